@@ -1,0 +1,110 @@
+"""Twins with equal random weights, and the one comparison that all parity tests use."""
+
+from types import SimpleNamespace
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+import vitzoo
+
+TIMM = {
+    "vit_ti16": "vit_tiny_patch16_224",
+    "vit_s16": "vit_small_patch16_224",
+    "vit_s32": "vit_small_patch32_224",
+    "vit_b16": "vit_base_patch16_224",
+    "vit_b32": "vit_base_patch32_224",
+    "vit_ti16_384": "vit_tiny_patch16_384",
+}
+WEIGHTS = ("own", "scaled")
+TOLERANCE = 5e-5  # times the largest reference value, where that is above 1
+
+
+def assert_same(actual, expected, *, what="result"):
+    """Compare every element in fp32; nan is never equal."""
+    largest = expected.abs().max().item()
+    try:
+        torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE * max(1, largest))
+    except AssertionError as error:
+        raise AssertionError(f"{what} (reference up to {largest:.3g}): {error}") from None
+
+
+def assert_same_network(reference, model, images):
+    """Compare the tokens, pre-logits and logits of two networks."""
+    with torch.inference_mode():
+        theirs, ours = reference.forward_features(images), model.forward_features(images)
+        assert_same(ours, theirs, what="tokens")
+        theirs = reference.forward_head(theirs, pre_logits=True)
+        assert_same(model.forward_head(ours, pre_logits=True), theirs, what="pre-logits")
+        assert_same(model(images), reference(images), what="logits")
+
+
+@torch.no_grad()
+def fill(model, weights):
+    """Give a reference network one of the two sets of weights.
+
+    `own` is its own initialisation. `scaled` makes every layer matter: fan-in scaled normals,
+    LayerNorm gains of 1 +- 0.2, and random biases, class token and positions.
+    """
+    if weights == "own":
+        assert all(p.any() for n, p in model.named_parameters() if n.endswith("head.weight"))
+        return
+    gains = {id(m.weight) for m in model.modules() if isinstance(m, nn.LayerNorm)}
+    generator = torch.Generator().manual_seed(2)
+    for name, parameter in model.named_parameters():
+        if id(parameter) in gains:
+            parameter.normal_(1, 0.2, generator=generator)
+        elif parameter.dim() == 1 or name in ("cls_token", "pos_embed"):
+            parameter.normal_(0, 0.1, generator=generator)
+        else:
+            parameter.normal_(0, parameter[0].numel() ** -0.5, generator=generator)
+
+
+def make_twins(name, weights, *, timm_options=None, vitzoo_options=None, spec=None):
+    """Return timm's network, ours with the same weights, and images for both.
+
+    The weights go both ways, strictly and without renaming. `spec` are keys that change the
+    variant where `create` has no argument for them.
+    """
+    torch.manual_seed(1)
+    reference = timm.create_model(TIMM[name], pretrained=False, **(timm_options or {})).eval()
+    fill(reference, weights)
+    model = vitzoo.create({"variant": name, **(spec or {})}, **(vitzoo_options or {})).eval()
+    model.load_state_dict(reference.state_dict(), strict=True)
+    reference.load_state_dict(model.state_dict(), strict=True)
+    images = torch.randn(2, model.patch_embed.in_chans, *model.image_size)
+    return SimpleNamespace(reference=reference, model=model, images=images)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Keep torch to one thread: on a busy machine two that wait for each other take minutes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def parity():
+    """The helpers above, for tests that are no package."""
+    return SimpleNamespace(
+        assert_same=assert_same, assert_same_network=assert_same_network, make_twins=make_twins
+    )
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(name, weights) for name in TIMM for weights in WEIGHTS],
+    ids="-".join,
+)
+def twins(request):
+    """Each variant with each set of weights."""
+    return make_twins(*request.param)
+
+
+@pytest.fixture(params=WEIGHTS)
+def weights(request):
+    """Each set of weights by name."""
+    return request.param

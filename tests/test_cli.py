@@ -1,0 +1,316 @@
+"""The command line: what it prints where, and how it ends."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from vitzoo.cli.main import main
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command in this process; gives (exit code, stdout, stderr)."""
+
+    def call(*args):
+        code = main(args)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def vitzoo(*args, **env):
+    return subprocess.run(
+        [sys.executable, "-m", "vitzoo", *args],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | env,
+    )
+
+
+def on_terminal(*args, columns=100, **env):
+    """Run a command on a pseudo-terminal and return what a person would see."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vitzoo", *args],
+        stdout=slave,
+        stderr=slave,
+        env=os.environ | {"COLUMNS": str(columns), "TERM": "xterm-256color"} | env,
+    )
+    os.close(slave)
+    chunks = []
+    while True:
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        chunks.append(chunk)
+    process.wait(timeout=60)
+    os.close(master)
+    return b"".join(chunks).decode()
+
+
+def test_list_piped_is_tab_separated_under_its_columns(run):
+    code, out, err = run("list")
+    header, *rows = [line.split("\t") for line in out.splitlines()]
+    assert code == 0
+    assert err == ""
+    assert header == [
+        "name", "params", "image_size", "num_classes", "weights", "top1", "license", "summary"
+    ]  # fmt: skip
+    assert next(r for r in rows if r[0] == "vit_b16")[:4] == ["vit_b16", "86567656", "224", "1000"]
+
+
+def test_list_quiet_prints_names_only(run):
+    code, out, _ = run("list", "-q", "vit_b16*")
+    assert code == 0
+    assert out.split() == ["vit_b16", "vit_b16_384", "vit_b16_in21k"]
+
+
+def test_list_takes_several_patterns(run):
+    _, out, _ = run("list", "-q", "vit_g14", "vit_gg*")
+    assert out.split() == ["vit_g14", "vit_gg14"]
+
+
+def test_list_json_has_stable_keys_and_integers(run):
+    _, out, _ = run("list", "vit_l16", "--json")
+    (row,) = json.loads(out)
+    assert row["params"] == 304326632
+    assert list(row) == [
+        "name", "params", "image_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_dim",
+        "in_chans", "num_classes", "head", "pool", "patch_embed", "pos_embed", "weights", "top1",
+        "license", "pin", "namespace", "paper", "summary",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("params<6M and image_size=224", {"vit_ti16"}),
+        ("params>=1B", {"vit_g14", "vit_gg14"}),
+        ("depth=48", {"vit_gg14"}),
+        ("head = tanh and embed_dim <= 768", {"vit_b16_in21k", "vit_b32_in21k"}),
+        ("summary~HUGE/14 and image_size != 384 and head=linear", {"vit_h14"}),
+        ("params==86567656", {"vit_b16"}),
+        ("top1>98", {"vit_digits"}),
+    ],
+)
+def test_list_where(run, condition, expected):
+    code, out, _ = run("list", "-q", "--where", condition)
+    assert code == 0
+    assert set(out.split()) == expected
+
+
+def test_list_sort(run):
+    _, up, _ = run("list", "-q", "--sort", "params")
+    _, down, _ = run("list", "-q", "--sort", "params:desc")
+    assert up.split()[-1] == down.split()[0] == "vit_gg14"
+    _, by_top1, _ = run("list", "-q", "--sort", "top1:desc")
+    assert by_top1.split()[0] == "vit_digits"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (("show", "vit_b61"), 1, "vitzoo: unknown variant 'vit_b61'; did you mean 'vit_b16'"),
+        (("list", "nothing*"), 1, "vitzoo: no variant matches 'nothing*'; `vitzoo list` shows all"),
+        (("list", "--where", "parms<1M"), 2, "unknown field 'parms'; did you mean 'params'"),
+        (("list", "--where", "params"), 2, "cannot read the condition 'params'; write conditions"),
+        (("list", "--where", "params<big"), 2, "params is compared with a number, got 'big'"),
+        (("list", "--sort", "params:up"), 2, "sort direction must be asc or desc, got 'up'"),
+        (("lst",), 2, "No such command 'lst'. Did you mean 'list'?"),
+        (("list", "--jsn"), 2, "No such option '--jsn'. Did you mean '--json'?"),
+        (("show",), 2, "Missing argument 'NAME'"),
+        (("predict", "vit_digits"), 2, "Missing argument 'IMAGES...'"),
+        (("predict", "vit_b16", "x.png"), 1, "vit_b16 has no weights that this version can load"),
+        (("predict", "vit_digits", "x.png"), 1, "there is no file x.png"),
+        (("predict", "vit_digits", "x.png", "--top", "0"), 2, "must be at least 1, got 0"),
+        (
+            ("summary", "vit_b16", "--image-size", "225"),
+            2,
+            "is not a whole number of 16x16 patches",
+        ),
+        (("summary", "vit_b16", "--head", "tan"), 1, "unknown head 'tan'; did you mean 'tanh'?"),
+        (("which", "vit_base"), 1, "unknown variant 'vit_base'"),
+    ],
+)
+def test_a_mistake_is_one_message_and_an_exit_code(run, args, code, message):
+    got, out, err = run(*args)
+    assert (got, out) == (code, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_traceback():
+    result = vitzoo("show", "vit_b61", VITZOO_DEBUG="1")
+    assert "Traceback" in result.stderr
+    assert result.returncode == 1
+
+
+def test_show_says_what_a_variant_is(run):
+    _, out, _ = run("show", "vit_b16")
+    facts = dict(line.split("\t") for line in out.splitlines())
+    assert facts["params"] == "86567656"
+    assert facts["mlp_dim"] == "3072"
+    assert facts["block.norm_eps"] == "1e-06"
+    assert facts["paper"] == "arXiv:2010.11929"
+    assert facts["in torchvision"] == "vit_b_16"
+
+
+def test_show_json_gives_a_spec_that_create_takes(run):
+    import vitzoo as zoo
+
+    _, out, _ = run("show", "vit_b16_in21k", "--json")
+    data = json.loads(out)
+    assert zoo.create(data["spec"], device="meta").spec == zoo.describe("vit_b16_in21k").spec
+
+
+def test_show_lists_weights_with_their_hash(run):
+    _, out, _ = run("show", "vit_digits", "--json")
+    (weights,) = json.loads(out)["weights"]
+    assert isinstance(weights["size"], int)
+    assert len(weights["sha256"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("vit_b16", "vit_b16"),
+        ("vit_base_patch16_224.augreg_in21k", "vit_b16"),
+        ("vit_l_16", "vit_l16"),
+        ("google/vit-base-patch16-224-in21k", "vit_b16_in21k"),
+        ("unfold", "unfold"),
+    ],
+)
+def test_which_translates_names(run, name, expected):
+    code, out, _ = run("which", name, "--json")
+    assert code == 0
+    assert [row["name"] for row in json.loads(out)] == [expected]
+
+
+def test_which_gives_every_part_of_a_name(run):
+    _, out, _ = run("which", "none", "--json")
+    kinds = {row["kind"] for row in json.loads(out)}
+    assert kinds == {"position embedding", "head", "drop-path policy"}
+
+
+def test_summary_prints_the_three_sums_counted_by_hand(run):
+    _, out, _ = run("summary", "vit_b16", "--image-size", "256")
+    assert "patch matrix + positions of patches\t786432" in out
+    assert "encoder weight matrices\t84934656" in out
+    assert "head weight matrices\t768000" in out
+
+
+def test_summary_json_adds_up(run):
+    _, out, _ = run("summary", "vit_b16", "--head", "mlp", "--num-classes", "10", "--json")
+    data = json.loads(out)
+    assert data["params"] == 86396938
+    assert sum(t["weights"] + t["biases"] for t in data["terms"]) == 86396938
+    layers = {layer["name"]: layer for layer in data["layers"]}
+    assert layers["blocks.11.attn"]["params"] == 2362368
+    assert layers["blocks.0.mlp"]["params"] == 4722432
+    assert layers["blocks.3.attn.qkv"]["output"] == [1, 197, 2304]
+    assert layers["patch_embed"]["params"] == 590592
+
+
+def test_summary_counts_matmul_flops(run):
+    _, out, _ = run("summary", "vit_b16", "--json")
+    n, d = 197, 768
+    block = 12 * n * d * d + 2 * n * n * d
+    expected = 196 * d * d + 12 * block + d * 1000
+    assert json.loads(out)["flops"] == 2 * expected
+
+
+def test_summary_folds_blocks_unless_asked(run):
+    _, short, _ = run("summary", "vit_ti16")
+    _, full, _ = run("summary", "vit_ti16", "--all")
+    assert "blocks.0.mlp.fc1" in short
+    assert "blocks.1.mlp.fc1" not in short
+    assert "blocks.11.mlp.fc1" in full
+
+
+def test_help_of_every_command_has_examples():
+    from vitzoo.cli.main import COMMANDS
+
+    for name in COMMANDS:
+        result = vitzoo(name, "--help")
+        assert result.returncode == 0
+        assert "Examples:" in result.stdout
+
+
+def test_a_closed_pipe_is_not_an_error():
+    command = f"{sys.executable} -m vitzoo list --json | head -1"
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_interrupt_exits_130(monkeypatch, capsys):
+    from vitzoo.cli import browse
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(browse, "registry", interrupt)
+    assert main(["list"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_terminal_gets_a_table_for_people():
+    screen = on_terminal("list", "vit_b*")
+    assert "86.6M" in screen
+    assert "86567656" not in screen
+    assert "\t" not in screen
+    assert "image size" in screen
+
+
+def test_no_color_is_respected():
+    assert "\x1b[" in on_terminal("list")
+    assert "\x1b[3" not in on_terminal("list", NO_COLOR="1")
+
+
+LIGHT = [
+    ["list"],
+    ["list", "--json", "--where", "params<10M", "--sort", "params"],
+    ["show", "vit_b16"],
+    ["which", "vit_l_16"],
+    ["--help"],
+    ["--version"],
+    ["predict", "--help"],
+    ["summary", "--help"],
+]
+
+
+@pytest.mark.parametrize("args", LIGHT, ids=" ".join)
+def test_the_front_door_imports_only_click_and_pluggy(args):
+    code = f"""
+import sys
+before = set(sys.modules)
+from vitzoo.cli.main import main
+main({args!r})
+names = {{name.partition('.')[0] for name in set(sys.modules) - before}}
+print(*sorted(names - set(sys.stdlib_module_names)), file=sys.stderr)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert set(result.stderr.split()) <= {"vitzoo", "click", "pluggy"}
+
+
+def test_options_work_with_asserts_off():
+    result = subprocess.run(
+        [sys.executable, "-O", "-m", "vitzoo", "summary", "vit_b16", "--num-classes", "-3"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 2
+    assert "num_classes must be a whole number from 0, got -3" in result.stderr

@@ -1,0 +1,169 @@
+"""The bundled model: it reads digits as its row says, and one other bit makes it no model."""
+
+import hashlib
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+import vitzoo
+from vitzoo import weights
+from vitzoo.errors import IntegrityError
+from vitzoo.plugins import data_file
+from vitzoo.predict import predict
+
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+SCANS = sorted(EXAMPLES.glob("digits/*.png"))
+ROW = vitzoo.describe("vit_digits").default_weights
+FILE = data_file("vitzoo", ROW.file)
+PLACES = {"length": 0, "name": 40, "number": -1}  # bytes of the file
+
+
+@pytest.fixture(scope="module")
+def script():
+    """What the training script defines; running it so trains nothing."""
+    return runpy.run_path(str(EXAMPLES / "train_digits.py"))
+
+
+@pytest.fixture(scope="module")
+def test_part(script):
+    """Indices of the scans that training never saw."""
+    _, test = script["split"](torch.from_numpy(load_digits().target))
+    return test
+
+
+@pytest.fixture(scope="module")
+def model():
+    return vitzoo.create("vit_digits", pretrained=True).eval()
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """Copy the bundled file with the last bit of one byte flipped."""
+
+    def copy(place):
+        data = bytearray(FILE.read_bytes())
+        data[place] ^= 1
+        path = tmp_path / ROW.file
+        path.write_bytes(data)
+        return path
+
+    return copy
+
+
+def test_the_test_part_is_read_as_well_as_the_row_says(model, test_part):
+    digits, prepare = load_digits(), vitzoo.transform("vit_digits")
+    pixels = np.rint(digits.images[test_part] * (255 / 16)).astype(np.uint8)
+    inputs = torch.stack([prepare(Image.fromarray(scan)) for scan in pixels])
+    with torch.inference_mode():
+        right = model(inputs).argmax(dim=1).numpy() == digits.target[test_part]
+    top1 = 100 * right.mean()
+    assert top1 >= 98.5
+    assert round(top1, 2) == ROW.top1
+
+
+def test_the_evaluation_says_on_what(script, test_part):
+    assert f"{len(test_part)} scans" in ROW.evaluation
+    assert f"seed {script['SPLIT_SEED']}" in ROW.evaluation
+    assert "writer overlap" in ROW.evaluation
+
+
+def test_the_parts_are_apart_and_together_all_scans(script, test_part):
+    targets = torch.from_numpy(load_digits().target)
+    train, _ = script["split"](targets)
+    assert sorted(train + test_part) == list(range(1797))
+    assert len(test_part) == 360
+
+
+def test_every_tensor_is_kept_from_the_file_of_the_row(model):
+    assert set(model.load_report.kept) == set(model.state_dict())
+    assert model.load_report == vitzoo.LoadReport(
+        f"vit_digits:{ROW.name}", ROW.sha256, kept=model.load_report.kept
+    )
+
+
+def test_the_registered_network_is_the_one_that_was_trained(script, model):
+    trained = vitzoo.create(script["SPEC"]).spec.to_data()
+    assert model.spec.to_data() == {"variant": "vit_digits"} | trained
+    assert ROW.preprocessing == script["PREPROCESSING"]
+    assert ROW.labels == script["LABELS"]
+
+
+def test_the_file_describes_itself(model):
+    alone = vitzoo.create(FILE).eval()
+    x = torch.randn(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(alone(x), model(x))
+    assert (alone.labels, alone.preprocessing) == (model.labels, model.preprocessing)
+
+
+def test_the_file_is_small():
+    assert FILE.stat().st_size < 2**20
+
+
+def test_there_is_an_example_of_every_digit():
+    assert sorted(_digit_and_index(scan)[0] for scan in SCANS) == list(range(10))
+
+
+@pytest.mark.parametrize("scan", SCANS, ids=lambda scan: scan.stem)
+def test_an_example_was_never_seen_in_training(scan, test_part):
+    assert _digit_and_index(scan)[1] in test_part
+
+
+@pytest.mark.parametrize("scan", SCANS, ids=lambda scan: scan.stem)
+def test_an_example_is_the_scan_of_the_data_set(scan):
+    digit, index = _digit_and_index(scan)
+    digits = load_digits()
+    with Image.open(scan) as image:
+        assert image.mode == "L"
+        assert np.array_equal(np.array(image), np.rint(digits.images[index] * (255 / 16)))
+    assert digits.target[index] == digit
+
+
+def test_the_examples_are_the_first_of_their_digit(script, test_part, tmp_path):
+    script["write_examples"](tmp_path, *script["load_scans"](), test_part)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [scan.name for scan in SCANS]
+
+
+def test_the_examples_are_predicted_right(model):
+    found = {answer.image: answer.classes[0][1] for answer in predict(model, [EXAMPLES / "digits"])}
+    assert found == {scan: str(_digit_and_index(scan)[0]) for scan in SCANS}
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_a_file_with_one_other_bit_is_refused(damaged, place):
+    path = damaged(place)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(IntegrityError) as caught:
+        weights.read_checkpoint(path, expected=ROW)
+    assert str(caught.value) == (
+        f"{path}: {path} has {ROW.size} bytes, sha256 {sha256}; the registry names {ROW.size} "
+        f"bytes, sha256 {ROW.sha256}; the file is damaged or was replaced: reinstall the package "
+        "it came with"
+    )
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_no_model_comes_of_a_file_with_one_other_bit(damaged, place, monkeypatch):
+    path = damaged(place)
+    monkeypatch.setattr(weights, "data_file", lambda *_: path)
+    with pytest.raises(IntegrityError, match=f"^vit_digits:{ROW.name}: .* is damaged or was"):
+        vitzoo.create("vit_digits", pretrained=True)
+
+
+def test_a_cut_file_is_refused(tmp_path):
+    path = tmp_path / ROW.file
+    path.write_bytes(FILE.read_bytes()[:-1])
+    with pytest.raises(
+        IntegrityError, match=f"has {ROW.size - 1} bytes, .* names {ROW.size} bytes"
+    ):
+        weights.read_checkpoint(path, expected=ROW)
+
+
+def _digit_and_index(scan):
+    digit, index = re.fullmatch(r"digit_(\d)_scan_(\d{4})", scan.stem).groups()
+    return int(digit), int(index)

@@ -1,0 +1,145 @@
+"""The front door stays light, and the package has exactly its public names."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import vitzoo
+
+HEAVY = ("torch", "numpy", "timm", "PIL", "safetensors", "huggingface_hub")
+ALLOWED = {"vitzoo", "pluggy"}
+LIGHT = [
+    "import vitzoo",
+    "import vitzoo; vitzoo.variants('vit_b*', embed_dim=768)",
+    "import vitzoo; vitzoo.describe('vit_b16')",
+    "import vitzoo; vitzoo.plugins()",
+    "import vitzoo; dir(vitzoo); vitzoo.__version__; vitzoo.__all__",
+    "import vitzoo; vitzoo.PartSpec, vitzoo.Variant, vitzoo.RegistryError, vitzoo.hookimpl",
+    "import vitzoo.catalogue, vitzoo.schema, vitzoo.spec, vitzoo.errors, vitzoo.hookspecs",
+    "import vitzoo.registry, vitzoo.plugins, vitzoo.manifest, vitzoo.listing",
+    "import vitzoo\ntry: vitzoo.describe('vit_b61')\nexcept vitzoo.UnknownName: pass",
+]
+MODULES = "import json, sys; print(json.dumps(sorted(sys.modules)))"
+
+
+@pytest.fixture(scope="module")
+def imported():
+    """Say which top-level modules code imports beyond a bare interpreter's (its site hooks')."""
+
+    def modules(code: str) -> set[str]:
+        command = [sys.executable, "-c", f"{code}\n{MODULES}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return {name.partition(".")[0] for name in json.loads(done.stdout)}
+
+    bare = modules("")
+    return lambda code: modules(code) - bare
+
+
+@pytest.mark.parametrize("code", LIGHT)
+def test_browsing_imports_nothing_heavy(imported, code):
+    modules = imported(code)
+    assert "vitzoo" in modules
+    assert not modules & set(HEAVY)
+    assert modules - set(sys.stdlib_module_names) <= ALLOWED
+
+
+def test_this_test_sees_heavy_imports(imported):
+    assert {"torch", "safetensors"} <= imported("import vitzoo; vitzoo.create")
+
+
+@pytest.mark.parametrize("name", ["click", "rich"])
+def test_the_command_line_is_not_imported_with_the_library(imported, name):
+    assert name not in imported("import vitzoo.registry")
+
+
+def declared() -> set[str]:
+    """Return the names that the package declares to type checkers."""
+    tree = ast.parse(Path(inspect.getfile(vitzoo)).read_text())
+    (block,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+    )
+    return {alias.name for node in block.body for alias in node.names}
+
+
+def test_all_is_what_type_checkers_see():
+    assert set(vitzoo.__all__) == declared()
+    assert vitzoo.__all__ == sorted(set(vitzoo.__all__))
+
+
+def test_all_holds_the_names_of_the_design():
+    assert set(vitzoo.__all__) >= {
+        "create",
+        "variants",
+        "describe",
+        "transform",
+        "labels",
+        "save",
+        "plugins",
+        "hookimpl",
+        "VisionTransformer",
+        "LoadReport",
+        "VitzooError",
+    }
+
+
+@pytest.mark.parametrize("name", vitzoo.__all__)
+def test_every_public_name_is_there_and_documented(name):
+    value = getattr(vitzoo, name)
+    assert not isinstance(value, types.ModuleType)
+    assert name == "hookimpl" or value.__doc__
+
+
+def test_dir_lists_the_public_names():
+    assert dir(vitzoo) == sorted([*vitzoo.__all__, "__version__"])
+
+
+def test_every_error_is_public():
+    errors = importlib.import_module("vitzoo.errors")
+    home = errors.__name__
+    classes = {name for name, value in vars(errors).items() if inspect.isclass(value)}
+    classes = {name for name in classes if getattr(errors, name).__module__ == home}
+    assert classes <= set(vitzoo.__all__)
+
+
+def test_a_star_import_gives_the_public_names():
+    names: dict[str, object] = {}
+    exec("from vitzoo import *", names)
+    assert names.keys() - {"__builtins__"} == set(vitzoo.__all__)
+
+
+def test_an_attribute_that_is_not_there_raises():
+    with pytest.raises(AttributeError, match="module 'vitzoo' has no attribute 'creat'"):
+        _ = vitzoo.creat
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import vitzoo.create, vitzoo.plugins",
+        "from vitzoo.create import save; from vitzoo.plugins import PluginHost",
+        "from vitzoo import create, plugins; import vitzoo.create, vitzoo.plugins",
+    ],
+)
+def test_functions_stay_functions_when_their_modules_are_imported(python, code):
+    code += (
+        "\nimport vitzoo, sys\nprint(type(vitzoo.create).__name__, type(vitzoo.plugins).__name__)"
+    )
+    code += "\nprint(type(sys.modules['vitzoo.create']).__name__)"
+    assert python(code).split() == ["function", "function", "module"]
+
+
+def test_the_version_is_that_of_the_installed_distribution():
+    from importlib.metadata import version
+
+    assert vitzoo.__version__ == version("vitzoo")

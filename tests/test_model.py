@@ -1,0 +1,753 @@
+"""The network as a whole, on small ones that a spec describes."""
+
+import copy
+import io
+import itertools
+import math
+import pickle
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import vitzoo
+
+SMALL = {
+    "image_size": 32,
+    "patch_size": 8,
+    "embed_dim": 48,
+    "depth": 3,
+    "num_heads": 3,
+    "num_classes": 7,
+}
+WIDE = SMALL | {"embed_dim": 192, "depth": 2}
+POOLS = {
+    "class": {"pool": "class"},
+    "norm_then_mean": {"pool": "mean"},
+    "mean_then_norm": {"pool": {"name": "mean", "norm_first": False}},
+    "no_class_token": {"pool": "mean", "class_token": False},
+}
+HEADS = ("linear", "tanh", "mlp")
+POSITIONS = ("learned", "sincos_2d", "none")
+
+
+def make(spec=None, *, seed=0, **changes):
+    """Return a small network in which nothing is zero, in evaluation mode."""
+    torch.manual_seed(seed)
+    model = vitzoo.create((spec or SMALL) | changes).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return model
+
+
+def images(*shape, seed=1, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*(shape or (2, 3, 32, 32)), generator=generator).to(dtype)
+
+
+def count(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+# Parameters and shapes.
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("vit_b16", 86_567_656),
+        ("vit_b32", 88_224_232),
+        ("vit_l16", 304_326_632),
+        ("vit_l32", 306_535_400),
+        ("vit_h14", 632_045_800),
+        ("vit_b16_in21k", 103_186_515),
+    ],
+)
+def test_published_parameter_counts(name, params):
+    assert count(vitzoo.create(name, device="meta")) == params
+
+
+def test_mlp_head_parameter_count():
+    model = vitzoo.create("vit_b16", head="mlp", num_classes=10, device="meta")
+    assert count(model) == 86_396_938
+
+
+@pytest.mark.parametrize("name", [v.name for v in vitzoo.variants(namespace="core")])
+def test_every_variant_has_the_parameters_it_states(name):
+    assert count(vitzoo.create(name, device="meta")) == vitzoo.describe(name).params
+
+
+@torch.inference_mode()
+def test_tokens_and_logits_of_a_cifar_sized_network():
+    model = make(embed_dim=100, num_heads=4, num_classes=10)
+    assert model.forward_features(images(4, 3, 32, 32)).shape == (4, 17, 100)
+    assert model(images(4, 3, 32, 32)).shape == (4, 10)
+
+
+@torch.inference_mode()
+def test_without_a_class_token_there_are_only_patch_tokens():
+    model = make(pool="mean", class_token=False)
+    assert model.num_prefix_tokens == 0
+    assert model.cls_token is None
+    assert model.forward_features(images()).shape == (2, 16, 48)
+
+
+@torch.inference_mode()
+def test_each_image_is_computed_by_itself():
+    model, batch = make(), images(3, 3, 32, 32)
+    alone = torch.cat([model(image[None]) for image in batch])
+    torch.testing.assert_close(model(batch), alone, rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("pool", POOLS)
+def test_forward_is_features_then_head(pool):
+    model = make(**POOLS[pool])
+    assert torch.equal(model(images()), model.forward_head(model.forward_features(images())))
+
+
+@torch.inference_mode()
+def test_pools_give_different_results():
+    models = [make(pool=POOLS[name]["pool"]) for name in list(POOLS)[:3]]
+    results = [model(images()) for model in models]
+    for a, b in itertools.combinations(results, 2):
+        assert (a - b).abs().max() > 1e-3
+
+
+# Initialisation.
+
+
+def test_no_two_blocks_start_equal():
+    blocks = [dict(b.named_parameters()) for b in vitzoo.create(SMALL).blocks]
+    matrices = [name for name, p in blocks[0].items() if p.dim() == 2]
+    assert matrices == ["attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight"]
+    for a, b in itertools.combinations(blocks, 2):
+        for name in matrices:
+            assert (a[name] != b[name]).float().mean() > 0.99, name
+
+
+def test_one_seed_gives_one_network():
+    for a, b in zip(make().parameters(), make().parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def wide(**changes):
+    torch.manual_seed(0)
+    return vitzoo.create(WIDE | changes)
+
+
+def assert_uniform(weight, bound):
+    assert weight.abs().max() <= bound
+    assert weight.abs().max() > 0.99 * bound
+    assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.02)
+    assert abs(weight.mean().item()) < 0.02 * bound
+
+
+@pytest.mark.parametrize("block", [0, 1])
+def test_query_key_and_value_start_xavier_uniform_each_by_itself(block):
+    for weight in wide().blocks[block].attn.qkv.weight.chunk(3):
+        assert_uniform(weight, math.sqrt(6 / (192 + 192)))
+
+
+@pytest.mark.parametrize(
+    ("layer", "bound"),
+    [
+        ("attn.proj", math.sqrt(6 / (192 + 192))),
+        ("mlp.fc1", math.sqrt(6 / (192 + 768))),
+        ("mlp.fc2", math.sqrt(6 / (768 + 192))),
+    ],
+)
+def test_projections_start_xavier_uniform(layer, bound):
+    for block in wide().blocks:
+        assert_uniform(block.get_submodule(layer).weight, bound)
+
+
+@pytest.mark.parametrize("layer", ["fc1", "fc2"])
+def test_mlp_biases_start_with_a_standard_deviation_of_1e_6(layer):
+    for block in wide(embed_dim=384, num_heads=6).blocks:
+        bias = block.mlp.get_submodule(layer).bias
+        assert bias.std().item() == pytest.approx(1e-6, rel=0.15)
+        assert bias.abs().max() < 1e-5
+
+
+def test_attention_biases_start_at_zero():
+    for block in wide().blocks:
+        assert not block.attn.qkv.bias.any()
+        assert not block.attn.proj.bias.any()
+
+
+def test_norms_start_as_identities():
+    norms = [m for m in wide().modules() if isinstance(m, nn.LayerNorm)]
+    assert len(norms) == 5
+    for norm in norms:
+        assert (norm.weight == 1).all()
+        assert not norm.bias.any()
+        assert norm.eps == 1e-6
+
+
+def test_class_token_starts_at_zero():
+    assert not wide().cls_token.any()
+
+
+def test_positions_start_with_a_standard_deviation_of_002():
+    positions = wide(image_size=128).pos_embed
+    assert positions.shape == (1, 257, 192)
+    assert positions.std().item() == pytest.approx(0.02, rel=0.02)
+    assert abs(positions.mean().item()) < 5e-4
+    assert positions.abs().max() > 0.06  # not cut off
+
+
+def assert_lecun_normal(weight, fan_in):
+    assert weight.std().item() == pytest.approx(1 / math.sqrt(fan_in), rel=0.02)
+    cut = 2 / math.sqrt(fan_in) / 0.87962566
+    assert 0.97 * cut < weight.abs().max() <= cut * (1 + 1e-6)
+
+
+def test_patch_projection_starts_lecun_normal():
+    projection = wide(patch_size=[16, 8]).patch_embed.proj
+    assert_lecun_normal(projection.weight, 3 * 16 * 8)
+    assert not projection.bias.any()
+
+
+@pytest.mark.parametrize("head", ["tanh", "mlp"])
+def test_pre_logits_layer_starts_lecun_normal(head):
+    layer = wide(head={"name": head, "hidden_dim": 400}).head.pre_logits
+    assert_lecun_normal(layer.weight, 192)
+    assert not layer.bias.any()
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_classifier_starts_at_zero(head):
+    assert not wide(head=head).eval()(images()).any()
+
+
+# Placement, types and copies.
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_nothing_is_on_meta(tmp_path, head, positions):
+    model = make(head=head, pos_embed=positions)
+    restored = vitzoo.create(vitzoo.save(model, tmp_path / "model.safetensors")).eval()
+    for network in (model, restored):
+        tensors = [*network.parameters(), *network.buffers()]
+        assert {tensor.device.type for tensor in tensors} == {"cpu"}
+    assert torch.equal(restored(images()), model(images()))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_bfloat16(positions):
+    model = vitzoo.create(SMALL, pos_embed=positions, dtype=torch.bfloat16).eval()
+    tensors = [*model.parameters(), *model.buffers()]
+    assert {tensor.dtype for tensor in tensors} == {torch.bfloat16}
+    tokens = model.forward_features(images(dtype=torch.bfloat16))
+    assert tokens.dtype == torch.bfloat16
+    assert tokens.isfinite().all()
+    assert model(images(dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_float64_agrees_with_float32(positions):
+    single = make(pos_embed=positions)
+    double = vitzoo.create(SMALL, pos_embed=positions, dtype=torch.float64).eval()
+    double.load_state_dict(single.state_dict())
+    result = double(images(dtype=torch.float64))
+    assert result.dtype == torch.float64
+    torch.testing.assert_close(single(images()).double(), result, rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(
+    "copied",
+    [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))],
+    ids=["deepcopy", "pickle"],
+)
+def test_copies_compute_the_same(copied, head):
+    model = make(head=head, pos_embed="sincos_2d")
+    other = copied(model)
+    assert torch.equal(other(images()), model(images()))
+    assert other.spec == model.spec
+    other.cls_token.add_(1)
+    assert not torch.equal(other(images()), model(images()))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("pool", POOLS)
+def test_state_dict_round_trip(pool):
+    model, other = make(**POOLS[pool]), make(**POOLS[pool], seed=5)
+    assert not torch.equal(other(images()), model(images()))
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True), strict=True)
+    assert torch.equal(other(images()), model(images()))
+
+
+def test_positions_that_are_not_learned_are_not_in_the_state_dict():
+    assert "pos_embed" in vitzoo.create(SMALL).state_dict()
+    for positions in ("sincos_2d", "none"):
+        state = vitzoo.create(SMALL, pos_embed=positions).state_dict()
+        assert not [key for key in state if "pos" in key]
+
+
+# Compilation and export.
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("pool", POOLS)
+def test_compiles_as_one_graph(pool):
+    model = make(**POOLS[pool])
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(images()), model(images()), rtol=0, atol=1e-6)
+
+
+def test_compiles_as_one_graph_in_training():
+    model = make(drop_path=0.3, dropout=0.1).train()
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    compiled(images()).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parity
+@torch.inference_mode()
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside torch
+def test_inductor_agrees_with_eager():
+    model = make()
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True)
+    torch.testing.assert_close(compiled(images()), model(images()), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_exports_for_any_batch_size(pool):
+    model = make(**POOLS[pool])
+    batch = {"images": {0: torch.export.Dim("b", min=1, max=64)}}
+    exported = torch.export.export(model, (images(),), dynamic_shapes=batch).module()
+    for size in (2, 5):
+        given = images(size, 3, 32, 32)
+        torch.testing.assert_close(exported(given), model(given), rtol=0, atol=1e-6)
+
+
+# Training.
+
+
+def gradients(model):
+    torch.manual_seed(2)
+    F.cross_entropy(model.train()(images()), torch.tensor([1, 5])).backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def test_every_parameter_gets_a_gradient():
+    for name, gradient in gradients(make()).items():
+        assert gradient.isfinite().all(), name
+        assert gradient.any(), name
+
+
+def test_checkpointing_gives_equal_gradients():
+    plain, saving = (make(drop_path=0.5, dropout=0.2) for _ in range(2))
+    saving.set_grad_checkpointing()
+    expected, results = gradients(plain), gradients(saving)
+    for name in expected:
+        assert torch.equal(results[name], expected[name]), name
+
+
+def test_checkpointing_runs_blocks_twice_until_switched_off():
+    model = make()
+    calls = []
+    model.blocks[1].register_forward_pre_hook(lambda *_: calls.append(1))
+    for enable, expected in ((True, 2), (False, 1)):
+        calls.clear()
+        model.set_grad_checkpointing(enable)
+        gradients(model)
+        assert len(calls) == expected
+
+
+def test_no_weight_decay_names_parameters():
+    assert vitzoo.create(SMALL).no_weight_decay() == {"pos_embed", "cls_token"}
+    model = vitzoo.create(SMALL | {"class_token": False}, pool="mean", pos_embed="sincos_2d")
+    assert model.no_weight_decay() == set()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_group_matcher_finds_stem_and_blocks(pool):
+    model = make(**POOLS[pool])
+    matcher = model.group_matcher()
+    names = [name for name, _ in model.named_parameters()]
+    stem = {name.split(".")[0] for name in names if re.match(matcher["stem"], name)}
+    assert stem == {"cls_token", "pos_embed", "patch_embed"} - (
+        {"cls_token"} if model.cls_token is None else set()
+    )
+    block = matcher["blocks"][0][0]
+    assert {re.match(block, n)[1] for n in names if n.startswith("blocks")} == {"0", "1", "2"}
+
+
+def test_layer_decay_in_timm():
+    from timm.optim import create_optimizer_v2
+
+    model = make()
+    optimizer = create_optimizer_v2(model, opt="adamw", lr=1.0, weight_decay=0.1, layer_decay=0.5)
+    names = {id(p): name for name, p in model.named_parameters()}
+    found = {
+        names[id(p)]: (group["lr_scale"], group["weight_decay"])
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+    assert found.keys() == set(names.values())
+    assert found["cls_token"] == found["pos_embed"] == (0.5**4, 0)
+    assert found["patch_embed.proj.weight"] == (0.5**4, 0.1)
+    for i in range(3):
+        assert found[f"blocks.{i}.mlp.fc1.weight"] == (0.5 ** (3 - i), 0.1)
+        assert found[f"blocks.{i}.mlp.fc1.bias"] == (0.5 ** (3 - i), 0)
+    assert found["norm.weight"] == (0.5, 0)  # in timm the final norm goes with the last block
+    assert found["head.weight"] == (1, 0.1)
+
+
+# Looking inside.
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("pool", POOLS)
+def test_features_are_what_the_modules_give(pool, head):
+    model = make(**POOLS[pool], head=head)
+    seen = {}
+
+    def keep(name):
+        return lambda *call: seen.update({name: call[-1]})
+
+    model.patch_embed.register_forward_hook(keep("patch_embed"))
+    model.pos_drop.register_forward_hook(keep("embed"))
+    for i, block in enumerate(model.blocks):
+        block.register_forward_hook(keep(f"blocks.{i}"))
+    model.norm.register_forward_hook(keep("norm"))
+    model.fc_norm.register_forward_hook(keep("pool"))
+    seen["logits"] = model(images())
+    seen["pre_logits"] = model.forward_head(seen["norm"], pre_logits=True)
+
+    names = model.feature_names()
+    results = model.features(images(), names)
+    assert (
+        list(results)
+        == names
+        == [
+            "patch_embed",
+            "embed",
+            "blocks.0",
+            "blocks.1",
+            "blocks.2",
+            "norm",
+            "pool",
+            "pre_logits",
+            "logits",
+        ]
+    )
+    for name in names:
+        assert torch.equal(results[name], seen[name]), name
+
+
+@torch.inference_mode()
+def test_embedding_is_patches_class_token_and_positions():
+    model = make()
+    found = model.features(images(), ["patch_embed", "embed"])
+    class_tokens = model.cls_token.expand(2, 1, 48)
+    expected = torch.cat((class_tokens, found["patch_embed"]), dim=1) + model.pos_embed
+    assert torch.equal(found["embed"], expected)
+
+
+def test_only_the_features_asked_for_in_that_order():
+    assert list(make().features(images(), ["logits", "blocks.1"])) == ["logits", "blocks.1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("blocks.9", "; did you mean 'blocks."),
+        ("prelogits", "; did you mean 'pre_logits' or 'logits'?"),
+        ("xyz", "; known: patch_embed, embed, blocks.0, blocks.1, blocks.2, norm, pool, "),
+    ],
+)
+def test_unknown_feature(name, hint):
+    with pytest.raises(vitzoo.UnknownOption) as caught:
+        make().features(images(), ["norm", name])
+    assert str(caught.value).startswith(f"unknown feature {name!r}{hint}")
+
+
+@torch.inference_mode()
+def test_attention_maps_are_softmaxes_of_scaled_products():
+    model = make()
+    maps = model.attention_maps(images())
+    assert list(maps) == [0, 1, 2]
+    x = model.embed(images())
+    for i, block in enumerate(model.blocks):
+        qkv = block.attn.qkv(block.norm1(x)).reshape(2, 17, 3, 3, 16)
+        q, k, _ = qkv.permute(2, 0, 3, 1, 4)
+        expected = torch.softmax(torch.einsum("bhqd,bhkd->bhqk", q, k) / 4, dim=-1)
+        torch.testing.assert_close(maps[i], expected, rtol=0, atol=1e-6)
+        x = block(x)
+
+
+@torch.inference_mode()
+def test_attention_rows_sum_to_one():
+    for attention in make().attention_maps(images()).values():
+        assert attention.shape == (2, 3, 17, 17)
+        torch.testing.assert_close(attention.sum(-1), torch.ones(2, 3, 17), rtol=0, atol=1e-5)
+        assert (attention >= 0).all()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [(1, [2]), (2, [1, 2]), ([0], [0]), ([-1, 0], [0, 2]), (None, [0, 1, 2])],
+)
+def test_attention_of_chosen_layers(layers, expected):
+    model = make()
+    every, chosen = model.attention_maps(images()), model.attention_maps(images(), layers)
+    assert list(chosen) == expected
+    for i in expected:
+        assert torch.equal(chosen[i], every[i])
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    ("indices", "blocks"),
+    [(None, [0, 1, 2]), (1, [2]), (2, [1, 2]), ([0, 2], [0, 2]), ([-1], [2]), ((-3, 1), [0, 1])],
+)
+def test_intermediates_of_chosen_blocks(indices, blocks):
+    model = make()
+    tokens, results = model.forward_intermediates(images(), indices)
+    features = model.features(images(), model.feature_names())
+    assert torch.equal(tokens, features["norm"])
+    assert len(results) == len(blocks)
+    for result, i in zip(results, blocks, strict=True):
+        patches = features[f"blocks.{i}"][:, 1:]
+        assert torch.equal(result, patches.transpose(1, 2).reshape(2, 48, 4, 4))
+
+
+@torch.inference_mode()
+def test_intermediates_as_tokens_with_prefix():
+    model = make()
+    ((patches, prefix),) = model.forward_intermediates(
+        images(), [1], output_fmt="NLC", return_prefix_tokens=True, intermediates_only=True
+    )
+    expected = model.features(images(), ["blocks.1"])["blocks.1"]
+    assert torch.equal(torch.cat((prefix, patches), dim=1), expected)
+    assert prefix.shape == (2, 1, 48)
+
+
+@torch.inference_mode()
+def test_intermediates_after_the_final_norm():
+    model = make()
+    tokens, results = model.forward_intermediates(images(), norm=True, output_fmt="NLC")
+    assert torch.equal(results[-1], tokens[:, 1:])
+    first = model.norm(model.features(images(), ["blocks.0"])["blocks.0"])
+    assert torch.equal(results[0], first[:, 1:])
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("stop_early", "ran"), [(True, False), (False, True)])
+def test_stopping_early_skips_the_last_blocks(stop_early, ran):
+    model = make()
+    calls = []
+    model.blocks[2].register_forward_hook(lambda *_: calls.append(1))
+    tokens, results = model.forward_intermediates(images(), [0, 1], stop_early=stop_early)
+    assert bool(calls) is ran
+    last = model.features(images(), ["blocks.1", "norm"])
+    assert torch.equal(tokens, last["norm"] if ran else model.norm(last["blocks.1"]))
+    assert len(results) == 2
+
+
+@torch.inference_mode()
+def test_maps_of_an_image_that_is_not_square():
+    model = make(image_size=[32, 16])
+    given = images(2, 3, 32, 16)
+    found = model.forward_intermediates(given, [2], intermediates_only=True)[0]
+    tokens = model.features(given, ["blocks.2"])["blocks.2"]
+    assert found.shape == (2, 48, 4, 2)
+    assert torch.equal(found[:, :, 3, 1], tokens[:, 8])
+    assert torch.equal(found[:, :, 1, 0], tokens[:, 3])
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("reshape", [False, True])
+def test_intermediate_layers_are_the_last(reshape):
+    model = make()
+    expected = model.forward_intermediates(
+        images(), 2, output_fmt="NCHW" if reshape else "NLC", norm=True, intermediates_only=True
+    )
+    results = model.get_intermediate_layers(images(), 2, reshape=reshape, norm=True)
+    assert len(results) == 2
+    for ours, theirs in zip(results, expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("indices", [0, 4, -1, [3], [-4], []])
+def test_blocks_that_do_not_exist(indices):
+    message = (
+        "the model has blocks 0 to 2: list some of them, or give a number of last ones from "
+        f"1 to 3; got {indices!r}"
+    )
+    for call in (make().forward_intermediates, make().attention_maps):
+        with pytest.raises(vitzoo.InvalidOption) as caught:
+            call(images(), indices)
+        assert str(caught.value) == message
+
+
+def test_unknown_output_format():
+    with pytest.raises(vitzoo.InvalidOption, match=r"^output_fmt must be NCHW or NLC, got 'NHWC'$"):
+        make().forward_intermediates(images(), output_fmt="NHWC")
+
+
+# Heads and sizes.
+
+
+def test_head_widths():
+    assert make(head="tanh").head_hidden_size == 48
+    model = make(head={"name": "mlp", "hidden_dim": 20})
+    assert model.head_hidden_size == 20
+    assert model.num_features == model.embed_dim == 48
+    assert model.forward_head(model.forward_features(images()), pre_logits=True).shape == (2, 20)
+    assert model(images()).shape == (2, 7)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("head", HEADS)
+def test_another_classifier(head):
+    model = make(head=head)
+    model.reset_classifier(5)
+    assert model.num_classes == model.spec.num_classes == 5
+    assert model.get_classifier() is model.head
+    assert model(images()).shape == (2, 5)
+    assert not model(images()).any()
+    assert not model.head.training
+
+
+@torch.inference_mode()
+def test_resetting_the_classifier_keeps_the_trunk_and_forgets_labels():
+    model = make()
+    before = model.forward_features(images())
+    model.labels = tuple("abcdefg")
+    model.reset_classifier(7)
+    assert model.labels == ()
+    assert torch.equal(model.forward_features(images()), before)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("head", HEADS)
+def test_no_classifier_leaves_the_pre_logits(head):
+    model = make(head=head)
+    expected = model.features(images(), ["pool"])["pool"]
+    model.reset_classifier(0)
+    assert model.num_classes == model.spec.num_classes == 0
+    result = model(images())
+    assert result.shape == (2, 48)
+    if head == "linear":
+        assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("head", [*HEADS, "none"])
+def test_a_reset_network_is_described_by_its_spec(head):
+    model = vitzoo.create(SMALL | {"head": head, "num_classes": 0})
+    for classes in (5, 0, 3):
+        model.reset_classifier(classes)
+        again = vitzoo.create(model.spec)
+        assert again.state_dict().keys() == model.state_dict().keys()
+        assert again.num_classes == classes
+
+
+def test_a_new_classifier_takes_the_type_of_the_network():
+    model = vitzoo.create(SMALL, dtype=torch.float64)
+    model.reset_classifier(3)
+    assert {p.dtype for p in model.head.parameters()} == {torch.float64}
+
+
+@pytest.mark.parametrize("classes", [-1, 2.0, True, "7", None])
+def test_impossible_number_of_classes(classes):
+    with pytest.raises(vitzoo.InvalidOption) as caught:
+        make().reset_classifier(classes)
+    assert str(caught.value) == (
+        f"num_classes must be a whole number of at least 0, got {classes!r}; "
+        "0 leaves the classifier out"
+    )
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("size", [48, (40, 24)])
+def test_another_image_size(size, positions):
+    height, width = (size, size) if isinstance(size, int) else size
+    model = make(pos_embed=positions)
+    model.set_input_size(size)
+    assert model.image_size == model.spec.image_size == (height, width)
+    assert model.grid_size == (height // 8, width // 8)
+    given = images(2, 3, height, width)
+    assert model(given).shape == (2, 7)
+    assert model.forward_intermediates(given, 1, intermediates_only=True)[0].shape == (
+        2,
+        48,
+        height // 8,
+        width // 8,
+    )
+    again = vitzoo.create(model.spec).eval()
+    again.load_state_dict(model.state_dict(), strict=True)
+    assert torch.equal(again(given), model(given))
+
+
+def test_another_image_size_keeps_frozen_positions_frozen():
+    model = make()
+    model.pos_embed.requires_grad_(False)
+    model.set_input_size(64)
+    assert not model.pos_embed.requires_grad
+    assert make().pos_embed.requires_grad
+
+
+@torch.inference_mode()
+def test_the_same_image_size_changes_nothing():
+    model = make()
+    before = model.pos_embed
+    model.set_input_size((32, 32))
+    assert model.pos_embed is before
+
+
+def test_an_image_size_that_patches_do_not_tile_changes_nothing():
+    model = make()
+    with pytest.raises(vitzoo.InvalidOption) as caught:
+        model.set_input_size((36, 32))
+    assert str(caught.value) == (
+        "image_size 36x32 is not a whole number of 8x8 patches; "
+        "the nearest that are: 32x32 and 40x32"
+    )
+    assert model.image_size == model.spec.image_size == (32, 32)
+    assert model(images()).shape == (2, 7)
+
+
+@pytest.mark.parametrize("size", [0, -8, (32,), 32.0, "32", None])
+def test_impossible_image_size(size):
+    with pytest.raises(vitzoo.InvalidOption) as caught:
+        make().set_input_size(size)
+    assert str(caught.value) == (
+        "image_size must be a whole number of px from 1 to 65536, or a (height, width) pair, got "
+        f"{size!r} ({type(size).__name__})"
+    )
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 32, 24), (2, 3, 64, 64), (2, 1, 32, 32), (3, 32, 32), (1, 2, 3, 32, 32)]
+)
+@pytest.mark.parametrize("entry", ["forward", "forward_features", "attention_maps", "features"])
+def test_images_of_another_shape(shape, entry):
+    model = make()
+    names = (["patch_embed"],) if entry == "features" else ()
+    with pytest.raises(vitzoo.InvalidInput) as caught:
+        getattr(model, entry)(images(*shape), *names)
+    assert str(caught.value) == (
+        f"expected images of shape (b, 3, 32, 32), got {shape}; resize them, or create the model "
+        "with image_size=/in_chans=, or call set_input_size"
+    )

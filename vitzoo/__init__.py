@@ -1,0 +1,108 @@
+"""vitzoo: a model zoo for Vision Transformers, made of parts, verified byte by byte.
+
+Importing it imports no torch; `create` and its kind do on first use.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitzoo.catalogue import (
+        CheckpointFormat,
+        DropPathPolicy,
+        Head,
+        PatchEmbedder,
+        PositionEmbedding,
+        Preprocessing,
+        Variant,
+        Weights,
+    )
+    from vitzoo.create import create, labels, save, transform
+    from vitzoo.errors import (
+        CheckpointError,
+        ImageError,
+        IntegrityError,
+        InvalidInput,
+        InvalidOption,
+        PluginError,
+        RegistryError,
+        UnknownName,
+        UnknownOption,
+        VitzooError,
+        WeightsError,
+        WeightsUnavailable,
+    )
+    from vitzoo.hookspecs import hookimpl
+    from vitzoo.model import VisionTransformer
+    from vitzoo.plugins import PluginInfo
+    from vitzoo.registry import describe, plugins, variants
+    from vitzoo.report import LoadReport
+    from vitzoo.spec import BlockSpec, PartSpec, Spec
+
+_HOME = {
+    "BlockSpec": "spec",
+    "CheckpointError": "errors",
+    "CheckpointFormat": "catalogue",
+    "DropPathPolicy": "catalogue",
+    "Head": "catalogue",
+    "ImageError": "errors",
+    "IntegrityError": "errors",
+    "InvalidInput": "errors",
+    "InvalidOption": "errors",
+    "LoadReport": "report",
+    "PartSpec": "spec",
+    "PatchEmbedder": "catalogue",
+    "PluginError": "errors",
+    "PluginInfo": "plugins",
+    "PositionEmbedding": "catalogue",
+    "Preprocessing": "catalogue",
+    "RegistryError": "errors",
+    "Spec": "spec",
+    "UnknownName": "errors",
+    "UnknownOption": "errors",
+    "Variant": "catalogue",
+    "VisionTransformer": "model",
+    "VitzooError": "errors",
+    "Weights": "catalogue",
+    "WeightsError": "errors",
+    "WeightsUnavailable": "errors",
+    "create": "create",
+    "describe": "registry",
+    "hookimpl": "hookspecs",
+    "labels": "create",
+    "plugins": "registry",
+    "save": "create",
+    "transform": "create",
+    "variants": "registry",
+}
+
+__all__ = sorted(_HOME)  # noqa: PLE0605  # computed from the table; a test compares the two
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'vitzoo' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"vitzoo.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
+class _Package(ModuleType):
+    """Keeps `vitzoo.create` the function after the submodule `vitzoo.create` is imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

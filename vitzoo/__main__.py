@@ -1,0 +1,7 @@
+"""`python -m vitzoo`."""
+
+import sys
+
+from vitzoo.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,197 @@
+"""Numbers to module: puts a `VisionTransformer` together from a resolved spec."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from vitzoo.errors import InvalidOption, UnknownName, UnknownOption, did_you_mean
+from vitzoo.model import VisionTransformer
+from vitzoo.parts import protocols
+from vitzoo.parts.attention import Attention
+from vitzoo.parts.block import Block
+from vitzoo.parts.drop_path import MODES
+from vitzoo.parts.mlp import ACTIVATIONS, Mlp
+from vitzoo.parts.pool import POOLS
+from vitzoo.registry import registry
+from vitzoo.spec import PartSpec, Spec
+
+KINDS = {
+    "patch_embed": "patch embedder",
+    "pos_embed": "position embedding",
+    "head": "head",
+    "drop_path": "drop-path policy",
+}
+PROTOCOLS = {
+    "patch_embed": protocols.PatchEmbedder,
+    "pos_embed": protocols.PositionEmbedding,
+    "pool": protocols.Pool,
+    "head": protocols.Head,
+}
+
+
+def build(spec: Spec, ready: Mapping[str, Any] | None = None) -> VisionTransformer:
+    """Build the network that `spec` describes, initialised as published.
+
+    Args:
+        spec: numbers, and parts by registered name.
+        ready: parts given as objects, by argument name.
+
+    Raises:
+        InvalidOption: numbers that do not go together.
+        UnknownName, UnknownOption: a part or one of its options does not exist.
+    """
+    _check_numbers(spec)
+    if spec.options:
+        name = spec.options[0][0]
+        raise UnknownOption(f"option {name!r} is not known; only a builder of its own has options")
+    make = partial(_part, spec, ready or {})
+    prefix = int(spec.class_token)
+    patch_embed = make(
+        "patch_embed",
+        patch_size=spec.patch_size,
+        in_chans=spec.in_chans,
+        embed_dim=spec.embed_dim,
+    )
+    positions = make(
+        "pos_embed",
+        grid_size=patch_embed.grid(spec.image_size),
+        num_prefix_tokens=prefix,
+        embed_dim=spec.embed_dim,
+    )
+    drop_paths = _drop_paths(spec, ready or {})
+    model = VisionTransformer(
+        patch_embed=patch_embed,
+        positions=positions,
+        blocks=[_block(spec, drop_path) for drop_path in drop_paths],
+        norm=_norm(spec),
+        pool=make("pool", num_prefix_tokens=prefix),
+        head=make("head", in_dim=spec.embed_dim, num_classes=spec.num_classes),
+        image_size=spec.image_size,
+        embed_dim=spec.embed_dim,
+        class_token=spec.class_token,
+        dropout=spec.dropout,
+    )
+    if "head" in (ready or {}):
+        spec = replace(spec, num_classes=model.num_classes)
+    model.spec = spec
+    return model
+
+
+def _block(spec: Spec, drop_path: nn.Module) -> Block:
+    options = spec.block
+    return Block(
+        norm1=_norm(spec),
+        attn=Attention(
+            embed_dim=spec.embed_dim,
+            num_heads=spec.num_heads,
+            qkv_bias=options.qkv_bias,
+            qk_scale=options.qk_scale,
+            attention_dropout=options.attention_dropout,
+            dropout=spec.dropout,
+        ),
+        norm2=_norm(spec),
+        mlp=Mlp(
+            embed_dim=spec.embed_dim,
+            hidden_dim=spec.mlp_dim,
+            activation=ACTIVATIONS[options.activation](),
+            dropout=spec.dropout,
+        ),
+        drop_path=drop_path,
+    )
+
+
+def _norm(spec: Spec) -> nn.LayerNorm:
+    return nn.LayerNorm(spec.embed_dim, eps=spec.block.norm_eps)
+
+
+def _drop_paths(spec: Spec, ready: Mapping[str, Any]) -> list[nn.Module]:
+    options = dict(spec.drop_path.options)
+    mode = str(options.pop("mode", "mask"))
+    if mode not in MODES:
+        raise UnknownName(_unknown("drop_path mode", mode, MODES))
+    if spec.drop_path.opaque and "drop_path" not in ready:
+        raise _opaque("drop_path", spec.drop_path)
+    if "drop_path" in ready:
+        rates = ready["drop_path"](depth=spec.depth)
+    else:
+        policy = registry().part("drop-path policy", spec.drop_path.name)
+        rates = _call(policy, f"drop_path {spec.drop_path.name!r}", options, depth=spec.depth)
+    if len(rates) != spec.depth:
+        raise InvalidOption(
+            f"drop_path {spec.drop_path.name!r} gave {len(rates)} rates for {spec.depth} blocks"
+        )
+    return [MODES[mode](rate=rate) for rate in rates]
+
+
+def _part(spec: Spec, ready: Mapping[str, Any], field: str, **numbers: Any) -> Any:
+    chosen: PartSpec = getattr(spec, field)
+    if field in ready:
+        return _checked(field, ready[field])
+    if chosen.opaque:
+        raise _opaque(field, chosen)
+    if field in KINDS:
+        constructor = registry().part(KINDS[field], chosen.name)
+    elif chosen.name in POOLS:
+        constructor = POOLS[chosen.name]
+    else:
+        raise UnknownName(_unknown(field, chosen.name, POOLS))
+    what = f"{field} {chosen.name!r}"
+    return _checked(field, _call(constructor, what, dict(chosen.options), **numbers))
+
+
+def _call(
+    constructor: Callable[..., Any], what: str, options: dict[str, Any], **numbers: Any
+) -> Any:
+    """Call a part's constructor; an option it does not have, or misses, is an error."""
+    parameters = inspect.signature(constructor).parameters
+    known = [name for name in parameters if name not in numbers]
+    for option in options:
+        if option not in known:
+            hint = did_you_mean(option, known) or f"; it has: {', '.join(known) or 'none'}"
+            raise UnknownOption(f"{what} has no option {option!r}{hint}")
+    for name in known:
+        if parameters[name].default is inspect.Parameter.empty and name not in options:
+            raise InvalidOption(
+                f"{what} needs the option {name!r}; give {{'name': ..., {name!r}: ...}}"
+            )
+    return constructor(**numbers, **options)
+
+
+def _opaque(field: str, part: PartSpec) -> InvalidOption:
+    return InvalidOption(
+        f"{field} was a ready object ({part.name}), which a spec cannot describe; "
+        f"pass it again: {field}=..."
+    )
+
+
+def _checked(field: str, part: Any) -> Any:
+    protocol = PROTOCOLS[field]
+    if not isinstance(part, nn.Module) or not isinstance(part, protocol):
+        wanted = [name for name in dir(protocol) if not name.startswith("_")]
+        wanted += list(protocol.__annotations__)
+        missing = sorted({name for name in wanted if not hasattr(part, name)})
+        lacks = f"lacks {', '.join(missing)}" if missing else "is no torch.nn.Module"
+        raise InvalidOption(
+            f"{field}: {type(part).__name__} {lacks}; "
+            f"see vitzoo.parts.protocols.{protocol.__name__}"
+        )
+    return part
+
+
+def _check_numbers(spec: Spec) -> None:
+    for field in ("embed_dim", "depth", "num_heads", "mlp_dim"):
+        if not getattr(spec, field):
+            raise InvalidOption(
+                f"{field} must be given as a positive whole number, or taken from a registered "
+                "variant: {'variant': 'vit_b16', ...}"
+            )
+
+
+def _unknown(what: str, name: str, known: Mapping[str, Any]) -> str:
+    return f"unknown {what} {name!r}{did_you_mean(name, known) or '; known: ' + ', '.join(known)}"

@@ -1,0 +1,145 @@
+"""What the registry holds: parts, checkpoint formats, variants and their weights.
+
+All of it is frozen and torch-free. Hooks return these objects and manifests are parsed into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vitzoo.spec import Spec
+
+Target = str | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A named thing that a plugin adds.
+
+    Args:
+        name: without the namespace; the registry puts `namespace/` in front for plugins.
+        target: `"package.module:Name"`, imported only when used, or the object itself.
+        summary: one line for listings.
+        source: where it comes from: paper section, reference implementation.
+    """
+
+    name: str
+    target: Target
+    summary: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class PatchEmbedder(Contribution):
+    """Turns an image into tokens; see `vitzoo.parts.protocols.PatchEmbedder`."""
+
+
+@dataclass(frozen=True)
+class PositionEmbedding(Contribution):
+    """Tells tokens where they stand; see `vitzoo.parts.protocols.PositionEmbedding`."""
+
+
+@dataclass(frozen=True)
+class Head(Contribution):
+    """Turns pooled features into logits; see `vitzoo.parts.protocols.Head`."""
+
+
+@dataclass(frozen=True)
+class DropPathPolicy(Contribution):
+    """Gives every block its drop-path rate; see `vitzoo.parts.protocols.DropPathPolicy`."""
+
+
+@dataclass(frozen=True)
+class CheckpointFormat(Contribution):
+    """Reads one layout of checkpoint keys; see `vitzoo.formats`."""
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How an image becomes the input of a network.
+
+    Args:
+        mean, std: per channel, of pixel values in [0, 1].
+        interpolation: `nearest`, `bilinear`, `bicubic` or `lanczos`.
+        crop_pct: share of the resized image's shorter side that the crop keeps.
+        crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash` (resize to
+            the exact input size).
+    """
+
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    interpolation: str = "bicubic"
+    crop_pct: float = 0.9
+    crop_mode: str = "center"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One published weights file of a variant.
+
+    Args:
+        name: unique within the variant.
+        file: file name; a bundled file lies in the `data` folder of the plugin's package.
+        size: bytes.
+        sha256: 64 lower-case hex digits; the identity of the weights.
+        pin: `confirmed`, `reported` or `first-use`.
+        format: name of the checkpoint format.
+        labels: class names in the order of the logits, empty where there are none.
+        preprocessing: of the inputs the weights were trained on.
+        license: SPDX identifier.
+        source: where the file comes from and how it was made.
+        top1: accuracy in percent, `evaluation` says on what.
+        default: whether `pretrained=True` means these.
+    """
+
+    name: str
+    file: str
+    size: int
+    sha256: str
+    pin: Literal["confirmed"] = "confirmed"
+    format: str = "timm"
+    labels: tuple[str, ...] = ()
+    preprocessing: Preprocessing = Preprocessing()
+    license: str = ""
+    source: str = ""
+    top1: float | None = None
+    evaluation: str = ""
+    default: bool = False
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A network that `create` builds by name.
+
+    Args:
+        name: registered name, `namespace/` included once it is in the registry.
+        summary: one line for listings.
+        spec: the resolved network.
+        params: number of parameters of `spec`.
+        builder: `"package.module:function"` or the function: takes the spec, returns the module.
+        accepts: fields of the spec that a builder of its own lets `create` change; the core's
+            builder takes all.
+        paper, source: where the architecture comes from, where its numbers were read.
+        weights: published files.
+        known_as: the same network in other libraries: (library, name) pairs.
+        namespace: of the plugin it comes from, `core` for vitzoo's own.
+    """
+
+    name: str
+    summary: str
+    spec: Spec
+    params: int
+    builder: Target = "vitzoo.build:build"
+    accepts: tuple[str, ...] = ()
+    paper: str = ""
+    source: str = ""
+    weights: tuple[Weights, ...] = ()
+    known_as: tuple[tuple[str, str], ...] = ()
+    namespace: str = field(default="core", compare=False)
+
+    @property
+    def default_weights(self) -> Weights | None:
+        """The weights that `pretrained=True` means, None where nothing is published."""
+        return next((w for w in self.weights if w.default), None)

@@ -1,0 +1,1 @@
+"""The command line. `main` is the light front door; commands import torch when they need it."""

@@ -1,0 +1,187 @@
+"""`vitzoo list`, `show` and `which`: torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from vitzoo.catalogue import Variant
+from vitzoo.cli.output import count, json_option, on_terminal, print_json, print_rows
+from vitzoo.errors import UnknownName
+from vitzoo.listing import fields, sort, where
+from vitzoo.registry import Registry, describe, registry, variants
+
+COLUMNS = ("name", "params", "image_size", "num_classes", "weights", "top1", "license", "summary")
+PRETTY = {"params": count, "top1": "{:.2f}".format}
+
+
+@click.command("list")
+@click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
+@click.option("--where", "condition", metavar="TEXT", help="Keep rows, such as 'params<100M'.")
+@click.option("--sort", "order", metavar="FIELD[:desc]", help="Sort rows by a field.")
+@click.option("-q", "--quiet", is_flag=True, help="Print names only, one a line.")
+@json_option
+def list_command(
+    patterns: tuple[str, ...], condition: str | None, order: str | None, quiet: bool, as_json: bool
+) -> None:
+    """List the variants whose names match a PATTERN (all, if none is given).
+
+    \b
+    Examples:
+      vitzoo list
+      vitzoo list 'vit_b*' 'vit_l*' --sort params:desc
+      vitzoo list --where 'params<30M and image_size=224'
+      vitzoo list --where 'summary~pre-trained' --json
+    """
+    zoo = registry()
+    rows = [fields(variant) for variant in variants(patterns or "*")]
+    _mention_trouble(zoo)
+    if condition:
+        rows = list(filter(where(condition), rows))
+    if order:
+        rows = sort(rows, order)
+    if patterns and not rows:
+        missed = ", ".join(map(repr, patterns))
+        raise UnknownName(f"no variant matches {missed}; `vitzoo list` shows all")
+    if as_json:
+        print_json(rows)
+    elif quiet:
+        click.echo("".join(f"{row['name']}\n" for row in rows), nl=False)
+    else:
+        if not (patterns or condition):
+            rows += _lazy_rows(zoo)
+        print_rows(rows, COLUMNS, pretty=PRETTY)
+
+
+@click.command("show")
+@click.argument("name")
+@json_option
+def show_command(name: str, as_json: bool) -> None:
+    """Show one variant: its network, its parts, its weights and where they come from.
+
+    \b
+    Examples:
+      vitzoo show vit_b16
+      vitzoo show vit_digits --json
+    """
+    variant = describe(name)
+    if as_json:
+        print_json(_details(variant))
+        return
+    facts = [{"field": k, "value": v} for k, v in _facts(variant).items()]
+    print_rows(facts, ("field", "value"), title=f"{variant.name}: {variant.summary}")
+    if variant.weights:
+        click.echo()
+        rows = [asdict(weights) for weights in variant.weights]
+        columns = ("name", "default", "top1", "evaluation", "license", "pin", "size", "sha256")
+        if on_terminal():  # one fact a line reads better than eight columns
+            for row in rows:
+                pairs = [{"field": c, "value": row[c]} for c in (*columns[1:], "source")]
+                print_rows(pairs, ("field", "value"), title=f"weights {row['name']}")
+        else:
+            print_rows(rows, columns)
+
+
+@click.command("which")
+@click.argument("name")
+@json_option
+def which_command(name: str, as_json: bool) -> None:
+    """Say what a NAME means and who defines it; names of timm and torchvision are translated.
+
+    \b
+    Examples:
+      vitzoo which vit_b16
+      vitzoo which vit_base_patch16_224.augreg_in21k
+      vitzoo which vit_l_16
+    """
+    rows = _meanings(registry(), name)
+    if as_json:
+        print_json(rows)
+    else:
+        print_rows(rows, ("name", "kind", "weights", "known_as", "plugin", "target", "location"))
+
+
+def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
+    elsewhere = zoo.known_elsewhere(name)
+    if elsewhere and name not in zoo.variants:
+        return [
+            _meaning(zoo, variant.namespace, variant.name, "variant", variant.builder)
+            | {"weights": weights.name if weights else None, "known_as": f"{name} ({library})"}
+            for library, variant, weights in elsewhere
+        ]
+    rows = [
+        _meaning(zoo, zoo.contribution(kind, name)[0], name, kind, rows[name][1].target)
+        for kind, rows in zoo.parts.items()
+        if name in rows
+    ]
+    if rows:
+        return rows
+    variant = zoo.variant(name)
+    row = _meaning(zoo, variant.namespace, variant.name, "variant", variant.builder)
+    return [row | {"known_as": f"{name} (alias)" if name in zoo.aliases else None}]
+
+
+def _meaning(zoo: Registry, namespace: str, name: str, kind: str, target: Any) -> dict[str, Any]:
+    info = zoo.host.infos[namespace]
+    return {
+        "name": name,
+        "kind": kind,
+        "weights": None,
+        "known_as": None,
+        "plugin": f"{namespace} ({info.distribution} {info.version})".replace(" )", ")"),
+        "target": target if isinstance(target, str) else getattr(target, "__qualname__", target),
+        "location": info.location,
+    }
+
+
+def _facts(variant: Variant) -> dict[str, Any]:
+    spec = variant.spec.to_data()
+    block = spec.pop("block")
+    spec.pop("variant", None)
+    return {
+        "params": f"{variant.params:,}" if on_terminal() else variant.params,
+        **spec,
+        **{f"block.{key}": value for key, value in block.items()},
+        "builder": variant.builder,
+        "paper": variant.paper,
+        "source": variant.source,
+        **{f"in {library}": theirs for library, theirs in variant.known_as},
+        "weights": ", ".join(w.name for w in variant.weights) or "none that can be loaded yet",
+    }
+
+
+def _details(variant: Variant) -> dict[str, Any]:
+    return {
+        "name": variant.name,
+        "summary": variant.summary,
+        "params": variant.params,
+        "spec": variant.spec.to_data(),
+        "builder": str(variant.builder),
+        "paper": variant.paper,
+        "source": variant.source,
+        "known_as": dict(variant.known_as),
+        "namespace": variant.namespace,
+        "weights": [asdict(weights) for weights in variant.weights],
+    }
+
+
+def _lazy_rows(zoo: Registry) -> list[dict[str, Any]]:
+    empty: dict[str, Any] = dict.fromkeys(COLUMNS)
+    return [
+        empty
+        | {
+            "name": f"{info.namespace}/*",
+            "summary": f"lazy plugin {info.distribution} {info.version}: "
+            f"vitzoo list '{info.namespace}/*' imports it",
+        }
+        for info in zoo.plugins()
+        if info.state == "lazy"
+    ]
+
+
+def _mention_trouble(zoo: Registry) -> None:
+    for info in zoo.plugins():
+        if info.state in ("broken", "conflict"):
+            click.echo(f"vitzoo: plugin {info.namespace!r} is off: {info.cause}", err=True)

@@ -1,0 +1,94 @@
+"""Front door of the command line: commands by name, errors to messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+import vitzoo
+from vitzoo.errors import VitzooError
+
+INTERRUPTED = 130
+COMMANDS = {
+    "list": "browse:list_command",
+    "predict": "predict:predict_command",
+    "show": "browse:show_command",
+    "summary": "summary:summary_command",
+    "which": "browse:which_command",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when the command is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the command names."""
+        return list(COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that `args` start with; suggest near ones if there is none."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:  # click looks among imported ones only
+            name = error.command_name
+            raise click.exceptions.NoSuchCommand(name, possibilities=COMMANDS, ctx=ctx) from None
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command called `cmd_name`, None if there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(f"vitzoo.cli.{module}"), name)
+        return command
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=(
+        "Exit codes: 0 ok, 1 failed check or not found, 2 usage, 3 integrity, 4 network or "
+        "offline, 130 interrupted. VITZOO_DEBUG=1 shows tracebacks."
+    ),
+)
+@click.version_option(vitzoo.__version__, prog_name="vitzoo")
+def cli() -> None:
+    """A model zoo for Vision Transformers: parts by name, weights verified byte by byte.
+
+    \b
+    Examples:
+      vitzoo list 'vit_b*' --where 'params<100M'
+      vitzoo show vit_b16
+      vitzoo summary vit_b16 --head mlp --num-classes 10
+      vitzoo predict vit_digits digit.png
+    """
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        args: without the program's name; those of the process if None.
+    """
+    try:
+        code = cli.main(args, prog_name="vitzoo", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except VitzooError as error:
+        if os.environ.get("VITZOO_DEBUG") == "1":
+            raise
+        click.echo(f"vitzoo: {error}", err=True)
+        return error.exit_code
+    return code if isinstance(code, int) else 0

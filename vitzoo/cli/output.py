@@ -1,0 +1,87 @@
+"""Rows to the screen: a table on a terminal, tab-separated when piped, JSON on request."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+
+
+def on_terminal() -> bool:
+    """Tell whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
+def print_json(data: Any) -> None:
+    """Print data as JSON on stdout."""
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+
+
+def print_rows(
+    rows: Iterable[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    pretty: Mapping[str, Callable[[Any], str]] | None = None,
+    title: str | None = None,
+) -> None:
+    """Print rows: a table on a terminal, else tab-separated under a line of column names.
+
+    Args:
+        rows: mappings with at least the columns.
+        columns: keys to print, in order.
+        pretty: how to write the values of a column on a terminal; right-aligned there.
+        title: over the table, on a terminal only.
+    """
+    rows = iter(rows)
+    first = next(rows, None)  # an error in making it comes before anything is printed
+    rows = itertools.chain([] if first is None else [first], rows)
+    if not on_terminal():
+        click.echo("\t".join(columns))
+        for row in rows:
+            click.echo("\t".join(_plain(row[column]) for column in columns))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        right = column in (pretty or {})
+        table.add_column(
+            column.replace("_", " "),
+            justify="right" if right else "left",
+            no_wrap=i == 0 or right,
+            style="bold" if i == 0 else None,
+        )
+    for row in rows:
+        cells = (_pretty(row[column], (pretty or {}).get(column)) for column in columns)
+        table.add_row(*map(Text, cells))
+    Console(highlight=False).print(table)
+
+
+def count(number: int) -> str:
+    """Write a count for people: 86.6M, 5.72M, 1.01B.
+
+    >>> count(86567656)
+    '86.6M'
+    """
+    for unit, suffix in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if number >= unit:
+            return f"{number / unit:.3g}{suffix}"
+    return str(number)
+
+
+def _plain(value: Any) -> str:
+    return "" if value is None else str(value).replace("\t", " ").replace("\n", " ")
+
+
+def _pretty(value: Any, write: Callable[[Any], str] | None) -> str:
+    if value is None:
+        return "-"
+    return write(value) if write else str(value)

@@ -1,0 +1,84 @@
+"""`vitzoo predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vitzoo.cli.output import json_option, on_terminal, print_json, print_rows
+
+if TYPE_CHECKING:
+    from vitzoo.predict import Prediction
+
+
+@click.command("predict")
+@click.argument("model")
+@click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--weights", help="Weights name or safetensors file, instead of the default.")
+@click.option("--top", default=5, show_default=True, help="Classes to give per image.")
+@click.option("--device", help="Such as cpu or cuda.")
+@json_option
+def predict_command(
+    model: str,
+    images: tuple[Path, ...],
+    weights: str | None,
+    top: int,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Classify image files, or all images in a folder, with MODEL.
+
+    MODEL is a registered name with weights, or a file written by vitzoo.save.
+
+    \b
+    Examples:
+      vitzoo predict vit_digits digit.png
+      vitzoo predict vit_digits scans/ --top 3 --json
+      vitzoo predict my_model.safetensors photo.jpg
+    """
+    from vitzoo.create import create
+    from vitzoo.predict import predict
+
+    saved = Path(model).suffix == ".safetensors"
+    network = create(model, pretrained=not saved, weights=weights, device=device)
+    predictions = predict(network, list(images), top=top)
+    if as_json:
+        print_json([_data(prediction) for prediction in predictions])
+    elif on_terminal():
+        rows = (_one_line(prediction) for prediction in predictions)
+        print_rows(rows, ("image", "label", "probability", "next"), pretty={"probability": str})
+    else:
+        ranked = (row for prediction in predictions for row in _ranked(prediction))
+        print_rows(ranked, ("image", "rank", "label", "probability"))
+
+
+def _data(prediction: Prediction) -> dict[str, Any]:
+    classes = [
+        {"index": index, "label": label, "probability": probability}
+        for index, label, probability in prediction.classes
+    ]
+    return {"image": str(prediction.image), "classes": classes}
+
+
+def _one_line(prediction: Prediction) -> dict[str, str]:
+    (_, label, probability), *others = prediction.classes
+    return {
+        "image": str(prediction.image),
+        "label": label,
+        "probability": f"{probability:.1%}",
+        "next": ", ".join(f"{name} {share:.1%}" for _, name, share in others[:2]),
+    }
+
+
+def _ranked(prediction: Prediction) -> list[dict[str, Any]]:
+    return [
+        {
+            "image": prediction.image,
+            "rank": rank,
+            "label": label,
+            "probability": f"{probability:.4f}",
+        }
+        for rank, (_, label, probability) in enumerate(prediction.classes, start=1)
+    ]

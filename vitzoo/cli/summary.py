@@ -1,0 +1,88 @@
+"""`vitzoo summary`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vitzoo.cli.output import count, json_option, on_terminal, print_json, print_rows
+
+if TYPE_CHECKING:
+    from vitzoo.summary import Layer, Summary
+
+
+@click.command("summary")
+@click.argument("name")
+@click.option("--image-size", type=int, help="Image size in px.")
+@click.option("--num-classes", type=int, help="Outputs of the head; 0 leaves it out.")
+@click.option("--in-chans", type=int, help="Channels of the images.")
+@click.option("--patch-embed", help="A registered patch embedder.")
+@click.option("--pos-embed", help="A registered position embedding.")
+@click.option("--head", help="A registered head.")
+@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--all", "every", is_flag=True, help="Write out every block, not only the first.")
+@json_option
+def summary_command(
+    name: str, batch_size: int, every: bool, as_json: bool, **arguments: Any
+) -> None:
+    """Account for a network layer by layer: output shapes, parameters, operations.
+
+    NAME is a registered name, or a spec file (.toml, .json). Nothing is allocated.
+
+    \b
+    Examples:
+      vitzoo summary vit_b16
+      vitzoo summary vit_b16 --image-size 256
+      vitzoo summary vit_h14 --all --json
+    """
+    from vitzoo.create import create
+    from vitzoo.summary import summarize
+
+    summary = summarize(create(name, device="meta", **arguments), batch_size)
+    if as_json:
+        print_json(asdict(summary))
+        return
+    layers = summary.layers if every else _folded(summary.layers)
+    _print(summary, [_row(layer) for layer in layers])
+
+
+def _print(summary: Summary, layers: list[dict[str, Any]]) -> None:
+    number = "{:,}".format
+    print_rows(layers, ("layer", "kind", "output", "params"), pretty={"params": number})
+    click.echo()
+    terms = [asdict(term) | {"sum": term.weights + term.biases} for term in summary.terms]
+    terms.append(
+        {
+            "name": "total",
+            "weights": sum(term.weights for term in summary.terms),
+            "biases": sum(term.biases for term in summary.terms),
+            "sum": summary.params,
+        }
+    )
+    columns = ("weights", "biases", "sum")
+    print_rows(terms, ("name", *columns), pretty=dict.fromkeys(columns, number))
+    click.echo()
+    sums = [{"counted by hand": what, "weights": n} for what, n in summary.by_hand]
+    print_rows(sums, ("counted by hand", "weights"), pretty={"weights": number})
+    click.echo()
+    flops = {"matmul FLOPs": summary.flops, "MACs": summary.flops // 2}
+    shown = count if on_terminal() else str
+    click.echo("\t".join(f"{what}: {shown(n)}" for what, n in flops.items()))
+
+
+def _row(layer: Layer) -> dict[str, Any]:
+    return {
+        "layer": layer.name,
+        "kind": layer.kind,
+        "output": "x".join(map(str, layer.output)) or None,
+        "params": layer.params,
+    }
+
+
+def _folded(layers: tuple[Layer, ...]) -> list[Layer]:
+    """Keep one row for each block after the first."""
+    inside_later_block = re.compile(r"blocks\.[1-9]\d*\.")
+    return [layer for layer in layers if not inside_later_block.match(layer.name)]

@@ -1,0 +1,376 @@
+"""Name to ready model: name -> spec -> module -> verified file -> tensors -> report."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import secrets
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from vitzoo.build import build
+from vitzoo.catalogue import Variant
+from vitzoo.errors import (
+    CheckpointError,
+    InvalidOption,
+    UnknownOption,
+    WeightsUnavailable,
+    did_you_mean,
+)
+from vitzoo.images import Transform
+from vitzoo.manifest import API, read_preprocessing
+from vitzoo.model import VisionTransformer
+from vitzoo.registry import registry
+from vitzoo.report import LoadReport
+from vitzoo.schema import NAME, Reader, describe
+from vitzoo.spec import Spec
+from vitzoo.weights import Checkpoint, choose, load, open_weights, read_checkpoint
+
+log = logging.getLogger("vitzoo")
+
+CORE_BUILDER = "vitzoo.build:build"
+METADATA = "vitzoo"
+SPEC_FILES = {".toml": tomllib.loads, ".json": json.loads}
+PARTS = ("patch_embed", "pos_embed", "pool", "head", "drop_path")
+Part = str | Mapping[str, Any] | nn.Module
+
+
+def create(
+    name: str | os.PathLike[str] | Mapping[str, Any] | Spec,
+    *,
+    pretrained: bool = False,
+    weights: str | os.PathLike[str] | None = None,
+    num_classes: int | None = None,
+    in_chans: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    patch_embed: Part | None = None,
+    pos_embed: Part | None = None,
+    block: Mapping[str, Any] | None = None,
+    pool: Part | None = None,
+    head: Part | None = None,
+    drop_path: Part | float | None = None,
+    dropout: float | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    **unknown: Any,
+) -> nn.Module:
+    """Create a Vision Transformer.
+
+    Arguments left at None keep what the name says.
+
+    Args:
+        name: a registered name, a spec (a mapping, or the path of a TOML or JSON file), or the
+            path of a file written by `vitzoo.save`.
+        pretrained: load the variant's default weights.
+        weights: load these: a weights name of the variant, or the path of a safetensors file.
+        num_classes: outputs of the head; 0 leaves the classifier out.
+        in_chans: channels of the images.
+        image_size: px, one number or (height, width).
+        patch_embed, pos_embed, pool, head: a part: a registered name, a mapping with `name` and
+            options, or a ready module.
+        block: options of the encoder blocks, such as `{"norm_eps": 1e-5}`.
+        drop_path: a rate, rising linearly over the blocks, or a policy as a part.
+        dropout: rate after positions, attention projection and MLP layers.
+        dtype, device: of the parameters; device "meta" allocates nothing.
+
+    Returns:
+        The model in training mode, with `spec` and `load_report`.
+
+    Raises:
+        UnknownName, UnknownOption: with the nearest names.
+        InvalidOption: values that do not go together.
+        WeightsUnavailable, CheckpointError, IntegrityError: weights that cannot be had, do not
+            fit, or are not the ones the registry names.
+
+    >>> model = create("vit_digits", pretrained=True)
+    >>> model(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+    if unknown:
+        raise UnknownOption(_unknown_argument(next(iter(unknown))))
+    asked = {
+        "num_classes": num_classes,
+        "in_chans": in_chans,
+        "image_size": image_size,
+        "patch_embed": patch_embed,
+        "pos_embed": pos_embed,
+        "block": block,
+        "pool": pool,
+        "head": head,
+        "drop_path": drop_path,
+        "dropout": dropout,
+    }
+    origin = _origin(name)
+    spec, ready = _resolve(origin.spec, {k: v for k, v in asked.items() if v is not None})
+    checkpoint = _checkpoint(origin, weights, pretrained)
+    with torch.device("meta" if checkpoint else device or torch.get_default_device()):
+        model = _build(spec, ready, origin.variant)
+    if checkpoint is None:
+        report = LoadReport("random initialisation", reinitialised=tuple(model.state_dict()))
+        model.to(device=device, dtype=dtype)
+    else:
+        report = load(
+            model,
+            checkpoint,
+            native_size=origin.native.image_size,
+            fresh_head=(num_classes, head) != (None, None) or origin.has_other_head,
+            dtype=dtype or (None if origin.saved else torch.get_default_dtype()),
+        )
+        model.to(device=device or torch.get_default_device())
+    return _annotate(model, spec, report, checkpoint)
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
+    """Write a model to a safetensors file that `create(path)` restores.
+
+    The file holds the tensors, the spec, the labels and the preprocessing. It replaces an
+    existing file at once or not at all.
+
+    Args:
+        model: made by `create`; its parts may have been given as objects, which are then needed
+            again to restore it.
+        path: ending in `.safetensors`.
+
+    Raises:
+        InvalidOption: the model has no spec, its labels do not fit, or the path another ending.
+    """
+    target = Path(path)
+    if target.suffix != ".safetensors":
+        raise InvalidOption(f"the path must end in .safetensors, got {str(path)!r}")
+    spec = getattr(model, "spec", None)
+    if spec is None:
+        raise InvalidOption(
+            f"{type(model).__name__} has no spec; only models made by vitzoo.create can be saved"
+        )
+    labels = list(getattr(model, "labels", ()))
+    if labels and len(labels) != spec.num_classes:
+        raise InvalidOption(
+            f"model.labels has {len(labels)} names for {spec.num_classes} classes; set it to one "
+            "name per class, or to ()"
+        )
+    preprocessing = getattr(model, "preprocessing", None)
+    metadata = {
+        "api": API,
+        "spec": spec.to_data(),
+        "labels": labels,
+        "preprocessing": preprocessing and asdict(preprocessing),
+    }
+    tensors = {name: t.detach().contiguous().cpu() for name, t in model.state_dict().items()}
+    header = {METADATA: json.dumps(metadata)}  # one key: several are written in any order
+    _write(target, safetensors.torch.save(tensors, header))
+    return target
+
+
+def transform(name_or_model: str | nn.Module) -> Transform:
+    """Return the function from an image (Pillow, or its path) to the input (c, h, w).
+
+    Args:
+        name_or_model: a registered name, whose default weights say how, or a model.
+    """
+    if isinstance(name_or_model, nn.Module):
+        return Transform(name_or_model.spec, name_or_model.preprocessing)  # type: ignore[arg-type]  # attributes that create sets
+    variant = registry().variant(name_or_model)
+    weights = variant.default_weights
+    return Transform(variant.spec, weights.preprocessing if weights else None)
+
+
+def labels(name_or_model: str | nn.Module) -> tuple[str, ...]:
+    """Return the class names in the order of the logits; empty where none are known.
+
+    >>> labels("vit_digits")[:3]
+    ('0', '1', '2')
+    """
+    if isinstance(name_or_model, nn.Module):
+        return tuple(name_or_model.labels)  # type: ignore[arg-type]  # an attribute that create sets
+    weights = registry().variant(name_or_model).default_weights
+    return weights.labels if weights else ()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the first argument of `create` means.
+
+    Args:
+        spec: the network it describes.
+        variant: the registered variant behind it, whose builder and weights apply.
+        saved: the file written by `save`, if it is one.
+    """
+
+    spec: Spec
+    variant: Variant | None = None
+    saved: Checkpoint | None = None
+
+    @property
+    def native(self) -> Spec:
+        """The network that the weights belong to."""
+        return self.variant.spec if self.variant and not self.saved else self.spec
+
+    @property
+    def has_other_head(self) -> bool:
+        """Whether the spec asks for another head than the weights have."""
+        native = self.native
+        return (self.spec.num_classes, self.spec.head) != (native.num_classes, native.head)
+
+
+def _origin(name: object) -> Origin:
+    if isinstance(name, Spec):
+        name = name.to_data()
+    if isinstance(name, Mapping):
+        return _from_mapping(Reader(name, "spec", InvalidOption))
+    if not isinstance(name, str | os.PathLike):
+        raise InvalidOption(
+            f"name must be a registered name, a spec or a path, got {describe(name)}"
+        )
+    path = Path(name)
+    if path.suffix == ".safetensors":
+        return _from_saved(path)
+    if path.suffix in SPEC_FILES:
+        return _from_mapping(Reader(_parse(path), str(path), InvalidOption))
+    if isinstance(name, os.PathLike):
+        raise InvalidOption(f"a path must end in .toml, .json or .safetensors, got {str(path)!r}")
+    variant = registry().variant(name)
+    return Origin(variant.spec, variant)
+
+
+def _from_mapping(reader: Reader) -> Origin:
+    name = reader.take("variant", str, None)
+    variant = None if name is None else registry().variant(name)
+    base = variant.spec if variant else None
+    sizes = registry().host.core.sizes
+    if base is None and "size" in reader:
+        base = sizes[reader.one_of("size", tuple(sizes))]
+    spec = Spec.read(reader, base)
+    reader.done()
+    return Origin(spec, variant)
+
+
+def _from_saved(path: Path) -> Origin:
+    checkpoint = read_checkpoint(path)
+    if METADATA not in checkpoint.metadata:
+        raise CheckpointError(
+            f"{path} was not written by vitzoo.save, so it does not say which network it is; "
+            f"name the variant: create('vit_b16', weights={str(path)!r})"
+        )
+    try:
+        data = json.loads(checkpoint.metadata[METADATA])
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: its vitzoo metadata is not JSON: {error}") from error
+    reader = Reader(data, str(path), CheckpointError)
+    if reader.count("api") > API:
+        raise CheckpointError(f"{path} was written by a newer vitzoo; pip install -U vitzoo")
+    origin = _from_mapping(Reader(reader.take("spec", dict), f"{path}: spec", CheckpointError))
+    names = reader.texts("labels")
+    preprocessing = None
+    if reader.take("preprocessing", object, None) is not None:
+        preprocessing = read_preprocessing(
+            Reader(data["preprocessing"], f"{path}: preprocessing", CheckpointError)
+        )
+    reader.done()
+    saved = replace(checkpoint, format="timm", labels=names, preprocessing=preprocessing)
+    return replace(origin, saved=saved)
+
+
+def _parse(path: Path) -> Any:
+    try:
+        return SPEC_FILES[path.suffix](path.read_bytes().decode())
+    except OSError as error:
+        raise InvalidOption(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidOption(f"{path} is not valid {path.suffix[1:].upper()}: {error}") from error
+
+
+def _resolve(base: Spec, asked: dict[str, Any]) -> tuple[Spec, dict[str, Any]]:
+    """Return `base` with the arguments of the call, and the parts given as ready objects."""
+    ready = {key: asked[key] for key in PARTS if key in asked and _is_ready(asked[key])}
+    named = {key: {"name": type(part).__qualname__, "opaque": True} for key, part in ready.items()}
+    reader = Reader(asked | named, "create()", InvalidOption)
+    return Spec.read(reader, base), ready
+
+
+def _is_ready(part: object) -> bool:
+    return isinstance(part, nn.Module) or callable(part)
+
+
+def _checkpoint(
+    origin: Origin, weights: str | os.PathLike[str] | None, pretrained: bool
+) -> Checkpoint | None:
+    if origin.saved:
+        if weights is not None:
+            raise InvalidOption(f"{origin.saved.source} holds its own weights; leave weights= out")
+        return origin.saved
+    if weights is None and not pretrained:
+        return None
+    if weights is not None and not isinstance(weights, str | os.PathLike):
+        raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
+    if weights is not None and not _is_weights_name(weights):
+        return read_checkpoint(Path(weights))
+    if origin.variant is None:
+        raise WeightsUnavailable(
+            "a spec that names no variant has no registered weights; pass a file: "
+            "weights='model.safetensors'"
+        )
+    return open_weights(origin.variant, choose(origin.variant, weights))  # type: ignore[arg-type]  # a name or None here
+
+
+def _is_weights_name(weights: object) -> bool:
+    return isinstance(weights, str) and NAME.fullmatch(weights) is not None
+
+
+def _build(spec: Spec, ready: dict[str, Any], variant: Variant | None) -> nn.Module:
+    if variant is None or variant.builder == CORE_BUILDER:
+        return build(spec, ready)
+    for field in fields(Spec):
+        changed = getattr(spec, field.name) != getattr(variant.spec, field.name)
+        if changed and field.name not in variant.accepts:
+            raise InvalidOption(
+                f"{variant.name} comes from a builder of its own, which cannot change "
+                f"{field.name}; it accepts: {', '.join(variant.accepts) or 'nothing'}"
+            )
+    model: nn.Module = registry().host.import_target(variant.namespace, variant.builder)(spec)
+    return model
+
+
+def _annotate(
+    model: nn.Module, spec: Spec, report: LoadReport, checkpoint: Checkpoint | None
+) -> nn.Module:
+    """Attach what is known about the model and log what it is."""
+    noted: Any = model
+    if isinstance(model, VisionTransformer) and model.spec is not None:
+        spec = model.spec  # a ready head has its own number of classes
+    head_kept = checkpoint and not any(n.startswith("head.") for n in report.reinitialised)
+    noted.spec = spec
+    noted.load_report = report
+    noted.labels = checkpoint.labels if checkpoint and head_kept else ()
+    noted.preprocessing = checkpoint.preprocessing if checkpoint else None
+    if len(noted.labels) != spec.num_classes:
+        noted.labels = ()
+    log.info("created %s from %s", spec.variant or "a custom spec", report)
+    return model
+
+
+def _write(target: Path, data: bytes) -> None:
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        with part.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, target)  # noqa: PTH105  # the seam at which a test fails the write
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _unknown_argument(name: str) -> str:
+    known = [p for p in inspect.signature(create).parameters if p not in ("name", "unknown")]
+    near = did_you_mean(name, known)
+    return f"create() has no argument {name!r}{near or '; it has: ' + ', '.join(known)}"

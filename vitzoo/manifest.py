@@ -1,0 +1,302 @@
+"""Registry files: the contributions of the hooks, written in TOML.
+
+The core's `registry.toml`, a plugin's manifest and the file that `VITZOO_REGISTRY` names share
+one schema; docs/registry.md lists every key. Reading one imports nothing but this package.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from vitzoo.catalogue import (
+    CheckpointFormat,
+    Contribution,
+    DropPathPolicy,
+    Head,
+    PatchEmbedder,
+    PositionEmbedding,
+    Preprocessing,
+    Variant,
+    Weights,
+)
+from vitzoo.errors import RegistryError, did_you_mean
+from vitzoo.hookspecs import hookimpl
+from vitzoo.schema import Reader
+from vitzoo.spec import Spec
+
+API = 1
+TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}", re.ASCII)
+SHA256 = re.compile(r"[0-9a-f]{64}")
+C = TypeVar("C", bound=Contribution)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A parsed registry file.
+
+    Args:
+        sizes: width, depth, heads and MLP width by size name, as specs.
+        aliases: former name to present name.
+    """
+
+    patch_embedders: tuple[PatchEmbedder, ...] = ()
+    position_embeddings: tuple[PositionEmbedding, ...] = ()
+    heads: tuple[Head, ...] = ()
+    drop_path_policies: tuple[DropPathPolicy, ...] = ()
+    checkpoint_formats: tuple[CheckpointFormat, ...] = ()
+    variants: tuple[Variant, ...] = ()
+    sizes: Mapping[str, Spec] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+class ManifestPlugin:
+    """A manifest as pluggy sees it: an object whose hook implementations return its rows."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+
+    @hookimpl
+    def vitzoo_patch_embedders(self) -> tuple[PatchEmbedder, ...]:
+        return self.manifest.patch_embedders
+
+    @hookimpl
+    def vitzoo_position_embeddings(self) -> tuple[PositionEmbedding, ...]:
+        return self.manifest.position_embeddings
+
+    @hookimpl
+    def vitzoo_heads(self) -> tuple[Head, ...]:
+        return self.manifest.heads
+
+    @hookimpl
+    def vitzoo_drop_path_policies(self) -> tuple[DropPathPolicy, ...]:
+        return self.manifest.drop_path_policies
+
+    @hookimpl
+    def vitzoo_checkpoint_formats(self) -> tuple[CheckpointFormat, ...]:
+        return self.manifest.checkpoint_formats
+
+    @hookimpl
+    def vitzoo_variants(self) -> tuple[Variant, ...]:
+        return self.manifest.variants
+
+
+def read_manifest(
+    path: Path, *, package: str | None, sizes: Mapping[str, Spec] | None = None
+) -> Manifest:
+    """Read and check a registry file.
+
+    Args:
+        path: the file.
+        package: top-level package that targets must lie in; None forbids targets and weights,
+            as in a user's own file, which is data only.
+        sizes: the core's sizes, usable besides the file's own.
+
+    Raises:
+        RegistryError: the file cannot be read, is not TOML or breaks the schema.
+    """
+    try:
+        data = tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise RegistryError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise RegistryError(f"{path}: is not valid TOML: {error}") from error
+    reader = Reader(data, str(path))
+    _check_api(reader)
+    own_sizes = _sizes(reader, sizes or {})
+    parts = Manifest() if package is None else _parts(reader, package)
+    manifest = replace(
+        parts,
+        variants=tuple(
+            reader.rows("variants", _variant_row(package, {**(sizes or {}), **own_sizes}))
+        ),
+        sizes=own_sizes,
+        aliases=_aliases(reader),
+    )
+    reader.done()
+    return manifest
+
+
+def _check_api(reader: Reader) -> None:
+    api = reader.count("api")
+    if api != API:
+        raise reader.fail(
+            f"api must be {API}, got {api}; the file needs another version of vitzoo: "
+            "pip install --upgrade vitzoo"
+        )
+
+
+def _parts(reader: Reader, package: str) -> Manifest:
+    def row(cls: type[C]) -> Callable[[str, Reader], C]:
+        def parse(name: str, reader: Reader) -> C:
+            return cls(
+                name,
+                target=_target(reader, "target", package),
+                summary=reader.text("summary"),
+                source=reader.text("source", ""),
+            )
+
+        return parse
+
+    return Manifest(
+        patch_embedders=tuple(reader.rows("patch_embedders", row(PatchEmbedder))),
+        position_embeddings=tuple(reader.rows("position_embeddings", row(PositionEmbedding))),
+        heads=tuple(reader.rows("heads", row(Head))),
+        drop_path_policies=tuple(reader.rows("drop_path_policies", row(DropPathPolicy))),
+        checkpoint_formats=tuple(reader.rows("checkpoint_formats", row(CheckpointFormat))),
+    )
+
+
+def _target(reader: Reader, key: str, package: str) -> str:
+    target = reader.text(key)
+    if not TARGET.fullmatch(target):
+        raise reader.fail(f"{key} must look like 'package.module:Name', got {target!r}")
+    if target.split(":")[0].split(".")[0] != package:
+        raise reader.fail(f"{key} must lie inside the package {package!r}, got {target!r}")
+    return target
+
+
+def _sizes(reader: Reader, taken: Mapping[str, Spec]) -> dict[str, Spec]:
+    def parse(name: str, reader: Reader) -> tuple[str, Spec]:
+        if name in taken:
+            raise reader.fail(f"the size {name!r} is the core's; choose another name")
+        reader.text("source")
+        return name, Spec(
+            embed_dim=reader.count("embed_dim"),
+            depth=reader.count("depth"),
+            num_heads=reader.count("num_heads"),
+            mlp_dim=reader.count("mlp_dim"),
+        )
+
+    return dict(reader.rows("sizes", parse))
+
+
+def _variant_row(
+    package: str | None, sizes: Mapping[str, Spec]
+) -> Callable[[str, Reader], Variant]:
+    def parse(name: str, reader: Reader) -> Variant:
+        builder = "vitzoo.build:build"
+        if package is not None and "builder" in reader:
+            builder = _target(reader, "builder", package)
+        base = None
+        if "size" in reader:
+            base = sizes[reader.one_of("size", tuple(sizes))]
+        row = Variant(
+            name,
+            summary=reader.text("summary"),
+            spec=Spec.read(reader, base),
+            params=reader.count("params"),
+            builder=builder,
+            accepts=reader.texts("accepts", []),
+            paper=reader.text("paper", ""),
+            source=reader.text("source"),
+            weights=() if package is None else tuple(reader.rows("weights", _weights_row)),
+            known_as=_known_as(reader),
+        )
+        _check_variant(row, reader)
+        return row
+
+    return parse
+
+
+def _check_variant(row: Variant, reader: Reader) -> None:
+    if sum(weights.default for weights in row.weights) > 1:
+        raise reader.fail("at most one of the weights may be the default")
+    fields = {field.name for field in dataclasses.fields(Spec)}
+    for name in row.accepts:
+        if name not in fields:
+            raise reader.fail(
+                f"accepts names no field of a spec: {name!r}{did_you_mean(name, fields)}"
+            )
+    missing = [
+        n for n in ("embed_dim", "depth", "num_heads", "mlp_dim") if not getattr(row.spec, n)
+    ]
+    if missing and row.builder == "vitzoo.build:build":
+        raise reader.fail(f"{missing[0]} must be given, or a size")
+
+
+def _known_as(reader: Reader) -> tuple[tuple[str, str], ...]:
+    sub = reader.sub("known_as")
+    if sub is None:
+        return ()
+    return tuple((library, sub.text(library)) for library in sub.table)
+
+
+def _weights_row(name: str, reader: Reader) -> Weights:
+    file, sha256 = reader.text("file"), reader.text("sha256")
+    if not FILE_NAME.fullmatch(file):
+        raise reader.fail(f"file must be a plain file name, got {file!r}")
+    if not SHA256.fullmatch(sha256):
+        raise reader.fail(f"sha256 must be 64 lower-case hex digits, got {sha256!r}")
+    reader.one_of("pin", ("confirmed",))
+    return Weights(
+        name,
+        file=file,
+        size=reader.count("size"),
+        sha256=sha256,
+        format=reader.text("format"),
+        labels=reader.texts("labels", []),
+        preprocessing=_preprocessing(reader),
+        license=reader.text("license"),
+        source=reader.text("source"),
+        top1=_percentage(reader, "top1"),
+        evaluation=reader.text("evaluation", ""),
+        default=reader.take("default", bool, False),
+    )
+
+
+def _percentage(reader: Reader, key: str) -> float | None:
+    value = reader.take(key, float, None)
+    if value is not None and not 0 <= value <= 100:
+        raise reader.fail(f"{key} must be a percentage from 0 to 100, got {value}")
+    return value
+
+
+def _preprocessing(reader: Reader) -> Preprocessing:
+    sub = reader.sub("preprocessing")
+    if sub is None:
+        raise reader.fail("missing table 'preprocessing'")
+    row = read_preprocessing(sub)
+    sub.done()
+    return row
+
+
+def read_preprocessing(reader: Reader) -> Preprocessing:
+    """Read the keys of a preprocessing table."""
+    row = Preprocessing(
+        mean=reader.numbers("mean"),
+        std=reader.numbers("std"),
+        interpolation=reader.one_of("interpolation", ("nearest", "bilinear", "bicubic", "lanczos")),
+        crop_pct=reader.take("crop_pct", float, 1.0),
+        crop_mode=reader.one_of("crop_mode", ("center", "squash"), "center"),
+    )
+    if len(row.mean) != len(row.std) or not row.mean:
+        raise reader.fail(f"mean and std need one number per channel, got {row.mean}, {row.std}")
+    if min(row.std) <= 0:
+        raise reader.fail(f"std must be positive, got {row.std}")
+    if not 0 < row.crop_pct <= 1:
+        raise reader.fail(f"crop_pct must lie in (0, 1], got {row.crop_pct}")
+    return row
+
+
+def _aliases(reader: Reader) -> dict[str, str]:
+    sub = reader.sub("aliases")
+    if sub is None:
+        return {}
+    names = list(reader.table.get("variants", {}))
+    aliases = {former: sub.text(former) for former in sub.table}
+    for former, present in aliases.items():
+        if former in names:
+            raise sub.fail(f"{former!r} is a variant; a former name is never used again")
+        if present not in names:
+            raise sub.fail(
+                f"{former} points to {present!r}, which is no variant of this file"
+                f"{did_you_mean(present, names)}"
+            )
+    return aliases

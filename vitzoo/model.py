@@ -1,0 +1,349 @@
+"""The Vision Transformer, in the order data flows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitzoo.errors import InvalidInput, InvalidOption, UnknownOption, did_you_mean
+from vitzoo.schema import pair
+from vitzoo.spec import PartSpec
+
+if TYPE_CHECKING:
+    from vitzoo.catalogue import Preprocessing
+    from vitzoo.parts.protocols import Head, PatchEmbedder, Pool, PositionEmbedding
+    from vitzoo.report import LoadReport
+    from vitzoo.spec import Spec
+
+
+class VisionTransformer(nn.Module):
+    """A Vision Transformer put together from its parts.
+
+    Axis letters: `b` batch, `c` channels, `h w` pixels or patches, `p` prefix tokens, `n` patch
+    tokens, `d` width, `k` classes. State-dict keys follow timm's `VisionTransformer`.
+
+    Shapes: (b, c, h, w) images to (b, k) logits.
+
+    Args:
+        patch_embed: images to (b, n, d) tokens.
+        positions: tells tokens where they stand.
+        blocks: the encoder, each (b, p + n, d) to the same.
+        norm: the final norm.
+        pool: tokens to one vector; its `norm_first` says on which side of it `norm` acts.
+        head: (b, d) to (b, k).
+        image_size: (height, width) in px.
+        embed_dim: d.
+        class_token: whether a learned class token is prepended (p = 1).
+        dropout: rate after positions.
+
+    Attributes:
+        spec: the description it was built from, None if built by hand.
+        load_report: what became of each tensor of its weights.
+        labels: class names in the order of the logits.
+        preprocessing: how images become inputs, None if unknown.
+
+    Source: arXiv:2010.11929; numbers checked element by element against timm.
+    """
+
+    def __init__(
+        self,
+        *,
+        patch_embed: PatchEmbedder,
+        positions: PositionEmbedding,
+        blocks: Iterable[nn.Module],
+        norm: nn.Module,
+        pool: Pool,
+        head: Head,
+        image_size: tuple[int, int],
+        embed_dim: int,
+        class_token: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.image_size = image_size
+        self.grid_size = patch_embed.grid(image_size)
+        self.embed_dim = embed_dim
+        self.num_prefix_tokens = int(class_token)
+        self.grad_checkpointing = False
+        self.spec: Spec | None = None
+        self.load_report: LoadReport | None = None
+        self.labels: tuple[str, ...] = ()
+        self.preprocessing: Preprocessing | None = None
+
+        self.patch_embed = patch_embed
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim)) if class_token else None
+        table = positions.initial_table()
+        self.pos_embed = None if table is None else nn.Parameter(table)
+        self.positions = positions
+        self.pos_drop = nn.Dropout(dropout)
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = norm if pool.norm_first else nn.Identity()
+        self.pool = pool
+        self.fc_norm = nn.Identity() if pool.norm_first else norm
+        self.head = head
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (b, c, h, w) images to (b, k) logits."""
+        return self.forward_head(self.forward_features(images))
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Map (b, c, h, w) images to (b, p + n, d) tokens after the final norm.
+
+        Raises:
+            InvalidInput: the images have another shape than the model takes.
+        """
+        x = self.embed(images)
+        for block in self.blocks:
+            x = self._run(block, x)
+        x = self.norm(x)
+        return x
+
+    def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
+        """Map (b, p + n, d) tokens to (b, k) logits, or to pre-logits."""
+        x = self.pool(tokens)  # (b, d)
+        x = self.fc_norm(x)
+        return self.head(x, pre_logits)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Map (b, c, h, w) images to the (b, p + n, d) tokens that enter the first block."""
+        self._check_images(images)
+        x = self.patch_embed(images)  # (b, n, d)
+        if self.cls_token is not None:
+            x = torch.cat((self.cls_token.expand(x.shape[0], -1, -1), x), dim=1)  # (b, 1 + n, d)
+        x = self.positions(x, self.pos_embed)
+        return self.pos_drop(x)
+
+    def features(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+        """Return intermediate results by name.
+
+        Args:
+            images: (b, c, h, w).
+            names: of `patch_embed` (b, n, d), `embed` (b, p + n, d), `blocks.0`, `blocks.1`, ...
+                (b, p + n, d), `norm` (b, p + n, d), `pool` (b, d), `pre_logits` (b, d), `logits`.
+
+        Raises:
+            UnknownOption: a name is none of these.
+        """
+        known = self.feature_names()
+        for name in names:
+            if name not in known:
+                hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
+                raise UnknownOption(f"unknown feature {name!r}{hint}")
+        self._check_images(images)
+        found = {"patch_embed": self.patch_embed(images)} if "patch_embed" in names else {}
+        found["embed"] = x = self.embed(images)
+        for i, block in enumerate(self.blocks):
+            found[f"blocks.{i}"] = x = self._run(block, x)
+        found["norm"] = x = self.norm(x)
+        found["pool"] = self.fc_norm(self.pool(x))
+        found["pre_logits"] = self.head(found["pool"], pre_logits=True)
+        found["logits"] = self.head(found["pool"])
+        return {name: found[name] for name in names}
+
+    def feature_names(self) -> list[str]:
+        """Return the names that `features` knows, in the order data flows."""
+        blocks = [f"blocks.{i}" for i in range(len(self.blocks))]
+        return ["patch_embed", "embed", *blocks, "norm", "pool", "pre_logits", "logits"]
+
+    def attention_maps(
+        self, images: Tensor, layers: int | Sequence[int] | None = None
+    ) -> dict[int, Tensor]:
+        """Return attention probabilities, (b, heads, p + n, p + n) per layer.
+
+        They are computed from the queries and keys beside the fused attention, which does not
+        give them out.
+
+        Args:
+            images: (b, c, h, w).
+            layers: indices, negative from the end; an int n means the last n; None means all.
+        """
+        wanted = self._layers(layers)
+        maps: dict[int, Tensor] = {}
+        x = self.embed(images)
+        encoder: list[Any] = list(self.blocks)[: max(wanted) + 1]
+        for i, block in enumerate(encoder):
+            if i in wanted:
+                maps[i] = block.attention_probabilities(x)
+            x = block(x)
+        return maps
+
+    def forward_intermediates(
+        self,
+        images: Tensor,
+        indices: int | Sequence[int] | None = None,
+        *,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> Any:
+        """Return the final tokens and the results of chosen blocks, as timm does.
+
+        Args:
+            images: (b, c, h, w).
+            indices: blocks, negative from the end; an int n means the last n; None means all.
+            return_prefix_tokens: give each result as (patch tokens, prefix tokens).
+            norm: apply the final norm to each result.
+            stop_early: skip the blocks after the last one asked for.
+            output_fmt: `NCHW` for (b, d, h, w) maps of the grid, `NLC` for (b, n, d) tokens.
+            intermediates_only: return only the list.
+
+        Returns:
+            `(tokens, intermediates)`, tokens being (b, p + n, d) after the final norm.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise InvalidOption(f"output_fmt must be NCHW or NLC, got {output_fmt!r}")
+        wanted = self._layers(indices)
+        x, found = self.embed(images), []
+        last = max(wanted) + 1 if stop_early else len(self.blocks)
+        for i, block in enumerate(self.blocks[:last]):
+            x = self._run(block, x)
+            if i in wanted:
+                found.append(self.norm(x) if norm else x)
+        results = [self._split(tokens, output_fmt, return_prefix_tokens) for tokens in found]
+        return results if intermediates_only else (self.norm(x), results)
+
+    def get_intermediate_layers(
+        self,
+        images: Tensor,
+        n: int | Sequence[int] = 1,
+        reshape: bool = False,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+    ) -> list[Any]:
+        """Return the last n blocks' results (or those listed), in the style of DINO.
+
+        Args:
+            images: (b, c, h, w).
+            n: how many from the end, or which blocks.
+            reshape: give (b, d, h, w) maps instead of (b, n, d) tokens.
+            return_prefix_tokens: give (patch tokens, prefix tokens) pairs.
+            norm: apply the final norm.
+        """
+        results: list[Any] = self.forward_intermediates(
+            images,
+            n,
+            return_prefix_tokens=return_prefix_tokens,
+            norm=norm,
+            output_fmt="NCHW" if reshape else "NLC",
+            intermediates_only=True,
+        )
+        return results
+
+    @property
+    def num_features(self) -> int:
+        """Width d of tokens and pooled features."""
+        return self.embed_dim
+
+    @property
+    def head_hidden_size(self) -> int:
+        """Width of the pre-logits."""
+        return self.head.pre_logits_dim
+
+    @property
+    def num_classes(self) -> int:
+        """Number k of logits, 0 without a classifier."""
+        return self.head.num_classes
+
+    def get_classifier(self) -> nn.Module:
+        """Return the head."""
+        return self.head  # type: ignore[return-value]  # a Head that is a submodule
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """Replace the head by a fresh one of its kind; labels are forgotten.
+
+        Args:
+            num_classes: k; 0 leaves the classifier out.
+        """
+        check_num_classes(num_classes)
+        place = next(self.parameters())
+        self.head = self.head.reset(num_classes).to(place.device, place.dtype).train(self.training)  # type: ignore[attr-defined]  # a Head that is a module
+        self.labels = ()
+        if self.spec is not None:
+            head = PartSpec("linear") if self.spec.head.name == "none" else self.spec.head
+            self.spec = replace(self.spec, num_classes=num_classes, head=head)
+
+    @torch.no_grad()
+    def set_input_size(self, image_size: int | tuple[int, int]) -> None:
+        """Take images of another size from now on; learned positions are resampled.
+
+        Args:
+            image_size: px, one number or (height, width).
+
+        Raises:
+            InvalidOption: the patches do not tile it.
+        """
+        size = pair(image_size, "image_size", InvalidOption)
+        self.grid_size = self.patch_embed.grid(size)
+        table = self.positions.resample(self.pos_embed, self.grid_size)
+        if self.pos_embed is not None and table is not None and table is not self.pos_embed:
+            self.pos_embed = nn.Parameter(table, requires_grad=self.pos_embed.requires_grad)
+        self.image_size = size
+        if self.spec is not None:
+            self.spec = replace(self.spec, image_size=size)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute each block in the backward pass instead of keeping its activations."""
+        self.grad_checkpointing = enable
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the parameters that optimisers should not decay."""
+        return {name for name in ("pos_embed", "cls_token") if getattr(self, name) is not None}
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Return timm's description of layer groups, for layer-wise learning rates."""
+        return {
+            "stem": r"^cls_token|pos_embed|patch_embed|positions",
+            "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))],
+        }
+
+    def _run(self, block: nn.Module, x: Tensor) -> Tensor:
+        if self.grad_checkpointing and self.training and torch.is_grad_enabled():
+            return checkpoint(block, x, use_reentrant=False)
+        return block(x)
+
+    def _layers(self, which: int | Sequence[int] | None) -> list[int]:
+        depth = len(self.blocks)
+        if which is None:
+            return list(range(depth))
+        if isinstance(which, int):
+            wanted = list(range(depth - which, depth))
+        else:
+            wanted = [i + depth if i < 0 else i for i in which]
+        if not wanted or min(wanted) < 0 or max(wanted) >= depth:
+            raise InvalidOption(
+                f"the model has blocks 0 to {depth - 1}: list some of them, or give a number "
+                f"of last ones from 1 to {depth}; got {which!r}"
+            )
+        return wanted
+
+    def _split(self, tokens: Tensor, fmt: str, with_prefix: bool) -> Any:
+        prefix, patches = tokens.tensor_split((self.num_prefix_tokens,), dim=1)
+        if fmt == "NCHW":
+            patches = patches.transpose(1, 2).reshape(patches.shape[0], -1, *self.grid_size)
+        return (patches, prefix) if with_prefix else patches
+
+    def _check_images(self, images: Tensor) -> None:
+        expected = (self.patch_embed.in_chans, *self.image_size)
+        if images.dim() != 4 or tuple(images.shape[1:]) != expected:
+            c, h, w = expected
+            raise InvalidInput(
+                f"expected images of shape (b, {c}, {h}, {w}), got {tuple(images.shape)}; "
+                f"resize them, or create the model with image_size=/in_chans=, "
+                f"or call set_input_size"
+            )
+
+
+def check_num_classes(num_classes: int) -> None:
+    """Raise InvalidOption unless `num_classes` is a whole number of at least 0."""
+    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 0:
+        raise InvalidOption(
+            f"num_classes must be a whole number of at least 0, got {num_classes!r}; "
+            "0 leaves the classifier out"
+        )

@@ -1,0 +1,70 @@
+"""Multi-head self-attention."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitzoo.errors import InvalidOption
+from vitzoo.parts.init import xavier_uniform_
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with one fused query-key-value projection.
+
+    Shapes: (b, n, d) to (b, n, d).
+
+    Args:
+        embed_dim: d.
+        num_heads: heads; each is d / num_heads wide.
+        qkv_bias: whether query, key and value have biases.
+        qk_scale: factor on query-key products, `head_dim ** -0.5` if None.
+        attention_dropout: rate on the attention probabilities.
+        dropout: rate after the output projection.
+
+    Raises:
+        InvalidOption: num_heads does not divide embed_dim.
+
+    Source: arXiv:2010.11929, appendix A; numbers checked against timm's `Attention`.
+    """
+
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        num_heads: int,
+        qkv_bias: bool = True,
+        qk_scale: float | None = None,
+        attention_dropout: float = 0.0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if embed_dim % num_heads:
+            raise InvalidOption(
+                f"num_heads must divide embed_dim: {embed_dim} is not a multiple of {num_heads}"
+            )
+        self.num_heads = num_heads
+        self.head_dim = embed_dim // num_heads
+        self.scale = self.head_dim**-0.5 if qk_scale is None else qk_scale
+        self.attention_dropout = attention_dropout
+        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=qkv_bias)
+        self.proj = nn.Linear(embed_dim, embed_dim)
+        self.proj_drop = nn.Dropout(dropout)
+        xavier_uniform_(self.qkv, fused=3)
+        xavier_uniform_(self.proj)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend among the n tokens of (b, n, d)."""
+        q, k, v = self._project(x)  # (b, heads, n, head_dim) each
+        rate = self.attention_dropout if self.training else 0.0
+        x = F.scaled_dot_product_attention(q, k, v, dropout_p=rate, scale=self.scale)
+        return self.proj_drop(self.proj(x.transpose(1, 2).flatten(2)))  # (b, n, d)
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Return how much each token of (b, n, d) attends to each: (b, heads, n, n)."""
+        q, k, _ = self._project(x)
+        return (q @ k.transpose(-2, -1) * self.scale).softmax(dim=-1)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
+        qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, self.head_dim)
+        return qkv.permute(2, 0, 3, 1, 4).unbind(0)

@@ -1,0 +1,79 @@
+"""Patch embedders: cut an image into patches and project each to one token."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitzoo.errors import InvalidOption
+from vitzoo.parts.init import lecun_normal_
+
+
+class ConvPatchEmbed(nn.Module):
+    """Projects patches with a convolution whose kernel and stride are the patch.
+
+    Shapes: (b, c, h, w) images to (b, n, d) tokens, n = (h / patch) * (w / patch).
+
+    Args:
+        patch_size: (height, width) in px.
+        in_chans: channels of the image.
+        embed_dim: width d of a token.
+
+    Source: arXiv:2010.11929, section 3.1; numbers checked against timm's `PatchEmbed`.
+    """
+
+    def __init__(self, *, patch_size: tuple[int, int], in_chans: int, embed_dim: int) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.in_chans = in_chans
+        self.proj = nn.Conv2d(in_chans, embed_dim, kernel_size=patch_size, stride=patch_size)
+        lecun_normal_(self.proj.weight)
+        nn.init.zeros_(self.proj.bias)  # type: ignore[arg-type]  # the bias is always made
+
+    def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """Return the (h, w) grid of patches; raises InvalidOption if patches do not tile."""
+        return tiled(image_size, self.patch_size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed (b, c, h, w) images as (b, n, d) tokens."""
+        x = self.proj(images)  # (b, d, h / patch, w / patch)
+        return x.flatten(2).transpose(1, 2)  # (b, n, d)
+
+
+class UnfoldPatchEmbed(ConvPatchEmbed):
+    """Cuts patches out with `unfold` and projects each, flattened, with one linear map.
+
+    Gives the numbers of `ConvPatchEmbed`. The (d, c, h, w) kernel is kept in the convolution's
+    layout, so that the checkpoints of both are the same file, and used as a (d, c * h * w)
+    matrix.
+
+    Shapes, Args: as `ConvPatchEmbed`.
+
+    Source: arXiv:2010.11929, equation 1.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed (b, c, h, w) images as (b, n, d) tokens."""
+        patches = F.unfold(images, self.patch_size, stride=self.patch_size)  # (b, c*h*w, n)
+        return F.linear(patches.transpose(1, 2), self.proj.weight.flatten(1), self.proj.bias)
+
+
+def tiled(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
+    """Return how many patches tile an image, (h, w), both sizes in px.
+
+    Raises:
+        InvalidOption: the image is not a whole number of patches.
+    """
+    if image_size[0] % patch_size[0] or image_size[1] % patch_size[1]:
+        sides = list(zip(image_size, patch_size, strict=True))
+        below = tuple(max(1, i // p) * p for i, p in sides)
+        above = tuple(-(-i // p) * p for i, p in sides)
+        raise InvalidOption(
+            f"image_size {_px(image_size)} is not a whole number of {_px(patch_size)} patches; "
+            f"the nearest that are: {_px(below)} and {_px(above)}"
+        )
+    return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
+
+
+def _px(size: tuple[int, ...]) -> str:
+    return f"{size[0]}x{size[1]}"

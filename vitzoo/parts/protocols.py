@@ -1,0 +1,116 @@
+"""What a part must offer to be used by `VisionTransformer`.
+
+Axis letters: `b` batch, `c` channels, `h w` pixels or patches, `p` prefix tokens, `n` patch
+tokens, `d` width, `k` classes. Constructors take keywords only: those listed here, then the
+part's own options, each with a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+@runtime_checkable
+class PatchEmbedder(Protocol):
+    """Turns images into patch tokens.
+
+    Constructor: `(*, patch_size: (h, w) px, in_chans: int, embed_dim: int, **options)`.
+
+    Attributes:
+        in_chans: channels of the images it takes.
+    """
+
+    in_chans: int
+
+    def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """Return the (h, w) grid of tokens for images of `image_size` px.
+
+        Raises:
+            InvalidOption: the size does not fit.
+        """
+        ...
+
+    def __call__(self, images: Tensor, /) -> Tensor:
+        """Map (b, c, h, w) images to (b, n, d) tokens, row by row of the grid."""
+        ...
+
+
+@runtime_checkable
+class PositionEmbedding(Protocol):
+    """Tells tokens where they stand, once, before the encoder.
+
+    Constructor: `(*, grid_size: (h, w), num_prefix_tokens: int, embed_dim: int, **options)`.
+
+    A learned table is kept by the model as its own parameter `pos_embed`, where every published
+    checkpoint has it; the part says how it starts, how it acts and how it follows a new grid.
+    """
+
+    def initial_table(self) -> Tensor | None:
+        """Return the learned table to start from, (1, p + n, d), or None for no table."""
+        ...
+
+    def resample(self, table: Tensor | None, grid_size: tuple[int, int]) -> Tensor | None:
+        """Move to another (h, w) grid and return the table for it."""
+        ...
+
+    def __call__(self, tokens: Tensor, table: Tensor | None, /) -> Tensor:
+        """Map (b, p + n, d) tokens to tokens of the same shape."""
+        ...
+
+
+@runtime_checkable
+class Head(Protocol):
+    """Turns pooled, normalised features into logits.
+
+    Constructor: `(*, in_dim: int, num_classes: int, **options)`; with 0 classes there is no
+    classifier and the pre-logits come out.
+
+    Attributes:
+        num_classes: width of the logits, 0 for none.
+        pre_logits_dim: width of what enters the classifier.
+    """
+
+    num_classes: int
+    pre_logits_dim: int
+
+    def reset(self, num_classes: int) -> Head:
+        """Return a fresh head of the same kind for other classes."""
+        ...
+
+    def __call__(self, x: Tensor, /, pre_logits: bool = False) -> Tensor:
+        """Map (b, d) to (b, k) logits, or to (b, pre_logits_dim)."""
+        ...
+
+
+DropPathPolicy = Callable[..., Sequence[float]]
+"""Gives each block its drop-path rate: `policy(*, depth: int, **options) -> depth rates`."""
+
+
+@runtime_checkable
+class DropPath(Protocol):
+    """Adds a residual branch and, in training, drops it for some samples (a drop-path mode).
+
+    Constructor: `(*, rate: float)`.
+    """
+
+    def __call__(self, x: Tensor, branch: Callable[[Tensor], Tensor], /) -> Tensor:
+        """Return `x + branch(x)`, (b, n, d), the branch of a dropped sample being zero."""
+        ...
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """Reduces tokens to one vector per image.
+
+    Attributes:
+        norm_first: whether the final norm acts on the tokens (True) or on the pooled vector.
+    """
+
+    norm_first: bool
+
+    def __call__(self, tokens: Tensor, /) -> Tensor:
+        """Map (b, p + n, d) to (b, d)."""
+        ...

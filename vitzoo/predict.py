@@ -1,0 +1,64 @@
+"""Images to labelled answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitzoo.create import transform
+from vitzoo.errors import InvalidOption
+from vitzoo.images import find_images
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says of one image.
+
+    Args:
+        image: path of the file.
+        classes: (index, label, probability), the most probable first.
+    """
+
+    image: Path
+    classes: tuple[tuple[int, str, float], ...]
+
+
+def predict(
+    model: nn.Module, images: list[Path], *, top: int = 5, batch_size: int = 16
+) -> Iterator[Prediction]:
+    """Classify image files, or folders of them, batch by batch.
+
+    Args:
+        model: from `create`; it is put into evaluation mode.
+        images: files and folders.
+        top: how many classes to give.
+        batch_size: images at a time.
+
+    Raises:
+        InvalidOption: the model has no classifier.
+        ImageError: a file is no readable image.
+    """
+    zoo_model: Any = model  # num_classes and labels are set by create, on foreign modules too
+    classes: int = zoo_model.num_classes
+    if not classes:
+        raise InvalidOption("the model has no classifier (num_classes is 0), nothing to predict")
+    if top < 1 or batch_size < 1:
+        raise InvalidOption(f"top and batch_size must be at least 1, got {top} and {batch_size}")
+    names = zoo_model.labels or tuple(f"class {i}" for i in range(classes))
+    prepare = transform(model)
+    place = next(model.parameters())
+    model.eval()
+    files = find_images(images)
+    for start in range(0, len(files), batch_size):
+        chunk = files[start : start + batch_size]
+        inputs = torch.stack([prepare(file) for file in chunk]).to(place.device, place.dtype)
+        with torch.inference_mode():
+            best = model(inputs).float().softmax(dim=-1).topk(min(top, classes))
+        for file, values, indices in zip(chunk, *map(torch.Tensor.tolist, best), strict=True):
+            rows = tuple((i, names[i], v) for i, v in zip(indices, values, strict=True))
+            yield Prediction(file, rows)

@@ -1,0 +1,186 @@
+"""Strict reading of mappings that people write: registry tables, manifests, specs.
+
+A `Reader` hands out the keys of one table, checks each, and at the end complains about every
+key that nobody asked for. The first problem is raised as one error that says file and table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, overload
+
+from vitzoo.errors import RegistryError, UnknownOption, VitzooError, did_you_mean
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,63}")
+NAME_RULE = "1 to 64 lower-case letters, digits and underscores, not starting with an underscore"
+LARGE = 2**53  # numbers from here on are not exact everywhere, and never meant
+MAX_PX = 65_536
+LARGE = 2**53  # numbers from here on are not exact everywhere, and never meant
+MAX_PX = 65_536
+_REQUIRED: Any = object()
+
+
+class Reader:
+    """Reads one table strictly.
+
+    Args:
+        table: the mapping as parsed.
+        where: what it is, for messages, such as `registry.toml: [variants.vit_b16]`.
+        error: the class of error to raise.
+    """
+
+    def __init__(self, table: object, where: str, error: type[VitzooError] = RegistryError) -> None:
+        if not isinstance(table, Mapping):
+            raise error(f"{where}: expected a table, got {describe(table)}")
+        self.table: Mapping[str, Any] = table
+        self.where = where
+        self.error = error
+        self._asked: list[str] = []
+
+    def fail(self, message: str) -> VitzooError:
+        """Return the error to raise for `message`."""
+        return self.error(f"{self.where}: {message}")
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.table
+
+    @overload
+    def take(self, key: str, kind: type[T]) -> T: ...
+    @overload
+    def take(self, key: str, kind: type[T], default: D) -> T | D: ...
+    def take(self, key: str, kind: type[Any], default: Any = _REQUIRED) -> Any:
+        """Return the value of `key`, which must be a `kind` (an int passes for a float)."""
+        self._asked.append(key)
+        if key not in self.table:
+            if default is _REQUIRED:
+                raise self.fail(f"missing key {key!r}{self._misspelt(key)}")
+            return default
+        value = self.table[key]
+        if kind is float and type(value) is int and abs(value) < LARGE:
+            return float(value)
+        if not isinstance(value, kind) or (type(value) is bool and kind not in (bool, object)):
+            raise self.fail(f"{key} must be {_KINDS[kind]}, got {describe(value)}")
+        return value
+
+    def count(self, key: str, default: Any = _REQUIRED, *, least: int = 1) -> int:
+        """Return a whole number of at least `least`."""
+        value = self.take(key, int, default)
+        if not least <= value < LARGE:
+            raise self.fail(f"{key} must be a whole number from {least}, got {written(value)}")
+        return int(value)
+
+    def size(self, key: str, default: Any = _REQUIRED) -> tuple[int, int]:
+        """Return (height, width) in px, given as one number or a pair."""
+        self._asked.append(key)
+        value = self.table.get(key, default)
+        if value is _REQUIRED:
+            raise self.fail(f"missing key {key!r}{self._misspelt(key)}")
+        return pair(value, f"{self.where}: {key}", self.error)
+
+    def text(self, key: str, default: Any = _REQUIRED) -> str:
+        """Return a non-empty printable string."""
+        value = self.take(key, str, default)
+        if key in self.table and not (value.strip() and value.isprintable()):
+            raise self.fail(f"{key} must be printable text, got {value!r}")
+        return str(value)
+
+    def one_of(self, key: str, choices: tuple[str, ...], default: Any = _REQUIRED) -> str:
+        """Return one of `choices`."""
+        value = self.take(key, str, default)
+        if value not in choices:
+            hint = did_you_mean(value, choices)
+            raise self.fail(f"{key} must be one of {', '.join(choices)}, got {value!r}{hint}")
+        return str(value)
+
+    def numbers(self, key: str, default: Any = _REQUIRED) -> tuple[float, ...]:
+        """Return a list of finite numbers as a tuple of floats."""
+        value = self.take(key, list, default)
+        if key in self.table:
+            for item in value:
+                if type(item) not in (int, float) or not abs(item) < LARGE:
+                    raise self.fail(f"{key} must be a list of numbers, got {written(value)}")
+        return tuple(float(item) for item in value)
+
+    def texts(self, key: str, default: Any = _REQUIRED) -> tuple[str, ...]:
+        """Return a list of non-empty strings as a tuple."""
+        value = self.take(key, list, default)
+        if not all(isinstance(item, str) and item.strip() for item in value):
+            raise self.fail(f"{key} must be a list of strings, got {written(value)}")
+        return tuple(value)
+
+    def sub(self, key: str) -> Reader | None:
+        """Return a reader of the table at `key`, None where there is none."""
+        table = self.take(key, dict, None)
+        return None if table is None else Reader(table, self._below(key), self.error)
+
+    def rows(self, key: str, parse: Callable[[str, Reader], T]) -> Iterator[T]:
+        """Yield `parse(name, reader)` for every row of the table of tables at `key`."""
+        for name, row in self.take(key, dict, {}).items():
+            where = self._below(f"{key}.{name}")
+            if not NAME.fullmatch(name):
+                raise self.error(f"{where}: the name {name!r} must be {NAME_RULE}")
+            reader = Reader(row, where, self.error)
+            yield parse(name, reader)
+            reader.done()
+
+    def done(self) -> None:
+        """Raise if the table has a key that was never asked for."""
+        for key in self.table:
+            if key not in self._asked:
+                hint = did_you_mean(str(key), self._asked)
+                error = UnknownOption if issubclass(UnknownOption, self.error) else self.error
+                raise error(f"{self.where}: unknown key {key!r}{hint or self._known()}")
+
+    def _known(self) -> str:
+        return f"; known keys: {', '.join(sorted(set(self._asked)))}"
+
+    def _misspelt(self, key: str) -> str:
+        hint = did_you_mean(key, [k for k in self.table if k not in self._asked], limit=1)
+        return hint.replace("did you mean", "was it meant by")
+
+    def _below(self, key: str) -> str:
+        file, _, inside = self.where.partition(": [")
+        return f"{file}: [{inside.rstrip(']') + '.' if inside else ''}{key}]"
+
+
+def pair(value: object, what: str, error: type[VitzooError] = RegistryError) -> tuple[int, int]:
+    """Return `value` as (height, width): one positive whole number, or two."""
+    items = (value, value) if isinstance(value, int) else value
+    if (
+        not isinstance(items, list | tuple)
+        or len(items) != 2
+        or any(type(i) is not int or not 1 <= i <= MAX_PX for i in items)
+    ):
+        raise error(
+            f"{what} must be a whole number of px from 1 to {MAX_PX}, or a (height, width) pair, "
+            f"got {describe(value)}"
+        )
+    return (items[0], items[1])
+
+
+_KINDS: dict[type, str] = {
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a table",
+}
+
+
+def describe(value: object) -> str:
+    """Name a value for a message: its text, shortened, and its type."""
+    return f"{written(value)} ({type(value).__name__})"
+
+
+def written(value: object) -> str:
+    """Write a value for a message, shortened; whatever it is, this gives a text."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # thousands of digits, or of levels
+        text = f"an unprintable {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
