@@ -15,6 +15,9 @@ from typing import Any
 import hypothesis
 import pytest
 
+# Before torch is imported: networks this small lose time to threads, far more on a busy machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 hypothesis.settings.register_profile("vitzoo", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("vitzoo")
 

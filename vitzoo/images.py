@@ -74,14 +74,16 @@ class Transform:
         resample = INTERPOLATIONS[row.interpolation]
         if row.crop_mode == "squash":
             return image.resize((width, height), resample)
-        scale = max(height / image.height, width / image.width) / row.crop_pct
-        size = (
-            max(width, math.floor(image.width * scale + 0.5)),
-            max(height, math.floor(image.height * scale + 0.5)),
-        )
-        image = image.resize(size, resample)
-        left, top = (size[0] - width) // 2, (size[1] - height) // 2
+        image = image.resize(self._size_before_crop(image), resample)
+        left, top = round((image.width - width) / 2), round((image.height - height) / 2)
         return image.crop((left, top, left + width, top + height))
+
+    def _size_before_crop(self, image: Image.Image) -> tuple[int, int]:
+        """Return the (width, height) that covers the uncropped input, rounded as torchvision's."""
+        height, width = (math.floor(n / self.preprocessing.crop_pct) for n in self.image_size)
+        if height * image.width >= width * image.height:  # the height decides
+            return image.width * height // image.height, height
+        return width, image.height * width // image.width
 
 
 def open_image(path: str | os.PathLike[str]) -> Image.Image:

@@ -129,6 +129,7 @@ class VisionTransformer(nn.Module):
         Raises:
             UnknownOption: a name is none of these.
         """
+        names = (names,) if isinstance(names, str) else names
         known = self.feature_names()
         for name in names:
             if name not in known:

@@ -173,9 +173,8 @@ class PluginHost:
         module = entry_point.load()
         location = str(getattr(module, "__file__", ""))
         self._register(replace(info, state="loaded", location=location), module)
-        self.packages[info.namespace] = str(
-            getattr(module, "__package__", "") or entry_point.module
-        )
+        package = getattr(module, "__package__", None)
+        self.packages[info.namespace] = str(package or entry_point.module)
         if not self.rows[info.namespace]:
             raise PluginError(
                 f"{entry_point.value} contributes nothing; is every hook function decorated "
