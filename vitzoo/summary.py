@@ -104,9 +104,9 @@ def _layers(model: nn.Module, shapes: dict[str, tuple[int, ...]]) -> Iterator[La
     own = {name: tensor.shape for name, tensor in model.named_parameters(recurse=False)}
     for name, module in model.named_modules():
         if name == "positions" or not isinstance(model, VisionTransformer):
-            while own:  # the model's own parameters join the tokens here
-                own_name, shape = own.popitem()
+            for own_name, shape in own.items():  # they join the tokens here
                 yield Layer(own_name, "Parameter", tuple(shape), shape.numel())
+            own.clear()
         params = sum(p.numel() for p in module.parameters())
         idle = not params and isinstance(module, nn.Identity | nn.Dropout)
         if name and name in shapes and not idle:
