@@ -129,7 +129,11 @@ def test_list_sort(run):
         (("list", "--jsn"), 2, "No such option '--jsn'. Did you mean '--json'?"),
         (("show",), 2, "Missing argument 'NAME'"),
         (("predict", "vit_digits"), 2, "Missing argument 'IMAGES...'"),
-        (("predict", "vit_b16", "x.png"), 1, "vit_b16 has no weights that this version can load"),
+        (
+            ("predict", "vit_gg14", "x.png"),
+            1,
+            "vit_gg14 has no published weights that vitzoo knows",
+        ),
         (("predict", "vit_digits", "x.png"), 1, "there is no file x.png"),
         (("predict", "vit_digits", "x.png", "--top", "0"), 2, "must be at least 1, got 0"),
         (
@@ -156,7 +160,7 @@ def test_debug_shows_the_traceback():
 
 def test_show_says_what_a_variant_is(run):
     _, out, _ = run("show", "vit_b16")
-    facts = dict(line.split("\t") for line in out.splitlines())
+    facts = dict(line.split("\t") for line in out.partition("\n\n")[0].splitlines())
     assert facts["params"] == "86567656"
     assert facts["mlp_dim"] == "3072"
     assert facts["block.norm_eps"] == "1e-06"

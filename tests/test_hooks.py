@@ -453,7 +453,9 @@ import dataclasses, vitzoo
 
 @vitzoo.hookimpl
 def vitzoo_variants():
-    weights = vitzoo.Weights("first", "first.safetensors", {size}, "{sha256}", default=True)
+    weights = vitzoo.Weights(
+        "first", file="first.safetensors", size={size}, sha256="{sha256}", default=True
+    )
     spec = vitzoo.Spec(**{numbers})
     yield vitzoo.Variant("net", "a network", spec, 1, weights=(weights,))
 """

@@ -215,7 +215,7 @@ def test_the_snapshot_takes_additions(tmp_path):
     [
         ({"params": 1}, "vit_b16: params was 1, is 86567656"),
         ({"builder": "x:y"}, "vit_b16: builder was 'x:y', is 'vitzoo.build:build'"),
-        ({"default": "lost"}, "vit_b16: default was 'lost', is None"),
+        ({"default": "lost"}, "vit_b16: default was 'lost', is 'augreg2_in21k_ft_in1k'"),
         ({"weights": {"lost": "ab"}}, "vit_b16: weights lost had sha256 ab, now None"),
     ],
 )
@@ -343,7 +343,11 @@ def test_numbers_of_a_size_may_be_overridden(read):
             'size = "one"\nimage_siz = 32',
             "[variants.net]: unknown key 'image_siz'; did you mean 'image_size'",
         ),
-        ("size = 4096", "size = 4096\nzz = 1", f"[{FIRST}]: unknown key 'zz'; known keys: default"),
+        (
+            "size = 4096",
+            "size = 4096\nzz = 1",
+            f"[{FIRST}]: unknown key 'zz'; known keys: block, default",
+        ),
         ("mean = ", "crop = 1\nmean = ", f"[{FIRST}.preprocessing]: unknown key 'crop'"),
         ("[aliases]", "[alias]", "unknown key 'alias'; did you mean 'aliases'"),
         ("[heads.flat]", "[head.flat]", "unknown key 'head'; did you mean 'heads'"),
@@ -495,7 +499,9 @@ def test_a_sha256_is_64_lower_case_hex_digits(problem, sha256):
 
 
 def test_weights_without_sha256_are_refused(problem):
-    assert problem(change(f'sha256 = "{SHA}"\n', "")) == f"[{FIRST}]: missing key 'sha256'"
+    assert problem(change(f'sha256 = "{SHA}"\n', "")) == (
+        f"[{FIRST}]: a 'confirmed' pin needs sha256, size and, on the Hub, revision"
+    )
 
 
 @pytest.mark.parametrize(

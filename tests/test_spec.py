@@ -876,7 +876,7 @@ def test_a_file_of_another_kind_is_named(tmp_path, kind):
     path.write_bytes(data)
     for arguments in ({"name": path}, {"name": "vit_ti16", "weights": path}):
         message = refused(CheckpointError, **arguments)
-        assert message.startswith(f"{path} is not safetensors ({looks}): ")
+        assert message.startswith(f"{path} is not safetensors ({looks})")
 
 
 def test_a_pickle_is_never_executed(tmp_path):
@@ -887,16 +887,25 @@ def test_a_pickle_is_never_executed(tmp_path):
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("size", [1, 8, 100, 5000, -1])
-def test_a_truncated_file_is_refused(small, tmp_path, size):
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (1, "is not safetensors"),
+        (8, "is not safetensors"),
+        (100, "is not safetensors"),
+        (5000, "has 5000 bytes, its header accounts for"),
+        (-1, "it is truncated or has something appended"),
+    ],
+)
+def test_a_truncated_file_is_refused(small, tmp_path, size, message):
     path = vitzoo.save(vitzoo.create(small), tmp_path / "net.safetensors")
     path.write_bytes(path.read_bytes()[:size])
-    assert refused(CheckpointError, path).startswith(f"{path} is not safetensors")
+    assert message in refused(CheckpointError, path)
 
 
 def test_a_missing_file_is_named(tmp_path):
     message = refused(CheckpointError, tmp_path / "none.safetensors")
-    assert message == f"cannot read {tmp_path}/none.safetensors: No such file or directory"
+    assert message == f"cannot read {tmp_path}/none.safetensors: there is no such file"
 
 
 def test_weights_of_someone_else_are_no_saved_model(small, tmp_path):
@@ -1072,7 +1081,10 @@ def test_a_hostile_tensor_name_is_printed_as_ascii(weights):
     def change(tensors):
         tensors["\x1b[2J\nnorm"] = torch.zeros(1)
 
-    assert misfit(weights(change)) == r"1 unexpected: \x1b[2J\nnorm"
+    path = weights(change)
+    message = refused(CheckpointError, "local/net", weights=path)
+    name = r"'\x1b[2J\nnorm'"
+    assert message == f"{path}: tensor {name}: a name must have at most 256 printable characters"
 
 
 def test_all_that_is_wrong_is_said_at_once(weights):
@@ -1080,11 +1092,10 @@ def test_all_that_is_wrong_is_said_at_once(weights):
         del tensors["head.bias"]
         tensors["extra"] = torch.zeros(1)
         tensors["norm.weight"] = torch.ones(33)
-        tensors["norm.bias"] = torch.full((32,), float("nan"))
 
     assert misfit(weights(change)) == (
         "1 missing: head.bias; 1 unexpected: extra; 1 with another shape: norm.weight is (33,), "
-        "the model has (32,); 1 with NaN or infinite values: norm.bias"
+        "the model has (32,)"
     )
 
 
@@ -1147,10 +1158,11 @@ def test_another_image_size_resamples_the_positions(weights):
     assert logits(model).shape == (2, 5)
 
 
-def test_another_number_of_channels_does_not_fit(weights):
-    path = weights()
-    message = refused(CheckpointError, "local/net", weights=path, in_chans=1)
-    assert "patch_embed.proj.weight is (32, 3, 8, 8), the model has (32, 1, 8, 8)" in message
+def test_another_number_of_channels_is_adapted_and_reported(weights):
+    model = vitzoo.create("local/net", weights=weights(), in_chans=1)
+    kernel = vitzoo.create("local/net", weights=weights()).patch_embed.proj.weight
+    torch.testing.assert_close(model.patch_embed.proj.weight, kernel.sum(1, keepdim=True))
+    assert model.load_report.converted == ("patch_embed.proj.weight",)
 
 
 def test_converted_tensors_are_reported(weights):
@@ -1169,7 +1181,7 @@ def test_a_spec_without_variant_takes_a_file_of_weights(small, weights, randomis
 
 def test_pretrained_without_weights_is_an_error():
     message = refused(WeightsUnavailable, "vit_gg14", pretrained=True)
-    assert message.startswith("vit_gg14 has no weights that this version can load; create it with")
+    assert message.startswith("vit_gg14 has no published weights that vitzoo knows; create it with")
 
 
 def test_a_spec_without_variant_has_no_registered_weights(small):
@@ -1192,4 +1204,4 @@ def test_an_unknown_name_of_weights_lists_all():
 
 def test_a_file_of_weights_that_is_missing_is_named():
     message = refused(CheckpointError, "vit_ti16", weights="none.safetensors")
-    assert message == "cannot read none.safetensors: No such file or directory"
+    assert message == "cannot read none.safetensors: there is no such file"

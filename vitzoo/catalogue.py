@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vitzoo.spec import Spec
+from vitzoo.spec import Option, Spec
 
 Target = str | Callable[..., Any]
 
@@ -75,18 +75,23 @@ class Preprocessing:
     crop_mode: str = "center"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Weights:
     """One published weights file of a variant.
 
     Args:
         name: unique within the variant.
-        file: file name; a bundled file lies in the `data` folder of the plugin's package.
-        size: bytes.
-        sha256: 64 lower-case hex digits; the identity of the weights.
-        pin: `confirmed`, `reported` or `first-use`.
+        file: path in the repository; without a repository, a file in the `data` folder of the
+            plugin's package.
+        repo, revision: on the Hub, `owner/name` and a commit; revision empty if not known.
+        size: bytes, None if not known; then `predicted_size` is right within 4 KiB.
+        sha256: 64 lower-case hex digits; the identity of the weights. Empty before first use.
+        pin: `confirmed` (a download matched), `reported` (by third parties) or `first-use`.
         format: name of the checkpoint format.
-        labels: class names in the order of the logits, empty where there are none.
+        num_classes: outputs of the file's classifier, 0 for none; None means the variant's.
+        block: options of the blocks that these weights are evaluated with, over the variant's.
+        label_set: name of the classes' order, such as `imagenet-1k`.
+        labels: class names in the order of the logits, where the row lists them.
         preprocessing: of the inputs the weights were trained on.
         license: SPDX identifier.
         source: where the file comes from and how it was made.
@@ -94,12 +99,18 @@ class Weights:
         default: whether `pretrained=True` means these.
     """
 
-    name: str
+    name: str = field(kw_only=False)
     file: str
-    size: int
-    sha256: str
-    pin: Literal["confirmed"] = "confirmed"
+    repo: str = ""
+    revision: str = ""
+    size: int | None = None
+    predicted_size: int | None = None
+    sha256: str = ""
+    pin: Literal["confirmed", "reported", "first-use"] = "confirmed"
     format: str = "timm"
+    num_classes: int | None = None
+    block: tuple[tuple[str, Option], ...] = ()
+    label_set: str = ""
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing = Preprocessing()
     license: str = ""
@@ -107,6 +118,25 @@ class Weights:
     top1: float | None = None
     evaluation: str = ""
     default: bool = False
+
+
+@dataclass(frozen=True)
+class PaperResult:
+    """What a paper reports for its own training of a network; it belongs to no published file.
+
+    Args:
+        pretraining: data it was pre-trained on.
+        epochs: of pre-training.
+        accuracies: (data set, accuracy in percent) pairs after fine-tuning.
+        exaflops: cost of the pre-training.
+        source: paper and table.
+    """
+
+    pretraining: str
+    epochs: int
+    accuracies: tuple[tuple[str, float], ...]
+    exaflops: float
+    source: str
 
 
 @dataclass(frozen=True)
@@ -123,6 +153,7 @@ class Variant:
             builder takes all.
         paper, source: where the architecture comes from, where its numbers were read.
         weights: published files.
+        paper_results: what papers report of weights that were never published.
         known_as: the same network in other libraries: (library, name) pairs.
         namespace: of the plugin it comes from, `core` for vitzoo's own.
     """
@@ -136,6 +167,7 @@ class Variant:
     paper: str = ""
     source: str = ""
     weights: tuple[Weights, ...] = ()
+    paper_results: tuple[PaperResult, ...] = ()
     known_as: tuple[tuple[str, str], ...] = ()
     namespace: str = field(default="core", compare=False)
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from vitzoo.build import build
-from vitzoo.catalogue import Variant
+from vitzoo.catalogue import Variant, Weights
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
@@ -27,18 +27,32 @@ from vitzoo.errors import (
     did_you_mean,
 )
 from vitzoo.images import Transform
+from vitzoo.locate import choose, from_address
 from vitzoo.manifest import API, read_preprocessing
 from vitzoo.model import VisionTransformer
+from vitzoo.progress import progress
 from vitzoo.registry import registry
 from vitzoo.report import LoadReport
 from vitzoo.schema import NAME, Reader, describe
-from vitzoo.spec import Spec
-from vitzoo.weights import Checkpoint, choose, load, open_weights, read_checkpoint
+from vitzoo.spec import PartSpec, Spec
+from vitzoo.weights import (
+    Adaptation,
+    Checkpoint,
+    format_of,
+    load,
+    open_file,
+    open_row,
+    open_weights,
+)
 
 log = logging.getLogger("vitzoo")
 
 CORE_BUILDER = "vitzoo.build:build"
 METADATA = "vitzoo"
+HEADLESS = (
+    "{name}: the classifier of {weights} was never published; the model gives features. Pass "
+    "num_classes= for a fresh classifier"
+)
 SPEC_FILES = {".toml": tomllib.loads, ".json": json.loads}
 PARTS = ("patch_embed", "pos_embed", "pool", "head", "drop_path")
 Part = str | Mapping[str, Any] | nn.Module
@@ -110,21 +124,27 @@ def create(
         "dropout": dropout,
     }
     origin = _origin(name)
-    spec, ready = _resolve(origin.spec, {k: v for k, v in asked.items() if v is not None})
-    checkpoint = _checkpoint(origin, weights, pretrained)
-    with torch.device("meta" if checkpoint else device or torch.get_default_device()):
+    chosen = _choose(origin, weights, pretrained)
+    native, assumed = _native(origin, chosen)
+    spec, ready = _resolve(native, {k: v for k, v in asked.items() if v is not None})
+    if isinstance(chosen, Weights):
+        spec = _without_published_classifier(spec, chosen, asked)
+    with torch.device("meta" if chosen else device or torch.get_default_device()):
         model = _build(spec, ready, origin.variant)
+    checkpoint = _open(origin, chosen)  # only now, when all arguments have proved right
     if checkpoint is None:
         report = LoadReport("random initialisation", reinitialised=tuple(model.state_dict()))
         model.to(device=device, dtype=dtype)
     else:
-        report = load(
-            model,
-            checkpoint,
+        adaptation = Adaptation(
             native_size=origin.native.image_size,
             fresh_head=(num_classes, head) != (None, None) or origin.has_other_head,
-            dtype=dtype or (None if origin.saved else torch.get_default_dtype()),
+            fresh_pre_logits=spec.head != origin.native.head
+            and "mlp" in (spec.head.name, origin.native.head.name),
+            in_chans=spec.in_chans != origin.native.in_chans,
         )
+        kept_dtype = None if origin.saved else torch.get_default_dtype()
+        report = load(model, checkpoint, adaptation, dtype=dtype or kept_dtype, assumed=assumed)
         model.to(device=device or torch.get_default_device())
     return _annotate(model, spec, report, checkpoint)
 
@@ -254,7 +274,7 @@ def _from_mapping(reader: Reader) -> Origin:
 
 
 def _from_saved(path: Path) -> Origin:
-    checkpoint = read_checkpoint(path)
+    checkpoint = open_file(path)
     if METADATA not in checkpoint.metadata:
         raise CheckpointError(
             f"{path} was not written by vitzoo.save, so it does not say which network it is; "
@@ -300,25 +320,72 @@ def _is_ready(part: object) -> bool:
     return isinstance(part, nn.Module) or callable(part)
 
 
-def _checkpoint(
+def _choose(
     origin: Origin, weights: str | os.PathLike[str] | None, pretrained: bool
-) -> Checkpoint | None:
+) -> Weights | Checkpoint | None:
+    """Return the registered weights to load, an open file that no row describes, or None."""
     if origin.saved:
         if weights is not None:
             raise InvalidOption(f"{origin.saved.source} holds its own weights; leave weights= out")
         return origin.saved
     if weights is None and not pretrained:
         return None
+    if isinstance(weights, str) and weights.startswith("hf://"):
+        with progress(weights) as note:
+            return open_row(from_address(weights), weights, note=note)
     if weights is not None and not isinstance(weights, str | os.PathLike):
         raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
     if weights is not None and not _is_weights_name(weights):
-        return read_checkpoint(Path(weights))
+        return open_file(Path(weights))
     if origin.variant is None:
         raise WeightsUnavailable(
             "a spec that names no variant has no registered weights; pass a file: "
             "weights='model.safetensors'"
         )
-    return open_weights(origin.variant, choose(origin.variant, weights))  # type: ignore[arg-type]  # a name or None here
+    return choose(origin.variant, weights)  # type: ignore[arg-type]  # a name or None here
+
+
+def _open(origin: Origin, chosen: Weights | Checkpoint | None) -> Checkpoint | None:
+    """Open registered weights, fetching them if need be."""
+    if not isinstance(chosen, Weights) or origin.variant is None:
+        return chosen if isinstance(chosen, Checkpoint) else None
+    with progress(f"{origin.variant.name}:{chosen.name}") as note:
+        return open_weights(origin.variant, chosen, note)
+
+
+def _native(origin: Origin, chosen: Weights | Checkpoint | None) -> tuple[Spec, tuple[str, ...]]:
+    """Return the spec with the facts of the weights, and which of them are only assumed."""
+    spec = origin.spec
+    if chosen is None or origin.saved:
+        return spec, ()
+    if isinstance(chosen, Weights):
+        row = chosen
+        if row.num_classes is not None and not origin.has_other_head:
+            spec = replace(spec, num_classes=row.num_classes)
+        untouched = origin.spec.block == origin.native.block
+        return (replace(spec, block=spec.block.changed(row.block)) if untouched else spec), ()
+    layout = format_of(chosen)
+    stated = layout.facts(chosen.config) if chosen.config else {}
+    block = spec.block.changed((layout.facts({}) | stated).items())
+    facts = {"norm_eps": block.norm_eps, "activation": block.activation}
+    assumed = tuple(f"{name} = {value}" for name, value in facts.items() if name not in stated)
+    return replace(spec, block=block), assumed
+
+
+def _without_published_classifier(spec: Spec, row: Weights, asked: Mapping[str, Any]) -> Spec:
+    """Decide the head for weights whose classifier was never published.
+
+    Without `num_classes` the features come out (after a tanh layer, the tanh pre-logits). With it,
+    one fresh linear layer stands on the trunk, as in every published fine-tuning, unless a head
+    is asked for.
+    """
+    if row.num_classes != 0:
+        return spec
+    if spec.num_classes == 0:
+        log.warning("%s", HEADLESS.format(name=spec.variant, weights=row.name))
+    elif asked["head"] is None:
+        return replace(spec, head=PartSpec("linear"))
+    return spec
 
 
 def _is_weights_name(weights: object) -> bool:

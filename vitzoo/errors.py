@@ -11,7 +11,23 @@
     └── WeightsError           weights that cannot be had
         ├── WeightsUnavailable there are none, or not from here
         ├── CheckpointError    a file that does not fit the model
-        └── IntegrityError     bytes that are not the ones the registry names
+        ├── IntegrityError     bytes that are not the ones the registry names
+        │   ├── HashMismatch   another sha256
+        │   └── SizeMismatch   another size
+        ├── PinError           what the bytes must be is not known, not allowed or contradictory
+        ├── StoreError         a folder or file of the store that cannot be used
+        └── NetworkError       bytes that do not come
+            ├── Offline            the network may not be used
+            ├── TransferError      unreachable, cut or too slow
+            ├── RefusedResponse    an answer that must not be used
+            ├── ServerError        the server failed, or asks to come back later
+            ├── AuthenticationError  a token is needed (401)
+            ├── AccessDenied       the token may not (403, 451)
+            │   └── GatedRepo      access has to be asked for
+            └── NotFoundOnHub      404
+                ├── RepoNotFound
+                ├── RevisionNotFound
+                └── EntryNotFound
 
 A message says what is wrong with its value, what was expected and what to do next.
 `exit_code` is what the command line returns for the error (see `vitzoo --help`).
@@ -74,6 +90,78 @@ class IntegrityError(WeightsError):
     """Bytes that differ from the size or sha256 that the registry names."""
 
     exit_code = 3
+
+
+class HashMismatch(IntegrityError):
+    """Bytes with another sha256 than the pinned one."""
+
+
+class SizeMismatch(IntegrityError):
+    """More or fewer bytes than the pin allows."""
+
+
+class PinError(WeightsError):
+    """What the bytes must be is not known, not allowed to be learnt, or contradictory."""
+
+    exit_code = 3
+
+
+class StoreError(WeightsError, OSError):
+    """A folder or file of the store that cannot be used."""
+
+
+class NetworkError(WeightsError):
+    """Bytes that do not come; the message names model, file and host."""
+
+    exit_code = 4
+
+
+class Offline(NetworkError):
+    """The file is not here and the network may not be used."""
+
+
+class TransferError(NetworkError):
+    """The host cannot be reached, the connection is cut, or too slow."""
+
+
+class RefusedResponse(NetworkError):
+    """An answer that must not be used: encoded body, wrong range, forbidden redirect."""
+
+
+class ServerError(NetworkError):
+    """The server failed, or asks to come back later."""
+
+
+class AuthenticationError(NetworkError):
+    """The repository does not exist or needs a token (401)."""
+
+
+class AccessDenied(NetworkError):
+    """The repository exists and access is denied (403, 451)."""
+
+
+class GatedRepo(AccessDenied):
+    """Access to the repository has to be asked for."""
+
+
+class NotFoundOnHub(NetworkError):
+    """The endpoint has no such file (404)."""
+
+
+class RepoNotFound(NotFoundOnHub):
+    """The endpoint has no such repository."""
+
+
+class RevisionNotFound(NotFoundOnHub):
+    """The repository has no such revision."""
+
+
+class EntryNotFound(NotFoundOnHub):
+    """The revision has no such file."""
+
+
+class FirstUseWarning(UserWarning):
+    """The sha256 of a file was learnt on its first use and is now locked."""
 
 
 def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3) -> str:

@@ -19,6 +19,7 @@ from vitzoo.catalogue import (
     Contribution,
     DropPathPolicy,
     Head,
+    PaperResult,
     PatchEmbedder,
     PositionEmbedding,
     Preprocessing,
@@ -27,13 +28,15 @@ from vitzoo.catalogue import (
 )
 from vitzoo.errors import RegistryError, did_you_mean
 from vitzoo.hookspecs import hookimpl
+from vitzoo.hubnames import valid_file, valid_repo
 from vitzoo.schema import Reader
-from vitzoo.spec import Spec
+from vitzoo.spec import BlockSpec, Option, Spec
 
 API = 1
+MAX_MANIFEST = 16 * 1024 * 1024  # bytes; the core's has 40,000
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}", re.ASCII)
 SHA256 = re.compile(r"[0-9a-f]{64}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 C = TypeVar("C", bound=Contribution)
 
 
@@ -101,10 +104,9 @@ def read_manifest(
     Raises:
         RegistryError: the file cannot be read, is not TOML or breaks the schema.
     """
+    text = _read(path)
     try:
-        data = tomllib.loads(path.read_bytes().decode())
-    except OSError as error:
-        raise RegistryError(f"{path}: cannot be read: {error.strerror}") from error
+        data = tomllib.loads(text.decode())
     except (ValueError, RecursionError) as error:
         raise RegistryError(f"{path}: is not valid TOML: {error}") from error
     reader = Reader(data, str(path))
@@ -121,6 +123,17 @@ def read_manifest(
     )
     reader.done()
     return manifest
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_MANIFEST + 1)
+    except OSError as error:
+        raise RegistryError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(text) > MAX_MANIFEST:
+        raise RegistryError(f"{path}: is larger than the {MAX_MANIFEST} bytes accepted")
+    return text
 
 
 def _check_api(reader: Reader) -> None:
@@ -197,6 +210,7 @@ def _variant_row(
             paper=reader.text("paper", ""),
             source=reader.text("source"),
             weights=() if package is None else tuple(reader.rows("weights", _weights_row)),
+            paper_results=_paper_results(reader),
             known_as=_known_as(reader),
         )
         _check_variant(row, reader)
@@ -205,18 +219,35 @@ def _variant_row(
     return parse
 
 
+def _paper_results(reader: Reader) -> tuple[PaperResult, ...]:
+    found = []
+    for i, table in enumerate(reader.take("paper_results", list, [])):
+        row = Reader(table, f"{reader.where} paper_results {i + 1}", reader.error)
+        sets = ("imagenet", "imagenet_real", "cifar10", "cifar100", "pets", "flowers")
+        accuracies = [(name, _percentage(row, name)) for name in sets]
+        found.append(
+            PaperResult(
+                pretraining=row.text("pretraining"),
+                epochs=row.count("epochs"),
+                accuracies=tuple((name, value) for name, value in accuracies if value is not None),
+                exaflops=row.take("exaflops", float),
+                source=row.text("source"),
+            )
+        )
+        row.done()
+    return tuple(found)
+
+
 def _check_variant(row: Variant, reader: Reader) -> None:
     if sum(weights.default for weights in row.weights) > 1:
         raise reader.fail("at most one of the weights may be the default")
     fields = {field.name for field in dataclasses.fields(Spec)}
     for name in row.accepts:
         if name not in fields:
-            raise reader.fail(
-                f"accepts names no field of a spec: {name!r}{did_you_mean(name, fields)}"
-            )
-    missing = [
-        n for n in ("embed_dim", "depth", "num_heads", "mlp_dim") if not getattr(row.spec, n)
-    ]
+            hint = did_you_mean(name, fields)
+            raise reader.fail(f"accepts names no field of a spec: {name!r}{hint}")
+    numbers = ("embed_dim", "depth", "num_heads", "mlp_dim")
+    missing = [name for name in numbers if not getattr(row.spec, name)]
     if missing and row.builder == "vitzoo.build:build":
         raise reader.fail(f"{missing[0]} must be given, or a size")
 
@@ -229,18 +260,20 @@ def _known_as(reader: Reader) -> tuple[tuple[str, str], ...]:
 
 
 def _weights_row(name: str, reader: Reader) -> Weights:
-    file, sha256 = reader.text("file"), reader.text("sha256")
-    if not FILE_NAME.fullmatch(file):
-        raise reader.fail(f"file must be a plain file name, got {file!r}")
-    if not SHA256.fullmatch(sha256):
-        raise reader.fail(f"sha256 must be 64 lower-case hex digits, got {sha256!r}")
-    reader.one_of("pin", ("confirmed",))
-    return Weights(
+    pin = reader.one_of("pin", ("confirmed", "reported", "first-use"))
+    row = Weights(
         name,
-        file=file,
-        size=reader.count("size"),
-        sha256=sha256,
+        file=reader.text("file"),
+        repo=reader.text("repo", ""),
+        revision=reader.text("revision", ""),
+        size=reader.count("size") if "size" in reader else None,
+        predicted_size=reader.count("predicted_size") if "predicted_size" in reader else None,
+        sha256=reader.text("sha256", ""),
+        pin=pin,  # type: ignore[arg-type]  # one of the three
         format=reader.text("format"),
+        num_classes=reader.count("num_classes", least=0) if "num_classes" in reader else None,
+        block=_facts(reader),
+        label_set=reader.text("label_set", ""),
         labels=reader.texts("labels", []),
         preprocessing=_preprocessing(reader),
         license=reader.text("license"),
@@ -249,6 +282,47 @@ def _weights_row(name: str, reader: Reader) -> Weights:
         evaluation=reader.text("evaluation", ""),
         default=reader.take("default", bool, False),
     )
+    _check_pin(row, reader)
+    return row
+
+
+def _facts(reader: Reader) -> tuple[tuple[str, Option], ...]:
+    sub = reader.sub("block")
+    if sub is None:
+        return ()
+    block = BlockSpec.read(sub, BlockSpec())
+    return tuple((key, getattr(block, key)) for key in sub.table)
+
+
+def _check_pin(row: Weights, reader: Reader) -> None:
+    """Refuse a row that would name no exact bytes, or a place outside its repository."""
+    if row.repo:
+        if not valid_repo(row.repo):
+            raise reader.fail(f"repo must be 'owner/name' on the Hub, got {row.repo!r}")
+        if not valid_file(row.file):
+            raise reader.fail(f"file must be a plain relative path, got {row.file!r}")
+    elif not valid_file(row.file) or "/" in row.file:
+        raise reader.fail(f"file must be a plain file name, got {row.file!r}")
+    if row.revision and not COMMIT.fullmatch(row.revision):
+        raise reader.fail(f"revision must be a 40-digit lower-case commit, got {row.revision!r}")
+    if row.sha256 and not SHA256.fullmatch(row.sha256):
+        raise reader.fail(f"sha256 must be 64 lower-case hex digits, got {row.sha256!r}")
+    needed = {
+        "confirmed": (row.sha256, row.size, row.revision or not row.repo),
+        "reported": (row.sha256, row.size or row.predicted_size, row.revision),
+        "first-use": (row.repo, row.size or row.predicted_size),
+    }[row.pin]
+    if not all(needed):
+        raise reader.fail(f"a {row.pin!r} pin needs {PIN_NEEDS[row.pin]}")
+    if row.pin == "first-use" and row.sha256:
+        raise reader.fail("a row with a sha256 is pinned; write pin = 'reported' or 'confirmed'")
+
+
+PIN_NEEDS = {
+    "confirmed": "sha256, size and, on the Hub, revision",
+    "reported": "sha256, revision and size or predicted_size",
+    "first-use": "repo and size or predicted_size",
+}
 
 
 def _percentage(reader: Reader, key: str) -> float | None:

@@ -13,6 +13,7 @@ from torch import nn
 from vitzoo.create import transform
 from vitzoo.errors import InvalidOption
 from vitzoo.images import find_images
+from vitzoo.registry import registry
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def predict(
     zoo_model: Any = model  # num_classes and labels are set by create, on foreign modules too
     classes: int = zoo_model.num_classes
     if not classes:
-        raise InvalidOption("the model has no classifier (num_classes is 0), nothing to predict")
+        raise InvalidOption(f"the model has no classifier, only features{_with_classifier(model)}")
     if top < 1 or batch_size < 1:
         raise InvalidOption(f"top and batch_size must be at least 1, got {top} and {batch_size}")
     names = zoo_model.labels or tuple(f"class {i}" for i in range(classes))
@@ -62,3 +63,24 @@ def predict(
         for file, values, indices in zip(chunk, *map(torch.Tensor.tolist, best), strict=True):
             rows = tuple((i, names[i], v) for i, v in zip(indices, values, strict=True))
             yield Prediction(file, rows)
+
+
+def _with_classifier(model: nn.Module) -> str:
+    """Name the weights of the same architecture that have a classifier."""
+    spec: Any = getattr(model, "spec", None)
+    zoo = registry()
+    own = zoo.variants.get(spec.variant or "") if spec else None
+    if own is None:
+        return "; pass num_classes= and train one"
+    trunk = (own.spec.embed_dim, own.spec.depth, own.spec.patch_size, own.spec.image_size)
+    found = [
+        f"create({variant.name!r}, weights={row.name!r})"
+        for variant in zoo.variants.values()
+        for row in variant.weights
+        if row.num_classes
+        and trunk == (
+            variant.spec.embed_dim, variant.spec.depth,
+            variant.spec.patch_size, variant.spec.image_size,
+        )
+    ]  # fmt: skip
+    return f"; these weights have one: {', '.join(found)}" if found else ""

@@ -32,6 +32,13 @@ class LoadReport:
     dropped: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
 
+    def summary(self) -> str:
+        """Say in one line where the tensors come from and how many met which fate."""
+        counts = [(f.name, len(getattr(self, f.name))) for f in dataclasses.fields(self)[2:]]
+        fates = ", ".join(f"{count} {name}" for name, count in counts if count)
+        proof = f" (sha256 {self.sha256[:12]})" if self.sha256 else ""
+        return f"{self.source}{proof}: {fates}"
+
     def __str__(self) -> str:
         lines = [f"{self.source} (sha256 {self.sha256[:12]})" if self.sha256 else self.source]
         for field in dataclasses.fields(self)[2:]:

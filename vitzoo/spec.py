@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,10 @@ class BlockSpec:
     def to_data(self) -> dict[str, Any]:
         """Return the options as plain data; a `qk_scale` of None is left out."""
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+
+    def changed(self, options: Iterable[tuple[str, Option]]) -> BlockSpec:
+        """Return the options with some of them changed."""
+        return dataclasses.replace(self, **dict(options))  # type: ignore[arg-type]  # checked when read
 
 
 @dataclass(frozen=True, kw_only=True)

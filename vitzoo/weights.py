@@ -1,251 +1,380 @@
-"""File to tensors to model: read, verify, map, adapt, check, assign, report."""
+"""File to tensors to model: check the header, map, adapt, assign, report."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import mmap
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from vitzoo import locate, settings
 from vitzoo.catalogue import Preprocessing, Variant, Weights
-from vitzoo.errors import CheckpointError, IntegrityError, WeightsUnavailable, did_you_mean
+from vitzoo.errors import (
+    CheckpointError,
+    HashMismatch,
+    StoreError,
+)
 from vitzoo.formats import Format
+from vitzoo.header import Header, TensorInfo, read_header
 from vitzoo.model import VisionTransformer
 from vitzoo.parts.pos_embed import resample_grid
-from vitzoo.plugins import data_file
 from vitzoo.registry import registry
 from vitzoo.report import LoadReport, fold
+from vitzoo.store import Store, open_regular
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-LOOKS = {
-    b"PK\x03\x04": "a zip or torch pickle file",
-    b"\x80": "a pickle file",
-    b"<": "an HTML page",
-    b"version https://git-lfs": "a Git LFS pointer",
-    b"\x93NUMPY": "a NumPy file",
-    b"\x89HDF": "an HDF5 file",
-    b"\x1f\x8b": "a gzip file",
-    b"{": "a JSON text",
-}
+DTYPES = {
+    "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U8": torch.uint8, "BOOL": torch.bool, "C64": torch.complex64,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+    "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
+}  # fmt: skip  # one line a dtype says nothing more
+LOADABLE = (torch.float32, torch.float16, torch.bfloat16)
+CONFIG = "config.json"
+MAX_CONFIG = 1024 * 1024
+
+
+class OpenFile:
+    """A file descriptor that is closed when the last user is gone."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            os.close(self.fd)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A weights file, read once.
+    """An open weights file.
 
     Args:
         source: for messages: the path, or variant and weights name.
-        sha256: of the bytes that the tensors were made from.
-        tensors: by the file's own keys.
-        metadata: the strings in the safetensors header.
-        format: name of the checkpoint format, None if it is to be found from the keys.
+        file: descriptor; everything is read through it.
+        header: names, shapes and types.
+        sha256: of its bytes where they are proven, empty for a file of the user's.
+        row: the registered weights, None for a file of the user's.
         labels, preprocessing: of the weights, where known.
+        format: name of the checkpoint format, None if it is to be found from the keys.
+        config: the sibling `config.json` of a file of the user's.
     """
 
     source: str
-    sha256: str
-    tensors: Mapping[str, Tensor]
-    metadata: Mapping[str, str]
-    format: str | None = None
+    file: OpenFile
+    header: Header
+    sha256: str = ""
+    row: Weights | None = None
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
+    format: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The strings in the safetensors header."""
+        return self.header.metadata
+
+    def skeleton(self) -> dict[str, Tensor]:
+        """Return the tensors without data, on the `meta` device."""
+        return {
+            name: torch.empty(info.shape, dtype=DTYPES[info.dtype], device="meta")
+            for name, info in self.header.tensors.items()
+        }
+
+    def tensors(self) -> tuple[dict[str, Tensor], str]:
+        """Return the tensors by the file's own keys, and the sha256 of their bytes.
+
+        A proven file is mapped: nothing is read until it is used, processes share the memory, and
+        writing to a tensor changes a private copy. A file of the user's is read into memory, as it
+        may be rewritten in place; so is a proven one with `VITZOO_VERIFY=tensors`, where the very
+        bytes that were read are hashed once more.
+
+        Raises:
+            HashMismatch: the bytes read are not the proven ones.
+        """
+        strict = settings.verify_mode() == "tensors"
+        if self.sha256 and not strict:
+            data: Any = mmap.mmap(self.file.fd, 0, access=mmap.ACCESS_COPY)
+            sha256 = self.sha256
+        else:
+            data = _read(self.file.fd)
+            sha256 = hashlib.sha256(data).hexdigest()
+            if self.sha256 and sha256 != self.sha256:
+                raise HashMismatch(
+                    f"{self.source}: the bytes read have sha256 {sha256}, expected {self.sha256}; "
+                    "the file changed while it was read"
+                )
+        return {name: _view(data, info) for name, info in self.header.tensors.items()}, sha256
 
 
-def read_checkpoint(path: Path, source: str = "", expected: Weights | None = None) -> Checkpoint:
-    """Read a safetensors file; the tensors are made from the very bytes that were hashed.
+def open_file(path: Path) -> Checkpoint:
+    """Open a safetensors file of the user's.
 
     Raises:
         CheckpointError: the file is missing, unreadable or not safetensors.
-        IntegrityError: its size or sha256 is not the expected one.
     """
-    source = source or str(path)
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
-    digest = hashlib.sha256(data).hexdigest()
-    if expected and (len(data), digest) != (expected.size, expected.sha256):
-        raise IntegrityError(
-            f"{source}: {path} has {len(data)} bytes, sha256 {digest}; the registry names "
-            f"{expected.size} bytes, sha256 {expected.sha256}; the file is damaged or was "
-            "replaced: reinstall the package it came with"
-        )
-    try:
-        tensors = safetensors.torch.load(data)
-    except (safetensors.SafetensorError, KeyError, ValueError, OverflowError) as error:
-        raise CheckpointError(f"{path} is not safetensors{_looks_like(data)}: {error}") from error
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return Checkpoint(source, digest, tensors, header.get("__metadata__", {}))
+        fd = open_regular(path, follow=True)
+    except StoreError as error:
+        raise CheckpointError(str(error)) from error
+    if fd is None:
+        raise CheckpointError(f"cannot read {path}: there is no such file")
+    file = OpenFile(fd)
+    return Checkpoint(str(path), file, read_header(fd, str(path)), config=_config(path))
 
 
-def choose(variant: Variant, name: str | None) -> Weights:
-    """Return the weights of `variant` called `name`, its default if None.
-
-    Raises:
-        WeightsUnavailable: there are none, or none of that name.
-    """
-    names = [weights.name for weights in variant.weights]
-    for weights in variant.weights:
-        if weights.name == name or (name is None and weights.default):
-            return weights
-    if not names:
-        raise WeightsUnavailable(
-            f"{variant.name} has no weights that this version can load; create it with "
-            f"pretrained=False, or pass a local file: weights='model.safetensors'"
-        )
-    if name is None:
-        raise WeightsUnavailable(f"{variant.name} has no default weights; choose from: {names}")
-    hint = did_you_mean(name, names) or f"; choose from: {', '.join(names)}"
-    raise WeightsUnavailable(f"{variant.name} has no weights {name!r}{hint}")
-
-
-def open_weights(variant: Variant, weights: Weights) -> Checkpoint:
-    """Read the verified file of registered weights."""
+def open_weights(
+    variant: Variant, row: Weights, note: Callable[[int, int], Any] | None = None
+) -> Checkpoint:
+    """Open the verified file of registered weights, fetching it if need be."""
     host = registry().host
     package = "vitzoo" if variant.namespace == "core" else host.packages[variant.namespace]
-    path = data_file(package, weights.file)
-    if path is None:
-        raise WeightsUnavailable(
-            f"{variant.name}: {weights.file} is missing from the package {package!r}; reinstall it"
-        )
-    checkpoint = read_checkpoint(path, f"{variant.name}:{weights.name}", weights)
-    return replace(
-        checkpoint,
-        format=weights.format,
-        labels=weights.labels,
-        preprocessing=weights.preprocessing,
+    return open_row(row, f"{variant.name}:{row.name}", package, note)
+
+
+def open_row(
+    row: Weights, label: str, package: str = "vitzoo", note: Callable[[int, int], Any] | None = None
+) -> Checkpoint:
+    """Open the verified file of a row."""
+    file = OpenFile(locate.obtain(row, label, package, note))
+    pin = locate.pin_of(row) if row.repo else None
+    return Checkpoint(
+        label,
+        file,
+        read_header(file.fd, label),
+        sha256=pin.sha256 if pin else row.sha256,
+        row=row,
+        labels=row.labels,
+        preprocessing=row.preprocessing,
+        format=row.format or None,
     )
+
+
+def format_of(checkpoint: Checkpoint) -> Format:
+    """Return the format of a file, by its row or by its keys.
+
+    Raises:
+        CheckpointError: no format claims the keys, or two of a plugin's do.
+    """
+    zoo = registry()
+    if checkpoint.format is not None:
+        named: Format = zoo.part("checkpoint format", checkpoint.format)
+        return named
+    keys = checkpoint.header.tensors.keys()
+    known = sorted(zoo.parts["checkpoint format"], key=lambda name: ("/" in name, name))
+    claims: list[str] = []
+    for name in known:
+        if "/" in name and claims and "/" not in claims[0]:
+            break  # the core's formats come first
+        candidate: Format = zoo.part("checkpoint format", name)
+        if candidate.claims(keys):
+            claims.append(name)
+    if len(claims) == 1:
+        found: Format = zoo.part("checkpoint format", claims[0])
+        return found
+    if claims:
+        raise CheckpointError(
+            f"{checkpoint.source}: two formats claim its keys: {', '.join(claims)}; disable one"
+        )
+    first = _first(sorted(keys), 5) or "none"
+    raise CheckpointError(
+        f"{checkpoint.source}: unknown layout; its first keys are {first}; formats known: "
+        f"{', '.join(known)}"
+    )
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What the caller asked for that the file may not have.
+
+    Args:
+        native_size: (h, w) px that the file's position embedding is for.
+        fresh_head: whether a head that does not fit is replaced by a fresh one.
+        fresh_pre_logits: whether the file's pre-logits belong to a head of another kind, whatever
+            their shape.
+        in_chans: whether the patch projection may be brought to other channels.
+    """
+
+    native_size: tuple[int, int] | None = None
+    fresh_head: bool = False
+    fresh_pre_logits: bool = False
+    in_chans: bool = False
 
 
 def load(
     model: nn.Module,
     checkpoint: Checkpoint,
+    adaptation: Adaptation,
     *,
-    native_size: tuple[int, int] | None = None,
-    fresh_head: bool = False,
     dtype: torch.dtype | None = None,
+    assumed: tuple[str, ...] = (),
 ) -> LoadReport:
     """Load a checkpoint into a model built on `meta`. Nothing is changed unless all fits.
 
     Args:
         model: its parameters are replaced.
-        checkpoint: the file's tensors.
-        native_size: (h, w) px that the file's position embedding is for; the model's if None.
-        fresh_head: whether a head that does not fit is replaced by a fresh one.
+        checkpoint: the open file.
+        adaptation: what may differ.
         dtype: to convert the tensors to; as stored if None.
+        assumed: facts to name in the report.
 
     Raises:
         CheckpointError: names, shapes, types or values that do not fit; lists what is wrong.
     """
-    tensors = _format_of(checkpoint).canonical(checkpoint.tensors)
+    layout = format_of(checkpoint)
     expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
-    resampled = _resample(tensors, model, native_size)
-    dropped = _drop_head(tensors, expected) if fresh_head else []
-    missing = [name for name in expected if name not in tensors]
-    fresh = [name for name in missing if fresh_head and name.startswith("head.")]
-    _check(tensors, expected, missing=[n for n in missing if n not in fresh], source=checkpoint)
-    converted = tuple(name for name, tensor in tensors.items() if dtype and tensor.dtype != dtype)
-    state = {name: tensor.to(dtype or tensor.dtype) for name, tensor in tensors.items()}
+    plan = _adapt(layout.canonical(checkpoint.skeleton()), model, expected, adaptation)
+    _check(plan, expected, checkpoint.source)
+
+    raw, sha256 = checkpoint.tensors()
+    _check_values(raw, checkpoint)
+    adapted = _adapt(layout.canonical(raw), model, expected, adaptation)
+    converted = tuple(n for n, t in adapted.tensors.items() if dtype and t.dtype != dtype)
+    state = {name: t.to(dtype or t.dtype) for name, t in adapted.tensors.items()}
     stored = next(iter(state.values())).dtype if state else None
-    if fresh:
-        state |= _fresh_head(model, fresh, dtype or stored)
+    if adapted.fresh:
+        state |= _fresh_head(model, adapted.fresh, dtype or stored)
     model.load_state_dict(state, strict=True, assign=True)
     _check_materialised(model)
     model.to(dtype=dtype or stored)  # buffers, which no file holds
+    changed = {*adapted.resampled, *adapted.rebuilt, *converted}
     return LoadReport(
         checkpoint.source,
-        checkpoint.sha256,
-        kept=tuple(n for n in tensors if n not in resampled and n not in converted),
-        resampled=tuple(resampled),
-        converted=converted,
-        reinitialised=tuple(fresh),
-        dropped=tuple(dropped),
+        sha256,
+        kept=tuple(name for name in adapted.tensors if name not in changed),
+        resampled=tuple(adapted.resampled),
+        converted=(*adapted.rebuilt, *(n for n in converted if n not in adapted.rebuilt)),
+        reinitialised=tuple(adapted.fresh),
+        dropped=tuple(adapted.dropped),
+        assumed=assumed,
     )
 
 
-def _format_of(checkpoint: Checkpoint) -> Format:
-    zoo = registry()
-    if checkpoint.format is not None:
-        found: Format = zoo.part("checkpoint format", checkpoint.format)
-        return found
-    keys = checkpoint.tensors.keys()
-    known = sorted(zoo.parts["checkpoint format"])
-    for name in known:
-        candidate: Format = zoo.part("checkpoint format", name)
-        if candidate.claims(keys):
-            return candidate
-    raise CheckpointError(
-        f"{checkpoint.source}: unknown layout; its first keys are "
-        f"{', '.join(sorted(keys)[:5]) or 'none'}; formats known: {', '.join(known)}"
-    )
+@dataclass
+class _Adapted:
+    tensors: dict[str, Tensor]
+    resampled: list[str] = field(default_factory=list)
+    rebuilt: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    fresh: list[str] = field(default_factory=list)
 
 
-def _resample(
-    tensors: dict[str, Tensor], model: nn.Module, native_size: tuple[int, int] | None
-) -> list[str]:
-    if not isinstance(model, VisionTransformer) or native_size is None:
-        return []
-    if native_size == model.image_size or "pos_embed" not in tensors:
-        return []
+def _adapt(
+    tensors: dict[str, Tensor],
+    model: nn.Module,
+    expected: Mapping[str, tuple[int, ...]],
+    adaptation: Adaptation,
+) -> _Adapted:
+    result = _Adapted(tensors)
+    if isinstance(model, VisionTransformer) and adaptation.native_size is not None:
+        _resample(result, model, adaptation.native_size)
+    if adaptation.in_chans:
+        _change_channels(result, expected)
+    if adaptation.fresh_head:
+        _drop_head(result, expected, pre_logits=adaptation.fresh_pre_logits)
+        missing = [name for name in expected if name not in result.tensors]
+        result.fresh = [name for name in missing if name.startswith("head.")]
+    return result
+
+
+def _resample(result: _Adapted, model: VisionTransformer, native_size: tuple[int, int]) -> None:
+    table = result.tensors.get("pos_embed")
+    if table is None or native_size == model.image_size or model.pos_embed is None:
+        return
+    if table.dtype not in LOADABLE:
+        return  # refused later, by name
     old = model.patch_embed.grid(native_size)
-    table = tensors["pos_embed"]
     if table.dim() == 3 and table.shape[1] == model.num_prefix_tokens + old[0] * old[1]:
-        tensors["pos_embed"] = resample_grid(table, old, model.grid_size)
-        return ["pos_embed"]
-    return []
+        result.tensors["pos_embed"] = resample_grid(table, old, model.grid_size)
+        result.resampled.append("pos_embed")
 
 
-def _drop_head(tensors: dict[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> list[str]:
+def _change_channels(result: _Adapted, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Bring the patch projection to other channels: summed to one, else repeated and scaled.
+
+    Source: timm's `adapt_input_conv`.
+    """
+    name = "patch_embed.proj.weight"
+    kernel, wanted = result.tensors.get(name), expected.get(name, ())
+    if kernel is None or len(wanted) != 4 or kernel.dim() != 4 or kernel.shape[1] == wanted[1]:
+        return
+    if kernel.dtype not in LOADABLE or not kernel.shape[1]:
+        return  # refused later, by name
+    if wanted[1] == 1:
+        changed = kernel.float().sum(dim=1, keepdim=True)
+    else:
+        copies = -(-wanted[1] // kernel.shape[1])
+        changed = kernel.float().repeat(1, copies, 1, 1)[:, : wanted[1]]
+        changed = changed * (kernel.shape[1] / wanted[1])
+    result.tensors[name] = changed.to(kernel.dtype)
+    result.rebuilt.append(name)
+
+
+def _drop_head(
+    result: _Adapted, expected: Mapping[str, tuple[int, ...]], *, pre_logits: bool
+) -> None:
     unfit = [
         name
-        for name, tensor in tensors.items()
-        if name.startswith("head.") and expected.get(name) != tuple(tensor.shape)
+        for name, tensor in result.tensors.items()
+        if (name.startswith("head.") and expected.get(name) != tuple(tensor.shape))
+        or (pre_logits and name.startswith("head.pre_logits."))
     ]
     layers = {name.rpartition(".")[0] for name in unfit}
-    dropped = [name for name in tensors if name.rpartition(".")[0] in layers]
-    for name in dropped:
-        del tensors[name]
-    return dropped
+    result.dropped = [name for name in result.tensors if name.rpartition(".")[0] in layers]
+    for name in result.dropped:
+        del result.tensors[name]
 
 
-def _check(
-    tensors: Mapping[str, Tensor],
-    expected: Mapping[str, tuple[int, ...]],
-    *,
-    missing: list[str],
-    source: Checkpoint,
-) -> None:
-    unexpected = [name for name in tensors if name not in expected]
-    both = {name: tensor for name, tensor in tensors.items() if name in expected}
+def _check(plan: _Adapted, expected: Mapping[str, tuple[int, ...]], source: str) -> None:
+    missing = [n for n in expected if n not in plan.tensors and n not in plan.fresh]
+    unexpected = [name for name in plan.tensors if name not in expected]
+    both = {name: tensor for name, tensor in plan.tensors.items() if name in expected}
     shapes = [
         f"{name} is {tuple(t.shape)}, the model has {expected[name]}"
         for name, t in both.items()
         if tuple(t.shape) != expected[name]
     ]
-    types = [f"{name} is {t.dtype}" for name, t in both.items() if t.dtype not in DTYPES]
-    values = [name for name, t in both.items() if t.is_floating_point() and not t.isfinite().all()]
-    problems = [
-        f"{len(rows)} {what}: {_first(rows)}"
-        for what, rows in (
-            ("missing", fold(missing)),
-            ("unexpected", fold(unexpected)),
-            ("with another shape", shapes),
-            ("of a type that weights do not have", types),
-            ("with NaN or infinite values", values),
-        )
-        if rows
-    ]
+    types = [f"{name} is {t.dtype}" for name, t in both.items() if t.dtype not in LOADABLE]
+    _raise_if(
+        source,
+        ("missing", missing),
+        ("unexpected", unexpected),
+        ("with another shape", shapes),
+        ("of a type that weights do not have", types),
+    )
+
+
+def _check_values(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
+    """Refuse NaN, infinity and a file of zeros; a stamp remembers that a stored file has none."""
+    home = settings.home()
+    store = Store(home) if home and checkpoint.sha256 else None
+    stamp = store and store.read_stamp(checkpoint.sha256)
+    if stamp and stamp.finite and stamp.fits(os.fstat(checkpoint.file.fd)):
+        return
+    floats = {n: t for n, t in tensors.items() if t.is_floating_point() and t.dtype in LOADABLE}
+    _raise_if(
+        checkpoint.source,
+        ("with NaN or infinite values", [n for n, t in floats.items() if not t.isfinite().all()]),
+    )
+    if floats and not any(t.any() for t in floats.values()):
+        raise CheckpointError(f"{checkpoint.source}: every tensor in it is zero")
+    if store:
+        store.note_finite(checkpoint.file.fd, checkpoint.sha256)
+
+
+def _raise_if(source: str, *groups: tuple[str, list[str]]) -> None:
+    problems = [f"{len(rows)} {what}: {_first(fold(rows))}" for what, rows in groups if rows]
     if problems:
-        raise CheckpointError(
-            f"{source.source} does not fit the model; tensors " + "; ".join(problems)
-        )
+        raise CheckpointError(f"{source} does not fit the model; tensors " + "; ".join(problems))
 
 
 def _first(rows: list[str], count: int = 10) -> str:
@@ -271,8 +400,33 @@ def _check_materialised(model: nn.Module) -> None:
         )
 
 
-def _looks_like(data: bytes) -> str:
-    for magic, what in LOOKS.items():
-        if data.startswith(magic):
-            return f" (looks like {what})"
-    return " (empty file)" if not data else ""
+def _view(data: Any, info: TensorInfo) -> Tensor:
+    dtype = DTYPES[info.dtype]
+    if info.start == info.end:
+        return torch.empty(info.shape, dtype=dtype)
+    count = (info.end - info.start) // dtype.itemsize
+    return torch.frombuffer(data, dtype=dtype, count=count, offset=info.start).reshape(info.shape)
+
+
+def _read(fd: int) -> bytearray:
+    data = bytearray(os.fstat(fd).st_size)
+    view, position = memoryview(data), 0
+    while position < len(data):
+        count = os.preadv(fd, [view[position : position + 2**30]], position)
+        if not count:
+            raise CheckpointError(f"the file was truncated at byte {position} while it was read")
+        position += count
+    return data
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    """Return the sibling config.json of a file, empty where there is none that can be read."""
+    try:
+        fd = open_regular(path.with_name(CONFIG), follow=True)
+        if fd is None:
+            return {}
+        with os.fdopen(fd, "rb") as file:
+            data = json.loads(file.read(MAX_CONFIG).decode())
+    except (StoreError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}

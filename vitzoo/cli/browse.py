@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from vitzoo.catalogue import Variant
+from vitzoo.catalogue import PaperResult, Variant
 from vitzoo.cli.output import count, json_option, on_terminal, print_json, print_rows
 from vitzoo.errors import UnknownName
 from vitzoo.listing import fields, sort, where
@@ -21,10 +21,16 @@ PRETTY = {"params": count, "top1": "{:.2f}".format}
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
 @click.option("--where", "condition", metavar="TEXT", help="Keep rows, such as 'params<100M'.")
 @click.option("--sort", "order", metavar="FIELD[:desc]", help="Sort rows by a field.")
+@click.option("--local", "here", is_flag=True, help="Only what has weights on this machine.")
 @click.option("-q", "--quiet", is_flag=True, help="Print names only, one a line.")
 @json_option
 def list_command(
-    patterns: tuple[str, ...], condition: str | None, order: str | None, quiet: bool, as_json: bool
+    patterns: tuple[str, ...],
+    condition: str | None,
+    order: str | None,
+    here: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """List the variants whose names match a PATTERN (all, if none is given).
 
@@ -34,6 +40,7 @@ def list_command(
       vitzoo list 'vit_b*' 'vit_l*' --sort params:desc
       vitzoo list --where 'params<30M and image_size=224'
       vitzoo list --where 'summary~pre-trained' --json
+      vitzoo list --local
     """
     zoo = registry()
     rows = [fields(variant) for variant in variants(patterns or "*")]
@@ -42,7 +49,14 @@ def list_command(
         rows = list(filter(where(condition), rows))
     if order:
         rows = sort(rows, order)
-    if patterns and not rows:
+    if here:
+        from vitzoo.inventory import local
+
+        present = local()
+        rows = [
+            r | {"weights": ", ".join(present[r["name"]])} for r in rows if r["name"] in present
+        ]
+    if patterns and not rows and not here:
         missed = ", ".join(map(repr, patterns))
         raise UnknownName(f"no variant matches {missed}; `vitzoo list` shows all")
     if as_json:
@@ -50,7 +64,7 @@ def list_command(
     elif quiet:
         click.echo("".join(f"{row['name']}\n" for row in rows), nl=False)
     else:
-        if not (patterns or condition):
+        if not (patterns or condition or here):
             rows += _lazy_rows(zoo)
         print_rows(rows, COLUMNS, pretty=PRETTY)
 
@@ -72,16 +86,17 @@ def show_command(name: str, as_json: bool) -> None:
         return
     facts = [{"field": k, "value": v} for k, v in _facts(variant).items()]
     print_rows(facts, ("field", "value"), title=f"{variant.name}: {variant.summary}")
+    if variant.paper_results:
+        click.echo()
+        results = [_result(row) for row in variant.paper_results]
+        title = "the paper's own models, never published"
+        print_rows(results, tuple(results[0]), title=title)
     if variant.weights:
         click.echo()
         rows = [asdict(weights) for weights in variant.weights]
-        columns = ("name", "default", "top1", "evaluation", "license", "pin", "size", "sha256")
-        if on_terminal():  # one fact a line reads better than eight columns
-            for row in rows:
-                pairs = [{"field": c, "value": row[c]} for c in (*columns[1:], "source")]
-                print_rows(pairs, ("field", "value"), title=f"weights {row['name']}")
-        else:
-            print_rows(rows, columns)
+        columns = ["name", "default", "num_classes", "top1", "license", "pin", "repo"]
+        columns += [] if on_terminal() else ["evaluation", "size", "sha256", "source"]
+        print_rows(rows, columns, title="weights")
 
 
 @click.command("which")
@@ -148,8 +163,13 @@ def _facts(variant: Variant) -> dict[str, Any]:
         "paper": variant.paper,
         "source": variant.source,
         **{f"in {library}": theirs for library, theirs in variant.known_as},
-        "weights": ", ".join(w.name for w in variant.weights) or "none that can be loaded yet",
+        "weights": ", ".join(w.name for w in variant.weights) or "none",
     }
+
+
+def _result(row: PaperResult) -> dict[str, Any]:
+    about = {"paper's model": row.pretraining, "epochs": row.epochs}
+    return about | dict(row.accuracies) | {"exaflops": row.exaflops, "source": row.source}
 
 
 def _details(variant: Variant) -> dict[str, Any]:
@@ -164,6 +184,7 @@ def _details(variant: Variant) -> dict[str, Any]:
         "known_as": dict(variant.known_as),
         "namespace": variant.namespace,
         "weights": [asdict(weights) for weights in variant.weights],
+        "paper_results": [asdict(row) for row in variant.paper_results],
     }
 
 

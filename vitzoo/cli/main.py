@@ -15,10 +15,16 @@ from vitzoo.errors import VitzooError
 INTERRUPTED = 130
 COMMANDS = {
     "list": "browse:list_command",
-    "predict": "predict:predict_command",
     "show": "browse:show_command",
-    "summary": "summary:summary_command",
     "which": "browse:which_command",
+    "summary": "summary:summary_command",
+    "predict": "predict:predict_command",
+    "fetch": "weights:fetch_command",
+    "verify": "weights:verify_command",
+    "rm": "weights:rm_command",
+    "import": "weights:import_command",
+    "lock": "weights:lock_command",
+    "registry": "registry:registry_group",
 }
 
 

@@ -11,6 +11,7 @@ from vitzoo.cli.output import json_option, on_terminal, print_json, print_rows
 
 if TYPE_CHECKING:
     from vitzoo.predict import Prediction
+    from vitzoo.report import LoadReport
 
 
 @click.command("predict")
@@ -43,6 +44,8 @@ def predict_command(
 
     saved = Path(model).suffix == ".safetensors"
     network = create(model, pretrained=not saved, weights=weights, device=device)
+    report: LoadReport = network.load_report  # type: ignore[assignment]  # an attribute that create sets
+    click.echo(report.summary(), err=True)
     predictions = predict(network, list(images), top=top)
     if as_json:
         print_json([_data(prediction) for prediction in predictions])

@@ -1,0 +1,473 @@
+"""A Hub on loopback that fails on command, and a small network whose weights it serves."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import safetensors.torch
+
+REPO = "acme/net"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+FILE = "model.safetensors"
+SPEC = """\
+embed_dim = 32
+depth = 2
+num_heads = 2
+mlp_dim = 64
+patch_size = 8
+image_size = 32
+num_classes = 5
+"""
+
+
+class LoopbackHub:
+    """Serves `/{repo}/resolve/{revision}/{file}` and the model API as the Hub does.
+
+    Attributes:
+        files: bytes by (repo, file).
+        anything: bytes of every other path, None if there is nothing.
+        script: behaviours for the next requests for a file, one each; then the normal one.
+        always: behaviour of all further requests once the script is used up, None for the normal.
+        api: behaviour of requests to the model API, None for the normal one.
+        requests: (method, path, headers) of all requests so far.
+    """
+
+    def __init__(self):
+        self.files, self.anything = {}, None
+        self.script = deque()
+        self.always = self.api = None
+        self.requests = []
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                hub._answer(self)
+
+            def do_HEAD(self):
+                hub._answer(self)
+
+            def do_CONNECT(self):
+                hub._answer(self)
+
+            def log_message(self, *args):
+                pass
+
+        class Server(ThreadingHTTPServer):
+            def handle_error(self, request, client_address):
+                """Clients that go away are part of the story."""
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+        self.thread.start()
+
+    @property
+    def endpoint(self):
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    @property
+    def host(self):
+        return urlsplit(self.endpoint).netloc
+
+    @property
+    def ranges(self):
+        """The Range header of each request for a file so far, None where there was none."""
+        return [headers.get("Range") for _, _, headers in self.file_requests()]
+
+    def file_requests(self):
+        return [request for request in self.requests if "/resolve/" in request[1]]
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+    def _answer(self, handler):
+        path = unquote(urlsplit(handler.path).path)
+        self.requests.append((handler.command, handler.path, dict(handler.headers)))
+        if path.startswith("/api/models/"):
+            (self.api or self._model)(handler, path)
+            return
+        repo, _, rest = path.strip("/").partition("/resolve/")
+        data = self.files.get((repo, rest.partition("/")[2]), self.anything)
+        behaviour = self.script.popleft() if self.script else self.always
+        if behaviour is not None:
+            behaviour(handler, data)
+        elif data is None:
+            reply(handler, 404, {"X-Error-Code": "EntryNotFound"})
+        else:
+            serve(handler, data)
+
+    def _model(self, handler, path):
+        repo = path.removeprefix("/api/models/").partition("/revision/")[0]
+        siblings = [
+            {
+                "rfilename": file,
+                "size": len(data),
+                "blobId": "0" * 40,
+                "lfs": {
+                    "size": len(data),
+                    "sha256": hashlib.sha256(data).hexdigest(),
+                    "pointerSize": 134,
+                },
+            }
+            for (owner, file), data in self.files.items()
+            if owner == repo
+        ]
+        if not siblings:
+            reply(handler, 404, {"X-Error-Code": "RepoNotFound"})
+            return
+        info = {"id": repo, "modelId": repo, "sha": COMMIT, "siblings": siblings, "tags": []}
+        reply(handler, 200, {"Content-Type": "application/json"}, json.dumps(info).encode())
+
+
+def reply(handler, status, headers=(), body=b""):
+    """Answer with exactly these headers (and the length of the body unless they say it)."""
+    handler.send_response(status)
+    headers = dict(headers)
+    headers.setdefault("Content-Length", str(len(body)))
+    for name, value in headers.items():
+        if value is not None:
+            handler.send_header(name, value)
+    handler.end_headers()
+    if handler.command != "HEAD":
+        handler.wfile.write(body)
+        handler.wfile.flush()
+
+
+def serve(handler, data, *, headers=()):
+    """Serve a file honestly, with ranges."""
+    start = 0
+    wanted = handler.headers.get("Range", "")
+    if wanted.startswith("bytes="):
+        start = int(wanted[6:].partition("-")[0])
+    if start >= len(data) > 0 and wanted:
+        reply(handler, 416, {"Content-Range": f"bytes */{len(data)}"})
+        return
+    base = {
+        "X-Repo-Commit": COMMIT,
+        "ETag": f'"{hashlib.sha256(data).hexdigest()}"',
+        "Content-Type": "application/octet-stream",
+    }
+    if wanted:
+        base["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+    reply(handler, 206 if wanted else 200, base | dict(headers), data[start:])
+
+
+class Faults:
+    """Behaviours for `hub.script` and `hub.always`: each a function of (handler, right bytes)."""
+
+    reply = staticmethod(reply)
+    serve = staticmethod(serve)
+
+    @staticmethod
+    def answer(status, headers=(), body=b""):
+        """Answer with this status, whatever was asked."""
+        return lambda handler, _data: reply(handler, status, headers, body)
+
+    @staticmethod
+    def headers(**headers):
+        """Serve the right file with further headers; underscores stand for hyphens."""
+        more = {name.replace("_", "-"): value for name, value in headers.items()}
+        return lambda handler, data: serve(handler, data, headers=more)
+
+    @staticmethod
+    def other(data):
+        """Serve other bytes as if they were the file."""
+        return lambda handler, _data: serve(handler, data)
+
+    @staticmethod
+    def cut(end, *, reset=False):
+        """Announce the whole file, send it up to byte `end`, then close or reset the connection."""
+
+        def behave(handler, data):
+            start = int(handler.headers.get("Range", "bytes=0-")[6:].partition("-")[0])
+            more = {"Content-Length": str(len(data) - start)}
+            if start:
+                more["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+            reply(handler, 206 if start else 200, more, data[start:end])
+            hang_up(handler, reset=reset)
+
+        return behave
+
+    @staticmethod
+    def raw(pieces, pause=0.0):
+        """Write these bytes as they are, for as long as they come, then close."""
+
+        def behave(handler, _data):
+            with contextlib.suppress(OSError):
+                for piece in pieces:
+                    handler.wfile.write(piece)
+                    handler.wfile.flush()
+                    time.sleep(pause)
+            hang_up(handler)
+
+        return behave
+
+    @staticmethod
+    def reset(handler, _data):
+        """Reset the connection instead of answering."""
+        hang_up(handler, reset=True)
+
+    @staticmethod
+    def silent(handler, _data):
+        """Accept the request and never answer, until the client goes away."""
+        handler.connection.settimeout(5)
+        with contextlib.suppress(OSError):
+            handler.connection.recv(1)
+        hang_up(handler)
+
+
+def hang_up(handler, *, reset=False):
+    """Close the connection, with RST instead of FIN on request."""
+    handler.close_connection = True
+    with contextlib.suppress(OSError):
+        if reset:
+            time.sleep(0.05)  # an RST overtakes what the client has not read yet
+            linger = struct.pack("ii", 1, 0)
+            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            os.close(handler.connection.detach())
+        else:
+            handler.connection.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def faults():
+    return Faults
+
+
+class Clock:
+    """Stands in for `time` in the fetcher: pauses pass at once and are noted."""
+
+    def __init__(self):
+        self.slept = []
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+
+    def monotonic(self):
+        return time.monotonic() + sum(self.slept)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    stand_in = Clock()
+    monkeypatch.setattr(importlib.import_module("vitzoo.fetch"), "time", stand_in)
+    return stand_in
+
+
+@pytest.fixture
+def hub():
+    server = LoopbackHub()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def second_hub():
+    server = LoopbackHub()
+    yield server
+    server.close()
+
+
+class Net:
+    """The registered network `faulty/net` and the store it is loaded into.
+
+    Attributes:
+        data: the right bytes of its weights file.
+        home: VITZOO_HOME.
+        root: the folder that everything lies in; nothing may appear elsewhere.
+    """
+
+    name = "faulty/net"
+
+    def __init__(self, tmp_path, monkeypatch, hub):
+        self.root, self.monkeypatch, self.hub = tmp_path, monkeypatch, hub
+        self.home = tmp_path / "home"
+        monkeypatch.setenv("VITZOO_HOME", str(self.home))
+        monkeypatch.setenv("VITZOO_ENDPOINTS", hub.endpoint)
+        monkeypatch.setenv("VITZOO_TRUST_ENDPOINT", hub.endpoint)
+        monkeypatch.setenv("VITZOO_TIMEOUT", "2")
+        for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "VITZOO_TOKEN_HOSTS"):
+            monkeypatch.delenv(name, raising=False)
+        for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+            monkeypatch.delenv(name.upper(), raising=False)
+        self.keep_inside()
+        from vitzoo.create import create
+
+        numbers = dict(line.split(" = ") for line in SPEC.splitlines())
+        self.spec = {key: int(value) for key, value in numbers.items()}
+        self.model = create(self.spec)
+        for parameter in self.model.parameters():
+            parameter.data.normal_(std=0.1)
+        self.data = safetensors.torch.save(self.model.state_dict())
+        self.sha256 = hashlib.sha256(self.data).hexdigest()
+        hub.files[REPO, FILE] = self.data
+        monkeypatch.syspath_prepend(str(tmp_path / "site"))
+        self.register()
+
+    def keep_inside(self):
+        """Point everything that a library might write to below the root."""
+        from huggingface_hub import constants
+
+        self.hub_cache = self.root / "hf" / "hub"
+        self.monkeypatch.setattr(constants, "HF_HUB_CACHE", str(self.hub_cache))
+        self.monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(self.root / "hf" / "token"))
+        self.monkeypatch.setenv("HF_HOME", str(self.root / "hf"))
+        self.monkeypatch.setenv("HOME", str(self.root / "user"))
+        self.monkeypatch.setenv("TMPDIR", str(self.root / "tmp"))
+        for name in ("user", "tmp", "work"):
+            (self.root / name).mkdir(exist_ok=True)
+        self.monkeypatch.chdir(self.root / "work")
+
+    def limit(self, **changes):
+        """Bound downloads in this process by other limits."""
+        settings = importlib.import_module("vitzoo.settings")
+        limits = settings.Limits(**({"first_byte": 2.0, "stall": 0.4, "lock_wait": 0.5} | changes))
+        for module in ("vitzoo.settings", "vitzoo.hub"):
+            target = importlib.import_module(module)
+            self.monkeypatch.setattr(target, "limits", lambda: limits)
+
+    def fails(self, kind, *words):
+        """Check that creating fails with exactly this error, that its message says everything."""
+        with pytest.raises(kind) as caught:
+            self.create()
+        assert type(caught.value) is kind
+        for word in ("faulty/net:main", f"{REPO}/{FILE}", self.hub.host, *words):
+            assert word in str(caught.value), (word, str(caught.value))
+        return str(caught.value)
+
+    def strays(self):
+        """Return the files outside the store, and those in it that are not there on purpose."""
+        known = ("home/sha256/", "home/stamps/", "home/partial/", "home/locks/", "home/vitzoo.lock")
+        return [name for name in self.files() if not name.startswith(known)]
+
+    @property
+    def kept(self):
+        """The bytes of the unfinished download; empty if there is none."""
+        partial = self.home / "partial" / self.sha256
+        return partial.read_bytes() if partial.exists() else b""
+
+    def recovers(self):
+        """Check that with an honest server the right tensors come, and nothing is left over."""
+        self.hub.script.clear()
+        self.hub.always = None
+        self.assert_right(self.create())
+        assert self.stored.read_bytes() == self.data
+        assert not any((self.home / "partial").iterdir())
+        assert self.strays() == []
+
+    def register(self, **changes):
+        """Write the plugin's registry; `changes` replace keys of the weights row (None removes)."""
+        row = {
+            "default": True,
+            "repo": REPO,
+            "file": FILE,
+            "pin": "confirmed",
+            "revision": COMMIT,
+            "size": len(self.data),
+            "sha256": self.sha256,
+            "format": "timm",
+            "num_classes": 5,
+            "license": "Apache-2.0",
+            "source": "made by the test",
+        } | changes
+        lines = "".join(f"{k} = {json.dumps(v)}\n" for k, v in row.items() if v is not None)
+        params = sum(p.numel() for p in self.model.parameters())
+        text = f"""\
+api = 1
+
+[variants.net]
+summary = "a small network"
+source = "made by the test"
+params = {params}
+{SPEC}
+[variants.net.weights.main]
+{lines}
+[variants.net.weights.main.preprocessing]
+mean = [0.5, 0.5, 0.5]
+std = [0.5, 0.5, 0.5]
+interpolation = "bicubic"
+"""
+        package = self.root / "site" / "faulty"
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").touch()
+        (package / "registry.toml").write_text(text)
+        info = self.root / "site" / "faulty-1.0.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[vitzoo]\nfaulty = faulty:registry.toml\n")
+        self.forget()
+
+    def first_use(self, **changes):
+        """Register the weights without a pin."""
+        size = len(self.data)
+        self.register(
+            pin="first-use", revision=None, sha256=None, size=None, predicted_size=size, **changes
+        )
+
+    def forget(self):
+        """Make this process read the registry anew."""
+        importlib.invalidate_caches()
+        importlib.import_module("vitzoo.registry")._registry.cache_clear()
+
+    def create(self, **arguments):
+        import vitzoo
+
+        return vitzoo.create(self.name, pretrained=True, **arguments)
+
+    @property
+    def stored(self):
+        """Where the right file lies once it is in the store."""
+        return self.home / "sha256" / self.sha256[:2] / self.sha256
+
+    def assert_right(self, model):
+        """Check that a model has exactly the right tensors."""
+        import torch
+
+        right = self.model.state_dict()
+        state = model.state_dict()
+        assert state.keys() == right.keys()
+        for name, tensor in state.items():
+            assert torch.equal(tensor, right[name]), name
+
+    def files(self):
+        """Return every file below the root, outside the plugin's package."""
+        return sorted(
+            str(path.relative_to(self.root))
+            for path in self.root.rglob("*")
+            if not path.is_dir() and "site" not in path.relative_to(self.root).parts[:1]
+        )
+
+    def environment(self):
+        """Return the environment in which another process sees the same zoo."""
+        path = f"{self.root / 'site'}:{Path(__file__).parents[2]}"
+        return os.environ | {"PYTHONPATH": path, "PYTHON": sys.executable}
+
+
+@pytest.fixture
+def net(tmp_path, monkeypatch, hub):
+    from huggingface_hub.utils import close_session
+
+    close_session()  # it remembers proxies
+    network = Net(tmp_path, monkeypatch, hub)
+    yield network
+    monkeypatch.undo()
+    network.forget()
+    close_session()

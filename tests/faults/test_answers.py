@@ -1,0 +1,389 @@
+"""Statuses, pages and headers that a Hub, or something posing as one, answers with.
+
+Rows 14 to 18 and 22 to 24 of the fault table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+import vitzoo
+from vitzoo.errors import (
+    AccessDenied,
+    AuthenticationError,
+    EntryNotFound,
+    FirstUseWarning,
+    GatedRepo,
+    HashMismatch,
+    NetworkError,
+    NotFoundOnHub,
+    PinError,
+    RefusedResponse,
+    RepoNotFound,
+    RevisionNotFound,
+    ServerError,
+    SizeMismatch,
+    TransferError,
+)
+
+pytestmark = pytest.mark.usefixtures("clock", "net")
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+ADDRESS = "hf://acme/net@main/model.safetensors"
+COMMON = ("connection", "internet", "network")  # advice that would mislead
+
+
+def in_seconds(seconds):
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+
+
+def test_row_14_asked_to_wait(net, hub, faults, clock):
+    net.limit(first_byte=2)
+    hub.script.append(faults.answer(429, {"Retry-After": "7"}))
+    net.assert_right(net.create())
+    assert clock.slept == [7.0]  # more than the budget for a first byte, as the server asks
+    assert hub.ranges == [None, None]
+
+
+def test_row_14_asked_to_wait_until(net, hub, faults, clock):
+    hub.script.append(faults.answer(429, {"Retry-After": in_seconds(9)}))
+    net.assert_right(net.create())
+    assert clock.slept == [pytest.approx(8.5, abs=0.6)]
+
+
+@pytest.mark.parametrize("text", ["junk", "-5", "", "1e9", "\xb2", "9" * 400, "Mon, 99 Foo 2026"])
+def test_row_14_asked_in_junk(net, hub, faults, clock, text):
+    hub.script.append(faults.answer(429, {"Retry-After": text}))
+    net.assert_right(net.create())
+    assert clock.slept == [pytest.approx(0.4)]
+
+
+@pytest.mark.parametrize("text", ["999999", "Fri, 31 Dec 2999 23:59:59 GMT"])
+def test_row_14_asked_for_ages(net, hub, faults, clock, text):
+    """One wait of the longest allowed time, then the error says what the server asks for."""
+    hub.always = faults.answer(429, {"Retry-After": text})
+    message = net.fails(ServerError, "answered 429; try again in", "s, as it asks")
+    assert "in 999999 s" in message or text != "999999"
+    assert clock.slept == [30.0]
+    assert hub.ranges == [None, None]
+    net.recovers()
+
+
+def test_row_14_asked_again_and_again(net, hub, faults, clock):
+    hub.always = faults.answer(429, {"Retry-After": "8"})
+    net.fails(ServerError, "answered 429; try again in 8 s, as it asks")
+    assert sum(clock.slept) <= 30
+    assert 2 <= len(hub.ranges) <= 5
+    net.recovers()
+
+
+def test_row_14_in_the_past(net, hub, faults):
+    hub.always = faults.answer(429, {"Retry-After": in_seconds(-1000)})
+    net.limit(first_byte=30)
+    net.fails(ServerError, "answered 429; try again later")
+    assert len(hub.ranges) == 5
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_row_15_server_fault_once(net, hub, faults, status):
+    hub.script.append(faults.answer(status))
+    net.assert_right(net.create())
+    assert hub.ranges == [None, None]
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_row_15_server_fault_always(net, hub, faults, status):
+    net.limit(first_byte=30)
+    hub.always = faults.answer(status, {"Content-Type": "text/html"}, b"<html>oops")
+    net.fails(ServerError, f"answered {status}; try again later")
+    assert hub.ranges == [None] * 5
+    assert {method for method, _, _ in hub.requests} == {"GET"}  # there is no HEAD to fail
+    net.recovers()
+
+
+def test_row_15_server_fault_on_resume(net, hub, faults):
+    net.limit(first_byte=30)
+    hub.script.extend([faults.cut(5000), faults.answer(503)])
+    net.assert_right(net.create())
+    assert hub.ranges == [None, "bytes=5000-", "bytes=5000-"]
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_row_15_authority_fails(net, hub, faults, status):
+    net.first_use()
+    hub.api = faults.answer(status)
+    with pytest.raises(ServerError, match=rf"acme/net@main/model\.safetensors: .*{hub.host}"):
+        net.create()
+    assert hub.file_requests() == []
+    assert not (net.home / "vitzoo.lock").exists()
+    hub.api = None
+    with pytest.warns(FirstUseWarning):
+        net.recovers()
+
+
+DENIED = {
+    "401": (401, {}, AuthenticationError, "answered 401", "log in with `hf auth login`"),
+    "401-repo": (
+        401,
+        {"X-Error-Code": "RepoNotFound"},
+        AuthenticationError,
+        "needs a token",
+        "may",
+    ),
+    "401-token": (
+        401,
+        {"X-Error-Message": "Invalid credentials in Authorization header"},
+        AuthenticationError,
+        "answered 401",
+        "hf auth login",
+    ),
+    "403-gated": (403, {"X-Error-Code": "GatedRepo"}, GatedRepo, "is gated; ask for it", "hf auth"),
+    "401-gated": (401, {"X-Error-Code": "GatedRepo"}, GatedRepo, "is gated; ask for it", "hf auth"),
+    "403": (403, {}, AccessDenied, "answered 403 and denies access", "your token may lack a right"),
+    "403-disabled": (
+        403,
+        {"X-Error-Message": "Access to this resource is disabled."},
+        AccessDenied,
+        "answered 403 and denies access",
+        "token",
+    ),
+    "451": (451, {}, AccessDenied, "answered 451 and denies access", "token"),
+}
+
+
+@pytest.mark.parametrize("row", DENIED.values(), ids=DENIED)
+def test_row_16_denied(net, hub, faults, row):
+    status, headers, kind, *words = row
+    hub.always = faults.answer(status, headers, b'["an error", {"page": 1}]')
+    message = net.fails(kind, *words)
+    assert hub.ranges == [None]
+    assert not any(word in message for word in COMMON)
+    net.recovers()
+
+
+MISSING = {
+    "repo": ("RepoNotFound", RepoNotFound, "has no repository acme/net"),
+    "revision": ("RevisionNotFound", RevisionNotFound, f"has no revision {COMMIT} of it"),
+    "entry": ("EntryNotFound", EntryNotFound, f"has no such file at revision {COMMIT}"),
+    "plain": (None, NotFoundOnHub, "answered 404; is the endpoint a Hub?"),
+}
+
+
+@pytest.mark.parametrize("row", MISSING.values(), ids=MISSING)
+def test_row_17_missing(net, hub, faults, row):
+    code, kind, text = row
+    hub.always = faults.answer(404, {"X-Error-Code": code}, b"<html>nothing here</html>")
+    message = net.fails(kind, text)
+    assert code is None or "the registry may be out of date, or the endpoint an" in message
+    assert hub.ranges == [None]
+    net.recovers()
+
+
+@pytest.mark.parametrize("code", ["RepoNotFound", "RevisionNotFound", "GatedRepo"])
+def test_rows_16_and_17_from_the_authority(net, hub, faults, code):
+    hub.api = faults.answer(403 if code == "GatedRepo" else 404, {"X-Error-Code": code})
+    kind = {"GatedRepo": GatedRepo, "RepoNotFound": RepoNotFound}.get(code, RevisionNotFound)
+    with pytest.raises(kind, match=rf"acme/net@main/model\.safetensors: .*{hub.host}"):
+        vitzoo.fetch(ADDRESS)
+    assert hub.file_requests() == []
+    assert net.strays() == []
+
+
+def test_row_16_authority_wants_a_token(hub, faults):
+    hub.api = faults.answer(401)
+    with pytest.raises(AuthenticationError, match=r"answered 401.*hf auth login"):
+        vitzoo.fetch(ADDRESS)
+
+
+def test_row_17_authority_lists_no_such_file(hub):
+    with pytest.raises(EntryNotFound, match=r"acme/net@main/other\.safetensors: .*lists no such"):
+        vitzoo.fetch("hf://acme/net@main/other.safetensors")
+    assert hub.file_requests() == []
+
+
+PAGE = b"<!DOCTYPE html><title>Welcome to the hotel</title>" + b" " * 2000
+
+
+def test_row_18_captive_portal(net, hub, faults):
+    hub.always = faults.answer(200, {"Content-Type": "text/html"}, PAGE)
+    net.fails(
+        SizeMismatch,
+        f"offers {len(PAGE)} bytes (text/html), expected {len(net.data)} bytes",
+        "it may be an error or login page, or another file",
+    )
+    assert hub.ranges == [None]
+    assert net.kept == b""
+    net.recovers()
+
+
+def test_row_18_page_padded_to_the_size(net, hub, faults):
+    page = PAGE.ljust(len(net.data))
+    hub.always = faults.answer(200, {"Content-Type": "text/html"}, page)
+    net.fails(HashMismatch, hashlib.sha256(page).hexdigest(), "text/html")
+    assert hub.ranges == [None, None]
+    net.recovers()
+
+
+def test_row_18_portal_without_length(net, hub, faults):
+    """Shorter than the file and not cut: the hash is what tells."""
+    net.register(pin="reported", size=None, predicted_size=len(net.data))
+    head = b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n"
+    hub.always = faults.raw([head, PAGE])
+    net.fails(HashMismatch, f"served {len(PAGE)} bytes", "text/html")
+    net.recovers()
+
+
+ANSWERS = {
+    "page": (PAGE, RefusedResponse),
+    "list": (b"[]", RefusedResponse),
+    "null": (b"null", RefusedResponse),
+    "empty": (b"{}", RefusedResponse),
+    "number-siblings": (b'{"id": "acme/net", "siblings": 5}', RefusedResponse),
+    "deep": (b"[" * 100_000, RefusedResponse),
+    "nameless": (b'{"id": "acme/net", "siblings": [{}]}', RefusedResponse),
+}
+
+
+@pytest.mark.parametrize("row", ANSWERS.values(), ids=ANSWERS)
+def test_row_18_portal_instead_of_the_authority(net, hub, faults, row):
+    body, kind = row
+    hub.api = faults.answer(200, {"Content-Type": "application/json"}, body)
+    with pytest.raises(kind, match=hub.endpoint):
+        vitzoo.fetch(ADDRESS)
+    assert hub.file_requests() == []
+    assert net.strays() == []
+
+
+STATED = {
+    "no-lfs": {"lfs": None},
+    "short-sha": {"sha256": "abc"},
+    "upper-sha": {"sha256": "A" * 64},
+    "zero-size": {"size": 0},
+    "text-size": {"size": "12"},
+    "main-commit": {"sha": "main"},
+}
+
+
+@pytest.mark.parametrize("change", STATED.values(), ids=STATED)
+def test_row_18_authority_states_nothing_usable(hub, faults, change):
+    lfs = {"size": 5, "sha256": "a" * 64, "pointerSize": 1}
+    lfs |= {k: v for k, v in change.items() if k in lfs}
+    sibling = {"rfilename": "model.safetensors", "lfs": change.get("lfs", lfs)}
+    info = {"id": "acme/net", "sha": change.get("sha", COMMIT), "siblings": [sibling]}
+    hub.api = faults.answer(200, {"Content-Type": "application/json"}, json.dumps(info).encode())
+    with pytest.raises((PinError, NetworkError), match=hub.endpoint):
+        vitzoo.fetch(ADDRESS)
+    assert hub.file_requests() == []
+
+
+@pytest.mark.parametrize("commit", ["f" * 40, "main", "../../refs/main", "", "x" * 10_000])
+def test_row_22_other_commit(net, hub, faults, commit):
+    """What the server calls the revision is ignored: the sha256 binds."""
+    hub.always = faults.headers(X_Repo_Commit=commit)
+    net.assert_right(net.create())
+    assert not any("refs" in name for name in net.files())
+    assert net.strays() == []
+
+
+ETAGS = {
+    "parent": '"../../x"',
+    "absolute": '"/tmp/vitzoo-etag"',
+    "long": "e" * 10_000,
+    "empty": "",
+    "folded": '"a\r\n b"',
+    "weak": 'W/"../../../y"',
+    "nul-like": '"%00%2e%2e%2f"',
+}
+
+
+@pytest.mark.parametrize("etag", ETAGS.values(), ids=ETAGS)
+def test_row_23_etag_is_no_file_name(net, hub, faults, etag):
+    """No header names a file: what lies under the root is the store and nothing else."""
+    disposition = 'attachment; filename="../../escaped"'
+    hub.always = faults.headers(
+        ETag=etag, X_Linked_Etag=etag, Content_Disposition=disposition, X_File_Name="../../x"
+    )
+    net.assert_right(net.create())
+    assert net.strays() == []
+    name = net.sha256
+    assert net.files() == [
+        f"home/locks/{name}.lock",
+        f"home/sha256/{name[:2]}/{name}",
+        f"home/stamps/{name}.json",
+    ]
+
+
+def test_row_23_line_breaks_in_a_header(net, hub, faults):
+    head = b'HTTP/1.1 200 OK\r\nETag: "a\r\rb\0c"\r\nContent-Length: 5\r\n\r\nhello'
+    hub.always = faults.raw([head])
+    net.limit(attempts=2)
+    net.fails(TransferError, "RemoteProtocolError")
+    assert net.strays() == []
+    net.recovers()
+
+
+def test_row_23_junk_in_messages(net, hub, faults):
+    """What a server says is cut short and escaped before it is shown."""
+    net.limit(attempts=2)
+    hub.always = faults.raw([b"\x1b[31m" + b"HTTP" * 20_000 + b"\r\n\r\n"])
+    message = net.fails(TransferError, "RemoteProtocolError")
+    assert len(message) < 600
+    hub.always = faults.answer(200, {"Content-Type": "text/\x1b[31mred"}, b"x")
+    message += net.fails(SizeMismatch, r"text/\x1b[31mred")
+    assert message.isprintable()
+    net.recovers()
+
+
+def test_row_24_headers_disagree_with_the_pin(net, hub, faults):
+    """There is no HEAD whose word could differ; sizes and hashes in headers prove nothing."""
+    other = "0" * 64
+    hub.always = faults.headers(ETag=f'"{other}"', X_Linked_Etag=f'"{other}"', X_Linked_Size="17")
+    net.assert_right(net.create())
+    assert [method for method, _, _ in hub.requests] == ["GET"]
+
+
+def test_row_24_headers_agree_but_bytes_do_not(net, hub, faults):
+    wrong = bytes(len(net.data))
+    said = {"ETag": f'"{net.sha256}"', "X-Linked-Etag": f'"{net.sha256}"'}
+    hub.always = faults.answer(200, said, wrong)
+    net.fails(HashMismatch, hashlib.sha256(wrong).hexdigest())
+    net.recovers()
+
+
+def test_row_46_wrong_sha_in_the_registry(net, hub):
+    """Nobody can tell which of the two is wrong, so the message names both."""
+    wrong = net.sha256[::-1]
+    net.register(sha256=wrong)
+    net.fails(
+        HashMismatch,
+        f"sha256 {net.sha256}, expected {len(net.data)} bytes with sha256 {wrong}",
+        "the registry or the file may be wrong; nothing was kept",
+    )
+    assert hub.ranges == [None, None]
+    assert not (net.home / "sha256").exists()
+    net.register()
+    net.recovers()
+
+
+def test_row_46_sha_edited_over_a_warm_store(net, hub):
+    """The identity is the sha256: a file stored under another one is not used."""
+    net.assert_right(net.create())
+    net.register(sha256=net.sha256[::-1])
+    net.fails(HashMismatch, "the registry or the file may be wrong")
+    assert len(hub.ranges) == 3
+    net.register()
+    net.recovers()
+    assert len(hub.ranges) == 3
+
+
+def test_row_46_wrong_size_in_the_registry(net, hub):
+    net.register(size=len(net.data) + 1)
+    net.fails(SizeMismatch, f"offers {len(net.data)} bytes", f"expected {len(net.data) + 1} bytes")
+    assert hub.ranges == [None]
+    net.register()
+    net.recovers()

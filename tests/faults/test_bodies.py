@@ -1,0 +1,414 @@
+"""Wrong, short, long, encoded, cut and slow bodies (rows 1 to 13 of the fault table)."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import zlib
+
+import pytest
+import safetensors.torch
+
+from vitzoo.errors import (
+    HashMismatch,
+    RefusedResponse,
+    ServerError,
+    SizeMismatch,
+    TransferError,
+)
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+ENDLESS = b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\n"
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+def flipped(net):
+    data = bytearray(net.data)
+    data[-100] ^= 1
+    return bytes(data)
+
+
+def renamed(net):
+    """Another valid safetensors of the same size: the right names, other numbers."""
+    return safetensors.torch.save({k: v + 1 for k, v in net.model.state_dict().items()})
+
+
+WRONG = {"row_01_bit_flip": flipped, "row_02_other_safetensors": renamed}
+
+
+@pytest.fixture(params=WRONG.values(), ids=WRONG)
+def wrong(request, net):
+    data = request.param(net)
+    assert len(data) == len(net.data)
+    assert data != net.data
+    return data
+
+
+def test_wrong_bytes_always(net, hub, faults, wrong):
+    hub.always = faults.other(wrong)
+    actual = hashlib.sha256(wrong).hexdigest()
+    net.fails(
+        HashMismatch,
+        f"served {len(wrong)} bytes (application/octet-stream) with sha256 {actual}",
+        f"expected {len(net.data)} bytes with sha256 {net.sha256}",
+        "the registry or the file may be wrong; nothing was kept",
+    )
+    assert hub.ranges == [None, None]  # one clean retry
+    assert net.kept == b""
+    assert not net.stored.exists()
+    net.recovers()
+    assert len(hub.ranges) == 3
+
+
+def test_wrong_bytes_once(net, hub, faults, wrong):
+    hub.script.append(faults.other(wrong))
+    net.assert_right(net.create())
+    assert hub.ranges == [None, None]
+    assert net.stored.read_bytes() == net.data
+
+
+def test_wrong_bytes_where_the_size_is_not_known(net, hub, faults, wrong):
+    net.register(pin="reported", size=None, predicted_size=len(net.data))
+    hub.always = faults.other(wrong)
+    net.fails(HashMismatch, f"expected at most {len(net.data) + 4096} bytes with sha256")
+    assert hub.ranges == [None, None]
+    net.recovers()
+
+
+def test_wrong_bytes_as_an_address(net, hub, faults, wrong):
+    """The authority says what the bytes are; the mirror that serves others is refused."""
+    import vitzoo
+
+    hub.always = faults.other(wrong)
+    with (
+        pytest.warns(vitzoo.errors.FirstUseWarning),
+        pytest.raises(HashMismatch, match=r"hf://acme/net@main/model\.safetensors"),
+    ):
+        vitzoo.fetch("hf://acme/net@main/model.safetensors")
+    assert not (net.home / "vitzoo.lock").exists()  # nothing is trusted that was not seen
+    assert net.kept == b""
+
+
+def test_row_03_short_with_honest_length(net, hub, faults):
+    length = str(len(net.data) - 100)
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\r\n"
+    hub.always = faults.raw([head.encode()])  # and no body: it is not waited for
+    net.fails(
+        SizeMismatch,
+        f"offers {length} bytes (text/plain), expected {len(net.data)} bytes",
+        "it may be an error or login page, or another file",
+    )
+    assert hub.ranges == [None]
+    assert net.kept == b""
+    net.recovers()
+
+
+def test_row_04_short_with_lying_length_once(net, hub, faults):
+    hub.script.append(faults.cut(1000))
+    net.assert_right(net.create())
+    assert hub.ranges == [None, "bytes=1000-"]
+
+
+def test_row_04_short_with_lying_length_always(net, hub, faults, clock):
+    net.limit(first_byte=30)
+    hub.always = faults.cut(1000)
+    net.fails(TransferError, "RemoteProtocolError", "1000 bytes are kept for the next try")
+    assert hub.ranges == [None, *["bytes=1000-"] * 4]
+    assert clock.slept == pytest.approx([0.4, 0.8, 1.6, 3.2])
+    assert net.kept == net.data[:1000]
+    net.recovers()
+    assert hub.ranges[-1] == "bytes=1000-"
+
+
+def test_row_04_short_without_length(net, hub, faults):
+    hub.script.append(faults.raw([ENDLESS, net.data[:1000]]))
+    net.assert_right(net.create())
+    assert hub.ranges == [None, "bytes=1000-"]
+
+
+def test_row_05_longer_with_honest_length(net, hub, faults):
+    hub.always = faults.other(net.data + b"more")
+    net.fails(SizeMismatch, f"offers {len(net.data) + 4} bytes", f"expected {len(net.data)} bytes")
+    assert hub.ranges == [None]
+    assert net.kept == b""
+    net.recovers()
+
+
+@pytest.mark.parametrize("head", [CHUNKED, ENDLESS], ids=["chunked", "until-closed"])
+@pytest.mark.parametrize("known", [True, False], ids=["size-known", "size-predicted"])
+def test_row_05_endless(net, hub, faults, monkeypatch, head, known):
+    from vitzoo import partial
+
+    if not known:
+        net.register(pin="reported", size=None, predicted_size=len(net.data))
+    bound = len(net.data) + (0 if known else 4096)
+    sizes, sent = [], itertools.count()
+    write = partial.Partial.write
+
+    def watched(self, chunk):
+        write(self, chunk)
+        sizes.append(self.size)
+
+    def pieces():
+        yield head
+        yield (
+            b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in [net.data])
+            if head == CHUNKED
+            else (net.data)
+        )
+        while next(sent) < 10_000:
+            yield b"2000\r\n" + bytes(0x2000) + b"\r\n" if head == CHUNKED else bytes(0x2000)
+
+    monkeypatch.setattr(partial.Partial, "write", watched)
+    hub.script.append(faults.raw(pieces()))
+    net.fails(SizeMismatch, f"sends more than {'' if known else 'at most '}{bound} bytes; stopped")
+    assert max(sizes) <= bound
+    assert len(hub.ranges) == 1
+    assert net.kept == b""
+    net.recovers()
+    assert next(sent) < 5000  # 40 MB: what fits into socket buffers, not more
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "x-unheard"])
+def test_row_06_encoded(net, hub, faults, encoding):
+    pack = {"gzip": gzip.compress, "deflate": zlib.compress}.get(encoding, bytes)
+    body, more = pack(net.data), {"Content-Encoding": encoding}
+    hub.always = faults.answer(200, more, body)
+    net.fails(
+        RefusedResponse, f"sent a {encoding!r} body", "expected the file itself; a proxy may be"
+    )
+    assert hub.ranges == [None]
+    assert hub.requests[0][2]["Accept-Encoding"] == "identity"
+    assert net.kept == b""
+    net.recovers()
+
+
+def test_row_06_gzip_bomb(net, hub, faults, monkeypatch):
+    """A kilobyte that inflates to the right size, and beyond, is never inflated."""
+    bomb = gzip.compress(bytes(64 * 1024 * 1024))
+    hub.always = faults.answer(
+        200, {"Content-Encoding": "gzip", "Content-Length": str(len(net.data))}, bomb
+    )
+    monkeypatch.setattr(zlib, "decompressobj", None)
+    net.fails(RefusedResponse, "sent a 'gzip' body")
+    assert net.kept == b""
+    net.recovers()
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 416, 418, 500])
+def test_row_06_gzip_bomb_in_an_error(net, hub, faults, monkeypatch, status):
+    """The body of an error is neither read nor inflated: it may be of any size."""
+    from vitzoo.errors import NetworkError
+
+    head = f"HTTP/1.1 {status} No\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
+    block = gzip.compress(bytes(1024 * 1024))
+    sent = itertools.count()
+
+    def pieces():
+        yield head.encode()
+        while next(sent) < 100_000:
+            yield b"%x\r\n%b\r\n" % (len(block), block)
+
+    net.limit(attempts=1)
+    monkeypatch.setattr(zlib, "decompressobj", None)
+    hub.always = faults.raw(pieces())
+    with pytest.raises(NetworkError, match=f"{hub.host}.*{status}|no such file|denies"):
+        net.create()
+    assert len(hub.ranges) == 1
+    assert net.kept == b""
+    assert next(sent) < 50_000
+    net.recovers()
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["row_07_fin", "row_08_rst"])
+@pytest.mark.parametrize("share", [0.01, 0.6, 1.0])
+def test_cut_in_the_body(net, hub, faults, reset, share):
+    end = min(int(share * len(net.data)), len(net.data) - 1)
+    hub.script.append(faults.cut(end, reset=reset))
+    net.assert_right(net.create())
+    assert hub.ranges == [None, f"bytes={end}-"]
+    assert net.strays() == []
+
+
+def test_row_07_cut_again_and_again(net, hub, faults):
+    net.limit(first_byte=30)
+    ends = [1000, 2000, 2001, 50_000]
+    hub.script.extend(faults.cut(end) for end in ends)
+    net.assert_right(net.create())
+    assert hub.ranges == [None, *(f"bytes={end}-" for end in ends)]
+
+
+def test_row_07_resumed_by_a_later_run(net, hub, faults):
+    net.limit(attempts=1)
+    hub.always = faults.cut(5000)
+    net.fails(TransferError)
+    hub.always = faults.cut(9000)
+    net.fails(TransferError, "9000 bytes are kept")
+    net.recovers()
+    assert hub.ranges == [None, "bytes=5000-", "bytes=9000-"]
+
+
+def test_row_07_complete_but_not_stored(net, hub):
+    """A whole file left by a killed process is proven and used without a request."""
+    partial = net.home / "partial" / net.sha256
+    for known in (True, False):
+        if not known:
+            net.stored.unlink()
+            net.register(pin="reported", size=None, predicted_size=len(net.data))
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(net.data)
+        net.recovers()
+        assert hub.ranges == []
+
+
+def test_row_08_reset_before_the_status(net, hub, faults):
+    hub.script.extend([faults.reset, faults.reset])
+    net.assert_right(net.create())
+    assert hub.ranges == [None] * 3
+
+
+def test_row_08_reset_always(net, hub, faults):
+    net.limit(first_byte=30)
+    hub.always = faults.reset
+    net.fails(TransferError, "0 bytes are kept for the next try")
+    assert hub.ranges == [None] * 5
+    net.recovers()
+
+
+def test_row_09_range_ignored(net, hub, faults):
+    hub.script.extend([faults.cut(60_000), faults.answer(200, {}, net.data)])
+    net.assert_right(net.create())
+    assert hub.ranges == [None, "bytes=60000-"]
+    assert net.stored.read_bytes() == net.data
+
+
+def test_row_09_login_page_instead_of_the_rest(net, hub, faults):
+    """A page in answer to a range costs nothing of what is there."""
+    page = b"<html>log in"
+    hub.script.extend([faults.cut(60_000), faults.answer(200, {"Content-Type": "text/html"}, page)])
+    net.fails(SizeMismatch, f"offers {len(page)} bytes (text/html), expected {len(net.data)} bytes")
+    assert net.kept == net.data[:60_000]
+    net.recovers()
+    assert hub.ranges[-1] == "bytes=60000-"
+
+
+RANGES = {
+    "none": None,
+    "other-start": "bytes 0-{last}/{size}",
+    "later-start": "bytes 50001-{last}/{size}",
+    "no-total": "bytes 50000-{last}/*",
+    "no-numbers": "bytes */{size}",
+    "other-unit": "items 50000-{last}/{size}",
+    "junk": "bytes 50000",
+    "negative": "bytes -50000-{last}/{size}",
+    "huge": "bytes 50000-{last}/99999999999999999999",
+    "digits": "bytes \u0665-{last}/{size}",
+}
+
+
+@pytest.mark.parametrize("text", RANGES.values(), ids=RANGES)
+def test_row_10_other_range(net, hub, faults, text):
+    size = len(net.data)
+    said = text and text.format(last=size - 1, size=size).encode("utf-8").decode("latin-1")
+    hub.script.append(faults.cut(50_000))
+    hub.always = faults.answer(206, {"Content-Range": said}, net.data[50_000:])
+    net.fails(
+        RefusedResponse, "answered with the range", f"from byte 50000 of {size} bytes; nothing was"
+    )
+    assert hub.ranges == [None, "bytes=50000-"]
+    assert net.kept == net.data[:50_000]
+    net.recovers()
+    assert hub.ranges[-1] == "bytes=50000-"
+
+
+def test_row_10_wrong_total(net, hub, faults):
+    size = len(net.data)
+    hub.script.append(faults.cut(50_000))
+    hub.always = faults.answer(206, {"Content-Range": f"bytes 50000-{size}/{size + 1}"}, b"x" * 9)
+    net.fails(SizeMismatch, f"offers {size + 1} bytes", f"expected {size} bytes")
+    assert net.kept == net.data[:50_000]
+    net.recovers()
+
+
+def test_row_10_range_that_was_not_asked_for(net, hub, faults):
+    size = len(net.data)
+    hub.always = faults.answer(206, {"Content-Range": f"bytes 0-{size - 1}/{size}"}, net.data)
+    net.fails(RefusedResponse, "answered with the range", "asked from byte 0")
+    net.recovers()
+
+
+def test_row_10_other_bytes_behind_a_right_range(net, hub, faults):
+    """The appended bytes are of another file: found by the hash, fetched anew from the start."""
+    hub.script.extend([faults.cut(50_000), faults.other(flipped(net))])
+    net.assert_right(net.create())
+    assert hub.ranges == [None, "bytes=50000-", None]
+
+
+def test_row_11_not_satisfiable_once(net, hub, faults):
+    hub.script.extend([faults.cut(50_000), faults.answer(416)])
+    net.assert_right(net.create())
+    assert hub.ranges == [None, "bytes=50000-", None]
+
+
+def test_row_11_not_satisfiable_always(net, hub, faults):
+    hub.script.append(faults.cut(50_000))
+    hub.always = faults.answer(416)
+    net.fails(ServerError, "answered 416, expected the file")
+    assert hub.ranges == [None, "bytes=50000-", None]
+    net.recovers()
+
+
+def test_row_12_stall_in_the_body(net, hub, faults):
+    """It lasts as long as the budget for a first byte, as by default, and is resumed."""
+    net.limit(first_byte=0.5, stall=0.5)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(net.data)
+
+    def stall(handler, data):
+        handler.wfile.write(head + data[:3000])
+        faults.silent(handler, data)
+
+    hub.script.append(stall)
+    net.assert_right(net.create())
+    assert hub.ranges == [None, "bytes=3000-"]
+
+
+def test_row_12_stall_always(net, hub, faults):
+    net.limit(first_byte=0.5, stall=0.5)
+    hub.always = faults.silent
+    net.fails(TransferError, "ReadTimeout: no answer within 0.5 s")
+    assert hub.ranges == [None]
+    net.recovers()
+
+
+def test_row_13_drip(net, hub, faults):
+    """Every read brings a byte, so no read times out; the rate is too low."""
+    net.limit(window=0.3, min_rate=4096)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(net.data)
+    bytewise = (net.data[i : i + 1] for i in range(len(net.data)))
+    hub.script.append(faults.raw(itertools.chain([head], bytewise), pause=0.02))
+    net.fails(
+        TransferError, "bytes per second came, at least 4096 are expected", "kept for the next"
+    )
+    assert len(hub.ranges) == 1
+    assert 0 < len(net.kept) < 300
+    net.recovers()
+
+
+HEADS = {
+    "drip": (b"HTTP/1.1 200 OK\r\n", b"X-Drip: 1\r\n"),
+    "informational": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize(("first", "again"), HEADS.values(), ids=HEADS)
+def test_row_13_endless_head(net, hub, faults, first, again):
+    """An answer whose head never ends is bounded by the budget for the first byte."""
+    net.limit(first_byte=0.5)
+    hub.script.append(
+        faults.raw(itertools.chain([first], itertools.repeat(again, 200)), pause=0.02)
+    )
+    net.fails(TransferError, "no answer within 0.5 s")
+    assert len(hub.ranges) == 1
+    net.recovers()

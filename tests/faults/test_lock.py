@@ -1,0 +1,621 @@
+"""Weights without a pin: what the first use learns, and what holds from then on."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+import vitzoo
+from vitzoo.cli.main import main
+from vitzoo.errors import (
+    EntryNotFound,
+    FirstUseWarning,
+    HashMismatch,
+    InvalidOption,
+    Offline,
+    PinError,
+    RepoNotFound,
+    TransferError,
+)
+from vitzoo.inventory import relock
+
+SOURCE = "hf://acme/net@main/model.safetensors"
+REVISION = "0123456789abcdef0123456789abcdef01234567"  # what the loopback Hub answers
+
+
+@pytest.fixture
+def fresh(net):
+    """The network with weights that nobody has pinned."""
+    net.first_use()
+    return net
+
+
+@pytest.fixture
+def locked(fresh):
+    """The network after its first use."""
+    with pytest.warns(FirstUseWarning):
+        fresh.assert_right(fresh.create())
+    return fresh
+
+
+def lock_of(net):
+    return net.home / "vitzoo.lock"
+
+
+def edit(net, change):
+    """Change the lock's data and write it back."""
+    data = json.loads(lock_of(net).read_text())
+    change(data)
+    lock_of(net).write_text(json.dumps(data))
+
+
+def other_bytes(net):
+    """Return other valid weights of the same size."""
+    return net.data[:-4] + net.data[-8:-4]
+
+
+def serve(hub, data):
+    for key in hub.files:
+        hub.files[key] = data
+
+
+def forget_bytes(net):
+    """Empty the store, keep the lock."""
+    net.stored.unlink()
+
+
+def api_requests(hub):
+    return [path for _, path, _ in hub.requests if path.startswith("/api/")]
+
+
+# First use.
+
+
+def test_row_63_first_use_writes_the_lock(fresh, hub):
+    text = f"first use of {SOURCE}; {hub.endpoint} says it has {len(fresh.data)} bytes, sha256 "
+    with pytest.warns(FirstUseWarning) as warned:
+        fresh.assert_right(fresh.create())
+    assert len(warned) == 1
+    message = str(warned[0].message)
+    assert text + fresh.sha256 in message
+    assert f"from now on the lock {lock_of(fresh)} holds it to that" in message
+    assert json.loads(lock_of(fresh).read_text()) == {
+        "version": 1,
+        "weights": {
+            SOURCE: {
+                "commit": REVISION,
+                "size": len(fresh.data),
+                "sha256": fresh.sha256,
+                "authority": hub.endpoint,
+            }
+        },
+    }
+    strangers = [file for file in fresh.files() if not file.startswith("home/")]
+    assert strangers == []
+
+
+def test_row_63_warned_once_and_asked_once(fresh, hub):
+    with pytest.warns(FirstUseWarning):
+        fresh.create()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            fresh.assert_right(fresh.create())
+        forget_bytes(fresh)
+        fresh.assert_right(fresh.create())
+    assert len(api_requests(hub)) == 1
+
+
+def test_row_63_the_locked_commit_is_what_is_fetched(locked, hub):
+    forget_bytes(locked)
+    locked.create()
+    assert {path for _, path, _ in hub.file_requests()} == {
+        f"/acme/net/resolve/{REVISION}/model.safetensors"
+    }
+
+
+def test_row_63_the_lock_binds(locked, hub):
+    forget_bytes(locked)
+    serve(hub, other_bytes(locked))
+    with pytest.raises(HashMismatch, match=f"expected .* with sha256 {locked.sha256}"):
+        locked.create()
+    assert not locked.stored.exists()
+    assert len(api_requests(hub)) == 1, "the authority is not asked again"
+    serve(hub, locked.data)
+    locked.assert_right(locked.create())
+
+
+def test_row_63_first_use_with_bytes_that_differ_from_what_is_stated(fresh, hub, second_hub):
+    second_hub.files.update(dict.fromkeys(hub.files, other_bytes(fresh)))
+    fresh.monkeypatch.setenv("VITZOO_ENDPOINTS", second_hub.endpoint)
+    with pytest.warns(FirstUseWarning), pytest.raises(HashMismatch):
+        fresh.create()
+    assert not lock_of(fresh).exists(), "what did not come is not locked"
+
+
+def test_row_63_a_known_revision_binds(fresh):
+    fresh.first_use()
+    fresh.register(
+        pin="first-use",
+        sha256=None,
+        size=None,
+        predicted_size=len(fresh.data),
+        revision="f" * 40,
+    )
+    with pytest.raises(PinError, match=f"answered with commit {REVISION}"):
+        fresh.create()
+    assert not lock_of(fresh).exists()
+
+
+def test_row_63_lock_with_another_commit_than_the_registry(locked):
+    address = f"hf://acme/net@{'f' * 40}/model.safetensors"
+
+    def rename(data):
+        data["weights"][address] = data["weights"].pop(SOURCE)
+
+    edit(locked, rename)
+    predicted = len(locked.data)
+    locked.register(
+        pin="first-use", sha256=None, size=None, predicted_size=predicted, revision="f" * 40
+    )
+    text = f"names commit {REVISION}, the registry {'f' * 40}; find out why"
+    with pytest.raises(PinError, match=text):
+        locked.create()
+
+
+def test_row_63_in_memory_nothing_is_locked(fresh, monkeypatch):
+    monkeypatch.setenv("VITZOO_HOME", ":memory:")
+    for _ in range(2):
+        with pytest.warns(FirstUseWarning, match="and no lock keeps that"):
+            fresh.assert_right(fresh.create())
+    assert fresh.files() == []
+
+
+def test_row_63_lock_elsewhere(fresh, monkeypatch):
+    path = fresh.root / "project" / "weights.lock"
+    monkeypatch.setenv("VITZOO_LOCK", str(path))
+    with pytest.warns(FirstUseWarning, match=str(path)):
+        fresh.create()
+    assert SOURCE in json.loads(path.read_text())["weights"]
+    assert not lock_of(fresh).exists()
+
+
+def test_row_63_a_file_that_is_not_in_lfs(fresh, hub):
+    reply = sys.modules[type(hub).__module__].reply
+    siblings = [{"rfilename": "model.safetensors", "size": 9, "blobId": "0" * 40}]
+    info = {"id": "acme/net", "sha": REVISION, "siblings": siblings, "tags": []}
+    hub.api = lambda handler, _: reply(handler, 200, {}, json.dumps(info).encode())
+    with pytest.raises(PinError, match="states no usable commit, size and LFS sha256 for it"):
+        fresh.create()
+    assert hub.file_requests() == []
+    assert not lock_of(fresh).exists()
+
+
+# Policies.
+
+
+def test_row_63_pins_required(fresh, hub, monkeypatch):
+    monkeypatch.setenv("VITZOO_PINS", "required")
+    text = f"the sha256 of {SOURCE} is not known and VITZOO_PINS=required; pin it with `vitzoo reg"
+    with pytest.raises(PinError, match=text):
+        fresh.create()
+    assert hub.requests == []
+    assert fresh.files() == []
+
+
+def test_row_63_pins_required_takes_locked_ones(locked, monkeypatch):
+    monkeypatch.setenv("VITZOO_PINS", "required")
+    locked.assert_right(locked.create())
+
+
+def test_row_63_pins_must_be_known(fresh, monkeypatch):
+    monkeypatch.setenv("VITZOO_PINS", "yes")
+    with pytest.raises(InvalidOption, match="VITZOO_PINS must be 'required' or unset, got 'yes'"):
+        fresh.create()
+
+
+@pytest.mark.parametrize("how", ["variable", "option"])
+def test_row_63_frozen(fresh, hub, how, monkeypatch, capsys):
+    monkeypatch.setenv("VITZOO_FROZEN", "1" if how == "variable" else "0")
+    text = f"the sha256 of {SOURCE} is not known and the lock is frozen; fetch it once without"
+    if how == "variable":
+        with pytest.raises(PinError, match=text):
+            fresh.create()
+    else:
+        assert main(["fetch", fresh.name, "--frozen"]) == 3
+        assert text in capsys.readouterr().err
+    assert hub.requests == []
+    assert not lock_of(fresh).exists()
+
+
+def test_row_63_frozen_takes_locked_ones(locked, monkeypatch):
+    before = lock_of(locked).read_bytes()
+    monkeypatch.setenv("VITZOO_FROZEN", "1")
+    forget_bytes(locked)
+    locked.assert_right(locked.create())
+    assert lock_of(locked).read_bytes() == before
+
+
+def test_row_63_entry_removed_and_frozen(locked, hub, monkeypatch):
+    edit(locked, lambda data: data["weights"].clear())
+    before = lock_of(locked).read_bytes()
+    monkeypatch.setenv("VITZOO_FROZEN", "1")
+    with pytest.raises(PinError, match="the lock is frozen"):
+        locked.create()
+    assert lock_of(locked).read_bytes() == before
+    monkeypatch.delenv("VITZOO_FROZEN")
+    with pytest.warns(FirstUseWarning):
+        locked.assert_right(locked.create())
+    assert len(api_requests(hub)) == 2
+
+
+def test_row_63_option_frozen_is_for_one_command(fresh, monkeypatch):
+    monkeypatch.delenv("VITZOO_FROZEN", raising=False)
+    assert main(["fetch", fresh.name, "--frozen"]) == 3
+    with pytest.warns(FirstUseWarning):
+        assert main(["fetch", fresh.name]) == 0
+
+
+def test_row_63_offline_and_unknown(fresh, hub, monkeypatch):
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    text = "is not known and this is offline; .*: vitzoo fetch faulty/net --weights main$"
+    with pytest.raises(Offline, match=text):
+        fresh.create()
+    assert hub.requests == []
+
+
+def test_row_63_authority_has_no_such_file(fresh, hub):
+    hub.files = {("acme/net", "other.bin"): b"x"}
+    with pytest.raises(EntryNotFound, match="lists no such file at this revision"):
+        fresh.create()
+    hub.files = {}
+    with pytest.raises(RepoNotFound, match="has no repository acme/net"):
+        fresh.create()
+    assert not lock_of(fresh).exists()
+
+
+def test_row_63_authority_is_unreachable(fresh, hub, monkeypatch):
+    monkeypatch.setenv("VITZOO_TRUST_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(TransferError, match=r"http://127.0.0.1:9 cannot be reached.*its word is"):
+        fresh.create()
+    assert hub.requests == [], "no mirror is trusted instead"
+
+
+# A lock that was edited.
+
+PIN = {"commit": REVISION, "size": 9, "sha256": "ab" * 32, "authority": "x"}
+
+
+def with_pin(**changes):
+    pin = {key: value for key, value in (PIN | changes).items() if value is not None}
+    return json.dumps({"version": 1, "weights": {SOURCE: pin}}).encode()
+
+
+EDITED = {
+    "empty": (b"", "is not JSON"),
+    "not-json": (b"{", "is not JSON"),
+    "half": (with_pin()[:-9], "is not JSON"),
+    "binary": (bytes(range(256)), "is not JSON"),
+    "deep": (b"[" * 100_000, "is not JSON"),
+    "merge-conflict": (b"<<<<<<< ours\n" + with_pin(), "is not JSON"),
+    "list": (b"[]", "must hold version and weights"),
+    "no-version": (b'{"weights": {}}', "must hold version and weights"),
+    "more": (b'{"version": 1, "weights": {}, "x": 1}', "must hold version and weights"),
+    "version-2": (b'{"version": 2, "weights": {}}', "must be of version 1, got '2'"),
+    "version-text": (b'{"version": "1", "weights": {}}', "must be of version 1"),
+    "weights-list": (b'{"version": 1, "weights": []}', "must be of version 1"),
+    "row-text": (b'{"version": 1, "weights": {"a": "b"}}', "has a broken row 'a'"),
+    "row-null": (b'{"version": 1, "weights": {"a": null}}', "has a broken row 'a'"),
+    "no-sha256": (with_pin(sha256=None), "has a broken row"),
+    "empty-sha256": (with_pin(sha256=""), "has a broken row"),
+    "short-sha256": (with_pin(sha256="ab" * 31), "has a broken row"),
+    "upper-sha256": (with_pin(sha256="AB" * 32), "has a broken row"),
+    "null-sha256": (with_pin().replace(b'"' + b"ab" * 32 + b'"', b"null"), "has a broken row"),
+    "newline-sha256": (with_pin(sha256="ab" * 32 + "\n"), "has a broken row"),
+    "short-commit": (with_pin(commit="main"), "has a broken row"),
+    "size-zero": (with_pin(size=0), "has a broken row"),
+    "size-negative": (with_pin(size=-1), "has a broken row"),
+    "size-text": (with_pin(size="9"), "has a broken row"),
+    "size-true": (with_pin(size=True), "has a broken row"),
+    "size-float": (with_pin(size=9.0), "has a broken row"),
+    "unknown-key": (with_pin(verify=False), "has a broken row"),
+}
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize(("data", "text"), EDITED.values(), ids=EDITED)
+def test_row_63_edited_lock_is_never_no_check(net, hub, data, text, pinned):
+    """Whether the registry pins the file or not: a damaged lock is no empty one."""
+    if not pinned:
+        net.first_use()
+    net.home.mkdir()
+    lock_of(net).write_bytes(data)
+    with pytest.raises(PinError) as caught:
+        net.create()
+    assert text in str(caught.value)
+    assert f"the lock {lock_of(net)} " in str(caught.value)
+    assert "restore it, or remove it to trust on first use again" in str(caught.value)
+    assert hub.requests == []
+    assert lock_of(net).read_bytes() == data
+
+
+def test_row_63_giant_lock(fresh, hub):
+    fresh.home.mkdir()
+    lock_of(fresh).touch()
+    os.truncate(lock_of(fresh), 2**34)
+    with pytest.raises(PinError, match="is larger than 16777216 bytes"):
+        fresh.create()
+    assert hub.requests == []
+
+
+def test_row_63_lock_that_is_a_folder(fresh, hub):
+    lock_of(fresh).mkdir(parents=True)
+    with pytest.raises(PinError, match="cannot be read: Is a directory"):
+        fresh.create()
+    assert hub.requests == []
+
+
+def test_row_63_edited_hash_is_a_mismatch(locked):
+    edit(locked, lambda data: data["weights"][SOURCE].update(sha256="ab" * 32))
+    with pytest.raises(HashMismatch, match=f"expected .* with sha256 {'ab' * 32}"):
+        locked.create()
+
+
+def test_row_63_unwritable_lock(fresh, monkeypatch):
+    folder = fresh.root / "file"
+    folder.write_text("")
+    monkeypatch.setenv("VITZOO_LOCK", str(folder / "vitzoo.lock"))
+    with (
+        pytest.warns(FirstUseWarning),
+        pytest.raises(PinError, match=r"cannot write .*vitzoo.lock"),
+    ):
+        fresh.create()
+
+
+# Lock, registry and command line.
+
+
+def test_row_63_lock_against_registry_names_both(locked):
+    address = f"hf://acme/net@{REVISION}/model.safetensors"
+
+    def rename(data):
+        data["weights"][address] = data["weights"].pop(SOURCE)
+
+    edit(locked, rename)
+    locked.register(sha256="cd" * 32)
+    with pytest.raises(PinError) as caught:
+        locked.create()
+    text = str(caught.value)
+    assert f"the lock {lock_of(locked)} pins sha256 {locked.sha256}" in text
+    assert f"the registry {'cd' * 32}; find out which is right" in text
+
+
+def test_row_63_registry_that_agrees_with_the_lock(locked):
+    address = f"hf://acme/net@{REVISION}/model.safetensors"
+    edit(locked, lambda data: data["weights"].update({address: data["weights"].pop(SOURCE)}))
+    locked.register()
+    locked.assert_right(locked.create())
+
+
+def test_relock(locked, hub, capsys):
+    changed = other_bytes(locked)
+    serve(hub, changed)
+    relock(locked.name)
+    pin = json.loads(lock_of(locked).read_text())["weights"][SOURCE]
+    assert pin["sha256"] == hashlib.sha256(changed).hexdigest()
+    locked.create()
+    with pytest.raises(AssertionError):
+        locked.assert_right(locked.create())
+    serve(hub, locked.data)
+    assert main(["lock", "--update", locked.name]) == 0
+    header, line = capsys.readouterr().out.splitlines()
+    assert header == "source\tsha256\tsize\tcommit\tauthority"
+    assert line == f"{SOURCE}\t{locked.sha256}\t{len(locked.data)}\t{REVISION}\t{hub.endpoint}"
+    locked.assert_right(locked.create())
+
+
+@pytest.mark.parametrize(
+    ("variables", "error", "text"),
+    [
+        ({"VITZOO_FROZEN": "1"}, PinError, "the lock is frozen; leave --frozen out to update"),
+        ({"VITZOO_OFFLINE": "1"}, Offline, "asking the authority needs a network"),
+        ({"VITZOO_TRUST_ENDPOINT": "http://127.0.0.1:9"}, TransferError, "cannot be reached"),
+    ],
+)
+def test_relock_that_fails_changes_nothing(locked, monkeypatch, variables, error, text):
+    before = lock_of(locked).read_bytes()
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(error, match=text):
+        relock(locked.name)
+    assert lock_of(locked).read_bytes() == before
+
+
+def test_relock_of_pinned_weights(net):
+    with pytest.raises(PinError, match="is pinned by the registry; there is nothing to lock"):
+        relock(net.name)
+
+
+def test_lock_command_as_json(locked, capsys):
+    assert main(["lock", "--json"]) == 0
+    row = {"source": SOURCE, **json.loads(lock_of(locked).read_text())["weights"][SOURCE]}
+    assert json.loads(capsys.readouterr().out) == [row]
+
+
+# Authority and mirrors.
+
+
+def test_row_63_mirror_serves_bytes_and_is_never_asked(fresh, hub, second_hub, monkeypatch):
+    second_hub.files.update(hub.files)
+    monkeypatch.setenv("VITZOO_ENDPOINTS", second_hub.endpoint)
+    with pytest.warns(FirstUseWarning, match=hub.endpoint):
+        fresh.assert_right(fresh.create())
+    assert len(api_requests(hub)) == 1
+    assert hub.file_requests() == []
+    assert api_requests(second_hub) == []
+    assert len(second_hub.file_requests()) == 1
+
+
+def test_row_63_hf_endpoint_is_a_mirror_too(fresh, hub, second_hub, monkeypatch):
+    second_hub.files.update(hub.files)
+    monkeypatch.delenv("VITZOO_ENDPOINTS")
+    monkeypatch.setenv("HF_ENDPOINT", second_hub.endpoint)
+    with pytest.warns(FirstUseWarning, match=hub.endpoint):
+        fresh.assert_right(fresh.create())
+    assert api_requests(second_hub) == []
+    assert len(second_hub.file_requests()) == 1
+
+
+def test_row_63_authority_is_the_official_hub(fresh, monkeypatch):
+    """Whatever mirrors are set; nothing is sent, the address is what counts."""
+    from huggingface_hub import HfApi
+
+    from vitzoo import settings
+
+    monkeypatch.delenv("VITZOO_TRUST_ENDPOINT")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    asked = []
+
+    def model_info(self, *_, **__):
+        asked.append(self.endpoint)
+        raise KeyboardInterrupt("enough")  # nothing may take it for an answer
+
+    monkeypatch.setattr(HfApi, "model_info", model_info)
+    with pytest.raises(KeyboardInterrupt, match="enough"):
+        fresh.create()
+    assert asked == [settings.OFFICIAL] == ["https://huggingface.co"]
+
+
+def test_row_63_mirror_with_other_bytes(fresh, hub, second_hub, monkeypatch):
+    second_hub.files.update(dict.fromkeys(hub.files, other_bytes(fresh)))
+    monkeypatch.setenv("VITZOO_ENDPOINTS", f"{second_hub.endpoint},{hub.endpoint}")
+    with pytest.warns(FirstUseWarning):
+        fresh.assert_right(fresh.create())
+
+
+# Addresses.
+
+
+def test_address(net, hub):
+    with pytest.warns(FirstUseWarning, match=f"first use of {SOURCE}"):
+        net.assert_right(vitzoo.create(net.spec, weights=SOURCE))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = vitzoo.create(net.spec, weights=SOURCE)
+    net.assert_right(model)
+    assert model.load_report.sha256 == net.sha256
+    assert model.load_report.source == SOURCE
+    assert len(hub.file_requests()) == 1
+    assert vitzoo.fetch(SOURCE) == net.stored
+
+
+def test_address_at_a_commit(net):
+    address = f"hf://acme/net@{REVISION}/model.safetensors"
+    with pytest.warns(FirstUseWarning):
+        net.assert_right(vitzoo.create(net.spec, weights=address))
+    assert list(json.loads(lock_of(net).read_text())["weights"]) == [address]
+
+
+def test_address_of_a_registered_variant(net):
+    with pytest.warns(FirstUseWarning):
+        net.assert_right(vitzoo.create(net.name, weights=SOURCE))
+
+
+def test_address_to_a_file_below(net, hub):
+    hub.files["acme/net", "a/b/model.safetensors"] = net.data
+    address = "hf://acme/net@main/a/b/model.safetensors"
+    with pytest.warns(FirstUseWarning):
+        net.assert_right(vitzoo.create(net.spec, weights=address))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "hf://",
+        "hf://acme/net",
+        "hf://acme/net/model.safetensors",
+        "hf://acme/net@main",
+        "hf://acme/net@main/",
+        "hf://acme@main/model.safetensors",
+        "hf://acme/net@/model.safetensors",
+        "hf://acme/net@main/../x",
+        "hf://acme/net@../model.safetensors",
+        "hf://acme/net@main//x",
+        "hf://acme/net@main/x?y",
+        "hf://user:token@host/acme/net@main/x",
+        "hf://acme/net@main/\x1b[31m",
+        "hf://acme/net@main/" + "x" * 5000,
+    ],
+    ids=lambda address: ascii(address[:40]),
+)
+def test_bad_address(net, hub, address):
+    with pytest.raises(InvalidOption, match="is written hf://owner/repo@revision/file") as caught:
+        vitzoo.create(net.spec, weights=address)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+    assert hub.requests == []
+    assert net.files() == []
+
+
+# Two at once.
+
+
+def test_row_63_two_processes_at_first_use(fresh, hub):
+    code = "import vitzoo; print(vitzoo.fetch('faulty/net'))"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=fresh.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    results = [process.communicate(timeout=120) for process in processes]
+    assert [out for out, _ in results] == [f"{fresh.stored}\n"] * 3, results
+    assert list(json.loads(lock_of(fresh).read_text())["weights"]) == [SOURCE]
+    assert len(hub.file_requests()) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fresh.assert_right(fresh.create())
+
+
+def test_row_63_authority_changes_its_mind_between_two(fresh, hub, monkeypatch):
+    """Another process locked other bytes while this one was fetching."""
+    from vitzoo import locate
+    from vitzoo.pins import Lock, Pin
+
+    real = locate._bring
+
+    def lock_first(remote, note):
+        Lock(lock_of(fresh)).add(SOURCE, Pin(REVISION, 9, "ab" * 32, "another"))
+        return real(remote, note)
+
+    monkeypatch.setattr(locate, "_bring", lock_first)
+    text = f"pins {SOURCE} to sha256 {'ab' * 32}, {hub.endpoint} now says {fresh.sha256}"
+    with pytest.warns(FirstUseWarning), pytest.raises(PinError, match=text):
+        fresh.create()
+    assert json.loads(lock_of(fresh).read_text())["weights"][SOURCE]["sha256"] == "ab" * 32
+
+
+def test_row_63_writer_that_is_killed_leaves_the_old_lock(locked, monkeypatch):
+    from pathlib import Path
+
+    from vitzoo.pins import Lock, Pin
+
+    before = lock_of(locked).read_bytes()
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Lock(lock_of(locked)).replace(SOURCE, Pin(REVISION, 9, "ab" * 32, "x"))
+    assert lock_of(locked).read_bytes() == before
+    assert [f for f in locked.files() if ".vitzoo.lock." in f] == []

@@ -1,0 +1,175 @@
+"""What becomes of a loaded model when the file under it changes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import safetensors.torch
+import torch
+
+import vitzoo
+from vitzoo.errors import CheckpointError, HashMismatch
+
+LOADED_THEN_CHANGED = """
+import os, sys, threading
+import torch, vitzoo
+from pathlib import Path
+
+path, how = Path(sys.argv[1]), sys.argv[2]
+path.parent.chmod(0o755)
+model = vitzoo.create("faulty/net", pretrained=True)
+before = path.read_bytes()
+path.chmod(0o644)
+
+def change():
+    if how == "truncated":
+        os.truncate(path, 0)
+    else:
+        with path.open("r+b") as file:
+            file.write(b"\\xff" * len(before))
+
+thread = threading.Thread(target=change)
+thread.start()
+thread.join()
+import safetensors.torch
+right = safetensors.torch.load(before)
+state = model.state_dict()
+assert state.keys() == right.keys()
+for name, tensor in state.items():
+    assert torch.equal(tensor, right[name]), name
+print("unchanged")
+"""
+
+
+@pytest.mark.parametrize("how", ["truncated", "rewritten"])
+@pytest.mark.parametrize("mode", ["tensors", "stamp"])
+def test_row_39_file_changes_after_load(net, how, mode):
+    """The strict mode reads into memory; the mapped default shows that the test can fail."""
+    vitzoo.fetch(net.name)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED_THEN_CHANGED, str(net.stored), how],
+        env=net.environment() | {"VITZOO_VERIFY": mode},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if mode == "tensors":
+        assert (done.stdout, done.returncode) == ("unchanged\n", 0), done.stderr
+    else:
+        assert done.returncode != 0
+
+
+def test_row_39_file_changes_while_it_is_read(net, monkeypatch):
+    import vitzoo.weights
+
+    monkeypatch.setenv("VITZOO_VERIFY", "tensors")
+    net.assert_right(net.create())
+    real = vitzoo.weights._read
+
+    def change_first(fd):
+        net.stored.chmod(0o644)
+        with net.stored.open("r+b") as file:
+            file.seek(-8, os.SEEK_END)
+            file.write(b"12345678")
+        return real(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(vitzoo.weights, "_read", change_first)
+        with pytest.raises(HashMismatch, match=r"the bytes read have sha256 .* changed while"):
+            net.create()
+    net.assert_right(net.create())
+
+
+def test_row_39_file_is_truncated_while_it_is_read(net, monkeypatch):
+    import vitzoo.weights
+
+    path = net.root / "own.safetensors"
+    path.write_bytes(net.data)
+    real = vitzoo.weights._read
+
+    def cut(fd):
+        size = os.fstat(fd)
+        os.truncate(path, size.st_size // 2)
+        monkeypatch.setattr(os, "fstat", lambda _: size)
+        return real(fd)
+
+    monkeypatch.setattr(vitzoo.weights, "_read", cut)
+    with pytest.raises(CheckpointError, match="the file was truncated at byte"):
+        vitzoo.create(net.spec, weights=path)
+
+
+@pytest.mark.parametrize("how", ["truncated", "rewritten"])
+def test_local_file_is_read_into_memory(net, how):
+    path = net.root / "own.safetensors"
+    path.write_bytes(net.data)
+    model = vitzoo.create(net.spec, weights=path)
+    saved = vitzoo.create(vitzoo.save(model, net.root / "saved.safetensors"))
+    for file in (path, net.root / "saved.safetensors"):
+        if how == "truncated":
+            os.truncate(file, 0)
+        else:
+            with file.open("r+b") as opened:
+                opened.write(b"\xff" * file.stat().st_size)
+    net.assert_right(model)
+    net.assert_right(saved)
+
+
+def test_writing_to_a_tensor_leaves_the_file_alone(net):
+    model = net.create()
+    other = net.create()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(7.0)
+    assert net.stored.read_bytes() == net.data
+    net.assert_right(other)
+    net.assert_right(net.create())
+
+
+def test_a_loaded_model_trains(net):
+    model = net.create()
+    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    model(torch.randn(2, 3, 32, 32)).square().sum().backward()
+    optimiser.step()
+    assert not torch.equal(model.head.weight, net.model.head.weight)
+    assert net.stored.read_bytes() == net.data
+
+
+def with_padding(data, spaces):
+    """Return a safetensors file with a header that is longer by some spaces."""
+    length = int.from_bytes(data[:8], "little")
+    header = data[8 : 8 + length].rstrip(b" ") + b" " * spaces
+    return len(header).to_bytes(8, "little") + header + data[8 + length :]
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("spaces", range(8))
+def test_misaligned_data_loads(net, hub, spaces, local):
+    """Published files have data that starts anywhere, most often at 2 modulo 4."""
+    data = with_padding(net.data, spaces)
+    assert safetensors.torch.load(data).keys() == net.model.state_dict().keys()
+    if local:
+        path = net.root / "own.safetensors"
+        path.write_bytes(data)
+        model = vitzoo.create(net.spec, weights=path)
+    else:
+        from hashlib import sha256
+
+        for key in hub.files:
+            hub.files[key] = data
+        net.register(size=len(data), sha256=sha256(data).hexdigest())
+        model = net.create()
+    net.assert_right(model)
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        expected = net.model.eval()(images)
+        actual = model.eval()(images)
+    assert (actual - expected).abs().max() <= 5e-5 * max(1, expected.abs().max())
+    assert actual.abs().max() > 0.01
+
+
+def test_the_misaligned_cases_are_misaligned(net):
+    length = int.from_bytes(net.data[:8], "little")
+    bare = len(json.dumps(json.loads(net.data[8 : 8 + length]), separators=(",", ":")))
+    assert {(8 + bare + spaces) % 4 for spaces in range(8)} == {0, 1, 2, 3}

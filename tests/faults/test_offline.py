@@ -1,0 +1,372 @@
+"""No network, a dead proxy, and other tools' caches (rows 25 to 28 of the fault table)."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+import vitzoo
+from vitzoo.errors import (
+    FirstUseWarning,
+    IntegrityError,
+    InvalidOption,
+    Offline,
+    RefusedResponse,
+    TransferError,
+)
+
+PROXIES = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "HTTPS_PROXY")
+
+
+@pytest.fixture
+def dead_port():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    return f"127.0.0.1:{port}"
+
+
+@pytest.fixture
+def proxy(second_hub):
+    return second_hub
+
+
+def test_row_27_refused(net, clock, monkeypatch, dead_port):
+    net.limit(first_byte=5)
+    monkeypatch.setenv("VITZOO_ENDPOINTS", f"http://{dead_port}")
+    with pytest.raises(TransferError, match=rf"net:main.*{dead_port}: ConnectError.*refused"):
+        net.create()
+    assert 1 <= len(clock.slept) <= 4
+    assert sum(clock.slept) <= 5
+    assert net.strays() == []
+
+
+def test_row_27_no_such_host(net, clock, monkeypatch):
+    net.limit(first_byte=1)
+    monkeypatch.setenv("VITZOO_ENDPOINTS", "http://vitzoo.invalid")
+    with pytest.raises(TransferError, match=r"net:main.*vitzoo\.invalid: .*kept for the next try"):
+        net.create()
+    assert sum(clock.slept) <= 1
+
+
+def test_row_27_resolver_hangs(net, monkeypatch):
+    """Looking a name up has no timeout of its own."""
+    import threading
+
+    net.limit(first_byte=0.3)
+    released = threading.Event()
+
+    def hang(*_arguments, **_options):
+        released.wait(20)
+        raise OSError("too late")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", hang)
+        patch.setenv("VITZOO_ENDPOINTS", "http://slow.example")
+        with pytest.raises(TransferError, match=r"slow\.example: ReadTimeout: no answer within 0"):
+            net.create()
+        released.set()
+    net.recovers()
+
+
+def test_row_27_endpoint_with_an_odd_host(net, monkeypatch):
+    for host in ("a..b", f"{'a' * 70}.example", "half:port", "[::1"):
+        monkeypatch.setenv("VITZOO_ENDPOINTS", f"http://{host}")
+        with pytest.raises((InvalidOption, RefusedResponse), match=re.escape(host)):
+            net.create()
+
+
+@pytest.mark.parametrize("variable", PROXIES[:3])
+def test_row_27_dead_proxy(net, hub, clock, monkeypatch, dead_port, variable):
+    monkeypatch.setenv(variable, f"http://user:secret@{dead_port}/")
+    monkeypatch.setenv("NO_PROXY", "elsewhere.example")
+    message = net.fails(TransferError, f"(proxy {dead_port})")
+    assert "secret" not in message
+    assert "elsewhere" not in message
+    assert sum(clock.slept) <= 2
+    assert hub.requests == []
+
+
+def test_row_27_dead_proxy_before_the_authority(net, hub, monkeypatch, dead_port):
+    monkeypatch.setenv("HTTP_PROXY", dead_port)
+    net.first_use()
+    with pytest.raises(
+        TransferError, match=rf"{hub.host} cannot be reached.*\(proxy {dead_port}\)"
+    ):
+        net.create()
+
+
+def test_row_27_proxy_wants_a_password(net, hub, proxy, faults, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", f"user:secret@{proxy.host}")
+    proxy.always = faults.answer(407, {"Proxy-Authenticate": "Basic"})
+    message = net.fails(TransferError, "a proxy answered 407", f"(proxy {proxy.host})")
+    assert "secret" not in message
+    assert (len(proxy.requests), hub.requests) == (1, [])
+
+
+def test_row_27_proxy_wants_a_password_for_https(net, proxy, faults, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", proxy.endpoint)
+    monkeypatch.setenv("VITZOO_ENDPOINTS", "https://hub.example")
+    proxy.always = faults.answer(407, {"Proxy-Authenticate": "Basic"})
+    with pytest.raises(TransferError, match=rf"hub\.example: the proxy failed.*{proxy.host}\)"):
+        net.create()
+    assert [method for method, _, _ in proxy.requests] == ["CONNECT"]
+
+
+@pytest.mark.parametrize("address", ["junk://127.0.0.1:1", "socks9://127.0.0.1:1"])
+def test_row_27_proxy_of_an_unknown_kind(net, hub, monkeypatch, address):
+    monkeypatch.setenv("ALL_PROXY", address)
+    net.fails(
+        TransferError, "a proxy or SSL_CERT_FILE is set that cannot be used", "(proxy 127.0.0.1:1)"
+    )
+    assert hub.requests == []
+    net.first_use()
+    with pytest.raises(TransferError, match="a proxy or SSL_CERT_FILE is set that cannot be used"):
+        net.create()
+
+
+def test_row_27_certificates_that_are_not_there(net, hub, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
+    net.fails(TransferError, "a proxy or SSL_CERT_FILE is set that cannot be used")
+    assert hub.requests == []
+
+
+def test_row_27_proxy_for_socks_without_its_library(net, hub, monkeypatch, dead_port):
+    monkeypatch.setenv("ALL_PROXY", f"socks5://{dead_port}")
+    net.fails(TransferError, f"(proxy {dead_port})")
+    assert hub.requests == []
+
+
+def test_row_27_working_proxy(net, hub, proxy, faults, monkeypatch):
+    proxy.always = faults.other(net.data)
+    monkeypatch.setenv("HTTP_PROXY", proxy.endpoint)
+    net.assert_right(net.create())
+    assert (len(proxy.requests), hub.requests) == (1, [])
+
+
+@pytest.fixture
+def no_sockets(monkeypatch):
+    """Count and refuse every use of the network."""
+    used = []
+
+    def refuse(*arguments, **_options):
+        used.append(arguments)
+        raise AssertionError(f"a socket was used: {arguments}")
+
+    for name in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    for name in ("create_connection", "getaddrinfo", "gethostbyname"):
+        monkeypatch.setattr(socket, name, refuse)
+    yield used
+    assert used == []
+
+
+OFFLINE = ("VITZOO_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+@pytest.mark.usefixtures("no_sockets")
+@pytest.mark.parametrize("variable", OFFLINE)
+def test_row_28_cold(net, monkeypatch, variable):
+    monkeypatch.setenv(variable, "1")
+    for _ in range(2):
+        with pytest.raises(Offline) as caught:
+            net.create()
+        for words in (
+            "faulty/net:main: acme/net/model.safetensors is not in the store and this is offline",
+            f"sha256 {net.sha256}, {len(net.data)} bytes",
+            "vitzoo fetch faulty/net --weights main",
+            "vitzoo import FILE",
+        ):
+            assert words in str(caught.value)
+    assert net.strays() == []
+    assert net.kept == b""
+
+
+@pytest.mark.usefixtures("no_sockets")
+def test_row_28_cold_without_a_pin(net, monkeypatch):
+    net.first_use()
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    with pytest.raises(Offline, match=r"the sha256 of hf://acme/net@main/.* is not known and this"):
+        net.create()
+    with pytest.raises(Offline):
+        vitzoo.fetch("hf://acme/net@main/model.safetensors")
+
+
+@pytest.mark.parametrize("variable", OFFLINE)
+def test_row_28_warm(net, hub, monkeypatch, request, variable):
+    net.create()
+    monkeypatch.setenv(variable, "1")
+    request.getfixturevalue("no_sockets")
+    net.assert_right(net.create())
+    assert vitzoo.fetch(net.name) == net.stored
+    assert len(hub.requests) == 1
+
+
+def test_row_28_warm_and_locked(net, hub, monkeypatch, request):
+    net.first_use()
+    with pytest.warns(FirstUseWarning):
+        net.create()
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    request.getfixturevalue("no_sockets")
+    net.assert_right(net.create())
+    assert len(hub.requests) == 2
+
+
+def test_row_28_warm_corrupt(net, monkeypatch, request):
+    """Damage is reported once as such, then the file is missing; nobody is sent in circles."""
+    net.create()
+    net.stored.chmod(0o644)
+    net.stored.write_bytes(net.data[:-1] + b"\x01")
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    with monkeypatch.context() as patch:
+        request.getfixturevalue("no_sockets")
+        with pytest.raises(IntegrityError, match=f"is damaged.*{net.sha256}") as caught:
+            net.create()
+        assert "network" not in str(caught.value)
+        with pytest.raises(Offline, match="is not in the store"):
+            net.create()
+        patch.undo()
+
+
+def test_row_28_online_again(net, hub, monkeypatch):
+    net.create()
+    net.stored.chmod(0o644)
+    net.stored.write_bytes(net.data[:-1] + b"\x01")
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    with pytest.raises(IntegrityError):
+        net.create()
+    monkeypatch.delenv("VITZOO_OFFLINE")
+    net.assert_right(net.create())
+    assert len(hub.requests) == 2
+
+
+def test_row_28_hub_library_started_offline(net, hub, monkeypatch):
+    """huggingface_hub remembers at import that it is offline; that is named, and no traceback."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    net.fails(Offline, "huggingface_hub is offline; unset HF_HUB_OFFLINE")
+    net.first_use()
+    with pytest.raises(Offline, match=r"hf://acme/net@main.*huggingface_hub is offline; unset"):
+        net.create()
+    assert hub.requests == []
+
+
+XET = "ab" * 32
+
+
+@pytest.mark.parametrize("state", ["wrong-bytes", "down"])
+def test_row_25_xet_headers(net, hub, second_hub, faults, state):
+    """The file comes over HTTP from the endpoint; what is said of a Xet store is not followed."""
+    wrong = faults.other(bytes(len(net.data)))
+    second_hub.always = wrong if state == "wrong-bytes" else faults.reset
+    route = f"{second_hub.endpoint}/api/models/acme/net/xet-read-token/main"
+    hub.always = faults.headers(
+        X_Xet_Hash=XET,
+        X_Xet_Refresh_Route=route,
+        X_Xet_Cas_Url=second_hub.endpoint,
+        Link=f'<{route}>; rel="xet-auth", <{route}/x>; rel="xet-reconstruction-info"',
+    )
+    net.assert_right(net.create())
+    assert second_hub.requests == []
+    assert [method for method, _, _ in hub.requests] == ["GET"]
+    assert net.strays() == []
+
+
+def blob(net, data):
+    """Put a blob into the user's Hub cache under the name of the right file."""
+    path = net.hub_cache / "models--acme--net" / "blobs" / net.sha256
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    return path
+
+
+def tree(net):
+    """Everything in the user's Hub cache, and when it was changed."""
+    return {
+        path: (path.lstat().st_mtime_ns, path.lstat().st_ctime_ns, path.lstat().st_nlink)
+        for path in net.hub_cache.rglob("*")
+    }
+
+
+def test_row_26_good_blob(net, hub):
+    path = blob(net, net.data)
+    before = tree(net)
+    net.assert_right(net.create())
+    assert hub.requests == []
+    assert tree(net) == before
+    assert path.stat().st_ino != net.stored.stat().st_ino  # a copy: neither linked nor mapped
+    path.write_bytes(bytes(len(net.data)))
+    net.assert_right(net.create())
+
+
+def test_row_26_good_blob_offline(net, hub, monkeypatch):
+    blob(net, net.data)
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    net.assert_right(net.create())
+    assert hub.requests == []
+
+
+DAMAGE = {
+    "flip": lambda data: data[:-1] + b"\x01",
+    "zeros": lambda data: bytes(len(data)),
+    "short": lambda data: data[:-1],
+    "long": lambda data: data + b"x",
+    "empty": lambda _data: b"",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("known", [True, False], ids=["size-known", "size-predicted"])
+def test_row_26_poisoned_blob(net, hub, caplog, damage, known):
+    if not known:
+        net.register(pin="reported", size=None, predicted_size=len(net.data))
+    path = blob(net, damage(net.data))
+    before = tree(net)
+    net.assert_right(net.create())
+    assert hub.ranges == [None]
+    assert tree(net) == before
+    assert path.read_bytes() == damage(net.data)
+    assert "left alone" in caplog.text
+    assert net.stored.read_bytes() == net.data
+
+
+def test_row_26_poisoned_shared_store(net, hub):
+    """Another repository put wrong bytes under the Xet hash that both share."""
+    shared = net.hub_cache / "blobs" / XET[:2] / XET
+    shared.parent.mkdir(parents=True)
+    shared.write_bytes(bytes(len(net.data)))
+    for repo in ("models--acme--net", "models--other--repo"):
+        folder = net.hub_cache / repo / "blobs"
+        folder.mkdir(parents=True)
+        (folder / net.sha256).symlink_to(os.path.relpath(shared, folder))
+    before = tree(net)
+    net.assert_right(net.create())
+    assert hub.ranges == [None]
+    assert tree(net) == before
+    assert shared.read_bytes() == bytes(len(net.data))
+
+
+ODD_BLOBS = {
+    "folder": Path.mkdir,
+    "pipe": os.mkfifo,
+    "dangling": lambda path: path.symlink_to("nowhere"),
+    "loop": lambda path: path.symlink_to(path),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("make", ODD_BLOBS.values(), ids=ODD_BLOBS)
+def test_row_26_blob_that_is_no_file(net, hub, make):
+    path = net.hub_cache / "models--acme--net" / "blobs" / net.sha256
+    path.parent.mkdir(parents=True)
+    make(path)
+    mode = path.lstat().st_mode
+    net.assert_right(net.create())
+    assert hub.ranges == [None]
+    assert stat.S_IFMT(path.lstat().st_mode) == stat.S_IFMT(mode)

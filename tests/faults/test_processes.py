@@ -1,0 +1,430 @@
+"""Several processes, killed ones, interrupts, forks and threads (rows 40 to 45)."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+
+import vitzoo
+from vitzoo.errors import StoreError
+
+FETCH = """
+import hashlib, vitzoo
+path = vitzoo.fetch("faulty/net")
+print(hashlib.sha256(path.read_bytes()).hexdigest())
+"""
+NO_LOCKS = "import fcntl\nfcntl.flock = lambda fd, operation: None\n"
+HOLD = """
+import sys, time
+from filelock import FileLock
+lock = FileLock(sys.argv[1])
+lock.acquire()
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def start(net):
+    """Start Python processes that see the same zoo; none outlives the test."""
+    started = []
+
+    def run(code, *arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            env=net.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def slow(hub, faults):
+    """Serve the right file after a while, so that all processes are there."""
+
+    def behave(handler, data):
+        time.sleep(1.0)
+        faults.serve(handler, data)
+
+    hub.always = behave
+
+
+def finish(processes, net):
+    for process in processes:
+        out, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        assert out.strip() == net.sha256
+        assert errors == ""
+
+
+@pytest.mark.usefixtures("slow")
+def test_row_40_eight_processes(net, hub, start):
+    finish([start(FETCH) for _ in range(8)], net)
+    assert hub.ranges == [None]
+    net.recovers()
+    assert len(hub.ranges) == 1
+
+
+@pytest.mark.usefixtures("slow")
+def test_row_41_locks_that_do_nothing(net, hub, start):
+    """Where flock is a no-op, more is fetched than need be, and all of it is right."""
+    finish([start(NO_LOCKS + FETCH) for _ in range(4)], net)
+    assert 1 <= len(hub.ranges) <= 4
+    net.recovers()
+
+
+@pytest.mark.usefixtures("slow")
+def test_row_41_locks_that_do_nothing_after_a_kill(net, hub, start):
+    """Several find the same abandoned beginning; no two may write to it."""
+    leave_abandoned(net, net.data[:40_000])
+    finish([start(NO_LOCKS + FETCH) for _ in range(3)], net)
+    assert sorted(hub.ranges, key=str).count("bytes=40000-") <= 1
+    net.recovers()
+
+
+def leave_abandoned(net, data):
+    """Leave a partial file as a killed process does."""
+    code = (
+        "import os, sys; from pathlib import Path; from vitzoo.partial import Partial\n"
+        "Partial(Path(sys.argv[1]), 10**6).write(sys.stdin.buffer.read()); os._exit(9)"
+    )
+    path = net.home / "partial" / net.sha256
+    path.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        [sys.executable, "-c", code, str(path)], input=data, env=net.environment(), check=False
+    )
+    assert [p.stat().st_size for p in path.parent.iterdir()] == [len(data)]
+
+
+@pytest.fixture
+def holder(net, start):
+    lock = net.home / "locks" / f"{net.sha256}.lock"
+    lock.parent.mkdir(parents=True)
+    process = start(HOLD, str(lock))
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_row_42_holder_killed(net, hub, holder):
+    holder.kill()
+    holder.wait()
+    net.assert_right(net.create())
+    assert hub.ranges == [None]
+    net.recovers()
+
+
+def test_row_42_holder_killed_while_waited_for(net, holder, caplog):
+    caplog.set_level("INFO", "vitzoo")
+    net.limit(lock_wait=60)
+    timer = threading.Timer(1.5, holder.kill)
+    timer.start()
+    net.assert_right(net.create())
+    assert "waiting for another process that fetches it" in caplog.text
+    timer.join()
+
+
+def test_row_42_holder_stopped(net, hub, holder):
+    holder.send_signal(signal.SIGSTOP)
+    net.limit(lock_wait=0.2)
+    with pytest.raises(StoreError) as caught:
+        net.create()
+    for words in (
+        "faulty/net:main: acme/net/model.safetensors: another process has held",
+        f"locks/{net.sha256}.lock",
+        "end it, or remove the lock if none is running",
+    ):
+        assert words in str(caught.value)
+    assert hub.requests == []
+    holder.kill()
+    net.recovers()
+
+
+KILL = """
+import importlib, os
+def die(*a, **k): os.kill(os.getpid(), 9)
+fetch, partial, store, pins = (
+    importlib.import_module(f"vitzoo.{name}") for name in ("fetch", "partial", "store", "pins")
+)
+"""
+STEPS = {
+    "before-open": "partial.Partial._take = die",
+    "open": "partial.Partial.read_beginning = die",
+    "before-request": "fetch._Download._attempt = die",
+    "headers": "fetch._Download._write = die",
+    "mid": """
+write = partial.Partial.write
+def some(self, chunk):
+    write(self, chunk[:30_000])
+    if self.size >= 30_000: die()
+partial.Partial.write = some
+""",
+    "before-hash": "fetch._Download._check_hash = die",
+    "before-chmod": "os.fchmod = die",
+    "before-fsync": "os.fsync = die",
+    "before-rename": "from pathlib import Path; Path.replace = die",
+    "before-folder-sync": "store.sync_folder = die",
+    "before-stamp": "store.write_atomic = die",
+    "in-stamp": """
+from pathlib import Path
+replace = Path.replace
+def only_files(self, target):
+    return die() if target.suffix == ".json" else replace(self, target)
+Path.replace = only_files
+""",
+}
+EXPECTED = {"mid": "bytes=30000-", "before-open": None, "open": None, "headers": None}
+WHOLE = ("before-hash", "before-chmod", "before-fsync", "before-rename")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_row_43_killed(net, hub, start, step):
+    process = start(KILL + STEPS[step] + FETCH)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, errors
+    first = len(hub.ranges)
+    on_disk = [p.stat().st_size for p in (net.home / "partial").glob("*")]
+    stored = net.stored.exists()
+    for path in (net.home / "stamps").glob(".*"):
+        os.utime(path, (0, 0))  # half a stamp is cleared away after a while
+    net.recovers()
+    again = hub.ranges[first:]
+    if stored or step in WHOLE:
+        assert again == []
+    else:
+        assert again == [f"bytes={sum(on_disk)}-" if sum(on_disk) else None]
+        assert again == [EXPECTED.get(step)]
+    assert net.files() == [
+        f"home/locks/{net.sha256}.lock",
+        f"home/sha256/{net.sha256[:2]}/{net.sha256}",
+        f"home/stamps/{net.sha256}.json",
+    ]
+
+
+def test_row_43_killed_before_the_lock_is_written(net, hub, start):
+    net.first_use()
+    kill = "pins.write_atomic = die"
+    process = start(KILL + kill + FETCH)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert not (net.home / "vitzoo.lock").exists()
+    with pytest.warns(vitzoo.errors.FirstUseWarning):
+        net.assert_right(net.create())
+    assert (net.home / "vitzoo.lock").exists()
+    assert hub.ranges == [None]
+
+
+def test_row_43_killed_twice(net, hub, start):
+    """The second run continues the first one's beginning, the third the second's."""
+    for size in ("30_000", "60_000"):
+        mid = KILL + STEPS["mid"].replace("size >= 30_000", f"size >= {size}")
+        start(mid + FETCH).communicate(timeout=60)
+    net.recovers()
+    assert hub.ranges == [None, "bytes=30000-", "bytes=60000-"]
+
+
+def test_row_43_killed_while_continuing_a_killed_run(net, hub, start):
+    """The second run dies while it copies what the first one left."""
+    for _ in range(2):
+        start(KILL + STEPS["mid"] + FETCH).communicate(timeout=60)
+    net.recovers()
+    assert hub.ranges == [None, "bytes=30000-"]
+
+
+@pytest.mark.parametrize("sizes", [(50_000, 20_000), (20_000, 50_000)])
+def test_row_43_beginnings_of_several_runs(net, hub, sizes):
+    """The longest is continued, the others are cleared away."""
+    common = net.home / "partial" / net.sha256
+    leave_abandoned(net, net.data[: sizes[0]])
+    common.write_bytes(net.data[: sizes[1]])
+    net.recovers()
+    assert hub.ranges == ["bytes=50000-"]
+
+
+def test_row_43_killed_in_another_container(net, hub):
+    """Its process ids mean nothing here, so its file counts as abandoned after a while."""
+    left = net.home / "partial" / f"{net.sha256}.0123abcd.{os.getpid()}.00000000"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(net.data[:50_000])
+    vitzoo.fetch(net.name)
+    assert hub.ranges == [None]
+    assert left.exists()
+    net.stored.unlink()
+    os.utime(left, (0, 0))
+    net.recovers()
+    assert hub.ranges == [None, "bytes=50000-"]
+
+
+def test_row_43_killed_with_the_process_id_of_this_one(net, hub):
+    """Every start of a container has the same process ids."""
+    leave_abandoned(net, net.data[:50_000])
+    (left,) = (net.home / "partial").iterdir()
+    sha256, place, _, token = left.name.split(".")
+    left.rename(left.with_name(f"{sha256}.{place}.{os.getpid()}.{token}"))
+    net.recovers()
+    assert hub.ranges == ["bytes=50000-"]
+
+
+def test_row_43_the_beginning_of_a_living_process_is_left_alone(net, hub, start):
+    """Also where locks do nothing: it is neither continued nor removed."""
+    leave_abandoned(net, net.data[:50_000])
+    (left,) = (net.home / "partial").iterdir()
+    living = start("import time; time.sleep(60)")
+    sha256, place, _, token = left.name.split(".")
+    theirs = left.rename(left.with_name(f"{sha256}.{place}.{living.pid}.{token}"))
+    vitzoo.fetch(net.name)
+    assert hub.ranges == [None]
+    assert theirs.read_bytes() == net.data[:50_000]
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Stop, SystemExit, MemoryError, OSError])
+def test_row_44_exception_in_the_progress_callback(net, hub, kind):
+    def note(done, _total):
+        raise kind(f"at {done}")
+
+    with pytest.raises(kind, match="at ") as caught:
+        vitzoo.fetch(net.name, note=note)
+    done = int(str(caught.value).removeprefix("at "))
+    assert net.kept == net.data[:done] != b""
+    assert net.strays() == []
+    net.recovers()
+    assert (
+        hub.ranges == [None, f"bytes={done}-" if done < len(net.data) else None][: len(hub.ranges)]
+    )
+
+
+def test_row_44_interrupted_while_nothing_comes(net, hub, faults):
+    """SIGINT ends a wait for a silent server at once."""
+    net.limit(first_byte=30, stall=30)
+    hub.script.extend([faults.cut(9000), faults.silent])
+    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        net.create()
+    timer.join()
+    assert net.kept == net.data[:9000]
+    net.recovers()
+    assert hub.ranges == [None, "bytes=9000-", "bytes=9000-"]
+
+
+def test_row_44_thread_cancelled(net, hub):
+    """An exception raised from outside into the fetching thread, as frameworks cancel work."""
+    ended = []
+
+    def note(_done, _total):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Stop)
+        )
+
+    def work():
+        try:
+            vitzoo.fetch(net.name, note=note)
+        except Stop:
+            ended.append(len(net.kept))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert len(ended) == 1
+    net.recovers()
+    assert len(hub.ranges) <= 2
+
+
+FORK = """
+import os, sys, vitzoo
+from huggingface_hub.utils import get_session
+get_session().get(os.environ["VITZOO_ENDPOINTS"] + "/api/models/acme/net")
+for _ in range(2):
+    if os.fork() == 0:
+        break
+path = vitzoo.fetch("faulty/net")
+import hashlib
+right = hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+for _ in range(2):
+    try:
+        _, status = os.wait()
+        right = right and status == 0
+    except ChildProcessError:
+        pass
+os._exit(0 if right else 1)
+"""
+
+
+@pytest.mark.usefixtures("slow")
+def test_row_45_fork_after_the_client_was_made(net, hub, start):
+    process = start(FORK)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert hub.ranges == [None]
+    net.recovers()
+
+
+@pytest.mark.usefixtures("clock")
+def test_row_45_client_closed_by_others(net, hub, monkeypatch):
+    """huggingface_hub closes the shared client on some errors, at any moment."""
+    asking = importlib.import_module("vitzoo.asking")
+    closed = httpx2.Client()
+    closed.close()
+    sessions = [closed]
+    get_session = asking.get_session
+    monkeypatch.setattr(
+        asking, "get_session", lambda: sessions.pop() if sessions else get_session()
+    )
+    net.assert_right(net.create())
+    assert hub.ranges == [None]
+
+
+@pytest.mark.usefixtures("slow")
+def test_row_45_threads(net, hub):
+    with ThreadPoolExecutor(32) as pool:
+        paths = list(pool.map(lambda _: vitzoo.fetch(net.name), range(32)))
+    assert set(paths) == {net.stored}
+    assert hub.ranges == [None]
+    net.recovers()
+
+
+def test_row_45_threads_that_keep_nothing_on_disk(net, hub, monkeypatch):
+    monkeypatch.setenv("VITZOO_HOME", ":memory:")
+    with ThreadPoolExecutor(8) as pool:
+        models = list(pool.map(lambda _: net.create(), range(8)))
+    for model in models:
+        net.assert_right(model)
+    assert hub.ranges == [None] * 8
+    assert net.files() == []
+
+
+def test_row_44_no_descriptor_is_left_open(net, hub, faults, monkeypatch):
+    """Failed fetches, on disk and in memory, close what they opened."""
+    hub.always = faults.answer(404)
+    for home in (str(net.home), ":memory:"):
+        monkeypatch.setenv("VITZOO_HOME", home)
+        before = None
+        for _ in range(4):
+            with pytest.raises(vitzoo.errors.NotFoundOnHub):
+                net.create()
+            links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+            now = [link for link in links if "socket" not in str(link.readlink())]
+            assert before is None or len(now) <= len(before)
+            before = now

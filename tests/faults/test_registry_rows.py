@@ -1,0 +1,439 @@
+"""Rows of a registry file that name no exact bytes, or a place outside their repository."""
+
+import time
+import tracemalloc
+
+import pytest
+
+from vitzoo.errors import InvalidOption, RegistryError, UnknownOption
+from vitzoo.hubnames import valid_file, valid_repo, valid_revision
+from vitzoo.locate import from_address
+from vitzoo.manifest import MAX_MANIFEST, read_manifest
+
+HASH, COMMIT = "ab" * 32, "0123456789abcdef0123456789abcdef01234567"
+HEAD = """\
+api = 1
+
+[variants.net]
+summary = "a small network"
+source = "made by the test"
+embed_dim = 32
+depth = 2
+num_heads = 2
+mlp_dim = 64
+params = 1000
+
+[variants.net.weights.main]
+license = "Apache-2.0"
+source = "made by the test"
+preprocessing = { mean = [0.5], std = [0.5], interpolation = "bicubic" }
+format = "timm"
+"""
+RIGHT = {
+    "repo": "acme/net",
+    "file": "model.safetensors",
+    "pin": "confirmed",
+    "revision": COMMIT,
+    "size": 1000,
+    "sha256": HASH,
+}
+
+
+def as_toml(value):
+    if isinstance(value, str):
+        plain = value.isprintable() and not set(value) & {'"', "\\"}
+        escaped = "".join(f"\\U{ord(c):08x}" for c in value)
+        return f'"{value if plain and value.isascii() else escaped}"'
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+FULL = HEAD + "".join(f"{key} = {as_toml(value)}\n" for key, value in RIGHT.items())
+GIANT = "0x" + "f" * 5000  # more decimal digits than Python prints
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read a manifest with one row of weights; `changes` replace its keys, None removes."""
+
+    def call(**changes):
+        row = {key: value for key, value in (RIGHT | changes).items() if value is not None}
+        text = HEAD + "".join(f"{key} = {as_toml(value)}\n" for key, value in row.items())
+        path = tmp_path / "registry.toml"
+        path.write_text(text)
+        return read_manifest(path, package="x").variants[0].weights[0]
+
+    return call
+
+
+@pytest.fixture
+def read_text(tmp_path):
+    def call(data):
+        path = tmp_path / "registry.toml"
+        path.write_bytes(data if isinstance(data, bytes) else data.encode())
+        return read_manifest(path, package="x")
+
+    return call
+
+
+def refused(read, text, **changes):
+    with pytest.raises(RegistryError) as caught:
+        read(**changes)
+    message = str(caught.value)
+    assert "registry.toml: [variants.net.weights.main]: " in message
+    assert text in message
+    assert message.isprintable()
+
+
+def test_the_right_row_is_read(read):
+    row = read()
+    assert (row.repo, row.revision, row.size, row.sha256) == ("acme/net", COMMIT, 1000, HASH)
+
+
+# Pins.
+
+BAD_HASHES = {
+    "63": "a" * 63,
+    "65": "a" * 65,
+    "12": "a" * 12,
+    "md5": "a" * 32,
+    "sha1": "a" * 40,
+    "sha512": "a" * 128,
+    "upper": "AB" * 32,
+    "one-upper": "a" * 63 + "A",
+    "not-hex": "g" * 64,
+    "prefixed": "sha256:" + "a" * 57,
+    "0x": "0x" + "a" * 62,
+    "space-before": " " + "a" * 63,
+    "space-after": "a" * 63 + " ",
+    "newline-after": "a" * 64 + "\n",
+    "wide-digits": "\uff11" * 64,
+    "arabic-digits": "\u0661" * 64,
+    "word": "none",
+}
+
+
+@pytest.mark.parametrize("pin", ["confirmed", "reported", "first-use"])
+@pytest.mark.parametrize("sha256", BAD_HASHES.values(), ids=BAD_HASHES)
+def test_row_47_sha256(read, sha256, pin):
+    what = "printable text" if sha256.endswith("\n") else "64 lower-case hex digits, got"
+    refused(read, f"sha256 must be {what}", sha256=sha256, pin=pin)
+
+
+@pytest.mark.parametrize("pin", ["confirmed", "reported"])
+@pytest.mark.parametrize("sha256", [None, ""])
+def test_row_47_no_sha256_is_never_no_check(read, sha256, pin):
+    text = f"a '{pin}' pin needs sha256" if sha256 is None else "sha256 must be printable text"
+    refused(read, text, sha256=sha256, pin=pin)
+
+
+@pytest.mark.parametrize("value", [5, True, 1.5, [HASH]])
+def test_row_47_sha256_of_another_type(read, value):
+    refused(read, "sha256 must be a string, got", sha256=value)
+
+
+def test_row_48_no_pin(read):
+    refused(read, "missing key 'pin'", pin=None)
+
+
+@pytest.mark.parametrize("pin", ["", "none", "unpinned", "Confirmed", "first_use", "any"])
+def test_row_48_unknown_pin(read, pin):
+    refused(read, "pin must be one of confirmed, reported, first-use", pin=pin)
+
+
+@pytest.mark.parametrize("key", ["size", "predicted_size"])
+@pytest.mark.parametrize("value", [0, -1, -(10**30), 10**30, 2**53])
+def test_row_48_size(read, key, value):
+    refused(read, f"{key} must be a whole number from 1, got {value}", **{key: value})
+
+
+@pytest.mark.parametrize("value", ["1e30", "1000.0", "nan", "inf", '"1000"', "true", "[1000]"])
+def test_row_48_size_of_another_type(read_text, value):
+    rest = "".join(f"{k} = {as_toml(v)}\n" for k, v in RIGHT.items() if k != "size")
+    with pytest.raises(RegistryError, match="size must be a whole number, got"):
+        read_text(f"{HEAD}{rest}size = {value}\n")
+
+
+REVISIONS = ["main", "HEAD", "v1.0", COMMIT[:7], COMMIT[:39], COMMIT + "0", COMMIT.upper()]
+REVISIONS += ["refs/pr/1", "g" * 40, "\uff11" * 40, " " + COMMIT[:39]]
+
+
+@pytest.mark.parametrize("pin", ["confirmed", "reported", "first-use"])
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_row_48_revision(read, revision, pin):
+    sha256 = None if pin == "first-use" else HASH
+    refused(
+        read,
+        "revision must be a 40-digit lower-case commit, got",
+        revision=revision,
+        pin=pin,
+        sha256=sha256,
+    )
+
+
+@pytest.mark.parametrize(
+    ("pin", "changes", "text"),
+    [
+        ("confirmed", {"revision": None}, "needs sha256, size and, on the Hub, revision"),
+        ("confirmed", {"size": None}, "needs sha256, size and"),
+        ("confirmed", {"size": None, "predicted_size": 1000}, "needs sha256, size and"),
+        ("confirmed", {"sha256": None}, "needs sha256, size and"),
+        ("reported", {"revision": None}, "needs sha256, revision and size or predicted_size"),
+        ("reported", {"size": None}, "needs sha256, revision and size or"),
+        ("reported", {"sha256": None}, "needs sha256, revision and size or"),
+        ("first-use", {"sha256": None, "size": None}, "needs repo and size or predicted_size"),
+        ("first-use", {"sha256": None, "repo": None}, "needs repo and size or predicted_size"),
+        ("first-use", {}, "a row with a sha256 is pinned; write pin = 'reported'"),
+    ],
+)
+def test_row_48_what_a_pin_needs(read, pin, changes, text):
+    refused(read, text, pin=pin, **changes)
+
+
+def test_the_weaker_pins_are_read(read):
+    assert read(pin="reported", size=None, predicted_size=9).predicted_size == 9
+    assert read(pin="first-use", sha256=None, size=None, predicted_size=9).sha256 == ""
+    assert read(pin="first-use", sha256=None, revision=None).revision == ""
+    assert read(repo=None, revision=None).repo == ""
+
+
+# Places.
+
+FILES = {
+    "up": "../x",
+    "up-inside": "a/../../x",
+    "up-end": "a/..",
+    "dots": "..",
+    "dot": ".",
+    "here": "./x",
+    "absolute": "/x",
+    "drive": "C:\\x",
+    "drive-slash": "C:/x",
+    "backslash": "a\\..\\b",
+    "unc": "\\\\host\\share",
+    "nul": "a\0b",
+    "double-slash": "a//b",
+    "slash-end": "a/",
+    "300": "a" * 300,
+    "300-deep": "a/" * 150 + "a",
+    "nfc": "caf\u00e9.safetensors",
+    "nfd": "cafe\u0301.safetensors",
+    "rtl": "a\u202etxt.exe",
+    "zero-width": "a\u200bb",
+    "wide-dots": "\uff0e\uff0e/x",
+    "newline": "a\nb",
+    "newline-end": "model.safetensors\n",
+    "space": "a b",
+    "percent": "%2e%2e/x",
+    "query": "x?download=true",
+    "fragment": "x#y",
+    "tilde": "~/x",
+    "hidden": ".netrc",
+    "dash": "-rf",
+    "url": "https://host/x",
+    "stream": "x:y",
+    "con": "CON",
+    "con-dot": "con.safetensors",
+    "aux-below": "aux/model.safetensors",
+    "aux-last": "a/AUX",
+    "nul-device": "nul.txt",
+    "com1": "com1.safetensors",
+    "lpt9": "x/LPT9.bin",
+}
+
+
+@pytest.mark.parametrize("repo", ["acme/net", None])
+@pytest.mark.parametrize("file", FILES.values(), ids=FILES)
+def test_row_49_file(read, file, repo):
+    text = "file must be " + ("" if file.isprintable() else "printable text")
+    changes = {} if repo else {"revision": None}
+    refused(read, text, file=file, repo=repo, **changes)
+    assert not valid_file(file)
+
+
+def test_row_49_a_bundled_file_has_no_folder(read):
+    refused(read, "file must be a plain file name, got", file="a/b", repo=None, revision=None)
+
+
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "a/b/c.npz", "_x", "console.bin", "auxiliary/com10.x", "B_16.npz"]
+)
+def test_row_49_usual_files(read, file):
+    assert read(file=file).file == file
+
+
+REPOS = ["..", ".", "../x", "a/..", "a", "/a", "a/", "a--b", "a/b--c", "a/b/c", "a//b", "a\\b"]
+REPOS += [
+    "a/.hidden",
+    "-a/b",
+    "a b/c",
+    "a/b\0",
+    "a/b\n",
+    "\u00e9/b",
+    "a/" + "b" * 97,
+    "a:b/c",
+    "~/a",
+]
+REPOS += ["a/b?x", "a/b#x", "a/b@main", "a/%2e%2e", "https://a/b", "a..b/c"]
+
+
+@pytest.mark.parametrize("repo", REPOS, ids=ascii)
+def test_row_50_repository(read, repo):
+    text = "repo must be " + ("'owner/name' on the Hub" if repo.isprintable() else "printable")
+    refused(read, text, repo=repo)
+    assert not valid_repo(repo)
+
+
+@pytest.mark.parametrize("repo", ["google/vit-base-patch16-224", "timm/a.b_c", "A1/b"])
+def test_row_50_usual_repositories(read, repo):
+    assert read(repo=repo).repo == repo
+
+
+@pytest.mark.parametrize("file", FILES.values(), ids=FILES)
+def test_row_49_address(file):
+    with pytest.raises(InvalidOption, match="is written hf://owner/repo@revision/file, got"):
+        from_address(f"hf://acme/net@main/{file}")
+
+
+@pytest.mark.parametrize("repo", REPOS, ids=ascii)
+def test_row_50_address(repo):
+    with pytest.raises(InvalidOption, match="is written hf://owner/repo@revision/file, got"):
+        from_address(f"hf://{repo}@main/model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "revision", ["", "..", "a..b", "-x", "a b", "\u00e9", "x" * 201, "a\0", "~"]
+)
+def test_row_48_address_revision(revision):
+    assert not valid_revision(revision)
+    with pytest.raises(InvalidOption, match="is written hf://owner/repo@revision/file, got"):
+        from_address(f"hf://acme/net@{revision}/model.safetensors")
+
+
+# TOML.
+
+
+def nested(depth):
+    return f"api = 1\nx = {'[' * depth}{']' * depth}\n"
+
+
+TOML = {
+    "not-toml": (b"this is no TOML", "is not valid TOML"),
+    "empty": (b"", "missing key 'api'"),
+    "nested-lists": (nested(200_000), "is not valid TOML: .*recursion"),
+    "nested-tables": ("api = 1\nx = " + "{a=" * 100_000 + "1" + "}" * 100_000, "recursion"),
+    "nested-few": (nested(50), "unknown key 'x'"),
+    "digits": ("api = " + "1" * 5000, "is not valid TOML: Exceeds the limit"),
+    "hex-digits": ("api = 0x" + "f" * 5000, "api must be a whole number from 1, got"),
+    "hex-digits-in-list": (
+        FULL.replace("mean = [0.5]", f"mean = [{GIANT}]"),
+        "must be a list of numb",
+    ),
+    "hex-digits-as-text": (
+        FULL.replace('"timm"', GIANT),
+        "must be a string, got an unprintable int",
+    ),
+    "hex-digits-as-size": (
+        FULL.replace("= 1000\nsha", f"= {GIANT}\nsha"),
+        "from 1, got an unprintable int",
+    ),
+    "hex-digits-as-top1": (
+        f"{FULL}top1 = {GIANT}\n",
+        "top1 must be a number, got an unprintable int",
+    ),
+    "duplicate-key": ("api = 1\napi = 1\n", "is not valid TOML"),
+    "duplicate-table": ("api = 1\n[sizes.a]\n[sizes.a]\n", "is not valid TOML"),
+    "duplicate-row": (HEAD + "license = 'MIT'\n", "is not valid TOML"),
+    "nul": (b"api = 1\nx = '\0'\n", "is not valid TOML"),
+    "nul-escaped": (b'api = 1\nx = "\\u0000"\n', "unknown key 'x'"),
+    "control": (b"api = 1\nx = '\x1b[31m'\n", "is not valid TOML"),
+    "latin-1": (b"api = 1 # caf\xe9\n", "is not valid TOML"),
+    "utf-16": ("api = 1".encode("utf-16"), "is not valid TOML"),
+    "bom": (b"\xef\xbb\xbfapi = 1\n", "is not valid TOML"),
+    "binary": (bytes(range(256)) * 10, "is not valid TOML"),
+}
+
+
+@pytest.mark.parametrize(("data", "text"), TOML.values(), ids=TOML)
+def test_row_61_toml(read_text, data, text):
+    with pytest.raises(RegistryError, match=text) as caught:
+        read_text(data)
+    assert len(str(caught.value)) < 7000
+    assert "registry.toml: " in str(caught.value)
+
+
+def test_row_61_giant_file_is_refused_by_size(read_text, monkeypatch):
+    import tomllib
+
+    def never(_):
+        raise AssertionError("it was parsed")
+
+    monkeypatch.setattr(tomllib, "loads", never)
+    data = b"# 50 MB\n" * (50 * 2**20 // 8)
+
+    def call():
+        with pytest.raises(RegistryError, match=f"is larger than the {MAX_MANIFEST} bytes accep"):
+            read_text(data)
+
+    tracemalloc.start()
+    try:
+        call()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2.5 * MAX_MANIFEST
+
+
+def test_row_61_endless_file_is_refused_by_size():
+    from pathlib import Path
+
+    with pytest.raises(RegistryError, match="/dev/zero: is larger than the"):
+        read_manifest(Path("/dev/zero"), package="x")
+
+
+def test_row_61_file_at_the_limit_is_parsed(read_text):
+    data = b"api = 1\n" + b"#" * (MAX_MANIFEST - 9) + b"\n"
+    assert len(data) == MAX_MANIFEST
+    assert read_text(data).variants == ()
+
+
+def test_row_61_missing_folder_and_unreadable(tmp_path):
+    for path, text in ((tmp_path / "no.toml", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(RegistryError, match=f"cannot be read: {text}"):
+            read_manifest(path, package="x")
+
+
+def test_row_61_unknown_keys_are_errors(read_text):
+    for text in ("apis = 1\napi = 1\n", HEAD + "pni = 'confirmed'\n"):
+        with pytest.raises((RegistryError, UnknownOption)):
+            read_text(text)
+
+
+def test_row_61_many_rows_take_linear_work(read_text):
+    """Twice the rows, about twice the work: the size cap bounds it."""
+
+    def seconds(count):
+        rows = (f"[sizes.s{i}]\nembed_dim=1\ndepth=1\nnum_heads=1\nmlp_dim=1\nsource='x'\n" for i in range(count))  # fmt: skip  # noqa: E501
+        text = "api = 1\n" + "".join(rows)
+        start = time.process_time()
+        assert len(read_text(text).sizes) == count
+        return time.process_time() - start
+
+    assert min(seconds(2000) for _ in range(3)) < 5 * min(seconds(1000) for _ in range(3))
+
+
+# End to end: no request leaves before the row is right.
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sha256": "ab" * 31}, {"revision": "main"}, {"file": "../../x"}, {"repo": "a/b/c"}],
+    ids=str,
+)
+def test_row_47_to_50_before_any_request(net, hub, changes):
+    from vitzoo.errors import PluginError
+
+    net.register(**changes)
+    with pytest.raises(PluginError, match=r"plugin 'faulty' cannot be used: .*must be"):
+        net.create()
+    assert hub.requests == []
+    assert net.files() == []

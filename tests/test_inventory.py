@@ -1,0 +1,582 @@
+"""What is in the store, and the commands that change it."""
+
+import hashlib
+import importlib.util
+import json
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+
+import vitzoo
+from vitzoo.cli.main import main
+from vitzoo.errors import (
+    EntryNotFound,
+    FirstUseWarning,
+    PinError,
+    RegistryError,
+    SizeMismatch,
+    StoreError,
+    UnknownName,
+    WeightsUnavailable,
+)
+from vitzoo.inventory import import_file, local, remove
+
+# The Hub on loopback and the network `faulty/net` are those of the fault tests.
+_found = importlib.util.spec_from_file_location(
+    "faults_conftest", Path(__file__).parent / "faults" / "conftest.py"
+)
+faults = importlib.util.module_from_spec(_found)
+sys.modules["faults_conftest"] = faults
+_found.loader.exec_module(faults)
+hub, second_hub, net = faults.hub, faults.second_hub, faults.net
+
+COMMIT = faults.COMMIT
+NAME = "faulty/net"
+LABEL = "faulty/net:main"
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command in this process; gives (exit code, stdout, stderr)."""
+
+    def call(*args):
+        capsys.readouterr()
+        code = main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def fetched(net):
+    """The network with its weights in the store."""
+    vitzoo.fetch(NAME)
+    return net
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """From the call on, no socket may be opened."""
+    import socket
+
+    def refuse(*_):
+        raise AssertionError("a socket was opened")
+
+    def switch():
+        monkeypatch.setenv("VITZOO_OFFLINE", "1")
+        monkeypatch.setattr(socket.socket, "connect", refuse)
+
+    return switch
+
+
+def damage(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+def states(found):
+    return {row.name: row.state for row in found}
+
+
+# fetch
+
+
+def test_fetch_gives_the_path(net, hub):
+    path = vitzoo.fetch(NAME)
+    assert path == net.stored
+    assert path.read_bytes() == net.data
+    assert vitzoo.fetch(NAME, "main") == path
+    assert len(hub.file_requests()) == 1
+
+
+def test_fetch_reports_progress(net):
+    seen = []
+    vitzoo.fetch(NAME, note=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (len(net.data), len(net.data))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+@pytest.mark.usefixtures("net")
+def test_fetch_of_unknown_names():
+    with pytest.raises(UnknownName, match="unknown variant 'faulty/nat'; did you mean 'faulty/net"):
+        vitzoo.fetch("faulty/nat")
+    with pytest.raises(WeightsUnavailable, match="has no weights 'mian'; did you mean 'main'"):
+        vitzoo.fetch(NAME, "mian")
+
+
+def test_fetch_command(net, run):
+    code, out, err = run("fetch", NAME)
+    assert code == 0
+    assert out == f"name\tsize\tpath\n{NAME}\t{len(net.data)}\t{net.stored}\n"
+    assert err.endswith(f"{NAME}: 100 % of {len(net.data)} bytes\n")
+    assert run("fetch", NAME, "-q") == (0, f"{net.stored}\n", "")
+    code, out, err = run("fetch", NAME, "--json", "--weights", "main")
+    assert json.loads(out) == [{"name": NAME, "size": len(net.data), "path": str(net.stored)}]
+    assert (code, err) == (0, "")
+
+
+def test_fetch_command_that_fails(net, hub, run, monkeypatch):
+    code, out, err = run("fetch", "nothing")
+    assert (code, out) == (1, "")
+    assert err.startswith("vitzoo: unknown variant 'nothing'")
+    assert run("fetch")[0] == 2
+    assert run("fetch", "hf://acme")[0] == 2
+    saved = dict(hub.files)
+    hub.files.clear()
+    code, out, err = run("fetch", NAME)
+    assert (code, out) == (4, "")
+    assert "has no such file at revision" in err
+    hub.files.update(dict.fromkeys(saved, net.data + b"x"))
+    code, out, err = run("fetch", NAME)
+    assert (code, out) == (3, "")
+    assert f"offers {len(net.data) + 1} bytes" in err
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    code, out, err = run("fetch", NAME)
+    assert (code, out) == (4, "")
+    assert "vitzoo import FILE" in err
+    assert "Traceback" not in err
+    monkeypatch.setenv("VITZOO_DEBUG", "1")
+    with pytest.raises(vitzoo.errors.Offline):
+        run("fetch", NAME)
+
+
+# verify
+
+
+def test_verify(fetched, offline):
+    offline()
+    (row,) = vitzoo.verify(NAME)
+    assert row == vitzoo.Verification(
+        LABEL, "ok", fetched.stored, len(fetched.data), fetched.sha256
+    )
+    damage(fetched.stored)
+    (row,) = vitzoo.verify(NAME)
+    assert (row.state, row.sha256) == ("damaged", fetched.sha256)
+    actual = hashlib.sha256(fetched.stored.read_bytes()).hexdigest()
+    assert row.detail == f"{len(fetched.data)} bytes, sha256 {actual}"
+    assert fetched.stored.exists(), "verifying changes nothing"
+    fetched.stored.unlink()
+    assert vitzoo.verify(NAME) == [
+        vitzoo.Verification(LABEL, "missing", sha256=fetched.sha256, detail="not in the store")
+    ]
+
+
+def test_verify_ignores_stamps(fetched, offline):
+    """A stamp that fits a damaged file does not help it."""
+    offline()
+    from dataclasses import asdict
+    from time import sleep, time_ns
+
+    from vitzoo.store import Stamp
+
+    damage(fetched.stored)
+    sleep(0.1)
+    stamp = Stamp.of(fetched.stored.stat(), fetched.sha256, time_ns())
+    (fetched.home / "stamps" / f"{fetched.sha256}.json").write_text(json.dumps(asdict(stamp)))
+    assert states(vitzoo.verify(NAME)) == {LABEL: "damaged"}
+
+
+def test_verify_everything(fetched, offline):
+    offline()
+    found = states(vitzoo.verify())
+    assert found[LABEL] == "ok"
+    assert set(found.values()) == {"ok"}
+    stranger = hashlib.sha256(b"other").hexdigest()
+    path = fetched.home / "sha256" / stranger[:2] / stranger
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"other")
+    assert states(vitzoo.verify())[f"sha256:{stranger[:12]}"] == "ok"
+    path.write_bytes(b"wrong")
+    assert states(vitzoo.verify())[f"sha256:{stranger[:12]}"] == "damaged"
+
+
+def test_verify_path(fetched, tmp_path, offline):
+    offline()
+    path = tmp_path / "own.safetensors"
+    path.write_bytes(fetched.data)
+    (row,) = vitzoo.verify(path)
+    assert (row.name, row.state, row.sha256) == (str(path), "ok", fetched.sha256)
+    assert row.detail == LABEL
+    damage(path)
+    (row,) = vitzoo.verify(str(path))
+    assert (row.state, row.detail) == ("ok", "not registered")
+    assert states(vitzoo.verify(tmp_path / "no.safetensors")) == {
+        str(tmp_path / "no.safetensors"): "missing"
+    }
+    assert states(vitzoo.verify(tmp_path)) == {str(tmp_path): "damaged"}
+
+
+def test_verify_of_unpinned_weights(net, offline):
+    offline()
+    net.first_use()
+    (row,) = vitzoo.verify(NAME)
+    assert (row.state, row.sha256) == ("missing", "")
+
+
+def test_verify_command(fetched, run, tmp_path, offline):
+    offline()
+    code, out, err = run("verify", NAME)
+    assert (code, err) == (0, "")
+    assert out == (
+        f"name\tstate\tsize\tsha256\tdetail\n{LABEL}\tok\t{len(fetched.data)}\t{fetched.sha256}\t\n"
+    )
+    code, out, _ = run("verify", NAME, "--json")
+    assert json.loads(out) == [
+        {
+            "name": LABEL,
+            "state": "ok",
+            "path": str(fetched.stored),
+            "size": len(fetched.data),
+            "sha256": fetched.sha256,
+            "detail": "",
+        }
+    ]
+    assert run("verify", "--all")[0] == 0
+    assert run("verify")[0] == 2
+    assert run("verify", NAME, "--all")[0] == 2
+    assert run("verify", "nothing")[0] == 1
+    damage(fetched.stored)
+    for arguments in ((NAME,), ("--all",), (NAME, "--json"), (NAME, tmp_path / "no.safetensors")):
+        code, out, err = run("verify", *arguments)
+        assert (code, err) == (3, "")
+        assert "damaged" in out
+    fetched.stored.unlink()
+    code, out, _ = run("verify", NAME)
+    assert code == 1
+    assert f"{LABEL}\tmissing\t0\t{fetched.sha256}\tnot in the store" in out
+    assert run("verify", "--all")[0] == 0
+
+
+def test_verify_command_when_one_of_two_is_missing(fetched, run, tmp_path):
+    path = tmp_path / "own.safetensors"
+    path.write_bytes(b"x")
+    assert run("verify", path, NAME)[0] == 0
+    fetched.stored.unlink()
+    assert run("verify", path, NAME)[0] == 1
+
+
+# rm, import, local
+
+
+def test_remove(fetched, hub):
+    (fetched.home / "partial" / fetched.sha256).write_bytes(b"12345")
+    stamp = (fetched.home / "stamps" / f"{fetched.sha256}.json").stat().st_size
+    assert remove(NAME) == len(fetched.data) + stamp + 5
+    assert [f for f in fetched.files() if fetched.sha256 in f and "locks" not in f] == []
+    assert remove(NAME) == 0
+    fetched.assert_right(fetched.create())
+    assert len(hub.file_requests()) == 2
+    with pytest.raises(UnknownName, match="has no weights 'other'"):
+        remove(NAME, "other")
+
+
+def test_remove_what_cannot_be_removed(fetched):
+    fetched.stored.unlink()
+    fetched.stored.mkdir()
+    with pytest.raises(StoreError, match=f"cannot remove {fetched.stored}: Is a directory"):
+        remove(NAME)
+
+
+def test_rm_command(fetched, run):
+    code, out, _ = run("rm", NAME, "--weights", "main")
+    name, freed = out.splitlines()[1].split("\t")
+    assert (code, name) == (0, NAME)
+    assert int(freed) > len(fetched.data)
+    assert run("rm", NAME) == (0, f"name\tfreed\n{NAME}\t0\n", "")
+    assert run("rm", "nothing")[0] == 1
+    assert run("rm")[0] == 2
+
+
+def test_import(net, hub, tmp_path, offline):
+    offline()
+    path = tmp_path / "carried.bin"
+    path.write_bytes(net.data)
+    assert import_file(path) == [LABEL]
+    assert net.stored.read_bytes() == net.data
+    assert net.stored.stat().st_nlink == 1
+    assert path.read_bytes() == net.data
+    net.assert_right(net.create())
+    assert import_file(path) == [LABEL], "again does no harm"
+    assert hub.requests == []
+    assert [p for p in net.home.rglob("*") if "partial" in p.parts and p.is_file()] == []
+
+
+def test_import_of_locked_weights(net, tmp_path):
+    net.first_use()
+    with pytest.warns(FirstUseWarning):
+        vitzoo.fetch(NAME)
+    net.stored.unlink()
+    path = tmp_path / "carried.bin"
+    path.write_bytes(net.data)
+    assert import_file(path) == [LABEL]
+
+
+def test_import_of_a_stranger(net, tmp_path):
+    path = tmp_path / "stranger.safetensors"
+    path.write_bytes(net.data[:-1] + b"?")
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    text = f"has sha256 {sha256}, which neither the registry nor the lock names; load it with"
+    with pytest.raises(StoreError, match=text):
+        import_file(path)
+    with pytest.raises(StoreError, match="there is no file"):
+        import_file(tmp_path / "nothing")
+    with pytest.raises(StoreError, match="is not a regular file"):
+        import_file(tmp_path)
+    assert not (net.home / "sha256").exists()
+
+
+@pytest.mark.usefixtures("net")
+def test_import_into_memory(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITZOO_HOME", ":memory:")
+    with pytest.raises(StoreError, match="so there is no store to import into"):
+        import_file(tmp_path / "x")
+    assert remove(NAME) == 0
+    assert vitzoo.verify(NAME)[0].state == "missing"
+
+
+def test_import_of_a_file_that_changes_meanwhile(net, tmp_path, monkeypatch):
+    from vitzoo import inventory
+
+    path = tmp_path / "carried.bin"
+    path.write_bytes(net.data)
+    real = inventory.hash_file
+
+    def change_after(fd):
+        sha256 = real(fd)
+        damage(path)
+        return sha256
+
+    monkeypatch.setattr(inventory, "hash_file", change_after)
+    with pytest.raises(vitzoo.IntegrityError, match="changed while it was copied; try again"):
+        import_file(path)
+    assert not net.stored.exists()
+
+
+def test_import_command(net, run, tmp_path):
+    path = tmp_path / "carried.bin"
+    path.write_bytes(net.data)
+    assert run("import", path) == (0, f"file\tweights\n{path}\t{LABEL}\n", "")
+    code, out, _ = run("import", path, "--json")
+    assert (code, json.loads(out)) == (0, [{"file": str(path), "weights": [LABEL]}])
+    path.write_bytes(b"x")
+    code, out, err = run("import", path)
+    assert (code, out) == (1, "")
+    assert "neither the registry nor the lock names" in err
+    assert run("import")[0] == 2
+
+
+@pytest.mark.usefixtures("net")
+def test_local():
+    assert NAME not in local()
+    vitzoo.fetch(NAME)
+    assert local()[NAME] == ["main"]
+    remove(NAME)
+    assert NAME not in local()
+
+
+# registry check
+
+
+def manifest_of(net):
+    return net.root / "site" / "faulty" / "registry.toml"
+
+
+def test_registry_check_command(net, run):
+    code, out, err = run("registry", "check", manifest_of(net))
+    assert (code, err) == (0, "")
+    counts = dict(line.split("\t") for line in out.splitlines()[1:])
+    assert counts == {
+        "variants": "1", "weights": "1", "confirmed": "1", "reported": "0", "first-use": "0"
+    }  # fmt: skip  # one line
+    code, out, _ = run("registry", "check", "--json")
+    report = json.loads(out)
+    assert (code, report["problems"]) == (0, [])
+    assert report["counts"]["variants"] > 15
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"size": 10**9}, f"{LABEL[7:]}: 1000000000 bytes do not fit"),
+        ({"size": 100}, "net:main: 100 bytes do not fit"),
+        ({"format": "tim"}, "net:main: there is no checkpoint format 'tim'"),
+        ({"labels": ["a", "b"]}, "net:main: 2 labels for another number of classes"),
+    ],
+    ids=str,
+)
+def test_registry_check_finds_problems(net, run, changes, text):
+    net.register(**changes)
+    code, _, err = run("registry", "check", manifest_of(net))
+    assert code == 1
+    assert err.startswith("problem: ")
+    assert text in err
+
+
+def test_registry_check_of_a_broken_file(net, run, tmp_path):
+    net.register(sha256="ab")
+    code, out, err = run("registry", "check", manifest_of(net))
+    assert (code, out) == (1, "")
+    assert "sha256 must be 64 lower-case hex digits" in err
+    code, out, err = run("registry", "check", tmp_path / "no.toml")
+    assert (code, out) == (1, "")
+    assert err == f"vitzoo: {tmp_path / 'no.toml'}: cannot be read: No such file or directory\n"
+
+
+# registry pin
+
+
+OTHER = b"other bytes"
+PINNED = """\
+# A registry with comments.
+api = 1
+
+[variants.net]  # the only one
+summary = "a small network"
+source = "made by the test"
+params = 24677
+embed_dim = 32
+depth = 2
+num_heads = 2
+mlp_dim = 64
+patch_size = 8
+image_size = 32
+num_classes = 5
+
+# Not pinned yet.
+[variants.net.weights.fresh]
+repo = "acme/net"
+file = "model.safetensors"
+pin = "first-use"  # until pinned
+predicted_size = 98000
+format = "timm"
+license = "MIT"
+source = "made by the test"
+preprocessing = { mean = [0.5], std = [0.5], interpolation = "bicubic" }
+
+[variants.net.weights.known]
+source = "made by the test"   # keys in another order
+license = "MIT"
+repo = "acme/net"
+file = "model.safetensors"
+pin = "confirmed"
+revision = "REVISION"
+size = SIZE
+sha256 = "SHA256"
+format = "timm"
+preprocessing = { mean = [0.5], std = [0.5], interpolation = "bicubic" }
+"""
+
+
+@pytest.fixture
+def manifest(net, tmp_path):
+    """A registry file with an unpinned row and a pinned one."""
+    path = tmp_path / "x" / "registry.toml"
+    path.parent.mkdir()
+    text = PINNED.replace("REVISION", COMMIT).replace("SIZE", str(len(net.data)))
+    path.write_text(text.replace("SHA256", net.sha256))
+    return path
+
+
+def test_pin_writes_and_keeps_the_rest(net, hub, manifest, run):
+    before = manifest.read_text()
+    code, out, err = run("registry", "pin", manifest)
+    assert (code, err) == (0, "")
+    size = len(net.data)
+    assert out == (
+        "weights\tstate\tsha256\tsize\trevision\n"
+        f"net:fresh\tpinned\t{net.sha256}\t{size}\t{COMMIT}\n"
+        f"net:known\talready\t{net.sha256}\t{size}\t{COMMIT}\n"
+    )
+    after = manifest.read_text()
+    row = tomllib.loads(after)["variants"]["net"]["weights"]["fresh"]
+    assert row["pin"] == "reported"
+    assert (row["revision"], row["size"], row["sha256"]) == (COMMIT, size, net.sha256)
+    assert "predicted_size" not in row
+    gone = ['pin = "first-use"  # until pinned\n', "predicted_size = 98000\n"]
+    kept = [line for line in before.splitlines(keepends=True) if line not in gone]
+    rest = iter(after.splitlines(keepends=True))
+    assert all(line in rest for line in kept), "comments and order are kept"
+    assert "# until pinned" in after
+    known = before[before.index("[variants.net.weights.known]") :]
+    assert after.endswith(known)
+    assert run("registry", "check", manifest)[0] == 0
+    assert [found.name for found in manifest.parent.iterdir()] == ["registry.toml"]
+    assert hub.file_requests() == [], "only the authority is asked"
+    code, out, _ = run("registry", "pin", manifest, "--json")
+    assert [row["state"] for row in json.loads(out)] == ["already", "already"]
+    assert manifest.read_text() == after
+
+
+def test_pin_through_a_link_writes_the_file(net, manifest, run):
+    link = net.root / "link.toml"
+    link.symlink_to(manifest)
+    assert run("registry", "pin", link)[0] == 0
+    assert link.is_symlink()
+    assert net.sha256 in manifest.read_text().split("known")[0]
+
+
+def test_pin_dry_run_writes_nothing(net, manifest, run):
+    before, stat = manifest.read_bytes(), manifest.stat()
+    code, out, _ = run("registry", "pin", manifest, "--dry-run")
+    assert code == 0
+    assert f"net:fresh\tpinned\t{net.sha256}" in out
+    assert manifest.read_bytes() == before
+    assert manifest.stat().st_ino == stat.st_ino
+
+
+def test_pin_that_contradicts_writes_nothing(net, hub, manifest, run):
+    before = manifest.read_bytes()
+    other = net.data[:-1] + b"?"
+    for key in hub.files:
+        hub.files[key] = other
+    code, out, err = run("registry", "pin", manifest)
+    assert (code, out) == (3, "")
+    stated = hashlib.sha256(other).hexdigest()
+    assert f"net:known: the file pins sha256 {net.sha256}, {hub.endpoint} says {stated}" in err
+    assert "nothing was written" in err
+    assert manifest.read_bytes() == before
+
+
+@pytest.mark.usefixtures("net")
+def test_pin_of_what_the_hub_lacks(hub, manifest, run):
+    hub.files = {("acme/net", "other.bin"): OTHER}
+    before = manifest.read_bytes()
+    code, out, _ = run("registry", "pin", manifest)
+    assert "net:fresh\tfailed: " in out
+    assert "lists no such file" in out
+    assert code == 1
+    assert manifest.read_bytes() == before
+
+
+@pytest.mark.usefixtures("net")
+def test_pin_needs_a_file(run, tmp_path, hub):
+    assert run("registry", "pin")[0] == 2
+    assert run("registry", "pin", tmp_path / "no.toml")[0] == 1
+    path = tmp_path / "broken.toml"
+    path.write_text("api = 1\napi = 2\n")
+    code, _, err = run("registry", "pin", path)
+    assert code == 1
+    assert "is not valid TOML" in err
+    assert hub.requests == []
+
+
+def test_errors_say_how_the_program_ends():
+    """The exit codes that the help promises."""
+    codes = {UnknownName: 1, WeightsUnavailable: 1, RegistryError: 1, StoreError: 1}
+    codes |= {SizeMismatch: 3, PinError: 3, EntryNotFound: 4}
+    assert {kind: kind.exit_code for kind in codes} == codes
+
+
+def test_pinned_file_can_be_used(net, manifest, run):
+    assert run("registry", "pin", manifest)[0] == 0
+    (net.root / "site" / "faulty" / "registry.toml").write_text(manifest.read_text())
+    net.forget()
+    model = vitzoo.create(NAME, weights="fresh")
+    net.assert_right(model)
+    assert safetensors.torch.load(net.stored.read_bytes()).keys() == model.state_dict().keys()

@@ -1,0 +1,187 @@
+"""What all requests to a Hub share: how long is waited, what a refusal means; torch-free."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx2
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    RemoteEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not in its __all__
+    get_session,
+    hf_raise_for_status,
+)
+
+from vitzoo.errors import (
+    AccessDenied,
+    AuthenticationError,
+    EntryNotFound,
+    GatedRepo,
+    NetworkError,
+    NotFoundOnHub,
+    RepoNotFound,
+    RevisionNotFound,
+    ServerError,
+    TransferError,
+)
+
+if TYPE_CHECKING:
+    from vitzoo.fetch import Remote
+
+ELSEWHERE = "the registry may be out of date, or the endpoint an incomplete mirror"
+Result = TypeVar("Result")
+
+
+def session() -> httpx2.Client:
+    """Return huggingface_hub's client.
+
+    Raises:
+        ValueError: a proxy or a certificate file is set that it cannot use.
+    """
+    try:
+        return get_session()
+    except (ValueError, ImportError, OSError) as error:
+        raise ValueError(
+            f"a proxy or SSL_CERT_FILE is set that cannot be used: {error}{proxies()}"
+        ) from error
+
+
+def within(seconds: float, call: Callable[[], Result]) -> Result:
+    """Return what `call` returns, waiting only so long.
+
+    A client's timeouts bound single reads. A resolver that hangs, a host with many dead addresses
+    and an answer whose head drips byte by byte are bounded from outside, in a thread that is left
+    behind when time is up.
+
+    Raises:
+        httpx2.ReadTimeout: time is up.
+    """
+    answer: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001  # handed to the waiting thread
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="vitzoo-request", daemon=True).start()
+    try:
+        return answer.result(seconds)
+    except BaseException as error:
+        late = isinstance(error, TimeoutError) and not answer.done()
+        answer.add_done_callback(_discard)
+        if late:
+            raise httpx2.ReadTimeout(f"no answer within {seconds:.1f} s") from error
+        raise
+
+
+def _discard(answer: Future[Any]) -> None:
+    """Close a response that nobody waits for any more."""
+    if answer.exception() is None and isinstance(answer.result(), httpx2.Response):
+        answer.result().close()
+
+
+def may_pass(status: int) -> bool:
+    """Tell whether the same request may succeed later."""
+    return status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def refusal(response: httpx2.Response, remote: Remote, host: str) -> NetworkError:
+    """Return the error that says what a status other than success means."""
+    status = response.status_code
+    try:
+        hf_raise_for_status(_without_body(response))
+    except GatedRepoError:
+        return GatedRepo(
+            f"{remote}: access to {remote.repo} is gated; ask for it on the repository's page on "
+            f"{host}, then log in with `hf auth login`"
+        )
+    except RevisionNotFoundError:
+        return RevisionNotFound(
+            f"{remote}: {host} has no revision {remote.revision} of it; {ELSEWHERE}"
+        )
+    except RemoteEntryNotFoundError:
+        return EntryNotFound(
+            f"{remote}: {host} has no such file at revision {remote.revision}; {ELSEWHERE}"
+        )
+    except RepositoryNotFoundError:
+        if status == HTTPStatus.NOT_FOUND:
+            return RepoNotFound(f"{remote}: {host} has no repository {remote.repo}; {ELSEWHERE}")
+    except HfHubHTTPError:
+        pass
+    return _by_status(response, remote, host)
+
+
+def _by_status(response: httpx2.Response, remote: Remote, host: str) -> NetworkError:
+    what = f"{remote}: {host} answered {response.status_code}"
+    match response.status_code:
+        case HTTPStatus.UNAUTHORIZED:
+            return AuthenticationError(
+                f"{what}: the repository does not exist or needs a token that may read it; log in "
+                "with `hf auth login`"
+            )
+        case HTTPStatus.FORBIDDEN | HTTPStatus.UNAVAILABLE_FOR_LEGAL_REASONS:
+            return AccessDenied(f"{what} and denies access; your token may lack a right")
+        case HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+            return TransferError(
+                f"{remote}: on the way to {host} a proxy answered 407: it wants a name and "
+                f"password{proxies()}"
+            )
+        case HTTPStatus.NOT_FOUND:
+            return NotFoundOnHub(f"{what}; is the endpoint a Hub?")
+    if may_pass(response.status_code):
+        asked = retry_after(response)
+        return ServerError(
+            f"{what}; try again {f'in {asked:.0f} s, as it asks' if asked else 'later'}"
+        )
+    return ServerError(f"{what}, expected the file; {ELSEWHERE}")
+
+
+def _without_body(response: httpx2.Response) -> httpx2.Response:
+    """Return what `hf_raise_for_status` looks at, but no body: it would read one of any size."""
+    codes = {k: v for k, v in response.headers.items() if k.startswith("x-error-")}
+    return httpx2.Response(response.status_code, headers=codes, request=response.request)
+
+
+def retry_after(response: httpx2.Response) -> float | None:
+    """Return the seconds that a server asks to wait; None if it says nothing sensible."""
+    text = response.headers.get("retry-after")
+    if text is None:
+        return None
+    if (number := whole(text)) is not None:
+        return float(number)
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def whole(text: str | None) -> int | None:
+    """Read a decimal number of at most 15 digits; None if it is anything else."""
+    text = (text or "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
+def printable(text: str) -> str:
+    """Return a server's words, cut short and without anything that a terminal would obey."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:200])
+
+
+def proxies() -> str:
+    """Name the proxies in use for a message, without their passwords; empty if there are none."""
+    import urllib.request
+
+    found = {url for scheme, url in urllib.request.getproxies().items() if scheme != "no"}
+    hosts = {url.rpartition("@")[2].rpartition("://")[2].rstrip("/") for url in found}
+    return f" (proxy {', '.join(sorted(hosts))})" if hosts else ""

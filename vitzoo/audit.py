@@ -1,0 +1,148 @@
+"""Checking registry files beyond their schema, and pinning their rows; torch-free."""
+
+from __future__ import annotations
+
+import filecmp
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitzoo.catalogue import Variant, Weights
+from vitzoo.errors import NetworkError, PinError
+from vitzoo.locate import ask_authority
+from vitzoo.manifest import Manifest, read_manifest
+from vitzoo.plugins import CORE_MANIFEST
+from vitzoo.registry import registry
+from vitzoo.store import write_atomic
+
+HEADER_SLACK = 1024 * 1024  # bytes a safetensors header may take
+DTYPE_BYTES = (4, 2)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check` saw.
+
+    Args:
+        counts: of variants, weights and pins.
+        problems: each with file and table.
+    """
+
+    counts: dict[str, int]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """What `pin` found of one row.
+
+    Args:
+        weights: variant and weights name.
+        state: `pinned` now, `already`, or `failed: cause`.
+    """
+
+    weights: str
+    state: str
+    sha256: str = ""
+    size: int | None = None
+    revision: str = ""
+
+
+def check(file: Path | None = None) -> Report:
+    """Validate a registry file, or all that is registered.
+
+    Raises:
+        RegistryError: the file breaks the schema.
+    """
+    found = list(_read(file).variants if file else registry().variants.values())
+    problems = [problem for variant in found for problem in _problems(variant)]
+    rows = [row for variant in found for row in variant.weights]
+    counts = {"variants": len(found), "weights": len(rows)}
+    for state in ("confirmed", "reported", "first-use"):
+        counts[state] = sum(row.pin == state for row in rows)
+    return Report(counts, tuple(problems))
+
+
+def pin(file: Path, *, write: bool = True) -> list[Pinned]:
+    """Fill in commit, size and sha256 of the unpinned rows of a registry file.
+
+    Args:
+        file: rewritten at once or not at all, comments and order kept.
+        write: False only reports.
+
+    Raises:
+        RegistryError: the file breaks the schema.
+        PinError: a pinned row contradicts the Hub; nothing is written.
+    """
+    import tomlkit
+
+    manifest = _read(file)
+    document: Any = tomlkit.parse(file.read_text())
+    found: list[Pinned] = []
+    for variant in manifest.variants:
+        for row in variant.weights:
+            if row.repo:
+                table = document["variants"][variant.name]["weights"][row.name]
+                found.append(_pin_row(f"{variant.name}:{row.name}", row, table))
+    if write and any(row.state == "pinned" for row in found):
+        write_atomic(file.resolve(), tomlkit.dumps(document).encode())
+    return found
+
+
+def _read(file: Path) -> Manifest:
+    core = file.exists() and filecmp.cmp(file, CORE_MANIFEST, shallow=False)
+    package = "vitzoo" if core else file.resolve().parent.name
+    return read_manifest(file, package=package, sizes=None if core else registry().host.core.sizes)
+
+
+def _pin_row(label: str, row: Weights, table: Any) -> Pinned:
+    try:
+        stated = ask_authority(row)
+    except NetworkError as error:
+        return Pinned(label, f"failed: {error}", row.sha256, row.size, row.revision)
+    if row.sha256:
+        if (row.sha256, row.size or stated.size) != (stated.sha256, stated.size):
+            raise PinError(
+                f"{label}: the file pins sha256 {row.sha256}, {stated.authority} says "
+                f"{stated.sha256}; nothing was written"
+            )
+        return Pinned(label, "already", row.sha256, row.size, row.revision)
+    table["pin"] = "reported"
+    table["revision"] = stated.commit
+    table["size"] = stated.size
+    table["sha256"] = stated.sha256
+    table.pop("predicted_size", None)
+    return Pinned(label, "pinned", stated.sha256, stated.size, stated.commit)
+
+
+def _problems(variant: Variant) -> Iterator[str]:
+    zoo = registry()
+    chosen = {
+        "patch embedder": variant.spec.patch_embed,
+        "position embedding": variant.spec.pos_embed,
+        "head": variant.spec.head,
+        "drop-path policy": variant.spec.drop_path,
+    }
+    for kind, part in chosen.items():
+        if part.name not in zoo.parts[kind] and "/" not in part.name:
+            yield f"{variant.name}: there is no {kind} {part.name!r}"
+    for row in variant.weights:
+        label = f"{variant.name}:{row.name}"
+        if row.format not in zoo.parts["checkpoint format"]:
+            yield f"{label}: there is no checkpoint format {row.format!r}"
+        size = row.size or row.predicted_size or 0
+        if row.repo and not _plausible(variant, row, size):
+            yield f"{label}: {size} bytes do not fit {variant.params} parameters"
+        if row.labels and len(row.labels) != (row.num_classes or variant.spec.num_classes):
+            yield f"{label}: {len(row.labels)} labels for another number of classes"
+
+
+def _plausible(variant: Variant, row: Weights, size: int) -> bool:
+    """Tell whether a size lies between that of the trunk alone and that with any head."""
+    spec = variant.spec
+    classes = spec.num_classes if row.num_classes is None else row.num_classes
+    per_class = spec.embed_dim + 1
+    trunk = variant.params - spec.num_classes * per_class - 2 * spec.embed_dim**2
+    most = variant.params + classes * per_class + 2 * spec.embed_dim**2
+    return any(trunk * b <= size <= most * b + HEADER_SLACK for b in DTYPE_BYTES)

@@ -1,0 +1,171 @@
+"""The header of a safetensors file, read and checked before any data is touched; torch-free.
+
+Layout: 8 bytes little-endian length, that many bytes of JSON, then the tensors' bytes. What is
+accepted here is a strict part of what the safetensors library accepts: published Vision
+Transformers have headers of some 50 KB with a few hundred tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from vitzoo.errors import CheckpointError
+
+MAX_HEADER = 8 * 1024 * 1024
+MAX_TENSORS = 20_000
+MAX_RANK = 8
+MAX_NAME = 256
+ITEM_SIZES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "C64": 8,
+    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+}  # fmt: skip  # one line a dtype says nothing more
+LOOKS = {
+    b"PK\x03\x04": "a zip or torch pickle file",
+    b"\x80": "a pickle file",
+    b"<": "an HTML page",
+    b"version https://git-lfs": "a Git LFS pointer",
+    b"\x93NUMPY": "a NumPy file",
+    b"\x89HDF": "an HDF5 file",
+    b"\x1f\x8b": "a gzip file",
+    b"{": "a JSON text",
+}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One row of a header.
+
+    Args:
+        dtype: safetensors' name of the type, such as `F32`.
+        shape: of the tensor.
+        start, end: bytes from the beginning of the file.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file holds: tensors by name, and the strings of its metadata."""
+
+    tensors: Mapping[str, TensorInfo]
+    metadata: Mapping[str, str]
+
+
+def read_header(fd: int, source: str) -> Header:
+    """Read the header of the open file `fd`.
+
+    Args:
+        fd: file descriptor; its position is not used.
+        source: name of the file for messages.
+
+    Raises:
+        CheckpointError: the file is not safetensors, or its header contradicts itself or is
+            unreasonable; nothing large has been allocated.
+    """
+    size = os.fstat(fd).st_size
+    start = os.pread(fd, 64, 0)
+    length = int.from_bytes(start[:8], "little")
+    if len(start) < 8 or start[8:9] != b"{" or length > size - 8:
+        raise CheckpointError(f"{source} is not safetensors{_looks_like(start)}")
+    if length > MAX_HEADER:
+        raise CheckpointError(
+            f"{source}: its header has {length} bytes, more than the {MAX_HEADER} accepted"
+        )
+    table = _parse(os.pread(fd, length, 8), source)
+    metadata = _metadata(table.pop("__metadata__", {}), source)
+    if len(table) > MAX_TENSORS:
+        raise CheckpointError(
+            f"{source} holds {len(table)} tensors, more than the {MAX_TENSORS} accepted"
+        )
+    data_start = 8 + length
+    tensors = {name: _row(name, row, data_start, source) for name, row in table.items()}
+    _check_coverage(tensors, data_start, size, source)
+    return Header(tensors, metadata)
+
+
+def _parse(text: bytes, source: str) -> dict[str, Any]:
+    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) != len(pairs):
+            raise ValueError("a key stands twice")
+        return table
+
+    try:
+        table = json.loads(text.decode(), object_pairs_hook=no_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{source} is not safetensors: its header: {error}") from error
+    if not isinstance(table, dict):
+        raise CheckpointError(f"{source} is not safetensors: its header is no table")
+    return table
+
+
+def _metadata(value: object, source: str) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        raise CheckpointError(f"{source}: __metadata__ must be a table of strings")
+    return value
+
+
+def _row(name: str, row: object, data_start: int, source: str) -> TensorInfo:
+    where = f"{source}: tensor {name[:MAX_NAME]!a}"
+    if not name.isprintable() or len(name) > MAX_NAME:
+        raise CheckpointError(f"{where}: a name must have at most {MAX_NAME} printable characters")
+    if not isinstance(row, dict) or set(row) != {"dtype", "shape", "data_offsets"}:
+        raise CheckpointError(f"{where}: expected dtype, shape and data_offsets")
+    dtype, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in ITEM_SIZES:
+        raise CheckpointError(f"{where}: unknown dtype {ascii(dtype)[:40]}")
+    if not _whole(shape) or len(shape) > MAX_RANK or prod(side or 1 for side in shape) >= 2**53:
+        raise CheckpointError(
+            f"{where}: shape must be at most {MAX_RANK} whole numbers with a product below 2**53, "
+            f"got {ascii(shape)[:60]}"
+        )
+    if not _whole(offsets) or len(offsets) != 2:
+        raise CheckpointError(f"{where}: data_offsets must be two whole numbers")
+    begin, end = offsets
+    if end - begin != prod(shape) * ITEM_SIZES[dtype]:
+        raise CheckpointError(
+            f"{where}: {tuple(shape)} of {dtype} is {prod(shape) * ITEM_SIZES[dtype]} bytes, "
+            f"data_offsets span {end - begin}"
+        )
+    return TensorInfo(dtype, tuple(shape), data_start + begin, data_start + end)
+
+
+def _whole(values: object) -> bool:
+    return isinstance(values, list) and all(
+        type(value) is int and 0 <= value < 2**53 for value in values
+    )
+
+
+def _check_coverage(
+    tensors: Mapping[str, TensorInfo], data_start: int, size: int, source: str
+) -> None:
+    position = data_start
+    for name, info in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].end)):
+        if info.start != position:
+            raise CheckpointError(
+                f"{source}: tensor {name!a} starts at byte {info.start}, expected {position}"
+            )
+        position = info.end
+    if position != size:
+        raise CheckpointError(
+            f"{source} has {size} bytes, its header accounts for {position}; it is truncated or "
+            "has something appended"
+        )
+
+
+def _looks_like(start: bytes) -> str:
+    if not start:
+        return " (empty file)"
+    text = start.lstrip(b"\t\n\r ")
+    return next(
+        (f" (looks like {what})" for magic, what in LOOKS.items() if text.startswith(magic)), ""
+    )

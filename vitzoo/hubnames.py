@@ -1,0 +1,31 @@
+"""What repositories, revisions and files on the Hub may be called.
+
+One rule each, checked before a name is used for anything; what it does not know is refused.
+"""
+
+from __future__ import annotations
+
+import re
+
+REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}", re.ASCII)
+REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}", re.ASCII)
+FILE = re.compile(
+    r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,127}){0,7}", re.ASCII
+)
+WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+
+
+def valid_repo(text: str) -> bool:
+    """Tell whether `text` is `owner/name` as the Hub allows it."""
+    return bool(REPO.fullmatch(text)) and "--" not in text and ".." not in text
+
+
+def valid_revision(text: str) -> bool:
+    """Tell whether `text` is a commit, branch or tag."""
+    return bool(REVISION.fullmatch(text)) and ".." not in text
+
+
+def valid_file(text: str) -> bool:
+    """Tell whether `text` is a plain relative path in a repository, on every system."""
+    device = any(WINDOWS_DEVICE.fullmatch(part) for part in text.split("/"))
+    return bool(FILE.fullmatch(text)) and ".." not in text and len(text) <= 255 and not device

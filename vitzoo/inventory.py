@@ -1,0 +1,289 @@
+"""What is in the store: fetch, verify, import and remove registered weights; torch-free."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vitzoo import settings
+from vitzoo.catalogue import Variant, Weights
+from vitzoo.errors import (
+    IntegrityError,
+    Offline,
+    PinError,
+    StoreError,
+    UnknownName,
+    WeightsError,
+)
+from vitzoo.locate import (
+    ask_authority,
+    choose,
+    from_address,
+    make_folder_or_raise,
+    obtain,
+    pin_of,
+    source_of,
+    stored,
+)
+from vitzoo.partial import Partial
+from vitzoo.pins import Lock
+from vitzoo.plugins import CORE, data_file
+from vitzoo.registry import registry
+from vitzoo.store import CHUNK, Store, hash_file, open_regular
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of weights.
+
+    Args:
+        variant: its name, or an hf:// address for a file that no variant has.
+        row: the registered weights.
+        package: where a bundled file lies.
+    """
+
+    variant: str
+    row: Weights
+    package: str = "vitzoo"
+
+    @property
+    def label(self) -> str:
+        """Name for messages."""
+        return (
+            self.variant if self.variant.startswith("hf://") else f"{self.variant}:{self.row.name}"
+        )
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What hashing a file showed.
+
+    Args:
+        name: variant and weights, or a path.
+        state: `ok`, `damaged`, or `missing` (nothing there to verify).
+        path: the file.
+        size: bytes found.
+        sha256: expected, or found for a plain path.
+        detail: what is wrong.
+    """
+
+    name: str
+    state: Literal["ok", "damaged", "missing"]
+    path: Path | None = None
+    size: int = 0
+    sha256: str = ""
+    detail: str = ""
+
+
+def fetch(
+    name: str, weights: str | None = None, note: Callable[[int, int], Any] | None = None
+) -> Path:
+    """Bring a verified file into the store and return its path.
+
+    Args:
+        name: a registered variant, or `hf://owner/repo@revision/file`.
+        weights: which of the variant's weights, its default if None.
+        note: called with (bytes so far, bytes in all) during a download.
+
+    Raises:
+        WeightsError: one of its kinds.
+    """
+    entry = _entry(name, weights)
+    if entry.row.repo and settings.home() is None:
+        raise StoreError("VITZOO_HOME is ':memory:', so there is no store to fetch into")
+    os.close(obtain(entry.row, entry.label, entry.package, note))
+    path = stored(entry.row) if entry.row.repo else data_file(entry.package, entry.row.file)
+    if path is None:
+        raise StoreError(f"{entry.label} vanished from the store")
+    return path
+
+
+def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verification]:
+    """Hash files against their pins; never opens a socket, ignores stamps.
+
+    Args:
+        name_or_path: a variant (all of its weights that are here), a path, or None for everything
+            in the store and everything bundled.
+    """
+    if name_or_path is None:
+        known = [_verify(entry) for entry in entries() if _present(entry)]
+        return known + _strangers({v.sha256 for v in known})
+    text = os.fspath(name_or_path)
+    if isinstance(name_or_path, os.PathLike) or text.endswith((".safetensors", ".npz")):
+        return [_verify_path(Path(text))]
+    variant = registry().variant(text)
+    return [_verify(Entry(variant.name, row, _package(variant))) for row in variant.weights]
+
+
+def entries() -> Iterator[Entry]:
+    """Yield every registered file."""
+    for variant in registry().variants.values():
+        for row in variant.weights:
+            yield Entry(variant.name, row, _package(variant))
+
+
+def local() -> dict[str, list[str]]:
+    """Return which weights of which variants are here, by variant."""
+    found: dict[str, list[str]] = {}
+    for entry in entries():
+        if _present(entry):
+            found.setdefault(entry.variant, []).append(entry.row.name)
+    return found
+
+
+def import_file(path: Path) -> list[str]:
+    """Copy a file into the store if its sha256 is one that registry or lock name.
+
+    Returns:
+        The labels of the weights it is.
+
+    Raises:
+        StoreError: it cannot be read, or nobody names its sha256.
+    """
+    home = settings.home()
+    if home is None:
+        raise StoreError("VITZOO_HOME is ':memory:', so there is no store to import into")
+    source = open_regular(path, follow=True)
+    if source is None:
+        raise StoreError(f"there is no file {path}")
+    try:
+        sha256, size = hash_file(source), os.fstat(source).st_size
+        labels = [e.label for e in entries() if (pin := pin_of(e.row)) and pin.sha256 == sha256]
+        if not labels:
+            raise StoreError(
+                f"{path} has sha256 {sha256}, which neither the registry nor the lock names; "
+                "load it with weights='FILE' instead"
+            )
+        store = Store(home)
+        make_folder_or_raise(store.partial(sha256).parent)
+        partial = Partial(store.partial(sha256), size)
+        try:
+            _copy(source, partial, size)
+            if partial.sha256 != sha256:
+                raise IntegrityError(f"{path} changed while it was copied; try again")
+            if partial.path is not None:
+                store.adopt(partial.path, partial.fd, sha256)
+                partial.path = None
+        finally:
+            partial.release()
+    finally:
+        os.close(source)
+    return labels
+
+
+def remove(name: str, weights: str | None = None) -> int:
+    """Remove a variant's files from the store; returns the bytes freed.
+
+    Raises:
+        UnknownName: no such variant or weights.
+    """
+    home = settings.home()
+    variant = registry().variant(name)
+    rows = [row for row in variant.weights if weights in (None, row.name)]
+    if not rows:
+        raise UnknownName(f"{name} has no weights {weights!r}")
+    pins = [pin for row in rows if row.repo and (pin := pin_of(row))]
+    return sum(Store(home).remove(pin.sha256) for pin in pins) if home else 0
+
+
+def _entry(name: str, weights: str | None) -> Entry:
+    if name.startswith("hf://"):
+        return Entry(name, from_address(name))
+    variant = registry().variant(name)
+    return Entry(variant.name, choose(variant, weights), _package(variant))
+
+
+def _package(variant: Variant) -> str:
+    return "vitzoo" if variant.namespace == CORE else registry().host.packages[variant.namespace]
+
+
+def _present(entry: Entry) -> bool:
+    return not entry.row.repo or stored(entry.row) is not None
+
+
+def _verify(entry: Entry) -> Verification:
+    row = entry.row
+    path = stored(row) if row.repo else data_file(entry.package, row.file)
+    pin = pin_of(row) if row.repo else None
+    expected = pin.sha256 if pin else row.sha256
+    if path is None:
+        return Verification(entry.label, "missing", sha256=expected, detail="not in the store")
+    return _hashed(entry.label, path, expected, (pin.size if pin else row.size) or None)
+
+
+def _hashed(label: str, path: Path, expected: str, size: int | None) -> Verification:
+    try:
+        fd = open_regular(path)
+        if fd is None:
+            return Verification(label, "missing", path, sha256=expected, detail="not there")
+    except StoreError as error:
+        return Verification(label, "damaged", path, sha256=expected, detail=str(error))
+    try:
+        found, actual = os.fstat(fd).st_size, hash_file(fd)
+    finally:
+        os.close(fd)
+    if actual != expected or size not in (None, found):
+        detail = f"{found} bytes, sha256 {actual}"
+        return Verification(label, "damaged", path, found, expected, detail)
+    return Verification(label, "ok", path, found, expected)
+
+
+def _verify_path(path: Path) -> Verification:
+    try:
+        fd = open_regular(path, follow=True)
+    except StoreError as error:
+        return Verification(str(path), "damaged", path, detail=str(error))
+    if fd is None:
+        return Verification(str(path), "missing", path, detail="there is no such file")
+    try:
+        size, sha256 = os.fstat(fd).st_size, hash_file(fd)
+    finally:
+        os.close(fd)
+    known = [e.label for e in entries() if (pin := _known_pin(e.row)) and pin == sha256]
+    return Verification(str(path), "ok", path, size, sha256, ", ".join(known) or "not registered")
+
+
+def _known_pin(row: Weights) -> str:
+    try:
+        pin = pin_of(row) if row.repo else None
+    except WeightsError:
+        pin = None
+    return pin.sha256 if pin else row.sha256
+
+
+def _strangers(known: set[str]) -> list[Verification]:
+    """Verify files in the store that no registered row names, hf:// files for instance."""
+    home = settings.home()
+    if home is None:
+        return []
+    store = Store(home)
+    names = [name for name in store.names() if name not in known]
+    return [_hashed(f"sha256:{name[:12]}", store.path(name), name, None) for name in names]
+
+
+def _copy(source: int, partial: Partial, size: int) -> None:
+    partial.restart()
+    position = 0
+    while position < size and (chunk := os.pread(source, CHUNK, position)):
+        partial.write(chunk)
+        position += len(chunk)
+
+
+def relock(name: str, weights: str | None = None) -> None:
+    """Forget what the lock says of a file and ask the authority anew.
+
+    Raises:
+        PinError: the registry pins it, or the lock is frozen; the lock is unchanged.
+        NetworkError: the authority does not answer; the lock is unchanged.
+    """
+    entry = _entry(name, weights)
+    if entry.row.sha256:
+        raise PinError(f"{entry.label} is pinned by the registry; there is nothing to lock")
+    if settings.frozen():
+        raise PinError(f"{entry.label}: the lock is frozen; leave --frozen out to update it")
+    if settings.offline():
+        raise Offline(f"{entry.label}: asking the authority needs a network and this is offline")
+    Lock(settings.lock_path()).replace(source_of(entry.row), ask_authority(entry.row))

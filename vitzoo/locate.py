@@ -1,0 +1,422 @@
+"""From a row of weights to an open file whose bytes are proven; torch-free.
+
+What a file must be is decided before anything is looked at: by the registry, by the lock, or, on
+first use, by the authority. Then the store is asked, the user's Hub cache, the endpoints in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from vitzoo import settings
+from vitzoo.catalogue import Variant, Weights
+from vitzoo.errors import (
+    FirstUseWarning,
+    IntegrityError,
+    InvalidOption,
+    NetworkError,
+    Offline,
+    PinError,
+    StoreError,
+    WeightsUnavailable,
+    did_you_mean,
+)
+from vitzoo.hubnames import valid_file, valid_repo, valid_revision
+from vitzoo.partial import Partial
+from vitzoo.pins import Lock, Pin
+from vitzoo.plugins import data_file
+from vitzoo.store import CHUNK, Store, hash_file, make_folder, open_regular
+
+if TYPE_CHECKING:
+    from vitzoo.fetch import Remote
+
+log = logging.getLogger("vitzoo")
+
+FICLONE = 0x40049409  # ioctl: a copy that shares blocks, where the file system can
+HF_ADDRESS = re.compile(r"hf://(?P<repo>[^@]+)@(?P<revision>[^/]+)/(?P<file>.+)")
+Note = Callable[[int, int], Any]
+
+
+def from_address(address: str) -> Weights:
+    """Read `hf://owner/repo@revision/file` as a row of weights without a pin.
+
+    Raises:
+        InvalidOption: it has another form.
+    """
+    match = HF_ADDRESS.fullmatch(address)
+    good = (
+        match
+        and valid_repo(match["repo"])
+        and valid_revision(match["revision"])
+        and valid_file(match["file"])
+    )
+    if not match or not good:
+        raise InvalidOption(
+            f"a Hub file is written hf://owner/repo@revision/file, got {address[:300]!r}"
+        )
+    return Weights(
+        address,
+        file=match["file"],
+        repo=match["repo"],
+        revision=match["revision"],
+        pin="first-use",
+        format="",
+    )
+
+
+def choose(variant: Variant, name: str | None) -> Weights:
+    """Return the weights of `variant` called `name`, its default if None.
+
+    Raises:
+        WeightsUnavailable: there are none, or none of that name.
+    """
+    names = [weights.name for weights in variant.weights]
+    for weights in variant.weights:
+        if weights.name == name or (name is None and weights.default):
+            return weights
+    if not names:
+        raise WeightsUnavailable(
+            f"{variant.name} has no published weights that vitzoo knows; create it with "
+            "pretrained=False, or pass a file: weights='model.safetensors'"
+        )
+    if name is None:
+        raise WeightsUnavailable(
+            f"{variant.name} has no default weights; choose from: {', '.join(names)}"
+        )
+    hint = did_you_mean(name, names) or f"; choose from: {', '.join(names)}"
+    raise WeightsUnavailable(f"{variant.name} has no weights {name!r}{hint}")
+
+
+def source_of(weights: Weights) -> str:
+    """Return the address under which the lock knows a file."""
+    return f"hf://{weights.repo}@{weights.revision or 'main'}/{weights.file}"
+
+
+def pin_of(weights: Weights) -> Pin | None:
+    """Return what a file must be according to registry and lock; None before its first use.
+
+    Raises:
+        PinError: registry and lock disagree, or the lock is damaged.
+    """
+    locked = Lock(settings.lock_path()).pins().get(source_of(weights))
+    if not weights.sha256:
+        if locked and len(weights.revision) == 40 and locked.commit != weights.revision:
+            raise PinError(
+                f"{source_of(weights)}: the lock {settings.lock_path()} names commit "
+                f"{locked.commit}, the registry {weights.revision}; find out why, then "
+                "`vitzoo lock --update`"
+            )
+        return locked
+    if locked and locked.sha256 != weights.sha256:
+        raise PinError(
+            f"{source_of(weights)}: the lock {settings.lock_path()} pins sha256 {locked.sha256}, "
+            f"the registry {weights.sha256}; find out which is right, then remove it from the lock"
+        )
+    return Pin(weights.revision or "main", weights.size or 0, weights.sha256, "registry")
+
+
+def ask_authority(weights: Weights) -> Pin:
+    """Ask the authority what a file is, at the revision that its row names.
+
+    Raises:
+        NetworkError: no answer, or there is no such file.
+        PinError: no usable answer, or one for another commit than the row's.
+    """
+    from vitzoo.hub import ask
+
+    pin = ask(weights.repo, weights.revision or "main", weights.file)
+    if len(weights.revision) == 40 and pin.commit != weights.revision:
+        raise PinError(
+            f"{source_of(weights)}: {pin.authority} answered with commit {pin.commit}; ask again, "
+            "or find out who changed the repository"
+        )
+    return pin
+
+
+def obtain(weights: Weights, label: str, package: str = "vitzoo", note: Note | None = None) -> int:
+    """Return a file descriptor of the verified file, open for reading.
+
+    Args:
+        weights: the row.
+        label: what it is, for messages: `vit_b16:augreg_in21k`.
+        package: where a bundled file lies.
+        note: called with (bytes so far, bytes in all) during a download.
+
+    Raises:
+        WeightsError: one of its kinds; no bytes are handed out that were not proven.
+    """
+    if not weights.repo:
+        return _bundled(weights, label, package)
+    pin = pin_of(weights)
+    remote = _remote(weights, label, pin or _first_use(weights, label))
+    fd = _stored(remote) if settings.home() else None
+    if fd is None:
+        fd = _bring(remote, note)
+    if pin is None:
+        _remember(weights, label, remote)
+    return fd
+
+
+def stored(weights: Weights) -> Path | None:
+    """Return where the store has the file, unverified; None if it has not or has no pin."""
+    home, pin = settings.home(), pin_of(weights)
+    if home is None or pin is None or not os.path.lexists(Store(home).path(pin.sha256)):
+        return None
+    return Store(home).path(pin.sha256)
+
+
+def _bundled(weights: Weights, label: str, package: str) -> int:
+    path = data_file(package, weights.file)
+    fd = open_regular(path, follow=True) if path else None
+    if fd is None:
+        raise WeightsUnavailable(
+            f"{label}: {weights.file} is missing from the package {package!r}; reinstall it"
+        )
+    size, sha256 = os.fstat(fd).st_size, hash_file(fd)
+    if (size, sha256) != (weights.size, weights.sha256):
+        os.close(fd)
+        raise IntegrityError(
+            f"{label}: {path} has {size} bytes, sha256 {sha256}; the registry names "
+            f"{weights.size} bytes, sha256 {weights.sha256}; the file is damaged or was "
+            "replaced: reinstall the package it came with"
+        )
+    return fd
+
+
+def _remote(weights: Weights, label: str, pin: Pin) -> Remote:
+    from vitzoo.fetch import Remote
+
+    return Remote(
+        repo=weights.repo,
+        revision=pin.commit,
+        file=weights.file,
+        sha256=pin.sha256,
+        size=pin.size or None,
+        predicted_size=weights.predicted_size,
+        label=label,
+    )
+
+
+def _first_use(weights: Weights, label: str) -> Pin:
+    """Ask the authority what an unpinned file is, if the policies allow it."""
+    source = source_of(weights)
+    unknown = f"{label}: the sha256 of {source} is not known"
+    if settings.pins_required():
+        raise PinError(f"{unknown} and VITZOO_PINS=required; pin it with `vitzoo registry pin`")
+    if settings.frozen():
+        raise PinError(f"{unknown} and the lock is frozen; fetch it once without --frozen")
+    if settings.offline():
+        raise Offline(
+            f"{unknown} and this is offline; fetch it once with a network: vitzoo fetch "
+            f"{label.replace(':', ' --weights ')}"
+        )
+    pin = ask_authority(weights)
+    path = settings.lock_path()
+    kept = f"and from now on the lock {path} holds it to that" if path else "and no lock keeps that"
+    warnings.warn(
+        f"{label}: first use of {source}; {pin.authority} says it has {pin.size} bytes, sha256 "
+        f"{pin.sha256}, {kept}",
+        FirstUseWarning,
+        stacklevel=2,
+    )
+    return pin
+
+
+def _remember(weights: Weights, label: str, remote: Remote) -> None:
+    pin = Pin(remote.revision, remote.size or 0, remote.sha256, settings.trust_endpoint())
+    Lock(settings.lock_path()).add(source_of(weights), pin)
+    log.info("%s: pinned %s to sha256 %s", label, source_of(weights), pin.sha256)
+
+
+def _stored(remote: Remote) -> int | None:
+    home = settings.home()
+    if home is None:
+        return None
+    always = settings.verify_mode() != "stamp"
+    try:
+        return Store(home).open(remote.sha256, remote.size, always=always)
+    except IntegrityError as error:
+        if settings.offline():
+            raise
+        log.warning("%s; fetching it again", error)
+        return None
+
+
+def _bring(remote: Remote, note: Note | None) -> int:
+    """Copy or download a file that the store lacks; one process does, others wait for it."""
+    home = settings.home()
+    if home is None:
+        partial = Partial(None, remote.bound)
+        try:
+            _fill(remote, partial, note)
+        except BaseException:
+            partial.release()
+            raise
+        return partial.fd
+    store = Store(home)
+    with _alone(home, remote):
+        fd = _stored(remote)
+        if fd is not None:
+            return fd
+        make_folder_or_raise(store.partial(remote.sha256).parent)
+        partial = Partial(store.partial(remote.sha256), remote.bound)
+        try:
+            _check_space(home, remote, partial.size)
+            _fill(remote, partial, note)
+            if partial.path is not None:
+                store.adopt(partial.path, partial.fd, remote.sha256)
+                partial.path = None
+        finally:
+            partial.release()
+        fd = store.open(remote.sha256, remote.size)
+    if fd is None:
+        raise StoreError(f"{store.path(remote.sha256)} vanished right after it was stored")
+    return fd
+
+
+def _fill(remote: Remote, partial: Partial, note: Note | None) -> None:
+    if _from_hub_cache(remote, partial):
+        return
+    if settings.offline():
+        size = f"{remote.size} bytes" if remote.size else "size not known"
+        raise Offline(
+            f"{remote} is not in the store and this is offline (file {remote.file}, sha256 "
+            f"{remote.sha256}, {size}); with a network: vitzoo fetch "
+            f"{remote.label.replace(':', ' --weights ')}; or carry the file here: "
+            "vitzoo import FILE"
+        )
+    from vitzoo.fetch import download
+
+    failures: list[IntegrityError | NetworkError] = []
+    endpoints = settings.endpoints()
+    for endpoint in endpoints:
+        try:
+            download(remote, endpoint, partial, settings.limits(), note)
+        except (IntegrityError, NetworkError) as error:
+            failures.append(error)
+            if len(endpoints) > 1:
+                log.warning("%s failed: %s", endpoint, error)
+        else:
+            return
+    _raise_worst(failures, endpoints)
+
+
+def _raise_worst(failures: list[IntegrityError | NetworkError], endpoints: list[str]) -> None:
+    """Raise the error that says most: wrong bytes before an unreachable host."""
+    worst = next((e for e in failures if isinstance(e, IntegrityError)), failures[-1])
+    if len(failures) == 1:
+        raise worst
+    others = "; ".join(f"{url}: {e}" for url, e in zip(endpoints, failures, strict=True))
+    raise type(worst)(f"{len(failures)} endpoints failed. {others}") from worst
+
+
+def _from_hub_cache(remote: Remote, partial: Partial) -> bool:
+    """Copy the file from the user's Hub cache if it is there and its bytes are right."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=remote.repo, repo_type="model")
+    blob = folder / "blobs" / remote.sha256
+    without_links = folder / "snapshots" / remote.revision / remote.file
+    return any(_from_cached(path, remote, partial) for path in (blob, without_links))
+
+
+def _from_cached(blob: Path, remote: Remote, partial: Partial) -> bool:
+    try:
+        source = open_regular(blob, follow=True)
+    except StoreError:
+        return False
+    if source is None:
+        return False
+    try:
+        if remote.size not in (None, os.fstat(source).st_size):
+            log.warning("%s has another size than %s; left alone", blob, remote)
+            return False
+        _copy(source, partial)
+    finally:
+        os.close(source)
+    if partial.sha256 == remote.sha256:
+        return True
+    log.warning("%s is damaged (sha256 %s); left alone", blob, partial.sha256)
+    partial.restart()
+    return False
+
+
+def _copy(source: int, partial: Partial) -> None:
+    partial.restart()
+    try:
+        fcntl.ioctl(partial.fd, FICLONE, source)
+    except OSError:
+        position = 0
+        while chunk := os.pread(source, CHUNK, position):
+            if position + len(chunk) > partial.bound:
+                return
+            partial.write(chunk)
+            position += len(chunk)
+    else:
+        partial.read_beginning()
+
+
+@contextmanager
+def _alone(home: Path, remote: Remote) -> Iterator[None]:
+    """Hold the file's lock, waiting a bounded time for another process."""
+    folder, patience = home / "locks", settings.limits().lock_wait
+    make_folder_or_raise(folder)
+    lock = FileLock(folder / f"{remote.sha256}.lock")
+    try:
+        try:
+            lock.acquire(timeout=1.0)
+        except Timeout:
+            log.info("%s: waiting for another process that fetches it", remote)
+            lock.acquire(timeout=patience)
+    except Timeout as error:
+        raise StoreError(
+            f"{remote}: another process has held {lock.lock_file} for {patience:.0f} s; end it, or "
+            "remove the lock if none is running"
+        ) from error
+    except OSError as error:
+        raise StoreError(f"cannot lock {lock.lock_file}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            lock.release()
+
+
+def _check_space(home: Path, remote: Remote, present: int) -> None:
+    status = os.statvfs(home)
+    free, needed = status.f_bavail * status.f_frsize, remote.bound - present
+    if free < needed:
+        raise StoreError(
+            f"{remote}: needs {needed} bytes in {home}, {free} are free; make room, or point "
+            "VITZOO_HOME to another disk"
+        )
+
+
+def make_folder_or_raise(path: Path) -> None:
+    """Make a folder that can be written to, before anything is asked of a network."""
+    try:
+        make_folder(path)
+        writable = os.access(path, os.W_OK | os.X_OK)
+    except OSError as error:
+        raise _unwritable(path, error.strerror or str(error)) from error
+    if not writable:
+        raise _unwritable(path, "permission denied, or a read-only disk")
+
+
+def _unwritable(path: Path, reason: str) -> StoreError:
+    return StoreError(
+        f"cannot write in {path}: {reason}; make it writable, point VITZOO_HOME to another folder, "
+        "or set VITZOO_HOME=:memory: to keep nothing on disk"
+    )

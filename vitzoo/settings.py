@@ -1,0 +1,151 @@
+"""What the environment says about weights: places, policies, limits; torch-free.
+
+| variable | meaning |
+|---|---|
+| `VITZOO_HOME` | folder of the store, lock and stamps; `:memory:` keeps nothing on disk |
+| `VITZOO_OFFLINE`, `HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE` | 1: open no socket |
+| `VITZOO_ENDPOINTS`, `HF_ENDPOINT` | mirrors that may serve bytes, tried in order |
+| `VITZOO_TRUST_ENDPOINT` | authority asked on first use instead of the official Hub |
+| `VITZOO_TOKEN_HOSTS` | further hosts that may see the user's Hub token |
+| `VITZOO_PINS` | `required`: refuse weights whose sha256 is not known beforehand |
+| `VITZOO_FROZEN` | 1: never write the lock |
+| `VITZOO_LOCK` | path of the lock file |
+| `VITZOO_VERIFY` | `stamp` (default); `always`: hash every time; `tensors`: hash what is loaded |
+| `VITZOO_TIMEOUT` | seconds until the first byte must have come |
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from vitzoo.errors import InvalidOption
+
+OFFICIAL = "https://huggingface.co"
+MEMORY = ":memory:"
+TRUE = ("1", "true", "yes", "on")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one download.
+
+    Args:
+        first_byte: seconds until the first byte, all attempts together.
+        stall: seconds without a byte before the connection counts as cut.
+        min_rate: bytes per second, measured over every `window` seconds.
+        attempts: in a row without progress.
+        retry_after: seconds that a server may ask to wait, all its requests together.
+        redirects: in a row.
+        lock_wait: seconds to wait for another process that fetches the same file.
+    """
+
+    first_byte: float = 10.0
+    stall: float = 10.0
+    min_rate: float = 4096.0
+    window: float = 30.0
+    attempts: int = 5
+    retry_after: float = 30.0
+    redirects: int = 8
+    lock_wait: float = 900.0
+
+
+def home() -> Path | None:
+    """Return vitzoo's folder, None where nothing is to be kept on disk."""
+    explicit = os.environ.get("VITZOO_HOME", "")
+    if explicit == MEMORY:
+        return None
+    if explicit:
+        return Path(explicit).expanduser().absolute()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser().absolute() / "vitzoo"
+
+
+def offline() -> bool:
+    """Tell whether no socket may be opened."""
+    return any(_flag(f"{name}_OFFLINE") for name in ("VITZOO", "HF_HUB", "TRANSFORMERS"))
+
+
+def endpoints() -> list[str]:
+    """Return the addresses that may serve bytes, in order."""
+    listed = os.environ.get("VITZOO_ENDPOINTS") or os.environ.get("HF_ENDPOINT") or OFFICIAL
+    return [_address(text, "VITZOO_ENDPOINTS") for text in listed.replace(",", " ").split()]
+
+
+def trust_endpoint() -> str:
+    """Return the authority that is asked for a file's sha256 on first use."""
+    return _address(os.environ.get("VITZOO_TRUST_ENDPOINT") or OFFICIAL, "VITZOO_TRUST_ENDPOINT")
+
+
+def may_see_token(url: str) -> bool:
+    """Tell whether the user's Hub token may be sent to the host of `url`."""
+    parts = urlsplit(url)
+    named = os.environ.get("VITZOO_TOKEN_HOSTS", "").replace(",", " ").split()
+    official = parts.scheme == "https" and parts.netloc == urlsplit(OFFICIAL).netloc
+    return official or parts.netloc in named
+
+
+def has_host(url: str) -> bool:
+    """Tell whether an address has a host and port that can be looked up at all."""
+    try:
+        parts = urlsplit(url)
+        (parts.hostname or "").encode("idna")  # what the resolver does, where it raises untyped
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def pins_required() -> bool:
+    """Tell whether weights without a known sha256 are refused."""
+    value = os.environ.get("VITZOO_PINS", "")
+    if value not in ("", "required"):
+        raise InvalidOption(f"VITZOO_PINS must be 'required' or unset, got {value!r}")
+    return value == "required"
+
+
+def frozen() -> bool:
+    """Tell whether the lock must not be written."""
+    return _flag("VITZOO_FROZEN")
+
+
+def lock_path() -> Path | None:
+    """Return the path of the lock file, None where nothing is kept on disk."""
+    if explicit := os.environ.get("VITZOO_LOCK"):
+        return Path(explicit).expanduser().absolute()
+    folder = home()
+    return folder and folder / "vitzoo.lock"
+
+
+def verify_mode() -> str:
+    """Return `stamp`, `always` or `tensors`."""
+    value = os.environ.get("VITZOO_VERIFY") or "stamp"
+    if value not in ("stamp", "always", "tensors"):
+        raise InvalidOption(f"VITZOO_VERIFY must be stamp, always or tensors, got {value!r}")
+    return value
+
+
+def limits() -> Limits:
+    """Return the bounds of a download."""
+    text = os.environ.get("VITZOO_TIMEOUT")
+    if not text:
+        return Limits()
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 86_400:
+        raise InvalidOption(f"VITZOO_TIMEOUT must be a positive number of seconds, got {text!r}")
+    return Limits(first_byte=seconds, stall=seconds)
+
+
+def _flag(name: str) -> bool:
+    return os.environ.get(name, "").lower() in TRUE
+
+
+def _address(text: str, variable: str) -> str:
+    parts = urlsplit(text) if has_host(text) else urlsplit("")
+    if parts.scheme not in ("http", "https") or parts.query or parts.username:
+        raise InvalidOption(f"{variable} must hold http(s) addresses, got {text!r}")
+    return text.rstrip("/")

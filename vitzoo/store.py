@@ -1,0 +1,317 @@
+"""The store: weights files under their sha256, read-only, proven before use; torch-free.
+
+    $VITZOO_HOME/
+      sha256/ab/<hex>         a file whose bytes have that sha256
+      stamps/<hex>.json       what the file looked like when its bytes were last hashed
+      partial/<hex>           a download under way, or to be resumed
+      quarantine/<hex>.<n>    a file that turned out not to have its sha256
+      locks/<hex>.lock        held while a file is fetched
+
+A stamp names device, inode, size, modification and change time of a hashed file. As long as the
+file still has all of them, and they are older than the clock's grain, it is not hashed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from vitzoo.errors import HashMismatch, IntegrityError, SizeMismatch, StoreError
+
+CHUNK = 1024 * 1024
+MAX_STAMP = 4096
+LEFT = 60.0  # seconds after which a file half-written by `write_atomic` is nobody's any more
+GRAIN_NS = 50_000_000  # a change within this time of another might not show in a file's times
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What a file looked like when its bytes were hashed.
+
+    Args:
+        device, inode, size, mtime_ns, ctime_ns: of the file, by fstat.
+        hashed_ns: wall-clock time at which the hashing began.
+        sha256: of its bytes.
+        finite: whether its tensors were checked for NaN and infinity, and had none.
+    """
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    hashed_ns: int
+    sha256: str
+    finite: bool = False
+
+    @classmethod
+    def of(cls, status: os.stat_result, sha256: str, hashed_ns: int) -> Stamp:
+        """Describe a file by what it looked like right before it was hashed."""
+        return cls(
+            status.st_dev,
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+            hashed_ns,
+            sha256,
+        )
+
+    def fits(self, status: os.stat_result) -> bool:
+        """Tell whether the file is the one that was hashed, unchanged as far as times tell."""
+        same = (self.device, self.inode, self.size, self.mtime_ns, self.ctime_ns) == (
+            status.st_dev,
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+        )
+        newest = max(self.mtime_ns, self.ctime_ns)
+        return same and 0 < newest <= self.hashed_ns - GRAIN_NS and self.hashed_ns <= time.time_ns()
+
+
+class Store:
+    """A folder of verified files.
+
+    Args:
+        home: the folder; it is made when something is stored.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def path(self, sha256: str) -> Path:
+        """Return where the file of that sha256 lies, or would lie."""
+        return self.home / "sha256" / sha256[:2] / sha256
+
+    def partial(self, sha256: str) -> Path:
+        """Return where its download is kept until it is complete."""
+        return self.home / "partial" / sha256
+
+    def names(self) -> Iterator[str]:
+        """Yield the sha256 of every file in the store."""
+        with contextlib.suppress(FileNotFoundError):
+            for folder in sorted((self.home / "sha256").iterdir()):
+                yield from sorted(
+                    p.name
+                    for p in folder.iterdir()
+                    if len(p.name) == 64 and p.name[:2] == folder.name
+                )
+
+    def open(self, sha256: str, size: int | None, *, always: bool = False) -> int | None:
+        """Open a file for reading, proven to have its sha256; None if the store lacks it.
+
+        Args:
+            sha256: the file's identity.
+            size: bytes, None if not known.
+            always: hash the file even if its stamp still fits.
+
+        Raises:
+            HashMismatch, SizeMismatch: the file is damaged; it has been moved to quarantine.
+            StoreError: it cannot be read.
+        """
+        path = self.path(sha256)
+        fd = open_regular(path)
+        if fd is None:
+            return None
+        try:
+            self._prove(fd, path, sha256, size, always=always)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def note_finite(self, fd: int, sha256: str) -> None:
+        """Note in the stamp of the open file, if it has one, that its tensors are finite."""
+        stamp = self.read_stamp(sha256)
+        if stamp is not None and stamp.fits(os.fstat(fd)):
+            self._write_stamp(replace(stamp, finite=True))
+
+    def read_stamp(self, sha256: str) -> Stamp | None:
+        """Return the stamp of a file; None where there is none that can be trusted."""
+        return read_stamp(self._stamp_path(sha256))
+
+    def adopt(self, partial: Path, fd: int, sha256: str) -> Path:
+        """Move a complete, hashed file into its place, read-only and synced.
+
+        Raises:
+            StoreError: the disk is full, or the store cannot be written.
+        """
+        path = self.path(sha256)
+        try:
+            make_folder(path.parent)
+            os.fchmod(fd, 0o444)
+            os.fsync(fd)
+            partial.replace(path)
+            sync_folder(path.parent)
+        except OSError as error:
+            raise StoreError(
+                f"cannot put {path} into the store: {error.strerror}; make room, or point "
+                "VITZOO_HOME to another disk; the bytes are kept for the next try"
+            ) from error
+        time.sleep(GRAIN_NS / 1e9)  # from now on a change of the file shows in its times
+        self._write_stamp(Stamp.of(os.fstat(fd), sha256, time.time_ns()))
+        return path
+
+    def quarantine(self, sha256: str) -> Path | None:
+        """Take a damaged file out of reach; returns where it was put, None if that failed."""
+        folder = self.home / "quarantine"
+        try:
+            make_folder(folder)
+            target = folder / f"{sha256}.{time.time_ns()}"
+            self.path(sha256).replace(target)
+        except OSError:
+            return None
+        with contextlib.suppress(OSError):
+            self._stamp_path(sha256).unlink()
+        return target
+
+    def remove(self, sha256: str) -> int:
+        """Remove a file, its stamp and its partial download; returns the bytes that were freed.
+
+        Raises:
+            StoreError: one of them cannot be removed.
+        """
+        freed = 0
+        for path in (self.path(sha256), self._stamp_path(sha256), self.partial(sha256)):
+            try:
+                size = path.lstat().st_size
+                path.unlink()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StoreError(f"cannot remove {path}: {error.strerror}") from error
+            freed += size
+        return freed
+
+    def _stamp_path(self, sha256: str) -> Path:
+        return self.home / "stamps" / f"{sha256}.json"
+
+    def _write_stamp(self, stamp: Stamp) -> None:
+        with contextlib.suppress(OSError):  # without a stamp the file is hashed again
+            data = json.dumps(asdict(stamp)).encode()
+            write_atomic(self._stamp_path(stamp.sha256), data)
+
+    def _prove(self, fd: int, path: Path, sha256: str, size: int | None, *, always: bool) -> None:
+        now, status = time.time_ns(), os.fstat(fd)
+        if size is not None and status.st_size != size:
+            found = f"{status.st_size} bytes instead of {size}"
+            raise self._damaged(SizeMismatch, path, sha256, found)
+        stamp = None if always else self.read_stamp(sha256)
+        if stamp is not None and stamp.sha256 == sha256 and stamp.fits(status):
+            return
+        actual = hash_file(fd)
+        if actual != sha256:
+            raise self._damaged(HashMismatch, path, sha256, f"sha256 {actual}")
+        self._write_stamp(Stamp.of(status, sha256, now))
+
+    def _damaged(
+        self, kind: type[IntegrityError], path: Path, sha256: str, found: str
+    ) -> IntegrityError:
+        where = self.quarantine(sha256)
+        moved = f"it was moved to {where}" if where else "remove it by hand"
+        return kind(f"{path} is damaged: it should have sha256 {sha256} and has {found}; {moved}")
+
+
+def open_regular(path: Path, *, follow: bool = False) -> int | None:
+    """Open a regular file for reading; None if there is nothing at `path`.
+
+    Args:
+        path: the file.
+        follow: whether a symbolic link is followed; never inside the store.
+
+    Raises:
+        StoreError: it is a link, a folder, a pipe, or cannot be read.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    try:
+        fd = os.open(path, flags)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK) and not follow:
+            raise StoreError(f"{path} is a symbolic link, expected a file; remove it") from error
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StoreError(f"{path} is not a regular file" + ("" if follow else "; remove it"))
+    return fd
+
+
+def hash_file(fd: int) -> str:
+    """Return the sha256 of the open file from its first byte, as hex.
+
+    Raises:
+        StoreError: the disk fails.
+    """
+    digest, position = hashlib.sha256(), 0
+    try:
+        while chunk := os.pread(fd, CHUNK, position):
+            digest.update(chunk)
+            position += len(chunk)
+    except OSError as error:
+        raise StoreError(f"cannot read on at byte {position}: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def read_stamp(path: Path) -> Stamp | None:
+    """Read a stamp; anything odd about the file (owner, size, kind, content) makes it None."""
+    try:
+        fd = open_regular(path)
+    except StoreError:
+        return None
+    if fd is None:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        status = os.fstat(fd)
+        if status.st_uid != os.geteuid() or status.st_size > MAX_STAMP:
+            return None
+        try:
+            stamp = Stamp(**json.loads(file.read()))
+        except (ValueError, TypeError, RecursionError):
+            return None
+    numbers = (stamp.device, stamp.inode, stamp.size, stamp.mtime_ns, stamp.ctime_ns)
+    if any(type(n) is not int for n in (*numbers, stamp.hashed_ns)):
+        return None
+    return stamp if type(stamp.finite) is bool else None
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, for the user alone."""
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file at once or not at all."""
+    make_folder(path.parent)
+    for left in path.parent.glob(f".{path.name}.*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.lstat().st_mtime > LEFT:
+                left.unlink()
+    part = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
+    try:
+        with part.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(path: Path) -> None:
+    """Make a rename in `path` survive a power cut."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
