@@ -1,0 +1,52 @@
+"""The commands in docs/offline.md and docs/trust.md, run against the loopback Hub."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("offline.md", "trust.md")
+BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def commands(page):
+    return [
+        line.removeprefix("$ ").partition("    #")[0].strip()
+        for block in BLOCK.findall((DOCS / page).read_text())
+        for line in block.splitlines()
+    ]
+
+
+@pytest.fixture
+def shell(net, tmp_path):
+    """Run a documented command where vit_b16 is the small network and mirrors are loopback."""
+    (tmp_path / "model.safetensors").write_bytes(net.data)
+
+    def run(command):
+        command = command.replace("vit_b16", net.name)
+        command = re.sub(
+            r'VITZOO_ENDPOINTS="[^"]*"', f'VITZOO_ENDPOINTS="{net.hub.endpoint}"', command
+        )
+        command = command.replace("vitzoo ", "$PYTHON -m vitzoo ").replace("python ", "$PYTHON ")
+        return subprocess.run(
+            ["bash", "-c", command],
+            capture_output=True, text=True, timeout=120, cwd=tmp_path, env=net.environment(),
+        )  # fmt: skip
+
+    return run
+
+
+def test_every_documented_command_works(shell):
+    lines = [line for page in PAGES for line in commands(page)]
+    assert len(lines) >= 5
+    for line in lines:
+        result = shell(line)
+        assert result.returncode == 0, f"{line}\n{result.stderr}"
+
+
+def test_list_local_shows_what_is_here(shell, net):
+    assert net.name not in shell("vitzoo list --local -q").stdout
+    assert shell("vitzoo fetch vit_b16").returncode == 0
+    assert shell("vitzoo list --local -q").stdout.split() == ["vit_digits", net.name]
