@@ -218,8 +218,7 @@ def _first_use(weights: Weights, label: str) -> Pin:
         raise PinError(f"{unknown} and the lock is frozen; fetch it once without --frozen")
     if settings.offline():
         raise Offline(
-            f"{unknown} and this is offline; fetch it once with a network: vitzoo fetch "
-            f"{label.replace(':', ' --weights ')}"
+            f"{unknown} and this is offline; fetch it once with a network: {_fetch_command(label)}"
         )
     pin = ask_authority(weights)
     path = settings.lock_path()
@@ -231,6 +230,13 @@ def _first_use(weights: Weights, label: str) -> Pin:
         stacklevel=2,
     )
     return pin
+
+
+def _fetch_command(label: str) -> str:
+    if label.startswith("hf://"):
+        return f"vitzoo fetch {label}"
+    variant, _, name = label.partition(":")
+    return f"vitzoo fetch {variant} --weights {name}"
 
 
 def _remember(weights: Weights, label: str, remote: Remote) -> None:
@@ -292,9 +298,8 @@ def _fill(remote: Remote, partial: Partial, note: Note | None) -> None:
         size = f"{remote.size} bytes" if remote.size else "size not known"
         raise Offline(
             f"{remote} is not in the store and this is offline (file {remote.file}, sha256 "
-            f"{remote.sha256}, {size}); with a network: vitzoo fetch "
-            f"{remote.label.replace(':', ' --weights ')}; or carry the file here: "
-            "vitzoo import FILE"
+            f"{remote.sha256}, {size}); with a network: {_fetch_command(remote.label)}; or carry "
+            "the file here: vitzoo import FILE"
         )
     from vitzoo.fetch import download
 

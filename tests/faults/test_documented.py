@@ -50,3 +50,13 @@ def test_list_local_shows_what_is_here(shell, net):
     assert net.name not in shell("vitzoo list --local -q").stdout
     assert shell("vitzoo fetch vit_b16").returncode == 0
     assert shell("vitzoo list --local -q").stdout.split() == ["vit_digits", net.name]
+
+
+def test_offline_says_how_to_fetch_a_hub_file(net, monkeypatch):
+    import vitzoo
+    from vitzoo.errors import Offline
+
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    address = "hf://acme/net@main/model.safetensors"
+    with pytest.raises(Offline, match=f"with a network: vitzoo fetch {address}$"):
+        vitzoo.create(net.spec, weights=address)
