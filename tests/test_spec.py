@@ -787,6 +787,17 @@ def test_save_replaces_an_existing_file(small, tmp_path, randomise):
     assert names(tmp_path) == ["net.safetensors"]
 
 
+def test_save_leaves_other_peoples_files_alone(small, tmp_path):
+    others = [tmp_path / f".net.safetensors.{end}" for end in ("swp", "bak", "1.2", "12345.bak")]
+    ours = tmp_path / ".net.safetensors.4711.1763636400000000000"
+    for path in (*others, ours):
+        path.touch()
+        os.utime(path, (1, 1))
+    vitzoo.save(vitzoo.create(small), tmp_path / "net.safetensors")
+    assert all(path.exists() for path in others)
+    assert not ours.exists()
+
+
 def test_save_leaves_the_old_file_if_it_fails(small, tmp_path, monkeypatch):
     path = vitzoo.save(vitzoo.create(small), tmp_path / "net.safetensors")
     before = path.read_bytes()
@@ -802,7 +813,7 @@ def test_save_leaves_the_old_file_if_it_fails(small, tmp_path, monkeypatch):
 
 
 def test_save_needs_an_existing_folder(small, tmp_path):
-    with pytest.raises((OSError, VitzooError), match="No such file or directory"):
+    with pytest.raises(InvalidOption, match=r"there is no folder .*none; make it first"):
         vitzoo.save(vitzoo.create(small), tmp_path / "none" / "net.safetensors")
     assert names(tmp_path) == []
 

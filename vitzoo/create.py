@@ -6,7 +6,6 @@ import inspect
 import json
 import logging
 import os
-import secrets
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -35,6 +34,7 @@ from vitzoo.registry import registry
 from vitzoo.report import LoadReport
 from vitzoo.schema import NAME, Reader, describe
 from vitzoo.spec import PartSpec, Spec
+from vitzoo.store import write_atomic
 from vitzoo.weights import (
     Adaptation,
     Checkpoint,
@@ -186,7 +186,9 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     }
     tensors = {name: t.detach().contiguous().cpu() for name, t in model.state_dict().items()}
     header = {METADATA: json.dumps(metadata)}  # one key: several are written in any order
-    _write(target, safetensors.torch.save(tensors, header))
+    if not target.parent.is_dir():
+        raise InvalidOption(f"there is no folder {target.parent}; make it first")
+    write_atomic(target, safetensors.torch.save(tensors, header))
     return target
 
 
@@ -422,19 +424,6 @@ def _annotate(
         noted.labels = ()
     log.info("created %s from %s", spec.variant or "a custom spec", report)
     return model
-
-
-def _write(target: Path, data: bytes) -> None:
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        with part.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, target)  # noqa: PTH105  # the seam at which a test fails the write
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def _unknown_argument(name: str) -> str:

@@ -18,6 +18,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
@@ -292,10 +293,7 @@ def make_folder(path: Path) -> None:
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file at once or not at all."""
     make_folder(path.parent)
-    for left in path.parent.glob(f".{path.name}.*"):
-        with contextlib.suppress(OSError):
-            if time.time() - left.lstat().st_mtime > LEFT:
-                left.unlink()
+    _clear_leftovers(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
     try:
         with part.open("xb") as file:
@@ -306,6 +304,15 @@ def write_atomic(path: Path, data: bytes) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _clear_leftovers(path: Path) -> None:
+    """Remove what killed processes left of writing `path`: names of ours only, nobody's backups."""
+    ours = re.compile(rf"\.{re.escape(path.name)}\.\d+\.\d{{16,}}")
+    for left in path.parent.iterdir():
+        with contextlib.suppress(OSError):
+            if ours.fullmatch(left.name) and time.time() - left.lstat().st_mtime > LEFT:
+                left.unlink()
 
 
 def sync_folder(path: Path) -> None:
