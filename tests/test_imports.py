@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import json
+import os
 import subprocess
 import sys
 import types
@@ -143,3 +144,17 @@ def test_the_version_is_that_of_the_installed_distribution():
     from importlib.metadata import version
 
     assert vitzoo.__version__ == version("vitzoo")
+
+
+def test_type_checkers_see_the_public_names(tmp_path):
+    uses = "\n".join(f"vitzoo.{name}" for name in vitzoo.__all__)
+    (tmp_path / "user.py").write_text(f"import vitzoo\n{uses}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "user.py"],
+        cwd=tmp_path,
+        env=os.environ | {"MYPYPATH": str(Path(vitzoo.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    assert "explicitly export" not in done.stdout
+    assert done.returncode == 0, done.stdout

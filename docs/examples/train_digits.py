@@ -10,12 +10,15 @@ Data: scikit-learn's digits (the test set of UCI "Optical Recognition of Handwri
 part of 1,437 and a test part of 360 scans.
 
 Writer overlap: each of the 13 writers gave many scans, so a random split has every writer on both
-sides. The accuracy printed here is one on new scans of known writers; on unseen writers it would
-be lower.
+sides. The accuracy printed here is one on new scans of known writers. Expect less on others: with
+five consecutive blocks of the data set held out in turn, which presumably parts the writers (it
+does not name them), 97.2 % of the 1,797 scans are right.
 
-Every choice was made by five-fold cross-validation inside the training part, where the settings
-below got 8 of 1,437 scans wrong. The test part is looked at once, at the end; no epoch and no seed
-is chosen by it.
+Five settings, differing in interpolation, learning rate and augmentation, were compared by
+five-fold cross-validation inside the training part; the one below had 8 errors in 1,437 scans, the
+others 13 to 16. Much of that is chance: with other folds and seeds it has 16, or 98.9 % right. So
+some of the 100 % of the shipped file is luck, too. The test part is looked at once, at the end; no
+epoch and no seed is chosen by it.
 """
 
 from __future__ import annotations
