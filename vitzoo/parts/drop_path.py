@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
@@ -74,7 +75,44 @@ class MaskDropPath(nn.Module):
         return f"rate={self.rate:.3g}"
 
 
-MODES: dict[str, Callable[..., nn.Module]] = {"mask": MaskDropPath}
+class SubsetDropPath(nn.Module):
+    """Adds a branch; in training computes it for a random subset of the samples only.
+
+    The rest of the batch skips the computation, which saves its time. Samples are kept with the
+    probability and scaled as in `MaskDropPath`, so expectation and variance of each are the same;
+    how many are kept varies by at most one, where masks vary freely.
+
+    Shapes: x and the branch's result (b, n, d).
+
+    Args:
+        rate: share of samples dropped, in [0, 1).
+
+    Source: the batched stochastic depth of DINOv2 (arXiv:2304.07193, section 5), with the subset's
+    size rounded at random instead of down, which keeps the rate exact in small batches.
+    """
+
+    def __init__(self, *, rate: float = 0.0) -> None:
+        super().__init__()
+        _check_rate(rate)
+        self.rate = rate
+
+    def forward(self, x: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return `x + branch(x)`, the branch computed for some samples only in training."""
+        if not self.training or self.rate == 0.0:
+            return x + branch(x)
+        share = x.shape[0] * (1 - self.rate)
+        count = int(share + torch.rand(()).item())  # rounded up as often as its fraction says
+        if count == 0:
+            return x
+        kept = torch.randperm(x.shape[0], device=x.device)[:count]
+        added = branch(x[kept]).to(x.dtype)  # another type under autocast
+        return x.index_add(0, kept, added, alpha=1 / (1 - self.rate))
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:.3g}"
+
+
+MODES: dict[str, Callable[..., nn.Module]] = {"mask": MaskDropPath, "subset": SubsetDropPath}
 
 
 def _check_rate(rate: float) -> None:
