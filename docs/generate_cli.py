@@ -22,11 +22,22 @@ with stable keys and plain integers. `NO_COLOR` is respected. Shell completion, 
 | 0 | ok |
 | 1 | failed check, or not found |
 | 2 | usage |
-| 3 | integrity: bytes that are not the ones the registry names |
+| 3 | integrity: wrong bytes, or a pin that is missing, forbidden or contradicted |
 | 4 | network, or offline |
 | 130 | interrupted |
 
 An error is one message; `VITZOO_DEBUG=1` adds the traceback.
+
+`--where` takes conditions on the fields that `vitzoo list --json` shows, joined by `and`; given
+twice, both must hold. `=`, `!=`, `<`, `<=`, `>`, `>=` compare, `~` asks whether a text contains
+another; numbers take the suffixes k, M, B. `weights`, `top1`, `license` and `pin` are those of the
+default weights, and what `top1` was measured on stands in `vitzoo show`. A field that a variant
+lacks satisfies only `!=`.
+
+```console
+$ vitzoo list --where 'params<30M and image_size=384' --sort top1:desc
+$ vitzoo list --where 'license~apache' --where 'top1>85'
+```
 
 This page is written by `python docs/generate_cli.py` from the commands' own help.
 """

@@ -5,10 +5,13 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from vitzoo.cli.main import main
+
+DIGITS = Path(__file__).parents[1] / "docs" / "examples" / "digits"
 
 
 @pytest.fixture
@@ -108,6 +111,11 @@ def test_list_where(run, condition, expected):
     assert set(out.split()) == expected
 
 
+def test_list_where_twice_means_both(run):
+    _, out, _ = run("list", "-q", "--where", "params<30M", "--where", "image_size=384")
+    assert set(out.split()) == {"vit_ti16_384", "vit_s16_384", "vit_s32_384"}
+
+
 def test_list_sort(run):
     _, up, _ = run("list", "-q", "--sort", "params")
     _, down, _ = run("list", "-q", "--sort", "params:desc")
@@ -130,7 +138,7 @@ def test_list_sort(run):
         (("show",), 2, "Missing argument 'NAME'"),
         (("predict", "vit_digits"), 2, "Missing argument 'IMAGES...'"),
         (
-            ("predict", "vit_gg14", "x.png"),
+            ("predict", "vit_gg14", str(DIGITS)),
             1,
             "vit_gg14 has no published weights that vitzoo knows",
         ),
@@ -199,6 +207,12 @@ def test_which_translates_names(run, name, expected):
     assert [row["name"] for row in json.loads(out)] == [expected]
 
 
+def test_which_does_not_invent_weights(run):
+    code, out, err = run("which", "vit_base_patch16_224.mae")
+    assert (code, out) == (1, "")
+    assert "its network is 'vit_b16' here, but the weights 'mae' of timm are not registered" in err
+
+
 def test_which_gives_every_part_of_a_name(run):
     _, out, _ = run("which", "none", "--json")
     kinds = {row["kind"] for row in json.loads(out)}
@@ -249,8 +263,9 @@ def test_help_of_every_command_has_examples():
         assert "Examples:" in result.stdout
 
 
-def test_a_closed_pipe_is_not_an_error():
-    command = f"{sys.executable} -m vitzoo list --json | head -1"
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_a_closed_pipe_is_not_an_error(form):
+    command = f"{sys.executable} -m vitzoo list {form} | head -1"
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60
     )

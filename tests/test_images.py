@@ -152,3 +152,10 @@ def test_predict_without_a_classifier():
     model = vitzoo.create("vit_digits", pretrained=True, num_classes=0)
     with pytest.raises(InvalidOption, match="the model has no classifier"):
         list(predict(model, []))
+
+
+def test_a_tensor_is_no_picture():
+    with pytest.raises(
+        InvalidOption, match="expected a Pillow image or the path of one, got Tensor"
+    ):
+        prepare(torch.zeros(3, 8, 8))

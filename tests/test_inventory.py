@@ -205,7 +205,10 @@ def test_verify_path(fetched, tmp_path, offline):
     assert row.detail == LABEL
     damage(path)
     (row,) = vitzoo.verify(str(path))
-    assert (row.state, row.detail) == ("ok", "not registered")
+    assert (row.state, row.detail) == (
+        "unpinned",
+        "neither the registry nor the lock names its sha256",
+    )
     assert states(vitzoo.verify(tmp_path / "no.safetensors")) == {
         str(tmp_path / "no.safetensors"): "missing"
     }
@@ -255,10 +258,19 @@ def test_verify_command(fetched, run, tmp_path, offline):
 
 def test_verify_command_when_one_of_two_is_missing(fetched, run, tmp_path):
     path = tmp_path / "own.safetensors"
-    path.write_bytes(b"x")
+    path.write_bytes(fetched.data)
     assert run("verify", path, NAME)[0] == 0
     fetched.stored.unlink()
     assert run("verify", path, NAME)[0] == 1
+
+
+def test_verify_command_on_a_file_that_nobody_pinned(fetched, run, tmp_path):
+    path = tmp_path / "own.safetensors"
+    path.write_bytes(fetched.data[:-1])
+    code, out, _ = run("verify", path)
+    assert code == 1
+    assert "\tunpinned\t" in out
+    assert "neither the registry nor the lock names its sha256" in out
 
 
 # rm, import, local
@@ -439,7 +451,7 @@ api = 1
 [variants.net]  # the only one
 summary = "a small network"
 source = "made by the test"
-params = 24677
+params = 24069
 embed_dim = 32
 depth = 2
 num_heads = 2
@@ -580,3 +592,10 @@ def test_pinned_file_can_be_used(net, manifest, run):
     model = vitzoo.create(NAME, weights="fresh")
     net.assert_right(model)
     assert safetensors.torch.load(net.stored.read_bytes()).keys() == model.state_dict().keys()
+
+
+def test_check_counts_the_parameters(manifest, run):
+    manifest.write_text(manifest.read_text().replace("params = 24069", "params = 24070"))
+    code, _, err = run("registry", "check", manifest)
+    assert code == 1
+    assert "problem: net: params is 24070, the network has 24069" in err

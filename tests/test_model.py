@@ -751,3 +751,19 @@ def test_images_of_another_shape(shape, entry):
         f"expected images of shape (b, 3, 32, 32), got {shape}; resize them, or create the model "
         "with image_size=/in_chans=, or call set_input_size"
     )
+
+
+def test_timm_finds_how_images_become_inputs():
+    from timm.data import resolve_model_data_config
+
+    model = vitzoo.create("vit_digits", pretrained=True)
+    config = resolve_model_data_config(model)
+    assert config["input_size"] == (1, 28, 28)
+    assert config["mean"] == (0.3,)
+    assert config["interpolation"] == "bilinear"
+
+
+def test_pixels_that_are_no_floats_are_refused():
+    model = vitzoo.create("vit_digits")
+    with pytest.raises(vitzoo.InvalidInput, match=r"images of a floating type, got torch\.uint8"):
+        model(torch.zeros(1, 1, 28, 28, dtype=torch.uint8))

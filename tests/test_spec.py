@@ -712,12 +712,46 @@ def test_a_restored_model_can_be_saved_and_restored_again(small, tmp_path, rando
     assert all_equal(second, model)
 
 
-def test_a_restored_variant_remembers_its_name(local_registry, tmp_path, randomise):
+def test_a_restored_variant_remembers_its_name(tmp_path):
+    model = vitzoo.create("vit_digits")
+    again = vitzoo.create(vitzoo.save(model, tmp_path / "net.safetensors"))
+    assert again.spec == model.spec
+    assert again.spec.variant == "vit_digits"
+
+
+def test_a_saved_local_variant_needs_no_registry_file(
+    local_registry, tmp_path, randomise, monkeypatch
+):
     local_registry()
     model = randomise(vitzoo.create("local/net"))
-    again = vitzoo.create(vitzoo.save(model, tmp_path / "net.safetensors"))
-    assert again.spec.variant == "local/net"
+    path = vitzoo.save(model, tmp_path / "net.safetensors")
+    monkeypatch.delenv("VITZOO_REGISTRY")
+    again = vitzoo.create(path)
+    assert again.spec.variant is None
     assert torch.equal(logits(again), logits(model))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pretrained": "no"}, "pretrained must be True or False, got 'no' (str)"),
+        (
+            {"dtype": "float16"},
+            "dtype must be a floating type such as torch.bfloat16, got 'float16'",
+        ),
+        ({"dtype": torch.int64}, "dtype must be a floating type such as torch.bfloat16"),
+        ({"device": "cdua"}, "device 'cdua' cannot be used here: "),
+    ],
+)
+def test_arguments_beside_the_network_are_checked(small, arguments, message):
+    assert refused(InvalidOption, small, **arguments).startswith(message)
+
+
+def test_preprocessing_is_checked_before_it_is_saved(small, tmp_path):
+    model = vitzoo.create(small)
+    model.preprocessing = {"mean": 0.5}
+    with pytest.raises(InvalidOption, match=r"must be a vitzoo\.Preprocessing or None, got \{"):
+        vitzoo.save(model, tmp_path / "net.safetensors")
 
 
 def test_a_restored_model_reports_its_file(small, tmp_path):

@@ -734,3 +734,12 @@ def test_arguments_are_checked_before_anything_is_fetched(monkeypatch):
         vitzoo.create("vit_b16", pretrained=True, image_size=225)
     with pytest.raises(vitzoo.UnknownName, match="unknown head 'liner'"):
         vitzoo.create("vit_b16", pretrained=True, head="liner")
+
+
+def test_the_report_names_what_no_tensor_shows():
+    model = vitzoo.create("vit_digits", pretrained=True, pool="mean", block={"norm_eps": 1e-5})
+    assert model.load_report.assumed == (
+        "pool = mean, not the weights' class",
+        "block.norm_eps = 1e-05, not the weights' 1e-06",
+    )
+    assert vitzoo.create("vit_digits", pretrained=True).load_report.assumed == ()

@@ -1,4 +1,4 @@
-"""Checking registry files beyond their schema, and pinning their rows; torch-free."""
+"""Checking registry files beyond their schema, and pinning their rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo.catalogue import Variant, Weights
-from vitzoo.errors import NetworkError, PinError
+from vitzoo.errors import NetworkError, PinError, VitzooError
 from vitzoo.locate import ask_authority
 from vitzoo.manifest import Manifest, read_manifest
 from vitzoo.plugins import CORE_MANIFEST
@@ -57,6 +57,10 @@ def check(file: Path | None = None) -> Report:
     """
     found = list(_read(file).variants if file else registry().variants.values())
     problems = [problem for variant in found for problem in _problems(variant)]
+    if file is None:
+        states = registry().plugins()
+        problems += [f"plugin {i.namespace!r}: {i.cause}" for i in states if i.cause]
+    problems += _miscounted(found)
     rows = [row for variant in found for row in variant.weights]
     counts = {"variants": len(found), "weights": len(rows)}
     for state in ("confirmed", "reported", "first-use"):
@@ -136,6 +140,30 @@ def _problems(variant: Variant) -> Iterator[str]:
             yield f"{label}: {size} bytes do not fit {variant.params} parameters"
         if row.labels and len(row.labels) != (row.num_classes or variant.spec.num_classes):
             yield f"{label}: {len(row.labels)} labels for another number of classes"
+
+
+def _miscounted(variants: list[Variant]) -> Iterator[str]:
+    """Build what the core's builder can build, without memory, and count its parameters."""
+    import torch
+
+    from vitzoo.build import build
+
+    zoo = registry()
+    for variant in variants:
+        parts = (variant.spec.patch_embed, variant.spec.pos_embed, variant.spec.head)
+        names = [part.name for part in (*parts, variant.spec.drop_path)]
+        installed = all("/" not in n or n.partition("/")[0] in zoo.host.infos for n in names)
+        if variant.builder != "vitzoo.build:build" or not installed:
+            continue
+        try:
+            with torch.device("meta"):
+                model = build(variant.spec)
+        except VitzooError as error:
+            yield f"{variant.name}: cannot be built: {error}"
+            continue
+        params = sum(p.numel() for p in model.parameters())
+        if params != variant.params:
+            yield f"{variant.name}: params is {variant.params}, the network has {params}"
 
 
 def _plausible(variant: Variant, row: Weights, size: int) -> bool:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from vitzoo.build import build
-from vitzoo.catalogue import Variant, Weights
+from vitzoo.catalogue import Preprocessing, Variant, Weights
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
@@ -29,6 +29,7 @@ from vitzoo.images import Transform
 from vitzoo.locate import choose, from_address
 from vitzoo.manifest import API, read_preprocessing
 from vitzoo.model import VisionTransformer
+from vitzoo.plugins import LOCAL
 from vitzoo.progress import progress
 from vitzoo.registry import registry
 from vitzoo.report import LoadReport
@@ -111,6 +112,9 @@ def create(
     """
     if unknown:
         raise UnknownOption(_unknown_argument(next(iter(unknown))))
+    if not isinstance(pretrained, bool):
+        raise InvalidOption(f"pretrained must be True or False, got {describe(pretrained)}")
+    _check_place(dtype, device)
     asked = {
         "num_classes": num_classes,
         "in_chans": in_chans,
@@ -143,6 +147,7 @@ def create(
             and "mlp" in (spec.head.name, origin.native.head.name),
             in_chans=spec.in_chans != origin.native.in_chans,
         )
+        assumed += _chosen_over(native, spec)
         kept_dtype = None if origin.saved else torch.get_default_dtype()
         report = load(model, checkpoint, adaptation, dtype=dtype or kept_dtype, assumed=assumed)
         model.to(device=device or torch.get_default_device())
@@ -178,9 +183,17 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
             "name per class, or to ()"
         )
     preprocessing = getattr(model, "preprocessing", None)
+    if not isinstance(preprocessing, Preprocessing | None):
+        raise InvalidOption(
+            "model.preprocessing must be a vitzoo.Preprocessing or None, got "
+            f"{describe(preprocessing)}"
+        )
+    data = spec.to_data()
+    if (spec.variant or "").startswith(f"{LOCAL}/"):
+        del data["variant"]  # known on this machine only, and the rest of the spec is complete
     metadata = {
         "api": API,
-        "spec": spec.to_data(),
+        "spec": data,
         "labels": labels,
         "preprocessing": preprocessing and asdict(preprocessing),
     }
@@ -390,6 +403,16 @@ def _without_published_classifier(spec: Spec, row: Weights, asked: Mapping[str, 
     return spec
 
 
+def _chosen_over(native: Spec, spec: Spec) -> tuple[str, ...]:
+    """Name what was asked for and no tensor shows: the weights were trained otherwise."""
+    pairs: dict[str, tuple[Any, Any]] = {"pool": (native.pool.to_data(), spec.pool.to_data())}
+    own, asked = native.block.to_data(), spec.block.to_data()
+    pairs |= {f"block.{key}": (own.get(key), asked.get(key)) for key in own | asked}
+    return tuple(
+        f"{k} = {new}, not the weights' {old}" for k, (old, new) in pairs.items() if old != new
+    )
+
+
 def _is_weights_name(weights: object) -> bool:
     return isinstance(weights, str) and NAME.fullmatch(weights) is not None
 
@@ -424,6 +447,18 @@ def _annotate(
         noted.labels = ()
     log.info("created %s from %s", spec.variant or "a custom spec", report)
     return model
+
+
+def _check_place(dtype: object, device: Any) -> None:
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise InvalidOption(
+            f"dtype must be a floating type such as torch.bfloat16, got {describe(dtype)}"
+        )
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidOption(f"device {device!r} cannot be used here: {reason}") from error
 
 
 def _unknown_argument(name: str) -> str:

@@ -54,8 +54,12 @@ class Transform:
 
     def __call__(self, image: Image.Image | str | os.PathLike[str]) -> Tensor:
         """Return the input of one image: (c, h, w), float32."""
-        if not isinstance(image, Image.Image):
+        if isinstance(image, str | os.PathLike):
             image = open_image(image)
+        if not isinstance(image, Image.Image):
+            raise InvalidOption(
+                f"expected a Pillow image or the path of one, got {type(image).__name__}"
+            )
         image = self._fit(image.convert(self.mode))
         pixels = torch.from_numpy(np.array(image, dtype=np.float32) / 255)  # (h, w) or (h, w, c)
         pixels = pixels.reshape(*self.image_size, -1).permute(2, 0, 1)  # (c, h, w)

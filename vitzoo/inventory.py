@@ -63,7 +63,8 @@ class Verification:
 
     Args:
         name: variant and weights, or a path.
-        state: `ok`, `damaged`, or `missing` (nothing there to verify).
+        state: `ok`, `damaged`, `missing` (nothing there to verify) or `unpinned` (a file whose
+            sha256 nobody names, so that nothing can be said of it).
         path: the file.
         size: bytes found.
         sha256: expected, or found for a plain path.
@@ -71,7 +72,7 @@ class Verification:
     """
 
     name: str
-    state: Literal["ok", "damaged", "missing"]
+    state: Literal["ok", "damaged", "missing", "unpinned"]
     path: Path | None = None
     size: int = 0
     sha256: str = ""
@@ -105,13 +106,15 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
     """Hash files against their pins; never opens a socket, ignores stamps.
 
     Args:
-        name_or_path: a variant (all of its weights that are here), a path, or None for everything
-            in the store and everything bundled.
+        name_or_path: a variant (all of its weights), an hf:// address, a path, or None for
+            everything in the store and everything bundled.
     """
     if name_or_path is None:
         known = [_verify(entry) for entry in entries() if _present(entry)]
         return known + _strangers({v.sha256 for v in known})
     text = os.fspath(name_or_path)
+    if text.startswith("hf://"):
+        return [_verify(_entry(text, None))]
     if isinstance(name_or_path, os.PathLike) or text.endswith((".safetensors", ".npz")):
         return [_verify_path(Path(text))]
     variant = registry().variant(text)
@@ -151,7 +154,7 @@ def import_file(path: Path) -> list[str]:
         raise StoreError(f"there is no file {path}")
     try:
         sha256, size = hash_file(source), os.fstat(source).st_size
-        labels = [e.label for e in entries() if (pin := pin_of(e.row)) and pin.sha256 == sha256]
+        labels = _labels(sha256)
         if not labels:
             raise StoreError(
                 f"{path} has sha256 {sha256}, which neither the registry nor the lock names; "
@@ -175,14 +178,21 @@ def import_file(path: Path) -> list[str]:
 
 
 def remove(name: str, weights: str | None = None) -> int:
-    """Remove a variant's files from the store; returns the bytes freed.
+    """Remove the files of a variant, or of an hf:// address, from the store.
+
+    Args:
+        name: the variant, or `hf://owner/repo@revision/file`.
+        weights: which of its weights, all if None.
+
+    Returns:
+        The bytes that were freed.
 
     Raises:
         UnknownName: no such variant or weights.
     """
     home = settings.home()
-    variant = registry().variant(name)
-    rows = [row for row in variant.weights if weights in (None, row.name)]
+    known = (from_address(name),) if name.startswith("hf://") else registry().variant(name).weights
+    rows = [row for row in known if weights in (None, row.name)]
     if not rows:
         raise UnknownName(f"{name} has no weights {weights!r}")
     pins = [pin for row in rows if row.repo and (pin := pin_of(row))]
@@ -242,8 +252,18 @@ def _verify_path(path: Path) -> Verification:
         size, sha256 = os.fstat(fd).st_size, hash_file(fd)
     finally:
         os.close(fd)
-    known = [e.label for e in entries() if (pin := _known_pin(e.row)) and pin == sha256]
-    return Verification(str(path), "ok", path, size, sha256, ", ".join(known) or "not registered")
+    known = _labels(sha256)
+    if known:
+        return Verification(str(path), "ok", path, size, sha256, ", ".join(known))
+    detail = "neither the registry nor the lock names its sha256"
+    return Verification(str(path), "unpinned", path, size, sha256, detail)
+
+
+def _labels(sha256: str) -> list[str]:
+    """Return what registry and lock call the file of that sha256."""
+    found = [entry.label for entry in entries() if _known_pin(entry.row) == sha256]
+    locked = Lock(settings.lock_path()).pins()
+    return found or [source for source, pin in locked.items() if pin.sha256 == sha256]
 
 
 def _known_pin(row: Weights) -> str:
@@ -261,7 +281,10 @@ def _strangers(known: set[str]) -> list[Verification]:
         return []
     store = Store(home)
     names = [name for name in store.names() if name not in known]
-    return [_hashed(f"sha256:{name[:12]}", store.path(name), name, None) for name in names]
+    return [
+        _hashed(" ".join(_labels(name)) or f"sha256:{name[:12]}", store.path(name), name, None)
+        for name in names
+    ]
 
 
 def _copy(source: int, partial: Partial, size: int) -> None:

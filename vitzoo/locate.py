@@ -213,7 +213,10 @@ def _first_use(weights: Weights, label: str) -> Pin:
     source = source_of(weights)
     unknown = f"{label}: the sha256 of {source} is not known"
     if settings.pins_required():
-        raise PinError(f"{unknown} and VITZOO_PINS=required; pin it with `vitzoo registry pin`")
+        raise PinError(
+            f"{unknown} and VITZOO_PINS=required; bring a lock that names it (VITZOO_LOCK), or "
+            "fetch it once without VITZOO_PINS, which writes one"
+        )
     if settings.frozen():
         raise PinError(f"{unknown} and the lock is frozen; fetch it once without --frozen")
     if settings.offline():

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vitzoo.catalogue import Preprocessing
 from vitzoo.errors import InvalidInput, InvalidOption, UnknownOption, did_you_mean
 from vitzoo.schema import pair
 from vitzoo.spec import PartSpec
 
 if TYPE_CHECKING:
-    from vitzoo.catalogue import Preprocessing
     from vitzoo.parts.protocols import Head, PatchEmbedder, Pool, PositionEmbedding
     from vitzoo.report import LoadReport
     from vitzoo.spec import Spec
@@ -252,6 +252,21 @@ class VisionTransformer(nn.Module):
         """Number k of logits, 0 without a classifier."""
         return self.head.num_classes
 
+    @property
+    def pretrained_cfg(self) -> dict[str, Any]:
+        """How images become inputs, in timm's words, for `timm.data.resolve_model_data_config`."""
+        c, (h, w) = self.patch_embed.in_chans, self.image_size
+        row = self.preprocessing or Preprocessing(mean=(0.5,) * c, std=(0.5,) * c)
+        return {
+            "input_size": (c, h, w),
+            "mean": row.mean,
+            "std": row.std,
+            "interpolation": row.interpolation,
+            "crop_pct": row.crop_pct,
+            "crop_mode": row.crop_mode,
+            "num_classes": self.num_classes,
+        }
+
     def get_classifier(self) -> nn.Module:
         """Return the head."""
         return self.head  # type: ignore[return-value]  # a Head that is a submodule
@@ -331,6 +346,11 @@ class VisionTransformer(nn.Module):
         return (patches, prefix) if with_prefix else patches
 
     def _check_images(self, images: Tensor) -> None:
+        if not images.is_floating_point():
+            raise InvalidInput(
+                f"expected images of a floating type, got {images.dtype}; vitzoo.transform(model) "
+                "makes them from pictures"
+            )
         expected = (self.patch_embed.in_chans, *self.image_size)
         if images.dim() != 4 or tuple(images.shape[1:]) != expected:
             c, h, w = expected

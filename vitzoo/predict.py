@@ -48,8 +48,9 @@ def predict(
     classes: int = zoo_model.num_classes
     if not classes:
         raise InvalidOption(f"the model has no classifier, only features{_with_classifier(model)}")
-    if top < 1 or batch_size < 1:
-        raise InvalidOption(f"top and batch_size must be at least 1, got {top} and {batch_size}")
+    for name, value in (("top", top), ("batch_size", batch_size)):
+        if value < 1:
+            raise InvalidOption(f"{name} must be at least 1, got {value}")
     names = zoo_model.labels or tuple(f"class {i}" for i in range(classes))
     prepare = transform(model)
     place = next(model.parameters())

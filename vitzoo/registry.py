@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo.catalogue import Contribution, Variant, Weights
-from vitzoo.errors import UnknownName, did_you_mean
+from vitzoo.errors import RegistryError, UnknownName, did_you_mean
 from vitzoo.manifest import ManifestPlugin, read_manifest
 from vitzoo.plugins import CORE, LOCAL, PluginHost, PluginInfo
 from vitzoo.schema import describe as describe_value
@@ -120,6 +120,23 @@ class Registry:
                     found.append((library, variant, weights))
         return found
 
+    def _elsewhere(self, name: str) -> str:
+        """Say what a name of another library is here, empty if it is none."""
+        elsewhere = self.known_elsewhere(name)
+        if not elsewhere:
+            return ""
+        library, variant, weights = elsewhere[0]
+        tag = name.partition(".")[2]
+        if tag and weights is None:
+            names = ", ".join(row.name for row in variant.weights) or "none"
+            return (
+                f"unknown variant {name!r}: its network is {variant.name!r} here, but the weights "
+                f"{tag!r} of {library} are not registered; registered: {names}"
+            )
+        call = f"vitzoo.create({variant.name!r}"
+        call += f", weights={weights.name!r})" if weights else ")"
+        return f"unknown variant {name!r}: that is the name in {library}; here it is {call}"
+
     def _collect(self, namespace: str) -> None:
         plugin = self.host.manager.get_plugin(namespace)
         if isinstance(plugin, ManifestPlugin) and namespace != CORE:
@@ -140,7 +157,12 @@ class Registry:
         self.variants[name] = replace(row, name=name, spec=spec, namespace=namespace)
 
     def _read_local(self, path: Path) -> None:
-        manifest = read_manifest(path, package=None, sizes=self.host.core.sizes)
+        try:
+            manifest = read_manifest(path, package=None, sizes=self.host.core.sizes)
+        except RegistryError as error:
+            raise RegistryError(
+                f"VITZOO_REGISTRY names a file that cannot be used: {error}"
+            ) from error
         self.host.infos[LOCAL] = PluginInfo(LOCAL, "loaded", "", "", "", str(path))
         self._add_aliases(LOCAL, manifest.aliases)
         for row in manifest.variants:
@@ -154,12 +176,8 @@ class Registry:
                     self._collect(namespace)
 
     def _unknown_variant(self, name: str) -> str:
-        elsewhere = self.known_elsewhere(name)
-        if elsewhere:
-            library, variant, weights = elsewhere[0]
-            call = f"vitzoo.create({variant.name!r}"
-            call += f", weights={weights.name!r})" if weights else ")"
-            return f"unknown variant {name!r}: that is the name in {library}; here it is {call}"
+        if elsewhere := self._elsewhere(name):
+            return elsewhere
         namespace, slash, _ = name.partition("/")
         if slash and namespace not in self.host.infos:
             near = did_you_mean(namespace, self.host.infos)

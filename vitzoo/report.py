@@ -20,7 +20,8 @@ class LoadReport:
         converted: changed in data type.
         reinitialised: fresh, not from the file.
         dropped: names in the file that the model does not have.
-        assumed: facts that neither the registry nor the file states.
+        assumed: facts that neither the registry nor the file states, or that were chosen over
+            those of the weights.
     """
 
     source: str

@@ -26,6 +26,7 @@ from vitzoo.errors import InvalidOption
 OFFICIAL = "https://huggingface.co"
 MEMORY = ":memory:"
 TRUE = ("1", "true", "yes", "on")
+FALSE = ("", "0", "false", "no", "off")
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,10 @@ def limits() -> Limits:
 
 
 def _flag(name: str) -> bool:
-    return os.environ.get(name, "").lower() in TRUE
+    value = os.environ.get(name, "").strip().lower()
+    if name.startswith("VITZOO_") and value not in TRUE + FALSE:
+        raise InvalidOption(f"{name} must be 1 or 0, got {value!r}")
+    return value in TRUE
 
 
 def _address(text: str, variable: str) -> str:

@@ -377,7 +377,7 @@ def test_row_12_stall_in_the_body(net, hub, faults):
 def test_row_12_stall_always(net, hub, faults):
     net.limit(first_byte=0.5, stall=0.5)
     hub.always = faults.silent
-    net.fails(TransferError, "ReadTimeout: no answer within 0.5 s")
+    net.fails(TransferError, "ReadTimeout: ")  # of the socket or of the clock, whichever is first
     assert hub.ranges == [None]
     net.recovers()
 

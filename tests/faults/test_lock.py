@@ -200,7 +200,7 @@ def test_row_63_a_file_that_is_not_in_lfs(fresh, hub):
 
 def test_row_63_pins_required(fresh, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_PINS", "required")
-    text = f"the sha256 of {SOURCE} is not known and VITZOO_PINS=required; pin it with `vitzoo reg"
+    text = f"the sha256 of {SOURCE} is not known and VITZOO_PINS=required; bring a lock that names"
     with pytest.raises(PinError, match=text):
         fresh.create()
     assert hub.requests == []

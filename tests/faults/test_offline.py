@@ -370,3 +370,13 @@ def test_row_26_blob_that_is_no_file(net, hub, make):
     net.assert_right(net.create())
     assert hub.ranges == [None]
     assert stat.S_IFMT(path.lstat().st_mode) == stat.S_IFMT(mode)
+
+
+@pytest.mark.parametrize("name", ["VITZOO_OFFLINE", "VITZOO_FROZEN"])
+def test_a_switch_with_another_value_is_refused(monkeypatch, name):
+    from vitzoo import settings
+    from vitzoo.errors import InvalidOption
+
+    monkeypatch.setenv(name, "maybe")
+    with pytest.raises(InvalidOption, match=f"{name} must be 1 or 0, got 'maybe'"):
+        settings.offline() if name == "VITZOO_OFFLINE" else settings.frozen()

@@ -19,14 +19,16 @@ PRETTY = {"params": count, "top1": "{:.2f}".format}
 
 @click.command("list")
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
-@click.option("--where", "condition", metavar="TEXT", help="Keep rows, such as 'params<100M'.")
+@click.option(
+    "--where", "conditions", multiple=True, metavar="TEXT", help="Keep rows, such as 'params<100M'."
+)
 @click.option("--sort", "order", metavar="FIELD[:desc]", help="Sort rows by a field.")
 @click.option("--local", "here", is_flag=True, help="Only what has weights on this machine.")
 @click.option("-q", "--quiet", is_flag=True, help="Print names only, one a line.")
 @json_option
 def list_command(
     patterns: tuple[str, ...],
-    condition: str | None,
+    conditions: tuple[str, ...],
     order: str | None,
     here: bool,
     quiet: bool,
@@ -45,7 +47,7 @@ def list_command(
     zoo = registry()
     rows = [fields(variant) for variant in variants(patterns or "*")]
     _mention_trouble(zoo)
-    if condition:
+    for condition in conditions:
         rows = list(filter(where(condition), rows))
     if order:
         rows = sort(rows, order)
@@ -64,7 +66,7 @@ def list_command(
     elif quiet:
         click.echo("".join(f"{row['name']}\n" for row in rows), nl=False)
     else:
-        if not (patterns or condition or here):
+        if not (patterns or conditions or here):
             rows += _lazy_rows(zoo)
         print_rows(rows, COLUMNS, pretty=PRETTY)
 
@@ -120,7 +122,8 @@ def which_command(name: str, as_json: bool) -> None:
 
 def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
     elsewhere = zoo.known_elsewhere(name)
-    if elsewhere and name not in zoo.variants:
+    tagged = "." in name and all(weights is None for _, _, weights in elsewhere)
+    if elsewhere and name not in zoo.variants and not tagged:
         return [
             _meaning(zoo, variant.namespace, variant.name, "variant", variant.builder)
             | {"weights": weights.name if weights else None, "known_as": f"{name} ({library})"}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitzoo.cli.output import json_option, on_terminal, print_json, print_rows
+from vitzoo.errors import InvalidOption
 
 if TYPE_CHECKING:
     from vitzoo.predict import Prediction
@@ -40,13 +41,17 @@ def predict_command(
       vitzoo predict my_model.safetensors photo.jpg
     """
     from vitzoo.create import create
+    from vitzoo.images import find_images
     from vitzoo.predict import predict
 
+    if top < 1:
+        raise InvalidOption(f"--top must be at least 1, got {top}")
+    files = find_images(list(images))  # before any weights are fetched
     saved = Path(model).suffix == ".safetensors"
     network = create(model, pretrained=not saved, weights=weights, device=device)
     report: LoadReport = network.load_report  # type: ignore[assignment]  # an attribute that create sets
     click.echo(report.summary(), err=True)
-    predictions = predict(network, list(images), top=top)
+    predictions = predict(network, files, top=top)
     if as_json:
         print_json([_data(prediction) for prediction in predictions])
     elif on_terminal():

@@ -1,4 +1,4 @@
-"""`vitzoo registry check` and `pin`: torch-free."""
+"""`vitzoo registry check` and `pin`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def registry_group() -> None:
 def check_command(context: click.Context, file: Path | None, as_json: bool) -> None:
     """Validate FILE (the installed registry, if none is given) offline.
 
-    Beyond the schema: parts, formats and sizes exist, `size` of a weights file fits the tensors of
-    its variant, defaults are files known to exist.
+    Beyond the schema: parts and formats exist, every variant made of parts can be built and has the
+    parameters it states, sizes of weights files fit them, and no installed plugin is broken.
 
     \b
     Examples:

@@ -64,7 +64,8 @@ def verify_command(
 ) -> None:
     """Hash weights files and compare them with their pins. Opens no socket.
 
-    Exits with 3 if a file is damaged, with 1 if nothing of a NAME is here.
+    Exits with 3 if a file is damaged, with 1 if nothing of a NAME is here, or if neither registry
+    nor lock names the sha256 of a FILE.
 
     \b
     Examples:
@@ -86,15 +87,15 @@ def verify_command(
         print_rows(rows, columns, pretty={"size": "{:,}".format})
     if any(row.state == "damaged" for row in found):
         context.exit(INTEGRITY)
-    if any(all(row.state == "missing" for row in rows) for rows in named):
+    if any(all(row.state in ("missing", "unpinned") for row in rows) for rows in named):
         context.exit(1)
 
 
 @click.command("rm")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@weights_option
+@click.option("--weights", help="Only the weights of this name.")
 def rm_command(names: tuple[str, ...], weights: str | None) -> None:
-    """Remove the weights of each NAME from the store.
+    """Remove all weights of each NAME (a variant, or hf://...) from the store.
 
     \b
     Examples:
