@@ -245,7 +245,9 @@ def load(
         state |= _fresh_head(model, adapted.fresh, dtype or stored)
     model.load_state_dict(state, strict=True, assign=True)
     _check_materialised(model)
-    model.to(dtype=dtype or stored)  # buffers, which no file holds
+    for buffer in model.buffers():  # which no file holds
+        if buffer.is_floating_point():
+            buffer.data = buffer.to(dtype or stored)
     changed = {*adapted.resampled, *adapted.rebuilt, *converted}
     return LoadReport(
         checkpoint.source,

@@ -1,5 +1,6 @@
 """Side-by-side measurement: both sides take turns in one run, and only their ratio counts."""
 
+import gc
 import statistics
 import time
 
@@ -17,6 +18,7 @@ class Comparison:
         times = {ours: [], theirs: []}
         for turn in range(rounds + 1):
             for side, seconds in times.items():
+                gc.collect()  # what the other side left is not this one's
                 start = time.perf_counter()
                 side()
                 if turn:
