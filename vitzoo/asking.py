@@ -37,7 +37,7 @@ from vitzoo.errors import (
 )
 
 if TYPE_CHECKING:
-    from vitzoo.fetch import Remote
+    from vitzoo.remote import Remote
 
 ELSEWHERE = "the registry may be out of date, or the endpoint an incomplete mirror"
 Result = TypeVar("Result")

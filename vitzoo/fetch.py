@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -32,44 +31,13 @@ from vitzoo.errors import (
     TransferError,
 )
 from vitzoo.partial import Partial
+from vitzoo.remote import Remote
 from vitzoo.settings import Limits, has_host, may_see_token
 
 log = logging.getLogger("vitzoo")
 
 PROGRESS = 1024 * 1024  # bytes after which attempts are counted anew
-UNKNOWN_SIZE_SLACK = 4096  # bytes that a predicted size may be wrong by
 Note = Callable[[int, int], Any]
-
-
-@dataclass(frozen=True)
-class Remote:
-    """A file on a Hub and what its bytes must be.
-
-    Args:
-        repo, revision, file: where to look; they prove nothing.
-        sha256: the identity of the bytes.
-        size: bytes, None if not known.
-        predicted_size: bytes within 4 KiB, where the size is not known; bounds the download.
-        label: what it is, for messages.
-    """
-
-    repo: str
-    revision: str
-    file: str
-    sha256: str
-    size: int | None = None
-    predicted_size: int | None = None
-    label: str = ""
-
-    @property
-    def bound(self) -> int:
-        """The most bytes that are ever written to disk for it."""
-        if self.size is not None:
-            return self.size
-        return (self.predicted_size or 0) + UNKNOWN_SIZE_SLACK
-
-    def __str__(self) -> str:
-        return f"{self.label or self.file}: {self.repo}/{self.file}"
 
 
 class _Retry(Exception):

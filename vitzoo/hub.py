@@ -12,8 +12,8 @@ from huggingface_hub.hf_api import ModelInfo
 
 from vitzoo.asking import proxies, refusal, session, within
 from vitzoo.errors import EntryNotFound, Offline, PinError, RefusedResponse, TransferError
-from vitzoo.fetch import Remote
 from vitzoo.pins import COMMIT, SHA256, Pin
+from vitzoo.remote import Remote
 from vitzoo.settings import limits, may_see_token, trust_endpoint
 
 NEEDED = "its word is needed on first use, later ones need no network"

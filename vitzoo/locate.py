@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -36,10 +36,8 @@ from vitzoo.hubnames import valid_file, valid_repo, valid_revision
 from vitzoo.partial import Partial
 from vitzoo.pins import Lock, Pin
 from vitzoo.plugins import data_file
+from vitzoo.remote import Remote
 from vitzoo.store import CHUNK, Store, hash_file, make_folder, open_regular
-
-if TYPE_CHECKING:
-    from vitzoo.fetch import Remote
 
 log = logging.getLogger("vitzoo")
 
@@ -195,8 +193,6 @@ def _bundled(weights: Weights, label: str, package: str) -> int:
 
 
 def _remote(weights: Weights, label: str, pin: Pin) -> Remote:
-    from vitzoo.fetch import Remote
-
     return Remote(
         repo=weights.repo,
         revision=pin.commit,

@@ -1,6 +1,8 @@
 """Without faults: fetched once, then loaded from the store without a request."""
 
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -22,3 +24,11 @@ def test_first_use_is_locked(net):
     net.assert_right(net.create())
     assert (net.home / "vitzoo.lock").exists()
     assert net.stored.exists()
+
+
+def test_a_warm_store_needs_no_network_library(net):
+    net.create()
+    code = "import sys, vitzoo; vitzoo.create('faulty/net', pretrained=True)"
+    code += "; sys.exit('httpx2' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=net.environment(), timeout=120)
+    assert done.returncode == 0
