@@ -308,7 +308,8 @@ class _Download:
     def _transfer(self, what: str) -> TransferError:
         return TransferError(
             f"{self.remote}: {self.host}: {what}; {self.partial.size} bytes are kept for the next "
-            "try"
+            "try; check the network, set a mirror in VITZOO_ENDPOINTS, or carry the file here: "
+            "vitzoo import FILE"
         )
 
 

@@ -49,7 +49,7 @@ def test_row_27_refused(net, clock, monkeypatch, dead_port):
 def test_row_27_no_such_host(net, clock, monkeypatch):
     net.limit(first_byte=1)
     monkeypatch.setenv("VITZOO_ENDPOINTS", "http://vitzoo.invalid")
-    with pytest.raises(TransferError, match=r"net:main.*vitzoo\.invalid: .*kept for the next try"):
+    with pytest.raises(TransferError, match=r"net:main.*vitzoo\.invalid: .*or carry the file here"):
         net.create()
     assert sum(clock.slept) <= 1
 
