@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,6 @@ from vitzoo.parts.heads import NoHead, linear_head, mlp_head, tanh_head
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp, QuickGELU
 from vitzoo.parts.patch_embed import ConvPatchEmbed, UnfoldPatchEmbed
 from vitzoo.parts.pool import ClassPool, MeanPool
-from vitzoo.parts.pos_embed import LearnedPositions, NoPositions, SinCos2dPositions
 
 SMALL = {
     "image_size": 32,
@@ -103,119 +101,6 @@ def test_an_image_that_patches_do_not_tile(embedder, image, patch, wrong, neares
 
 
 # Position embeddings.
-
-
-def big_vision_sincos_2d(height, width, dim, temperature=10_000.0):
-    """`posemb_sincos_2d` of big_vision's models/vit.py, in numpy."""
-    y, x = np.mgrid[:height, :width]
-    omega = np.arange(dim // 4) / (dim // 4 - 1)
-    omega = 1.0 / (temperature**omega)
-    y = np.einsum("m,d->md", y.flatten(), omega)
-    x = np.einsum("m,d->md", x.flatten(), omega)
-    return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
-
-
-@pytest.mark.parametrize("grid", [(14, 14), (5, 9), (9, 5), (1, 3)])
-@pytest.mark.parametrize("dim", [8, 48, 192])
-def test_sincos_2d_is_big_visions(grid, dim):
-    part = SinCos2dPositions(grid_size=grid, num_prefix_tokens=0, embed_dim=dim)
-    expected = torch.from_numpy(big_vision_sincos_2d(*grid, dim)).float()
-    tokens = torch.zeros(1, grid[0] * grid[1], dim)
-    torch.testing.assert_close(part(tokens)[0], expected, rtol=0, atol=1e-7)
-
-
-def test_sincos_2d_takes_another_temperature():
-    part = SinCos2dPositions(grid_size=(3, 4), num_prefix_tokens=0, embed_dim=16, temperature=100.0)
-    expected = torch.from_numpy(big_vision_sincos_2d(3, 4, 16, 100.0)).float()
-    torch.testing.assert_close(part(torch.zeros(1, 12, 16))[0], expected, rtol=0, atol=1e-7)
-
-
-def test_sincos_2d_follows_another_grid():
-    part = SinCos2dPositions(grid_size=(3, 4), num_prefix_tokens=1, embed_dim=16)
-    assert part.resample(None, (5, 2)) is None
-    fresh = SinCos2dPositions(grid_size=(5, 2), num_prefix_tokens=1, embed_dim=16)
-    assert torch.equal(part.table, fresh.table)
-
-
-@pytest.mark.parametrize("prefix", [0, 1, 3])
-def test_sincos_2d_leaves_prefix_tokens_alone(prefix):
-    part = SinCos2dPositions(grid_size=(2, 3), num_prefix_tokens=prefix, embed_dim=8)
-    tokens = randn(2, prefix + 6, 8)
-    result = part(tokens)
-    assert torch.equal(result[:, :prefix], tokens[:, :prefix])
-    assert torch.equal(result[:, prefix:], tokens[:, prefix:] + part.table)
-
-
-@pytest.mark.parametrize("dim", [4, 10, 50])
-def test_sincos_2d_needs_a_multiple_of_four(dim):
-    text = message(
-        vitzoo.InvalidOption,
-        SinCos2dPositions,
-        grid_size=(2, 2),
-        num_prefix_tokens=0,
-        embed_dim=dim,
-    )
-    assert text == (
-        f"sincos_2d needs an embed_dim that is a multiple of 4 and at least 8, got {dim}"
-    )
-
-
-@pytest.mark.parametrize("temperature", [1, 0, -3, math.inf, math.nan, True, "9"])
-def test_sincos_2d_needs_a_temperature_above_one(temperature):
-    spec = SMALL | {"pos_embed": {"name": "sincos_2d", "temperature": temperature}}
-    text = message(vitzoo.InvalidOption, vitzoo.create, spec)
-    assert text == f"temperature must be a number above 1, got {temperature!r}"
-
-
-@pytest.mark.parametrize("prefix", [0, 1, 5])
-def test_learned_positions_keep_prefix_tokens_when_resampled(prefix):
-    part = LearnedPositions(grid_size=(3, 4), num_prefix_tokens=prefix, embed_dim=8)
-    table = randn(1, prefix + 12, 8)
-    result = part.resample(table, (5, 6))
-    assert result.shape == (1, prefix + 30, 8)
-    assert torch.equal(result[:, :prefix], table[:, :prefix])
-
-
-def test_learned_positions_that_are_constant_stay_so():
-    part = LearnedPositions(grid_size=(3, 4), num_prefix_tokens=0, embed_dim=8)
-    result = part.resample(torch.full((1, 12, 8), 0.7), (6, 2))
-    torch.testing.assert_close(result, torch.full((1, 12, 8), 0.7), rtol=0, atol=1e-6)
-
-
-def test_learned_positions_keep_rows_and_columns_apart():
-    rows = torch.arange(4.0).repeat_interleave(3).reshape(1, 12, 1)  # grows down, not across
-    part = LearnedPositions(grid_size=(4, 3), num_prefix_tokens=0, embed_dim=1)
-    result = part.resample(rows, (8, 5)).reshape(8, 5)
-    torch.testing.assert_close(result, result[:, :1].expand(8, 5), rtol=0, atol=1e-5)
-    assert (result[1:, 0] > result[:-1, 0]).all()
-
-
-def test_learned_positions_on_their_own_grid_are_not_touched():
-    part = LearnedPositions(grid_size=(3, 4), num_prefix_tokens=1, embed_dim=8)
-    table = randn(1, 13, 8)
-    assert part.resample(table, (3, 4)) is table
-
-
-def test_learned_positions_remember_the_grid_they_moved_to():
-    part = LearnedPositions(grid_size=(3, 4), num_prefix_tokens=1, embed_dim=8)
-    moved = part.resample(randn(1, 13, 8), (4, 3))
-    assert part.resample(moved, (4, 3)) is moved
-    assert part.resample(moved, (2, 2)).shape == (1, 5, 8)
-
-
-def test_learned_positions_are_added():
-    part = LearnedPositions(grid_size=(2, 2), num_prefix_tokens=1, embed_dim=8)
-    table, tokens = part.initial_table(), randn(2, 5, 8)
-    assert table.shape == (1, 5, 8)
-    assert torch.equal(part(tokens, table), tokens + table)
-
-
-def test_no_positions_make_a_bag_of_patches():
-    part = NoPositions(grid_size=(2, 2), num_prefix_tokens=1, embed_dim=8)
-    tokens = randn(2, 5, 8)
-    assert part.initial_table() is None
-    assert part.resample(None, (3, 3)) is None
-    assert part(tokens) is tokens
 
 
 # Attention and MLP.
@@ -569,7 +454,7 @@ def test_impossible_dropout(rate):
 @pytest.mark.parametrize("prefix", [1, 2])
 def test_class_pool_takes_the_first_token(prefix):
     tokens = randn(2, prefix + 4, 8)
-    part = ClassPool(num_prefix_tokens=prefix)
+    part = ClassPool()
     assert part.norm_first
     assert torch.equal(part(tokens), tokens[:, 0])
 

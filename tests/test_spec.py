@@ -25,12 +25,24 @@ from vitzoo.errors import (
     WeightsUnavailable,
 )
 from vitzoo.schema import Reader
-from vitzoo.spec import PartSpec, Spec
+from vitzoo.spec import BlockSpec, PartSpec, Spec
 
 PATCH_EMBEDS = ("conv", "unfold")
-POS_EMBEDS = ("learned", {"name": "sincos_2d", "temperature": 100.0}, "none")
+POS_EMBEDS = (
+    "learned",
+    {"name": "learned", "where": "layers", "prefix": False, "resample": "zoom"},
+    {"name": "learned_2d", "where": "layers_shared"},
+    {"name": "sincos_2d", "temperature": 100.0},
+    {"name": "rope", "layout": "interleaved", "absolute": True},
+    "none",
+)
 HEADS = ("linear", "tanh", {"name": "mlp", "hidden_dim": 16}, "none")
-POOLS = ("class", "mean", {"name": "mean", "norm_first": False})
+POOLS = (
+    "class",
+    "mean",
+    {"name": "mean", "norm_first": False},
+    {"name": "attention", "num_heads": 2},
+)
 DROP_PATHS = ("none", {"name": "linear", "rate": 0.2}, {"name": "constant", "rate": 0.1})
 
 
@@ -87,6 +99,8 @@ def spec(small) -> Spec:
         "patch_size": [8, 16],
         "in_chans": 1,
         "class_token": False,
+        "num_registers": 2,
+        "pre_norm": True,
         "patch_embed": "unfold",
         "pos_embed": {"name": "sincos_2d", "temperature": 10.5},
         "block": {
@@ -95,6 +109,10 @@ def spec(small) -> Spec:
             "qkv_bias": False,
             "qk_scale": 0.25,
             "attention_dropout": 0.1,
+            "qk_norm": True,
+            "layer_scale": 1e-4,
+            "mlp": "swiglu",
+            "parallel": True,
         },
         "pool": {"name": "mean", "norm_first": False},
         "head": {"name": "mlp", "hidden_dim": 16},
@@ -107,6 +125,8 @@ def spec(small) -> Spec:
 def test_the_fixture_leaves_nothing_at_its_default(spec):
     same = [name for name, value in vars(Spec()).items() if value == getattr(spec, name)]
     assert same == ["variant", "options"]
+    usual = BlockSpec()
+    assert not [name for name, v in vars(usual).items() if v == getattr(spec.block, name)]
 
 
 def test_a_spec_survives_json(spec):
@@ -240,7 +260,7 @@ def test_an_unknown_argument_is_a_type_error_too(small):
     [
         ("head", "linaer", "unknown head 'linaer'; did you mean 'linear'?"),
         ("patch_embed", "convolution", "unknown patch embedder 'convolution'"),
-        ("pos_embed", "lerned", "unknown position embedding 'lerned'; did you mean 'learned'?"),
+        ("pos_embed", "sincos", "unknown position embedding 'sincos'; did you mean 'sincos_2d'?"),
         ("drop_path", "linaer", "unknown drop-path policy 'linaer'; did you mean 'linear'?"),
         ("pool", "maen", "unknown pool 'maen'; did you mean 'mean'?"),
         ("head", "zzz", "unknown head 'zzz'; known: linear, mlp, none, tanh"),

@@ -14,9 +14,9 @@ from vitzoo.errors import InvalidOption, UnknownName, UnknownOption, did_you_mea
 from vitzoo.model import VisionTransformer
 from vitzoo.parts import protocols
 from vitzoo.parts.attention import Attention
-from vitzoo.parts.block import Block
+from vitzoo.parts.block import Block, LayerScale, ParallelBlock
 from vitzoo.parts.drop_path import MODES
-from vitzoo.parts.mlp import ACTIVATIONS, Mlp
+from vitzoo.parts.mlp import ACTIVATIONS, Mlp, PackedSwiGLU, SwiGLU
 from vitzoo.parts.pool import POOLS
 from vitzoo.registry import registry
 from vitzoo.spec import PartSpec, Spec
@@ -51,7 +51,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None) -> VisionTransform
         name = spec.options[0][0]
         raise UnknownOption(f"option {name!r} is not known; only a builder of its own has options")
     make = partial(_part, spec, ready or {})
-    prefix = int(spec.class_token)
+    prefix = int(spec.class_token) + spec.num_registers
     patch_embed = make(
         "patch_embed",
         patch_size=spec.patch_size,
@@ -63,6 +63,8 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None) -> VisionTransform
         grid_size=patch_embed.grid(spec.image_size),
         num_prefix_tokens=prefix,
         embed_dim=spec.embed_dim,
+        num_heads=spec.num_heads,
+        depth=spec.depth,
     )
     drop_paths = _drop_paths(spec, ready or {})
     model = VisionTransformer(
@@ -70,11 +72,24 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None) -> VisionTransform
         positions=positions,
         blocks=[_block(spec, drop_path) for drop_path in drop_paths],
         norm=_norm(spec),
-        pool=make("pool", num_prefix_tokens=prefix),
+        pool=make(
+            "pool",
+            usual={
+                "num_heads": spec.num_heads,
+                "mlp_dim": spec.mlp_dim,
+                "norm_eps": spec.block.norm_eps,
+                "activation": spec.block.activation,
+            },
+            num_prefix_tokens=prefix,
+            class_token=spec.class_token,
+            embed_dim=spec.embed_dim,
+        ),
         head=make("head", in_dim=spec.embed_dim, num_classes=spec.num_classes),
         image_size=spec.image_size,
         embed_dim=spec.embed_dim,
         class_token=spec.class_token,
+        num_registers=spec.num_registers,
+        pre_norm=_norm(spec) if spec.pre_norm else None,
         dropout=spec.dropout,
     )
     if "head" in (ready or {}):
@@ -83,27 +98,51 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None) -> VisionTransform
     return model
 
 
-def _block(spec: Spec, drop_path: nn.Module) -> Block:
-    options = spec.block
+def _block(spec: Spec, drop_path: nn.Module) -> nn.Module:
+    attn, mlp = _attention(spec), _mlp(spec)
+    if spec.block.parallel:
+        return ParallelBlock(
+            norm=_norm(spec), attn=attn, mlp=mlp, drop_path=drop_path, ls=_layer_scale(spec)
+        )
     return Block(
         norm1=_norm(spec),
-        attn=Attention(
-            embed_dim=spec.embed_dim,
-            num_heads=spec.num_heads,
-            qkv_bias=options.qkv_bias,
-            qk_scale=options.qk_scale,
-            attention_dropout=options.attention_dropout,
-            dropout=spec.dropout,
-        ),
+        attn=attn,
         norm2=_norm(spec),
-        mlp=Mlp(
-            embed_dim=spec.embed_dim,
-            hidden_dim=spec.mlp_dim,
-            activation=ACTIVATIONS[options.activation](),
-            dropout=spec.dropout,
-        ),
+        mlp=mlp,
         drop_path=drop_path,
+        ls1=_layer_scale(spec),
+        ls2=_layer_scale(spec),
     )
+
+
+def _attention(spec: Spec) -> Attention:
+    options, width = spec.block, spec.embed_dim // spec.num_heads
+    norms = [nn.LayerNorm(width, eps=options.norm_eps) for _ in range(2 * options.qk_norm)]
+    return Attention(
+        embed_dim=spec.embed_dim,
+        num_heads=spec.num_heads,
+        qkv_bias=options.qkv_bias,
+        qk_scale=options.qk_scale,
+        attention_dropout=options.attention_dropout,
+        dropout=spec.dropout,
+        q_norm=norms[0] if norms else None,
+        k_norm=norms[1] if norms else None,
+    )
+
+
+def _mlp(spec: Spec) -> nn.Module:
+    widths = {"embed_dim": spec.embed_dim, "hidden_dim": spec.mlp_dim}
+    if spec.block.mlp == "swiglu":
+        return SwiGLU(**widths, dropout=spec.dropout)
+    if spec.block.mlp == "swiglu_packed":
+        return PackedSwiGLU(**widths, dropout=spec.dropout)
+    activation = ACTIVATIONS[spec.block.activation]()
+    return Mlp(**widths, activation=activation, dropout=spec.dropout)
+
+
+def _layer_scale(spec: Spec) -> LayerScale | None:
+    initial = spec.block.layer_scale
+    return None if initial is None else LayerScale(embed_dim=spec.embed_dim, initial=initial)
 
 
 def _norm(spec: Spec) -> nn.LayerNorm:
@@ -129,7 +168,13 @@ def _drop_paths(spec: Spec, ready: Mapping[str, Any]) -> list[nn.Module]:
     return [MODES[mode](rate=rate) for rate in rates]
 
 
-def _part(spec: Spec, ready: Mapping[str, Any], field: str, **numbers: Any) -> Any:
+def _part(
+    spec: Spec,
+    ready: Mapping[str, Any],
+    field: str,
+    usual: Mapping[str, Any] | None = None,
+    **numbers: Any,
+) -> Any:
     chosen: PartSpec = getattr(spec, field)
     if field in ready:
         return _checked(field, ready[field])
@@ -142,19 +187,37 @@ def _part(spec: Spec, ready: Mapping[str, Any], field: str, **numbers: Any) -> A
     else:
         raise UnknownName(_unknown(field, chosen.name, POOLS))
     what = f"{field} {chosen.name!r}"
-    return _checked(field, _call(constructor, what, dict(chosen.options), **numbers))
+    return _checked(field, _call(constructor, what, dict(chosen.options), usual, **numbers))
 
 
 def _call(
-    constructor: Callable[..., Any], what: str, options: dict[str, Any], **numbers: Any
+    constructor: Callable[..., Any],
+    what: str,
+    options: dict[str, Any],
+    usual: Mapping[str, Any] | None = None,
+    **numbers: Any,
 ) -> Any:
-    """Call a part's constructor; an option it does not have, or misses, is an error."""
-    parameters = inspect.signature(constructor).parameters
+    """Call a part's constructor; an option it does not have, or misses, is an error.
+
+    Args:
+        constructor: takes those of `numbers` and `usual` that it names.
+        what: field and name, for messages.
+        options: chosen with the part.
+        usual: what options are if they are not chosen.
+        numbers: of the network, which no option changes.
+    """
+    parameters = {
+        name: parameter
+        for name, parameter in inspect.signature(constructor).parameters.items()
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    }
+    numbers = {name: number for name, number in numbers.items() if name in parameters}
     known = [name for name in parameters if name not in numbers]
     for option in options:
         if option not in known:
             hint = did_you_mean(option, known) or f"; it has: {', '.join(known) or 'none'}"
             raise UnknownOption(f"{what} has no option {option!r}{hint}")
+    options = {name: value for name, value in (usual or {}).items() if name in known} | options
     for name in known:
         if parameters[name].default is inspect.Parameter.empty and name not in options:
             raise InvalidOption(

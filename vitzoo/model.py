@@ -12,10 +12,12 @@ from torch.utils.checkpoint import checkpoint
 
 from vitzoo.catalogue import Preprocessing
 from vitzoo.errors import InvalidInput, InvalidOption, UnknownOption, did_you_mean
+from vitzoo.parts.init import normal_
 from vitzoo.schema import pair
 from vitzoo.spec import PartSpec
 
 if TYPE_CHECKING:
+    from vitzoo.parts.attention import Rotate
     from vitzoo.parts.protocols import Head, PatchEmbedder, Pool, PositionEmbedding
     from vitzoo.report import LoadReport
     from vitzoo.spec import Spec
@@ -31,14 +33,16 @@ class VisionTransformer(nn.Module):
 
     Args:
         patch_embed: images to (b, n, d) tokens.
-        positions: tells tokens where they stand.
+        positions: tells tokens where they stand, before the first block or in each.
         blocks: the encoder, each (b, p + n, d) to the same.
         norm: the final norm.
         pool: tokens to one vector; its `norm_first` says on which side of it `norm` acts.
         head: (b, d) to (b, k).
         image_size: (height, width) in px.
         embed_dim: d.
-        class_token: whether a learned class token is prepended (p = 1).
+        class_token: whether a learned class token is prepended.
+        num_registers: learned tokens between it and the patches (p counts both).
+        pre_norm: norm before the first block, none if None.
         dropout: rate after positions.
 
     Attributes:
@@ -62,13 +66,15 @@ class VisionTransformer(nn.Module):
         image_size: tuple[int, int],
         embed_dim: int,
         class_token: bool = True,
+        num_registers: int = 0,
+        pre_norm: nn.Module | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.image_size = image_size
         self.grid_size = patch_embed.grid(image_size)
         self.embed_dim = embed_dim
-        self.num_prefix_tokens = int(class_token)
+        self.num_prefix_tokens = int(class_token) + num_registers
         self.grad_checkpointing = False
         self.spec: Spec | None = None
         self.load_report: LoadReport | None = None
@@ -77,13 +83,17 @@ class VisionTransformer(nn.Module):
 
         self.patch_embed = patch_embed
         self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim)) if class_token else None
-        table = positions.initial_table()
+        self.reg_token = token_vectors(num_registers, embed_dim) if num_registers else None
+        table = positions.initial_table(self.grid_size)
         self.pos_embed = None if table is None else nn.Parameter(table)
         self.positions = positions
         self.pos_drop = nn.Dropout(dropout)
+        self.norm_pre = pre_norm or nn.Identity()
         self.blocks = nn.Sequential(*blocks)
         self.norm = norm if pool.norm_first else nn.Identity()
-        self.pool = pool
+        learned = bool(list(pool.parameters()))  # type: ignore[attr-defined]  # a Pool that is a module
+        self.pool = None if learned else pool
+        self.attn_pool = pool if learned else None
         self.fc_norm = nn.Identity() if pool.norm_first else norm
         self.head = head
 
@@ -98,25 +108,25 @@ class VisionTransformer(nn.Module):
             InvalidInput: the images have another shape than the model takes.
         """
         x = self.embed(images)
-        for block in self.blocks:
-            x = self._run(block, x)
+        for layer in range(len(self.blocks)):
+            x = self._encode(x, layer)
         x = self.norm(x)
         return x
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Map (b, p + n, d) tokens to (b, k) logits, or to pre-logits."""
-        x = self.pool(tokens)  # (b, d)
-        x = self.fc_norm(x)
+        x = self._pooled(tokens)  # (b, d)
         return self.head(x, pre_logits)
 
     def embed(self, images: Tensor) -> Tensor:
         """Map (b, c, h, w) images to the (b, p + n, d) tokens that enter the first block."""
         self._check_images(images)
         x = self.patch_embed(images)  # (b, n, d)
-        if self.cls_token is not None:
-            x = torch.cat((self.cls_token.expand(x.shape[0], -1, -1), x), dim=1)  # (b, 1 + n, d)
-        x = self.positions(x, self.pos_embed)
-        return self.pos_drop(x)
+        prefix = [token for token in (self.cls_token, self.reg_token) if token is not None]
+        if prefix:
+            x = torch.cat((*(t.expand(x.shape[0], -1, -1) for t in prefix), x), dim=1)
+        x = self.positions(x, self.pos_embed, 0)  # (b, p + n, d)
+        return self.norm_pre(self.pos_drop(x))
 
     def features(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """Return intermediate results by name.
@@ -124,7 +134,8 @@ class VisionTransformer(nn.Module):
         Args:
             images: (b, c, h, w).
             names: of `patch_embed` (b, n, d), `embed` (b, p + n, d), `blocks.0`, `blocks.1`, ...
-                (b, p + n, d), `norm` (b, p + n, d), `pool` (b, d), `pre_logits` (b, d), `logits`.
+                (b, p + n, d), `norm` (b, p + n, d), `pool` (b, d) or what the head takes,
+                `pre_logits` (b, d), `logits`.
 
         Raises:
             UnknownOption: a name is none of these.
@@ -138,10 +149,10 @@ class VisionTransformer(nn.Module):
         self._check_images(images)
         found = {"patch_embed": self.patch_embed(images)} if "patch_embed" in names else {}
         found["embed"] = x = self.embed(images)
-        for i, block in enumerate(self.blocks):
-            found[f"blocks.{i}"] = x = self._run(block, x)
+        for layer in range(len(self.blocks)):
+            found[f"blocks.{layer}"] = x = self._encode(x, layer)
         found["norm"] = x = self.norm(x)
-        found["pool"] = self.fc_norm(self.pool(x))
+        found["pool"] = self._pooled(x)
         found["pre_logits"] = self.head(found["pool"], pre_logits=True)
         found["logits"] = self.head(found["pool"])
         return {name: found[name] for name in names}
@@ -166,11 +177,12 @@ class VisionTransformer(nn.Module):
         wanted = self._layers(layers)
         maps: dict[int, Tensor] = {}
         x = self.embed(images)
-        encoder: list[Any] = list(self.blocks)[: max(wanted) + 1]
-        for i, block in enumerate(encoder):
-            if i in wanted:
-                maps[i] = block.attention_probabilities(x)
-            x = block(x)
+        encoder: list[Any] = list(self.blocks)
+        for layer in range(max(wanted) + 1):
+            if layer in wanted:
+                entering = self._positioned(x, layer)
+                maps[layer] = encoder[layer].attention_probabilities(entering, self._rotate)
+            x = self._encode(x, layer)
         return maps
 
     def forward_intermediates(
@@ -203,9 +215,9 @@ class VisionTransformer(nn.Module):
         wanted = self._layers(indices)
         x, found = self.embed(images), []
         last = max(wanted) + 1 if stop_early else len(self.blocks)
-        for i, block in enumerate(self.blocks[:last]):
-            x = self._run(block, x)
-            if i in wanted:
+        for layer in range(last):
+            x = self._encode(x, layer)
+            if layer in wanted:
                 found.append(self.norm(x) if norm else x)
         results = [self._split(tokens, output_fmt, return_prefix_tokens) for tokens in found]
         return results if intermediates_only else (self.norm(x), results)
@@ -296,11 +308,12 @@ class VisionTransformer(nn.Module):
             InvalidOption: the patches do not tile it.
         """
         size = pair(image_size, "image_size", InvalidOption)
-        self.grid_size = self.patch_embed.grid(size)
-        table = self.positions.resample(self.pos_embed, self.grid_size)
+        grid = self.patch_embed.grid(size)
+        table = self.positions.resample(self.pos_embed, self.grid_size, grid)
         if self.pos_embed is not None and table is not None and table is not self.pos_embed:
             self.pos_embed = nn.Parameter(table, requires_grad=self.pos_embed.requires_grad)
-        self.image_size = size
+        self.positions.to_grid(grid)
+        self.image_size, self.grid_size = size, grid
         if self.spec is not None:
             self.spec = replace(self.spec, image_size=size)
 
@@ -310,19 +323,34 @@ class VisionTransformer(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Return the parameters that optimisers should not decay."""
-        return {name for name in ("pos_embed", "cls_token") if getattr(self, name) is not None}
+        names = ("pos_embed", "cls_token", "reg_token")
+        return {name for name in names if getattr(self, name) is not None}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return timm's description of layer groups, for layer-wise learning rates."""
         return {
-            "stem": r"^cls_token|pos_embed|patch_embed|positions",
-            "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))],
+            "stem": r"^cls_token|^reg_token|pos_embed|patch_embed|positions|^norm_pre",
+            "blocks": [(r"^blocks\.(\d+)", None), (r"^norm\.", (99999,))],
         }
 
-    def _run(self, block: nn.Module, x: Tensor) -> Tensor:
+    def _encode(self, x: Tensor, layer: int) -> Tensor:
+        """Run block `layer` on (b, p + n, d) tokens, with its positions."""
+        x = self._positioned(x, layer)
+        block = self.blocks[layer]
         if self.grad_checkpointing and self.training and torch.is_grad_enabled():
-            return checkpoint(block, x, use_reentrant=False)
-        return block(x)
+            return checkpoint(block, x, self._rotate, use_reentrant=False)
+        return block(x, self._rotate)
+
+    def _positioned(self, x: Tensor, layer: int) -> Tensor:
+        return self.positions(x, self.pos_embed, layer) if layer else x  # `embed` did the first
+
+    @property
+    def _rotate(self) -> Rotate | None:
+        return getattr(self.positions, "rotate", None)
+
+    def _pooled(self, tokens: Tensor) -> Tensor:
+        pool: Any = self.pool if self.attn_pool is None else self.attn_pool
+        return self.fc_norm(pool(tokens))
 
     def _layers(self, which: int | Sequence[int] | None) -> list[int]:
         depth = len(self.blocks)
@@ -359,6 +387,13 @@ class VisionTransformer(nn.Module):
                 f"resize them, or create the model with image_size=/in_chans=, "
                 f"or call set_input_size"
             )
+
+
+def token_vectors(count: int, embed_dim: int) -> nn.Parameter:
+    """Return learned tokens to start from, (1, count, d), drawn as the positions are."""
+    tokens = torch.empty(1, count, embed_dim)
+    normal_(tokens, std=0.02)
+    return nn.Parameter(tokens)
 
 
 def check_num_classes(num_classes: int) -> None:

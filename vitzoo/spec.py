@@ -18,6 +18,7 @@ from vitzoo.schema import Reader, describe
 
 FULL_NAME = re.compile(r"(?:[a-z][a-z0-9_-]{0,63}/)?[a-z0-9][a-z0-9_]{0,63}")
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu")
+MLPS = ("mlp", "swiglu", "swiglu_packed")
 Option = bool | int | float | str | tuple["Option", ...]
 
 
@@ -72,6 +73,12 @@ class BlockSpec:
         qkv_bias: whether the query, key and value projections have biases.
         qk_scale: factor on query-key products; None is `head_dim ** -0.5`.
         attention_dropout: rate on the attention probabilities.
+        qk_norm: whether queries and keys pass a layer norm of their own.
+        layer_scale: what the learned factor of every branch's channels starts from; None is
+            without factors.
+        mlp: `mlp` (Linear, activation, Linear) or gated by SiLU: `swiglu` (gate and value in two
+            matrices), `swiglu_packed` (in one). `mlp_dim` is the width after the gate.
+        parallel: whether attention and MLP read the same tokens and are added together.
     """
 
     norm_eps: float = 1e-6
@@ -79,6 +86,10 @@ class BlockSpec:
     qkv_bias: bool = True
     qk_scale: float | None = None
     attention_dropout: float = 0.0
+    qk_norm: bool = False
+    layer_scale: float | None = None
+    mlp: str = "mlp"
+    parallel: bool = False
 
     @classmethod
     def read(cls, reader: Reader, base: BlockSpec) -> BlockSpec:
@@ -89,17 +100,23 @@ class BlockSpec:
             qkv_bias=reader.take("qkv_bias", bool, base.qkv_bias),
             qk_scale=reader.take("qk_scale", float, base.qk_scale),
             attention_dropout=reader.take("attention_dropout", float, base.attention_dropout),
+            qk_norm=reader.take("qk_norm", bool, base.qk_norm),
+            layer_scale=reader.take("layer_scale", float, base.layer_scale),
+            mlp=reader.one_of("mlp", MLPS, base.mlp),
+            parallel=reader.take("parallel", bool, base.parallel),
         )
         reader.done()
         if not 0 < spec.norm_eps < 1:
             raise reader.fail(f"norm_eps must lie between 0 and 1, got {spec.norm_eps}")
         if spec.qk_scale is not None and not 0 < spec.qk_scale < float("inf"):
             raise reader.fail(f"qk_scale must be positive, got {spec.qk_scale}")
+        if spec.layer_scale is not None and not 0 < spec.layer_scale < float("inf"):
+            raise reader.fail(f"layer_scale must be positive, got {spec.layer_scale}")
         _check_rate(spec.attention_dropout, "attention_dropout", reader)
         return spec
 
     def to_data(self) -> dict[str, Any]:
-        """Return the options as plain data; a `qk_scale` of None is left out."""
+        """Return the options as plain data; one that is None is left out."""
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
     def changed(self, options: Iterable[tuple[str, Option]]) -> BlockSpec:
@@ -119,6 +136,8 @@ class Spec:
         embed_dim, depth, num_heads, mlp_dim: width, blocks, heads and MLP hidden width.
             0 where a variant's own builder does not use the number.
         class_token: whether a learned class token is prepended.
+        num_registers: further learned tokens, between the class token and the patches.
+        pre_norm: whether a layer norm stands before the first block.
         patch_embed, pos_embed, pool, head, drop_path: parts by name.
         block: options of the encoder blocks.
         dropout: rate after positions, attention projection and MLP layers; never in the head.
@@ -135,6 +154,8 @@ class Spec:
     num_heads: int = 0
     mlp_dim: int = 0
     class_token: bool = True
+    num_registers: int = 0
+    pre_norm: bool = False
     patch_embed: PartSpec = PartSpec("conv")
     pos_embed: PartSpec = PartSpec("learned")
     block: BlockSpec = BlockSpec()
@@ -166,6 +187,8 @@ class Spec:
             num_heads=reader.count("num_heads", base.num_heads, least=0),
             mlp_dim=reader.count("mlp_dim", mlp_default, least=0),
             class_token=reader.take("class_token", bool, base.class_token),
+            num_registers=reader.count("num_registers", base.num_registers, least=0),
+            pre_norm=reader.take("pre_norm", bool, base.pre_norm),
             patch_embed=_part(reader, "patch_embed", base.patch_embed),
             pos_embed=_part(reader, "pos_embed", base.pos_embed),
             block=base.block if block is None else BlockSpec.read(block, base.block),

@@ -25,7 +25,6 @@ from vitzoo.errors import (
 from vitzoo.formats import Format
 from vitzoo.header import Header, TensorInfo, read_header
 from vitzoo.model import VisionTransformer
-from vitzoo.parts.pos_embed import resample_grid
 from vitzoo.registry import registry
 from vitzoo.report import LoadReport, fold
 from vitzoo.store import Store, open_regular
@@ -280,7 +279,7 @@ def _adapt(
     if isinstance(model, VisionTransformer) and adaptation.native_size is not None:
         _resample(result, model, adaptation.native_size)
     if adaptation.in_chans:
-        _change_channels(result, expected)
+        _change_channels(result, model, expected)
     if adaptation.fresh_head:
         _drop_head(result, expected, pre_logits=adaptation.fresh_pre_logits)
         missing = [name for name in expected if name not in result.tensors]
@@ -295,17 +294,23 @@ def _resample(result: _Adapted, model: VisionTransformer, native_size: tuple[int
     if table.dtype not in LOADABLE:
         return  # refused later, by name
     old = model.patch_embed.grid(native_size)
-    if table.dim() == 3 and table.shape[1] == model.num_prefix_tokens + old[0] * old[1]:
-        result.tensors["pos_embed"] = resample_grid(table, old, model.grid_size)
+    with torch.device("meta"):
+        expected = model.positions.initial_table(old)
+    if expected is not None and table.shape == expected.shape:
+        moved = model.positions.resample(table, old, model.grid_size)
+        result.tensors["pos_embed"] = table if moved is None else moved
         result.resampled.append("pos_embed")
 
 
-def _change_channels(result: _Adapted, expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Bring the patch projection to other channels: summed to one, else repeated and scaled.
+def _change_channels(
+    result: _Adapted, model: nn.Module, expected: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Bring the first convolution to other channels: summed to one, else repeated and scaled.
 
     Source: timm's `adapt_input_conv`.
     """
-    name = "patch_embed.proj.weight"
+    patch_embed = getattr(model, "patch_embed", None)
+    name = f"patch_embed.{getattr(patch_embed, 'input_conv', 'proj.weight')}"
     kernel, wanted = result.tensors.get(name), expected.get(name, ())
     if kernel is None or len(wanted) != 4 or kernel.dim() != 4 or kernel.shape[1] == wanted[1]:
         return

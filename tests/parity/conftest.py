@@ -90,7 +90,10 @@ def one_thread():
 def parity():
     """The helpers above, for tests that are no package."""
     return SimpleNamespace(
-        assert_same=assert_same, assert_same_network=assert_same_network, make_twins=make_twins
+        assert_same=assert_same,
+        assert_same_network=assert_same_network,
+        make_twins=make_twins,
+        fill=fill,
     )
 
 

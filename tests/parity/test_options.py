@@ -4,12 +4,15 @@ from functools import partial
 
 import pytest
 import torch
+from timm.layers import SwiGLU, SwiGLUPacked
 from torch import nn
 
 pytestmark = pytest.mark.parity
 
 MEAN_THEN_NORM = {"pool": {"name": "mean", "norm_first": False}}
 NORM_THEN_MEAN = {"pool": {"name": "mean", "norm_first": True}}
+PRE_NORM = {"spec": {"pre_norm": True}, "patch_embed": {"name": "conv", "bias": False}}
+PATCHES_ONLY = {"name": "learned", "prefix": False}
 
 OPTIONS = {
     "norm_after_mean": ({"global_pool": "avg"}, MEAN_THEN_NORM),
@@ -37,7 +40,41 @@ OPTIONS = {
     "no_classes": ({"num_classes": 0}, {"num_classes": 0}),
     "unfold": ({}, {"patch_embed": "unfold"}),
     "no_positions": ({"pos_embed": "none"}, {"pos_embed": "none"}),
-}
+    "registers": ({"reg_tokens": 4}, {"spec": {"num_registers": 4}}),
+    "no_prefix_positions": ({"no_embed_class": True}, {"pos_embed": PATCHES_ONLY}),
+    "registers_without_positions": (
+        {"reg_tokens": 4, "no_embed_class": True},
+        {"spec": {"num_registers": 4}, "pos_embed": PATCHES_ONLY},
+    ),
+    "registers_without_class_token": (
+        {"reg_tokens": 3, "class_token": False, "global_pool": "avg"},
+        MEAN_THEN_NORM | {"spec": {"num_registers": 3, "class_token": False}},
+    ),
+    "layer_scale": ({"init_values": 0.1}, {"block": {"layer_scale": 0.1}}),
+    "qk_norm": ({"qk_norm": True}, {"block": {"qk_norm": True}}),
+    "pre_norm": ({"pre_norm": True}, PRE_NORM),
+    "swiglu": ({"mlp_layer": SwiGLU, "act_layer": "silu"}, {"block": {"mlp": "swiglu"}}),
+    "swiglu_packed": (
+        {"mlp_layer": SwiGLUPacked, "act_layer": "silu", "mlp_ratio": 8},
+        {"block": {"mlp": "swiglu_packed"}},
+    ),
+    "attention_pool": ({"global_pool": "map"}, {"pool": "attention"}),
+    "attention_pool_tanh_gelu": (
+        {"global_pool": "map", "act_layer": "gelu_tanh"},
+        {"pool": "attention", "block": {"activation": "gelu_tanh"}},
+    ),
+    "all_at_once": (
+        {
+            "reg_tokens": 2, "init_values": 0.1, "qk_norm": True, "pre_norm": True,
+            "global_pool": "map",
+        },
+        {
+            "spec": {"num_registers": 2, "pre_norm": True},
+            "patch_embed": {"name": "conv", "bias": False}, "pool": "attention",
+            "block": {"layer_scale": 0.1, "qk_norm": True},
+        },
+    ),
+}  # fmt: skip  # theirs and ours side by side
 
 
 def option_twins(parity, weights, timm_options, options):

@@ -6,7 +6,7 @@ import torch
 from timm.layers import resample_abs_pos_embed
 
 import vitzoo
-from vitzoo.parts.pos_embed import resample_grid
+from vitzoo.parts.resample import resample_grid
 
 pytestmark = pytest.mark.parity
 
@@ -66,3 +66,37 @@ def test_weights_made_for_another_size_load_after_resampling():
     model = vitzoo.create("vit_ti16")
     model.set_input_size(384)
     model.load_state_dict(big.state_dict(), strict=True)
+
+
+@pytest.mark.parametrize("size", [384, 96])
+def test_torchvisions_resampling(size):
+    from torchvision.models.vision_transformer import interpolate_embeddings
+
+    table = torch.randn(1, 197, 24, generator=torch.Generator().manual_seed(0))
+    state = interpolate_embeddings(size, 16, {"encoder.pos_embedding": table})
+    grid = (size // 16, size // 16)
+    result = resample_grid(table, (14, 14), grid, "bicubic_corners")
+    torch.testing.assert_close(result, state["encoder.pos_embedding"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(384, 384), (160, 256)])
+def test_resampling_of_transformers(size):
+    from transformers import ViTConfig, ViTModel
+
+    config = ViTConfig(hidden_size=24, num_hidden_layers=1, num_attention_heads=2)
+    embeddings = ViTModel(config).embeddings
+    torch.nn.init.normal_(embeddings.position_embeddings)
+    tokens = torch.zeros(1, 1 + size[0] * size[1] // 256, 24)
+    expected = embeddings.interpolate_pos_encoding(tokens, *size)
+    table = embeddings.position_embeddings.detach()
+    result = resample_grid(table, (14, 14), (size[0] // 16, size[1] // 16), "bicubic")
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("new", [(24, 24), (9, 17)])
+def test_bilinear_resampling_of_timm(new):
+    table = torch.randn(1, 1 + 14 * 14, 24, generator=torch.Generator().manual_seed(0))
+    expected = resample_abs_pos_embed(
+        table, new_size=list(new), old_size=[14, 14], interpolation="bilinear", antialias=False
+    )
+    assert torch.equal(resample_grid(table, (14, 14), new, "bilinear"), expected)

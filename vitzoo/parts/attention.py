@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.init import xavier_uniform_
+
+Rotate = Callable[[Tensor], Tensor]
 
 
 class Attention(nn.Module):
@@ -21,6 +25,7 @@ class Attention(nn.Module):
         qk_scale: factor on query-key products, `head_dim ** -0.5` if None.
         attention_dropout: rate on the attention probabilities.
         dropout: rate after the output projection.
+        q_norm, k_norm: norms over head_dim of queries and keys, none if None.
 
     Raises:
         InvalidOption: num_heads does not divide embed_dim.
@@ -37,6 +42,8 @@ class Attention(nn.Module):
         qk_scale: float | None = None,
         attention_dropout: float = 0.0,
         dropout: float = 0.0,
+        q_norm: nn.Module | None = None,
+        k_norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         if embed_dim % num_heads:
@@ -48,23 +55,32 @@ class Attention(nn.Module):
         self.scale = self.head_dim**-0.5 if qk_scale is None else qk_scale
         self.attention_dropout = attention_dropout
         self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=qkv_bias)
+        self.q_norm = q_norm or nn.Identity()
+        self.k_norm = k_norm or nn.Identity()
         self.proj = nn.Linear(embed_dim, embed_dim)
         self.proj_drop = nn.Dropout(dropout)
         xavier_uniform_(self.qkv, fused=3)
         xavier_uniform_(self.proj)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Attend among the n tokens of (b, n, d)."""
-        q, k, v = self._project(x)  # (b, heads, n, head_dim) each
+    def forward(self, x: Tensor, rotate: Rotate | None = None) -> Tensor:
+        """Attend among the n tokens of (b, n, d).
+
+        Args:
+            x: tokens.
+            rotate: turns queries and keys, (b, heads, n, head_dim), by their positions.
+        """
+        q, k, v = self._project(x, rotate)  # (b, heads, n, head_dim) each
         rate = self.attention_dropout if self.training else 0.0
         x = F.scaled_dot_product_attention(q, k, v, dropout_p=rate, scale=self.scale)
         return self.proj_drop(self.proj(x.transpose(1, 2).flatten(2)))  # (b, n, d)
 
-    def probabilities(self, x: Tensor) -> Tensor:
+    def probabilities(self, x: Tensor, rotate: Rotate | None = None) -> Tensor:
         """Return how much each token of (b, n, d) attends to each: (b, heads, n, n)."""
-        q, k, _ = self._project(x)
+        q, k, _ = self._project(x, rotate)
         return (q @ k.transpose(-2, -1) * self.scale).softmax(dim=-1)
 
-    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
+    def _project(self, x: Tensor, rotate: Rotate | None) -> tuple[Tensor, Tensor, Tensor]:
         qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, self.head_dim)
-        return qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        q, k = self.q_norm(q), self.k_norm(k)
+        return (q, k, v) if rotate is None else (rotate(q), rotate(k), v)

@@ -1,10 +1,11 @@
-"""The MLP of an encoder block and its activations."""
+"""The MLPs of an encoder block and their activations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitzoo.parts.init import xavier_uniform_
@@ -57,3 +58,53 @@ class Mlp(nn.Module):
         """Transform each token of (b, n, d)."""
         x = self.drop(self.act(self.fc1(x)))  # (b, n, hidden)
         return self.drop(self.fc2(x))  # (b, n, d)
+
+
+class SwiGLU(nn.Module):
+    """Two linear layers of which one, through SiLU, gates the other; dropout, Linear, dropout.
+
+    Shapes: (b, n, d) to (b, n, d).
+
+    Args:
+        embed_dim: d.
+        hidden_dim: width between, of each of the two.
+        dropout: rate after the gate and after the last layer.
+
+    Source: arXiv:2002.05202, equation 6; layers named as in EVA-02 and timm's `SwiGLU`.
+    """
+
+    def __init__(self, *, embed_dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.fc1_g = nn.Linear(embed_dim, hidden_dim)
+        self.fc1_x = nn.Linear(embed_dim, hidden_dim)
+        self.drop = nn.Dropout(dropout)
+        self.fc2 = nn.Linear(hidden_dim, embed_dim)
+        for layer in (self.fc1_g, self.fc1_x, self.fc2):
+            xavier_uniform_(layer, bias_std=1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform each token of (b, n, d)."""
+        x = self.drop(F.silu(self.fc1_g(x)) * self.fc1_x(x))  # (b, n, hidden)
+        return self.drop(self.fc2(x))  # (b, n, d)
+
+
+class PackedSwiGLU(nn.Module):
+    """`SwiGLU` with gate and value in one matrix, the gate's rows first.
+
+    Shapes, Args: as `SwiGLU`.
+
+    Source: arXiv:2002.05202, equation 6; the `w12` layer of DINOv2, timm's `SwiGLUPacked`.
+    """
+
+    def __init__(self, *, embed_dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(embed_dim, 2 * hidden_dim)
+        self.drop = nn.Dropout(dropout)
+        self.fc2 = nn.Linear(hidden_dim, embed_dim)
+        xavier_uniform_(self.fc1, bias_std=1e-6, fused=2)
+        xavier_uniform_(self.fc2, bias_std=1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform each token of (b, n, d)."""
+        gate, value = self.fc1(x).chunk(2, dim=-1)  # (b, n, hidden) each
+        return self.drop(self.fc2(self.drop(F.silu(gate) * value)))  # (b, n, d)

@@ -18,17 +18,25 @@ class ConvPatchEmbed(nn.Module):
         patch_size: (height, width) in px.
         in_chans: channels of the image.
         embed_dim: width d of a token.
+        bias: whether the projection has one; networks with a norm before the first block have none.
 
     Source: arXiv:2010.11929, section 3.1; numbers checked against timm's `PatchEmbed`.
     """
 
-    def __init__(self, *, patch_size: tuple[int, int], in_chans: int, embed_dim: int) -> None:
+    def __init__(
+        self, *, patch_size: tuple[int, int], in_chans: int, embed_dim: int, bias: bool = True
+    ) -> None:
         super().__init__()
+        if not isinstance(bias, bool):
+            raise InvalidOption(f"bias must be true or false, got {bias!r}")
         self.patch_size = patch_size
         self.in_chans = in_chans
-        self.proj = nn.Conv2d(in_chans, embed_dim, kernel_size=patch_size, stride=patch_size)
+        self.proj = nn.Conv2d(
+            in_chans, embed_dim, kernel_size=patch_size, stride=patch_size, bias=bias
+        )
         lecun_normal_(self.proj.weight)
-        nn.init.zeros_(self.proj.bias)  # type: ignore[arg-type]  # the bias is always made
+        if self.proj.bias is not None:
+            nn.init.zeros_(self.proj.bias)
 
     def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Return the (h, w) grid of patches; raises InvalidOption if patches do not tile."""

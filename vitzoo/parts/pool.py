@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
+from vitzoo.parts.init import normal_, xavier_uniform_
+from vitzoo.parts.mlp import ACTIVATIONS, Mlp
 
 
 class ClassPool(nn.Module):
@@ -15,16 +19,16 @@ class ClassPool(nn.Module):
     Shapes: (b, p + n, d) to (b, d).
 
     Args:
-        num_prefix_tokens: p, at least 1; the class token is the first.
+        class_token: whether there is one; it is the first token.
 
     Source: arXiv:2010.11929, equation 4.
     """
 
     norm_first = True
 
-    def __init__(self, *, num_prefix_tokens: int) -> None:
+    def __init__(self, *, class_token: bool = True) -> None:
         super().__init__()
-        if num_prefix_tokens < 1:
+        if not class_token:
             raise InvalidOption(
                 "pool 'class' needs a class token and class_token is false; use pool='mean'"
             )
@@ -59,4 +63,106 @@ class MeanPool(nn.Module):
         return tokens[:, self.num_prefix_tokens :].mean(dim=1)
 
 
-POOLS: dict[str, Callable[..., nn.Module]] = {"class": ClassPool, "mean": MeanPool}
+class PrefixPool(nn.Module):
+    """Takes the first tokens as they are, for heads that read several of them.
+
+    Shapes: (b, p + n, d) to (b, t, d).
+
+    Args:
+        num_prefix_tokens: p.
+        tokens: t, at most p; all prefix tokens if None.
+
+    Source: the class and the distillation token of DeiT, arXiv:2012.12877, section 4.
+    """
+
+    norm_first = True
+
+    def __init__(self, *, num_prefix_tokens: int, tokens: int | None = None) -> None:
+        super().__init__()
+        count = num_prefix_tokens if tokens is None else tokens
+        if type(count) is not int or not 1 <= count <= num_prefix_tokens:
+            raise InvalidOption(
+                f"pool 'prefix' takes 1 to {num_prefix_tokens} tokens, as many as there are prefix "
+                f"tokens (class_token, num_registers); got tokens={count!r}"
+            )
+        self.tokens = count
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the first t tokens of (b, p + n, d)."""
+        return tokens[:, : self.tokens]
+
+
+class AttentionPool(nn.Module):
+    """Lets one learned query attend to the patch tokens, then adds an MLP of the result.
+
+    Shapes: (b, p + n, d) to (b, d).
+
+    Args:
+        num_prefix_tokens: p.
+        embed_dim: d.
+        num_heads: heads of the attention.
+        mlp_dim: hidden width of the MLP.
+        norm_eps: epsilon of its norm.
+        activation: of its MLP, a name of `ACTIVATIONS`.
+        prefix: whether the query attends to prefix tokens too.
+
+    Source: the MAP head of arXiv:2106.04560, section 3.2; numbers checked against timm's
+    `AttentionPoolLatent`.
+    """
+
+    norm_first = True
+
+    def __init__(
+        self,
+        *,
+        num_prefix_tokens: int,
+        embed_dim: int,
+        num_heads: int,
+        mlp_dim: int,
+        norm_eps: float = 1e-6,
+        activation: str = "gelu",
+        prefix: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(prefix, bool):
+            raise InvalidOption(f"prefix must be true or false, got {prefix!r}")
+        if type(num_heads) is not int or num_heads < 1 or embed_dim % num_heads:
+            raise InvalidOption(
+                f"num_heads of the pool must divide embed_dim {embed_dim}, got {num_heads!r}"
+            )
+        if activation not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            raise InvalidOption(f"activation must be one of {known}, got {activation!r}")
+        self.skipped = 0 if prefix else num_prefix_tokens
+        self.num_heads = num_heads
+        self.latent = nn.Parameter(torch.empty(1, 1, embed_dim))
+        self.q = nn.Linear(embed_dim, embed_dim)
+        self.kv = nn.Linear(embed_dim, 2 * embed_dim)
+        self.proj = nn.Linear(embed_dim, embed_dim)
+        self.norm = nn.LayerNorm(embed_dim, eps=norm_eps)
+        self.mlp = Mlp(
+            embed_dim=embed_dim, hidden_dim=mlp_dim, activation=ACTIVATIONS[activation]()
+        )
+        normal_(self.latent, std=embed_dim**-0.5)
+        for layer, fused in ((self.q, 1), (self.kv, 2), (self.proj, 1)):
+            xavier_uniform_(layer, fused=fused)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Pool (b, p + n, d) tokens."""
+        q = self._heads(self.q(self.latent.expand(tokens.shape[0], -1, -1)))
+        kv = self.kv(tokens[:, self.skipped :])  # (b, n, 2 d)
+        k, v = map(self._heads, kv.chunk(2, dim=-1))  # (b, heads, n, d / heads) each
+        x = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # (b, 1, d)
+        x = self.proj(x)
+        return (x + self.mlp(self.norm(x)))[:, 0]
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+
+POOLS: dict[str, Callable[..., nn.Module]] = {
+    "class": ClassPool,
+    "mean": MeanPool,
+    "prefix": PrefixPool,
+    "attention": AttentionPool,
+}

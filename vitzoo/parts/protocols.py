@@ -8,7 +8,7 @@ part's own options, each with a default.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -21,6 +21,8 @@ class PatchEmbedder(Protocol):
 
     Attributes:
         in_chans: channels of the images it takes.
+        input_conv: optional: name of the kernel (out, in_chans, h, w) that reads the image, which
+            is brought to other `in_chans` when weights are loaded; `proj.weight` if it is not said.
     """
 
     in_chans: int
@@ -40,24 +42,31 @@ class PatchEmbedder(Protocol):
 
 @runtime_checkable
 class PositionEmbedding(Protocol):
-    """Tells tokens where they stand, once, before the encoder.
+    """Tells tokens where they stand, before the first block or before each.
 
-    Constructor: `(*, grid_size: (h, w), num_prefix_tokens: int, embed_dim: int, **options)`.
+    Constructor: any of `grid_size: (h, w)`, `num_prefix_tokens`, `embed_dim`, `num_heads` and
+    `depth`, as it needs them, then options.
 
     A learned table is kept by the model as its own parameter `pos_embed`, where every published
-    checkpoint has it; the part says how it starts, how it acts and how it follows a new grid.
+    checkpoint has it; the part says how it starts, how it acts and how it follows a new grid. A
+    part that also has a method `rotate`, from queries or keys (b, heads, p + n, head_dim) to the
+    same shape, acts in the attention of every block.
     """
 
-    def initial_table(self) -> Tensor | None:
-        """Return the learned table to start from, (1, p + n, d), or None for no table."""
+    def initial_table(self, grid_size: tuple[int, int], /) -> Tensor | None:
+        """Return the learned table to start from, (l, rows, width), or None for no table."""
         ...
 
-    def resample(self, table: Tensor | None, grid_size: tuple[int, int]) -> Tensor | None:
-        """Move to another (h, w) grid and return the table for it."""
+    def resample(self, table: Any, old: tuple[int, int], new: tuple[int, int], /) -> Tensor | None:
+        """Return the table, `initial_table`'s kind, for another (h, w) grid."""
         ...
 
-    def __call__(self, tokens: Tensor, table: Tensor | None, /) -> Tensor:
-        """Map (b, p + n, d) tokens to tokens of the same shape."""
+    def to_grid(self, grid_size: tuple[int, int], /) -> None:
+        """Act on tokens of another (h, w) grid from now on."""
+        ...
+
+    def __call__(self, tokens: Tensor, table: Any, layer: int = 0, /) -> Tensor:
+        """Map the (b, p + n, d) tokens before block `layer` to tokens of the same shape."""
         ...
 
 
@@ -103,7 +112,10 @@ class DropPath(Protocol):
 
 @runtime_checkable
 class Pool(Protocol):
-    """Reduces tokens to one vector per image.
+    """Reduces tokens to one vector per image, or to a few for a head that takes them.
+
+    Constructor: any of `num_prefix_tokens`, `class_token`, `embed_dim`, `num_heads`, `mlp_dim`,
+    `norm_eps` and `activation`, as it needs them, then options.
 
     Attributes:
         norm_first: whether the final norm acts on the tokens (True) or on the pooled vector.
@@ -112,5 +124,5 @@ class Pool(Protocol):
     norm_first: bool
 
     def __call__(self, tokens: Tensor, /) -> Tensor:
-        """Map (b, p + n, d) to (b, d)."""
+        """Map (b, p + n, d) to (b, d), or to (b, t, d)."""
         ...

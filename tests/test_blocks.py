@@ -1,0 +1,257 @@
+"""What blocks, pools and prefix tokens can be, by their formulas, and the messages for misuse."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import vitzoo
+from vitzoo.parts.block import LayerScale
+from vitzoo.parts.mlp import PackedSwiGLU, SwiGLU
+from vitzoo.parts.pool import AttentionPool, PrefixPool
+
+SMALL = {
+    "image_size": 32,
+    "patch_size": 8,
+    "embed_dim": 48,
+    "depth": 2,
+    "num_heads": 3,
+    "num_classes": 7,
+}
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def alive(module):
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+    return module.eval()
+
+
+def message(error, call, *args, **kwargs):
+    with pytest.raises(error) as caught:
+        call(*args, **kwargs)
+    return str(caught.value)
+
+
+def linear(layer, x):
+    return x @ layer.weight.T + layer.bias
+
+
+@torch.inference_mode()
+def test_swiglu_formula():
+    mlp, x = alive(SwiGLU(embed_dim=8, hidden_dim=20)), randn(2, 5, 8)
+    gate = linear(mlp.fc1_g, x)
+    expected = linear(mlp.fc2, gate * torch.sigmoid(gate) * linear(mlp.fc1_x, x))
+    torch.testing.assert_close(mlp(x), expected, rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_packed_swiglu_is_swiglu_with_the_gate_first():
+    mlp, packed, x = alive(SwiGLU(embed_dim=8, hidden_dim=20)), None, randn(2, 5, 8)
+    packed = PackedSwiGLU(embed_dim=8, hidden_dim=20).eval()
+    packed.fc1.weight.copy_(torch.cat((mlp.fc1_g.weight, mlp.fc1_x.weight)))
+    packed.fc1.bias.copy_(torch.cat((mlp.fc1_g.bias, mlp.fc1_x.bias)))
+    packed.fc2.load_state_dict(mlp.fc2.state_dict())
+    torch.testing.assert_close(packed(x), mlp(x), rtol=0, atol=1e-6)
+
+
+@torch.inference_mode()
+def test_layer_scale_multiplies_branches():
+    plain = alive(vitzoo.create(SMALL))
+    scaled = vitzoo.create(SMALL, block={"layer_scale": 0.5}).eval()
+    scaled.load_state_dict(plain.state_dict(), strict=False)
+    block, reference, x = scaled.blocks[0], plain.blocks[0], randn(2, 5, 48)
+    nn.init.normal_(block.ls1.gamma)
+    nn.init.normal_(block.ls2.gamma)
+    expected = x + block.ls1.gamma * reference.attn(reference.norm1(x))
+    expected = expected + block.ls2.gamma * reference.mlp(reference.norm2(expected))
+    torch.testing.assert_close(block(x), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("initial", [1e-5, 1, 0.1])
+def test_layer_scale_starts_where_it_is_told(initial):
+    scale = LayerScale(embed_dim=6, initial=initial)
+    assert torch.equal(scale.gamma, torch.full((6,), float(initial)))
+
+
+@torch.inference_mode()
+def test_queries_and_keys_are_normalised_by_head():
+    model = alive(vitzoo.create(SMALL, block={"qk_norm": True, "norm_eps": 1e-3}))
+    attn, x = model.blocks[0].attn, randn(2, 5, 48)
+    q, k, v = linear(attn.qkv, x).reshape(2, 5, 3, 3, 16).permute(2, 0, 3, 1, 4)
+    q = F.layer_norm(q, (16,), attn.q_norm.weight, attn.q_norm.bias, eps=1e-3)
+    k = F.layer_norm(k, (16,), attn.k_norm.weight, attn.k_norm.bias, eps=1e-3)
+    weights = (q @ k.transpose(-2, -1) / 4).softmax(-1)
+    expected = linear(attn.proj, (weights @ v).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attn(x), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(attn.probabilities(x), weights, rtol=0, atol=1e-6)
+    assert not torch.equal(attn.q_norm.weight, attn.k_norm.weight)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_parallel_blocks_add_attention_and_mlp_of_the_same_tokens(scale):
+    block = {"parallel": True} | ({} if scale is None else {"layer_scale": scale})
+    model = alive(vitzoo.create(SMALL, block=block))
+    one, x = model.blocks[1], randn(2, 5, 48)
+    normed = F.layer_norm(x, (48,), one.norm.weight, one.norm.bias, eps=1e-6)
+    branch = one.attn(normed) + one.mlp(normed)
+    expected = x + branch * (1 if scale is None else one.ls.gamma)
+    torch.testing.assert_close(one(x), expected, rtol=0, atol=1e-5)
+    maps = model.attention_maps(randn(1, 3, 32, 32))
+    assert maps[1].shape == (1, 3, 17, 17)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("class_token", [True, False])
+@pytest.mark.parametrize("registers", [0, 3])
+def test_prefix_tokens_stand_in_order(class_token, registers):
+    spec = SMALL | {"class_token": class_token, "num_registers": registers}
+    model = alive(vitzoo.create(spec, pool="mean", pos_embed="none"))
+    prefix = class_token + registers
+    assert model.num_prefix_tokens == prefix
+    tokens = model.embed(randn(2, 3, 32, 32))
+    assert tokens.shape == (2, prefix + 16, 48)
+    if class_token:
+        assert torch.equal(tokens[:, 0], model.cls_token[0].expand(2, -1))
+    if registers:
+        assert torch.equal(tokens[:, class_token:prefix], model.reg_token.expand(2, -1, -1))
+        assert len(set(map(float, model.reg_token[0, :, 0]))) == registers
+    _, (patches, found) = (
+        None,
+        model.get_intermediate_layers(randn(2, 3, 32, 32), 1, return_prefix_tokens=True)[0],
+    )
+    assert (patches.shape[1], found.shape[1]) == (16, prefix)
+
+
+@torch.inference_mode()
+def test_pre_norm_acts_before_the_first_block():
+    model = alive(vitzoo.create(SMALL | {"pre_norm": True}))
+    norm, images = model.norm_pre, randn(2, 3, 32, 32)
+    model.norm_pre = nn.Identity()
+    tokens = model.embed(images)
+    model.norm_pre = norm
+    expected = F.layer_norm(tokens, (48,), norm.weight, norm.bias, eps=1e-6)
+    torch.testing.assert_close(model.embed(images), expected, rtol=0, atol=1e-6)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("prefix", [True, False])
+def test_attention_pool_formula(prefix):
+    pool = alive(
+        AttentionPool(num_prefix_tokens=1, embed_dim=12, num_heads=3, mlp_dim=20, prefix=prefix)
+    )
+    tokens = randn(2, 6, 12)
+    seen = tokens if prefix else tokens[:, 1:]
+    q = linear(pool.q, pool.latent[0, 0]).reshape(3, 4)
+    k, v = linear(pool.kv, seen).chunk(2, dim=-1)
+    k, v = (x.reshape(2, -1, 3, 4) for x in (k, v))
+    weights = torch.einsum("hc,bnhc->bhn", q, k).div(2).softmax(-1)
+    x = linear(pool.proj, torch.einsum("bhn,bnhc->bhc", weights, v).flatten(1))
+    y = F.layer_norm(x, (12,), pool.norm.weight, pool.norm.bias, eps=1e-6)
+    expected = x + linear(pool.mlp.fc2, F.gelu(linear(pool.mlp.fc1, y)))
+    torch.testing.assert_close(pool(tokens), expected, rtol=0, atol=1e-5)
+
+
+def test_attention_pool_takes_the_networks_numbers_or_its_own():
+    model = vitzoo.create(SMALL, pool="attention", block={"norm_eps": 1e-3})
+    assert (model.attn_pool.num_heads, model.attn_pool.norm.eps) == (3, 1e-3)
+    assert model.pool is None
+    own = {"name": "attention", "num_heads": 6, "mlp_dim": 24, "activation": "quick_gelu"}
+    model = vitzoo.create(SMALL, pool=own)
+    assert (model.attn_pool.num_heads, model.attn_pool.mlp.fc1.out_features) == (6, 24)
+    assert vitzoo.create(model.spec).spec == model.spec
+    assert any(name.startswith("attn_pool.") for name in model.state_dict())
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 4])
+def test_prefix_pool_takes_the_first_tokens(tokens):
+    x = randn(2, 4 + 9, 6)
+    assert torch.equal(PrefixPool(num_prefix_tokens=4, tokens=tokens)(x), x[:, :tokens])
+    assert torch.equal(PrefixPool(num_prefix_tokens=4)(x), x[:, :4])
+
+
+TOO_MANY_TOKENS = (
+    "pool 'prefix' takes 1 to 1 tokens, as many as there are prefix tokens (class_token, "
+    "num_registers); got tokens=2"
+)
+WRONG_MLP = (
+    "create(): [block]: mlp must be one of mlp, swiglu, swiglu_packed, got 'swiglue'; did you "
+    "mean 'swiglu' or 'swiglu_packed'?"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"pool": {"name": "prefix", "tokens": 2}},
+            TOO_MANY_TOKENS,
+        ),
+        (
+            {"pool": {"name": "attention", "num_heads": 5}},
+            "num_heads of the pool must divide embed_dim 48, got 5",
+        ),
+        (
+            {"pool": {"name": "attention", "activation": "relu"}},
+            "activation must be one of gelu, gelu_tanh, quick_gelu, got 'relu'",
+        ),
+        ({"pool": {"name": "attention", "prefix": 1}}, "prefix must be true or false, got 1"),
+        (
+            {"pool": {"name": "attention", "embed_dim": 7}},
+            "pool 'attention' has no option 'embed_dim'; did you mean 'mlp_dim'?",
+        ),
+        (
+            {"patch_embed": {"name": "conv", "bias": "no"}},
+            "bias must be true or false, got 'no'",
+        ),
+        (
+            {"block": {"layer_scale": 0}},
+            "create(): [block]: layer_scale must be positive, got 0.0",
+        ),
+        (
+            {"block": {"mlp": "swiglue"}},
+            WRONG_MLP,
+        ),
+    ],
+)
+def test_wrong_options(options, text):
+    assert message(vitzoo.VitzooError, vitzoo.create, SMALL, **options) == text
+
+
+OPTIONS = {
+    "layer_scale": {"block": {"layer_scale": 0.1}},
+    "qk_norm": {"block": {"qk_norm": True}},
+    "swiglu": {"block": {"mlp": "swiglu"}},
+    "swiglu_packed": {"block": {"mlp": "swiglu_packed"}},
+    "parallel": {"block": {"parallel": True}},
+    "attention": {"pool": "attention"},
+    "patch bias": {"patch_embed": {"name": "conv", "bias": False}},
+    "unfold without bias": {"patch_embed": {"name": "unfold", "bias": False}},
+}
+
+
+@pytest.mark.parametrize("mode", ["mask", "subset"])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_trains_saves_and_compiles(tmp_path, option, mode):
+    drop_path = {"name": "linear", "rate": 0.3, "mode": mode}
+    spec = SMALL | {"num_registers": 2, "pre_norm": True}
+    model = vitzoo.create(spec, drop_path=drop_path, **OPTIONS[option])
+    for parameter in alive(model).train().parameters():
+        parameter.grad = None
+    model.blocks[0].drop_path.rate = model.blocks[1].drop_path.rate = 0.0
+    model(randn(2, 3, 32, 32)).square().sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in model.parameters())
+    path = vitzoo.save(model, tmp_path / "model.safetensors")
+    again = vitzoo.create(path).eval()
+    images = randn(2, 3, 32, 32)
+    expected = model.eval()(images)
+    torch.testing.assert_close(again(images), expected, rtol=0, atol=1e-5)
+    torch.compiler.reset()  # networks of other tests count too
+    compiled = torch.compile(again, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(images), expected, rtol=0, atol=1e-5)
