@@ -18,6 +18,7 @@ from torch import nn
 
 from vitzoo.build import build
 from vitzoo.catalogue import Preprocessing, Variant, Weights
+from vitzoo.checkpoint import Checkpoint, open_file, open_row, open_weights
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
@@ -36,15 +37,7 @@ from vitzoo.report import LoadReport
 from vitzoo.schema import NAME, Reader, describe
 from vitzoo.spec import PartSpec, Spec
 from vitzoo.store import write_atomic
-from vitzoo.weights import (
-    Adaptation,
-    Checkpoint,
-    format_of,
-    load,
-    open_file,
-    open_row,
-    open_weights,
-)
+from vitzoo.weights import Adaptation, format_of, load
 
 log = logging.getLogger("vitzoo")
 

@@ -24,9 +24,13 @@ ITEM_SIZES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "C64": 8,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
 }  # fmt: skip  # one line a dtype says nothing more
+NO_PICKLE = (
+    "a pickle can run code and is never read; where you trust it, load it with torch.load(..., "
+    "weights_only=True) and write its tensors with safetensors.torch.save_file"
+)
 LOOKS = {
     b"PK\x03\x04": "a zip or torch pickle file",
-    b"\x80": "a pickle file",
+    b"\x80": f"a pickle file: {NO_PICKLE}",
     b"<": "an HTML page",
     b"version https://git-lfs": "a Git LFS pointer",
     b"\x93NUMPY": "a NumPy file",
@@ -43,7 +47,8 @@ class TensorInfo:
     Args:
         dtype: safetensors' name of the type, such as `F32`.
         shape: of the tensor.
-        start, end: bytes from the beginning of the file.
+        start, end: bytes from the beginning of the file; where the tensor is compressed, of what
+            it inflates to.
     """
 
     dtype: str
@@ -75,24 +80,27 @@ def read_header(fd: int, source: str) -> Header:
     start = os.pread(fd, 64, 0)
     length = int.from_bytes(start[:8], "little")
     if len(start) < 8 or start[8:9] != b"{" or length > size - 8:
-        raise CheckpointError(f"{source} is not safetensors{_looks_like(start)}")
+        raise CheckpointError(f"{source} is not safetensors{looks_like(start)}")
     if length > MAX_HEADER:
         raise CheckpointError(
             f"{source}: its header has {length} bytes, more than the {MAX_HEADER} accepted"
         )
     table = _parse(os.pread(fd, length, 8), source)
     metadata = _metadata(table.pop("__metadata__", {}), source)
-    if len(table) > MAX_TENSORS:
-        raise CheckpointError(
-            f"{source} holds {len(table)} tensors, more than the {MAX_TENSORS} accepted"
-        )
+    check_count(len(table), source)
     data_start = 8 + length
     tensors = {name: _row(name, row, data_start, source) for name, row in table.items()}
     _check_coverage(tensors, data_start, size, source)
     return Header(tensors, metadata)
 
 
-def _parse(text: bytes, source: str) -> dict[str, Any]:
+def strict_json(text: bytes) -> Any:
+    """Parse JSON in which no key stands twice in a table.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deeply.
+    """
+
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) != len(pairs):
@@ -100,8 +108,15 @@ def _parse(text: bytes, source: str) -> dict[str, Any]:
         return table
 
     try:
-        table = json.loads(text.decode(), object_pairs_hook=no_duplicates)
-    except (ValueError, RecursionError) as error:
+        return json.loads(text.decode(), object_pairs_hook=no_duplicates)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+
+
+def _parse(text: bytes, source: str) -> dict[str, Any]:
+    try:
+        table = strict_json(text)
+    except ValueError as error:
         raise CheckpointError(f"{source} is not safetensors: its header: {error}") from error
     if not isinstance(table, dict):
         raise CheckpointError(f"{source} is not safetensors: its header is no table")
@@ -115,19 +130,13 @@ def _metadata(value: object, source: str) -> dict[str, str]:
 
 
 def _row(name: str, row: object, data_start: int, source: str) -> TensorInfo:
-    where = f"{source}: tensor {name[:MAX_NAME]!a}"
-    if not name.isprintable() or len(name) > MAX_NAME:
-        raise CheckpointError(f"{where}: a name must have at most {MAX_NAME} printable characters")
+    where = place(name, source)
     if not isinstance(row, dict) or set(row) != {"dtype", "shape", "data_offsets"}:
         raise CheckpointError(f"{where}: expected dtype, shape and data_offsets")
     dtype, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
     if not isinstance(dtype, str) or dtype not in ITEM_SIZES:
         raise CheckpointError(f"{where}: unknown dtype {ascii(dtype)[:40]}")
-    if not _whole(shape) or len(shape) > MAX_RANK or prod(side or 1 for side in shape) >= 2**53:
-        raise CheckpointError(
-            f"{where}: shape must be at most {MAX_RANK} whole numbers with a product below 2**53, "
-            f"got {ascii(shape)[:60]}"
-        )
+    check_shape(shape, where)
     if not _whole(offsets) or len(offsets) != 2:
         raise CheckpointError(f"{where}: data_offsets must be two whole numbers")
     begin, end = offsets
@@ -139,8 +148,34 @@ def _row(name: str, row: object, data_start: int, source: str) -> TensorInfo:
     return TensorInfo(dtype, tuple(shape), data_start + begin, data_start + end)
 
 
+def check_count(tensors: int, source: str) -> None:
+    """Refuse a file of more tensors than any network has."""
+    if tensors > MAX_TENSORS:
+        raise CheckpointError(
+            f"{source} holds {tensors} tensors, more than the {MAX_TENSORS} accepted"
+        )
+
+
+def place(name: str, source: str) -> str:
+    """Return file and tensor for messages; refuse a name that cannot be shown."""
+    where = f"{source}: tensor {name[:MAX_NAME]!a}"
+    if not name.isprintable() or len(name) > MAX_NAME:
+        raise CheckpointError(f"{where}: a name must have at most {MAX_NAME} printable characters")
+    return where
+
+
+def check_shape(shape: object, where: str) -> None:
+    """Refuse what is not a reasonable shape: its product and its strides fit into 64 bits."""
+    sides = shape if isinstance(shape, list | tuple) else ()
+    if not _whole(shape) or len(sides) > MAX_RANK or prod(side or 1 for side in sides) >= 2**53:
+        raise CheckpointError(
+            f"{where}: shape must be at most {MAX_RANK} whole numbers with a product below 2**53, "
+            f"got {ascii(shape)[:60]}"
+        )
+
+
 def _whole(values: object) -> bool:
-    return isinstance(values, list) and all(
+    return isinstance(values, list | tuple) and all(
         type(value) is int and 0 <= value < 2**53 for value in values
     )
 
@@ -162,7 +197,8 @@ def _check_coverage(
         )
 
 
-def _looks_like(start: bytes) -> str:
+def looks_like(start: bytes) -> str:
+    """Return what a file with these first bytes seems to be, in brackets; empty if not known."""
     if not start:
         return " (empty file)"
     text = start.lstrip(b"\t\n\r ")

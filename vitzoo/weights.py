@@ -1,161 +1,25 @@
-"""File to tensors to model: check the header, map, adapt, assign, report."""
+"""Checkpoint to model: check the header, map, adapt, assign, report."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import mmap
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitzoo import locate, settings
-from vitzoo.catalogue import Preprocessing, Variant, Weights
-from vitzoo.errors import (
-    CheckpointError,
-    HashMismatch,
-    StoreError,
-)
+from vitzoo import settings
+from vitzoo.checkpoint import Checkpoint
+from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format
-from vitzoo.header import Header, TensorInfo, read_header
 from vitzoo.model import VisionTransformer
 from vitzoo.registry import registry
 from vitzoo.report import LoadReport, fold
-from vitzoo.store import Store, open_regular
+from vitzoo.store import Store
 
-DTYPES = {
-    "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64,
-    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
-    "U8": torch.uint8, "BOOL": torch.bool, "C64": torch.complex64,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
-    "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
-}  # fmt: skip  # one line a dtype says nothing more
 LOADABLE = (torch.float32, torch.float16, torch.bfloat16)
-CONFIG = "config.json"
-MAX_CONFIG = 1024 * 1024
-
-
-class OpenFile:
-    """A file descriptor that is closed when the last user is gone."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __del__(self) -> None:
-        with suppress(OSError):
-            os.close(self.fd)
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """An open weights file.
-
-    Args:
-        source: for messages: the path, or variant and weights name.
-        file: descriptor; everything is read through it.
-        header: names, shapes and types.
-        sha256: of its bytes where they are proven, empty for a file of the user's.
-        row: the registered weights, None for a file of the user's.
-        labels, preprocessing: of the weights, where known.
-        format: name of the checkpoint format, None if it is to be found from the keys.
-        config: the sibling `config.json` of a file of the user's.
-    """
-
-    source: str
-    file: OpenFile
-    header: Header
-    sha256: str = ""
-    row: Weights | None = None
-    labels: tuple[str, ...] = ()
-    preprocessing: Preprocessing | None = None
-    format: str | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """The strings in the safetensors header."""
-        return self.header.metadata
-
-    def skeleton(self) -> dict[str, Tensor]:
-        """Return the tensors without data, on the `meta` device."""
-        return {
-            name: torch.empty(info.shape, dtype=DTYPES[info.dtype], device="meta")
-            for name, info in self.header.tensors.items()
-        }
-
-    def tensors(self) -> tuple[dict[str, Tensor], str]:
-        """Return the tensors by the file's own keys, and the sha256 of their bytes.
-
-        A proven file is mapped: nothing is read until it is used, processes share the memory, and
-        writing to a tensor changes a private copy. A file of the user's is read into memory, as it
-        may be rewritten in place; so is a proven one with `VITZOO_VERIFY=tensors`, where the very
-        bytes that were read are hashed once more.
-
-        Raises:
-            HashMismatch: the bytes read are not the proven ones.
-        """
-        strict = settings.verify_mode() == "tensors"
-        if self.sha256 and not strict:
-            data: Any = mmap.mmap(self.file.fd, 0, access=mmap.ACCESS_COPY)
-            sha256 = self.sha256
-        else:
-            data = _read(self.file.fd)
-            sha256 = hashlib.sha256(data).hexdigest()
-            if self.sha256 and sha256 != self.sha256:
-                raise HashMismatch(
-                    f"{self.source}: the bytes read have sha256 {sha256}, expected {self.sha256}; "
-                    "the file changed while it was read"
-                )
-        return {name: _view(data, info) for name, info in self.header.tensors.items()}, sha256
-
-
-def open_file(path: Path) -> Checkpoint:
-    """Open a safetensors file of the user's.
-
-    Raises:
-        CheckpointError: the file is missing, unreadable or not safetensors.
-    """
-    try:
-        fd = open_regular(path, follow=True)
-    except StoreError as error:
-        raise CheckpointError(str(error)) from error
-    if fd is None:
-        raise CheckpointError(f"cannot read {path}: there is no such file")
-    file = OpenFile(fd)
-    return Checkpoint(str(path), file, read_header(fd, str(path)), config=_config(path))
-
-
-def open_weights(
-    variant: Variant, row: Weights, note: Callable[[int, int], Any] | None = None
-) -> Checkpoint:
-    """Open the verified file of registered weights, fetching it if need be."""
-    host = registry().host
-    package = "vitzoo" if variant.namespace == "core" else host.packages[variant.namespace]
-    return open_row(row, f"{variant.name}:{row.name}", package, note)
-
-
-def open_row(
-    row: Weights, label: str, package: str = "vitzoo", note: Callable[[int, int], Any] | None = None
-) -> Checkpoint:
-    """Open the verified file of a row."""
-    file = OpenFile(locate.obtain(row, label, package, note))
-    pin = locate.pin_of(row) if row.repo else None
-    return Checkpoint(
-        label,
-        file,
-        read_header(file.fd, label),
-        sha256=pin.sha256 if pin else row.sha256,
-        row=row,
-        labels=row.labels,
-        preprocessing=row.preprocessing,
-        format=row.format or None,
-    )
 
 
 def format_of(checkpoint: Checkpoint) -> Format:
@@ -405,35 +269,3 @@ def _check_materialised(model: nn.Module) -> None:
             f"{_first(left)} stayed without data; a part must compute its buffers on the CPU "
             "(device='cpu') in its constructor"
         )
-
-
-def _view(data: Any, info: TensorInfo) -> Tensor:
-    dtype = DTYPES[info.dtype]
-    if info.start == info.end:
-        return torch.empty(info.shape, dtype=dtype)
-    count = (info.end - info.start) // dtype.itemsize
-    return torch.frombuffer(data, dtype=dtype, count=count, offset=info.start).reshape(info.shape)
-
-
-def _read(fd: int) -> bytearray:
-    data = bytearray(os.fstat(fd).st_size)
-    view, position = memoryview(data), 0
-    while position < len(data):
-        count = os.preadv(fd, [view[position : position + 2**30]], position)
-        if not count:
-            raise CheckpointError(f"the file was truncated at byte {position} while it was read")
-        position += count
-    return data
-
-
-def _config(path: Path) -> Mapping[str, Any]:
-    """Return the sibling config.json of a file, empty where there is none that can be read."""
-    try:
-        fd = open_regular(path.with_name(CONFIG), follow=True)
-        if fd is None:
-            return {}
-        with os.fdopen(fd, "rb") as file:
-            data = json.loads(file.read(MAX_CONFIG).decode())
-    except (StoreError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}

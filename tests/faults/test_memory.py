@@ -62,40 +62,38 @@ def test_row_39_file_changes_after_load(net, how, mode):
 
 
 def test_row_39_file_changes_while_it_is_read(net, monkeypatch):
-    import vitzoo.weights
+    import vitzoo.container
 
     monkeypatch.setenv("VITZOO_VERIFY", "tensors")
     net.assert_right(net.create())
-    real = vitzoo.weights._read
+    real = vitzoo.container._read
 
-    def change_first(fd):
+    def change_first(file):
         net.stored.chmod(0o644)
-        with net.stored.open("r+b") as file:
-            file.seek(-8, os.SEEK_END)
-            file.write(b"12345678")
-        return real(fd)
+        with net.stored.open("r+b") as stored:
+            stored.seek(-8, os.SEEK_END)
+            stored.write(b"12345678")
+        return real(file)
 
     with monkeypatch.context() as patch:
-        patch.setattr(vitzoo.weights, "_read", change_first)
+        patch.setattr(vitzoo.container, "_read", change_first)
         with pytest.raises(HashMismatch, match=r"the bytes read have sha256 .* changed while"):
             net.create()
     net.assert_right(net.create())
 
 
 def test_row_39_file_is_truncated_while_it_is_read(net, monkeypatch):
-    import vitzoo.weights
+    import vitzoo.container
 
     path = net.root / "own.safetensors"
     path.write_bytes(net.data)
-    real = vitzoo.weights._read
+    real = vitzoo.container._read
 
-    def cut(fd):
-        size = os.fstat(fd)
-        os.truncate(path, size.st_size // 2)
-        monkeypatch.setattr(os, "fstat", lambda _: size)
-        return real(fd)
+    def cut(file):
+        os.truncate(path, file.size // 2)
+        return real(file)
 
-    monkeypatch.setattr(vitzoo.weights, "_read", cut)
+    monkeypatch.setattr(vitzoo.container, "_read", cut)
     with pytest.raises(CheckpointError, match="the file was truncated at byte"):
         vitzoo.create(net.spec, weights=path)
 

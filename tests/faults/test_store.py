@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import importlib
 import json
 import os
 import shutil
@@ -579,11 +580,13 @@ def test_row_37_something_else_as_partial(net, hub, kind):
     assert_only_in_store(net, "victim")
 
 
-@pytest.mark.parametrize("when", ["read_header", "format_of", "_check"])
-def test_row_38_swapped_between_check_and_load(warm, hub, when, monkeypatch):
-    import vitzoo.weights
-
-    real = getattr(vitzoo.weights, when)
+@pytest.mark.parametrize(
+    ("module", "when"),
+    [("safetensors_file", "read_header"), ("weights", "format_of"), ("weights", "_check")],
+)
+def test_row_38_swapped_between_check_and_load(warm, hub, module, when, monkeypatch):
+    place = importlib.import_module(f"vitzoo.{module}")
+    real = getattr(place, when)
     evil = warm.data[:-4] + warm.data[-8:-4]
     assert evil != warm.data
 
@@ -594,7 +597,7 @@ def test_row_38_swapped_between_check_and_load(warm, hub, when, monkeypatch):
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(vitzoo.weights, when, swap_first)
+        patch.setattr(place, when, swap_first)
         model = warm.create()
     assert warm.stored.read_bytes() == evil
     warm.assert_right(model)

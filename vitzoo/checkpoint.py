@@ -1,0 +1,148 @@
+"""Weights files, opened and their headers checked, whatever container they come in."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitzoo import locate, settings
+from vitzoo.catalogue import Preprocessing, Variant, Weights
+from vitzoo.container import DTYPES, Container, OpenFile, open_own
+from vitzoo.errors import HashMismatch, StoreError
+from vitzoo.header import Header
+from vitzoo.npz import ZIP_MAGIC
+from vitzoo.npz_file import NpzFile
+from vitzoo.registry import registry
+from vitzoo.safetensors_file import SafetensorsFile
+from vitzoo.store import open_regular
+
+CONFIG = "config.json"
+MAX_CONFIG = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An open weights file, or several that belong together.
+
+    Args:
+        source: for messages: the path, or variant and weights name.
+        container: the tensors on disk.
+        sha256: of its bytes where they are proven, empty for a file of the user's.
+        row: the registered weights, None for a file of the user's.
+        labels, preprocessing: of the weights, where known.
+        format: name of the checkpoint format, None if it is to be found from the keys.
+        config: the sibling `config.json` of a file of the user's.
+    """
+
+    source: str
+    container: Container
+    sha256: str = ""
+    row: Weights | None = None
+    labels: tuple[str, ...] = ()
+    preprocessing: Preprocessing | None = None
+    format: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def file(self) -> OpenFile:
+        """Descriptor of the file that was named."""
+        return self.container.file
+
+    @property
+    def header(self) -> Header:
+        """Names, shapes and types."""
+        return self.container.header
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The strings in a safetensors header."""
+        return self.header.metadata
+
+    def skeleton(self) -> dict[str, Tensor]:
+        """Return the tensors without data, on the `meta` device."""
+        return {
+            name: torch.empty(info.shape, dtype=DTYPES[info.dtype], device="meta")
+            for name, info in self.header.tensors.items()
+        }
+
+    def tensors(self) -> tuple[dict[str, Tensor], str]:
+        """Return the tensors by the file's own keys, and the sha256 of their bytes.
+
+        A proven file is mapped. A file of the user's is read into memory; so is a proven one with
+        `VITZOO_VERIFY=tensors`, where the very bytes that were read are hashed once more.
+
+        Raises:
+            HashMismatch: the bytes read are not the proven ones.
+            CheckpointError: the data is not what the header promises.
+        """
+        proven = bool(self.sha256) and settings.verify_mode() != "tensors"
+        tensors, sha256 = self.container.read(proven=proven)
+        if self.sha256 and sha256 not in ("", self.sha256):
+            raise HashMismatch(
+                f"{self.source}: the bytes read have sha256 {sha256}, expected {self.sha256}; "
+                "the file changed while it was read"
+            )
+        return tensors, sha256 or self.sha256
+
+
+def open_file(path: Path) -> Checkpoint:
+    """Open a weights file of the user's.
+
+    Raises:
+        CheckpointError: the file is missing, unreadable or of no known kind.
+    """
+    container = _container(open_own(path), str(path))
+    return Checkpoint(str(path), container, config=_config(path))
+
+
+def open_weights(
+    variant: Variant, row: Weights, note: Callable[[int, int], Any] | None = None
+) -> Checkpoint:
+    """Open the verified file of registered weights, fetching it if need be."""
+    host = registry().host
+    package = "vitzoo" if variant.namespace == "core" else host.packages[variant.namespace]
+    return open_row(row, f"{variant.name}:{row.name}", package, note)
+
+
+def open_row(
+    row: Weights, label: str, package: str = "vitzoo", note: Callable[[int, int], Any] | None = None
+) -> Checkpoint:
+    """Open the verified file of a row."""
+    file = OpenFile(locate.obtain(row, label, package, note))
+    pin = locate.pin_of(row) if row.repo else None
+    return Checkpoint(
+        label,
+        _container(file, label),
+        sha256=pin.sha256 if pin else row.sha256,
+        row=row,
+        labels=row.labels,
+        preprocessing=row.preprocessing,
+        format=row.format or None,
+    )
+
+
+def _container(file: OpenFile, source: str) -> Container:
+    """Tell the kind of a file by its first bytes, whatever it is called."""
+    if os.pread(file.fd, 4, 0) in ZIP_MAGIC:
+        return NpzFile(file, source)
+    return SafetensorsFile(file, source)
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    """Return the sibling config.json of a file, empty where there is none that can be read."""
+    try:
+        fd = open_regular(path.with_name(CONFIG), follow=True)
+        if fd is None:
+            return {}
+        with os.fdopen(fd, "rb") as file:
+            data = json.loads(file.read(MAX_CONFIG).decode())
+    except (StoreError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}

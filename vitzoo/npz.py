@@ -1,0 +1,275 @@
+"""The directory of NumPy's `.npz` files, read and checked before any data is touched; torch-free.
+
+Layout: a zip of members `<tensor>.npy`, stored or deflated, each a short header (a Python literal)
+and the tensor's bytes. What is accepted is what `numpy.savez` and `savez_compressed` write for
+plain arrays: the members fill the file without gap or overlap, and their sizes are exact.
+Source: PKWARE's APPNOTE 6.3.10, sections 4.3 and 4.4; `numpy.lib.format`.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any, cast
+
+from vitzoo.errors import CheckpointError
+from vitzoo.header import ITEM_SIZES, NO_PICKLE, TensorInfo, check_count, check_shape, place
+
+ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second where it is empty
+MAX_DIRECTORY = 2 * 1024 * 1024
+MAX_NPY_HEADER = 1024
+MAX_INFLATION = 8  # times the file's own size; trained weights hardly shrink
+SMALL = 16 * 1024 * 1024  # bytes that any file may inflate to
+LOCAL_HEADER = struct.Struct("<4sHHH16xHH")
+END = 22  # bytes of the record that ends a zip without comment
+DESCRIPTOR = 24  # bytes that may follow a member, where its flags say so
+ENCRYPTED, STREAMED, UTF8 = 0x1, 0x8, 0x800
+FLAGS = STREAMED | UTF8 | 0x6  # 0x6: how hard it was compressed
+MAGIC = b"\x93NUMPY"
+LENGTHS = {(1, 0): 2, (2, 0): 4, (3, 0): 4}  # bytes that give the header's length, by version
+DTYPES = {
+    "<f4": "F32", "<f2": "F16", "<f8": "F64", "<c8": "C64", "|b1": "BOOL",
+    "<i8": "I64", "<i4": "I32", "<i2": "I16", "|i1": "I8",
+    "<u8": "U64", "<u4": "U32", "<u2": "U16", "|u1": "U8",
+    "|V2": "BF16", "<V2": "BF16",  # NumPy has no bfloat16: JAX's reach a file as two raw bytes
+}  # fmt: skip  # one line a dtype says nothing more
+
+
+@dataclass(frozen=True)
+class Member:
+    """One tensor of the file.
+
+    Args:
+        info: name of the type, shape, place.
+        start, end: bytes of the member from the beginning of the file.
+        size: bytes of the member, inflated.
+        crc: CRC-32 of those, as the zip names it.
+        deflated: whether it is compressed.
+        fortran: whether the first axis is the densest.
+    """
+
+    info: TensorInfo
+    start: int
+    end: int
+    size: int
+    crc: int
+    deflated: bool
+    fortran: bool
+
+
+def read_directory(fd: int, source: str) -> dict[str, Member]:
+    """Read the zip directory and the members' headers of the open file `fd`.
+
+    Args:
+        fd: file descriptor; its position is not used.
+        source: name of the file for messages.
+
+    Raises:
+        CheckpointError: it is no npz file, or contradicts itself or is unreasonable; nothing
+            large has been allocated.
+    """
+    entries, data_end = _entries(fd, source)
+    _refuse_pickle(entries, source)
+    check_count(len(entries), source)
+    size = os.fstat(fd).st_size
+    inflated = sum(entry.file_size for entry in entries if entry.compress_type)
+    if inflated > MAX_INFLATION * size + SMALL:
+        raise CheckpointError(
+            f"{source} has {size} bytes and claims to inflate to {inflated}, more than "
+            f"{MAX_INFLATION} times as much"
+        )
+    members: dict[str, Member] = {}
+    for name, entry, start in _places(fd, entries, data_end, source):
+        if name in members:
+            raise CheckpointError(f"{source}: two members are called {name!a}")
+        members[name] = _member(fd, entry, start, place(name, source))
+    return members
+
+
+class _Window:
+    """What `zipfile` needs of a file, with reads that are bounded and leave its position alone."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self.position, self.size = fd, 0, os.fstat(fd).st_size
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        position = offset + {os.SEEK_CUR: self.position, os.SEEK_END: self.size}.get(whence, 0)
+        if not 0 <= position <= self.size:
+            raise OSError(f"there is no byte {position}")
+        self.position = position
+        return position
+
+    def read(self, count: int = -1) -> bytes:
+        rest = self.size - self.position
+        count = min(rest, count) if count >= 0 else rest
+        if count > MAX_DIRECTORY:
+            raise zipfile.BadZipFile(f"it is longer than {MAX_DIRECTORY} bytes")
+        data = os.pread(self.fd, count, self.position)
+        self.position += len(data)
+        return data
+
+
+def _entries(fd: int, source: str) -> tuple[list[zipfile.ZipInfo], int]:
+    """Return the zip's entries in the order of their data, and where the data ends."""
+    size = os.fstat(fd).st_size
+    end = os.pread(fd, END, max(size - END, 0))
+    if not (end.startswith(b"PK\x05\x06") and end.endswith(b"\0\0")):
+        raise CheckpointError(
+            f"{source} is truncated (looks like a zip, .npz or torch pickle file and does not end "
+            "like one) or has something appended"
+        )
+    try:
+        with zipfile.ZipFile(cast("Any", _Window(fd))) as archive:
+            entries, data_end = archive.infolist(), archive.start_dir
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError, struct.error) as error:
+        raise CheckpointError(f"{source} is no .npz file: its zip directory: {error}") from error
+    return sorted(entries, key=lambda entry: entry.header_offset), data_end
+
+
+def _refuse_pickle(entries: list[zipfile.ZipInfo], source: str) -> None:
+    for entry in entries:
+        name = entry.orig_filename
+        if name.endswith("data.pkl") or (name.startswith("archive/") and name[-4:] != ".npy"):
+            raise CheckpointError(
+                f"{source} is no .npz file (looks like a zip or torch pickle file: {NO_PICKLE})"
+            )
+
+
+def _places(
+    fd: int, entries: list[zipfile.ZipInfo], data_end: int, source: str
+) -> Iterator[tuple[str, zipfile.ZipInfo, int]]:
+    """Yield tensor name, entry and first byte of the data; refuse gaps and overlaps."""
+    position, slack = 0, 0
+    for entry in entries:
+        name = _tensor_name(entry.orig_filename, source)
+        where = place(name, source)
+        if not 0 <= entry.header_offset - position <= slack:
+            raise CheckpointError(
+                f"{where}: starts at byte {entry.header_offset}, expected {position}; members of "
+                "the zip may not overlap or leave gaps"
+            )
+        start = _data_start(fd, entry, where)
+        position = start + entry.compress_size
+        slack = DESCRIPTOR if entry.flag_bits & STREAMED else 0
+        if position > data_end:
+            raise CheckpointError(
+                f"{where}: ends at byte {position}, where the directory already is"
+            )
+        yield name, entry, start
+    if data_end - position > slack:
+        raise CheckpointError(
+            f"{source}: its members end at byte {position}, its directory starts at {data_end}"
+        )
+
+
+def _tensor_name(file: str, source: str) -> str:
+    parts = file.removesuffix(".npy").split("/")
+    if not file.endswith(".npy") or any(part in ("", ".", "..") for part in parts) or "\\" in file:
+        raise CheckpointError(
+            f"{source} is no .npz file: expected members called like a tensor and .npy, got "
+            f"{file[:256]!a}"
+        )
+    return file.removesuffix(".npy")
+
+
+def _data_start(fd: int, entry: zipfile.ZipInfo, where: str) -> int:
+    """Check an entry against the header in front of its data, and return where that begins."""
+    if entry.flag_bits & ENCRYPTED:
+        raise CheckpointError(f"{where}: is encrypted")
+    stored, known = entry.compress_type == zipfile.ZIP_STORED, entry.flag_bits & ~FLAGS == 0
+    if not known or not (stored or entry.compress_type == zipfile.ZIP_DEFLATED):
+        raise CheckpointError(
+            f"{where}: is packed with method {entry.compress_type}, flags {entry.flag_bits:#x}; "
+            "expected stored or deflated, as numpy.savez and savez_compressed do"
+        )
+    if stored and entry.compress_size != entry.file_size:
+        raise CheckpointError(
+            f"{where}: is stored in {entry.compress_size} bytes and said to have {entry.file_size}"
+        )
+    data = os.pread(fd, LOCAL_HEADER.size, entry.header_offset)
+    if len(data) == LOCAL_HEADER.size:
+        magic, _, flags, method, name_length, extra = LOCAL_HEADER.unpack(data)
+        start = entry.header_offset + LOCAL_HEADER.size
+        name = os.pread(fd, name_length, start)
+        own = entry.orig_filename.encode("utf-8" if entry.flag_bits & UTF8 else "cp437")
+        expected = (ZIP_MAGIC[0], entry.flag_bits, entry.compress_type, own)
+        if (magic, flags, method, name) == expected:
+            return start + name_length + extra
+    raise CheckpointError(
+        f"{where}: directory and data of the zip disagree at byte {entry.header_offset}"
+    )
+
+
+def _member(fd: int, entry: zipfile.ZipInfo, start: int, where: str) -> Member:
+    deflated = entry.compress_type == zipfile.ZIP_DEFLATED
+    wanted = len(MAGIC) + 2 + 4 + MAX_NPY_HEADER
+    begin = os.pread(fd, min(4 * wanted if deflated else wanted, entry.compress_size), start)
+    if deflated:
+        try:
+            begin = zlib.decompressobj(-zlib.MAX_WBITS).decompress(begin, wanted)
+        except zlib.error as error:
+            raise CheckpointError(f"{where}: cannot be inflated: {error}") from error
+    dtype, shape, fortran, length = _npy_header(begin, where)
+    expected = length + prod(shape) * ITEM_SIZES[dtype]
+    if entry.file_size != expected:
+        raise CheckpointError(
+            f"{where}: {shape} of {dtype} is {expected} bytes with its header, the zip says "
+            f"{entry.file_size}"
+        )
+    first = length + (0 if deflated else start)
+    info = TensorInfo(dtype, shape, first, first + entry.file_size - length)
+    end = start + entry.compress_size
+    return Member(info, start, end, entry.file_size, entry.CRC, deflated, fortran)
+
+
+def _npy_header(begin: bytes, where: str) -> tuple[str, tuple[int, ...], bool, int]:
+    """Return type, shape, whether the first axis is the densest, and the bytes of the header."""
+    width = LENGTHS.get((begin[6], begin[7])) if begin[:6] == MAGIC and len(begin) > 7 else None
+    if width is None:
+        raise CheckpointError(f"{where}: is no .npy array of a known version (1, 2 or 3)")
+    length = int.from_bytes(begin[8 : 8 + width], "little")
+    text = begin[8 + width : 8 + width + length]
+    if length > MAX_NPY_HEADER or len(text) < length:
+        raise CheckpointError(
+            f"{where}: its header has {length} bytes, of {len(text)} that are there; at most "
+            f"{MAX_NPY_HEADER} are accepted"
+        )
+    table = _literal(text, where)
+    if not isinstance(table, dict) or set(table) != {"descr", "fortran_order", "shape"}:
+        raise CheckpointError(f"{where}: its header must name descr, fortran_order and shape")
+    shape, fortran = table["shape"], table["fortran_order"]
+    if not isinstance(shape, tuple) or not isinstance(fortran, bool):
+        raise CheckpointError(f"{where}: shape must be a tuple, and fortran_order True or False")
+    check_shape(shape, where)
+    return _dtype(table["descr"], where), shape, fortran, 8 + width + length
+
+
+def _literal(text: bytes, where: str) -> Any:
+    try:
+        return ast.literal_eval(text.decode().strip())  # literals only; nothing is run
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        reason = ascii(str(error))[1:-1][:80]
+        raise CheckpointError(f"{where}: its header is no table of literals: {reason}") from error
+
+
+def _dtype(descr: object, where: str) -> str:
+    if isinstance(descr, str) and descr in DTYPES:
+        return DTYPES[descr]
+    shown = ascii(descr)[:60]
+    if isinstance(descr, str) and descr.lstrip("|<>=") == "O":
+        raise CheckpointError(f"{where}: holds Python objects: {NO_PICKLE}")
+    raise CheckpointError(
+        f"{where}: dtype {shown} is not read; save plain little-endian numbers, such as '<f4'"
+    )
