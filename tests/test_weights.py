@@ -17,6 +17,7 @@ from transformers import ViTConfig, ViTForImageClassification, ViTModel
 
 import vitzoo
 from vitzoo.errors import CheckpointError
+from vitzoo.spec import Spec
 
 SPEC = {
     "image_size": 32,
@@ -693,7 +694,98 @@ def test_block_argument_comes_before_a_row(zoo, images):
     close(pretrained(name, block={"norm_eps": 1e-2})(images), reference(images))
 
 
+FACTS = {  # the row's fact, the network that was trained, the variant
+    "pool": ({"pool": "mean"}, {"pool": "mean"}, {}),
+    "option of the pool": (
+        {"pool": {"norm_first": False}},
+        {"pool": {"name": "mean", "norm_first": False}},
+        {"pool": "mean"},
+    ),
+    "head": ({"head": "tanh"}, {"head": "tanh"}, {"head": "mlp"}),
+    "positions": (
+        {"pos_embed": {"temperature": 100.0}},
+        {"pos_embed": {"name": "sincos_2d", "temperature": 100.0}},
+        {"pos_embed": "sincos_2d"},
+    ),
+    "pre-norm": ({"pre_norm": True}, {"pre_norm": True}, {}),
+}
+
+
+@pytest.mark.parametrize(("fact", "trained", "variant"), FACTS.values(), ids=FACTS)
+def test_facts_of_a_row_beside_the_block(zoo, images, fact, trained, variant):
+    """The row's fact gives the numbers, and without it they are others or do not load."""
+    if "pre_norm" in fact and "pre_norm" not in Spec.__dataclass_fields__:
+        pytest.skip("specs have no pre_norm yet")
+    reference = fill(vitzoo.create(SPEC | trained))
+    data = safetensors.torch.save(reference.state_dict())
+    name = zoo({"facts": (data, fact | {"default": True}), "plain": (data, {})}, **variant)
+    model = pretrained(name)
+    close(model(images), reference(images))
+    assert model.load_report.assumed == ()
+    assert set(model.load_report.kept) == set(model.state_dict())
+    try:
+        plain = vitzoo.create(name, weights="plain").eval()(images)
+    except CheckpointError as error:
+        assert "norm" in str(error)  # noqa: PT017  # a norm elsewhere has tensors of its own
+        assert fact in ({"pre_norm": True}, {"pool": {"norm_first": False}})
+    else:
+        assert differs(plain, reference(images))
+
+
+def test_the_part_of_the_caller_comes_before_a_row(zoo, images):
+    def positions(temperature):
+        return {"pos_embed": {"name": "sincos_2d", "temperature": temperature}}
+
+    reference = fill(vitzoo.create(SPEC | positions(50.0)))
+    data = safetensors.torch.save(reference.state_dict())
+    row = {"pos_embed": {"temperature": 100.0}, "default": True}
+    name = zoo({"facts": (data, row)}, **positions(200.0))
+    for model in (
+        pretrained(name, **positions(50.0)),
+        pretrained({"variant": name} | positions(50.0)),
+        pretrained({"variant": name} | positions(20.0), **positions(50.0)),
+    ):
+        close(model(images), reference(images))
+        own, asked = ({"name": "sincos_2d", "temperature": t} for t in (100.0, 50.0))
+        assert model.load_report.assumed == (f"pos_embed = {asked}, not the weights' {own}",)
+    repeated = pretrained({"variant": name} | positions(200.0))  # what the variant says anyway
+    assert repeated.spec.pos_embed.to_data()["temperature"] == 100.0
+
+
+def test_a_row_takes_the_facts_of_its_format_where_it_is_silent(zoo, saved, images):
+    reference = fill(ViTForImageClassification(config(layer_norm_eps=1e-2)))
+    data = saved(reference).read_bytes()
+    row = {"format": "transformers_vit"}
+    name = zoo({"silent": (data, row), "says": (data, row | {"block": {"norm_eps": 1e-2}})})
+    assert vitzoo.create(name, weights="silent").spec.block.norm_eps == 1e-12
+    says = vitzoo.create(name, weights="says").eval()
+    with torch.no_grad():
+        close(says(images), reference(images).logits)
+    assert says.load_report.assumed == ()
+    asked = vitzoo.create(name, weights="silent", block={"norm_eps": 1e-2}).eval()
+    with torch.no_grad():
+        close(asked(images), reference(images).logits)
+    text = "block.norm_eps = 0.01, not the weights' 1e-12"
+    assert asked.load_report.assumed == (text,)
+
+
 # What comes out.
+
+
+def test_the_report_names_the_format(augreg, saved, tmp_path):
+    report = pretrained(augreg[0]).load_report
+    assert report.format == "timm"
+    count = len(report.kept)
+    sha256 = report.sha256[:12]
+    assert report.summary() == f"small/net:in1k (sha256 {sha256}), timm layout: {count} kept"
+    assert str(report).splitlines()[1:] == ["  format timm", *str(report).splitlines()[2:]]
+    path = saved(fill(ViTForImageClassification(config())))
+    assert vitzoo.create(SPEC, weights=path).load_report.format == "transformers_vit"
+    vitzoo.save(vitzoo.create(SPEC), tmp_path / "own.safetensors")
+    assert vitzoo.create(tmp_path / "own.safetensors").load_report.format == "timm"
+    fresh = vitzoo.create(SPEC).load_report
+    assert fresh.format == ""
+    assert "layout" not in fresh.summary()
 
 
 def test_nothing_stays_on_meta(augreg):

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vitzoo.spec import Option, Spec
+from vitzoo.spec import Option, PartSpec, Spec
 
 Target = str | Callable[..., Any]
+PartFact = PartSpec | tuple[tuple[str, Option], ...]  # a part, or options of the variant's
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,9 @@ class Weights:
         format: name of the checkpoint format.
         num_classes: outputs of the file's classifier, 0 for none; None means the variant's.
         block: options of the blocks that these weights are evaluated with, over the variant's.
+        patch_embed, pos_embed, pool, head: the part that these weights are evaluated with, or
+            options added to the variant's part.
+        pre_norm: whether these weights have a norm before the first block; None for the variant's.
         label_set: name of the classes' order, such as `imagenet-1k`.
         labels: class names in the order of the logits, where the row lists them.
         preprocessing: of the inputs the weights were trained on.
@@ -110,6 +114,11 @@ class Weights:
     format: str = "timm"
     num_classes: int | None = None
     block: tuple[tuple[str, Option], ...] = ()
+    patch_embed: PartFact = ()
+    pos_embed: PartFact = ()
+    pool: PartFact = ()
+    head: PartFact = ()
+    pre_norm: bool | None = None
     label_set: str = ""
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing = Preprocessing()

@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from vitzoo import facts
 from vitzoo.build import build
 from vitzoo.catalogue import Preprocessing, Variant, Weights
 from vitzoo.checkpoint import Checkpoint, open_file, open_row, open_weights
@@ -26,6 +27,7 @@ from vitzoo.errors import (
     WeightsUnavailable,
     did_you_mean,
 )
+from vitzoo.formats import StatesHeads
 from vitzoo.images import Transform
 from vitzoo.locate import choose, from_address
 from vitzoo.manifest import API, read_preprocessing
@@ -37,11 +39,10 @@ from vitzoo.report import LoadReport
 from vitzoo.schema import NAME, Reader, describe
 from vitzoo.spec import PartSpec, Spec
 from vitzoo.store import write_atomic
-from vitzoo.weights import Adaptation, format_of, load
+from vitzoo.weights import Adaptation, format_name, format_of, load
 
 log = logging.getLogger("vitzoo")
 
-CORE_BUILDER = "vitzoo.build:build"
 METADATA = "vitzoo"
 HEADLESS = (
     "{name}: the classifier of {weights} was never published; the model gives features. Pass "
@@ -122,8 +123,8 @@ def create(
     }
     origin = _origin(name)
     chosen = _choose(origin, weights, pretrained)
-    native, assumed = _native(origin, chosen)
-    spec, ready = _resolve(native, {k: v for k, v in asked.items() if v is not None})
+    base, native, assumed = _native(origin, chosen, asked)
+    spec, ready = _resolve(base, {k: v for k, v in asked.items() if v is not None})
     if isinstance(chosen, Weights):
         spec = _without_published_classifier(spec, chosen, asked)
     with torch.device("meta" if chosen else device or torch.get_default_device()):
@@ -136,13 +137,14 @@ def create(
         adaptation = Adaptation(
             native_size=origin.native.image_size,
             fresh_head=(num_classes, head) != (None, None) or origin.has_other_head,
-            fresh_pre_logits=spec.head != origin.native.head
-            and "mlp" in (spec.head.name, origin.native.head.name),
+            fresh_pre_logits=spec.head != native.head
+            and "mlp" in (spec.head.name, native.head.name),
             in_chans=spec.in_chans != origin.native.in_chans,
         )
         assumed += _chosen_over(native, spec)
         kept_dtype = None if origin.saved else torch.get_default_dtype()
         report = load(model, checkpoint, adaptation, dtype=dtype or kept_dtype, assumed=assumed)
+        report = replace(report, format=format_name(checkpoint))
         place = torch.device(device or torch.get_default_device())
         if place.type != "cpu":  # where they are; walking all modules takes a third of the time
             model.to(place)
@@ -233,11 +235,13 @@ class Origin:
         spec: the network it describes.
         variant: the registered variant behind it, whose builder and weights apply.
         saved: the file written by `save`, if it is one.
+        stated: the keys of a mapping or file of the user's, with those of its block.
     """
 
     spec: Spec
     variant: Variant | None = None
     saved: Checkpoint | None = None
+    stated: frozenset[str] = frozenset()
 
     @property
     def native(self) -> Spec:
@@ -250,10 +254,20 @@ class Origin:
         native = self.native
         return (self.spec.num_classes, self.spec.head) != (native.num_classes, native.head)
 
+    @property
+    def chosen(self) -> frozenset[str]:
+        """What the user's own spec says of the facts of weights: fields, and `block.option`s.
+
+        What it only repeats from its variant is not chosen.
+        """
+        if self.variant is None:
+            return self.stated
+        return frozenset(facts.differing(self.native, self.spec))
+
 
 def _origin(name: object) -> Origin:
     if isinstance(name, Spec):
-        name = name.to_data()
+        return replace(_origin(name.to_data()), stated=frozenset())  # it always says everything
     if isinstance(name, Mapping):
         return _from_mapping(Reader(name, "spec", InvalidOption))
     if not isinstance(name, str | os.PathLike):
@@ -280,7 +294,8 @@ def _from_mapping(reader: Reader) -> Origin:
         base = sizes[reader.one_of("size", tuple(sizes))]
     spec = Spec.read(reader, base)
     reader.done()
-    return Origin(spec, variant)
+    block = [f"block.{key}" for key in reader.table.get("block", {})]
+    return Origin(spec, variant, stated=frozenset([*reader.table, *block]) - {"block"})
 
 
 def _from_saved(path: Path) -> Origin:
@@ -363,23 +378,59 @@ def _open(origin: Origin, chosen: Weights | Checkpoint | None) -> Checkpoint | N
         return open_weights(origin.variant, chosen, note)
 
 
-def _native(origin: Origin, chosen: Weights | Checkpoint | None) -> tuple[Spec, tuple[str, ...]]:
-    """Return the spec with the facts of the weights, and which of them are only assumed."""
-    spec = origin.spec
+def _native(
+    origin: Origin, chosen: Weights | Checkpoint | None, asked: Mapping[str, Any]
+) -> tuple[Spec, Spec, tuple[str, ...]]:
+    """Bring in the facts of the weights.
+
+    Returns:
+        the spec of the call before its arguments, with the facts that its author left open; the
+        network that the weights belong to; and which facts are only assumed.
+    """
     if chosen is None or origin.saved:
-        return spec, ()
+        return origin.spec, origin.native, ()
+    spec, native = origin.spec, origin.native
+    assumed: tuple[str, ...] = ()
     if isinstance(chosen, Weights):
-        row = chosen
-        if row.num_classes is not None and not origin.has_other_head:
-            spec = replace(spec, num_classes=row.num_classes)
-        untouched = origin.spec.block == origin.native.block
-        return (replace(spec, block=spec.block.changed(row.block)) if untouched else spec), ()
-    layout = format_of(chosen)
-    stated = layout.facts(chosen.config) if chosen.config else {}
-    block = spec.block.changed((layout.facts({}) | stated).items())
-    facts = {"norm_eps": block.norm_eps, "activation": block.activation}
-    assumed = tuple(f"{name} = {value}" for name, value in facts.items() if name not in stated)
-    return replace(spec, block=block), assumed
+        layout = registry().part("checkpoint format", chosen.format)
+        usual, stated = layout.facts({}, ()), facts.of_row(chosen)
+        if chosen.num_classes is not None:
+            native = replace(native, num_classes=chosen.num_classes)
+            if not origin.has_other_head:
+                spec = replace(spec, num_classes=chosen.num_classes)
+    else:
+        usual, stated = _facts_of_file(chosen, spec)
+        assumed = facts.assumed(native, usual, stated, kept=origin.chosen | _named(asked))
+    fixed = frozenset() if origin.variant is None else facts.fixed(origin.variant)
+    spec, native = (
+        facts.applied(
+            facts.applied(base, usual, kept=kept | fixed, lenient=True), stated, kept=kept
+        )
+        for base, kept in ((spec, origin.chosen), (native, frozenset()))
+    )
+    return spec, native, assumed
+
+
+def _facts_of_file(checkpoint: Checkpoint, spec: Spec) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the facts that are usual for the layout of a file, and those its config states."""
+    layout = format_of(checkpoint)
+    if isinstance(layout, StatesHeads):
+        heads = layout.num_heads(checkpoint.config, checkpoint.skeleton())
+        if heads is not None and heads != spec.num_heads:
+            raise CheckpointError(
+                f"{checkpoint.source} has {heads} attention heads, the model {spec.num_heads}; "
+                "no other tensor would show it. Name the right variant, or give a spec with "
+                f"num_heads = {heads}"
+            )
+    keys = checkpoint.header.tensors.keys()
+    stated = layout.facts(checkpoint.config, keys) if checkpoint.config else {}
+    return layout.facts({}, keys), stated
+
+
+def _named(asked: Mapping[str, Any]) -> frozenset[str]:
+    """Return the block options among the arguments of the call."""
+    block = asked["block"]
+    return frozenset(f"block.{key}" for key in block) if isinstance(block, Mapping) else frozenset()
 
 
 def _without_published_classifier(spec: Spec, row: Weights, asked: Mapping[str, Any]) -> Spec:
@@ -400,12 +451,11 @@ def _without_published_classifier(spec: Spec, row: Weights, asked: Mapping[str, 
 
 def _chosen_over(native: Spec, spec: Spec) -> tuple[str, ...]:
     """Name what was asked for and no tensor shows: the weights were trained otherwise."""
-    pairs: dict[str, tuple[Any, Any]] = {"pool": (native.pool.to_data(), spec.pool.to_data())}
-    own, asked = native.block.to_data(), spec.block.to_data()
-    pairs |= {f"block.{key}": (own.get(key), asked.get(key)) for key in own | asked}
-    return tuple(
-        f"{k} = {new}, not the weights' {old}" for k, (old, new) in pairs.items() if old != new
-    )
+    differing = facts.differing(native, spec)
+    differing.pop("head", None)  # what became of its tensors is in the report
+    if native.patch_embed.options == spec.patch_embed.options:
+        differing.pop("patch_embed", None)  # another name with the same tensors: the same numbers
+    return tuple(f"{k} = {new}, not the weights' {old}" for k, (old, new) in differing.items())
 
 
 def _is_weights_name(weights: object) -> bool:
@@ -413,7 +463,7 @@ def _is_weights_name(weights: object) -> bool:
 
 
 def _build(spec: Spec, ready: dict[str, Any], variant: Variant | None) -> nn.Module:
-    if variant is None or variant.builder == CORE_BUILDER:
+    if variant is None or variant.builder == facts.CORE_BUILDER:
         return build(spec, ready)
     for field in fields(Spec):
         changed = getattr(spec, field.name) != getattr(variant.spec, field.name)

@@ -20,6 +20,7 @@ from vitzoo.catalogue import (
     DropPathPolicy,
     Head,
     PaperResult,
+    PartFact,
     PatchEmbedder,
     PositionEmbedding,
     Preprocessing,
@@ -30,7 +31,7 @@ from vitzoo.errors import RegistryError, did_you_mean
 from vitzoo.hookspecs import hookimpl
 from vitzoo.hubnames import valid_file, valid_repo
 from vitzoo.schema import Reader
-from vitzoo.spec import BlockSpec, Option, Spec
+from vitzoo.spec import BlockSpec, Option, PartSpec, Spec
 
 API = 1
 MAX_MANIFEST = 16 * 1024 * 1024  # bytes; the core's has 40,000
@@ -272,7 +273,12 @@ def _weights_row(name: str, reader: Reader) -> Weights:
         pin=pin,  # type: ignore[arg-type]  # one of the three
         format=reader.text("format"),
         num_classes=reader.count("num_classes", least=0) if "num_classes" in reader else None,
-        block=_facts(reader),
+        block=_block_facts(reader),
+        patch_embed=_part_fact(reader, "patch_embed"),
+        pos_embed=_part_fact(reader, "pos_embed"),
+        pool=_part_fact(reader, "pool"),
+        head=_part_fact(reader, "head"),
+        pre_norm=reader.take("pre_norm", bool, None),
         label_set=reader.text("label_set", ""),
         labels=reader.texts("labels", []),
         preprocessing=_preprocessing(reader),
@@ -286,12 +292,25 @@ def _weights_row(name: str, reader: Reader) -> Weights:
     return row
 
 
-def _facts(reader: Reader) -> tuple[tuple[str, Option], ...]:
+def _block_facts(reader: Reader) -> tuple[tuple[str, Option], ...]:
     sub = reader.sub("block")
     if sub is None:
         return ()
     block = BlockSpec.read(sub, BlockSpec())
     return tuple((key, getattr(block, key)) for key in sub.table)
+
+
+def _part_fact(reader: Reader, key: str) -> PartFact:
+    """Read a part, or options for the part of the variant."""
+    value = reader.take(key, object, None)
+    if value is None:
+        return ()
+    if value == {}:
+        raise reader.fail(f"{key} must name a part or set options of the variant's, got {value}")
+    where = f"{reader.where}: {key}"
+    if isinstance(value, Mapping) and "name" not in value:
+        return PartSpec.parse({**value, "name": key}, where, reader.error).options
+    return PartSpec.parse(value, where, reader.error)
 
 
 def _check_pin(row: Weights, reader: Reader) -> None:

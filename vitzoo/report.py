@@ -15,6 +15,7 @@ class LoadReport:
     Args:
         source: where the tensors come from.
         sha256: of the file, empty for random initialisation.
+        format: name of the layout that its keys are in, empty for random initialisation.
         kept: taken over bit for bit.
         resampled: moved to another grid.
         converted: changed in data type.
@@ -26,6 +27,7 @@ class LoadReport:
 
     source: str
     sha256: str = ""
+    format: str = ""
     kept: tuple[str, ...] = ()
     resampled: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
@@ -35,14 +37,17 @@ class LoadReport:
 
     def summary(self) -> str:
         """Say in one line where the tensors come from and how many met which fate."""
-        counts = [(f.name, len(getattr(self, f.name))) for f in dataclasses.fields(self)[2:]]
+        counts = [(f.name, len(getattr(self, f.name))) for f in dataclasses.fields(self)[3:]]
         fates = ", ".join(f"{count} {name}" for name, count in counts if count)
         proof = f" (sha256 {self.sha256[:12]})" if self.sha256 else ""
-        return f"{self.source}{proof}: {fates}"
+        layout = f", {self.format} layout" if self.format else ""
+        return f"{self.source}{proof}{layout}: {fates}"
 
     def __str__(self) -> str:
         lines = [f"{self.source} (sha256 {self.sha256[:12]})" if self.sha256 else self.source]
-        for field in dataclasses.fields(self)[2:]:
+        if self.format:
+            lines.append(f"  format {self.format}")
+        for field in dataclasses.fields(self)[3:]:
             names: tuple[str, ...] = getattr(self, field.name)
             if names:
                 lines.append(f"  {field.name} {len(names)}: {', '.join(fold(names))}")

@@ -28,10 +28,19 @@ def format_of(checkpoint: Checkpoint) -> Format:
     Raises:
         CheckpointError: no format claims the keys, or two of a plugin's do.
     """
+    found: Format = registry().part("checkpoint format", format_name(checkpoint))
+    return found
+
+
+def format_name(checkpoint: Checkpoint) -> str:
+    """Return the registered name of the format of a file.
+
+    Raises:
+        CheckpointError: as `format_of`.
+    """
     zoo = registry()
     if checkpoint.format is not None:
-        named: Format = zoo.part("checkpoint format", checkpoint.format)
-        return named
+        return checkpoint.format
     keys = checkpoint.header.tensors.keys()
     known = sorted(zoo.parts["checkpoint format"], key=lambda name: ("/" in name, name))
     claims: list[str] = []
@@ -42,8 +51,7 @@ def format_of(checkpoint: Checkpoint) -> Format:
         if candidate.claims(keys):
             claims.append(name)
     if len(claims) == 1:
-        found: Format = zoo.part("checkpoint format", claims[0])
-        return found
+        return claims[0]
     if claims:
         raise CheckpointError(
             f"{checkpoint.source}: two formats claim its keys: {', '.join(claims)}; disable one"

@@ -1,0 +1,33 @@
+"""timm's layout, which is the model's own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from torch import Tensor
+
+
+class TimmFormat:
+    """timm's `VisionTransformer`: fused qkv, `blocks.N`, `norm`, `head`."""
+
+    MARKS = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight")
+
+    def claims(self, keys: Collection[str]) -> bool:
+        """Tell whether at least two of the layout's typical keys are there."""
+        return sum(mark in keys for mark in self.MARKS) >= 2
+
+    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors as they are."""
+        return dict(tensors)
+
+    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors as they are."""
+        return dict(tensors)
+
+    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+        """Return nothing: a file in timm's layout is evaluated as its variant is."""
+        return {}
+
+
+timm = TimmFormat()
