@@ -148,7 +148,7 @@ class GoogleFormat:
     def num_heads(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int | None:
         """Return the number of heads of the first block's queries."""
         for key, tensor in self._network(tensors).items():
-            if key.endswith("/query/kernel") and tensor.dim() >= 3 and tensor.shape[-2]:
+            if key.endswith("/query/kernel") and tensor.dim() in (3, 4) and tensor.shape[-2]:
                 return tensor.shape[-2]
         return None
 
@@ -278,9 +278,9 @@ def _stored(tensor: Tensor, kind: str) -> Tensor:
 def _by_head(tensor: Tensor, axis: int, heads: int) -> Tensor | None:
     """Split an axis into (heads, head_dim), None if it cannot be."""
     shape = list(tensor.shape)
-    width = shape[axis]
-    if width % heads:
+    if not shape or shape[axis] % heads:
         return None
+    width = shape[axis]
     at = axis % len(shape)
     return tensor.reshape(*shape[:at], heads, width // heads, *shape[at + 1 :])
 

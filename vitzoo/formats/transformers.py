@@ -13,9 +13,11 @@ from vitzoo.formats.keys import block_of, invert, split_qkv, stack_qkv, unheld, 
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 QUERY = "encoder.layer.0.attention.attention.query.weight"
-STEM = {
+TABLES = {
     "embeddings.cls_token": "cls_token",
     "embeddings.position_embeddings": "pos_embed",
+}
+STEM = {
     "embeddings.patch_embeddings.projection": "patch_embed.proj",
     "layernorm": "norm",
     "pooler.dense": "head.pre_logits",
@@ -148,8 +150,8 @@ def _rename(name: str) -> str:
     match = re.fullmatch(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)", name)
     if match and match[2] in LAYER:
         return f"blocks.{match[1]}.{LAYER[match[2]]}.{match[3]}"
-    if name in STEM:
-        return STEM[name]
+    if name in TABLES:
+        return TABLES[name]
     layer, _, kind = name.rpartition(".")
     return f"{STEM[layer]}.{kind}" if layer in STEM else name
 
@@ -165,8 +167,8 @@ def _inverse(name: str, tensor: Tensor) -> dict[str, Tensor]:
         rows = split_qkv(tensor) or ()
         keys = (f"{layer}.attention.attention.{which}.{kind}" for which in PROJECTIONS)
         return dict(zip(keys, rows, strict=False))
-    if name in ("cls_token", "pos_embed"):
-        return {stem[name]: tensor}
+    if name in TABLES.values():
+        return {invert(TABLES)[name]: tensor}
     part, _, kind = name.rpartition(".")
     known = part in stem and kind in ("weight", "bias")
     return {f"{stem[part]}.{kind}": tensor} if known else {}

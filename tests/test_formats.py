@@ -1,0 +1,498 @@
+"""Checkpoint formats: other libraries' numbers come out, and the way back is bit for bit."""
+
+import itertools
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import timm
+import torch
+import torchvision
+from torch import nn
+from transformers import ViTConfig, ViTForImageClassification, ViTModel
+
+import vitzoo
+from vitzoo.errors import CheckpointError
+from vitzoo.formats import Format, NeedsHeads, StatesHeads
+from vitzoo.formats.google import big_vision, google
+from vitzoo.formats.timm import timm as timm_format
+from vitzoo.formats.torchvision import torchvision as torchvision_format
+from vitzoo.formats.transformers import transformers_vit
+
+reference = runpy.run_path(str(Path(__file__).with_name("google_reference.py")))
+FORMATS = {
+    "timm": timm_format,
+    "transformers_vit": transformers_vit,
+    "torchvision": torchvision_format,
+    "google": google,
+    "big_vision": big_vision,
+}
+SPEC = {
+    "image_size": 32,
+    "patch_size": 8,
+    "num_classes": 5,
+    "embed_dim": 32,
+    "depth": 2,
+    "num_heads": 2,
+    "mlp_dim": 64,
+}
+WEIGHTS = ("own", "scaled")
+
+
+@torch.no_grad()
+def fill(model, weights="scaled"):
+    """Give a network its own initialisation, or fan-in scaled normals with gains of 1 +- 0.2."""
+    torch.manual_seed(2)
+    if weights == "own":
+        for parameter in model.parameters():
+            if not parameter.any():
+                parameter.normal_(0, 0.02)
+        return model.eval()
+    gains = {id(m.weight) for m in model.modules() if isinstance(m, nn.LayerNorm | nn.GroupNorm)}
+    for name, parameter in model.named_parameters():
+        if id(parameter) in gains:
+            parameter.normal_(1, 0.2)
+        elif parameter.dim() == 1 or name.endswith(("_token", "pos_embedding", "embeddings")):
+            parameter.normal_(0, 0.1)
+        else:
+            parameter.normal_(0, parameter[0].numel() ** -0.5)
+    return model.eval()
+
+
+def close(actual, expected):
+    """Compare every element; the expected numbers must not be trivial."""
+    assert actual.shape == expected.shape
+    assert expected.abs().max() > 0.01
+    tolerance = 5e-5 * max(1, expected.abs().max().item())
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
+
+
+def same(actual, expected):
+    """Compare two files bit by bit."""
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert actual[name].dtype == tensor.dtype, name
+        assert torch.equal(actual[name], tensor), name
+
+
+def write(path, tensors):
+    """Write tensors by their keys; the container does not matter to a layout."""
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    safetensors.torch.save_file(tensors, path)
+    return path
+
+
+@pytest.fixture
+def images():
+    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(7))
+
+
+def vit_config(**changes):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 64, "image_size": 32, "patch_size": 8, "num_labels": 5}
+    return ViTConfig(**(sizes | changes))
+
+
+def vision_transformer(**changes):
+    sizes = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 2}
+    sizes |= {"hidden_dim": 32, "mlp_dim": 64, "num_classes": 5}
+    return torchvision.models.VisionTransformer(**(sizes | changes))
+
+
+# transformers.
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("written", ["by save_pretrained", "as a state dict"])
+@torch.no_grad()
+def test_transformers_there_and_back(tmp_path, images, weights, written):
+    network = fill(ViTForImageClassification(vit_config()), weights)
+    network.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    saved = safetensors.torch.load_file(path)
+    assert "vit.encoder.layer.1.attention.attention.query.weight" in saved
+    if written == "as a state dict":
+        write(path, network.state_dict())
+        assert "vit.layers.1.attention.q_proj.weight" in network.state_dict()
+    model = vitzoo.create(SPEC, weights=path).eval()
+    close(model(images), network(images).logits)
+    assert model.load_report.format == "transformers_vit"
+    assert set(model.load_report.kept) == set(model.state_dict())
+    same(transformers_vit.inverse(model.state_dict()), saved)
+
+
+@torch.no_grad()
+def test_transformers_backbone_there_and_back(tmp_path, images):
+    network = fill(ViTModel(vit_config(), add_pooling_layer=True))
+    network.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    model = vitzoo.create(SPEC | {"head": "tanh", "num_classes": 0}, weights=path).eval()
+    close(model(images), network(images).pooler_output)
+    same(transformers_vit.inverse(model.state_dict()), safetensors.torch.load_file(path))
+    network.load_state_dict(transformers_vit.inverse(model.state_dict()), strict=False)
+
+
+def test_transformers_reads_what_is_written(tmp_path, images):
+    """The library itself loads the inverse and computes our numbers."""
+    model = fill(vitzoo.create(SPEC, block={"norm_eps": 1e-12}))
+    write(tmp_path / "model.safetensors", transformers_vit.inverse(model.state_dict()))
+    vit_config().save_pretrained(tmp_path)
+    network = ViTForImageClassification.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        close(model(images), network(images).logits)
+
+
+# torchvision.
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("width", [None, 24])
+@torch.no_grad()
+def test_torchvision_there_and_back(tmp_path, images, weights, width):
+    network = fill(vision_transformer(representation_size=width), weights)
+    path = write(tmp_path / "vit.safetensors", network.state_dict())
+    head = {"head": {"name": "tanh", "hidden_dim": width}} if width else {}
+    model = vitzoo.create(SPEC | head, weights=path).eval()
+    close(model(images), network(images))
+    report = model.load_report
+    assert report.format == "torchvision"
+    assert report.assumed == ("norm_eps = 1e-06", "activation = gelu")
+    assert set(report.kept) == set(model.state_dict())
+    same(torchvision_format.inverse(model.state_dict()), network.state_dict())
+
+
+def test_older_torchvision_names(tmp_path, images):
+    network = fill(vision_transformer())
+    older = {
+        name.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): tensor
+        for name, tensor in network.state_dict().items()
+    }
+    assert older.keys() != network.state_dict().keys()
+    model = vitzoo.create(SPEC, weights=write(tmp_path / "vit.safetensors", older)).eval()
+    with torch.no_grad():
+        close(model(images), network(images))
+    same(torchvision_format.inverse(model.state_dict()), network.state_dict())
+
+
+# Google.
+
+GOOGLE = {
+    "original": ("original", "", False),
+    "augreg": ("original", "opt/target/", False),
+    "big_vision": ("big_vision", "params/", False),
+    "big_vision, bare": ("big_vision", "", False),
+    "big_vision, scanned": ("big_vision", "params/", True),
+}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("pre_logits", [0, 24])
+@pytest.mark.parametrize(("layout", "prefix", "scan"), GOOGLE.values(), ids=GOOGLE)
+@torch.no_grad()
+def test_google_there_and_back(tmp_path, images, weights, pre_logits, layout, prefix, scan):
+    arrays = reference["draw"](layout, weights, pre_logits=pre_logits, classes=7)
+    stored = reference["scanned"](arrays) if scan else arrays
+    assert len(stored) < len(arrays) or not scan
+    stored = {prefix + key: array for key, array in stored.items()}
+    path = write(tmp_path / "google.safetensors", stored)
+    head = {"head": {"name": "tanh", "hidden_dim": pre_logits}} if pre_logits else {}
+    model = vitzoo.create(SPEC | head | {"num_classes": 7}, weights=path).eval()
+    tokens, pooled, logits = reference["forward"](arrays, images, layout)
+    close(model.forward_features(images), tokens)
+    close(model.forward_head(model.forward_features(images), pre_logits=True), pooled)
+    close(model(images), logits)
+    layouts = {"original": google, "big_vision": big_vision}
+    assert FORMATS[model.load_report.format] is layouts[layout]
+    assert model.load_report.assumed == ("norm_eps = 1e-06", "activation = gelu_tanh")
+    assert all(parameter.is_contiguous() for parameter in model.parameters())
+    back = layouts[layout].for_heads(2).inverse(model.state_dict())
+    written = "params/" if layout == "big_vision" else ""
+    same(back, {written + key: array for key, array in arrays.items()})
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_google_evaluation_is_not_a_ports(tmp_path, images, weights):
+    """The exact GELU gives other numbers; the user can ask for them, and the report says so."""
+    arrays = reference["draw"]("original", weights)
+    path = write(tmp_path / "google.safetensors", arrays)
+    port = vitzoo.create(SPEC, weights=path, block={"activation": "gelu"}).eval()
+    expected = reference["forward"](arrays, images)[2]
+    with torch.no_grad():
+        assert (port(images) - expected).abs().max() > 1e-4 * max(1, expected.abs().max())
+    assert port.load_report.assumed == (
+        "norm_eps = 1e-06",
+        "block.activation = gelu, not the weights' gelu_tanh",
+    )
+
+
+def test_a_mapping_says_its_own_before_the_layout(tmp_path):
+    path = write(tmp_path / "google.safetensors", reference["draw"]("original", "own"))
+    model = vitzoo.create(SPEC | {"block": {"activation": "gelu"}}, weights=path)
+    assert model.spec.block.activation == "gelu"
+    assert model.load_report.assumed == (
+        "norm_eps = 1e-06",
+        "block.activation = gelu, not the weights' gelu_tanh",
+    )
+
+
+@pytest.mark.parametrize("layout", ["original", "big_vision"])
+@torch.no_grad()
+def test_google_without_a_class_token(tmp_path, images, layout):
+    arrays = reference["draw"](layout, "scaled")
+    del arrays["cls"]
+    if layout == "original":
+        key = "Transformer/posembed_input/pos_embedding"
+        arrays[key] = arrays[key][:, 1:]
+    path = write(tmp_path / "gap.safetensors", arrays)
+    model = vitzoo.create(SPEC | {"class_token": False}, weights=path).eval()
+    close(model(images), reference["forward"](arrays, images, layout)[2])
+    assert model.spec.pool.name == "mean"
+    assert "pool = mean" in model.load_report.assumed
+
+
+@torch.no_grad()
+def test_big_vision_with_fixed_positions(tmp_path, images):
+    arrays = reference["draw"]("big_vision", "scaled")
+    y, x = np.mgrid[:4, :4].astype(np.float64)
+    omega = 1 / 10_000 ** (np.arange(8) / 7)
+    y, x = (np.outer(axis.flatten(), omega) for axis in (y, x))
+    table = np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
+    arrays["pos_embedding"] = torch.from_numpy(table.astype(np.float32))[None]
+    expected = reference["forward"](arrays, images, "big_vision")[2]
+    del arrays["pos_embedding"]
+    model = vitzoo.create(SPEC, weights=write(tmp_path / "sincos.safetensors", arrays)).eval()
+    close(model(images), expected)
+
+
+def test_what_training_keeps_beside_the_network(tmp_path, images):
+    arrays = reference["draw"]("big_vision", "scaled")
+    stored = {f"params/{key}": array for key, array in arrays.items()}
+    stored |= {"opt/0/mu/head/kernel": torch.ones(32, 5), "chrono/steps": torch.ones(())}
+    model = vitzoo.create(SPEC, weights=write(tmp_path / "training.safetensors", stored)).eval()
+    with torch.no_grad():
+        close(model(images), reference["forward"](arrays, images, "big_vision")[2])
+    stored["loss/bias"] = torch.ones(3)
+    with pytest.raises(CheckpointError, match=r"1 unexpected: loss/bias"):
+        vitzoo.create(SPEC, weights=write(tmp_path / "stray.safetensors", stored))
+
+
+def test_another_number_of_heads_is_refused(tmp_path):
+    """Every shape fits, the numbers would be nonsense."""
+    path = write(tmp_path / "google.safetensors", reference["draw"]("original", "own"))
+    with pytest.raises(CheckpointError, match=r"has 2 attention heads, the model 4; no other tens"):
+        vitzoo.create(SPEC | {"num_heads": 4}, weights=path)
+    ViTForImageClassification(vit_config()).save_pretrained(tmp_path / "theirs")
+    path = tmp_path / "theirs" / "model.safetensors"
+    with pytest.raises(CheckpointError, match=r"has 2 attention heads, the model 4; no other tens"):
+        vitzoo.create(SPEC | {"num_heads": 4}, weights=path)
+    (path.parent / "config.json").write_text('{"num_attention_heads": "2"}')
+    vitzoo.create(SPEC | {"num_heads": 4}, weights=path)
+
+
+def test_inverse_of_a_big_vision_file_has_no_class_row():
+    state = vitzoo.create(SPEC).state_dict()
+    with pytest.raises(CheckpointError, match=r"big_vision has no place for the first row of pos_"):
+        big_vision.for_heads(2).inverse(state)
+    state["pos_embed"] = state["pos_embed"].index_fill(1, torch.tensor([0]), 0)
+    back = big_vision.for_heads(2).inverse(state)
+    assert back["params/pos_embedding"].shape == (1, 16, 32)
+    same(big_vision.canonical(back), state)
+
+
+# timm reads Google's files: what is written here, it maps to the same tensors.
+
+
+@pytest.mark.parametrize("layout", ["google", "big_vision"])
+def test_timm_reads_the_npz_that_is_written(tmp_path, layout):
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    network = timm.models.VisionTransformer(
+        **sizes, num_classes=5, mlp_ratio=2, no_embed_class=layout == "big_vision"
+    )
+    state = fill(vitzoo.create(SPEC)).state_dict()
+    if layout == "big_vision":
+        state["pos_embed"][:, 0] = 0
+    arrays = FORMATS[layout].for_heads(2).inverse(state)
+    np.savez(tmp_path / "model.npz", **{key: array.numpy() for key, array in arrays.items()})
+    network.load_pretrained(tmp_path / "model.npz")
+    if layout == "big_vision":  # timm's table has no class row then
+        state["pos_embed"] = state["pos_embed"][:, 1:]
+    same(network.state_dict(), state)
+
+
+@pytest.fixture
+def hybrid():
+    """timm's hybrid with small stages, as (network, its tensors)."""
+    from timm.models.resnetv2 import ResNetV2
+    from timm.models.vision_transformer_hybrid import HybridEmbed
+
+    def embed(**options):
+        backbone = ResNetV2(
+            layers=(2, 1, 1), channels=(128, 128, 256), stem_chs=32, num_classes=0, global_pool="",
+            in_chans=3, preact=False, stem_type="same",
+            conv_layer=timm.layers.StdConv2dSame,
+        )  # fmt: skip
+        return HybridEmbed(backbone, **options)
+
+    network = timm.models.VisionTransformer(
+        img_size=64, patch_size=1, embed_dim=32, depth=1, num_heads=2, num_classes=5, mlp_ratio=2,
+        embed_layer=embed,
+    )  # fmt: skip
+    return fill(network), network.state_dict()
+
+
+def test_hybrid_there_and_back_and_as_timm_reads_it(tmp_path, hybrid):
+    network, state = hybrid
+    state = {name: tensor.clone() for name, tensor in state.items()}
+    arrays = google.for_heads(2).inverse(state)
+    assert {"conv_root/kernel", "gn_root/scale", "block1/unit2/conv3/kernel"} <= arrays.keys()
+    assert {"block3/unit1/conv_proj/kernel", "block3/unit1/gn_proj/bias"} <= arrays.keys()
+    assert arrays["conv_root/kernel"].shape == (7, 7, 3, 32)
+    same(google.canonical(arrays), state)
+    flat = {key: array.reshape(1, 1, 1, -1) for key, array in arrays.items() if "/gn" in key}
+    same(google.canonical(arrays | flat), state)
+    np.savez(tmp_path / "model.npz", **{key: array.numpy() for key, array in arrays.items()})
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+    network.load_pretrained(tmp_path / "model.npz")
+    same(network.state_dict(), state)
+    facts = google.facts({}, arrays.keys())
+    assert facts["patch_embed"] == {"arithmetic": "google"}
+    assert "patch_embed" not in google.facts({}, reference["shapes"]("original"))
+
+
+# Recognition.
+
+
+def every_layout():
+    state = vitzoo.create(SPEC).state_dict()
+    state["pos_embed"][:, 0] = 0
+    for name, layout in FORMATS.items():
+        headed = layout.for_heads(2) if isinstance(layout, NeedsHeads) else layout
+        yield name, headed.inverse(state).keys()
+    arrays = reference["draw"]("original", "own")
+    yield "google", [f"opt/target/{key}" for key in arrays]
+    yield "google", reference["scanned"](arrays).keys()
+    arrays = reference["draw"]("big_vision", "own")
+    yield "big_vision", arrays.keys()
+    yield "big_vision", reference["scanned"](arrays).keys()
+    yield "transformers_vit", ViTModel(vit_config(), add_pooling_layer=False).state_dict().keys()
+    yield "torchvision", vision_transformer().state_dict().keys()
+
+
+def test_each_layout_is_claimed_by_its_format_alone():
+    found = list(every_layout())
+    assert len(found) == 11
+    for name, keys in found:
+        assert [n for n, layout in FORMATS.items() if layout.claims(keys)] == [name]
+        assert not any(layout.claims([]) for layout in FORMATS.values())
+
+
+def test_the_registry_has_these_formats():
+    from vitzoo.registry import registry
+
+    assert set(registry().parts["checkpoint format"]) == set(FORMATS)
+    for name, layout in FORMATS.items():
+        assert registry().part("checkpoint format", name) is layout
+        assert isinstance(layout, Format)
+        assert isinstance(layout, StatesHeads) == (name not in ("timm", "torchvision"))
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.permutations(FORMATS, 2)))
+def test_from_each_layout_to_each(one, other):
+    state = fill(vitzoo.create(SPEC)).state_dict()
+    state["pos_embed"][:, 0] = 0
+    first, second = (
+        layout.for_heads(2) if isinstance(layout, NeedsHeads) else layout
+        for layout in (FORMATS[one], FORMATS[other])
+    )
+    file = first.inverse(state)
+    same(first.inverse(second.canonical(second.inverse(first.canonical(file)))), file)
+    meta = {name: tensor.to("meta") for name, tensor in state.items()}
+    shapes = {name: (t.shape, t.dtype) for name, t in second.inverse(meta).items()}
+    assert shapes == {name: (t.shape, t.dtype) for name, t in second.inverse(state).items()}
+
+
+# Tensors that a layout has no place for.
+
+
+@pytest.mark.parametrize("name", ["transformers_vit", "torchvision", "google", "big_vision"])
+@pytest.mark.parametrize(
+    "stray",
+    ["dist_token", "head_dist.weight", "blocks.0.ls1.gamma", "fc_norm.weight", "norm.gamma",
+     "blocks.x.norm1.weight", "blocks.0.norm1", "head", "head.fc.weight", "pos_embed.weight"],
+)  # fmt: skip
+def test_tensors_without_a_place(name, stray):
+    layout = FORMATS[name]
+    layout = layout.for_heads(2) if isinstance(layout, NeedsHeads) else layout
+    state = vitzoo.create(SPEC).state_dict()
+    state["pos_embed"][:, 0] = 0
+    text = rf"the layout {name} has no place for 1 tensor: {stray}; timm, the model's own layout, h"
+    with pytest.raises(CheckpointError, match=text):
+        layout.inverse(state | {stray: torch.ones(2)})
+
+
+def test_transformers_has_no_classifier_behind_a_pooler():
+    state = vitzoo.create(SPEC, head="tanh").state_dict()
+    with pytest.raises(CheckpointError, match=r"2 tensors: head\.fc\.bias, head\.fc\.weight; timm"):
+        transformers_vit.inverse(state)
+
+
+@pytest.mark.parametrize("layout", [google, big_vision])
+def test_google_needs_the_number_of_heads(layout):
+    with pytest.raises(CheckpointError, match=r"head by head, and the tensors do not say how many"):
+        layout.inverse(vitzoo.create(SPEC).state_dict())
+    with pytest.raises(CheckpointError, match=r"no place for \d+ tensors: blocks\.0\.attn\.proj"):
+        layout.for_heads(5).inverse(vitzoo.create(SPEC).state_dict())
+
+
+# Hostile shapes: canonical never crashes, what it cannot use stays under the file's own name.
+
+
+@pytest.mark.parametrize("name", [n for n in FORMATS if n != "timm"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 3), (2, 0, 3), (1, 1, 1, 0), (2,) * 6])
+def test_odd_shapes(tmp_path, name, shape):
+    layout = FORMATS[name].for_heads(2) if isinstance(FORMATS[name], NeedsHeads) else FORMATS[name]
+    state = vitzoo.create(SPEC).state_dict()
+    state["pos_embed"][:, 0] = 0
+    file = layout.inverse(state)
+    for key in file:
+        odd = file | {key: torch.ones(shape)}
+        assert len(layout.canonical({k: t.to("meta") for k, t in odd.items()})) >= len(state)
+    for victim in ("blocks.0.attn.qkv.weight", "norm.bias", "patch_embed.proj.weight", "pos_embed"):
+        for key in layout.inverse({n: state[n] for n in (victim, "head.weight")}):
+            path = write(tmp_path / "odd.safetensors", file | {key: torch.ones(shape)})
+            with pytest.raises(CheckpointError, match=r"does not fit the model|attention heads"):
+                vitzoo.create(SPEC, weights=path)
+
+
+@pytest.mark.parametrize("name", [n for n in FORMATS if n != "timm"])
+def test_inverse_of_odd_shapes(name):
+    layout = FORMATS[name].for_heads(2) if isinstance(FORMATS[name], NeedsHeads) else FORMATS[name]
+    state = vitzoo.create(SPEC).state_dict()
+    state["pos_embed"][:, 0] = 0
+    for key in state:
+        for shape in ((), (0,), (3,), (3, 5), (2,) * 6):
+            try:
+                layout.inverse(state | {key: torch.ones(shape)})
+            except CheckpointError:
+                continue
+
+
+def test_a_scanned_file_of_absurd_depth(tmp_path):
+    arrays = reference["scanned"](reference["draw"]("big_vision", "own"))
+    key = "Transformer/encoderblock/LayerNorm_0/scale"
+    stored = arrays | {key: torch.ones(2**20, 0)}
+    assert key in big_vision.canonical(stored)
+    with pytest.raises(CheckpointError, match="1 unexpected: Transformer/encoderblock/LayerNorm_0"):
+        vitzoo.create(SPEC, weights=write(tmp_path / "deep.safetensors", stored))
+
+
+def test_query_key_and_value_of_other_types(tmp_path):
+    arrays = reference["draw"]("original", "own")
+    key = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/key/kernel"
+    path = write(tmp_path / "mixed.safetensors", arrays | {key: arrays[key].half()})
+    with pytest.raises(CheckpointError, match=r"1 missing: blocks\.0\.attn\.qkv\.weight; 3 unexpe"):
+        vitzoo.create(SPEC, weights=path)
