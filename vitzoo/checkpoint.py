@@ -21,6 +21,8 @@ from vitzoo.npz import ZIP_MAGIC
 from vitzoo.npz_file import NpzFile
 from vitzoo.registry import registry
 from vitzoo.safetensors_file import SafetensorsFile
+from vitzoo.shard_index import index_of, is_json, weights_in
+from vitzoo.shards import Shards
 from vitzoo.store import open_regular
 
 CONFIG = "config.json"
@@ -93,13 +95,22 @@ class Checkpoint:
 
 
 def open_file(path: Path) -> Checkpoint:
-    """Open a weights file of the user's.
+    """Open weights of the user's.
+
+    Args:
+        path: a safetensors file, an npz file, the index of several safetensors files, or a folder
+            that holds one of them.
 
     Raises:
         CheckpointError: the file is missing, unreadable or of no known kind.
     """
-    container = _container(open_own(path), str(path))
-    return Checkpoint(str(path), container, config=_config(path))
+    path = weights_in(path)
+    index = index_of(path)
+    source = f"{path} (a shard; the whole is {index})" if index else str(path)
+    file = open_own(path)
+    if is_json(os.pread(file.fd, 64, 0)):
+        return Checkpoint(source, Shards(file, path), config=_config(path))
+    return Checkpoint(source, _container(file, source), config=_config(path))
 
 
 def open_weights(

@@ -37,6 +37,7 @@ from vitzoo.progress import progress
 from vitzoo.registry import registry
 from vitzoo.report import LoadReport
 from vitzoo.schema import NAME, Reader, describe
+from vitzoo.shard_index import ENDING
 from vitzoo.spec import PartSpec, Spec
 from vitzoo.store import write_atomic
 from vitzoo.weights import Adaptation, format_name, format_of, load
@@ -49,6 +50,7 @@ HEADLESS = (
     "num_classes= for a fresh classifier"
 )
 SPEC_FILES = {".toml": tomllib.loads, ".json": json.loads}
+WEIGHTS_ONLY = (".npz", ENDING)
 PARTS = ("patch_embed", "pos_embed", "pool", "head", "drop_path")
 Part = str | Mapping[str, Any] | nn.Module
 
@@ -80,7 +82,8 @@ def create(
         name: a registered name, a spec (a mapping, or the path of a TOML or JSON file), or the
             path of a file written by `vitzoo.save`.
         pretrained: load the variant's default weights.
-        weights: load these: a weights name of the variant, or the path of a safetensors file.
+        weights: load these: a weights name of the variant, or the path of a safetensors file, of
+            an npz file, of the index of several safetensors files, or of a folder with one of them.
         num_classes: outputs of the head; 0 leaves the classifier out.
         in_chans: channels of the images.
         image_size: px, one number or (height, width).
@@ -277,6 +280,8 @@ def _origin(name: object) -> Origin:
     path = Path(name)
     if path.suffix == ".safetensors":
         return _from_saved(path)
+    if path.name.endswith(WEIGHTS_ONLY):
+        raise CheckpointError(_nameless(path))
     if path.suffix in SPEC_FILES:
         return _from_mapping(Reader(_parse(path), str(path), InvalidOption))
     if isinstance(name, os.PathLike):
@@ -301,10 +306,7 @@ def _from_mapping(reader: Reader) -> Origin:
 def _from_saved(path: Path) -> Origin:
     checkpoint = open_file(path)
     if METADATA not in checkpoint.metadata:
-        raise CheckpointError(
-            f"{path} was not written by vitzoo.save, so it does not say which network it is; "
-            f"name the variant: create('vit_b16', weights={str(path)!r})"
-        )
+        raise CheckpointError(_nameless(path))
     try:
         data = json.loads(checkpoint.metadata[METADATA])
     except (ValueError, RecursionError) as error:
@@ -322,6 +324,13 @@ def _from_saved(path: Path) -> Origin:
     reader.done()
     saved = replace(checkpoint, format="timm", labels=names, preprocessing=preprocessing)
     return replace(origin, saved=saved)
+
+
+def _nameless(path: Path) -> str:
+    return (
+        f"{path} was not written by vitzoo.save, so it does not say which network it is; "
+        f"name the variant: create('vit_b16', weights={str(path)!r})"
+    )
 
 
 def _parse(path: Path) -> Any:

@@ -32,7 +32,10 @@ from vitzoo.partial import Partial
 from vitzoo.pins import Lock
 from vitzoo.plugins import CORE, data_file
 from vitzoo.registry import registry
+from vitzoo.shard_index import ENDING, read_index, weights_in
 from vitzoo.store import CHUNK, Store, hash_file, open_regular
+
+PATHS = ("/", ".safetensors", ".npz", ENDING)
 
 
 @dataclass(frozen=True)
@@ -106,8 +109,11 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
     """Hash files against their pins; never opens a socket, ignores stamps.
 
     Args:
-        name_or_path: a variant (all of its weights), an hf:// address, a path, or None for
-            everything in the store and everything bundled.
+        name_or_path: a variant (all of its weights), an hf:// address, a path (of an index or a
+            folder: every shard), or None for everything in the store and everything bundled.
+
+    Raises:
+        CheckpointError: an index or a folder that names no files.
     """
     if name_or_path is None:
         known = [_verify(entry) for entry in entries() if _present(entry)]
@@ -115,8 +121,8 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
     text = os.fspath(name_or_path)
     if text.startswith("hf://"):
         return [_verify(_entry(text, None))]
-    if isinstance(name_or_path, os.PathLike) or text.endswith((".safetensors", ".npz")):
-        return [_verify_path(Path(text))]
+    if isinstance(name_or_path, os.PathLike) or text.endswith(PATHS):
+        return [_verify_path(path) for path in _files(Path(text))]
     variant = registry().variant(text)
     return [_verify(Entry(variant.name, row, _package(variant))) for row in variant.weights]
 
@@ -239,6 +245,19 @@ def _hashed(label: str, path: Path, expected: str, size: int | None) -> Verifica
         detail = f"{found} bytes, sha256 {actual}"
         return Verification(label, "damaged", path, found, expected, detail)
     return Verification(label, "ok", path, found, expected)
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the weights files that a path stands for."""
+    path = weights_in(path)
+    fd = open_regular(path, follow=True) if path.name.endswith(ENDING) else None
+    if fd is None:
+        return [path]
+    try:
+        shards = set(read_index(fd, str(path)).values())
+    finally:
+        os.close(fd)
+    return [path.with_name(shard) for shard in sorted(shards)]
 
 
 def _verify_path(path: Path) -> Verification:

@@ -63,6 +63,12 @@ def from_address(address: str) -> Weights:
         raise InvalidOption(
             f"a Hub file is written hf://owner/repo@revision/file, got {address[:300]!r}"
         )
+    if match["file"].endswith(".index.json"):
+        raise InvalidOption(
+            f"{address} is an index; each file it names would need a pin of its own. Download them "
+            f"(hf download {match['repo']} --revision {match['revision']} --local-dir FOLDER) and "
+            "pass weights='FOLDER/'"
+        )
     return Weights(
         address,
         file=match["file"],

@@ -65,13 +65,14 @@ def verify_command(
     """Hash weights files and compare them with their pins. Opens no socket.
 
     Exits with 3 if a file is damaged, with 1 if nothing of a NAME is here, or if neither registry
-    nor lock names the sha256 of a FILE.
+    nor lock names the sha256 of a FILE. Of an index, or of a folder/, every shard is hashed.
 
     \b
     Examples:
       vitzoo verify --all
       vitzoo verify vit_b16
       vitzoo verify model.safetensors
+      vitzoo verify ViT-B_16.npz model.safetensors.index.json
     """
     from vitzoo.inventory import verify
 

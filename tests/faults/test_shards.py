@@ -1,0 +1,381 @@
+"""Weights in several files: the index is strict, and every tensor is exactly where it says."""
+
+import json
+import os
+import subprocess
+
+import pytest
+import safetensors.torch
+import torch
+
+import vitzoo
+from vitzoo.checkpoint import open_file
+from vitzoo.errors import CheckpointError, InvalidOption
+from vitzoo.inventory import import_file, verify
+from vitzoo.shard_index import MAX_INDEX, MAX_SHARDS
+
+NAMES = [f"model-{i:05}-of-00003.safetensors" for i in (1, 2, 3)]
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.fixture
+def right(small, randomise):
+    """The tensors of a small network."""
+    return dict(randomise(vitzoo.create(small)).state_dict())
+
+
+@pytest.fixture
+def folder(tmp_path, right):
+    """A network in three files, with an index that is right."""
+    place = tmp_path / "folder"
+    place.mkdir()
+    for i, name in enumerate(NAMES):
+        held = {n: t.contiguous() for n, t in list(right.items())[i::3]}
+        safetensors.torch.save_file(held, place / name)
+    write(place, {name: NAMES[i % 3] for i, name in enumerate(right)})
+    return place
+
+
+def write(folder, weight_map, **more):
+    text = json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map} | more)
+    (folder / INDEX).write_text(text)
+
+
+def weight_map(folder):
+    return json.loads((folder / INDEX).read_text())["weight_map"]
+
+
+@pytest.fixture
+def refused(folder, small):
+    """Check that the index is refused, with a message that says why."""
+
+    def call(text):
+        before = sorted(path.name for path in folder.iterdir())
+        with pytest.raises(CheckpointError, match=text) as caught:
+            vitzoo.create(small, weights=folder / INDEX)
+        message = str(caught.value)
+        assert message.isascii()
+        assert message.isprintable()
+        assert len(message) < 3000
+        assert before == sorted(path.name for path in folder.iterdir())
+
+    return call
+
+
+# Right ones.
+
+
+def test_the_tensors_of_all_shards(folder, small, right):
+    for path in (folder / INDEX, str(folder / INDEX), folder, f"{folder}/"):
+        model = vitzoo.create(small, weights=path)
+        assert all(torch.equal(t, right[n]) for n, t in model.state_dict().items())
+        assert len(model.load_report.kept) == len(right)
+        assert model.load_report.source == str(folder / INDEX)
+
+
+def test_order_and_types_are_those_of_the_index(folder, right):
+    checkpoint = open_file(folder / INDEX)
+    tensors, _ = checkpoint.tensors()
+    assert list(tensors) == list(checkpoint.header.tensors) == list(right)
+    assert {n: t.shape for n, t in checkpoint.skeleton().items()} == {
+        n: t.shape for n, t in right.items()
+    }
+
+
+def test_the_sha256_is_that_of_sha256sum(folder, small):
+    """One identity for several files, which a user can compute."""
+    command = "LC_ALL=C sha256sum *.safetensors | sha256sum"
+    done = subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, text=True)
+    report = vitzoo.create(small, weights=folder / INDEX).load_report
+    assert report.sha256 == done.stdout.split()[0]
+    path = folder / NAMES[1]
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert vitzoo.create(small, weights=folder / INDEX).load_report.sha256 != report.sha256
+
+
+def test_links_of_the_users_are_followed(folder, small, right, tmp_path):
+    """The Hub's cache is made of them."""
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    for i, name in enumerate([*NAMES, INDEX]):
+        (folder / name).rename(tmp_path / f"blob{i}")
+        (snapshot / name).symlink_to(tmp_path / f"blob{i}")
+    model = vitzoo.create(small, weights=snapshot / INDEX)
+    assert torch.equal(model.cls_token, right["cls_token"])
+
+
+def test_rewriting_a_shard_changes_nothing(folder, small, right):
+    model = vitzoo.create(small, weights=folder / INDEX)
+    for name in NAMES:
+        (folder / name).write_bytes(b"\xff" * (folder / name).stat().st_size)
+    assert all(torch.equal(t, right[n]) for n, t in model.state_dict().items())
+
+
+def test_config_beside_the_index(folder):
+    (folder / "config.json").write_text('{"hidden_act": "gelu_new"}')
+    assert open_file(folder / INDEX).config == {"hidden_act": "gelu_new"}
+
+
+def test_metadata_may_be_left_out(folder, small):
+    (folder / INDEX).write_text(json.dumps({"weight_map": weight_map(folder)}))
+    vitzoo.create(small, weights=folder / INDEX)
+
+
+# Row 58: names.
+
+BAD = ["../x.safetensors", "/etc/x.safetensors", "a/b.safetensors", "a\\b.safetensors", "..", ""]
+BAD += ["C:\\x.safetensors", "x", "x.bin", "x.npz", "x.safetensors\n", "a\0.safetensors", "./x"]
+BAD += [".hidden.safetensors", "con.safetensors", "x" * 300 + ".safetensors", "\u202e.safetensors"]
+BAD += ["~/x.safetensors", "file://x.safetensors", "%2e%2e.safetensors", None, 1, [], {}, True]
+
+
+@pytest.mark.parametrize("shard", BAD, ids=lambda shard: ascii(shard)[:20])
+def test_row_58_names_that_are_not_plain(folder, refused, shard):
+    (folder.parent / "x.safetensors").write_bytes((folder / NAMES[0]).read_bytes())
+    write(folder, weight_map(folder) | {"norm.bias": shard})
+    refused(r"tensor 'norm\.bias': expected the plain name of a \.safetensors file beside the ind")
+
+
+def test_row_58_missing_shard(folder, refused):
+    (folder / NAMES[1]).unlink()
+    refused(rf"json names the shard {NAMES[1]}: cannot read .*{NAMES[1]}: there is no such file$")
+
+
+def test_row_58_unknown_shard(folder, refused):
+    write(folder, weight_map(folder) | {"norm.bias": "other.safetensors"})
+    refused(r"names the shard other\.safetensors: cannot read .*: there is no such file$")
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda path: path.mkdir(), "is not a regular file"),
+        (os.mkfifo, "is not a regular file"),
+        (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
+        (lambda path: path.symlink_to("/nowhere"), "there is no such file"),
+        (lambda path: path.write_bytes(b""), "is not safetensors .empty file"),
+        (
+            lambda path: path.write_bytes(b"PK\3\4" + b"\0" * 99),
+            "not safetensors .looks like a zip",
+        ),
+        (
+            lambda path: path.write_bytes(b"\x80\x02}." * 9),
+            "looks like a pickle file: a pickle can",
+        ),
+        (lambda path: path.write_text('{"weight_map": {}}'), "not safetensors .looks like a JSON"),
+    ],
+)
+def test_row_58_shard_of_another_kind(folder, refused, make, text):
+    (folder / NAMES[2]).unlink()
+    make(folder / NAMES[2])
+    refused(text)
+
+
+def test_row_58_truncated_shard(folder, refused):
+    os.truncate(folder / NAMES[0], (folder / NAMES[0]).stat().st_size - 1)
+    refused(rf"{NAMES[0]} has \d+ bytes, its header accounts for \d+; it is truncated")
+
+
+# Row 58: the index against the shards.
+
+
+def test_row_58_tensor_not_in_its_shard(folder, refused):
+    write(folder, weight_map(folder) | {"extra": NAMES[1]})
+    refused(rf"its shards disagree: tensor 'extra' is in no shard, the index says {NAMES[1]}$")
+
+
+def test_row_58_tensor_in_another_shard(folder, refused, right):
+    first = next(iter(right))
+    write(folder, weight_map(folder) | {first: NAMES[1]})
+    refused(rf"disagree: tensor '{first}' is in {NAMES[0]}, the index says {NAMES[1]}$")
+
+
+def test_row_58_tensor_not_in_the_index(folder, refused, right):
+    write(folder, {n: shard for n, shard in weight_map(folder).items() if n != "norm.bias"})
+    place = NAMES[list(right).index("norm.bias") % 3]
+    refused(rf"disagree: tensor 'norm\.bias' is in {place}, not in the index$")
+
+
+def test_row_58_the_same_tensor_twice(folder, refused, right):
+    first = next(iter(right))
+    held = safetensors.torch.load_file(folder / NAMES[1])
+    safetensors.torch.save_file(held | {first: right[first]}, folder / NAMES[1])
+    refused(rf"tensor '{first}' is in {NAMES[0]} and {NAMES[1]}, the index says {NAMES[0]}$")
+
+
+def test_row_58_one_file_by_two_names(folder, refused):
+    (folder / NAMES[1]).unlink()
+    (folder / NAMES[1]).hardlink_to(folder / NAMES[0])
+    refused(rf"is in {NAMES[0]} and {NAMES[1]}, the index says {NAMES[0]};.* is in no shard, the i")
+
+
+def test_row_58_all_of_it_at_once(folder, refused):
+    write(folder, {f"tensor_{i}": NAMES[0] for i in range(30)})
+    refused(r"'tensor_0' is in no .*'tensor_9' is in no shard, the index says .*; and 31 more$")
+
+
+# Row 58: the index itself.
+
+
+def test_row_58_too_many_tensors_in_the_shards(folder, refused):
+    """Each has what one file may have; together they have more than any network."""
+    for i in (0, 1):
+        held = {f"{i}_{n:x}": torch.empty(0) for n in range(10_001)}
+        safetensors.torch.save_file(held, folder / NAMES[i])
+    refused(r"index\.json with its shards holds 20002 tensors, more than the 20000 accepted")
+
+
+def test_row_58_giant_index(folder, refused):
+    os.truncate(folder / INDEX, MAX_INDEX + 1)
+    refused(f"has {MAX_INDEX + 1} bytes, an index at most {MAX_INDEX}")
+
+
+def test_row_58_too_many_shards(folder, refused):
+    write(folder, {f"t{i}": f"s{i}.safetensors" for i in range(MAX_SHARDS + 1)})
+    refused(f"names {MAX_SHARDS + 1} files, more than the {MAX_SHARDS} accepted")
+
+
+def test_row_58_too_many_tensors(folder, refused):
+    write(folder, {f"{i:x}": NAMES[0] for i in range(20_001)})
+    refused("holds 20001 tensors, more than the 20000 accepted")
+
+
+TEXTS = {
+    "broken": ('{"weight_map": ', "looks like a JSON text., and no index: Expecting value"),
+    "nothing": ("{}", "looks like a JSON text., and no index: expected metadata and weight_map"),
+    "twice": ('{"weight_map": {"a": "x", "a": "y"}}', "and no index: a key stands twice"),
+    "twice-map": ('{"weight_map": {}, "weight_map": {}}', "and no index: a key stands twice"),
+    "more": ('{"weight_map": {}, "x": 1}', "and no index: expected metadata and weight_map"),
+    "list": ('{"weight_map": []}', "metadata and weight_map must be tables"),
+    "metadata": ('{"weight_map": {}, "metadata": 1}', "metadata and weight_map must be tables"),
+    "deep": ('{"weight_map":' + "[" * 100_000, "and no index: .*recursion"),
+    "digits": ('{"weight_map": ' + "9" * 5000 + "}", "and no index: Exceeds the limit"),
+    "nan": ('{"weight_map": NaN}', "metadata and weight_map must be tables"),
+    "utf-8": (b'{"weight_map": "\xff"}', "and no index: .*decode"),
+    "error": (
+        '{"error": "no such repository"}',
+        "looks like a JSON text.*: expected metadata and weight",
+    ),
+    "name": ('{"weight_map": {"a\\u001bb": "x.safetensors"}}', "at most 256 printable charac"),
+    "long": ('{"weight_map": {"%s": "x.safetensors"}}' % ("a" * 300), "at most 256 printable"),
+    "empty": ('{"weight_map": {}}', "unknown layout; its first keys are none"),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), TEXTS.values(), ids=TEXTS)
+def test_row_58_index(folder, refused, text, says):
+    (folder / INDEX).write_bytes(text if isinstance(text, bytes) else text.encode())
+    refused(says)
+
+
+def test_row_58_index_by_another_name_is_recognised(folder, small):
+    (folder / INDEX).rename(folder / "parts.json")
+    vitzoo.create(small, weights=folder / "parts.json")
+
+
+# Folders.
+
+
+def test_a_folder_with_one_file(tmp_path, small, right):
+    place = tmp_path / "own"
+    place.mkdir()
+    safetensors.torch.save_file(right, place / "model.safetensors")
+    (place / "config.json").write_text("{}")
+    model = vitzoo.create(small, weights=place)
+    assert torch.equal(model.cls_token, right["cls_token"])
+    assert model.load_report.source == str(place / "model.safetensors")
+
+
+def test_a_folder_with_none_or_several(tmp_path, small):
+    place = tmp_path / "own"
+    place.mkdir()
+    with pytest.raises(CheckpointError, match="own is a folder without weights; expected one"):
+        vitzoo.create(small, weights=place)
+    (place / "pytorch_model.bin").write_bytes(b"\x80")
+    with pytest.raises(CheckpointError, match="own is a folder without weights; expected one"):
+        vitzoo.create(small, weights=place)
+    for i in range(12):
+        safetensors.torch.save_file({"a": torch.ones(1)}, place / f"{i:02}.safetensors")
+    listed = ", ".join(f"{i:02}.safetensors" for i in range(10))
+    text = f"several weights, name one of them: {listed} and 2 more$"
+    with pytest.raises(CheckpointError, match=text):
+        vitzoo.create(small, weights=place)
+    for name in ("a", "b"):
+        (place / f"{name}{INDEX[5:]}").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"name one of them: a\.safetensors\.index\.json, b"):
+        vitzoo.create(small, weights=f"{place}/")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + "-00001-of-00002.safetensors"])
+def test_a_name_that_is_too_long(tmp_path, small, name):
+    with pytest.raises(CheckpointError, match="File name too long"):
+        vitzoo.create(small, weights=tmp_path / name)
+
+
+# One shard alone, and what cannot be.
+
+
+def test_one_shard_points_to_the_index(folder, small):
+    text = rf"{NAMES[0]} \(a shard; the whole is {folder / INDEX}\)"
+    with pytest.raises(CheckpointError, match=rf"{text} does not fit the model; tensors \d+ miss"):
+        vitzoo.create(small, weights=folder / NAMES[0])
+    safetensors.torch.save_file({"x": torch.ones(1)}, folder / NAMES[1])
+    with pytest.raises(CheckpointError, match=r"of-00003.safetensors \(a shard; .*unknown layout"):
+        vitzoo.create(small, weights=folder / NAMES[1])
+    (folder / INDEX).unlink()
+    with pytest.raises(CheckpointError) as caught:
+        vitzoo.create(small, weights=folder / NAMES[0])
+    assert "a shard" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [INDEX, "net.npz"])
+def test_weights_that_do_not_name_their_network(folder, name):
+    with pytest.raises(CheckpointError, match=rf"{name} was not written by vitzoo.save.*weights="):
+        vitzoo.create(folder / name)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda a: vitzoo.create("vit_b16", weights=a), vitzoo.fetch, verify]
+)
+def test_an_index_on_the_hub(use):
+    address = f"hf://owner/repo@main/{INDEX}"
+    text = r"is an index; .* \(hf download owner/repo --revision main --local-dir FOLDER\) and pass"
+    with pytest.raises(InvalidOption, match=text):
+        use(address)
+
+
+# Verify and import.
+
+
+def test_verify_hashes_every_shard(folder):
+    from hashlib import sha256
+
+    for path in (folder / INDEX, str(folder / INDEX), folder, f"{folder}/"):
+        rows = verify(path)
+        assert [row.path for row in rows] == [folder / name for name in NAMES]
+        assert {row.state for row in rows} == {"unpinned"}
+        for row in rows:
+            assert row.sha256 == sha256(row.path.read_bytes()).hexdigest()
+    (folder / NAMES[0]).unlink()
+    assert [row.state for row in verify(folder)] == ["missing", "unpinned", "unpinned"]
+    write(folder, {"a": "../x.safetensors"})
+    with pytest.raises(CheckpointError, match="expected the plain name"):
+        verify(folder / INDEX)
+    assert [row.state for row in verify(folder / "not.safetensors.index.json")] == ["missing"]
+
+
+def test_verify_and_import_of_a_registered_npz(net, tmp_path):
+    """Whatever it is called, a file is what its sha256 says."""
+    path = tmp_path / "net.npz"
+    path.write_bytes(net.data)
+    assert [(row.state, row.detail) for row in verify(path)] == [("ok", "faulty/net:main")]
+    assert import_file(path) == ["faulty/net:main"]
+    net.assert_right(net.create())
+
+
+def test_import_of_an_index_says_what_to_do(net, folder):
+    text = r"index\.json has sha256 .*, which neither the registry nor the lock names; load it with"
+    with pytest.raises(vitzoo.StoreError, match=text):
+        import_file(folder / INDEX)
+    assert not net.stored.exists()

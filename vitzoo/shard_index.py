@@ -1,0 +1,101 @@
+"""The index of weights that lie in several safetensors files, and where it is found; torch-free.
+
+Layout: `{"metadata": {...}, "weight_map": {tensor: file}}`, as transformers and huggingface_hub
+write it beside the files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from vitzoo.errors import CheckpointError
+from vitzoo.header import check_count, place, strict_json
+from vitzoo.hubnames import valid_file
+
+ENDING = ".safetensors.index.json"
+MAX_INDEX = 8 * 1024 * 1024
+MAX_SHARDS = 128  # each is kept open
+SHARD = re.compile(r"(.+)-\d+-of-\d+\.safetensors")
+
+
+def is_json(start: bytes) -> bool:
+    """Tell whether a file with these first bytes is a JSON table and no safetensors file."""
+    return start.lstrip(b"\t\n\r ").startswith(b"{") and b"\0" not in start[:8]
+
+
+def read_index(fd: int, source: str) -> dict[str, str]:
+    """Return the file of every tensor, in the index's order.
+
+    Args:
+        fd: file descriptor; its position is not used.
+        source: name of the index for messages.
+
+    Raises:
+        CheckpointError: it is no such index, or names a file that is not beside it.
+    """
+    size = os.fstat(fd).st_size
+    if size > MAX_INDEX:
+        raise CheckpointError(f"{source} has {size} bytes, an index at most {MAX_INDEX}")
+    neither = f"{source} is not safetensors (looks like a JSON text), and no index"
+    try:
+        table = strict_json(os.pread(fd, size, 0))
+    except ValueError as error:
+        raise CheckpointError(f"{neither}: {ascii(str(error))[1:-1][:200]}") from error
+    if not isinstance(table, dict) or set(table) | {"metadata"} != {"metadata", "weight_map"}:
+        raise CheckpointError(f"{neither}: expected metadata and weight_map")
+    weight_map = table["weight_map"]
+    if not isinstance(weight_map, dict) or not isinstance(table.get("metadata", {}), dict):
+        raise CheckpointError(f"{source}: metadata and weight_map must be tables")
+    check_count(len(weight_map), source)
+    for name, shard in weight_map.items():
+        _check_shard(shard, place(name, source))
+    shards = len(set(weight_map.values()))
+    if shards > MAX_SHARDS:
+        raise CheckpointError(f"{source} names {shards} files, more than the {MAX_SHARDS} accepted")
+    return weight_map
+
+
+def _check_shard(shard: object, where: str) -> None:
+    plain = isinstance(shard, str) and valid_file(shard) and "/" not in shard
+    if not plain or not str(shard).endswith(".safetensors"):
+        raise CheckpointError(
+            f"{where}: expected the plain name of a .safetensors file beside the index, got "
+            f"{ascii(shard)[:80]}"
+        )
+
+
+def index_of(path: Path) -> Path | None:
+    """Return the index beside a file that is called like a shard; None where there is none."""
+    match = SHARD.fullmatch(path.name)
+    index = path.with_name(f"{match[1]}{ENDING}") if match else None
+    with suppress(OSError):  # a name that is too long, a folder that may not be searched
+        return index if index is not None and index.is_file() else None
+    return None
+
+
+def weights_in(folder: Path) -> Path:
+    """Return the one index in a folder, or else its one safetensors or npz file.
+
+    What is no folder is returned as it is.
+
+    Raises:
+        CheckpointError: there are none or several.
+    """
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except (OSError, ValueError):
+        return folder
+    indices = [name for name in names if name.endswith(ENDING)]
+    found = indices or [name for name in names if name.endswith((".safetensors", ".npz"))]
+    if len(found) == 1:
+        return folder / found[0]
+    if not found:
+        raise CheckpointError(
+            f"{folder} is a folder without weights; expected one {ENDING}, .safetensors or .npz"
+        )
+    shown = ", ".join(ascii(name)[1:-1] for name in found[:10])
+    more = f" and {len(found) - 10} more" if len(found) > 10 else ""
+    raise CheckpointError(f"{folder} holds several weights, name one of them: {shown}{more}")
