@@ -106,21 +106,21 @@ def test_list_json_has_stable_keys_and_integers(run):
     ],
 )
 def test_list_where(run, condition, expected):
-    code, out, _ = run("list", "-q", "--where", condition)
+    code, out, _ = run("list", "-q", "--where", "namespace=core", "--where", condition)
     assert code == 0
     assert set(out.split()) == expected
 
 
 def test_list_where_twice_means_both(run):
-    _, out, _ = run("list", "-q", "--where", "params<30M", "--where", "image_size=384")
+    _, out, _ = run("list", "-q", "vit_*", "--where", "params<30M", "--where", "image_size=384")
     assert set(out.split()) == {"vit_ti16_384", "vit_s16_384", "vit_s32_384"}
 
 
 def test_list_sort(run):
-    _, up, _ = run("list", "-q", "--sort", "params")
-    _, down, _ = run("list", "-q", "--sort", "params:desc")
+    _, up, _ = run("list", "-q", "vit_*", "--sort", "params")
+    _, down, _ = run("list", "-q", "vit_*", "--sort", "params:desc")
     assert up.split()[-1] == down.split()[0] == "vit_gg14"
-    _, by_top1, _ = run("list", "-q", "--sort", "top1:desc")
+    _, by_top1, _ = run("list", "-q", "vit_*", "--sort", "top1:desc")
     assert by_top1.split()[0] == "vit_digits"
 
 

@@ -161,7 +161,9 @@ def test_one_distribution_may_have_two_namespaces(install):
 def test_plugins_come_sorted_after_the_core(install):
     files = ACME | {"acme/a.toml": MANIFEST}
     install("acme-parts", "zeta = acme:a.toml\nalpha = acme:a.toml", files)
-    assert [p.namespace for p in vitzoo.plugins()] == ["core", "alpha", "zeta"]
+    found = [p.namespace for p in vitzoo.plugins()]
+    assert found == ["core", *sorted(found[1:])]  # others may be installed
+    assert {"alpha", "zeta"} <= set(found)
 
 
 def test_a_part_whose_package_cannot_be_imported_names_the_distribution(install):
@@ -489,6 +491,7 @@ def test_listing_with_good_lazy_and_broken_plugins_stays_light(distribution, pyt
     distribution("b", "globex = globex", {"globex.py": "import torch"})
     path = distribution("c", "broken = none:registry.toml")
     states, count, heavy = json.loads(python(LISTING, path=path))
-    assert states == {"core": "core", "acme": "loaded", "broken": "broken", "globex": "lazy"}
+    ours = {"core": "core", "acme": "loaded", "broken": "broken", "globex": "lazy"}
+    assert states | ours == states  # others may be installed
     assert count == len(vitzoo.variants("vit_*"))
     assert not heavy

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
-import sysconfig
 import tarfile
 import textwrap
-import venv
 import zipfile
 from pathlib import Path
 
@@ -24,54 +20,13 @@ ROOT = Path(__file__).parents[1]
 ODD = re.compile(r"__pycache__|\.pyc$|\.egg-info|/\.|~$")
 
 
-def run(*command: object, cwd: Path | None = None) -> str:
-    """Run a command without the caller's Python settings and return what it prints."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VITZOO_", "PIP_"))}
-    done = subprocess.run(
-        list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-class Environment:
-    """A virtual environment that sees torch and the rest where this interpreter has them."""
-
-    def __init__(self, folder: Path) -> None:
-        venv.create(folder, with_pip=False, symlinks=True)
-        self.bin = folder / "bin"
-        self.python = self.bin / "python"
-        self.elsewhere = folder / "elsewhere"
-        self.elsewhere.mkdir()
-        self.site = Path(self.run("import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-        others = {sysconfig.get_path(path) for path in ("purelib", "platlib")}
-        # Folders named in a .pth file come after the environment's own.
-        self.site.joinpath("others.pth").write_text("\n".join(others))
-
-    def install(self, *what: object) -> None:
-        """Install without a network, over what the other interpreter has."""
-        run(
-            *(sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check"),
-            *("install", "--no-index", "--no-deps", "--no-build-isolation", "--ignore-installed"),
-            *what,
-        )
-
-    def uninstall(self, name: str) -> None:
-        """Remove a distribution."""
-        run(sys.executable, "-m", "pip", "--python", self.python, "uninstall", "--yes", name)
-
-    def run(self, code: str) -> str:
-        """Run code in another working directory and return what it prints."""
-        return run(self.python, "-c", textwrap.dedent(code), cwd=self.elsewhere)
-
-
 @pytest.fixture(scope="module")
-def dist(tmp_path_factory) -> Path:
+def dist(tmp_path_factory, command) -> Path:
     """Build an sdist and a wheel from it, and beside them a wheel from the tree."""
     folder = tmp_path_factory.mktemp("dist")
     build = (sys.executable, "-m", "build", "--no-isolation", ROOT, "--outdir")
-    run(*build, folder / "sdist")
-    run(*build, folder / "tree", "--wheel")
+    command(*build, folder / "sdist")
+    command(*build, folder / "tree", "--wheel")
     return folder
 
 
@@ -127,7 +82,7 @@ def test_the_sdist_has_what_its_tests_need(dist):
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = {"pyproject.toml", "registry.toml", "LICENSE", "README.md", "CHANGELOG.md"}
-    assert needed | {"tests/conftest.py", "tests/released.json"} <= names
+    assert needed | {"conftest.py", "tests/released.json"} <= names
     assert not [name for name in names if ODD.search(f"/{name}") and name != ".gitignore"]
 
 
@@ -135,9 +90,9 @@ def test_the_sdist_has_what_its_tests_need(dist):
 
 
 @pytest.fixture(params=["tree", "sdist", "editable"], scope="module")
-def installed(request, tmp_path_factory, dist) -> tuple[Environment, Path]:
+def installed(request, tmp_path_factory, dist, new_environment):
     """Install vitzoo in one of three ways; return the environment and where it must come from."""
-    environment = Environment(tmp_path_factory.mktemp(request.param) / "venv")
+    environment = new_environment(tmp_path_factory.mktemp(request.param) / "venv")
     if request.param == "editable":
         environment.install("--editable", ROOT)
         return environment, ROOT
@@ -170,7 +125,7 @@ def test_an_installed_vitzoo_creates_its_bundled_model(installed):
 
 def test_an_installed_vitzoo_has_its_command(installed):
     environment, _ = installed
-    listed = run(environment.bin / "vitzoo", "list", "vit_b16", "-q", cwd=environment.elsewhere)
+    listed = environment.call("vitzoo", "list", "vit_b16", "-q")
     assert listed == "vit_b16\n"
 
 
@@ -290,10 +245,10 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def zoo(tmp_path_factory, dist) -> Environment:
+def zoo(tmp_path_factory, dist, new_environment):
     """An environment with vitzoo and both plugins."""
     folder = tmp_path_factory.mktemp("zoo")
-    environment = Environment(folder / "venv")
+    environment = new_environment(folder / "venv")
     environment.install(*(dist / "tree").glob("*.whl"))
     environment.install(write(folder / "acme", ACME), write(folder / "globex", GLOBEX))
     return environment
@@ -317,7 +272,7 @@ def test_listing_shows_the_plugins_and_imports_neither(zoo):
 
 
 def test_the_command_line_lists_a_plugin(zoo):
-    listed = run(zoo.bin / "vitzoo", "list", "acme/*", "-q", cwd=zoo.elsewhere)
+    listed = zoo.call("vitzoo", "list", "acme/*", "-q")
     assert listed == "acme/vit_ti16_overlap\n"
 
 
@@ -378,11 +333,11 @@ def test_plugins_work_in_spawned_workers(zoo):
                 print(pool.map(classes, ["acme/vit_ti16_overlap", "globex/vit_ti16_cosine"]))
         """)
     )
-    assert run(zoo.python, script, cwd=zoo.elsewhere) == "[7, 3]\n"
+    assert zoo.call("python", script) == "[7, 3]\n"
 
 
-def test_an_uninstalled_plugin_is_gone(dist, tmp_path):
-    environment = Environment(tmp_path / "venv")
+def test_an_uninstalled_plugin_is_gone(dist, tmp_path, new_environment):
+    environment = new_environment(tmp_path / "venv")
     environment.install(*(dist / "tree").glob("*.whl"), write(tmp_path / "acme", ACME))
     ask = """
         import vitzoo

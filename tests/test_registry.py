@@ -94,7 +94,7 @@ def test_patterns_are_case_sensitive():
 
 
 def test_filters_compare_values():
-    found = [v.name for v in vitzoo.variants(depth=12, image_size=384, embed_dim=768)]
+    found = [v.name for v in vitzoo.variants("vit_*", depth=12, image_size=384, embed_dim=768)]
     assert found == ["vit_b16_384", "vit_b32_384"]
 
 

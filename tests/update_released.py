@@ -1,6 +1,8 @@
 """Adds new names to tests/released.json, which freezes what every released name means.
 
-    python tests/update_released.py [FILE]
+    python tests/update_released.py [FILE [NAMESPACE]]
+
+FILE is this folder's, of the core, or a first-party plugin's with its namespace.
 
 It only ever adds: new variants, new weights of a variant, a default where there was none. Where
 a released name has changed or is gone it writes nothing and says so; give the change a new name.
@@ -19,9 +21,15 @@ from vitzoo.schema import Reader
 RELEASED = Path(__file__).with_name("released.json")
 
 
-def snapshot() -> dict[str, Any]:
-    """Return what every core variant means now."""
-    return {v.name: _meaning(v) for v in vitzoo.variants(namespace="core")}
+def snapshot(namespace: str = "core") -> dict[str, Any]:
+    """Return what every variant of the core, or of a plugin, means now."""
+    return {v.name: _meaning(v) for v in vitzoo.variants(namespace=namespace)}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return what is frozen in a file, nothing if there is none yet."""
+    released: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return released
 
 
 def normal(released: dict[str, Any]) -> dict[str, Any]:
@@ -59,10 +67,9 @@ def say(*lines: str) -> None:
     sys.stdout.write("\n  ".join(lines) + "\n")
 
 
-def main(path: Path = RELEASED) -> int:
+def main(path: Path = RELEASED, namespace: str = "core") -> int:
     """Add what is new to the file; 1 where something released has changed."""
-    released = json.loads(path.read_text()) if path.exists() else {}
-    present = snapshot()
+    released, present = read(path), snapshot(namespace)
     if problems := changes(released, present):
         say("a released name keeps its meaning; nothing was written:", *problems)
         return 1
@@ -88,4 +95,4 @@ def _read(name: str, spec: dict[str, Any]) -> vitzoo.Spec:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(Path, sys.argv[1:2])))
+    sys.exit(main(*map(Path, sys.argv[1:2]), *sys.argv[2:3]))

@@ -1,4 +1,4 @@
-"""Fixtures that several test files share."""
+"""Fixtures that the tests of the core and of the plugins share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
+import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,69 @@ def python() -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+def run_command(*command: object, cwd: Path | None = None) -> str:
+    """Run a command without the caller's Python settings and return what it prints."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VITZOO_", "PIP_"))}
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+class Environment:
+    """A virtual environment that sees torch and the rest, but no vitzoo and none of its plugins."""
+
+    def __init__(self, folder: Path) -> None:
+        venv.create(folder, with_pip=False, symlinks=True)
+        self.python = folder / "bin" / "python"
+        self.elsewhere = folder / "elsewhere"
+        self.elsewhere.mkdir()
+        self.site = Path(self.run("import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+        others = folder / "others"
+        others.mkdir()
+        for place in (path for path in sys.path if path.endswith("-packages")):
+            for item in Path(place).glob("*"):
+                known = others.joinpath(item.name).is_symlink() or item.suffix == ".pth"
+                if not known and not item.name.startswith("vitzoo"):
+                    others.joinpath(item.name).symlink_to(item)
+        # Folders named in a .pth file come after the environment's own.
+        self.site.joinpath("others.pth").write_text(str(others))
+
+    def install(self, *what: object) -> None:
+        """Install without a network, over what the other interpreter has."""
+        run_command(
+            *(sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check"),
+            *("install", "--no-index", "--no-deps", "--no-build-isolation", "--ignore-installed"),
+            *what,
+        )
+
+    def uninstall(self, name: str) -> None:
+        """Remove a distribution."""
+        pip = (sys.executable, "-m", "pip", "--python", self.python)
+        run_command(*pip, "uninstall", "--yes", name)
+
+    def run(self, code: str) -> str:
+        """Run code in another working directory and return what it prints."""
+        return self.call("python", "-c", textwrap.dedent(code))
+
+    def call(self, command: str, *args: object) -> str:
+        """Run a command of the environment in another working directory."""
+        return run_command(self.python.with_name(command), *args, cwd=self.elsewhere)
+
+
+@pytest.fixture(scope="session")
+def command() -> Callable[..., str]:
+    """Run a command and return what it prints; its failure is the test's."""
+    return run_command
+
+
+@pytest.fixture(scope="session")
+def new_environment() -> type[Environment]:
+    """Make a virtual environment in a folder that does not exist yet."""
+    return Environment
 
 
 @pytest.fixture

@@ -1,0 +1,126 @@
+"""What holds for every first-party plugin: conventions, manifest, documentation, snapshot."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import runpy
+from pathlib import Path
+
+import vitzoo
+from vitzoo.registry import registry
+
+HERE = Path(__file__).parent
+UPDATE = HERE.parent / "tests" / "update_released.py"
+EXECUTED = r"^```python\n(.*?)^```"
+
+
+def variants(plugin):
+    found = vitzoo.variants(namespace=plugin.namespace)
+    assert found
+    return found
+
+
+def test_every_folder_is_a_plugin_that_the_readme_installs(plugins):
+    folders = {path.name for path in HERE.iterdir() if path.is_dir() and path.name[0] not in "._"}
+    required = HERE.joinpath("requirements.txt").read_text().splitlines()
+    assert {plugin.folder.name for plugin in plugins} == folders - {"__pycache__"}
+    assert {line for line in required if line[0] != "#"} == {
+        f"-e plugins/{plugin.folder.name}" for plugin in plugins
+    }
+
+
+def test_the_distribution_is_named_after_its_namespace(plugin):
+    assert plugin.folder.name == plugin.name == f"vitzoo-{plugin.namespace}"
+    assert plugin.package == plugin.name.replace("-", "_")
+    assert plugin.manifest == "registry.toml"
+
+
+def test_it_has_what_a_distribution_needs(plugin):
+    license_text = plugin.folder.joinpath("LICENSE").read_bytes()
+    assert license_text == HERE.parent.joinpath("LICENSE").read_bytes()
+    assert plugin.folder.joinpath(plugin.package, "py.typed").is_file()
+    assert plugin.folder.joinpath("README.md").read_text().startswith(f"# {plugin.name}\n")
+
+
+def test_it_is_loaded_from_its_own_manifest(plugin):
+    (info,) = (row for row in vitzoo.plugins() if row.namespace == plugin.namespace)
+    assert (info.state, info.distribution, info.cause) == ("loaded", plugin.name, "")
+    assert Path(info.location).samefile(plugin.manifest_path)
+
+
+def test_listing_imports_neither_its_code_nor_torch(plugin, python):
+    code = f"""
+import sys, vitzoo
+names = [v.name for v in vitzoo.variants("{plugin.namespace}/*")]
+vitzoo.describe(names[0])
+print(len(names), [m for m in ("torch", "{plugin.package}") if m in sys.modules])
+"""
+    assert python(code) == f"{len(variants(plugin))} []\n"
+
+
+def test_every_target_can_be_imported(plugin):
+    rows = [row for kind in registry().parts.values() for row in kind.values()]
+    for _, row in (row for row in rows if row[0] == plugin.namespace):
+        assert registry().host.import_target(plugin.namespace, row.target) is not None
+
+
+def test_parameters_are_as_stated(plugin):
+    for variant in variants(plugin):
+        model = vitzoo.create(variant.name, device="meta")
+        assert sum(p.numel() for p in model.parameters()) == variant.params, variant.name
+
+
+def test_the_registry_check_finds_nothing_wrong(plugin):
+    report = importlib.import_module("vitzoo.audit").check(plugin.manifest_path)
+    assert report.problems == ()
+    assert report.counts["variants"] == len(variants(plugin))
+
+
+def test_released_names_keep_their_meaning(plugin):
+    tool = runpy.run_path(str(UPDATE))
+    frozen = plugin.folder / "tests" / "released.json"
+    released = tool["read"](frozen)
+    present = tool["snapshot"](plugin.namespace)
+    assert not tool["changes"](released, present), "give the change a new name"
+    how = f"freeze what is new: python tests/update_released.py {frozen} {plugin.namespace}"
+    assert present == tool["normal"](released), how
+
+
+def test_readme_snippets_run_in_order(plugin, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = plugin.folder / "README.md"
+    found = re.findall(EXECUTED, page.read_text(), re.MULTILINE | re.DOTALL)
+    assert found
+    scope: dict[str, object] = {}
+    for block in found:
+        exec(compile(block, str(page), "exec"), scope)
+
+
+def test_readme_links_lead_somewhere(plugin):
+    page = plugin.folder / "README.md"
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_readme_names_every_part_and_variant(plugin):
+    text = plugin.folder.joinpath("README.md").read_text()
+    parts = [name for kind in registry().parts.values() for name in kind]
+    own = [name for name in parts if name.startswith(f"{plugin.namespace}/")]
+    for name in own + [variant.name for variant in variants(plugin)]:
+        assert f"`{name}`" in text, name
+
+
+def test_docstring_examples(plugin):
+    import doctest
+
+    for path in sorted(plugin.folder.joinpath(plugin.package).glob("*.py")):
+        name = plugin.package if path.stem == "__init__" else f"{plugin.package}.{path.stem}"
+        assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_this_file_sees_a_changed_snapshot(plugin):
+    tool = runpy.run_path(str(UPDATE))
+    present = tool["snapshot"](plugin.namespace)
+    name = next(iter(present))
+    assert tool["changes"]({name: present[name] | {"params": 1}}, present)
