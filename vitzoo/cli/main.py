@@ -24,6 +24,7 @@ COMMANDS = {
     "rm": "weights:rm_command",
     "import": "weights:import_command",
     "lock": "weights:lock_command",
+    "convert": "convert:convert_command",
     "registry": "registry:registry_group",
 }
 

@@ -15,7 +15,10 @@ from torch import Tensor
 
 @runtime_checkable
 class Format(Protocol):
-    """What a contribution to `vitzoo_checkpoint_formats` must offer."""
+    """What a contribution to `vitzoo_checkpoint_formats` must offer.
+
+    It may have a `suffix`, the ending of its files' names: `.safetensors` unless it says `.npz`.
+    """
 
     def claims(self, keys: Collection[str]) -> bool:
         """Tell whether keys are in this layout."""

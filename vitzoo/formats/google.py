@@ -53,6 +53,7 @@ class GoogleFormat:
         class_row: whether the position embedding has a row for the class token. Without, positions
             are added before the class token is joined, which a row of zeros expresses.
         heads: to write projections head by head, None where it is not known.
+        suffix: ending of its files' names.
     """
 
     name: str
@@ -63,6 +64,7 @@ class GoogleFormat:
     writes: str
     class_row: bool
     heads: int | None = None
+    suffix: str = ".npz"
 
     def claims(self, keys: Collection[str]) -> bool:
         """Tell whether the patch projection and the attention of a first block are there."""

@@ -86,7 +86,7 @@ class TransformersViTFormat:
             CheckpointError: tensors that ViTModel and ViTForImageClassification do not have, such
                 as a classifier behind a pre-logits layer.
         """
-        prefix = "vit." if "head.weight" in tensors else ""
+        prefix = "vit." if {"head.weight", "head.bias"} & tensors.keys() else ""
         written: dict[str, Tensor] = {}
         left = []
         for name, tensor in tensors.items():

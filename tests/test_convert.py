@@ -1,0 +1,390 @@
+"""`vitzoo convert`: from any layout to any other, read back bit by bit, or nothing is written."""
+
+import json
+import os
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from click.testing import CliRunner
+from transformers import ViTConfig, ViTForImageClassification
+
+import vitzoo
+from vitzoo import convert as module
+from vitzoo.cli.main import cli, main
+from vitzoo.convert import convert
+from vitzoo.errors import CheckpointError, InvalidOption, StoreError, UnknownName
+
+reference = runpy.run_path(str(Path(__file__).with_name("google_reference.py")))
+LAYOUTS = ("timm", "transformers_vit", "torchvision", "google", "big_vision")
+
+
+def ending(layout):
+    return ".npz" if layout in ("google", "big_vision") else ".safetensors"
+
+
+def read(path):
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            return {key: torch.from_numpy(file[key]) for key in file.files}
+    return safetensors.torch.load_file(path)
+
+
+def same(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert actual[name].dtype == tensor.dtype, name
+        assert torch.equal(actual[name], tensor), name
+
+
+@pytest.fixture
+def images():
+    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(7))
+
+
+@pytest.fixture
+def saved(tmp_path, small, randomise):
+    """A model of ours with no position for the class token, and its file."""
+    model = randomise(vitzoo.create(small))
+    with torch.no_grad():
+        model.pos_embed[:, 0] = 0
+    return model, vitzoo.save(model, tmp_path / "saved.safetensors")
+
+
+@pytest.fixture
+def google_file(tmp_path):
+    """A file as Google writes them, and its arrays."""
+    arrays = reference["draw"]("original", "scaled")
+    np.savez(tmp_path / "google.npz", **{key: array.numpy() for key, array in arrays.items()})
+    return arrays, tmp_path / "google.npz"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_there_and_back(tmp_path, saved, small, images, layout):
+    """Through every layout: what it holds is the library's, what comes back is bit for bit."""
+    model, path = saved
+    there = tmp_path / f"there{ending(layout)}"
+    done = convert(path, layout, there)
+    assert (done.source_format, done.target_format) == ("timm", layout)
+    assert done.read == len(model.state_dict())
+    assert done.written == len(read(there))
+    loaded = vitzoo.create(small, weights=there, block={"norm_eps": 1e-6, "activation": "gelu"})
+    assert torch.equal(loaded.eval()(images), model(images))
+    back = convert(there, "timm", tmp_path / "back.safetensors", num_heads=2)
+    assert back.source_format == layout
+    same(read(tmp_path / "back.safetensors"), model.state_dict())
+
+
+def test_the_spec_of_a_saved_model_goes_along_to_timm_alone(tmp_path, saved, images):
+    model, path = saved
+    convert(path, "timm", tmp_path / "timm.safetensors")
+    assert torch.equal(vitzoo.create(tmp_path / "timm.safetensors").eval()(images), model(images))
+    convert(path, "torchvision", tmp_path / "tv.safetensors")
+    with safetensors.safe_open(tmp_path / "tv.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
+def test_google_to_transformers_and_back(tmp_path, google_file):
+    arrays, path = google_file
+    there = tmp_path / "model.safetensors"
+    done = convert(path, "transformers_vit", there)
+    ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        image_size=32, patch_size=8, num_labels=5, hidden_act="gelu_new", layer_norm_eps=1e-6,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    network = ViTForImageClassification.from_pretrained(tmp_path).eval()
+    images = torch.randn(2, 3, 32, 32)
+    expected = reference["forward"](arrays, images)[2]
+    with torch.no_grad():
+        torch.testing.assert_close(network(images).logits, expected, rtol=0, atol=2e-4)
+    assert done.notes == (
+        "block.activation is gelu_tanh for google, gelu for transformers_vit",
+        "block.norm_eps is 1e-06 for google, 1e-12 for transformers_vit",
+        "pos_embed.resample is zoom for google, bicubic for transformers_vit",
+    )
+    back = tmp_path / "back.npz"
+    assert convert(there, "google", back).written == len(arrays)  # config.json says the heads
+    same(read(back), arrays)
+
+
+def test_counts(tmp_path, google_file, saved):
+    _, path = google_file
+    done = convert(path, "timm", tmp_path / "timm.safetensors")
+    assert (done.read, done.written, done.stacked, done.split) == (40, 32, 4, 0)
+    assert (done.kept, done.renamed, done.transposed) == (0, 20, 8)
+    done = convert(saved[1], "google", tmp_path / "google2.npz")
+    assert (done.read, done.written, done.stacked, done.split) == (32, 40, 0, 4)
+    assert (done.kept, done.renamed, done.transposed) == (0, 20, 8)
+    done = convert(saved[1], "torchvision", tmp_path / "tv.safetensors")
+    assert (done.kept, done.renamed) == (0, 32)
+    done = convert(saved[1], "timm", tmp_path / "again.safetensors")
+    assert (done.kept, done.renamed) == (32, 0)
+
+
+def test_square_kernels_are_transposed_too(tmp_path, small, randomise):
+    model = randomise(vitzoo.create(small | {"head": "tanh"}))
+    path = vitzoo.save(model, tmp_path / "tanh.safetensors")
+    done = convert(path, "google", tmp_path / "tanh.npz")
+    assert (done.renamed, done.transposed, done.split) == (21, 9, 4)
+
+
+def test_the_number_of_heads(tmp_path, saved):
+    model, path = saved
+    bare = tmp_path / "bare.safetensors"
+    safetensors.torch.save_file(model.state_dict(), bare)
+    out = tmp_path / "out.npz"
+    with pytest.raises(
+        CheckpointError, match=r"head by head, .* name the variant, or give the num"
+    ):
+        convert(bare, "google", out)
+    convert(bare, "google", out, num_heads=4)
+    assert read(out)[
+        "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"
+    ].shape == (32, 4, 8)
+    with pytest.raises(
+        InvalidOption, match=r"contradicted: num_heads says 4, the spec of the file"
+    ):
+        convert(path, "google", out, num_heads=4, force=True)
+    with pytest.raises(InvalidOption, match=r"contradicted: num_heads says 2, .*out.npz says 4"):
+        convert(out, "google", tmp_path / "again.npz", num_heads=2)
+    with pytest.raises(InvalidOption, match=r"the spec of vit_ti16 says 3, .*out.npz says 4"):
+        convert(out, "timm", tmp_path / "again.safetensors", variant="vit_ti16")
+    for wrong in (0, -1, True, "2", 2.0):
+        with pytest.raises(InvalidOption, match="num_heads must be a positive whole number"):
+            convert(bare, "google", tmp_path / "again.npz", num_heads=wrong)
+    assert not (tmp_path / "again.npz").exists()
+
+
+def test_a_registered_name(tmp_path):
+    done = convert("vit_digits", "google", tmp_path / "digits.npz")
+    assert done.source.startswith("vit_digits:")
+    model = vitzoo.create("vit_digits", pretrained=True)
+    again = vitzoo.create("vit_digits", weights=tmp_path / "digits.npz")
+    same(again.state_dict(), model.state_dict())
+    weights = vitzoo.describe("vit_digits").weights[0].name
+    convert(f"vit_digits:{weights}", "torchvision", tmp_path / "digits.safetensors")
+    with pytest.raises(UnknownName, match="did you mean 'vit_digits'"):
+        convert("vit_digit", "google", tmp_path / "no.npz")
+    with pytest.raises(vitzoo.VitzooError, match="digit"):
+        convert("vit_digits:nope", "google", tmp_path / "no.npz")
+
+
+def test_every_type_comes_through(tmp_path, saved):
+    model, _ = saved
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        state = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
+        path = tmp_path / "typed.safetensors"
+        safetensors.torch.save_file(state, path)
+        convert(path, "google", tmp_path / "typed.npz", num_heads=2, force=True)
+        convert(tmp_path / "typed.npz", "timm", tmp_path / "back.safetensors", force=True)
+        same(read(tmp_path / "back.safetensors"), state)
+    state["norm.bias"] = torch.zeros(32, dtype=torch.float8_e4m3fn)
+    safetensors.torch.save_file(state, path)
+    with pytest.raises(CheckpointError, match=r"is torch.float8_e4m3fn, which an npz file cannot"):
+        convert(path, "google", tmp_path / "new.npz", num_heads=2)
+    assert not (tmp_path / "new.npz").exists()
+    convert(path, "torchvision", tmp_path / "typed_out.safetensors")
+
+
+def test_nan_and_signed_zero_are_kept(tmp_path, saved):
+    state = saved[0].state_dict() | {"norm.bias": torch.tensor([float("nan"), -0.0] * 16)}
+    safetensors.torch.save_file(state, tmp_path / "odd.safetensors")
+    convert(tmp_path / "odd.safetensors", "torchvision", tmp_path / "out.safetensors")
+    found = read(tmp_path / "out.safetensors")["encoder.ln.bias"]
+    assert torch.equal(found.view(torch.int32), state["norm.bias"].view(torch.int32))
+
+
+def test_the_same_tensors_give_the_same_bytes(tmp_path, google_file):
+    _, path = google_file
+    for layout in ("google", "timm"):
+        outs = [tmp_path / f"{i}{ending(layout)}" for i in (1, 2)]
+        for out in outs:
+            convert(path, layout, out)
+        assert outs[0].read_bytes() == outs[1].read_bytes()
+
+
+# Refusals, after which nothing new lies in the folder.
+
+
+@pytest.fixture
+def unchanged(tmp_path):
+    """Check that a test leaves the folder as it found it; hands out the function that remembers."""
+    before = []
+
+    def remember():
+        before.append({path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()})
+
+    yield remember
+    assert before
+    assert before[0] == {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+
+
+def test_existing_files_stay_without_force(tmp_path, saved, unchanged):
+    out = tmp_path / "out.safetensors"
+    out.write_bytes(b"mine")
+    (tmp_path / "dangling.safetensors").symlink_to(tmp_path / "nowhere")
+    unchanged()
+    for name in ("out", "dangling", "saved"):
+        with pytest.raises(InvalidOption, match=r"is already there; pass --force \(force=True\)"):
+            convert(saved[1], "torchvision", tmp_path / f"{name}.safetensors")
+
+
+def test_force_replaces_even_the_source(tmp_path, saved):
+    model, path = saved
+    convert(path, "torchvision", path, force=True)
+    assert "conv_proj.weight" in read(path)
+    convert(path, "timm", path, force=True)
+    same(read(path), model.state_dict())
+    assert [p.name for p in tmp_path.iterdir()] == ["saved.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "out", "text"),
+    [
+        ("google", "out.safetensors", r"files of the layout google end in \.npz, got '.*out\.safe"),
+        ("big_vision", "out", r"files of the layout big_vision end in \.npz"),
+        ("timm", "out.npz", r"files of the layout timm end in \.safetensors, got"),
+        ("torchvision", "folder.safetensors", "is a folder; name a file"),
+        ("torchvision", "no/out.safetensors", r"there is no folder .*no; make it first"),
+    ],
+)
+def test_paths_that_cannot_be_written(tmp_path, saved, unchanged, layout, out, text):
+    (tmp_path / "folder.safetensors").mkdir()
+    unchanged()
+    with pytest.raises(InvalidOption, match=text):
+        convert(saved[1], layout, tmp_path / out)
+
+
+def test_an_unknown_format(tmp_path, saved, unchanged):
+    unchanged()
+    with pytest.raises(UnknownName, match=r"unknown checkpoint format 'torchvison'; did you mean"):
+        convert(saved[1], "torchvison", tmp_path / "out.safetensors")
+
+
+def test_an_unknown_layout(tmp_path, unchanged):
+    np.savez(tmp_path / "odd.npz", a=np.ones(3, np.float32), b=np.ones(3, np.float32))
+    unchanged()
+    text = r"odd\.npz: unknown layout; its first keys are a, b; formats known: big_vision, google, "
+    with pytest.raises(CheckpointError, match=text):
+        convert(tmp_path / "odd.npz", "timm", tmp_path / "out.safetensors")
+
+
+def test_tensors_that_the_target_has_no_place_for(tmp_path, small, unchanged):
+    path = vitzoo.save(vitzoo.create(small, head="tanh"), tmp_path / "tanh.safetensors")
+    unchanged()
+    text = (
+        r"tanh\.safetensors cannot be written as transformers_vit: the layout transformers_vit ha"
+    )
+    with pytest.raises(CheckpointError, match=text):
+        convert(path, "transformers_vit", tmp_path / "out.safetensors")
+
+
+def test_tensors_that_the_layout_does_not_know(tmp_path, google_file, unchanged):
+    """They would pass through a conversion to timm's layout unseen."""
+    arrays, _ = google_file
+    np.savez(tmp_path / "odd.npz", **{k: a.numpy() for k, a in arrays.items()}, stray=np.ones(3))
+    unchanged()
+    with pytest.raises(
+        CheckpointError, match=r"in the layout google, but for some tensors: .*stra"
+    ):
+        convert(tmp_path / "odd.npz", "timm", tmp_path / "out.safetensors")
+
+
+def test_a_missing_source(tmp_path, unchanged):
+    unchanged()
+    with pytest.raises(CheckpointError, match="there is no such file"):
+        convert(tmp_path / "no.safetensors", "timm", tmp_path / "out.safetensors")
+
+
+@pytest.mark.parametrize(
+    "metadata", ["{", "[]", '{"spec": 3}', '{"spec": {"depth": "two"}}', "[" * 9999]
+)
+def test_damaged_metadata(tmp_path, saved, metadata):
+    path = tmp_path / "damaged.safetensors"
+    safetensors.torch.save_file(saved[0].state_dict(), path, {"vitzoo": metadata})
+    with pytest.raises(CheckpointError, match=r"damaged\.safetensors"):
+        convert(path, "google", tmp_path / "out.npz")
+
+
+def test_a_file_that_does_not_come_back_is_not_kept(tmp_path, saved, monkeypatch, unchanged):
+    unchanged()
+    write = module.write_safetensors
+
+    def damaged(file, tensors, metadata):
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        tensors["encoder.ln.bias"][3] += 1e-3
+        write(file, tensors, metadata)
+
+    monkeypatch.setattr(module, "write_safetensors", damaged)
+    with pytest.raises(
+        CheckpointError, match=r"does not come back bit for bit as torchvision: norm"
+    ):
+        convert(saved[1], "torchvision", tmp_path / "out.safetensors")
+
+
+def test_a_full_disk(tmp_path, saved, monkeypatch, unchanged):
+    unchanged()
+
+    def full(file, _):
+        file.write(b"half")
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(module, "write_npz", full)
+    with pytest.raises(StoreError, match=r"cannot write .*out\.npz: No space left on device"):
+        convert(saved[1], "google", tmp_path / "out.npz")
+
+
+def test_a_path_that_appears_meanwhile(tmp_path, saved, monkeypatch):
+    out = tmp_path / "out.npz"
+    write = module.write_npz
+
+    def slow(file, tensors):
+        write(file, tensors)
+        out.write_bytes(b"someone else's")
+
+    monkeypatch.setattr(module, "write_npz", slow)
+    with pytest.raises(InvalidOption, match="is already there"):
+        convert(saved[1], "google", out)
+    assert out.read_bytes() == b"someone else's"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.npz", "saved.safetensors"]
+
+
+# The command.
+
+
+def test_the_command(tmp_path, google_file):
+    out = tmp_path / "model.safetensors"
+    done = CliRunner().invoke(cli, ["convert", str(google_file[1]), "--to", "timm", str(out)])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[0].split("\t")[:2] == ["target", "written"]
+    assert done.stdout.splitlines()[1].split("\t")[:2] == [str(out), "32"]
+    assert "40 tensors in the layout google; 32 written as timm, read back and equal" in done.stderr
+    assert "note: block.activation is gelu_tanh for google, the variant's for timm" in done.stderr
+
+
+def test_the_command_as_json(tmp_path, saved):
+    out = tmp_path / "model.npz"
+    arguments = ["convert", str(saved[1]), "--to", "google", str(out), "--json", "--heads", "2"]
+    done = CliRunner().invoke(cli, arguments)
+    row = json.loads(done.stdout)
+    assert (row["read"], row["written"], row["split"], row["stacked"]) == (32, 40, 4, 0)
+    assert row["target"] == str(out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["no.npz", "--to", "timm", "out.safetensors"], 1, "there is no such file"),
+        (["vit_b61", "--to", "timm", "out.safetensors"], 1, "did you mean 'vit_b16'"),
+        (["vit_digits", "--to", "google", "out.safetensors"], 2, "end in .npz"),
+        (["vit_digits", "--to", "googel", "out.npz"], 1, "did you mean 'google'"),
+        (["vit_digits", "out.npz"], 2, "Missing option '--to'"),
+    ],
+)
+def test_exit_codes(tmp_path, monkeypatch, capsys, arguments, code, text):
+    monkeypatch.chdir(tmp_path)
+    assert main(["convert", *arguments]) == code
+    assert text in capsys.readouterr().err

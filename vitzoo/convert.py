@@ -1,0 +1,301 @@
+"""From one checkpoint layout to another: read, rename, write, read back and compare."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitzoo import facts
+from vitzoo.catalogue import Weights
+from vitzoo.checkpoint import Checkpoint, open_file, open_row, open_weights
+from vitzoo.errors import CheckpointError, InvalidOption
+from vitzoo.formats import Format, NeedsHeads, StatesHeads
+from vitzoo.locate import choose, from_address
+from vitzoo.progress import progress
+from vitzoo.registry import registry
+from vitzoo.schema import Reader, describe
+from vitzoo.spec import Spec
+from vitzoo.weights import format_name
+from vitzoo.writers import arriving, check_target, write_npz, write_safetensors
+
+FILES = (".safetensors", ".npz", ".json")
+METADATA = "vitzoo"
+FOREIGN = {"format": "pt"}  # without it transformers refuses a safetensors file
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What became of a file.
+
+    Args:
+        source, target: what was read, and the path that was written.
+        source_format, target_format: names of the layouts.
+        read, written: numbers of tensors.
+        kept, renamed, transposed, split, stacked: numbers of the model's tensors, by what happened
+            to each on its way.
+        notes: what files of the two layouts are evaluated with, where it differs.
+    """
+
+    source: str
+    source_format: str
+    target: str
+    target_format: str
+    read: int
+    written: int
+    kept: int = 0
+    renamed: int = 0
+    transposed: int = 0
+    split: int = 0
+    stacked: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Source:
+    """An open file, and the network that it is known to belong to."""
+
+    checkpoint: Checkpoint
+    spec: Spec | None = None
+
+
+def convert(
+    source: str | os.PathLike[str],
+    to: str,
+    target: str | os.PathLike[str],
+    *,
+    num_heads: int | None = None,
+    variant: str | None = None,
+    force: bool = False,
+) -> Conversion:
+    """Write the weights of a file in the layout of another library.
+
+    The file that was written is read back, and every tensor compared bit by bit, before it takes
+    its name. Nothing in a file is ever executed.
+
+    Args:
+        source: a safetensors, npz or index file, or a registered `name` or `name:weights`.
+        to: name of a checkpoint format.
+        target: the path to write; `.npz` for Google's layouts, `.safetensors` for the others.
+        num_heads: of the network, where a layout needs it and the source does not say.
+        variant: a registered name that says it instead.
+        force: replace what is there.
+
+    Raises:
+        InvalidOption: the path cannot be written, or the number of heads contradicts the source.
+        CheckpointError: the source has no known layout, or tensors the target has no place for.
+    """
+    path = Path(target)
+    layout = _part(to)
+    ending = getattr(layout, "suffix", ".safetensors")
+    if path.suffix != ending:
+        raise InvalidOption(f"files of the layout {to} end in {ending}, got {str(target)!r}")
+    check_target(path, force=force)  # once more when it is written; now, before anything is read
+    opened = _open(source, variant)
+    checkpoint = opened.checkpoint
+    before = format_name(checkpoint)
+    reading, writing = _heads(opened, _part(before), layout, num_heads)
+    skeleton = reading.canonical(checkpoint.skeleton())
+    _check_known(reading, before, skeleton, checkpoint.source)
+    planned = _inverse(writing, to, skeleton, checkpoint.source)
+
+    raw, _ = checkpoint.tensors()
+    tensors = reading.canonical(raw)
+    arrays = _inverse(writing, to, tensors, checkpoint.source)
+    with arriving(path, force=force) as part:
+        with part.open("xb") as file:
+            if ending == ".npz":
+                write_npz(file, arrays)
+            else:
+                write_safetensors(file, arrays, _metadata(checkpoint, to))
+        _check_written(part, to, writing, tensors)
+    return Conversion(
+        checkpoint.source,
+        before,
+        str(path),
+        to,
+        read=len(raw),
+        written=len(planned),
+        notes=_notes(opened, before, to, reading, writing),
+        **_fates(skeleton, reading, writing),
+    )
+
+
+def _part(name: str) -> Format:
+    found: Format = registry().part("checkpoint format", name)
+    return found
+
+
+def _open(source: str | os.PathLike[str], variant: str | None) -> _Source:
+    known = None if variant is None else registry().variant(variant).spec
+    if isinstance(source, str) and source.startswith("hf://"):
+        with progress(source) as note:
+            return _Source(open_row(from_address(source), source, note=note), known)
+    path = Path(source)
+    if not isinstance(source, str) or path.suffix in FILES or path.exists():
+        checkpoint = open_file(path)
+        return _Source(checkpoint, known or _saved_spec(checkpoint))
+    name, _, weights = source.partition(":")
+    row = registry().variant(name)
+    chosen: Weights = choose(row, weights or None)
+    with progress(f"{row.name}:{chosen.name}") as note:
+        return _Source(open_weights(row, chosen, note), known or row.spec)
+
+
+def _saved_spec(checkpoint: Checkpoint) -> Spec | None:
+    """Return the spec in a file written by `vitzoo.save`, None for other files."""
+    if METADATA not in checkpoint.metadata:
+        return None
+    try:
+        data = json.loads(checkpoint.metadata[METADATA])["spec"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{checkpoint.source}: its vitzoo metadata is damaged") from error
+    return Spec.read(Reader(data, f"{checkpoint.source}: spec", CheckpointError))
+
+
+def _heads(opened: _Source, reading: Format, writing: Format, asked: int | None) -> list[Format]:
+    """Return both formats, told how many attention heads there are where that is known."""
+    if asked is not None and (type(asked) is not int or asked < 1):
+        raise InvalidOption(f"num_heads must be a positive whole number, got {describe(asked)}")
+    said: dict[str, int] = {} if asked is None else {"num_heads": asked}
+    if opened.spec and opened.spec.num_heads:
+        said[f"the spec of {opened.spec.variant or 'the file'}"] = opened.spec.num_heads
+    if isinstance(reading, StatesHeads):
+        checkpoint = opened.checkpoint
+        stated = reading.num_heads(checkpoint.config, checkpoint.skeleton())
+        said |= {} if stated is None else {checkpoint.source: stated}
+    if len(set(said.values())) > 1:
+        who = ", ".join(f"{name} says {count}" for name, count in said.items())
+        raise InvalidOption(f"the number of attention heads is contradicted: {who}")
+    heads = next(iter(said.values()), None)
+    return [
+        layout.for_heads(heads) if isinstance(layout, NeedsHeads) and heads else layout
+        for layout in (reading, writing)
+    ]
+
+
+def _check_known(reading: Format, before: str, skeleton: Mapping[str, Tensor], source: str) -> None:
+    """Refuse a file with tensors that its layout does not know."""
+    if not hasattr(reading, "inverse"):
+        return
+    try:
+        reading.inverse(skeleton)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{source} is in the layout {before}, but for some tensors: {error}"
+        ) from error
+
+
+def _inverse(
+    writing: Format, to: str, tensors: Mapping[str, Tensor], source: str
+) -> dict[str, Tensor]:
+    if not hasattr(writing, "inverse"):
+        raise CheckpointError(f"the layout {to} can be read and not written: it has no inverse")
+    try:
+        return writing.inverse(tensors)
+    except CheckpointError as error:
+        raise CheckpointError(f"{source} cannot be written as {to}: {error}") from error
+
+
+def _check_written(path: Path, to: str, writing: Format, expected: Mapping[str, Tensor]) -> None:
+    """Read a file back and compare every tensor bit by bit.
+
+    Raises:
+        CheckpointError: it is not what was written.
+    """
+    checkpoint = open_file(path)
+    found, _ = checkpoint.container.read(proven=True)  # it is ours, and nobody knows its name
+    tensors = writing.canonical(found)
+    wrong = sorted(expected.keys() ^ tensors.keys())
+    wrong += [n for n in expected if n in tensors and not _same(expected[n], tensors[n])]
+    if wrong or format_name(checkpoint) != to:
+        raise CheckpointError(
+            f"what was written does not come back bit for bit as {to}: "
+            f"{', '.join(wrong[:5]) or format_name(checkpoint)}; nothing was kept. "
+            "Is the disk full or damaged?"
+        )
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Compare bits, so that NaN is equal to itself and -0 is not 0."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    bits = (tensor.contiguous().flatten().view(torch.uint8) for tensor in (one, other))
+    return torch.equal(*bits)
+
+
+def _fates(skeleton: Mapping[str, Tensor], reading: Format, writing: Format) -> dict[str, int]:
+    """Count what becomes of each of the model's tensors between two layouts."""
+    fates = dict.fromkeys(("kept", "renamed", "transposed", "split", "stacked"), 0)
+    if not hasattr(reading, "inverse"):
+        return fates
+    head = {name: tensor for name, tensor in skeleton.items() if name.startswith("head.")}
+    for name in skeleton:
+        without = {key: tensor for key, tensor in head.items() if key != name}
+        before, after = (_becomes(name, skeleton, without, layout) for layout in (reading, writing))
+        fates[_fate(before, after)] += 1
+    return fates
+
+
+def _becomes(
+    name: str, skeleton: Mapping[str, Tensor], others: Mapping[str, Tensor], layout: Format
+) -> dict[str, Tensor]:
+    """Return what one tensor becomes; the names of a head depend on what else is in it."""
+    apart = layout.inverse(others).keys()
+    return {
+        key: tensor
+        for key, tensor in layout.inverse({**others, name: skeleton[name]}).items()
+        if key not in apart
+    }
+
+
+def _fate(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> str:
+    if len(before) != len(after):
+        return "split" if len(before) < len(after) else "stacked"
+    axes = [[(t.shape, t.stride()) for t in tensors.values()] for tensors in (before, after)]
+    if axes[0] != axes[1]:
+        return "transposed"
+    return "kept" if before.keys() == after.keys() else "renamed"
+
+
+def _notes(
+    opened: _Source, before: str, to: str, reading: Format, writing: Format
+) -> tuple[str, ...]:
+    """Say which facts of weights files of the two layouts differ in."""
+    checkpoint = opened.checkpoint
+    keys = checkpoint.header.tensors.keys()
+    own = _flat({} if opened.spec is None else {"block": opened.spec.block.to_data()})
+    usual = _flat(reading.facts({}, keys))
+    if checkpoint.config:
+        usual |= _flat(reading.facts(checkpoint.config, keys))
+    if checkpoint.row:
+        usual |= _flat(facts.of_row(checkpoint.row))
+    theirs = _flat(writing.facts({}, ()))
+    notes = []
+    for key in sorted(usual.keys() | theirs.keys()):
+        old = usual.get(key, own.get(key, "the variant's"))
+        new = theirs.get(key, "the variant's")
+        if old != new:
+            notes.append(f"{key} is {old} for {before}, {new} for {to}")
+    return tuple(notes)
+
+
+def _flat(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts by `field` or `field.option`."""
+    flat: dict[str, Any] = {}
+    for field, fact in changes.items():
+        options = {f"{field}.{k}": v for k, v in fact.items()} if isinstance(fact, dict) else {}
+        flat |= options or {field: fact}
+    return flat
+
+
+def _metadata(checkpoint: Checkpoint, to: str) -> dict[str, str]:
+    """Return what goes along: the spec of a saved model, as long as its names stay."""
+    own = {METADATA: checkpoint.metadata[METADATA]} if METADATA in checkpoint.metadata else {}
+    return FOREIGN | (own if to == "timm" else {})
