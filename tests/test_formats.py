@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.torch
+import scipy.ndimage
 import timm
 import torch
 import torchvision
@@ -299,6 +300,77 @@ def test_inverse_of_a_big_vision_file_has_no_class_row():
     back = big_vision.for_heads(2).inverse(state)
     assert back["params/pos_embedding"].shape == (1, 16, 32)
     same(big_vision.canonical(back), state)
+
+
+# Another image size: every library resamples positions in its own way.
+
+
+@torch.no_grad()
+def test_transformers_at_another_size(tmp_path):
+    network = fill(ViTForImageClassification(vit_config()))
+    path = write(tmp_path / "vit.safetensors", network.state_dict())
+    images = torch.randn(2, 3, 48, 64)
+    model = vitzoo.create(SPEC, weights=path, image_size=(48, 64)).eval()
+    close(model(images), network(images, interpolate_pos_encoding=True).logits)
+    assert model.load_report.assumed[-1] == "pos_embed.resample = bicubic"
+
+
+@torch.no_grad()
+def test_torchvision_at_another_size(tmp_path):
+    network = fill(vision_transformer())
+    path = write(tmp_path / "vit.safetensors", network.state_dict())
+    larger = vision_transformer(image_size=48).eval()
+    state = torchvision.models.vision_transformer.interpolate_embeddings(
+        48, 8, {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    )
+    larger.load_state_dict(state)
+    images = torch.randn(2, 3, 48, 48)
+    model = vitzoo.create(SPEC, weights=path, image_size=48).eval()
+    close(model(images), larger(images))
+    assert model.load_report.assumed[-1] == "pos_embed.resample = bicubic_corners"
+
+
+@pytest.mark.parametrize("layout", ["original", "big_vision"])
+@torch.no_grad()
+def test_google_at_another_size(tmp_path, layout):
+    arrays = reference["draw"](layout, "scaled")
+    path = write(tmp_path / "vit.safetensors", arrays)
+    key = reference["LAYOUTS"][layout]["positions"]
+    first = int(layout == "original")
+    grid = arrays[key][0, first:].reshape(4, 4, -1).numpy()
+    grid = torch.from_numpy(scipy.ndimage.zoom(grid, (6 / 4, 8 / 4, 1), order=1))
+    table = torch.cat([arrays[key][0, :first], grid.reshape(48, -1)])[None]
+    images = torch.randn(2, 3, 48, 64)
+    model = vitzoo.create(SPEC, weights=path, image_size=(48, 64)).eval()
+    close(model(images), reference["forward"](arrays | {key: table}, images, layout)[2])
+    assert model.load_report.assumed[-1] == "pos_embed.resample = zoom"
+
+
+@torch.no_grad()
+def test_another_way_to_resample_is_seen_and_can_be_asked_for(tmp_path):
+    path = write(tmp_path / "vit.safetensors", reference["draw"]("original", "scaled"))
+    images = torch.randn(2, 3, 48, 48)
+    googles = vitzoo.create(SPEC, weights=path, image_size=48).eval()(images)
+    for method in ("bicubic", "bicubic_antialias", "bicubic_corners", "bilinear"):
+        asked = {"name": "learned", "resample": method}
+        model = vitzoo.create(SPEC, weights=path, image_size=48, pos_embed=asked).eval()
+        assert (model(images) - googles).abs().max() > 1e-4 * googles.abs().max()
+        own = {"name": "learned", "resample": "zoom"}
+        assert model.load_report.assumed[-1] == f"pos_embed = {asked}, not the weights' {own}"
+        said = vitzoo.create(SPEC | {"pos_embed": asked}, weights=path, image_size=48).eval()
+        assert torch.equal(said(images), model(images))
+
+
+def test_a_part_without_the_option_of_the_layout(tmp_path):
+    """The way to resample belongs to a table; where there is none it is left out."""
+    arrays = reference["draw"]("original", "scaled")
+    del arrays["Transformer/posembed_input/pos_embedding"]
+    path = write(tmp_path / "bag.safetensors", arrays)
+    for positions in ("none", "sincos_2d"):
+        model = vitzoo.create(SPEC | {"pos_embed": positions}, weights=path)
+        assert model.spec.pos_embed == vitzoo.PartSpec(positions)
+        model = vitzoo.create(SPEC, weights=path, pos_embed=positions)
+        assert model.spec.pos_embed == vitzoo.PartSpec(positions)
 
 
 # timm reads Google's files: what is written here, it maps to the same tensors.

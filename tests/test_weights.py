@@ -17,7 +17,6 @@ from transformers import ViTConfig, ViTForImageClassification, ViTModel
 
 import vitzoo
 from vitzoo.errors import CheckpointError
-from vitzoo.spec import Spec
 
 SPEC = {
     "image_size": 32,
@@ -552,16 +551,15 @@ def test_query_bias_of_the_config(saved, images):
 
 
 def test_transformers_file_of_a_registered_variant_at_another_size(zoo, saved):
-    """Mapping and adapting in one go, with q, k and v stacked."""
+    """Mapping and adapting in one go, with q, k and v stacked, resampled as the library does."""
     reference = fill(ViTForImageClassification(config()))
     name = zoo({})
     model = vitzoo.create(name, weights=saved(reference), image_size=64, num_classes=7)
-    table = reference.vit.embeddings.position_embeddings.detach()
-    close(
-        model.pos_embed.detach(),
-        resample_abs_pos_embed(table, [8, 8], [4, 4], num_prefix_tokens=1),
-    )
+    embeddings = reference.vit.embeddings
+    tokens = torch.zeros(1, 65, 32)
+    close(model.pos_embed.detach(), embeddings.interpolate_pos_encoding(tokens, 64, 64).detach())
     assert model.load_report.resampled == ("pos_embed",)
+    assert model.load_report.assumed == ("pos_embed.resample = bicubic",)
     assert set(model.load_report.dropped) == set(CLASSIFIER)
 
 
@@ -714,8 +712,6 @@ FACTS = {  # the row's fact, the network that was trained, the variant
 @pytest.mark.parametrize(("fact", "trained", "variant"), FACTS.values(), ids=FACTS)
 def test_facts_of_a_row_beside_the_block(zoo, images, fact, trained, variant):
     """The row's fact gives the numbers, and without it they are others or do not load."""
-    if "pre_norm" in fact and "pre_norm" not in Spec.__dataclass_fields__:
-        pytest.skip("specs have no pre_norm yet")
     reference = fill(vitzoo.create(SPEC | trained))
     data = safetensors.torch.save(reference.state_dict())
     name = zoo({"facts": (data, fact | {"default": True}), "plain": (data, {})}, **variant)

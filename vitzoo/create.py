@@ -144,6 +144,8 @@ def create(
             and "mlp" in (spec.head.name, native.head.name),
             in_chans=spec.in_chans != origin.native.in_chans,
         )
+        if not isinstance(chosen, Weights):
+            assumed += _assumed_resampling(origin, base, spec)
         assumed += _chosen_over(native, spec)
         kept_dtype = None if origin.saved else torch.get_default_dtype()
         report = load(model, checkpoint, adaptation, dtype=dtype or kept_dtype, assumed=assumed)
@@ -434,6 +436,14 @@ def _facts_of_file(checkpoint: Checkpoint, spec: Spec) -> tuple[dict[str, Any], 
     keys = checkpoint.header.tensors.keys()
     stated = layout.facts(checkpoint.config, keys) if checkpoint.config else {}
     return layout.facts({}, keys), stated
+
+
+def _assumed_resampling(origin: Origin, base: Spec, spec: Spec) -> tuple[str, ...]:
+    """Name the way the positions of a file move to another grid, if only its layout says it."""
+    method = dict(spec.pos_embed.options).get("resample")
+    own = dict(origin.spec.pos_embed.options).get("resample")
+    moved = spec.image_size != origin.native.image_size and spec.pos_embed == base.pos_embed
+    return (f"pos_embed.resample = {method}",) if moved and method != own else ()
 
 
 def _named(asked: Mapping[str, Any]) -> frozenset[str]:

@@ -53,6 +53,8 @@ def applied(
     Raises:
         CheckpointError: facts that no spec can have.
     """
+    if not facts:
+        return spec
     changes: dict[str, Any] = {}
     for field, fact in facts.items():
         if field in kept:
