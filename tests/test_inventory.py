@@ -212,7 +212,10 @@ def test_verify_path(fetched, tmp_path, offline):
     assert states(vitzoo.verify(tmp_path / "no.safetensors")) == {
         str(tmp_path / "no.safetensors"): "missing"
     }
-    assert states(vitzoo.verify(tmp_path)) == {str(tmp_path): "damaged"}
+    assert states(vitzoo.verify(tmp_path)) == {str(path): "unpinned"}  # the one file in it
+    path.rename(tmp_path / "own.bin")
+    with pytest.raises(vitzoo.CheckpointError, match="is a folder without weights"):
+        vitzoo.verify(tmp_path)
 
 
 def test_verify_of_unpinned_weights(net, offline):
