@@ -378,14 +378,42 @@ def deflated(data):
     return machine.compress(data) + machine.flush()
 
 
-def with_stream(stream, size, crc=0):
-    """Return a zip with one deflated member of any stream, declared size and CRC."""
-    name = b"a.npy"
-    common = struct.pack("<HHHHHIIIHH", 20, 0, 8, 0, 33, crc, len(stream), size, len(name), 0)
-    local = LOCAL + common + name + stream
+def with_stream(stream, size, crc=0, *, method=8, claim=None, after=b""):
+    """Return a zip with one member of any stream, declared sizes, method and CRC.
+
+    `after` follows the member; the directory knows nothing of it.
+    """
+    name, length = b"a.npy", len(stream) if claim is None else claim
+    common = struct.pack("<HHHHHIIIHH", 20, 0, method, 0, 33, crc, length, size, len(name), 0)
+    local = LOCAL + common + name + stream + after
     central = CENTRAL + struct.pack("<H", 20) + common + struct.pack("<HHHII", 0, 0, 0, 0, 0) + name
     end = b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(central), len(local), 0)
     return local + central + end
+
+
+def test_a_member_that_reaches_into_the_directory(read, refused):
+    """All of it agrees, but the last bytes of the tensor are the directory's."""
+    member = raw(described("'|u1'", shape="(40,)"), bytes(20))
+    crc = zlib.crc32(member)
+    whole = len(member) + 20
+    refused(
+        with_stream(member, whole, crc, method=0, claim=whole), "where the directory already is"
+    )
+    refused(
+        with_stream(member, whole, crc, method=0), f"is stored in {len(member)} bytes and said "
+    )
+    whole = raw(described("'|u1'", shape="(40,)"), bytes(40))
+    good = with_stream(whole, len(whole), zlib.crc32(whole), method=0)
+    assert read(good)["a"].tolist() == [0] * 40
+
+
+def test_something_between_the_last_member_and_the_directory(refused):
+    member = npy(np.arange(5, dtype="f4"))
+    data = with_stream(member, len(member), zlib.crc32(member), method=0, after=b"hidden")
+    text = (
+        rf"its members end at byte {35 + len(member)}, its directory starts at {41 + len(member)}"
+    )
+    refused(data, text)
 
 
 def test_deflated_members_hold_exactly_what_they_claim(read, refused):
