@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,7 +67,8 @@ def test_list_piped_is_tab_separated_under_its_columns(run):
     assert code == 0
     assert err == ""
     assert header == [
-        "name", "params", "image_size", "num_classes", "weights", "top1", "license", "summary"
+        "name", "params", "image_size", "num_classes", "top1", "license", "pin", "weights",
+        "summary",
     ]  # fmt: skip
     assert next(r for r in rows if r[0] == "vit_b16")[:4] == ["vit_b16", "86567656", "224", "1000"]
 
@@ -288,7 +290,40 @@ def test_a_terminal_gets_a_table_for_people():
     assert "86.6M" in screen
     assert "86567656" not in screen
     assert "\t" not in screen
-    assert "image size" in screen
+    assert "px" in screen
+
+
+@pytest.mark.parametrize("columns", [100, 120])
+def test_a_row_on_a_terminal_has_size_accuracy_licence_and_pin(local_registry, columns):
+    own = str(local_registry())
+    screen = on_terminal("list", "vit_*", "local/*", columns=columns, NO_COLOR="1", VITZOO_REGISTRY=own)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", screen).replace("\r", "").splitlines()
+    assert all(len(line) <= columns for line in lines)
+    titles = ["name", "params", "px", "classes", "top1", "license", "pin"]
+    assert lines[0].split() == [*titles, *(["weights"] * (columns > 110)), "summary"]
+    rows = {line.split()[0]: line.split()[1:] for line in lines if line[:1].strip()}
+    assert rows["vit_b16"][:6] == ["86.6M", "224", "1000", "85.11", "Apache-2.0", "reported"]
+    assert rows["vit_g14"][:6] == ["1.01B", "224", "1000", "-", "-", "-"]
+    assert rows["local/net"][:6] == ["24k", "32", "5", "-", "-", "-"]
+    wrapped = [line for line in lines if line and not line[0].strip()]
+    assert len(wrapped) < len(rows)
+
+
+def test_list_on_a_narrow_terminal_names_local_weights():
+    screen = on_terminal("list", "--local", columns=100)
+    assert "digits_v1" in screen
+
+
+def test_show_on_a_terminal_has_size_hash_and_evaluation():
+    screen = on_terminal("show", "vit_s16", columns=100, NO_COLOR="1")
+    assert "79c03c635cdfd798a364a9d8c4e5c0b7255b975ea2c9616046d4f77ab01435aa" in screen
+    assert "  88.2 MB" in screen  # known
+    assert "~88.2 MB" in screen  # predicted
+    assert "ImageNet-1k validation; timm results-imagenet.csv @224 px" in screen
+    assert "7e2c55630205e1266030f18370f4c6ed1a514b52" in screen
+    assert "not known before the first use" in screen
+    assert "imagenet-21k" in screen
+    assert "…" not in screen
 
 
 def test_no_color_is_respected():

@@ -1,4 +1,4 @@
-"""Image files to inputs: the same pixels as timm's evaluation, and clear words for bad files."""
+"""Transforms: the same pixels as timm's evaluation, options that are checked, strips that fit."""
 
 import numpy as np
 import pytest
@@ -8,13 +8,12 @@ from sklearn.datasets import load_sample_images
 
 import vitzoo
 from vitzoo.catalogue import Preprocessing
-from vitzoo.cli.main import main
-from vitzoo.errors import ImageError, InvalidOption
-from vitzoo.images import Transform, find_images, open_image
-from vitzoo.predict import predict
+from vitzoo.errors import InvalidOption, UnknownOption
+from vitzoo.images import MAX_RESIZED, Transform
 from vitzoo.spec import Spec
 
 PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]  # 640x427 px
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
 def prepare(image, size=(224, 224), in_chans=3, **row):
@@ -22,56 +21,75 @@ def prepare(image, size=(224, 224), in_chans=3, **row):
     return Transform(Spec(image_size=size, in_chans=in_chans), Preprocessing(**row))(image)
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
-@pytest.mark.parametrize(("size", "crop_pct"), [(224, 0.9), (224, 0.875), (384, 1.0), (100, 0.95)])
+@pytest.mark.parametrize("crop_mode", ["center", "squash"])
+@pytest.mark.parametrize("size", [224, (160, 320), (97, 96)])
 @pytest.mark.parametrize("upright", [False, True])
-def test_pixels_are_those_of_timms_evaluation(interpolation, size, crop_pct, upright):
+def test_pixels_are_those_of_timms_evaluation(crop_mode, size, upright):
+    """Every option and size is in tests/parity/test_preprocessing.py."""
     from timm.data import create_transform
 
-    statistics = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-    theirs = create_transform(
-        size, is_training=False, interpolation=interpolation, crop_pct=crop_pct, **statistics
-    )
+    row = {"interpolation": "bicubic", "crop_pct": 0.9, "crop_mode": crop_mode} | IMAGENET
+    theirs = create_transform(size, is_training=False, **row)
+    pair = (size, size) if isinstance(size, int) else size
     for photo in PHOTOS:
         image = photo.transpose(Image.Transpose.ROTATE_90) if upright else photo
-        ours = prepare(
-            image, (size, size), interpolation=interpolation, crop_pct=crop_pct, **statistics
-        )
-        torch.testing.assert_close(ours, theirs(image), rtol=0, atol=1e-6)
+        assert torch.equal(prepare(image, pair, **row), theirs(image))
 
 
-def test_squash_resizes_to_the_exact_input():
+def test_squash_without_a_crop_resizes_to_the_exact_input():
     expected = np.asarray(PHOTOS[0].resize((96, 160), Image.Resampling.BILINEAR)) / 127.5 - 1
     ours = prepare(PHOTOS[0], (160, 96), crop_mode="squash", interpolation="bilinear", crop_pct=1.0)
     np.testing.assert_allclose(ours.permute(1, 2, 0).numpy(), expected, atol=1e-6)
 
 
-def test_an_input_that_is_not_square_is_covered():
-    assert prepare(PHOTOS[0], (160, 320)).shape == (3, 160, 320)
-    assert prepare(PHOTOS[0].resize((50, 400)), (160, 320)).shape == (3, 160, 320)
-
-
 def test_one_channel_is_luminance():
-    ours = prepare(PHOTOS[0], (64, 64), 1, crop_mode="squash", interpolation="bicubic")
+    row = {"crop_mode": "squash", "crop_pct": 1.0, "interpolation": "bicubic"}
+    ours = prepare(PHOTOS[0], (64, 64), 1, **row)
     grey = PHOTOS[0].convert("L").resize((64, 64), Image.Resampling.BICUBIC)
     np.testing.assert_allclose(ours[0].numpy(), np.asarray(grey) / 127.5 - 1, atol=1e-6)
 
 
-def test_statistics_of_another_number_of_channels_are_refused():
-    with pytest.raises(InvalidOption, match="statistics of 3 channels, the model takes 1"):
-        Transform(Spec(in_chans=1), Preprocessing())
+@pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1), (2, 3)])
+@pytest.mark.parametrize("crop_mode", ["center", "squash"])
+def test_tiny_images_and_strips_become_inputs(size, crop_mode):
+    image = Image.new("RGB", size, (255, 0, 51))
+    x = prepare(image, mean=(0, 0, 0), std=(1, 1, 1), crop_mode=crop_mode)
+    assert x.shape == (3, 224, 224)
+    expected = torch.tensor([1, 0, 0.2])[:, None, None].expand(3, 224, 224)
+    torch.testing.assert_close(x, expected, rtol=0, atol=1e-6)
 
 
-def test_channels_that_no_image_has_are_refused():
-    with pytest.raises(InvalidOption, match="images have 1 or 3 channels, the model takes 4"):
-        Transform(Spec(in_chans=4), None)
+@pytest.mark.parametrize("rows", [3000, 3001])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_long_strip_is_cut_before_it_is_resized(rows, turned, monkeypatch):
+    """The picture must be that of the whole strip, which could take gigabytes, but for rounding.
+
+    No value is near the ends of the scale: what overshoots there is cut off after each of the two
+    passes of a resize, and Pillow chooses their order by the sizes.
+    """
+    noise = np.random.default_rng(0).integers(64, 192, (rows, 5, 3), dtype=np.uint8)
+    strip = Image.fromarray(noise.swapaxes(0, 1) if turned else noise)
+    row = {"mean": (0,) * 3, "std": (1 / 255,) * 3}
+    whole = prepare(strip, (64, 64), **row)
+    sizes = []
+    resize = Image.Image.resize
+    monkeypatch.setattr(
+        Image.Image,
+        "resize",
+        lambda s, size, *a, **k: sizes.append(size) or resize(s, size, *a, **k),
+    )
+    monkeypatch.setattr("vitzoo.images.MAX_RESIZED", 1000)
+    cut = prepare(strip, (64, 64), **row)
+    assert sizes == [(64, 64)]
+    assert (cut - whole).abs().max() <= 2.001
+    assert (cut - whole).abs().mean() < 0.5
 
 
-def test_a_photograph_is_turned_upright_as_its_exif_says(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turned by a quarter
-    PHOTOS[0].save(tmp_path / "turned.jpg", exif=exif, quality=95)
-    assert open_image(tmp_path / "turned.jpg").size == (427, 640)
+def test_what_is_resized_whole_is_bearable():
+    assert MAX_RESIZED * 4 <= 2**28  # bytes; Pillow has four for a pixel
+
+
+# vitzoo.transform
 
 
 def test_transform_of_a_name_and_of_its_model_agree():
@@ -81,77 +99,99 @@ def test_transform_of_a_name_and_of_its_model_agree():
         assert prepared.preprocessing.mean == (0.3,)
 
 
-BAD = {
-    "text.png": (b"not an image", "text.png is not an image that Pillow can read"),
-    "empty.png": (b"", "empty.png is not an image that Pillow can read"),
-}
+def test_a_model_of_another_size_gets_its_own():
+    model = vitzoo.create("vit_digits", pretrained=True, image_size=(35, 42))
+    assert vitzoo.transform(model, crop_pct=0.5)(PHOTOS[0]).shape == (1, 35, 42)
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_file_that_is_no_image(tmp_path, name):
-    content, message = BAD[name]
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ImageError, match=message):
-        open_image(tmp_path / name)
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({"image_size": 32}, (3, 32, 32)),
+        ({"image_size": (32, 48)}, (3, 32, 48)),
+        ({"crop_pct": 1, "crop_mode": "squash"}, (3, 224, 224)),
+        ({"interpolation": "lanczos", "mean": [0, 0, 0], "std": (1.0, 1.0, 1.0)}, (3, 224, 224)),
+    ],
+    ids=str,
+)
+def test_what_is_passed_replaces_what_the_weights_say(options, shape):
+    x = vitzoo.transform("vit_b16", **options)(PHOTOS[0])
+    assert x.shape == shape
+    size = options.pop("image_size", 224)
+    own = {"interpolation": "bicubic", "crop_pct": 0.9, "crop_mode": "center"}
+    expected = prepare(
+        PHOTOS[0], size if isinstance(size, tuple) else (size, size), **own | options
+    )
+    assert torch.equal(x, expected)
+    assert not torch.equal(x, vitzoo.transform("vit_b16", image_size=shape[1:])(PHOTOS[0])) or (
+        not options
+    )
 
 
-@pytest.mark.parametrize("ending", ["png", "jpg"])
-def test_a_truncated_image(tmp_path, ending):
-    path = tmp_path / f"photo.{ending}"
-    PHOTOS[0].save(path)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(ImageError, match=rf"photo\.{ending}.*truncated"):
-        open_image(path)
+def test_nothing_passed_keeps_everything():
+    row = vitzoo.describe("vit_b16").default_weights.preprocessing
+    assert vitzoo.transform("vit_b16").preprocessing == row
 
 
-def test_a_missing_file_and_a_folder(tmp_path):
-    with pytest.raises(ImageError, match=r"cannot read the image .*none\.png: No such file"):
-        open_image(tmp_path / "none.png")
-    with pytest.raises(ImageError, match="is a folder, expected an image file"):
-        open_image(tmp_path)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"crop_pct": 0}, r"crop_pct must lie in \(0, 1\], got 0"),
+        ({"crop_pct": 1.1}, r"crop_pct must lie in \(0, 1\], got 1.1"),
+        ({"crop_pct": "1"}, r"crop_pct must be a number, got '1' \(str\)"),
+        ({"crop_mode": "centre"}, "one of center, squash, got 'centre'; did you mean 'center'"),
+        ({"interpolation": "bicubik"}, "got 'bicubik'; did you mean 'bicubic'"),
+        ({"mean": (0.5,)}, "need one number per channel"),
+        ({"mean": 0.5}, r"mean must be a list, got 0.5 \(float\)"),
+        ({"std": (0.5, 0.5, 0)}, "std must be positive"),
+        ({"mean": (0.5,), "std": (0.5,)}, "statistics of 1 channels, the model takes 3; set mod"),
+        ({"image_size": 0}, "transform.*image_size must be a whole number of px from 1 to 65536"),
+        ({"image_size": "big"}, "image_size must be a whole number of px"),
+    ],
+    ids=str,
+)
+def test_values_are_checked(options, message):
+    with pytest.raises(InvalidOption, match=message):
+        vitzoo.transform("vit_b16", **options)
 
 
-def test_a_decompression_bomb(tmp_path, monkeypatch):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    Image.new("L", (100, 100)).save(tmp_path / "bomb.png")
-    with pytest.raises(ImageError, match=r"bomb\.png is unreasonably large"):
-        open_image(tmp_path / "bomb.png")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("crop_pc", r"transform\(\) has no argument 'crop_pc'; did you mean 'crop_pct'"),
+        ("img_size", "no argument 'img_size'; did you mean 'image_size'"),
+        ("resize", r"no argument 'resize'; .*image_size"),
+        ("foo", "'foo'; it has: image_size, crop_pct, crop_mode, interpolation, mean, std"),
+    ],
+)
+def test_a_misspelt_option_is_an_error(name, message):
+    with pytest.raises(UnknownOption, match=message):
+        vitzoo.transform("vit_b16", **{name: 1})
 
 
-def test_a_folder_gives_its_images_sorted(tmp_path):
-    for name in ("b.png", "a.JPG", "notes.txt"):
-        (tmp_path / name).touch()
-    assert [path.name for path in find_images([tmp_path])] == ["a.JPG", "b.png"]
+def test_transform_of_what_has_no_spec():
+    with pytest.raises(InvalidOption, match="Linear has no spec, so its input is not known; pass"):
+        vitzoo.transform(torch.nn.Linear(2, 2))
+    with pytest.raises(InvalidOption, match=r"expected a registered name or a model, got None"):
+        vitzoo.transform(None)
 
 
-def test_an_empty_folder_is_an_error(tmp_path, capsys):
-    assert main(["predict", "vit_digits", str(tmp_path)]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert f"the folder {tmp_path} holds no images (.png, .jpg" in captured.err
+def test_statistics_of_another_number_of_channels_are_refused():
+    with pytest.raises(InvalidOption, match=r"of 3 channels, the model takes 1.*pass mean= and st"):
+        Transform(Spec(in_chans=1), Preprocessing())
 
 
-def test_predict_gives_what_the_model_gives(tmp_path):
-    model = vitzoo.create("vit_digits", pretrained=True).eval()
-    for i, photo in enumerate(PHOTOS):
-        photo.save(tmp_path / f"{i}.png")
-    found = list(predict(model, [tmp_path], top=3, batch_size=1))
-    assert [p.image.name for p in found] == ["0.png", "1.png"]
-    with torch.no_grad():
-        shares = model(torch.stack([vitzoo.transform(model)(photo) for photo in PHOTOS])).softmax(
-            -1
-        )
-    for prediction, share in zip(found, shares, strict=True):
-        assert len(prediction.classes) == 3
-        for index, label, probability in prediction.classes:
-            assert label == str(index)
-            assert probability == pytest.approx(share[index].item(), abs=1e-6)
+def test_statistics_of_the_right_number_of_channels_can_be_passed(small):
+    model = vitzoo.create(small | {"in_chans": 1})
+    model.preprocessing = Preprocessing()
+    x = vitzoo.transform(model, mean=[0.0], std=[1.0])(PHOTOS[0])
+    assert x.shape == (1, 32, 32)
+    assert 0 <= x.min() < x.max() <= 1
 
 
-def test_predict_without_a_classifier():
-    model = vitzoo.create("vit_digits", pretrained=True, num_classes=0)
-    with pytest.raises(InvalidOption, match="the model has no classifier"):
-        list(predict(model, []))
+def test_channels_that_no_image_has_are_refused():
+    with pytest.raises(InvalidOption, match="images have 1 or 3 channels, the model takes 4"):
+        Transform(Spec(in_chans=4), None)
 
 
 def test_a_tensor_is_no_picture():

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
+from vitzoo.labels import OWN, SHARED, SYNSETS
 
 pytestmark = pytest.mark.install
 
@@ -54,7 +55,8 @@ def test_a_wheel_holds_every_bundled_file(wheel):
         held = {name for name in archive.namelist() if name.startswith("vitzoo/data/")}
     assert len(held) == len(bundled)
     rows = [row for variant in vitzoo.variants(namespace="core") for row in variant.weights]
-    assert held == {f"vitzoo/data/{row.file}" for row in rows if not row.repo}
+    files = {row.file for row in rows if not row.repo} | {OWN, SHARED, SYNSETS, "WORDNET.txt"}
+    assert held == {f"vitzoo/data/{file}" for file in files}
 
 
 def test_a_wheel_holds_every_module_and_nothing_else(wheel):
@@ -63,7 +65,7 @@ def test_a_wheel_holds_every_module_and_nothing_else(wheel):
     modules = {str(path.relative_to(ROOT)) for path in ROOT.joinpath("vitzoo").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules
     others = {Path(name).suffix for name in names} - {".py"}
-    assert others <= {".toml", ".safetensors", ".typed"}
+    assert others <= {".toml", ".safetensors", ".typed", ".txt", ".gz"}
     assert all(name.startswith("vitzoo/") for name in names)
     assert not [name for name in names if ODD.search(f"/{name}")]
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo.catalogue import Variant, Weights
-from vitzoo.errors import NetworkError, PinError, VitzooError
+from vitzoo.errors import NetworkError, PinError, VitzooError, did_you_mean
+from vitzoo.labels import SETS
 from vitzoo.locate import ask_authority
 from vitzoo.manifest import Manifest, read_manifest
 from vitzoo.plugins import CORE_MANIFEST
@@ -138,8 +139,21 @@ def _problems(variant: Variant) -> Iterator[str]:
         size = row.size or row.predicted_size or 0
         if row.repo and not _plausible(variant, row, size):
             yield f"{label}: {size} bytes do not fit {variant.params} parameters"
-        if row.labels and len(row.labels) != (row.num_classes or variant.spec.num_classes):
+        classes = variant.spec.num_classes if row.num_classes is None else row.num_classes
+        if row.labels and len(row.labels) != classes:
             yield f"{label}: {len(row.labels)} labels for another number of classes"
+        if problem := _label_problem(row.label_set, classes):
+            yield f"{label}: {problem}"
+
+
+def _label_problem(label_set: str, classes: int) -> str:
+    """Say what is wrong with a row's label set; one that vitzoo does not know may be the row's."""
+    if label_set not in SETS:
+        hint = did_you_mean(label_set, SETS) if label_set else ""
+        return f"unknown label set {label_set!r}{hint}" if hint else ""
+    if SETS[label_set] == classes:
+        return ""
+    return f"{label_set} has {SETS[label_set]} classes, the weights have {classes}"
 
 
 def _miscounted(variants: list[Variant]) -> Iterator[str]:

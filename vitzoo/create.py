@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ from vitzoo.errors import (
     did_you_mean,
 )
 from vitzoo.formats import StatesHeads
-from vitzoo.images import Transform
+from vitzoo.images import Transform, make_transform
+from vitzoo.labels import SETS, check_label_set, class_names, known_labels
 from vitzoo.locate import choose, from_address
 from vitzoo.manifest import API, read_preprocessing
 from vitzoo.model import VisionTransformer
@@ -207,29 +208,90 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def transform(name_or_model: str | nn.Module) -> Transform:
+def transform(
+    name_or_model: str | nn.Module,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    crop_pct: float | None = None,
+    crop_mode: str | None = None,
+    interpolation: str | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    **unknown: Any,
+) -> Transform:
     """Return the function from an image (Pillow, or its path) to the input (c, h, w).
+
+    Arguments left at None keep what the weights say; `image_size` keeps what the model takes.
 
     Args:
         name_or_model: a registered name, whose default weights say how, or a model.
+        image_size: px, one number or (height, width), of the input.
+        crop_pct: share of the resized image's shorter side that the crop keeps, in (0, 1].
+        crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash`.
+        interpolation: `nearest`, `bilinear`, `bicubic` or `lanczos`.
+        mean, std: one number per channel, of pixel values in [0, 1].
+
+    Raises:
+        UnknownName, UnknownOption: with the nearest names.
+        InvalidOption: a value that cannot be right, or a model that vitzoo did not make.
+
+    >>> transform("vit_digits", image_size=32, crop_mode="squash").image_size
+    (32, 32)
     """
-    if isinstance(name_or_model, nn.Module):
-        return Transform(name_or_model.spec, name_or_model.preprocessing)  # type: ignore[arg-type]  # attributes that create sets
-    variant = registry().variant(name_or_model)
-    weights = variant.default_weights
-    return Transform(variant.spec, weights.preprocessing if weights else None)
+    asked = {
+        "image_size": image_size,
+        "crop_pct": crop_pct,
+        "crop_mode": crop_mode,
+        "interpolation": interpolation,
+        "mean": mean,
+        "std": std,
+    }
+    for name in unknown:
+        hint = did_you_mean(name, asked) or f"; it has: {', '.join(asked)}"
+        raise UnknownOption(f"transform() has no argument {name!r}{hint}")
+    changes = {key: value for key, value in asked.items() if value is not None}
+    if not isinstance(name_or_model, nn.Module):
+        variant = registry().variant(_name(name_or_model))
+        weights = variant.default_weights
+        return make_transform(variant.spec, weights.preprocessing if weights else None, changes)
+    spec: Any = getattr(name_or_model, "spec", None)
+    if not isinstance(spec, Spec):
+        raise InvalidOption(
+            f"{type(name_or_model).__name__} has no spec, so its input is not known; pass a model "
+            "made by vitzoo.create"
+        )
+    preprocessing: Any = getattr(name_or_model, "preprocessing", None)
+    return make_transform(spec, preprocessing, changes)
 
 
 def labels(name_or_model: str | nn.Module) -> tuple[str, ...]:
     """Return the class names in the order of the logits; empty where none are known.
 
-    >>> labels("vit_digits")[:3]
-    ('0', '1', '2')
+    Args:
+        name_or_model: a registered name, whose default weights say which, a model, or a label
+            set such as `imagenet-1k`.
+
+    Raises:
+        UnknownName: with the nearest names.
+
+    >>> labels("vit_digits")[:3], labels("imagenet-1k")[:2]
+    (('0', '1', '2'), ('tench', 'goldfish'))
     """
     if isinstance(name_or_model, nn.Module):
-        return tuple(name_or_model.labels)  # type: ignore[arg-type]  # an attribute that create sets
-    weights = registry().variant(name_or_model).default_weights
-    return weights.labels if weights else ()
+        return tuple(getattr(name_or_model, "labels", ()))
+    name = _name(name_or_model)
+    if name in SETS:
+        return class_names(name)
+    if name.lower().startswith("imagenet"):
+        check_label_set(name)
+    weights = registry().variant(name).default_weights
+    return known_labels(weights.label_set, weights.labels) if weights else ()
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise InvalidOption(f"expected a registered name or a model, got {describe(name)}")
+    return name
 
 
 @dataclass(frozen=True)
@@ -505,7 +567,10 @@ def _annotate(
     head_kept = checkpoint and not any(n.startswith("head.") for n in report.reinitialised)
     noted.spec = spec
     noted.load_report = report
-    noted.labels = checkpoint.labels if checkpoint and head_kept else ()
+    noted.labels = ()
+    if checkpoint and head_kept:
+        label_set = checkpoint.row.label_set if checkpoint.row else ""
+        noted.labels = known_labels(label_set, checkpoint.labels)
     noted.preprocessing = checkpoint.preprocessing if checkpoint else None
     if len(noted.labels) != spec.num_classes:
         noted.labels = ()

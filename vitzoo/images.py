@@ -1,22 +1,27 @@
-"""Images to inputs: reading files and the preprocessing that a row of weights states."""
+"""Images to inputs: the preprocessing that a row of weights states, pixel for pixel as timm's."""
 
 from __future__ import annotations
 
 import math
 import os
-import warnings
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from vitzoo.catalogue import Preprocessing
-from vitzoo.errors import ImageError, InvalidOption
+from vitzoo.errors import InvalidOption
+from vitzoo.manifest import read_preprocessing
+from vitzoo.pictures import find_images as find_images
+from vitzoo.pictures import open_image as open_image
+from vitzoo.pictures import read_picture
+from vitzoo.schema import Reader, pair
 from vitzoo.spec import Spec
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 MODES = {1: "L", 3: "RGB"}
 INTERPOLATIONS = {
     "nearest": Image.Resampling.NEAREST,
@@ -24,6 +29,7 @@ INTERPOLATIONS = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
+MAX_RESIZED = 2**26  # px; a longer strip is cut before it is resized, not after
 
 
 class Transform:
@@ -32,9 +38,15 @@ class Transform:
     Args:
         spec: says the input's size and channels.
         preprocessing: None means bicubic, crop 0.9, mean and std 0.5.
+        image_size: (h, w) px, if not the spec's.
     """
 
-    def __init__(self, spec: Spec, preprocessing: Preprocessing | None) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        preprocessing: Preprocessing | None,
+        image_size: tuple[int, int] | None = None,
+    ) -> None:
         row = preprocessing or Preprocessing(
             mean=(0.5,) * spec.in_chans, std=(0.5,) * spec.in_chans
         )
@@ -46,21 +58,20 @@ class Transform:
         if len(row.mean) != spec.in_chans:
             raise InvalidOption(
                 f"the preprocessing has statistics of {len(row.mean)} channels, the model takes "
-                f"{spec.in_chans}; set model.preprocessing"
+                f"{spec.in_chans}; set model.preprocessing, or pass mean= and std="
             )
-        self.image_size = spec.image_size
+        self.image_size = image_size or spec.image_size
         self.mode = MODES[spec.in_chans]
         self.preprocessing = row
 
     def __call__(self, image: Image.Image | str | os.PathLike[str]) -> Tensor:
-        """Return the input of one image: (c, h, w), float32."""
-        if isinstance(image, str | os.PathLike):
-            image = open_image(image)
-        if not isinstance(image, Image.Image):
-            raise InvalidOption(
-                f"expected a Pillow image or the path of one, got {type(image).__name__}"
-            )
-        image = self._fit(image.convert(self.mode))
+        """Return the input of one image: (c, h, w), float32.
+
+        Raises:
+            ImageError: the picture cannot be read.
+            InvalidOption: neither a path nor a Pillow image.
+        """
+        image = self._fit(read_picture(image, self.mode))
         pixels = torch.from_numpy(np.array(image, dtype=np.float32) / 255)  # (h, w) or (h, w, c)
         pixels = pixels.reshape(*self.image_size, -1).permute(2, 0, 1)  # (c, h, w)
         mean, std = (torch.tensor(v)[:, None, None] for v in self._statistics())
@@ -74,62 +85,42 @@ class Transform:
         return self.preprocessing.mean, self.preprocessing.std
 
     def _fit(self, image: Image.Image) -> Image.Image:
-        (height, width), row = self.image_size, self.preprocessing
-        resample = INTERPOLATIONS[row.interpolation]
-        if row.crop_mode == "squash":
-            return image.resize((width, height), resample)
-        image = image.resize(self._size_before_crop(image), resample)
-        left, top = round((image.width - width) / 2), round((image.height - height) / 2)
-        return image.crop((left, top, left + width, top + height))
+        height, width = self.image_size
+        size = self._size_before_crop(image)
+        left, top = round((size[0] - width) / 2), round((size[1] - height) / 2)
+        resample = INTERPOLATIONS[self.preprocessing.interpolation]
+        if size[0] * size[1] <= MAX_RESIZED:
+            return image.resize(size, resample).crop((left, top, left + width, top + height))
+        x, y = image.width / size[0], image.height / size[1]  # px of the image for one of the input
+        box = (left * x, top * y, (left + width) * x, (top + height) * y)
+        return image.resize((width, height), resample, box=box)
 
     def _size_before_crop(self, image: Image.Image) -> tuple[int, int]:
-        """Return the (width, height) that covers the uncropped input, rounded as torchvision's."""
+        """Return (width, height) to resize to, rounded as torchvision and timm round it."""
         height, width = (math.floor(n / self.preprocessing.crop_pct) for n in self.image_size)
-        if height * image.width >= width * image.height:  # the height decides
-            return image.width * height // image.height, height
-        return width, image.height * width // image.width
+        if self.preprocessing.crop_mode == "squash":
+            return width, height
+        if height == width:  # the shorter side decides
+            short = min(image.size)
+            return image.width * height // short, image.height * height // short
+        ratio = min(image.height / height, image.width / width)
+        return round(image.width / ratio), round(image.height / ratio)
 
 
-def open_image(path: str | os.PathLike[str]) -> Image.Image:
-    """Read an image file whole, turned upright as its EXIF data says.
-
-    Raises:
-        ImageError: the file is missing, no image, truncated or unreasonably large.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
-                image.load()
-                return ImageOps.exif_transpose(image)
-    except UnidentifiedImageError as error:
-        raise ImageError(f"{path} is not an image that Pillow can read") from error
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise ImageError(f"{path} is unreasonably large: {error}") from error
-    except IsADirectoryError as error:
-        raise ImageError(f"{path} is a folder, expected an image file") from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ImageError(f"cannot read the image {path}: {reason}") from error
-    except (SyntaxError, ValueError, EOFError) as error:
-        raise ImageError(f"{path} is a damaged image: {error}") from error
-
-
-def find_images(paths: list[Path]) -> list[Path]:
-    """Replace each folder by the image files in it, sorted by name.
+def make_transform(
+    spec: Spec, preprocessing: Preprocessing | None, changes: Mapping[str, Any]
+) -> Transform:
+    """Return the transform of a model with some of its preprocessing, or its size, changed.
 
     Raises:
-        ImageError: a path does not exist, or a folder holds no images.
+        InvalidOption: a value that cannot be right.
+        UnknownOption: a name that is none.
     """
-    found: list[Path] = []
-    for path in paths:
-        if not path.exists():
-            raise ImageError(f"there is no file {path}")
-        if not path.is_dir():
-            found.append(path)
-            continue
-        inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
-        if not inside:
-            raise ImageError(f"the folder {path} holds no images ({', '.join(SUFFIXES)})")
-        found += inside
-    return found
+    c = spec.in_chans
+    row = asdict(preprocessing or Preprocessing(mean=(0.5,) * c, std=(0.5,) * c)) | dict(changes)
+    image_size = row.pop("image_size", spec.image_size)
+    row |= {key: list(row[key]) for key in ("mean", "std") if isinstance(row[key], tuple)}
+    reader = Reader(row, "transform()", InvalidOption)
+    changed = read_preprocessing(reader)
+    reader.done()
+    return Transform(spec, changed, pair(image_size, "transform(): image_size", InvalidOption))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitzoo.create import transform
-from vitzoo.errors import InvalidOption
+from vitzoo.errors import ImageError, InvalidOption
 from vitzoo.images import find_images
 from vitzoo.registry import registry
 
@@ -30,7 +32,12 @@ class Prediction:
 
 
 def predict(
-    model: nn.Module, images: list[Path], *, top: int = 5, batch_size: int = 16
+    model: nn.Module,
+    images: Iterable[str | os.PathLike[str]],
+    *,
+    top: int = 5,
+    batch_size: int = 16,
+    on_error: Callable[[ImageError], object] | None = None,
 ) -> Iterator[Prediction]:
     """Classify image files, or folders of them, batch by batch.
 
@@ -39,6 +46,8 @@ def predict(
         images: files and folders.
         top: how many classes to give.
         batch_size: images at a time.
+        on_error: called for every image that cannot be read, which is then left out; without it
+            the error is raised.
 
     Raises:
         InvalidOption: the model has no classifier.
@@ -51,19 +60,38 @@ def predict(
     for name, value in (("top", top), ("batch_size", batch_size)):
         if value < 1:
             raise InvalidOption(f"{name} must be at least 1, got {value}")
+    if isinstance(images, str | os.PathLike):
+        raise InvalidOption(f"images must be a list of paths, got {str(images)!r}; put it into []")
+    if zoo_model.labels and len(zoo_model.labels) != classes:
+        raise InvalidOption(
+            f"model.labels has {len(zoo_model.labels)} names for {classes} classes; set it to one "
+            "name per class, or to ()"
+        )
     names = zoo_model.labels or tuple(f"class {i}" for i in range(classes))
-    prepare = transform(model)
     place = next(model.parameters())
     model.eval()
-    files = find_images(images)
-    for start in range(0, len(files), batch_size):
-        chunk = files[start : start + batch_size]
-        inputs = torch.stack([prepare(file) for file in chunk]).to(place.device, place.dtype)
+    inputs = _inputs(find_images([Path(image) for image in images]), transform(model), on_error)
+    while chunk := list(itertools.islice(inputs, batch_size)):
+        batch = torch.stack([x for _, x in chunk]).to(place.device, place.dtype)
         with torch.inference_mode():
-            best = model(inputs).float().softmax(dim=-1).topk(min(top, classes))
-        for file, values, indices in zip(chunk, *map(torch.Tensor.tolist, best), strict=True):
+            best = model(batch).float().softmax(dim=-1).topk(min(top, classes))
+        for (file, _), values, indices in zip(chunk, *map(Tensor.tolist, best), strict=True):
             rows = tuple((i, names[i], v) for i, v in zip(indices, values, strict=True))
             yield Prediction(file, rows)
+
+
+def _inputs(
+    files: list[Path],
+    prepare: Callable[[Path], Tensor],
+    on_error: Callable[[ImageError], object] | None,
+) -> Iterator[tuple[Path, Tensor]]:
+    for file in files:
+        try:
+            yield file, prepare(file)
+        except ImageError as error:
+            if on_error is None:
+                raise
+            on_error(error)
 
 
 def _with_classifier(model: nn.Module) -> str:

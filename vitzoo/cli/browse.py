@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
+from shutil import get_terminal_size
 from typing import Any
 
 import click
 
-from vitzoo.catalogue import PaperResult, Variant
-from vitzoo.cli.output import count, json_option, on_terminal, print_json, print_rows
+from vitzoo.catalogue import PaperResult, Variant, Weights
+from vitzoo.cli.output import (
+    count,
+    json_option,
+    megabytes,
+    on_terminal,
+    print_json,
+    print_rows,
+)
 from vitzoo.errors import UnknownName
 from vitzoo.listing import fields, sort, where
 from vitzoo.registry import Registry, describe, registry, variants
 
-COLUMNS = ("name", "params", "image_size", "num_classes", "weights", "top1", "license", "summary")
-PRETTY = {"params": count, "top1": "{:.2f}".format}
+COLUMNS = (
+    "name", "params", "image_size", "num_classes", "top1", "license", "pin", "weights", "summary"
+)  # fmt: skip
+PRETTY: dict[str, Callable[[Any], str]] = {
+    "params": count,
+    "image_size": str,
+    "num_classes": str,
+    "top1": "{:.2f}".format,
+}
+ROOM_FOR_ALL = 110  # characters; below, summaries would wrap into four lines
+HEADINGS = {"image_size": "px", "num_classes": "classes"}
 
 
 @click.command("list")
@@ -68,7 +86,7 @@ def list_command(
     else:
         if not (patterns or conditions or here):
             rows += _lazy_rows(zoo)
-        print_rows(rows, COLUMNS, pretty=PRETTY)
+        print_rows(rows, _columns(keep_weights=here), pretty=PRETTY, headings=HEADINGS)
 
 
 @click.command("show")
@@ -95,10 +113,7 @@ def show_command(name: str, as_json: bool) -> None:
         print_rows(results, tuple(results[0]), title=title)
     if variant.weights:
         click.echo()
-        rows = [asdict(weights) for weights in variant.weights]
-        columns = ["name", "default", "num_classes", "top1", "license", "pin", "repo"]
-        columns += [] if on_terminal() else ["evaluation", "size", "sha256", "source"]
-        print_rows(rows, columns, title="weights")
+        _print_weights(variant)
 
 
 @click.command("which")
@@ -118,6 +133,55 @@ def which_command(name: str, as_json: bool) -> None:
         print_json(rows)
     else:
         print_rows(rows, ("name", "kind", "weights", "known_as", "plugin", "target", "location"))
+
+
+def _columns(*, keep_weights: bool) -> tuple[str, ...]:
+    """Return the columns; a narrow terminal has no room for the weights, which `show` lists."""
+    wide = not on_terminal() or get_terminal_size().columns >= ROOM_FOR_ALL
+    return COLUMNS if wide or keep_weights else tuple(c for c in COLUMNS if c != "weights")
+
+
+def _print_weights(variant: Variant) -> None:
+    """Print the weights: piped, a line each; on a terminal what they are, then their files."""
+    rows = [asdict(weights) for weights in variant.weights]
+    if not on_terminal():
+        columns = ["name", "default", "num_classes", "top1", "license", "pin", "repo"]
+        print_rows(rows, [*columns, "evaluation", "size", "sha256", "source"], title="weights")
+        return
+    about = [_about(weights, variant) for weights in variant.weights]
+    print_rows(about, tuple(about[0]), pretty={"top1": str, "size": str}, title="weights")
+    click.echo()
+    files = [line for weights in variant.weights for line in _file_lines(weights)]
+    print_rows(files, ("weights", "field", "value"), title="their files and evaluation")
+
+
+def _about(weights: Weights, variant: Variant) -> dict[str, Any]:
+    size = weights.size or weights.predicted_size
+    classes = variant.spec.num_classes if weights.num_classes is None else weights.num_classes
+    return {
+        "name": weights.name,
+        "default": "yes" if weights.default else "",
+        "classes": classes or "none",
+        "label set": weights.label_set or None,
+        "top1": weights.top1,
+        "size": size and f"{'' if weights.size else '~'}{megabytes(size)}",
+        "license": weights.license or None,
+        "pin": weights.pin,
+    }
+
+
+def _file_lines(weights: Weights) -> list[dict[str, str]]:
+    """Return a line for each fact that is known; the first carries the name."""
+    place = f"{weights.repo}/{weights.file}" if weights.repo else f"{weights.file} (bundled)"
+    facts = {
+        "file": place,
+        "revision": weights.revision,
+        "sha256": weights.sha256 or "not known before the first use",
+        "evaluation": weights.evaluation,
+        "source": weights.source,
+    }
+    lines = [{"weights": "", "field": k, "value": v} for k, v in facts.items() if v]
+    return [lines[0] | {"weights": weights.name}, *lines[1:]]
 
 
 def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:

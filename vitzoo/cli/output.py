@@ -28,6 +28,7 @@ def print_rows(
     columns: Sequence[str],
     *,
     pretty: Mapping[str, Callable[[Any], str]] | None = None,
+    headings: Mapping[str, str] | None = None,
     title: str | None = None,
 ) -> None:
     """Print rows: a table on a terminal, else tab-separated under a line of column names.
@@ -36,6 +37,7 @@ def print_rows(
         rows: mappings with at least the columns.
         columns: keys to print, in order.
         pretty: how to write the values of a column on a terminal; right-aligned there.
+        headings: shorter names of columns, on a terminal only.
         title: over the table, on a terminal only.
     """
     rows = iter(rows)
@@ -54,9 +56,10 @@ def print_rows(
     for i, column in enumerate(columns):
         right = column in (pretty or {})
         table.add_column(
-            column.replace("_", " "),
+            (headings or {}).get(column, column.replace("_", " ")),
             justify="right" if right else "left",
             no_wrap=i == 0 or right,
+            overflow="fold" if i == len(columns) - 1 else "ellipsis",
             style="bold" if i == 0 else None,
         )
     for row in rows:
@@ -75,6 +78,16 @@ def count(number: int) -> str:
         if number >= unit:
             return f"{number / unit:.3g}{suffix}"
     return str(number)
+
+
+def megabytes(size: int) -> str:
+    """Write a number of bytes in megabytes of 10^6.
+
+    >>> megabytes(346284714), megabytes(825712), megabytes(2529678224)
+    ('346 MB', '0.826 MB', '2530 MB')
+    """
+    value = size / 10**6
+    return f"{value:.0f} MB" if value >= 100 else f"{value:.3g} MB"
 
 
 def _plain(value: Any) -> str:

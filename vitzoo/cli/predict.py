@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from vitzoo.cli.output import json_option, on_terminal, print_json, print_rows
 from vitzoo.errors import InvalidOption
 
 if TYPE_CHECKING:
+    from vitzoo.errors import ImageError
     from vitzoo.predict import Prediction
     from vitzoo.report import LoadReport
 
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
 @click.option("--top", default=5, show_default=True, help="Classes to give per image.")
 @click.option("--device", help="Such as cpu or cuda.")
 @json_option
+@click.pass_context
 def predict_command(
+    context: click.Context,
     model: str,
     images: tuple[Path, ...],
     weights: str | None,
@@ -32,7 +37,8 @@ def predict_command(
 ) -> None:
     """Classify image files, or all images in a folder, with MODEL.
 
-    MODEL is a registered name with weights, or a file written by vitzoo.save.
+    MODEL is a registered name with weights, or a file written by vitzoo.save. A file that is no
+    readable image is named on stderr; the others are classified, and the exit code is 1.
 
     \b
     Examples:
@@ -51,7 +57,23 @@ def predict_command(
     network = create(model, pretrained=not saved, weights=weights, device=device)
     report: LoadReport = network.load_report  # type: ignore[assignment]  # an attribute that create sets
     click.echo(report.summary(), err=True)
-    predictions = predict(network, files, top=top)
+    unreadable: list[ImageError] = []
+
+    def note(error: ImageError) -> None:
+        unreadable.append(error)
+        click.echo(f"vitzoo: {error}", err=True)
+
+    _print(predict(network, files, top=top, on_error=note), as_json=as_json)
+    if unreadable:
+        context.exit(1)
+
+
+def _print(predictions: Iterator[Prediction], *, as_json: bool) -> None:
+    """Print predictions as they come; nothing, not even a line of column names, if none comes."""
+    first = next(predictions, None)
+    if first is None:
+        return
+    predictions = itertools.chain([first], predictions)
     if as_json:
         print_json([_data(prediction) for prediction in predictions])
     elif on_terminal():
@@ -64,29 +86,35 @@ def predict_command(
 
 def _data(prediction: Prediction) -> dict[str, Any]:
     classes = [
-        {"index": index, "label": label, "probability": probability}
+        {"index": index, "label": _printable(label), "probability": probability}
         for index, label, probability in prediction.classes
     ]
-    return {"image": str(prediction.image), "classes": classes}
+    return {"image": _printable(prediction.image), "classes": classes}
 
 
 def _one_line(prediction: Prediction) -> dict[str, str]:
     (_, label, probability), *others = prediction.classes
     return {
-        "image": str(prediction.image),
-        "label": label,
+        "image": _printable(prediction.image),
+        "label": _printable(label),
         "probability": f"{probability:.1%}",
-        "next": ", ".join(f"{name} {share:.1%}" for _, name, share in others[:2]),
+        "next": ", ".join(f"{_printable(name)} {share:.1%}" for _, name, share in others[:2]),
     }
 
 
 def _ranked(prediction: Prediction) -> list[dict[str, Any]]:
     return [
         {
-            "image": prediction.image,
+            "image": _printable(prediction.image),
             "rank": rank,
-            "label": label,
+            "label": _printable(label),
             "probability": f"{probability:.4f}",
         }
         for rank, (_, label, probability) in enumerate(prediction.classes, start=1)
     ]
+
+
+def _printable(text: str | Path) -> str:
+    from vitzoo.pictures import printable  # needs Pillow, which the command line starts without
+
+    return printable(text)

@@ -1,0 +1,488 @@
+"""Picture files of every kind: what users expect of them, and clear words where they are bad."""
+
+import io
+import os
+import random
+import resource
+import struct
+import subprocess
+import sys
+import threading
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageCms, ImageSequence, PngImagePlugin
+from sklearn.datasets import load_sample_images
+
+import vitzoo
+from vitzoo.errors import ImageError
+from vitzoo.pictures import find_images, open_image, printable, read_picture
+
+PHOTO = Image.fromarray(load_sample_images().images[0]).resize((64, 43))
+RGB = np.asarray(PHOTO).astype(int)
+RAMP = np.linspace(0, 65535, 60 * 40).astype(np.uint16).reshape(40, 60)
+AS_8_BIT = np.rint(RAMP / 257).astype(int)
+
+
+def both(image, tmp_path, name, **options):
+    """Give an image as a file of a format, and as what Pillow opens from it."""
+    image.save(tmp_path / name, **options)
+    yield tmp_path / name
+    with Image.open(tmp_path / name) as opened:
+        yield opened
+
+
+def pixels(image, mode="RGB"):
+    flat = read_picture(image, mode)
+    assert flat.mode == mode
+    return np.asarray(flat).astype(int)
+
+
+def over_white(rgb, alpha):
+    return np.rint(rgb * (alpha / 255) + 255 * (1 - alpha / 255))
+
+
+# Modes
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.jp2", "a.ppm", "a.bmp", "a.webp"])
+def test_lossless_formats_keep_every_pixel(tmp_path, name):
+    options = {"a.webp": {"lossless": True}, "a.jp2": {"irreversible": False}}.get(name, {})
+    for image in both(PHOTO, tmp_path, name, **options):
+        assert np.array_equal(pixels(image), RGB)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.pgm"])
+def test_16_bit_grey_is_scaled(tmp_path, name):
+    for image in both(Image.fromarray(RAMP), tmp_path, name):
+        assert np.array_equal(pixels(image, "L"), AS_8_BIT)
+        assert np.array_equal(pixels(image), np.stack([AS_8_BIT] * 3, -1))
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I;16L", "I;16B", "I"])
+def test_16_bit_grey_in_memory_is_scaled(mode):
+    kind = {"I;16B": ">u2", "I": "<i4"}.get(mode, "<u2")
+    image = Image.frombytes(mode, (60, 40), RAMP.astype(kind).tobytes())
+    assert np.array_equal(pixels(image, "L"), AS_8_BIT)
+
+
+@pytest.mark.parametrize("form", ["png", "tif"])
+def test_16_bit_colour_keeps_its_scale(tmp_path, form):
+    rgb = np.stack([RAMP, RAMP[::-1], RAMP[:, ::-1]], -1)
+    path = tmp_path / f"deep.{form}"
+    path.write_bytes({"png": png_48_bit, "tif": tiff_48_bit}[form](rgb))
+    assert np.abs(pixels(path) - rgb / 257).max() <= 1  # Pillow takes the upper byte
+
+
+def test_32_bit_integers_are_16_bit_values(tmp_path):
+    for image in both(Image.fromarray(RAMP.astype(np.int32)), tmp_path, "deep.tif"):
+        assert np.array_equal(pixels(image, "L"), AS_8_BIT)
+
+
+@pytest.mark.parametrize("top", [1, 255])
+def test_floats_up_to_1_or_255(tmp_path, top):
+    values = (RAMP / 65535 * top).astype(np.float32)
+    for image in both(Image.fromarray(values), tmp_path, "float.tif"):
+        assert np.array_equal(pixels(image, "L"), np.rint(values * np.float32(255 / top)))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([[0, 70000]], "has values from 0 to 70000, expected 16 bits, 0 to 65535; scale it to 8"),
+        ([[-1, 5]], "has values from -1 to 5, expected 16 bits"),
+        ([[0.0, 300.0]], "has values from 0 to 300, expected 0 to 1, or 0 to 255; scale it to 8"),
+        ([[-0.5, 0.5]], "has values from -0.5 to 0.5, expected 0 to 1"),
+        ([[float("nan"), 0.5]], "has values from nan to nan, expected 0 to 1"),
+        ([[float("inf"), 0.5]], "has values from 0.5 to inf, expected 0 to 1"),
+    ],
+)
+def test_values_without_an_agreed_meaning_are_refused(tmp_path, values, message):
+    kind = np.int32 if isinstance(values[0][0], int) else np.float32
+    for image in both(Image.fromarray(np.array(values, kind)), tmp_path, "odd.tif"):
+        name = "the image" if isinstance(image, Image.Image) else f"{tmp_path}/odd.tif"
+        with pytest.raises(ImageError, match=f"^{name} {message}"):
+            read_picture(image, "RGB")
+
+
+def test_black_and_white(tmp_path):
+    bits = Image.fromarray(RGB[..., 0] > 99)
+    assert bits.mode == "1"
+    for image in both(bits, tmp_path, "bits.png"):
+        assert np.array_equal(pixels(image, "L"), (RGB[..., 0] > 99) * 255)
+
+
+@pytest.mark.parametrize("name", ["print.tif", "print.jpg"])
+def test_cmyk(tmp_path, name):
+    cmyk = np.dstack([255 - RGB, np.full(RGB.shape[:2], 51)]).astype(np.uint8)
+    expected = RGB * (1 - 51 / 255)
+    options = {"quality": 100, "subsampling": 0} if name.endswith("jpg") else {}
+    for image in both(Image.fromarray(cmyk, "CMYK"), tmp_path, name, **options):
+        assert np.abs(pixels(image) - expected).max() <= (4 if options else 1)
+
+
+def test_an_adobe_jpeg_is_inverted(tmp_path):
+    """Programs store ink inverted, as Adobe's do."""
+    path = tmp_path / "adobe.jpg"
+    Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(path, quality=100)  # red ink
+    data = path.read_bytes()
+    assert b"Adobe" in data
+    assert np.abs(pixels(path) - (255, 0, 0)).max() <= 4
+    marker = data.index(b"\xff\xee")
+    length = struct.unpack(">H", data[marker + 2 : marker + 4])[0]
+    path.write_bytes(data[:marker] + data[marker + 2 + length :])  # many lack the marker
+    assert np.abs(pixels(path) - (255, 0, 0)).max() <= 4
+
+
+def test_a_palette(tmp_path):
+    paletted = PHOTO.quantize(16)
+    for image in both(paletted, tmp_path, "a.png"):
+        assert np.array_equal(pixels(image), np.asarray(paletted.convert("RGB")))
+
+
+def test_transparent_colours_of_a_palette_are_white(tmp_path):
+    image = Image.fromarray(np.array([[0, 1], [2, 0]], np.uint8), "P")
+    image.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
+    for opened in both(image, tmp_path, "a.png", transparency=bytes([0, 255, 128])):
+        expected = [[[255] * 3, [40, 50, 60]], [[162, 167, 172], [255] * 3]]
+        assert np.abs(pixels(opened) - expected).max() <= 1
+    for opened in both(image, tmp_path, "a.gif", transparency=1):
+        assert pixels(opened).tolist()[0] == [[10, 20, 30], [255] * 3]
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "PA", "RGBa", "La"])
+def test_alpha_lies_over_white(tmp_path, mode):
+    alpha = np.linspace(0, 255, RGB.shape[0] * RGB.shape[1]).round().reshape(RGB.shape[:2])
+    image = PHOTO.convert("RGBA")
+    image.putalpha(Image.fromarray(alpha.astype(np.uint8)))
+    if mode == "PA":
+        image = PHOTO.quantize(256).convert("PA")
+        image.putalpha(Image.fromarray(alpha.astype(np.uint8)))
+        expected = np.asarray(PHOTO.quantize(256).convert("RGB")).astype(int)
+    else:
+        grey = np.stack([np.asarray(PHOTO.convert("L")).astype(int)] * 3, -1)
+        expected = grey if mode in ("LA", "La") else RGB
+        image = image.convert({"La": "LA"}.get(mode, mode)).convert(mode)
+    assert image.mode == mode
+    close = np.abs(pixels(image) - over_white(expected, alpha[..., None]))
+    assert close.max() <= 2
+    if mode in ("RGBA", "LA"):
+        for opened in both(image, tmp_path, "a.png"):
+            assert np.array_equal(pixels(opened), pixels(image))
+
+
+def test_an_opaque_alpha_changes_nothing():
+    assert np.array_equal(pixels(PHOTO.convert("RGBA")), RGB)
+
+
+def test_a_transparent_colour_of_an_rgb_png_is_white(tmp_path):
+    colour = tuple(map(int, RGB[3, 4]))
+    for image in both(PHOTO, tmp_path, "a.png", transparency=colour):
+        where = (colour == RGB).all(-1)
+        assert (pixels(image)[where] == 255).all()
+        assert np.array_equal(pixels(image)[~where], RGB[~where])
+
+
+@pytest.mark.parametrize("mode", ["YCbCr", "HSV", "LAB", "RGBX"])
+def test_other_colour_spaces(mode):
+    if mode == "LAB":
+        srgb, lab = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
+        image = ImageCms.profileToProfile(PHOTO, srgb, lab, outputMode="LAB")
+    else:
+        image = PHOTO.convert(mode)
+    assert np.median(np.abs(pixels(image) - RGB)) <= 4
+
+
+# Frames and orientation
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a.webp", "a.png", "a.tif"])
+def test_of_an_animation_the_first_frame(tmp_path, name):
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "lime", "blue")]
+    options = {"save_all": True, "append_images": frames[1:]}
+    options |= {"lossless": True} if name == "a.webp" else {}
+    frames[0].save(tmp_path / name, **options)
+    with Image.open(tmp_path / name) as image:
+        assert sum(1 for _ in ImageSequence.Iterator(image)) == 3
+        image.seek(0)
+        assert (pixels(image) == (255, 0, 0)).all()
+    assert (pixels(tmp_path / name) == (255, 0, 0)).all()
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp", "a.tif"])
+def test_a_photograph_is_turned_upright_as_its_exif_says(tmp_path, name):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    upright = np.asarray(PHOTO.transpose(Image.Transpose.ROTATE_270)).astype(int)
+    for image in both(PHOTO, tmp_path, name, exif=exif, quality=100):
+        assert pixels(image).shape == (64, 43, 3)
+        assert np.abs(pixels(image) - upright).mean() < 3
+
+
+def test_an_image_changed_in_the_program_is_not_turned(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    PHOTO.save(tmp_path / "a.jpg", exif=exif)
+    with Image.open(tmp_path / "a.jpg") as image:
+        turned = image.transpose(Image.Transpose.ROTATE_270)
+    assert turned.getexif()[0x0112] == 6  # Pillow keeps the tag, and it is no longer true
+    assert pixels(turned).shape == (64, 43, 3)
+
+
+# Bad files
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("text.png", b"not an image", r"text\.png is not an image that can be read here \(PNG, "),
+        ("empty.png", b"", r"empty\.png is empty, expected an image file"),
+        ("fig.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", r"eps is not an image"),
+    ],
+)
+def test_a_file_that_is_no_image(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ImageError, match=message):
+        open_image(tmp_path / name)
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "tif", "bmp", "gif", "webp", "ppm", "jp2"])
+def test_a_truncated_image(tmp_path, ending):
+    path = tmp_path / f"photo.{ending}"
+    PHOTO.save(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(ImageError, match=rf"(cannot read the image )?\S*photo\.{ending}[ :]"):
+        open_image(path)
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg"])
+def test_a_truncated_image_is_called_so(tmp_path, ending):
+    PHOTO.save(tmp_path / f"photo.{ending}")
+    data = (tmp_path / f"photo.{ending}").read_bytes()
+    (tmp_path / f"photo.{ending}").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ImageError, match=r"cannot read the image \S+: .*truncated"):
+        open_image(tmp_path / f"photo.{ending}")
+    opened = Image.open(io.BytesIO(data[: len(data) // 2]))
+    with pytest.raises(ImageError, match=r"^cannot read the image: .*truncated"):
+        read_picture(opened, "RGB")
+
+
+def test_a_closed_image():
+    image = Image.open(io.BytesIO(png_48_bit(np.zeros((2, 2, 3), np.uint16))))
+    image.close()
+    with pytest.raises(ImageError, match=r"^cannot read the image: "):
+        read_picture(image, "RGB")
+
+
+def test_no_pixels():
+    with pytest.raises(ImageError, match="the image has no pixels: 0x5"):
+        read_picture(Image.new("RGB", (0, 5)), "RGB")
+
+
+def test_a_missing_file_and_a_folder(tmp_path):
+    with pytest.raises(ImageError, match=r"cannot read the image .*none\.png: No such file"):
+        open_image(tmp_path / "none.png")
+    with pytest.raises(ImageError, match="is a folder, expected an image file"):
+        open_image(tmp_path)
+    with pytest.raises(ImageError, match=r"cannot read the image a\\x00b: embedded null byte"):
+        open_image("a\0b")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link to a pipe"])
+def test_a_pipe_or_device_does_not_hang(tmp_path, kind):
+    path = tmp_path / "image.png"
+    os.mkfifo(path)
+    if kind == "link to a pipe":
+        (tmp_path / "link.png").symlink_to(path)
+        path = tmp_path / "link.png"
+    path = "/dev/zero" if kind == "device" else path
+    caught = []
+
+    def read():
+        with pytest.raises(ImageError, match="is a pipe or a device, expected an image file"):
+            open_image(path)
+        caught.append(True)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert caught
+
+
+def test_an_enormous_text_chunk(tmp_path):
+    info = PngImagePlugin.PngInfo()
+    info.add_text("note", "a" * 2**22, zip=True)
+    PHOTO.save(tmp_path / "note.png", pnginfo=info)
+    message = r"cannot read the image \S+: its text chunks are enormous; save it without metadata"
+    with pytest.raises(ImageError, match=message):
+        open_image(tmp_path / "note.png")
+
+
+def test_a_text_chunk_that_is_merely_long_is_no_obstacle(tmp_path):
+    info = PngImagePlugin.PngInfo()
+    info.add_text("note", "a" * 2**19, zip=True)
+    PHOTO.save(tmp_path / "note.png", pnginfo=info)
+    assert np.array_equal(pixels(tmp_path / "note.png"), RGB)
+
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_48_bit(rgb):
+    height, width, _ = rgb.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in rgb)
+    header = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
+    parts = (chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def tiff_48_bit(rgb):
+    height, width, _ = rgb.shape
+    data = rgb.astype("<u2").tobytes()
+    entries = [(256, 3, 1, width), (257, 3, 1, height), (258, 3, 3, 8), (259, 3, 1, 1),
+               (262, 3, 1, 2), (273, 4, 1, 14), (277, 3, 1, 3), (278, 3, 1, height),
+               (279, 4, 1, len(data))]  # fmt: skip
+    directory = struct.pack("<H", len(entries))
+    directory += b"".join(struct.pack("<HHII", *entry) for entry in entries) + bytes(4)
+    head = b"II*\0" + struct.pack("<I", 14 + len(data)) + struct.pack("<3H", 16, 16, 16)
+    return head + data + directory
+
+
+def bomb(kind, side=12_000):
+    """Return few bytes that claim `side` x `side` pixels."""
+    small = io.BytesIO()
+    if kind == "png":
+        header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+        return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"")
+    if kind == "ppm":
+        return b"P6 %d %d 255\n\0" % (side, side)
+    if kind == "tif":
+        Image.new("1", (side, side)).save(small, "TIFF", compression="group4")
+        return small.getvalue()
+    options = {"lossless": True} if kind == "webp" else {}
+    name = {"jpg": "JPEG", "frame.gif": "GIF"}.get(kind, kind.upper())
+    Image.new("RGB", (16, 16)).save(small, name, **options)
+    data = bytearray(small.getvalue())
+    if kind == "jpg":
+        at = data.index(b"\xff\xc0") + 5
+        data[at : at + 4] = struct.pack(">HH", side, side)
+    elif kind == "gif":
+        data[6:10] = struct.pack("<HH", side, side)
+    elif kind == "frame.gif":  # a frame larger than the screen
+        at = data.index(b"\x2c\0\0\0\0\x10\0\x10\0") + 5
+        data[at : at + 4] = struct.pack("<HH", side, side)
+    elif kind == "bmp":
+        data[18:26] = struct.pack("<ii", side, side)
+    else:  # 14 bits each
+        at = data.index(b"VP8L") + 9
+        flags = struct.unpack("<I", data[at : at + 4])[0] >> 28 << 28
+        data[at : at + 4] = struct.pack("<I", flags | side - 1 | side - 1 << 14)
+    return bytes(data)
+
+
+@pytest.mark.filterwarnings("ignore")  # as users have it: Pillow only warns of some
+@pytest.mark.parametrize("kind", ["png", "jpg", "gif", "frame.gif", "bmp", "ppm", "tif", "webp"])
+def test_a_decompression_bomb_costs_no_memory(tmp_path, kind):
+    path = tmp_path / f"bomb.{kind}"
+    path.write_bytes(bomb(kind))
+    assert path.stat().st_size < 10_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(
+        ImageError, match=rf"bomb\.{kind} is unreasonably large: more than 89478485"
+    ):
+        open_image(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
+
+
+def test_a_user_may_trust_larger_images(tmp_path, monkeypatch):
+    PHOTO.save(tmp_path / "large.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(ImageError, match=r"than 1000 pixels; shrink it, or raise PIL\.Image\.MAX_"):
+        open_image(tmp_path / "large.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert np.array_equal(pixels(tmp_path / "large.png"), RGB)
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow warns of odd metadata
+@pytest.mark.parametrize("ending", ["png", "jpg", "gif", "bmp", "tif", "webp", "ppm", "jp2"])
+def test_damaged_bytes_give_an_image_or_an_image_error(tmp_path, ending):
+    PHOTO.resize((16, 16)).save(tmp_path / f"a.{ending}")
+    data = (tmp_path / f"a.{ending}").read_bytes()
+    chance, outcomes = random.Random(0), set()
+    for _ in range(150):
+        damaged = bytearray(data)
+        for _ in range(chance.randint(1, 6)):
+            damaged[chance.randrange(min(len(data), 200))] = chance.randrange(256)
+        (tmp_path / f"a.{ending}").write_bytes(damaged)
+        try:
+            outcomes.add(read_picture(tmp_path / f"a.{ending}", "RGB").mode)
+        except ImageError:
+            outcomes.add("error")
+    assert outcomes == {"RGB", "error"}
+
+
+# Names and folders
+
+
+def test_a_name_that_cannot_be_printed(tmp_path):
+    name = os.fsencode(tmp_path) + b"/\xff\x1b[31m\n.png"
+    with open(name, "wb") as file:  # noqa: PTH123  # bytes are no path
+        file.write(b"no image")
+    with pytest.raises(ImageError) as caught:
+        open_image(os.fsdecode(name))
+    said = str(caught.value)
+    assert r"/\xff\x1b[31m\n.png is not an image" in said
+    assert said.isprintable()
+    said.encode()
+
+
+def test_printable_leaves_what_people_write():
+    assert printable("Grüße 日本 50 %.png") == "Grüße 日本 50 %.png"
+
+
+def test_a_folder_gives_its_images_sorted(tmp_path):
+    for name in ("b.png", "a.JPG", "notes.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "c.png").symlink_to("nowhere.png")
+    assert [path.name for path in find_images([tmp_path])] == ["a.JPG", "b.png", "c.png"]
+
+
+def test_a_folder_without_images_and_a_missing_one(tmp_path):
+    with pytest.raises(ImageError, match=r"the folder \S+ holds no images \(\.png, \.jpg"):
+        find_images([tmp_path])
+    with pytest.raises(ImageError, match=r"there is no file \S+none\.png"):
+        find_images([tmp_path / "none.png"])
+
+
+@pytest.mark.parametrize("start", ["spawn"])
+def test_a_transform_works_in_workers(tmp_path, start):
+    """What a DataLoader does: the transform is pickled, and errors come back as they are."""
+    PHOTO.save(tmp_path / "a.png")
+    (tmp_path / "b.png").touch()
+    code = f"""
+import torch, vitzoo
+from torch.utils.data import DataLoader, Dataset
+class Photos(Dataset):
+    prepare = vitzoo.transform("vit_b16", image_size=32)
+    def __len__(self): return 2
+    def __getitem__(self, i): return self.prepare({str(tmp_path)!r} + "/" + "ab"[i] + ".png")
+if __name__ == "__main__":
+    found = iter(DataLoader(Photos(), num_workers=1, multiprocessing_context={start!r}))
+    print(next(found).shape)
+    try: next(found)
+    except vitzoo.ImageError as error: print("b.png is empty" in str(error))
+"""
+    (tmp_path / "work.py").write_text(code)
+    run = [sys.executable, str(tmp_path / "work.py")]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines() == ["torch.Size([1, 3, 32, 32])", "True"], done.stderr
+
+
+def test_a_file_and_its_image_give_the_same_input(tmp_path):
+    prepare = vitzoo.transform("vit_b16")
+    for image in both(PHOTO.convert("LA"), tmp_path, "a.png"):
+        assert torch.equal(prepare(image), prepare(tmp_path / "a.png"))

@@ -1,0 +1,185 @@
+"""`predict` and `vitzoo predict`: names, probabilities, and images that cannot be read."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+import vitzoo
+from vitzoo.cli.main import main
+from vitzoo.errors import ImageError, InvalidOption
+from vitzoo.predict import predict
+
+PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]
+DIGITS = Path(__file__).parents[1] / "docs" / "examples" / "digits"
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command in this process; gives (exit code, stdout, stderr)."""
+
+    def call(*args):
+        capsys.readouterr()
+        code = main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder with the two photographs of scikit-learn."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name, photo in zip(("china.png", "flower.png"), PHOTOS, strict=True):
+        photo.save(folder / name)
+    return folder
+
+
+@pytest.fixture
+def classifier(small, randomise):
+    """A small network with the classes of ImageNet-1k."""
+    model = randomise(vitzoo.create(small | {"num_classes": 1000}))
+    model.labels = vitzoo.labels("imagenet-1k")
+    return model
+
+
+@pytest.fixture
+def saved(classifier, tmp_path):
+    return vitzoo.save(classifier, tmp_path / "net.safetensors")
+
+
+def expected(model, photo):
+    with torch.no_grad():
+        return model(vitzoo.transform(model)(photo)[None]).softmax(-1)[0]
+
+
+@pytest.mark.parametrize("batch_size", [1, 16])
+def test_predict_gives_what_the_model_gives(classifier, photos, batch_size):
+    found = list(predict(classifier, [photos], top=3, batch_size=batch_size))
+    assert [p.image.name for p in found] == ["china.png", "flower.png"]
+    for prediction, photo in zip(found, PHOTOS, strict=True):
+        shares = expected(classifier, photo)
+        assert [i for i, _, _ in prediction.classes] == shares.topk(3).indices.tolist()
+        for index, label, probability in prediction.classes:
+            assert label == vitzoo.labels("imagenet-1k")[index]
+            assert probability == pytest.approx(shares[index].item(), abs=1e-6)
+
+
+def test_paths_may_be_strings(classifier, photos):
+    (found,) = predict(classifier, [str(photos / "china.png")])
+    assert found.image == photos / "china.png"
+    with pytest.raises(InvalidOption, match=r"images must be a list of paths, got .*china\.png'"):
+        list(predict(classifier, str(photos / "china.png")))
+
+
+def test_classes_without_names_are_numbered(classifier, photos):
+    classifier.labels = ()
+    for prediction in predict(classifier, [photos], top=1):
+        ((index, label, _),) = prediction.classes
+        assert label == f"class {index}"
+
+
+def test_another_number_of_names_is_refused(classifier, photos):
+    classifier.labels = ("a", "b")
+    with pytest.raises(InvalidOption, match=r"model\.labels has 2 names for 1000 classes; set it"):
+        list(predict(classifier, [photos]))
+
+
+def test_predict_without_a_classifier():
+    model = vitzoo.create("vit_digits", pretrained=True, num_classes=0)
+    with pytest.raises(InvalidOption, match="the model has no classifier"):
+        list(predict(model, []))
+
+
+def test_an_unreadable_image_raises_unless_it_is_handled(classifier, photos):
+    (photos / "broken.png").write_bytes(b"no image")
+    seen = predict(classifier, [photos], batch_size=1)
+    with pytest.raises(ImageError, match=r"broken\.png is not an image"):
+        list(seen)
+    errors = []
+    found = list(predict(classifier, [photos], batch_size=2, on_error=errors.append))
+    assert [p.image.name for p in found] == ["china.png", "flower.png"]
+    assert [type(error) for error in errors] == [ImageError]
+    assert "broken.png is not an image" in str(errors[0])
+
+
+# The command
+
+
+def test_the_command_prints_names_and_probabilities(run, saved, photos, classifier):
+    code, out, err = run("predict", saved, photos, "--top", 2)
+    assert code == 0
+    assert "vitzoo: " not in err
+    header, *rows = [line.split("\t") for line in out.splitlines()]
+    assert header == ["image", "rank", "label", "probability"]
+    assert len(rows) == 4
+    shares = expected(classifier, PHOTOS[0]).topk(2)
+    names = [vitzoo.labels("imagenet-1k")[i] for i in shares.indices]
+    assert [row[2] for row in rows[:2]] == names
+    assert [float(row[3]) for row in rows[:2]] == pytest.approx(shares.values.tolist(), abs=6e-5)
+
+
+def test_the_digits_have_names_too(run):
+    code, out, _ = run("predict", "vit_digits", DIGITS / "digit_7_scan_0081.png", "--top", "1")
+    assert code == 0
+    assert out.splitlines()[1].split("\t")[1:3] == ["1", "7"]
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_one_unreadable_image_does_not_end_the_run(run, saved, photos, form):
+    (photos / "a.png").write_bytes(b"")
+    os.mkfifo(photos / "d.png")
+    code, out, err = run("predict", saved, photos, *form)
+    assert code == 1
+    assert f"vitzoo: {photos}/a.png is empty, expected an image file\n" in err
+    assert f"vitzoo: {photos}/d.png is a pipe or a device, expected an image file\n" in err
+    assert "china.png" in out
+    assert "flower.png" in out
+    assert "a.png" not in out.replace("china.png", "")
+    if form:
+        assert [len(row["classes"]) for row in json.loads(out)] == [5, 5]
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_single_unreadable_file_is_the_message_alone(run, saved, tmp_path, form):
+    (tmp_path / "a.png").write_bytes(b"no image")
+    code, out, err = run("predict", saved, tmp_path / "a.png", *form)
+    assert (code, out) == (1, "")
+    assert f"vitzoo: {tmp_path}/a.png is not an image that can be read here" in err
+    assert "Traceback" not in err
+
+
+def test_the_help_says_what_unreadable_images_do(run):
+    _, out, _ = run("predict", "--help")
+    assert "the others are classified, and the exit code is 1" in " ".join(out.split())
+
+
+def test_an_empty_folder_is_an_error(run, tmp_path):
+    code, out, err = run("predict", "vit_digits", tmp_path)
+    assert (code, out) == (1, "")
+    assert f"the folder {tmp_path} holds no images (.png, .jpg" in err
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_names_from_outside_cannot_write_to_the_terminal(run, classifier, tmp_path, form):
+    classifier.labels = ("\x1b[31mred\n",) * 1000
+    net = vitzoo.save(classifier, tmp_path / "net.safetensors")
+    PHOTOS[0].save(tmp_path / "a.png")
+    folder = os.fsencode(tmp_path) + b"/\x1b[2J\xff"
+    os.mkdir(folder)  # noqa: PTH102  # bytes are no path
+    shutil.copy(tmp_path / "a.png", folder + b"/a.png")
+    code, out, err = run("predict", net, os.fsdecode(folder), *form)
+    assert code == 0
+    said = json.loads(out)[0] if form else out
+    text = said["image"] + said["classes"][0]["label"] if form else out
+    assert r"\x1b[2J\xff/a.png" in text
+    assert r"\x1b[31mred\n" in text
+    assert "\x1b" not in out + err
+    out.encode()
