@@ -172,6 +172,20 @@ def test_a_registered_name(tmp_path):
         convert("vit_digits:nope", "google", tmp_path / "no.npz")
 
 
+def test_the_index_of_a_sharded_file(tmp_path, saved):
+    state = saved[0].state_dict()
+    names = sorted(state)
+    shards = {"a-1.safetensors": names[:9], "a-2.safetensors": names[9:]}
+    for shard, keys in shards.items():
+        safetensors.torch.save_file({key: state[key] for key in keys}, tmp_path / shard)
+    index = tmp_path / "model.safetensors.index.json"
+    places = {key: shard for shard, keys in shards.items() for key in keys}
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    convert(index, "google", tmp_path / "whole.npz", num_heads=2)
+    convert(tmp_path / "whole.npz", "timm", tmp_path / "whole.safetensors")
+    same(read(tmp_path / "whole.safetensors"), state)
+
+
 def test_every_type_comes_through(tmp_path, saved):
     model, _ = saved
     for dtype in (torch.bfloat16, torch.float16, torch.float64):

@@ -371,6 +371,10 @@ def test_a_part_without_the_option_of_the_layout(tmp_path):
         assert model.spec.pos_embed == vitzoo.PartSpec(positions)
         model = vitzoo.create(SPEC, weights=path, pos_embed=positions)
         assert model.spec.pos_embed == vitzoo.PartSpec(positions)
+        spec = vitzoo.create(SPEC | {"pos_embed": positions}).spec  # says all, so nothing is chosen
+        model = vitzoo.create(spec, weights=path)
+        assert model.spec.pos_embed == vitzoo.PartSpec(positions)
+        assert model.spec.block.activation == "gelu_tanh"
 
 
 # timm reads Google's files: what is written here, it maps to the same tensors.
