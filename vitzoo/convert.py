@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,7 @@ def convert(
         to,
         read=len(raw),
         written=len(planned),
-        notes=_notes(opened, before, to, reading, writing),
+        notes=_notes(opened, (before, reading), (to, writing), planned),
         **_fates(skeleton, reading, writing),
     )
 
@@ -265,9 +265,10 @@ def _fate(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> str:
 
 
 def _notes(
-    opened: _Source, before: str, to: str, reading: Format, writing: Format
+    opened: _Source, one: tuple[str, Format], other: tuple[str, Format], written: Collection[str]
 ) -> tuple[str, ...]:
     """Say which facts of weights files of the two layouts differ in."""
+    (before, reading), (to, writing) = one, other
     checkpoint = opened.checkpoint
     keys = checkpoint.header.tensors.keys()
     own = _flat({} if opened.spec is None else {"block": opened.spec.block.to_data()})
@@ -276,7 +277,7 @@ def _notes(
         usual |= _flat(reading.facts(checkpoint.config, keys))
     if checkpoint.row:
         usual |= _flat(facts.of_row(checkpoint.row))
-    theirs = _flat(writing.facts({}, ()))
+    theirs = _flat(writing.facts({}, written))
     notes = []
     for key in sorted(usual.keys() | theirs.keys()):
         old = usual.get(key, own.get(key, "the variant's"))
