@@ -38,7 +38,17 @@ def _read(project: Path) -> Plugin:
     return Plugin(project.parent, table["name"], namespace, package, manifest)
 
 
-PLUGINS = [_read(project) for project in sorted(HERE.glob("*/pyproject.toml"))]
+def _check_installed(plugin: Plugin) -> Plugin:
+    try:
+        distribution(plugin.name)
+    except PackageNotFoundError as error:
+        raise pytest.UsageError(
+            f"{plugin.name} is not installed: pip install -r plugins/requirements.txt"
+        ) from error
+    return plugin
+
+
+PLUGINS = [_check_installed(_read(path)) for path in sorted(HERE.glob("*/pyproject.toml"))]
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
@@ -46,15 +56,6 @@ def pytest_generate_tests(metafunc: Any) -> None:
     if "plugin" in metafunc.fixturenames:
         scope = "module"
         metafunc.parametrize("plugin", PLUGINS, ids=[p.name for p in PLUGINS], scope=scope)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _plugins_are_installed():
-    for plugin in PLUGINS:
-        try:
-            distribution(plugin.name)
-        except PackageNotFoundError:
-            pytest.fail(f"{plugin.name} is missing: pip install -r plugins/requirements.txt")
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 
 import vitzoo
 
@@ -21,7 +22,7 @@ L16 = {"embed_dim": 1024, "num_heads": 16} | SMALL
 B32 = {"embed_dim": 768, "num_heads": 12} | SMALL
 NETWORKS = {
     "r50_vit_b16 full": ("hybrid/r50_vit_b16", "vit_base_r50_s16_224", {}),
-    "r50_vit_b16_384 full": ("hybrid/r50_vit_b16_384", "vit_base_r50_s16_384", {}),
+    "r50_vit_b16_384 2 blocks": ("hybrid/r50_vit_b16_384", "vit_base_r50_s16_384", SMALL),
     "r26_vit_s32 full": ("hybrid/r26_vit_s32", "vit_small_r26_s32_224", {}),
     "r26_vit_s32_384 2 blocks": ("hybrid/r26_vit_s32_384", "vit_small_r26_s32_384", SMALL),
     "r_vit_ti16 full": ("hybrid/r_vit_ti16", "vit_tiny_r_s16_p8_224", {}),
@@ -126,6 +127,33 @@ def test_other_channels(parity, weights, in_chans):
     assert_same_in_double(SimpleNamespace(reference=reference, model=model, images=images))
 
 
+@torch.inference_mode()
+def test_a_file_of_timm_is_loaded_as_it_is(parity, tmp_path):
+    torch.manual_seed(1)
+    reference = timm.create_model("vit_small_r26_s32_224", num_classes=1000).eval()
+    parity.fill(reference, "scaled")
+    save_file(reference.state_dict(), tmp_path / "model.safetensors")
+    model = vitzoo.create("hybrid/r26_vit_s32", weights=tmp_path / "model.safetensors").eval()
+    assert len(model.load_report.kept) == len(reference.state_dict())
+    images = torch.randn(1, 3, 224, 224)
+    parity.assert_same(model(images), reference(images), what="logits")
+
+
+@torch.inference_mode()
+def test_a_file_without_a_classifier_takes_a_fresh_one(parity, tmp_path):
+    torch.manual_seed(1)
+    reference = timm.create_model("vit_small_r26_s32_224", num_classes=0).eval()
+    parity.fill(reference, "own")
+    save_file(reference.state_dict(), tmp_path / "model.safetensors")
+    model = vitzoo.create(
+        "hybrid/r26_vit_s32", weights=tmp_path / "model.safetensors", num_classes=10
+    ).eval()
+    assert set(model.load_report.reinitialised) == {"head.weight", "head.bias"}
+    images = torch.randn(1, 3, 224, 224)
+    features = model.forward_head(model.forward_features(images), pre_logits=True)
+    parity.assert_same(features, reference(images), what="features")
+
+
 def test_gradients_are_those_of_timm(parity, weights):
     twins = make_twins(
         parity, "hybrid/r26_vit_s32", "vit_small_r26_s32_224", weights, options={"depth": 1}
@@ -164,7 +192,8 @@ def test_half_of_an_arithmetic_is_seen(parity, weights, fact, monkeypatch):
         "standardise": resnet.Arithmetic(resnet.by_deviation, norm_eps=1e-5),
     }
     monkeypatch.setitem(resnet.ARITHMETICS, "timm", mixed[fact])
-    name, theirs, options = NETWORKS["r26_vit_s32_384 2 blocks"]
+    name, theirs, _ = NETWORKS["r26_vit_s32 full"]
+    options = {"depth": 1}
     twins = make_twins(parity, name, theirs, weights, options=options)
     with pytest.raises(AssertionError):
         assert_same_in_double(twins)
