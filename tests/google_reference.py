@@ -6,6 +6,7 @@ Written from the papers and the published layout, without a module of the librar
 import math
 
 import torch
+import torch.nn.functional as F
 
 ORIGINAL = {
     "attention": "MultiHeadDotProductAttention_1",
@@ -57,20 +58,51 @@ def shapes(
     return found
 
 
+def hybrid_shapes(layers, *, root=64, width=32, **sizes):
+    """Return the shapes of a hybrid's file: a ResNet, then the original layout on its features."""
+    found = shapes("original", width=width, **sizes)
+    found["conv_root/kernel"] = (7, 7, 3, root)
+    found |= norm_shapes("gn_root", root)
+    chans = root
+    for i, depth in enumerate(layers, start=1):
+        inner, outer = root * 2 ** (i - 1), 4 * root * 2 ** (i - 1)
+        for j in range(1, depth + 1):
+            unit = f"block{i}/unit{j}"
+            sides = {1: (1, 1, chans, inner), 2: (3, 3, inner, inner), 3: (1, 1, inner, outer)}
+            for n, shape in sides.items():
+                found[f"{unit}/conv{n}/kernel"] = shape
+                found |= norm_shapes(f"{unit}/gn{n}", shape[-1])
+            if j == 1:
+                found[f"{unit}/conv_proj/kernel"] = (1, 1, chans, outer)
+                found |= norm_shapes(f"{unit}/gn_proj", outer)
+            chans = outer
+    found["embedding/kernel"] = (1, 1, chans, width)
+    return found
+
+
+def norm_shapes(key, chans):
+    return {f"{key}/scale": (chans,), f"{key}/bias": (chans,)}
+
+
 def fan_in(key, shape):
     """Return how many numbers one output of a kernel sums over."""
     return shape[0] if key.rsplit("/", 2)[1] in ("query", "key", "value") else math.prod(shape[:-1])
 
 
 def draw(layout, weights, *, seed=0, **sizes):
-    """Return random arrays of a file.
+    """Return random arrays of a file of a layout with these sizes."""
+    return draw_all(shapes(layout, **sizes), weights, seed=seed)
+
+
+def draw_all(shapes, weights, *, seed=0):
+    """Return random arrays of these shapes.
 
     `own` is Google's initialisation (Xavier kernels, tiny biases, unit gains), but for a
     classifier and a class token that are not zero; `scaled` fan-in normals, gains of 1 +- 0.2.
     """
     generator = torch.Generator().manual_seed(seed)
     arrays = {}
-    for key, shape in shapes(layout, **sizes).items():
+    for key, shape in shapes.items():
         values = torch.randn(shape, generator=generator)
         kind = key.rsplit("/", 1)[-1]
         if kind == "kernel" and weights == "own" and "Transformer" in key:
@@ -141,9 +173,51 @@ def embed(images, arrays):
     return pixels @ kernel.reshape(-1, width) + arrays["embedding/bias"]
 
 
+def same(x, kernel, stride, value=0.0):
+    """Pad (b, c, h, w) as TensorFlow does for "SAME"."""
+    pads = []
+    for size in reversed(x.shape[2:]):
+        total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+        pads += [total // 2, total - total // 2]
+    return F.pad(x, pads, value=value)
+
+
+def standard_conv(x, kernel, stride=1):
+    """Convolve with a kernel standardised as Google does it, over all but its outputs."""
+    mean = kernel.mean((0, 1, 2), keepdim=True)
+    deviation = ((kernel - mean) ** 2).mean((0, 1, 2), keepdim=True).sqrt()
+    kernel = ((kernel - mean) / (deviation + 1e-5)).permute(3, 2, 0, 1)
+    return F.conv2d(same(x, kernel.shape[-1], stride), kernel, stride=stride)
+
+
+def group_norm(x, arrays, key):
+    return F.group_norm(x, 32, arrays[f"{key}/scale"], arrays[f"{key}/bias"], eps=1e-6)
+
+
+def layer(x, arrays, conv, norm, stride=1):
+    return group_norm(standard_conv(x, arrays[f"{conv}/kernel"], stride), arrays, norm)
+
+
+def resnet(images, arrays):
+    """Return the (b, c, h, w) features of a hybrid's ResNet."""
+    x = layer(images, arrays, "conv_root", "gn_root", 2).relu()
+    x = F.max_pool2d(same(x, 3, 2, -math.inf), 3, 2)
+    units = {tuple(key.split("/")[:2]) for key in arrays if key.startswith("block")}
+    for block, unit in sorted(units, key=lambda name: (name[0], int(name[1].removeprefix("unit")))):
+        at, first = f"{block}/{unit}", unit == "unit1"
+        stride = 2 if first and block != "block1" else 1
+        shortcut = layer(x, arrays, f"{at}/conv_proj", f"{at}/gn_proj", stride) if first else x
+        y = layer(x, arrays, f"{at}/conv1", f"{at}/gn1").relu()
+        y = layer(y, arrays, f"{at}/conv2", f"{at}/gn2", stride).relu()
+        x = (shortcut + layer(y, arrays, f"{at}/conv3", f"{at}/gn3")).relu()
+    return x
+
+
 def forward(arrays, images, layout="original"):
     """Return (tokens after the final norm, pre-logits, logits)."""
     names = LAYOUTS[layout]
+    if "conv_root/kernel" in arrays:
+        images = resnet(images, arrays)
     x = embed(images, arrays)
     positions = arrays.get(names["positions"], 0)
     if layout == "big_vision":

@@ -296,7 +296,9 @@ def test_a_terminal_gets_a_table_for_people():
 @pytest.mark.parametrize("columns", [100, 120])
 def test_a_row_on_a_terminal_has_size_accuracy_licence_and_pin(local_registry, columns):
     own = str(local_registry())
-    screen = on_terminal("list", "vit_*", "local/*", columns=columns, NO_COLOR="1", VITZOO_REGISTRY=own)
+    screen = on_terminal(
+        "list", "vit_*", "local/*", columns=columns, NO_COLOR="1", VITZOO_REGISTRY=own
+    )
     lines = re.sub(r"\x1b\[[0-9;]*m", "", screen).replace("\r", "").splitlines()
     assert all(len(line) <= columns for line in lines)
     titles = ["name", "params", "px", "classes", "top1", "license", "pin"]

@@ -65,8 +65,8 @@ class Preprocessing:
         mean, std: per channel, of pixel values in [0, 1].
         interpolation: `nearest`, `bilinear`, `bicubic` or `lanczos`.
         crop_pct: share of the resized image's shorter side that the crop keeps.
-        crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash` (resize to
-            the exact input size).
+        crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash` (resize each side
+            by itself, then crop the middle; exactly the input size with a `crop_pct` of 1).
     """
 
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)

@@ -187,9 +187,34 @@ def torchvision() -> Any:
     return f"torchvision {version('torchvision')}, VisionTransformer", tensors, answer
 
 
-def _google(layout: str, **sizes: int) -> tuple[str, dict[str, Tensor], Answer]:
+@reference
+def timm_hybrid() -> Any:
+    from timm.layers import StdConv2dSame
+    from timm.models.resnetv2 import ResNetV2
+    from timm.models.vision_transformer import VisionTransformer
+    from timm.models.vision_transformer_hybrid import HybridEmbed
+
+    def embed(**options: Any) -> nn.Module:
+        backbone = ResNetV2(
+            layers=(1, 1),
+            channels=(128, 256),
+            stem_chs=32,
+            num_classes=0,
+            global_pool="",
+            preact=False,
+            stem_type="same",
+            conv_layer=partial(StdConv2dSame, eps=1e-8),
+        )
+        return HybridEmbed(backbone, **options | {"patch_size": 1})
+
+    return of_timm(VisionTransformer, embed_layer=embed)
+
+
+def _google(
+    layout: str, shapes: dict[str, tuple[int, ...]]
+) -> tuple[str, dict[str, Tensor], Answer]:
     """Return a reference that Google's formulas give, positions moved with SciPy's zoom."""
-    arrays = drawn["tensors"](google["shapes"](layout, **sizes))
+    arrays = drawn["tensors"](shapes)
     key = google["LAYOUTS"][layout]["positions"]
 
     def answer(size: Size) -> Tensor:
@@ -205,12 +230,17 @@ def _google(layout: str, **sizes: int) -> tuple[str, dict[str, Tensor], Answer]:
 
 @reference
 def google_original() -> Any:
-    return _google("original", pre_logits=32)
+    return _google("original", google["shapes"]("original", pre_logits=32))
+
+
+@reference
+def google_hybrid() -> Any:
+    return _google("original", google["hybrid_shapes"]((1, 1), root=32))
 
 
 @reference
 def big_vision() -> Any:
-    return _google("big_vision")
+    return _google("big_vision", google["shapes"]("big_vision"))
 
 
 def answered(answer: Answer, size: int | list[int]) -> list[list[float]]:

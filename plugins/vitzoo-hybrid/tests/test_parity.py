@@ -5,14 +5,18 @@ weights the rounding of single precision grows through the ResNet to half of the
 in timm as much as here. The logits are compared in single precision too, with that tolerance.
 """
 
+import runpy
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import timm
 import torch
 from safetensors.torch import save_file
 
 import vitzoo
+from vitzoo.convert import convert
 
 pytestmark = pytest.mark.parity
 
@@ -206,3 +210,56 @@ def test_symmetric_padding_is_seen(parity, weights, monkeypatch):
     monkeypatch.setattr(twins.model.patch_embed.backbone.conv, "uneven", (3, 2, 3, 2))
     with pytest.raises(AssertionError):
         assert_same_in_double(twins)
+
+
+FORMULAS = runpy.run_path(str(Path(__file__).parents[3] / "tests" / "google_reference.py"))
+B16 = {"width": 768, "depth": 12, "heads": 12, "mlp": 3072, "patch": 16, "size": 224}
+
+
+@pytest.fixture
+def google_file(tmp_path, weights):
+    """A file of R50+B/16 in Google's layout, as (its arrays, its path)."""
+    shapes = FORMULAS["hybrid_shapes"]((3, 4, 9), **B16, classes=1000)
+    arrays = FORMULAS["draw_all"](shapes, weights)
+    path = tmp_path / "R50_ViT-B_16.npz"
+    np.savez(path, **{key: array.numpy() for key, array in arrays.items()})
+    return arrays, path
+
+
+@torch.inference_mode()
+def test_a_file_of_googles_follows_googles_arithmetic(parity, google_file):
+    """R50+B/16 in full, against the formulas; fp64 too, where only a wrong formula differs."""
+    arrays, path = google_file
+    model = vitzoo.create("hybrid/r50_vit_b16", weights=path).eval()
+    images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(4))
+    _, _, logits = FORMULAS["forward"](arrays, images)
+    parity.assert_same(model(images), logits, what="logits")
+    model.double()
+    double = {key: array.double() for key, array in arrays.items()}
+    tokens, _, logits = FORMULAS["forward"](double, images.double())
+    for ours, theirs in ((model.forward_features, tokens), (model, logits)):
+        torch.testing.assert_close(ours(images.double()), theirs, rtol=0, atol=1e-8)
+
+
+@torch.inference_mode()
+def test_either_arithmetic_can_be_asked_for(google_file):
+    _, path = google_file
+    images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(4)).double()
+    part = {"name": "hybrid/resnet50", "arithmetic": "timm"}
+    logits = []
+    for options in ({}, {"patch_embed": part}, {"block": {"activation": "gelu"}}):
+        model = vitzoo.create("hybrid/r50_vit_b16", weights=path, **options).eval().double()
+        logits.append(model(images))
+    google, stem, block = logits
+    assert 1e-5 < (google - stem).abs().max() < 1e-2
+    assert (google - block).abs().max() > 1e-4
+
+
+def test_a_file_of_googles_comes_back_bit_by_bit(tmp_path, google_file):
+    arrays, path = google_file
+    there, back = tmp_path / "there.safetensors", tmp_path / "back.npz"
+    convert(path, "timm", there)
+    convert(there, "google", back, variant="hybrid/r50_vit_b16")
+    with np.load(back, allow_pickle=False) as file:
+        assert set(file.files) == set(arrays)
+        assert all(np.array_equal(file[key], array.numpy()) for key, array in arrays.items())
