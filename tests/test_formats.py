@@ -466,10 +466,29 @@ def test_each_layout_is_claimed_by_its_format_alone():
         assert not any(layout.claims([]) for layout in FORMATS.values())
 
 
+@pytest.mark.parametrize(
+    ("layout", "token"),
+    [("timm", "dist_token"), ("transformers_vit", "embeddings.distillation_token")],
+)
+def test_a_distilled_network_is_left_to_a_format_that_knows_its_heads(layout, token):
+    keys = FORMATS[layout].inverse(vitzoo.create(SPEC, head="none", num_classes=0).state_dict())
+    assert FORMATS[layout].claims(keys)
+    assert not any(other.claims([*keys, token]) for other in FORMATS.values())
+
+
+def test_an_unknown_layout_shows_the_keys_of_the_model_itself_first(tmp_path):
+    names = ["a.0.b.weight", "a.0.bias", "a/0/c/scale", "other_token", "the.weight"]
+    path = write(tmp_path / "other.safetensors", {name: torch.ones(1) for name in names})
+    first = r"other_token, the\.weight, a\.0\.bias, a\.0\.b\.weight, a/0/c/scale"
+    with pytest.raises(CheckpointError, match=rf"unknown layout; its first keys are {first};"):
+        vitzoo.create(SPEC, weights=path)
+
+
 def test_the_registry_has_these_formats():
     from vitzoo.registry import registry
 
-    assert set(registry().parts["checkpoint format"]) == set(FORMATS)
+    known = registry().parts["checkpoint format"]
+    assert {name for name in known if "/" not in name} == set(FORMATS)
     for name, layout in FORMATS.items():
         assert registry().part("checkpoint format", name) is layout
         assert isinstance(layout, Format)

@@ -56,7 +56,8 @@ def format_name(checkpoint: Checkpoint) -> str:
         raise CheckpointError(
             f"{checkpoint.source}: two formats claim its keys: {', '.join(claims)}; disable one"
         )
-    first = _first(sorted(keys), 5) or "none"
+    shallow = sorted(keys, key=lambda key: (key.count(".") + key.count("/"), key))
+    first = _first(shallow, 5) or "none"  # those of the model itself tell most
     raise CheckpointError(
         f"{checkpoint.source}: unknown layout; its first keys are {first}; formats known: "
         f"{', '.join(known)}"

@@ -9,13 +9,17 @@ from torch import Tensor
 
 
 class TimmFormat:
-    """timm's `VisionTransformer`: fused qkv, `blocks.N`, `norm`, `head`."""
+    """timm's `VisionTransformer`: fused qkv, `blocks.N`, `norm`, `head`.
+
+    A distilled network is another class of timm's: a second token, and a second head beside
+    `head`. Its files are left to a format that knows what `head` reads in them.
+    """
 
     MARKS = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight")
 
     def claims(self, keys: Collection[str]) -> bool:
-        """Tell whether at least two of the layout's typical keys are there."""
-        return sum(mark in keys for mark in self.MARKS) >= 2
+        """Tell whether two of the layout's typical keys are there, and no distillation token."""
+        return sum(mark in keys for mark in self.MARKS) >= 2 and "dist_token" not in keys
 
     def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors as they are."""

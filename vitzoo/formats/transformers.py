@@ -12,6 +12,7 @@ from vitzoo.errors import CheckpointError
 from vitzoo.formats.keys import block_of, invert, split_qkv, stack_qkv, unheld, unique
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
+DISTILLATION = "embeddings.distillation_token"  # of a DeiT, whose heads are not a ViT's
 QUERY = "encoder.layer.0.attention.attention.query.weight"
 TABLES = {
     "embeddings.cls_token": "cls_token",
@@ -57,8 +58,8 @@ class TransformersViTFormat:
     """
 
     def claims(self, keys: Collection[str]) -> bool:
-        """Tell whether the patch projection and a first query are there."""
-        if not any(f"{prefix}{PATCHES}" in keys for prefix in ("", "vit.")):
+        """Tell whether the patch projection and a first query are there, and it is no DeiT."""
+        if DISTILLATION in keys or not any(f"{pre}{PATCHES}" in keys for pre in ("", "vit.")):
             return False
         return QUERY in {_plain(key) for key in keys}
 
