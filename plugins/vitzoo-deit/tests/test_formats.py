@@ -1,0 +1,335 @@
+"""The layouts of distilled DeiT: their libraries' numbers come out, and the way back is exact."""
+
+import pytest
+import safetensors.torch
+import torch
+from timm.models.deit import VisionTransformerDistilled
+from torch import nn
+from transformers import (
+    DeiTConfig,
+    DeiTForImageClassification,
+    DeiTForImageClassificationWithTeacher,
+    DeiTForMaskedImageModeling,
+    DeiTModel,
+)
+
+import vitzoo
+from vitzoo.errors import CheckpointError
+from vitzoo.formats import Format, StatesHeads
+from vitzoo.registry import registry
+from vitzoo_deit.formats import timm_distilled, transformers_deit
+
+SPEC = {
+    "variant": "deit/deit_ti16_distilled",
+    "image_size": 32,
+    "patch_size": 8,
+    "num_classes": 5,
+    "embed_dim": 32,
+    "depth": 2,
+    "num_heads": 2,
+    "mlp_dim": 64,
+}
+STATED = {key: value for key, value in SPEC.items() if key != "variant"} | {
+    "num_registers": 1,
+    "pool": {"name": "prefix", "tokens": 2},
+    "head": "deit/distilled",
+}  # without a variant, whose classes are others: a classifier that does not fit is refused
+TOKEN = "embeddings.distillation_token"
+FORMATS = {"deit/timm_distilled": timm_distilled, "deit/transformers": transformers_deit}
+
+
+@torch.no_grad()
+def fill(network):
+    """Give a network fan-in scaled normals, gains of 1 +- 0.2, and tokens and biases of 0.1."""
+    torch.manual_seed(2)
+    gains = {id(m.weight) for m in network.modules() if isinstance(m, nn.LayerNorm)}
+    for name, parameter in network.named_parameters():
+        if id(parameter) in gains:
+            parameter.normal_(1, 0.2)
+        elif parameter.dim() == 1 or name.endswith(("_token", "pos_embed", "position_embeddings")):
+            parameter.normal_(0, 0.1)
+        else:
+            parameter.normal_(0, parameter[0].numel() ** -0.5)
+    return network.eval()
+
+
+def close(actual, expected):
+    """Compare every element; the expected numbers must not be trivial."""
+    assert actual.shape == expected.shape
+    assert expected.abs().max() > 0.01
+    tolerance = 5e-5 * max(1, expected.abs().max().item())
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
+
+
+def same(actual, expected):
+    """Compare two files bit by bit."""
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert actual[name].dtype == tensor.dtype, name
+        assert torch.equal(actual[name], tensor), name
+
+
+def write(path, tensors):
+    safetensors.torch.save_file({name: t.contiguous() for name, t in tensors.items()}, path)
+    return path
+
+
+def timms(num_classes=5):
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    return fill(VisionTransformerDistilled(**sizes, mlp_ratio=2, num_classes=num_classes))
+
+
+def config(**changes):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 64, "image_size": 32, "patch_size": 8, "num_labels": 5}
+    return DeiTConfig(**(sizes | changes))
+
+
+def saved(folder, network):
+    """Write a network of transformers' with its config and return (file, tensors)."""
+    network.save_pretrained(folder)
+    path = folder / "model.safetensors"
+    return path, safetensors.torch.load_file(path)
+
+
+@pytest.fixture
+def images():
+    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(7))
+
+
+# timm.
+
+
+@torch.no_grad()
+def test_timm_there_and_back(tmp_path, images):
+    network = timms()
+    path = write(tmp_path / "deit.safetensors", network.state_dict())
+    model = vitzoo.create(SPEC, weights=path).eval()
+    report = model.load_report
+    assert (report.format, report.assumed[:1]) == ("deit/timm_distilled", ("norm_eps = 1e-06",))
+    assert set(report.kept) == set(model.state_dict())
+    close(model(images), network(images))
+    network.set_distilled_training()
+    for ours, theirs in zip(model.train()(images), network.train()(images), strict=True):
+        close(ours, theirs)
+    same(timm_distilled.inverse(model.state_dict()), network.state_dict())
+    network.load_state_dict(timm_distilled.inverse(fill(model).state_dict()), strict=True)
+
+
+@torch.no_grad()
+def test_timm_without_classifiers(tmp_path, images):
+    network = timms(num_classes=0)
+    path = write(tmp_path / "deit.safetensors", network.state_dict())
+    with pytest.raises(CheckpointError, match=r"4 missing: head\.cls\.weight, head\.cls\.bias, h"):
+        vitzoo.create(STATED, weights=path)
+    model = vitzoo.create(SPEC, weights=path, num_classes=0).eval()
+    assert model.load_report.dropped == ()
+    close(model(images), network(images))
+    same(timm_distilled.inverse(model.state_dict()), network.state_dict())
+
+
+@torch.no_grad()
+def test_swapped_classifiers_are_seen(tmp_path, images):
+    network = timms()
+    other = {"head": "head_dist", "head_dist": "head"}
+    parts = ((name.partition("."), t) for name, t in network.state_dict().items())
+    swapped = {other.get(first, first) + dot + rest: t for (first, dot, rest), t in parts}
+    assert swapped.keys() == network.state_dict().keys()
+    path = write(tmp_path / "deit.safetensors", swapped)
+    model = vitzoo.create(SPEC, weights=path).eval()
+    with pytest.raises(AssertionError):
+        close(model(images), network(images))
+    network.set_distilled_training()
+    with pytest.raises(AssertionError):
+        close(model.train()(images)[0], network.train()(images)[0])
+
+
+def test_timms_layout_has_no_place_for_a_single_classifier():
+    state = vitzoo.create(SPEC, pool="class", head="linear").state_dict()
+    text = r"the layout deit/timm_distilled has no place for 2 tensors: head\.bias, head\.weight; t"
+    with pytest.raises(CheckpointError, match=text):
+        timm_distilled.inverse(state)
+
+
+# transformers.
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("written", ["by save_pretrained", "as a state dict"])
+def test_two_classifiers_there_and_back(tmp_path, images, written):
+    network = fill(DeiTForImageClassificationWithTeacher(config()))
+    path, tensors = saved(tmp_path, network)
+    assert "deit.encoder.layer.1.attention.attention.query.weight" in tensors
+    if written == "as a state dict":
+        write(path, network.state_dict())
+        assert "deit.layers.1.attention.q_proj.weight" in network.state_dict()
+    model = vitzoo.create(SPEC, weights=path)
+    report = model.load_report
+    assert (report.format, report.assumed) == ("deit/transformers", ())
+    assert set(report.kept) == set(model.state_dict())
+    expected = network(images)
+    by_label, by_teacher = model(images)
+    close(by_label, expected.cls_logits)
+    close(by_teacher, expected.distillation_logits)
+    close(model.eval()(images), expected.logits)
+    same(transformers_deit.inverse(model.state_dict()), tensors)
+
+
+@torch.no_grad()
+def test_one_classifier_reads_the_class_token(tmp_path, images):
+    network = fill(DeiTForImageClassification(config()))
+    path, tensors = saved(tmp_path, network)
+    model = vitzoo.create(SPEC, weights=path)
+    assert (model.spec.pool.name, model.spec.head.name) == ("class", "linear")
+    close(model(images), network(images).logits)
+    assert set(model.load_report.kept) == set(model.state_dict())
+    same(transformers_deit.inverse(model.state_dict()), tensors)
+    again = vitzoo.create(vitzoo.save(model, tmp_path / "net.safetensors"))
+    torch.testing.assert_close(again(images), model(images), rtol=0, atol=0)
+    other = vitzoo.create(SPEC, weights=path, num_classes=3)
+    assert other.load_report.reinitialised == ("head.weight", "head.bias")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pooler", [True, False])
+def test_the_backbone_there_and_back(tmp_path, images, pooler):
+    network = fill(DeiTModel(config(), add_pooling_layer=pooler))
+    path, tensors = saved(tmp_path, network)
+    model = vitzoo.create(SPEC, weights=path, num_classes=0).eval()
+    assert model.load_report.format == "deit/transformers"
+    dropped = {"head.pre_logits.weight", "head.pre_logits.bias"} if pooler else set()
+    assert set(model.load_report.dropped) == dropped
+    expected = network(images)
+    close(model.forward_features(images), expected.last_hidden_state)
+    close(model(images), expected.last_hidden_state[:, :2].mean(1))
+    plain = {name: t for name, t in tensors.items() if not name.startswith("pooler.")}
+    same(transformers_deit.inverse(model.state_dict()), plain)
+    if pooler:
+        model = vitzoo.create(SPEC, weights=path, pool="class", head="tanh", num_classes=0).eval()
+        close(model(images), expected.pooler_output)
+        same(transformers_deit.inverse(model.state_dict()), tensors)
+
+
+@torch.no_grad()
+def test_transformers_reads_what_is_written(tmp_path, images):
+    """The library itself loads the inverse and computes our numbers."""
+    model = fill(vitzoo.create(SPEC, block={"norm_eps": 1e-12}))
+    write(tmp_path / "model.safetensors", transformers_deit.inverse(model.state_dict()))
+    config().save_pretrained(tmp_path)
+    network = DeiTForImageClassificationWithTeacher.from_pretrained(tmp_path).eval()
+    close(model(images), network(images).logits)
+
+
+def test_facts_come_from_the_config(tmp_path):
+    network = fill(
+        DeiTForImageClassificationWithTeacher(config(layer_norm_eps=1e-5, hidden_act="gelu_new"))
+    )
+    path, _ = saved(tmp_path, network)
+    model = vitzoo.create(SPEC, weights=path)
+    assert (model.spec.block.norm_eps, model.spec.block.activation) == (1e-5, "gelu_tanh")
+    assert dict(model.spec.pos_embed.options) == {"resample": "bicubic"}
+    with pytest.raises(CheckpointError, match="has 2 attention heads, the model 4"):
+        vitzoo.create(SPEC | {"num_heads": 4}, weights=path)
+    (tmp_path / "config.json").unlink()
+    model = vitzoo.create(SPEC, weights=path)
+    assert (model.spec.block.norm_eps, model.spec.block.activation) == (1e-12, "gelu")
+    assert model.load_report.assumed == ("norm_eps = 1e-12", "activation = gelu")
+
+
+def test_masked_image_modelling_is_refused_by_name(tmp_path):
+    path, _ = saved(tmp_path, DeiTForMaskedImageModeling(config()))
+    with pytest.raises(CheckpointError, match=r"3 unexpected: decoder.*embeddings\.mask_token"):
+        vitzoo.create(SPEC, weights=path, num_classes=0)
+
+
+def test_transformers_has_no_place_for_layer_scale():
+    state = vitzoo.create(SPEC, block={"layer_scale": 1e-4}).state_dict()
+    text = r"deit/transformers has no place for 4 tensors: blocks\.0\.ls1\.gamma.*; timm, the m"
+    with pytest.raises(CheckpointError, match=text):
+        transformers_deit.inverse(state)
+
+
+def test_a_tensor_under_two_names_is_refused(tmp_path):
+    _, tensors = saved(tmp_path, DeiTModel(config(), add_pooling_layer=False))
+    twice = tensors | {f"deit.{TOKEN}": tensors[TOKEN].clone()}
+    with pytest.raises(CheckpointError, match=f"two tensors of the file are the model's '{TOKEN}'"):
+        vitzoo.create(SPEC, weights=write(tmp_path / "twice.safetensors", twice), num_classes=0)
+    state = timms().state_dict()
+    state["reg_token"] = state["dist_token"].clone()
+    with pytest.raises(CheckpointError, match=r"two tensors .* are the model's 'reg_token'"):
+        vitzoo.create(SPEC, weights=write(tmp_path / "twice.safetensors", state))
+
+
+# Recognition.
+
+
+def every_layout():
+    state = vitzoo.create(SPEC).state_dict()
+    for name, layout in FORMATS.items():
+        yield name, layout.inverse(state).keys()
+    yield "deit/timm_distilled", timms(num_classes=0).state_dict().keys()
+    for kind in (DeiTForImageClassificationWithTeacher, DeiTForImageClassification, DeiTModel):
+        yield "deit/transformers", kind(config()).state_dict().keys()
+    yield "deit/transformers", DeiTModel(config(), add_pooling_layer=False).state_dict().keys()
+    plain = vitzoo.create(SPEC | {"num_registers": 0}, pool="class", head="linear").state_dict()
+    theirs = registry().part("checkpoint format", "transformers_vit").inverse(plain)
+    yield "timm", plain.keys()
+    yield "timm", vitzoo.create(SPEC | {"variant": "deit/deit3_s16"}).state_dict().keys()
+    yield "transformers_vit", theirs.keys()
+
+
+def test_each_layout_is_claimed_by_its_format_alone():
+    names = registry().parts["checkpoint format"]
+    formats = {name: registry().part("checkpoint format", name) for name in names}
+    found = list(every_layout())
+    assert len(found) == 10
+    for name, keys in found:
+        assert [n for n, layout in formats.items() if layout.claims(keys)] == [name]
+    for name, layout in FORMATS.items():
+        assert formats[name] is layout
+        assert isinstance(layout, Format)
+        assert isinstance(layout, StatesHeads) == (name == "deit/transformers")
+
+
+def test_a_plain_network_refuses_a_distilled_file(tmp_path):
+    path = write(tmp_path / "deit.safetensors", timms().state_dict())
+    plain = SPEC | {"variant": "deit/deit_ti16"}
+    text = r"1 unexpected: reg_token; 1 with another shape: pos_embed is \(1, 18, 32\), the model"
+    with pytest.raises(CheckpointError, match=text):
+        vitzoo.create(plain, weights=path)
+
+
+# Hostile shapes: what a layout cannot use stays under the file's own name.
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 3), (2, 0, 3), (1, 1, 1, 0), (2,) * 6])
+def test_odd_shapes(tmp_path, name, shape):
+    layout, state = FORMATS[name], vitzoo.create(SPEC).state_dict()
+    file = layout.inverse(state)
+    for key in file:
+        odd = {k: torch.empty_like(t, device="meta") for k, t in file.items()}
+        odd[key] = torch.empty(shape, device="meta")
+        assert len(layout.canonical(odd)) >= len(state)
+    for victim in ("reg_token", "head.dist.weight", "blocks.0.attn.qkv.weight"):
+        for key in layout.inverse({victim: state[victim], "head.cls.bias": state["head.cls.bias"]}):
+            path = write(tmp_path / "odd.safetensors", file | {key: torch.ones(shape)})
+            with pytest.raises(CheckpointError, match="does not fit the model"):
+                vitzoo.create(STATED, weights=path)
+    for key in state:
+        try:
+            layout.inverse(state | {key: torch.ones(shape)})
+        except CheckpointError:
+            continue
+
+
+def test_a_config_that_lies_is_refused(tmp_path):
+    path, _ = saved(tmp_path, fill(DeiTForImageClassificationWithTeacher(config())))
+    lies = {
+        '{"layer_norm_eps": -1}': "must lie between 0 and 1, got -1",
+        '{"hidden_act": "relu"}': "hidden_act 'relu' is none of gelu",
+    }
+    for stated, text in lies.items():
+        (tmp_path / "config.json").write_text(stated)
+        with pytest.raises(CheckpointError, match=text):
+            vitzoo.create(SPEC, weights=path)

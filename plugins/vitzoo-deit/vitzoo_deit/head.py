@@ -1,0 +1,70 @@
+"""The head of distilled DeiT: a classifier for each of two tokens."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from vitzoo.errors import InvalidInput, InvalidOption
+from vitzoo.parts.heads import linear_head
+
+
+class DistilledHead(nn.Module):
+    """One linear layer on the class token and one on the distillation token.
+
+    In training both outputs come out, each for its own loss: the labels', and the teacher's. In
+    evaluation their mean comes out.
+
+    Shapes: (b, 2, d) to (b, k), or in training to a pair of (b, k): of the class token, of the
+    distillation token; pre-logits (b, d), the mean of the tokens.
+
+    Args:
+        in_dim: d.
+        num_classes: k; 0 leaves both layers out and gives the pre-logits.
+        pair: whether both outputs come out in training. Without, their mean does then too, as for
+            fine-tuning without a teacher.
+
+    Raises:
+        InvalidOption: `pair` is neither true nor false.
+
+    Source: arXiv:2012.12877, section 4; numbers checked against timm's
+    `VisionTransformerDistilled`.
+
+    >>> import torch
+    >>> by_label, by_teacher = DistilledHead(in_dim=4, num_classes=3)(torch.ones(2, 2, 4))
+    >>> by_label.shape == by_teacher.shape == (2, 3)
+    True
+    """
+
+    def __init__(self, *, in_dim: int, num_classes: int, pair: bool = True) -> None:
+        super().__init__()
+        if not isinstance(pair, bool):
+            raise InvalidOption(f"pair must be true or false, got {pair!r}")
+        self.num_classes = num_classes
+        self.pre_logits_dim = in_dim
+        self.pair = pair
+        self.cls = linear_head(in_dim=in_dim, num_classes=num_classes)
+        self.dist = linear_head(in_dim=in_dim, num_classes=num_classes)
+
+    def reset(self, num_classes: int) -> DistilledHead:
+        """Return two fresh layers for other classes."""
+        return DistilledHead(in_dim=self.pre_logits_dim, num_classes=num_classes, pair=self.pair)
+
+    def forward(self, tokens: Tensor, pre_logits: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Map (b, 2, d) class and distillation tokens to logits or pre-logits.
+
+        Raises:
+            InvalidInput: what comes in is not two tokens.
+        """
+        if tokens.dim() != 3 or tokens.shape[1] != 2:
+            raise InvalidInput(
+                "head 'deit/distilled' reads the class and the distillation token, (b, 2, d), got "
+                f"{tuple(tokens.shape)}; the network needs num_registers = 1 and "
+                "pool = {'name': 'prefix', 'tokens': 2}"
+            )
+        if pre_logits or not self.num_classes:
+            return tokens.mean(dim=1)  # (b, d)
+        cls_token, distillation_token = tokens.unbind(dim=1)  # (b, d) each
+        by_label, by_teacher = self.cls(cls_token), self.dist(distillation_token)  # (b, k) each
+        if self.training and self.pair:
+            return by_label, by_teacher
+        return (by_label + by_teacher) / 2
