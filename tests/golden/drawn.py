@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 STEM = re.compile(
-    "cls_token|cls$|class_token|pos|embed|conv_proj|reg_token|dist"
+    "cls_token|cls$|class_token|pos|embed|conv_proj|reg_token|dist_token|distillation_token"
 )  # small: the norm's eps shows
 
 

@@ -123,25 +123,49 @@ def timm_rope() -> Any:
     )
 
 
-def _transformers_config() -> Any:
-    from transformers import ViTConfig
+@reference
+def deit_distilled() -> Any:
+    from timm.models.deit import VisionTransformerDistilled
 
-    return ViTConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        image_size=32,
-        patch_size=8,
-        num_labels=5,
-    )
+    return of_timm(VisionTransformerDistilled)
+
+
+@reference
+def deit3() -> Any:
+    from timm.models.vision_transformer import VisionTransformer
+
+    return of_timm(VisionTransformer, no_embed_class=True, init_values=1e-6)
+
+
+OF_TRANSFORMERS = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "image_size": 32,
+    "patch_size": 8,
+    "num_labels": 5,
+}
+
+
+@reference
+def deit_transformers() -> Any:
+    from transformers import DeiTConfig, DeiTForImageClassificationWithTeacher
+
+    model = filled(DeiTForImageClassificationWithTeacher(DeiTConfig(**OF_TRANSFORMERS)))
+
+    def answer(size: Size) -> Tensor:
+        return model(drawn["images"](size), interpolate_pos_encoding=True).logits
+
+    name = f"transformers {version('transformers')}, DeiTForImageClassificationWithTeacher"
+    return name, dict(model.state_dict()), answer
 
 
 @reference
 def transformers_vit() -> Any:
-    from transformers import ViTForImageClassification
+    from transformers import ViTConfig, ViTForImageClassification
 
-    model = filled(ViTForImageClassification(_transformers_config()))
+    model = filled(ViTForImageClassification(ViTConfig(**OF_TRANSFORMERS)))
 
     def answer(size: Size) -> Tensor:
         return model(drawn["images"](size), interpolate_pos_encoding=True).logits
@@ -152,9 +176,9 @@ def transformers_vit() -> Any:
 
 @reference
 def transformers_vit_pooler() -> Any:
-    from transformers import ViTModel
+    from transformers import ViTConfig, ViTModel
 
-    model = filled(ViTModel(_transformers_config()))
+    model = filled(ViTModel(ViTConfig(**OF_TRANSFORMERS)))
 
     def answer(size: Size) -> Tensor:
         return model(drawn["images"](size)).pooler_output
