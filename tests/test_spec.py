@@ -263,11 +263,18 @@ def test_an_unknown_argument_is_a_type_error_too(small):
         ("pos_embed", "sincos", "unknown position embedding 'sincos'; did you mean 'sincos_2d'?"),
         ("drop_path", "linaer", "unknown drop-path policy 'linaer'; did you mean 'linear'?"),
         ("pool", "maen", "unknown pool 'maen'; did you mean 'mean'?"),
-        ("head", "zzz", "unknown head 'zzz'; known: linear, mlp, none, tanh"),
     ],
 )
 def test_a_misspelt_part_is_suggested(small, argument, part, message):
     assert refused(UnknownName, small, **{argument: part}).startswith(message)
+
+
+def test_a_part_like_no_other_lists_all(small):
+    message = refused(UnknownName, small, head="zzz")
+    start, _, known = message.partition("; known: ")
+    assert start == "unknown head 'zzz'"
+    cores = [name for name in known.split(", ") if "/" not in name]
+    assert cores == ["linear", "mlp", "none", "tanh"]
 
 
 @pytest.mark.parametrize(

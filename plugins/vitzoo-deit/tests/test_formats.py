@@ -1,5 +1,8 @@
 """The layouts of distilled DeiT: their libraries' numbers come out, and the way back is exact."""
 
+import importlib
+from dataclasses import replace
+
 import pytest
 import safetensors.torch
 import torch
@@ -14,6 +17,7 @@ from transformers import (
 )
 
 import vitzoo
+from vitzoo.checkpoint import open_file
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format, StatesHeads
 from vitzoo.registry import registry
@@ -258,6 +262,34 @@ def test_a_tensor_under_two_names_is_refused(tmp_path):
     state["reg_token"] = state["dist_token"].clone()
     with pytest.raises(CheckpointError, match=r"two tensors .* are the model's 'reg_token'"):
         vitzoo.create(SPEC, weights=write(tmp_path / "twice.safetensors", state))
+
+
+# Registered weights.
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("row", ["fb_in1k", "facebook_in1k"])
+def test_registered_weights_are_read_in_the_layout_of_their_row(tmp_path, monkeypatch, caplog, row):
+    name = "deit/deit_ti16_distilled"
+    source = fill(vitzoo.create(name))
+    layout = timm_distilled if row == "fb_in1k" else transformers_deit
+    path = write(tmp_path / "model.safetensors", layout.inverse(source.state_dict()))
+    module = importlib.import_module("vitzoo.create")
+
+    def fetched(_variant, row, _note):
+        return replace(open_file(path), format=row.format, row=row)
+
+    monkeypatch.setattr(module, "open_weights", fetched)
+    model = vitzoo.create(name, weights=row)
+    assert FORMATS[model.load_report.format] is layout
+    assert model.spec.block.norm_eps == {"fb_in1k": 1e-6, "facebook_in1k": 1e-12}[row]
+    same(model.state_dict(), source.state_dict())
+    chosen = {"pretrained": True} if row == "fb_in1k" else {"weights": row}
+    other = vitzoo.create(name, num_classes=3, **chosen)
+    heads = {"head.cls.weight", "head.cls.bias", "head.dist.weight", "head.dist.bias"}
+    assert set(other.load_report.reinitialised) == set(other.load_report.dropped) == heads
+    assert [output.shape for output in other(torch.zeros(1, 3, 224, 224))] == [(1, 3), (1, 3)]
+    assert not [record for record in caplog.records if record.levelname != "INFO"]
 
 
 # Recognition.
