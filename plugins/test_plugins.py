@@ -62,7 +62,7 @@ print(len(names), [m for m in ("torch", "{plugin.package}") if m in sys.modules]
 def test_every_target_can_be_imported(plugin):
     rows = [row for kind in registry().parts.values() for row in kind.values()]
     for _, row in (row for row in rows if row[0] == plugin.namespace):
-        assert registry().host.import_target(plugin.namespace, row.target) is not None
+        assert registry().host.import_target(plugin.namespace, row) is not None
 
 
 def test_parameters_are_as_stated(plugin):

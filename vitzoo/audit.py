@@ -13,7 +13,7 @@ from vitzoo.errors import NetworkError, PinError, VitzooError, did_you_mean
 from vitzoo.labels import SETS
 from vitzoo.locate import ask_authority
 from vitzoo.manifest import Manifest, read_manifest
-from vitzoo.plugins import CORE_MANIFEST
+from vitzoo.plugins import CORE_MANIFEST, TROUBLE
 from vitzoo.registry import registry
 from vitzoo.store import write_atomic
 
@@ -60,7 +60,7 @@ def check(file: Path | None = None) -> Report:
     problems = [problem for variant in found for problem in _problems(variant)]
     if file is None:
         states = registry().plugins()
-        problems += [f"plugin {i.namespace!r}: {i.cause}" for i in states if i.cause]
+        problems += [f"plugin {i.namespace!r}: {i.trouble}" for i in states if i.state in TROUBLE]
     problems += _miscounted(found)
     rows = [row for variant in found for row in variant.weights]
     counts = {"variants": len(found), "weights": len(rows)}

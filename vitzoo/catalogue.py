@@ -24,12 +24,14 @@ class Contribution:
         target: `"package.module:Name"`, imported only when used, or the object itself.
         summary: one line for listings.
         source: where it comes from: paper section, reference implementation.
+        requires: what must be installed besides the plugin, as pip reads it: `timm>=1.0`.
     """
 
     name: str
     target: Target
     summary: str
     source: str = ""
+    requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,7 @@ class Variant:
         builder: `"package.module:function"` or the function: takes the spec, returns the module.
         accepts: fields of the spec that a builder of its own lets `create` change; the core's
             builder takes all.
+        requires: what a builder of its own needs installed besides the plugin, as pip reads it.
         paper, source: where the architecture comes from, where its numbers were read.
         weights: published files.
         paper_results: what papers report of weights that were never published.
@@ -173,6 +176,7 @@ class Variant:
     params: int
     builder: Target = "vitzoo.build:build"
     accepts: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
     paper: str = ""
     source: str = ""
     weights: tuple[Weights, ...] = ()

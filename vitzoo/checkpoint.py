@@ -117,8 +117,7 @@ def open_weights(
     variant: Variant, row: Weights, note: Callable[[int, int], Any] | None = None
 ) -> Checkpoint:
     """Open the verified file of registered weights, fetching it if need be."""
-    host = registry().host
-    package = "vitzoo" if variant.namespace == "core" else host.packages[variant.namespace]
+    package = registry().host.package(variant.namespace)
     return open_row(row, f"{variant.name}:{row.name}", package, note)
 
 

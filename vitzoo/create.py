@@ -31,7 +31,7 @@ from vitzoo.formats import StatesHeads
 from vitzoo.images import Transform, make_transform
 from vitzoo.labels import SETS, check_label_set, class_names, known_labels
 from vitzoo.locate import choose, from_address
-from vitzoo.manifest import API, read_preprocessing
+from vitzoo.manifest import API, CORE_BUILDER, read_preprocessing
 from vitzoo.model import VisionTransformer
 from vitzoo.plugins import LOCAL
 from vitzoo.progress import progress
@@ -544,7 +544,7 @@ def _is_weights_name(weights: object) -> bool:
 
 
 def _build(spec: Spec, ready: dict[str, Any], variant: Variant | None) -> nn.Module:
-    if variant is None or variant.builder == facts.CORE_BUILDER:
+    if variant is None or variant.builder == CORE_BUILDER:
         return build(spec, ready)
     for field in fields(Spec):
         changed = getattr(spec, field.name) != getattr(variant.spec, field.name)
@@ -553,7 +553,7 @@ def _build(spec: Spec, ready: dict[str, Any], variant: Variant | None) -> nn.Mod
                 f"{variant.name} comes from a builder of its own, which cannot change "
                 f"{field.name}; it accepts: {', '.join(variant.accepts) or 'nothing'}"
             )
-    model: nn.Module = registry().host.import_target(variant.namespace, variant.builder)(spec)
+    model: nn.Module = registry().host.import_target(variant.namespace, variant)(spec)
     return model
 
 

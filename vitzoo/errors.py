@@ -7,6 +7,7 @@
     ├── InvalidInput           a tensor that the model cannot take
     ├── ImageError             a file that is not a readable image
     ├── RegistryError          a registry file or manifest that breaks the schema
+    │   └── IncompatibleManifest  it was written for a newer vitzoo
     ├── PluginError            an installed plugin that cannot be used
     └── WeightsError           weights that cannot be had
         ├── WeightsUnavailable there are none, or not from here
@@ -68,6 +69,12 @@ class ImageError(VitzooError, ValueError):
 
 class RegistryError(VitzooError, ValueError):
     """A registry file or plugin manifest that breaks the schema."""
+
+
+class IncompatibleManifest(RegistryError):
+    """A registry file that was written for a newer vitzoo."""
+
+    remedy = "pip install --upgrade vitzoo"
 
 
 class PluginError(VitzooError, RuntimeError):

@@ -15,13 +15,13 @@ from typing import Any
 from vitzoo.build import KINDS
 from vitzoo.catalogue import Variant, Weights
 from vitzoo.errors import CheckpointError
+from vitzoo.manifest import CORE_BUILDER
 from vitzoo.parts.pool import POOLS
 from vitzoo.registry import registry
 from vitzoo.schema import Reader
 from vitzoo.spec import PartSpec, Spec
 
 PARTS = ("pool", "head", "patch_embed", "pos_embed")
-CORE_BUILDER = "vitzoo.build:build"
 
 
 def of_row(row: Weights) -> dict[str, Any]:

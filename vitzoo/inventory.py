@@ -30,7 +30,7 @@ from vitzoo.locate import (
 )
 from vitzoo.partial import Partial
 from vitzoo.pins import Lock
-from vitzoo.plugins import CORE, data_file
+from vitzoo.plugins import data_file
 from vitzoo.registry import registry
 from vitzoo.shard_index import ENDING, read_index, weights_in
 from vitzoo.store import CHUNK, Store, hash_file, open_regular
@@ -213,7 +213,7 @@ def _entry(name: str, weights: str | None) -> Entry:
 
 
 def _package(variant: Variant) -> str:
-    return "vitzoo" if variant.namespace == CORE else registry().host.packages[variant.namespace]
+    return registry().host.package(variant.namespace)
 
 
 def _present(entry: Entry) -> bool:

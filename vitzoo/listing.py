@@ -25,6 +25,13 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 EXAMPLE = "write conditions such as 'params<100M and image_size=224', joined by 'and'"
 
 
+FIELDS = (
+    "name", "params", "image_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_dim",
+    "in_chans", "num_classes", "head", "pool", "patch_embed", "pos_embed", "weights", "top1",
+    "license", "pin", "namespace", "paper", "summary",
+)  # fmt: skip  # one a line says nothing more
+
+
 def fields(variant: Variant) -> dict[str, Any]:
     """Return the fields that listings, `--where` and `--sort` know, in column order."""
     spec, weights = variant.spec, variant.default_weights

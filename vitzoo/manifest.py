@@ -27,14 +27,18 @@ from vitzoo.catalogue import (
     Variant,
     Weights,
 )
-from vitzoo.errors import RegistryError, did_you_mean
+from vitzoo.errors import IncompatibleManifest, RegistryError, did_you_mean
 from vitzoo.hookspecs import hookimpl
 from vitzoo.hubnames import valid_file, valid_repo
 from vitzoo.schema import Reader
 from vitzoo.spec import BlockSpec, Option, PartSpec, Spec
 
 API = 1
+CORE_BUILDER = "vitzoo.build:build"
 MAX_MANIFEST = 16 * 1024 * 1024  # bytes; the core's has 40,000
+MAX_PLUGIN_MANIFEST = 1024 * 1024
+MAX_DEPTH = 12  # tables and lists within each other; a weights row's preprocessing has 6
+MAX_KEY = 128
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 SHA256 = re.compile(r"[0-9a-f]{64}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -92,7 +96,11 @@ class ManifestPlugin:
 
 
 def read_manifest(
-    path: Path, *, package: str | None, sizes: Mapping[str, Spec] | None = None
+    path: Path,
+    *,
+    package: str | None,
+    sizes: Mapping[str, Spec] | None = None,
+    limit: int = MAX_MANIFEST,
 ) -> Manifest:
     """Read and check a registry file.
 
@@ -101,15 +109,18 @@ def read_manifest(
         package: top-level package that targets must lie in; None forbids targets and weights,
             as in a user's own file, which is data only.
         sizes: the core's sizes, usable besides the file's own.
+        limit: bytes that the file may have.
 
     Raises:
         RegistryError: the file cannot be read, is not TOML or breaks the schema.
+        IncompatibleManifest: it was written for a newer vitzoo.
     """
-    text = _read(path)
+    text = _read(path, limit)
     try:
         data = tomllib.loads(text.decode())
     except (ValueError, RecursionError) as error:
         raise RegistryError(f"{path}: is not valid TOML: {error}") from error
+    _check_shape(data, str(path))
     reader = Reader(data, str(path))
     _check_api(reader)
     own_sizes = _sizes(reader, sizes or {})
@@ -126,23 +137,42 @@ def read_manifest(
     return manifest
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, limit: int) -> bytes:
     try:
         with path.open("rb") as file:
-            text = file.read(MAX_MANIFEST + 1)
+            text = file.read(limit + 1)
     except OSError as error:
         raise RegistryError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(text) > MAX_MANIFEST:
-        raise RegistryError(f"{path}: is larger than the {MAX_MANIFEST} bytes accepted")
+    if len(text) > limit:
+        raise RegistryError(f"{path}: is larger than the {limit} bytes accepted")
     return text
+
+
+def _check_shape(data: object, where: str, depth: int = 0) -> None:
+    """Refuse keys that nobody can read and tables too deep to be meant."""
+    if depth > MAX_DEPTH:
+        raise RegistryError(f"{where}: is nested more than {MAX_DEPTH} deep")
+    if isinstance(data, dict):
+        for key, value in data.items():
+            if not key.isprintable() or len(key) > MAX_KEY:
+                shown = ascii(key)[:MAX_KEY]
+                raise RegistryError(
+                    f"{where}: the key {shown} must have at most {MAX_KEY} printable characters"
+                )
+            if isinstance(value, dict | list):
+                _check_shape(value, where, depth + 1)
+    elif isinstance(data, list):
+        for value in data:
+            if isinstance(value, dict | list):
+                _check_shape(value, where, depth + 1)
 
 
 def _check_api(reader: Reader) -> None:
     api = reader.count("api")
-    if api != API:
-        raise reader.fail(
-            f"api must be {API}, got {api}; the file needs another version of vitzoo: "
-            "pip install --upgrade vitzoo"
+    if api > API:
+        raise IncompatibleManifest(
+            f"{reader.where}: api is {api}, this vitzoo reads up to {API}; the file was written "
+            "for a newer one"
         )
 
 
@@ -154,6 +184,7 @@ def _parts(reader: Reader, package: str) -> Manifest:
                 target=_target(reader, "target", package),
                 summary=reader.text("summary"),
                 source=reader.text("source", ""),
+                requires=reader.texts("requires", []),
             )
 
         return parse
@@ -195,7 +226,7 @@ def _variant_row(
     package: str | None, sizes: Mapping[str, Spec]
 ) -> Callable[[str, Reader], Variant]:
     def parse(name: str, reader: Reader) -> Variant:
-        builder = "vitzoo.build:build"
+        builder = CORE_BUILDER
         if package is not None and "builder" in reader:
             builder = _target(reader, "builder", package)
         base = None
@@ -208,6 +239,7 @@ def _variant_row(
             params=reader.count("params"),
             builder=builder,
             accepts=reader.texts("accepts", []),
+            requires=reader.texts("requires", []),
             paper=reader.text("paper", ""),
             source=reader.text("source"),
             weights=() if package is None else tuple(reader.rows("weights", _weights_row)),
@@ -249,7 +281,7 @@ def _check_variant(row: Variant, reader: Reader) -> None:
             raise reader.fail(f"accepts names no field of a spec: {name!r}{hint}")
     numbers = ("embed_dim", "depth", "num_heads", "mlp_dim")
     missing = [name for name in numbers if not getattr(row.spec, name)]
-    if missing and row.builder == "vitzoo.build:build":
+    if missing and row.builder == CORE_BUILDER:
         raise reader.fail(f"{missing[0]} must be given, or a size")
 
 

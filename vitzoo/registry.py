@@ -6,6 +6,7 @@ which `VITZOO_REGISTRY` points to. Nothing here imports torch or the code of a p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterable, Mapping
@@ -16,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo.catalogue import Contribution, Variant, Weights
-from vitzoo.errors import RegistryError, UnknownName, did_you_mean
+from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
+from vitzoo.listing import FIELDS, keeps
+from vitzoo.listing_index import KNOWN_AS, Row, read_rows, row_of, write_rows
 from vitzoo.manifest import ManifestPlugin, read_manifest
 from vitzoo.plugins import CORE, LOCAL, PluginHost, PluginInfo
 from vitzoo.schema import describe as describe_value
+from vitzoo.switches import NOT, VARIABLES
 
 KINDS = {
     "vitzoo_patch_embedders": "patch embedder",
@@ -31,25 +35,53 @@ KINDS = {
 
 
 class Registry:
-    """All names, after discovery.
+    """All names. What belongs to a plugin is read when something needs it.
 
     Args:
         local: the user's own registry file, None for none.
+
+    Raises:
+        RegistryError: that file cannot be used.
+        PluginError: a plugin cannot be used, and `VITZOO_STRICT_PLUGINS` is set.
     """
 
     def __init__(self, local: Path | None = None) -> None:
         self.host = PluginHost()
         self._lock = threading.RLock()
-        self.variants: dict[str, Variant] = {}
-        self.aliases: dict[str, str] = dict(self.host.core.aliases)
-        self.parts: dict[str, dict[str, tuple[str, Contribution]]] = {
+        self._variants: dict[str, Variant] = {}
+        self._parts: dict[str, dict[str, tuple[str, Contribution]]] = {
             kind: {} for kind in KINDS.values()
         }
-        for namespace, info in list(self.host.infos.items()):
-            if info.state in ("core", "loaded"):
-                self._collect(namespace)
+        self.aliases: dict[str, str] = dict(self.host.core.aliases)
+        self._collect(CORE)
         if local is not None:
             self._read_local(local)
+        if self.host.switches.strict:
+            self.load_manifests()
+            self.host.check_strict()
+
+    @property
+    def variants(self) -> dict[str, Variant]:
+        """Every variant but those of modules that nothing has asked for, the core's first."""
+        self.load_manifests()
+        return dict(sorted(self._variants.items(), key=lambda item: _place(item[1].namespace)))
+
+    @property
+    def parts(self) -> dict[str, dict[str, tuple[str, Contribution]]]:
+        """(namespace, contribution) of every part and format, by kind and name."""
+        self.load_manifests()
+        return self._parts
+
+    def core_parts(self, kind: str) -> list[str]:
+        """Return the names of the core's own parts of a kind; no plugin is read."""
+        return [name for name, (namespace, _) in self._parts[kind].items() if namespace == CORE]
+
+    def load_manifests(self) -> None:
+        """Read the manifests of all plugins; those that cannot be used become states."""
+        with self._lock:
+            for namespace in list(self.host.manifests()):
+                with contextlib.suppress(PluginError):
+                    self._load(namespace)
 
     def variant(self, name: str) -> Variant:
         """Return the variant that `name` means, following aliases.
@@ -62,48 +94,45 @@ class Registry:
             raise UnknownName(f"the name of a variant is a string, got {describe_value(name)}")
         self._load_namespace_of(name)
         name = self.aliases.get(name, name)
-        if name not in self.variants:
+        if name not in self._variants:
             raise UnknownName(self._unknown_variant(name))
-        return self.variants[name]
+        return self._variants[name]
 
-    def match(self, patterns: Iterable[str]) -> list[Variant]:
-        """Return the variants whose names match a shell-style pattern.
+    def listing(self, patterns: Iterable[str] = ("*",)) -> list[Row]:
+        """Return what listings say of the variants whose names match a shell-style pattern.
 
-        A pattern inside the namespace of a lazy plugin (`acme/*`) imports that plugin.
+        No manifest is parsed that was listed before. A pattern inside the namespace of a lazy
+        plugin (`acme/*`) imports that plugin.
         """
         patterns = list(patterns)
         for pattern in patterns:
-            self._load_namespace_of(pattern)
-        return [
-            variant
-            for name, variant in self.variants.items()
-            if any(fnmatchcase(name, pattern) for pattern in patterns)
-        ]
+            namespace, slash, _ = pattern.partition("/")
+            if slash and namespace in self.host.manifests():
+                self._index(namespace)
+            else:
+                self._load_namespace_of(pattern)
+        rows = [row for row in self._rows() if any(fnmatchcase(row["name"], p) for p in patterns)]
+        rows.sort(key=lambda row: _place(row["namespace"]))
+        return [{field: row[field] for field in FIELDS} for row in rows]
 
     def part(self, kind: str, name: str) -> Any:
         """Return the constructor registered for a part, importing it now."""
         namespace, row = self.contribution(kind, name)
-        return self.host.import_target(namespace, row.target)
+        return self.host.import_target(namespace, row)
 
     def contribution(self, kind: str, name: str) -> tuple[str, Contribution]:
         """Return (namespace, contribution) of a part without importing its code."""
         self._load_namespace_of(name)
+        if name in self._parts[kind]:
+            return self._parts[kind][name]
+        self._check_namespace_of(name, kind)
         rows = self.parts[kind]
-        namespace, slash, _ = name.partition("/")
-        if slash and namespace not in self.host.infos:
-            near = did_you_mean(namespace, self.host.infos)
-            raise UnknownName(
-                f"unknown {kind} {name!r}: no plugin {namespace!r} is installed{near}"
-            )
-        if name not in rows:
-            near = did_you_mean(name, rows)
-            raise UnknownName(
-                f"unknown {kind} {name!r}{near or '; known: ' + ', '.join(sorted(rows))}"
-            )
-        return rows[name]
+        near = did_you_mean(name, rows)
+        raise UnknownName(f"unknown {kind} {name!r}{near or '; known: ' + ', '.join(sorted(rows))}")
 
     def plugins(self) -> list[PluginInfo]:
         """Return every plugin and its state, the core first."""
+        self.load_manifests()
         return list(self.host.infos.values())
 
     def known_elsewhere(self, name: str) -> list[tuple[str, Variant, Weights | None]]:
@@ -113,9 +142,10 @@ class Registry:
         """
         architecture, _, tag = name.partition(".")
         found: list[tuple[str, Variant, Weights | None]] = []
-        for variant in self.variants.values():
-            for library, theirs in variant.known_as:
+        for row in sorted(self._rows(), key=lambda row: _place(row["namespace"])):
+            for library, theirs in row[KNOWN_AS]:
                 if theirs in (name, architecture):
+                    variant = self.variant(row["name"])
                     weights = next((w for w in variant.weights if w.name == tag), None)
                     found.append((library, variant, weights))
         return found
@@ -137,6 +167,40 @@ class Registry:
         call += f", weights={weights.name!r})" if weights else ")"
         return f"unknown variant {name!r}: that is the name in {library}; here it is {call}"
 
+    def _rows(self) -> list[Row]:
+        """Return a row for every variant, those of manifests from their index if there is one."""
+        rows: list[Row] = []
+        with self._lock:
+            for namespace in list(self.host.manifests()):
+                with contextlib.suppress(PluginError):
+                    rows += self._index(namespace)
+            return rows + [row_of(variant) for variant in self._variants.values()]
+
+    def _index(self, namespace: str) -> list[Row]:
+        """Return the rows of a manifest that waits from its index.
+
+        Where there is none the manifest is read and the index written; its rows are then those of
+        loaded variants.
+
+        Raises:
+            PluginError: the manifest cannot be used.
+        """
+        path = self.host.manifest_path(namespace)
+        rows = None if path is None else read_rows(path, namespace)
+        if rows is not None:
+            return [row for row in rows if not self.host.switches.hides(row["name"])]
+        self._load(namespace)
+        every = self.host.unhidden(namespace)
+        own = [self._named(namespace, row) for row in every if isinstance(row, Variant)]
+        if path is not None:
+            write_rows(path, namespace, [row_of(variant) for variant in own])
+        return []
+
+    def _load(self, namespace: str) -> None:
+        with self._lock:
+            if self.host.load(namespace):
+                self._collect(namespace)
+
     def _collect(self, namespace: str) -> None:
         plugin = self.host.manager.get_plugin(namespace)
         if isinstance(plugin, ManifestPlugin) and namespace != CORE:
@@ -144,17 +208,17 @@ class Registry:
         for hook, row in self.host.rows[namespace]:
             name = row.name if namespace == CORE else f"{namespace}/{row.name}"
             if hook == "vitzoo_variants":
-                self._add_variant(name, namespace, row)
+                self._variants[name] = self._named(namespace, row)
             else:
-                self.parts[KINDS[hook]][name] = (namespace, row)
+                self._parts[KINDS[hook]][name] = (namespace, row)
 
     def _add_aliases(self, namespace: str, aliases: Mapping[str, str]) -> None:
         for former, present in aliases.items():
             self.aliases[f"{namespace}/{former}"] = f"{namespace}/{present}"
 
-    def _add_variant(self, name: str, namespace: str, row: Variant) -> None:
-        spec = replace(row.spec, variant=name)
-        self.variants[name] = replace(row, name=name, spec=spec, namespace=namespace)
+    def _named(self, namespace: str, row: Variant) -> Variant:
+        name = row.name if namespace == CORE else f"{namespace}/{row.name}"
+        return replace(row, name=name, spec=replace(row.spec, variant=name), namespace=namespace)
 
     def _read_local(self, path: Path) -> None:
         try:
@@ -163,36 +227,47 @@ class Registry:
             raise RegistryError(
                 f"VITZOO_REGISTRY names a file that cannot be used: {error}"
             ) from error
-        self.host.infos[LOCAL] = PluginInfo(LOCAL, "loaded", "", "", "", str(path))
+        self.host.add_local(path)
         self._add_aliases(LOCAL, manifest.aliases)
         for row in manifest.variants:
-            self._add_variant(f"{LOCAL}/{row.name}", LOCAL, row)
+            self._variants[f"{LOCAL}/{row.name}"] = self._named(LOCAL, row)
 
     def _load_namespace_of(self, name: str) -> None:
         namespace, slash, _ = name.partition("/")
         if slash and namespace in self.host.infos:
-            with self._lock:
-                if self.host.load(namespace):
-                    self._collect(namespace)
+            self._load(namespace)
+
+    def _check_namespace_of(self, name: str, what: str) -> None:
+        """Raise if a name is in a namespace that nobody has, or is switched off."""
+        namespace, slash, _ = name.partition("/")
+        if slash and namespace not in self.host.infos:
+            near = did_you_mean(namespace, self.host.infos)
+            raise UnknownName(
+                f"unknown {what} {name!r}: no plugin {namespace!r} is installed{near}"
+            )
+        if self.host.switches.hides(name):
+            raise PluginError(f"{name!r} is switched off: {NOT} names it")
 
     def _unknown_variant(self, name: str) -> str:
         if elsewhere := self._elsewhere(name):
             return elsewhere
-        namespace, slash, _ = name.partition("/")
-        if slash and namespace not in self.host.infos:
-            near = did_you_mean(namespace, self.host.infos)
-            return f"unknown variant {name!r}: no plugin {namespace!r} is installed{near}"
-        near = did_you_mean(name, [*self.variants, *self.aliases])
+        self._check_namespace_of(name, "variant")
+        near = did_you_mean(name, [*(row["name"] for row in self.listing()), *self.aliases])
         return f"unknown variant {name!r}{near or '; `vitzoo list` shows all'}"
 
 
+def _place(namespace: str) -> tuple[int, str]:
+    """Return where the variants of a namespace stand in listings: the core first, the user last."""
+    return {CORE: 0, LOCAL: 2}.get(namespace, 1), namespace
+
+
 def registry() -> Registry:
-    """Return the registry of this process, read once."""
-    return _registry(os.environ.get("VITZOO_REGISTRY", ""))
+    """Return the registry of this process, read once for what the environment says."""
+    return _registry(*(os.environ.get(name) for name in ("VITZOO_REGISTRY", *VARIABLES)))
 
 
 @lru_cache(maxsize=8)
-def _registry(local: str) -> Registry:
+def _registry(local: str | None = None, *_switches: str | None) -> Registry:
     return Registry(Path(local).expanduser() if local else None)
 
 
@@ -210,10 +285,9 @@ def variants(pattern: str | Iterable[str] = "*", **filters: Any) -> list[Variant
     >>> [v.name for v in variants("vit_b*", embed_dim=768, image_size=384)]
     ['vit_b16_384', 'vit_b32_384']
     """
-    from vitzoo.listing import fields, keeps
-
-    matching = registry().match([pattern] if isinstance(pattern, str) else pattern)
-    return [variant for variant in matching if keeps(fields(variant), filters)]
+    zoo = registry()
+    rows = zoo.listing([pattern] if isinstance(pattern, str) else pattern)
+    return [zoo.variant(row["name"]) for row in rows if keeps(row, filters)]
 
 
 def describe(name: str) -> Variant:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,14 +42,10 @@ def format_name(checkpoint: Checkpoint) -> str:
     if checkpoint.format is not None:
         return checkpoint.format
     keys = checkpoint.header.tensors.keys()
-    known = sorted(zoo.parts["checkpoint format"], key=lambda name: ("/" in name, name))
-    claims: list[str] = []
-    for name in known:
-        if "/" in name and claims and "/" not in claims[0]:
-            break  # the core's formats come first
-        candidate: Format = zoo.part("checkpoint format", name)
-        if candidate.claims(keys):
-            claims.append(name)
+    own = sorted(zoo.core_parts("checkpoint format"))
+    claims = _claimants(own, keys)
+    known = own if claims else sorted(zoo.parts["checkpoint format"])
+    claims = claims or _claimants([name for name in known if "/" in name], keys)
     if len(claims) == 1:
         return claims[0]
     if claims:
@@ -62,6 +58,12 @@ def format_name(checkpoint: Checkpoint) -> str:
         f"{checkpoint.source}: unknown layout; its first keys are {first}; formats known: "
         f"{', '.join(known)}"
     )
+
+
+def _claimants(names: list[str], keys: Collection[str]) -> list[str]:
+    """Return which formats claim the keys of a file."""
+    formats: dict[str, Format] = {n: registry().part("checkpoint format", n) for n in names}
+    return [name for name, candidate in formats.items() if candidate.claims(keys)]
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from vitzoo.cli.output import (
     print_rows,
 )
 from vitzoo.errors import UnknownName
-from vitzoo.listing import fields, sort, where
-from vitzoo.registry import Registry, describe, registry, variants
+from vitzoo.listing import sort, where
+from vitzoo.plugins import TROUBLE
+from vitzoo.registry import Registry, describe, registry
 
 COLUMNS = (
     "name", "params", "image_size", "num_classes", "top1", "license", "pin", "weights", "summary"
@@ -63,7 +64,7 @@ def list_command(
       vitzoo list --local
     """
     zoo = registry()
-    rows = [fields(variant) for variant in variants(patterns or "*")]
+    rows = zoo.listing(patterns or ("*",))
     _mention_trouble(zoo)
     for condition in conditions:
         rows = list(filter(where(condition), rows))
@@ -264,12 +265,12 @@ def _lazy_rows(zoo: Registry) -> list[dict[str, Any]]:
             "summary": f"lazy plugin {info.distribution} {info.version}: "
             f"vitzoo list '{info.namespace}/*' imports it",
         }
-        for info in zoo.plugins()
-        if info.state == "lazy"
+        for info in zoo.host.infos.values()
+        if info.state == "lazy" and not info.entry_point.endswith(".toml")
     ]
 
 
 def _mention_trouble(zoo: Registry) -> None:
-    for info in zoo.plugins():
-        if info.state in ("broken", "conflict"):
-            click.echo(f"vitzoo: plugin {info.namespace!r} is off: {info.cause}", err=True)
+    for info in zoo.host.infos.values():
+        if info.state in TROUBLE:
+            click.echo(f"vitzoo: plugin {info.namespace!r} is off: {info.trouble}", err=True)
