@@ -224,6 +224,17 @@ def test_wrong_options(options, text):
     assert message(vitzoo.VitzooError, vitzoo.create, SMALL, **options) == text
 
 
+@pytest.mark.parametrize("head", ["linear", "tanh", "mlp"])
+def test_a_head_of_one_vector_refuses_several_tokens(head):
+    spec = SMALL | {"num_registers": 1, "pool": "prefix"}
+    assert message(vitzoo.InvalidOption, vitzoo.create, spec, head=head) == (
+        f"head {head!r} reads one vector per image, pool 'prefix' gives 2 tokens; choose another "
+        "of the two"
+    )
+    features = vitzoo.create(spec, num_classes=0)(randn(2, 3, 32, 32))
+    assert features.shape == (2, 2, 48)
+
+
 OPTIONS = {
     "layer_scale": {"block": {"layer_scale": 0.1}},
     "qk_norm": {"block": {"qk_norm": True}},

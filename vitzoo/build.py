@@ -67,24 +67,27 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None) -> VisionTransform
         depth=spec.depth,
     )
     drop_paths = _drop_paths(spec, ready or {})
+    pool = make(
+        "pool",
+        usual={
+            "num_heads": spec.num_heads,
+            "mlp_dim": spec.mlp_dim,
+            "norm_eps": spec.block.norm_eps,
+            "activation": spec.block.activation,
+        },
+        num_prefix_tokens=prefix,
+        class_token=spec.class_token,
+        embed_dim=spec.embed_dim,
+    )
+    head = make("head", in_dim=spec.embed_dim, num_classes=spec.num_classes)
+    _check_tokens(spec, pool, head)
     model = VisionTransformer(
         patch_embed=patch_embed,
         positions=positions,
         blocks=[_block(spec, drop_path) for drop_path in drop_paths],
         norm=_norm(spec),
-        pool=make(
-            "pool",
-            usual={
-                "num_heads": spec.num_heads,
-                "mlp_dim": spec.mlp_dim,
-                "norm_eps": spec.block.norm_eps,
-                "activation": spec.block.activation,
-            },
-            num_prefix_tokens=prefix,
-            class_token=spec.class_token,
-            embed_dim=spec.embed_dim,
-        ),
-        head=make("head", in_dim=spec.embed_dim, num_classes=spec.num_classes),
+        pool=pool,
+        head=head,
         image_size=spec.image_size,
         embed_dim=spec.embed_dim,
         class_token=spec.class_token,
@@ -96,6 +99,18 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None) -> VisionTransform
         spec = replace(spec, num_classes=model.num_classes)
     model.spec = spec
     return model
+
+
+def _check_tokens(spec: Spec, pool: Any, head: Any) -> None:
+    """Refuse a head that reads something else than the pool gives: the logits' shape would lie."""
+    given, read = getattr(pool, "tokens", None), getattr(head, "tokens", None)
+    if given != read and head.num_classes:
+        vectors = {None: "one vector per image"}
+        raise InvalidOption(
+            f"head {spec.head.name!r} reads {vectors.get(read, f'{read} tokens')}, pool "
+            f"{spec.pool.name!r} gives {vectors.get(given, f'{given} tokens')}; choose another of "
+            "the two"
+        )
 
 
 def _block(spec: Spec, drop_path: nn.Module) -> nn.Module:

@@ -145,11 +145,12 @@ def create(
             and "mlp" in (spec.head.name, native.head.name),
             in_chans=spec.in_chans != origin.native.in_chans,
         )
-        if not isinstance(chosen, Weights):
-            assumed += _assumed_resampling(origin, base, spec)
         assumed += _chosen_over(native, spec)
         kept_dtype = None if origin.saved else torch.get_default_dtype()
         report = load(model, checkpoint, adaptation, dtype=dtype or kept_dtype, assumed=assumed)
+        if report.resampled and not isinstance(chosen, Weights):
+            method = _assumed_resampling(origin, base, spec)
+            report = replace(report, assumed=report.assumed + method)
         report = replace(report, format=format_name(checkpoint))
         place = torch.device(device or torch.get_default_device())
         if place.type != "cpu":  # where they are; walking all modules takes a third of the time
@@ -504,8 +505,8 @@ def _assumed_resampling(origin: Origin, base: Spec, spec: Spec) -> tuple[str, ..
     """Name the way the positions of a file move to another grid, if only its layout says it."""
     method = dict(spec.pos_embed.options).get("resample")
     own = dict(origin.spec.pos_embed.options).get("resample")
-    moved = spec.image_size != origin.native.image_size and spec.pos_embed == base.pos_embed
-    return (f"pos_embed.resample = {method}",) if moved and method != own else ()
+    layouts = spec.pos_embed == base.pos_embed and method != own
+    return (f"pos_embed.resample = {method}",) if layouts else ()
 
 
 def _named(asked: Mapping[str, Any]) -> frozenset[str]:

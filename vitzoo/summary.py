@@ -139,6 +139,11 @@ def _role(name: str) -> str:
 ROLES = {
     "patch_embed": "patch embedding",
     "cls_token": "class token",
+    "reg_token": "registers",
+    "ls1": "layer scale",
+    "ls2": "layer scale",
+    "ls": "layer scale",
+    "attn_pool": "pooling",
     "pos_embed": "positions of patches",
     "attn": "attention",
     "mlp": "MLP",

@@ -44,8 +44,8 @@ def format_name(checkpoint: Checkpoint) -> str:
     keys = checkpoint.header.tensors.keys()
     own = sorted(zoo.core_parts("checkpoint format"))
     claims = _claimants(own, keys)
-    known = own if claims else sorted(zoo.parts["checkpoint format"])
-    claims = claims or _claimants([name for name in known if "/" in name], keys)
+    others = [] if claims else sorted(zoo.parts["checkpoint format"].keys() - set(own))
+    claims = claims or _claimants(others, keys)
     if len(claims) == 1:
         return claims[0]
     if claims:
@@ -56,7 +56,7 @@ def format_name(checkpoint: Checkpoint) -> str:
     first = _first(shallow, 5) or "none"  # those of the model itself tell most
     raise CheckpointError(
         f"{checkpoint.source}: unknown layout; its first keys are {first}; formats known: "
-        f"{', '.join(known)}"
+        f"{', '.join(own + others)}"
     )
 
 

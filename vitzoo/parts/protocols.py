@@ -80,6 +80,8 @@ class Head(Protocol):
     Attributes:
         num_classes: width of the logits, 0 for none.
         pre_logits_dim: width of what enters the classifier.
+        tokens: optional: how many tokens it reads where it is not one vector, as pool `prefix`
+            gives them.
     """
 
     num_classes: int
@@ -119,6 +121,7 @@ class Pool(Protocol):
 
     Attributes:
         norm_first: whether the final norm acts on the tokens (True) or on the pooled vector.
+        tokens: optional: how many tokens it gives where it is not one vector.
     """
 
     norm_first: bool

@@ -148,8 +148,10 @@ def test_a_head_that_is_not_given_two_tokens_says_what_the_network_needs(shape):
 
 def test_it_does_not_pass_for_the_head_of_a_plain_network(images):
     spec = {k: v for k, v in SPEC.items() if k != "variant"}
+    with pytest.raises(InvalidOption, match="reads 2 tokens, pool 'class' gives one vector per"):
+        vitzoo.create(spec, head="deit/distilled", pool="class")
     with pytest.raises(InvalidInput, match=r"pool = \{'name': 'prefix', 'tokens': 2\}$"):
-        vitzoo.create(spec, head="deit/distilled")(images)
+        DistilledHead(in_dim=32, num_classes=5)(images.flatten(1))
 
 
 def test_any_vit_can_be_distilled():

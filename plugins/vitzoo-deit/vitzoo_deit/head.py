@@ -35,6 +35,8 @@ class DistilledHead(nn.Module):
     True
     """
 
+    tokens = 2
+
     def __init__(self, *, in_dim: int, num_classes: int, pair: bool = True) -> None:
         super().__init__()
         if not isinstance(pair, bool):
