@@ -70,28 +70,63 @@ def test_cli_page_is_the_commands_own_help():
     )
 
 
-def test_every_hook_has_a_heading_with_its_exact_signature():
+HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("vitzoo_"))
+
+
+def hook_page(name: str) -> Path:
+    return ROOT / "docs" / "hooks" / f"{name.removeprefix('vitzoo_')}.md"
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_every_hook_has_a_page_headed_by_its_exact_signature(name):
+    heading = hook_page(name).read_text().partition("\n")[0]
+    signature = str(inspect.signature(getattr(hookspecs, name))).replace("'", "")
+    assert heading == f"# `{name}{signature}`"
+
+
+def test_every_page_of_a_hook_is_linked_from_the_plugin_page():
     page = (ROOT / "docs" / "plugins.md").read_text()
-    hooks = {name for name in vars(hookspecs) if name.startswith("vitzoo_")}
-    headings = re.findall(r"^### `(\w+)(\(.*)`$", page, re.MULTILINE)
-    assert {name for name, _ in headings} == hooks
-    for name, written in headings:
-        signature = str(inspect.signature(getattr(hookspecs, name))).replace("'", "")
-        assert signature == written
+    assert {path.name for path in ROOT.glob("docs/hooks/*.md")} == {
+        hook_page(name).name for name in HOOKS
+    }
+    assert all(f"](hooks/{hook_page(name).name})" in page for name in HOOKS)
 
 
-def test_hook_snippets_of_the_plugin_page_are_accepted_by_pluggy():
-    page = ROOT / "docs" / "plugins.md"
-    module = type(sys)("documented_plugin")
-    after_hooks = page.read_text().split("## The hooks")[1]
-    for block in re.findall(r"^```python\n(.*?)^```", after_hooks, re.MULTILINE | re.DOTALL):
-        exec(block, module.__dict__)
-    host = importlib.import_module("vitzoo.plugins").PluginHost()
-    host.manager.register(module, name="documented")
-    host.manager.check_pending()
-    for hook in (name for name in vars(hookspecs) if name.startswith("vitzoo_")):
-        *_, rows = (list(rows) for rows in getattr(host.manager.hook, hook)())
-        assert rows, hook
+@pytest.mark.parametrize("name", HOOKS)
+def test_the_plugin_on_a_hooks_page_works(name, distribution, monkeypatch, tmp_path, new_registry):
+    plugin, _, use = hook_page(name).read_text().partition("\n## Use\n")
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", plugin, re.MULTILINE | re.DOTALL))
+    (usage,) = re.findall(r"^```python\n(.*?)^```", use, re.MULTILINE | re.DOTALL)
+    site = distribution("acme-doc", "acme = acme_doc", {"acme_doc.py": code})
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.chdir(tmp_path)
+    new_registry()
+    scope = {}
+    try:
+        vitzoo.variants("acme/*")  # imports it
+        exec(code.partition("@vitzoo.hookimpl")[0], scope)
+        exec(compile(usage, str(hook_page(name)), "exec"), scope)
+        assert registry_of(name)
+    finally:
+        sys.modules.pop("acme_doc", None)
+
+
+def registry_of(hook: str) -> list[str]:
+    """Return what a hook gave the registry in the namespace of the documented plugins."""
+    zoo = importlib.import_module("vitzoo.registry").registry()
+    return [row.name for name, row in zoo.host.rows["acme"] if name == hook]
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_the_manifest_on_a_hooks_page_says_the_same(name, tmp_path):
+    (text,) = blocks(hook_page(name), "toml")
+    (tmp_path / "registry.toml").write_text(text)
+    sizes = importlib.import_module("vitzoo.registry").registry().host.core.sizes
+    read = manifest.read_manifest(tmp_path / "registry.toml", package="acme_vit", sizes=sizes)
+    (row,) = getattr(read, name.removeprefix("vitzoo_"))
+    page = hook_page(name).read_text()
+    assert f'("{row.name}", ' in page
+    assert f'"{row.summary}"' in page.partition("In a manifest")[0]
 
 
 @pytest.fixture
@@ -128,8 +163,41 @@ def test_the_documented_plugin_works():
     whole = vitzoo.create("acme/vit_ti16_overlap", device="meta")
     assert sum(p.numel() for p in whole.parameters()) == variant.params
     base = vitzoo.create("vit_b16", patch_embed="acme/overlap", device="meta")
-    page = (ROOT / "docs" / "plugins.md").read_text()
-    assert f"params={sum(p.numel() for p in base.parameters()):_}" in page
+    assert base.spec.patch_embed.name == "acme/overlap"
+
+
+def test_the_tutorial_works(distribution, monkeypatch, tmp_path, new_registry):
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    found = re.findall(r"^`(acme_vit/\S+)`\n\n```\w+\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert [name for name, _ in found] == ["acme_vit/parts.py", "acme_vit/registry.toml"]
+    scope = {}
+    for block in blocks(ROOT / "docs" / "tutorial.md", "python"):
+        exec(compile(block, "docs/tutorial.md", "exec"), scope)
+    site = distribution(
+        "acme-vit", "acme = acme_vit:registry.toml", dict(found) | {"acme_vit/__init__.py": ""}
+    )
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.chdir(tmp_path)
+    new_registry()
+    later = blocks(ROOT / "docs" / "tutorial.md", "python acme")
+    assert len(later) == 3
+    try:
+        for block in later:
+            exec(compile(block, "docs/tutorial.md", "exec"), scope)
+    finally:
+        for name in ("acme_vit", "acme_vit.parts"):
+            sys.modules.pop(name, None)
+
+
+def test_the_tutorials_row_of_weights_is_one(tmp_path):
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    (row,) = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (text,) = [t for t in blocks(ROOT / "docs" / "tutorial.md", "toml") if "[variants" in t]
+    row = row.replace("<40 digits>", "0" * 40).replace("<64 digits>", "0" * 64)
+    (tmp_path / "registry.toml").write_text(text + row)
+    sizes = importlib.import_module("vitzoo.registry").registry().host.core.sizes
+    read = manifest.read_manifest(tmp_path / "registry.toml", package="acme_vit", sizes=sizes)
+    assert read.variants[0].default_weights.name == "v1"
 
 
 def test_the_documented_registry_file_works(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,9 +121,10 @@ class PluginHost:
         self.rows: dict[str, tuple[tuple[str, Any], ...]] = {}
         self.found: list[Found] = []
         self._infos: dict[str, PluginInfo] = {}
-        self._packages: dict[str, str] = {}
+        self._packages = {CORE: "vitzoo"}
         self._waiting: dict[str, Found] = {}
         self._discovered = False
+        self._lock = threading.RLock()
         self.core = read_manifest(CORE_MANIFEST, package="vitzoo")
         self._register(
             PluginInfo(CORE, "core", location=str(CORE_MANIFEST)), ManifestPlugin(self.core)
@@ -136,9 +138,12 @@ class PluginHost:
 
     def discover(self) -> None:
         """Find the plugins that are installed, if that is not done yet; nothing is imported."""
-        if self._discovered:
-            return
-        self._discovered = True
+        with self._lock:
+            if not self._discovered:
+                self._find()
+                self._discovered = True
+
+    def _find(self) -> None:
         self.found = find_plugins()
         claims: dict[str, list[Found]] = {}
         for found in self.found:
@@ -197,7 +202,9 @@ class PluginHost:
 
     def package(self, namespace: str) -> str:
         """Return the package of a plugin, for bundled files."""
-        return "vitzoo" if namespace == CORE else self._packages[namespace]
+        if namespace not in self._packages:
+            self.load(namespace)
+        return self._packages[namespace]
 
     def import_target(self, namespace: str, row: Contribution | Variant) -> Any:
         """Return the object that a contribution names.

@@ -261,9 +261,13 @@ def _place(namespace: str) -> tuple[int, str]:
     return {CORE: 0, LOCAL: 2}.get(namespace, 1), namespace
 
 
+_MAKING = threading.RLock()
+
+
 def registry() -> Registry:
     """Return the registry of this process, read once for what the environment says."""
-    return _registry(*(os.environ.get(name) for name in ("VITZOO_REGISTRY", *VARIABLES)))
+    with _MAKING:  # two threads that come first would otherwise get one each
+        return _registry(*(os.environ.get(name) for name in ("VITZOO_REGISTRY", *VARIABLES)))
 
 
 @lru_cache(maxsize=8)
