@@ -44,11 +44,18 @@ source = "made up"
 """
 
 
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what vitzoo keeps, instead of the user's."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def _no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     for name in list(os.environ):
         if name.startswith("VITZOO_"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
 @pytest.fixture

@@ -200,6 +200,7 @@ def test_show_lists_weights_with_their_hash(run):
         ("vit_base_patch16_224.augreg_in21k", "vit_b16"),
         ("vit_l_16", "vit_l16"),
         ("google/vit-base-patch16-224-in21k", "vit_b16_in21k"),
+        ("google/vit-base-patch16-224", "vit_b16"),
         ("unfold", "unfold"),
     ],
 )

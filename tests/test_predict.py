@@ -147,6 +147,23 @@ def test_one_unreadable_image_does_not_end_the_run(run, saved, photos, form):
         assert [len(row["classes"]) for row in json.loads(out)] == [5, 5]
 
 
+def test_a_file_that_is_not_there_does_not_end_the_run(run, saved, photos):
+    code, out, err = run("predict", saved, "nope.jpg", photos, "--json")
+    assert code == 1
+    found = [Path(row["image"]).name for row in json.loads(out)]
+    assert found == ["china.png", "flower.png"]
+    assert "vitzoo: there is no file nope.jpg\n" in err
+
+
+def test_a_file_that_is_not_there_goes_to_the_handler(classifier, photos):
+    missed = []
+    found = list(predict(classifier, ["nope.jpg", photos], on_error=missed.append))
+    assert [row.image.name for row in found] == ["china.png", "flower.png"]
+    assert [str(error) for error in missed] == ["there is no file nope.jpg"]
+    with pytest.raises(ImageError, match=r"there is no file nope\.jpg"):
+        list(predict(classifier, ["nope.jpg", photos]))
+
+
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_a_single_unreadable_file_is_the_message_alone(run, saved, tmp_path, form):
     (tmp_path / "a.png").write_bytes(b"no image")

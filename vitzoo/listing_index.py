@@ -23,12 +23,19 @@ from vitzoo.store import make_folder, write_atomic
 
 Row = dict[str, Any]
 KNOWN_AS = "known_as"
+HUB = "the Hub"
+SHAPE = 1  # of an entry; another number when rows change
 MAX_INDEX = 64 * 1024 * 1024
 
 
 def row_of(variant: Variant) -> Row:
-    """Return what a listing says of a variant, and its names in other libraries."""
-    return fields(variant) | {KNOWN_AS: [list(pair) for pair in variant.known_as]}
+    """Return what a listing says of a variant, and its names elsewhere.
+
+    Those are (library, name, "") for the network, (`HUB`, repository, weights) for its files.
+    """
+    names = [[library, name, ""] for library, name in variant.known_as]
+    names += [[HUB, row.repo, row.name] for row in variant.weights if row.repo]
+    return fields(variant) | {KNOWN_AS: names}
 
 
 def read_rows(manifest: Path, namespace: str) -> list[Row] | None:
@@ -68,7 +75,7 @@ def _path(manifest: Path, namespace: str) -> Path | None:
 @lru_cache(maxsize=1)
 def _version() -> str:
     core = hashlib.sha256(CORE_MANIFEST.read_bytes()).hexdigest()
-    return f"{__version__} {core} {' '.join(FIELDS)}"
+    return f"{SHAPE} {__version__} {core} {' '.join(FIELDS)}"
 
 
 def _fits(rows: object, namespace: str) -> bool:
@@ -78,5 +85,14 @@ def _fits(rows: object, namespace: str) -> bool:
         and row.keys() == keys
         and str(row["name"]).startswith(f"{namespace}/")
         and row["namespace"] == namespace
+        and all(row[key] is None or isinstance(row[key], str | int | float) for key in FIELDS)
+        and _are_names(row[KNOWN_AS])
         for row in rows
+    )
+
+
+def _are_names(names: object) -> bool:
+    return isinstance(names, list) and all(
+        isinstance(name, list) and len(name) == 3 and all(isinstance(text, str) for text in name)
+        for name in names
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -89,29 +89,44 @@ def flatten(image: Image.Image, mode: str, name: str) -> Image.Image:
         return image.convert(mode)
 
 
-def find_images(paths: list[Path]) -> list[Path]:
-    """Replace each folder by the image files in it, sorted by name.
+def find_images(
+    paths: Iterable[Path], on_error: Callable[[ImageError], object] | None = None
+) -> list[Path]:
+    """Replace each folder by the image files right in it, sorted by name.
+
+    Args:
+        paths: files, which are not opened, and folders.
+        on_error: called for a path that is not there, and for a folder that cannot be read or
+            holds no images; without it the error is raised.
 
     Raises:
-        ImageError: a path does not exist, or a folder cannot be read or holds no images.
+        ImageError: as above.
     """
     found: list[Path] = []
     for path in paths:
-        name = printable(path)
         try:
-            if not os.path.lexists(path):
-                raise ImageError(f"there is no file {name}")
-            if not path.is_dir():
-                found.append(path)
-                continue
-            inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
-        except OSError as error:
-            raise ImageError(f"cannot read {name}: {error.strerror}") from error
-        inside = [p for p in inside if not p.is_dir()]
-        if not inside:
-            raise ImageError(f"the folder {name} holds no images ({', '.join(SUFFIXES)})")
-        found += inside
+            found += _images_at(path)
+        except ImageError as error:
+            if on_error is None:
+                raise
+            on_error(error)
     return found
+
+
+def _images_at(path: Path) -> list[Path]:
+    name = printable(path)
+    try:
+        if not os.path.lexists(path):
+            raise ImageError(f"there is no file {name}")
+        if not path.is_dir():
+            return [path]
+        inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
+    except OSError as error:
+        raise ImageError(f"cannot read {name}: {error.strerror}") from error
+    inside = [p for p in inside if not p.is_dir()]
+    if not inside:
+        raise ImageError(f"the folder {name} holds no images ({', '.join(SUFFIXES)})")
+    return inside
 
 
 def printable(text: str | os.PathLike[str]) -> str:

@@ -46,8 +46,8 @@ def predict(
         images: files and folders.
         top: how many classes to give.
         batch_size: images at a time.
-        on_error: called for every image that cannot be read, which is then left out; without it
-            the error is raised.
+        on_error: called for every image that is not there or cannot be read, which is then left
+            out; without it the error is raised.
 
     Raises:
         InvalidOption: the model has no classifier.
@@ -70,7 +70,8 @@ def predict(
     names = zoo_model.labels or tuple(f"class {i}" for i in range(classes))
     place = next(model.parameters())
     model.eval()
-    inputs = _inputs(find_images([Path(image) for image in images]), transform(model), on_error)
+    files = find_images([Path(image) for image in images], on_error)
+    inputs = _inputs(files, transform(model), on_error)
     while chunk := list(itertools.islice(inputs, batch_size)):
         batch = torch.stack([x for _, x in chunk]).to(place.device, place.dtype)
         with torch.inference_mode():

@@ -19,7 +19,7 @@ from typing import Any
 from vitzoo.catalogue import Contribution, Variant, Weights
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
 from vitzoo.listing import FIELDS, keeps
-from vitzoo.listing_index import KNOWN_AS, Row, read_rows, row_of, write_rows
+from vitzoo.listing_index import HUB, KNOWN_AS, Row, read_rows, row_of, write_rows
 from vitzoo.manifest import ManifestPlugin, read_manifest
 from vitzoo.plugins import CORE, LOCAL, PluginHost, PluginInfo
 from vitzoo.schema import describe as describe_value
@@ -136,19 +136,23 @@ class Registry:
         return list(self.host.infos.values())
 
     def known_elsewhere(self, name: str) -> list[tuple[str, Variant, Weights | None]]:
-        """Return (library, variant, weights) for a name of timm, torchvision or another library.
+        """Return (library, variant, weights) for a name of another library or a Hub repository.
 
-        A timm tag (`vit_base_patch16_224.augreg_in21k`) also picks the weights of that name.
+        A timm tag (`vit_base_patch16_224.augreg_in21k`) also picks the weights of that name, a
+        repository its own.
         """
         architecture, _, tag = name.partition(".")
         found: list[tuple[str, Variant, Weights | None]] = []
         for row in sorted(self._rows(), key=lambda row: _place(row["namespace"])):
-            for library, theirs in row[KNOWN_AS]:
+            for library, theirs, own in row[KNOWN_AS]:
                 if theirs in (name, architecture):
                     variant = self.variant(row["name"])
-                    weights = next((w for w in variant.weights if w.name == tag), None)
+                    wanted = own or tag
+                    weights = next((w for w in variant.weights if w.name == wanted), None)
                     found.append((library, variant, weights))
-        return found
+        found.sort(key=lambda match: match[0] == HUB)
+        once = {variant.name: (library, variant, row) for library, variant, row in reversed(found)}
+        return [match for match in found if match in once.values()]
 
     def _elsewhere(self, name: str) -> str:
         """Say what a name of another library is here, empty if it is none."""
@@ -165,7 +169,8 @@ class Registry:
             )
         call = f"vitzoo.create({variant.name!r}"
         call += f", weights={weights.name!r})" if weights else ")"
-        return f"unknown variant {name!r}: that is the name in {library}; here it is {call}"
+        what = "a repository on" if library == HUB else "the name in"
+        return f"unknown variant {name!r}: that is {what} {library}; here it is {call}"
 
     def _rows(self) -> list[Row]:
         """Return a row for every variant, those of manifests from their index if there is one."""

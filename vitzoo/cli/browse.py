@@ -121,7 +121,9 @@ def show_command(name: str, as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def which_command(name: str, as_json: bool) -> None:
-    """Say what a NAME means and who defines it; names of timm and torchvision are translated.
+    """Say what a NAME means and who defines it; names of other libraries are translated.
+
+    Those are names of timm and torchvision, and repositories of the Hub.
 
     \b
     Examples:

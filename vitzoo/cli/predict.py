@@ -37,8 +37,9 @@ def predict_command(
 ) -> None:
     """Classify image files, or all images in a folder, with MODEL.
 
-    MODEL is a registered name with weights, or a file written by vitzoo.save. A file that is no
-    readable image is named on stderr; the others are classified, and the exit code is 1.
+    MODEL is a registered name with weights, or a file written by vitzoo.save. A file that is not
+    there or no readable image is named on stderr; the others are classified, and the exit code is
+    1. Of a folder, the images right in it are taken.
 
     \b
     Examples:
@@ -52,17 +53,19 @@ def predict_command(
 
     if top < 1:
         raise InvalidOption(f"--top must be at least 1, got {top}")
-    files = find_images(list(images))  # before any weights are fetched
-    saved = Path(model).suffix == ".safetensors"
-    network = create(model, pretrained=not saved, weights=weights, device=device)
-    report: LoadReport = network.load_report  # type: ignore[assignment]  # an attribute that create sets
-    click.echo(report.summary(), err=True)
     unreadable: list[ImageError] = []
 
     def note(error: ImageError) -> None:
         unreadable.append(error)
         click.echo(f"vitzoo: {error}", err=True)
 
+    files = find_images(images, note)  # before any weights are fetched
+    if not files:
+        context.exit(1)
+    saved = Path(model).suffix == ".safetensors"
+    network = create(model, pretrained=not saved, weights=weights, device=device)
+    report: LoadReport = network.load_report  # type: ignore[assignment]  # an attribute that create sets
+    click.echo(report.summary(), err=True)
     _print(predict(network, files, top=top, on_error=note), as_json=as_json)
     if unreadable:
         context.exit(1)
