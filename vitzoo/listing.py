@@ -33,8 +33,12 @@ FIELDS = (
 
 
 def fields(variant: Variant) -> dict[str, Any]:
-    """Return the fields that listings, `--where` and `--sort` know, in column order."""
+    """Return the fields that listings, `--where` and `--sort` know, in column order.
+
+    `top1` is that of the default weights on ImageNet-1k: other numbers do not compare.
+    """
     spec, weights = variant.spec, variant.default_weights
+    compares = weights is not None and weights.label_set == "imagenet-1k"
     return {
         "name": variant.name,
         "params": variant.params,
@@ -51,7 +55,7 @@ def fields(variant: Variant) -> dict[str, Any]:
         "patch_embed": spec.patch_embed.name,
         "pos_embed": spec.pos_embed.name,
         "weights": weights.name if weights else None,
-        "top1": weights.top1 if weights else None,
+        "top1": weights.top1 if weights and compares else None,
         "license": weights.license if weights else None,
         "pin": weights.pin if weights else None,
         "namespace": variant.namespace,

@@ -33,6 +33,7 @@ PRETTY: dict[str, Callable[[Any], str]] = {
     "top1": "{:.2f}".format,
 }
 ROOM_FOR_ALL = 110  # characters; below, summaries would wrap into four lines
+ROOM_FOR_SUMMARY = 100
 HEADINGS = {"image_size": "px", "num_classes": "classes"}
 
 
@@ -139,9 +140,11 @@ def which_command(name: str, as_json: bool) -> None:
 
 
 def _columns(*, keep_weights: bool) -> tuple[str, ...]:
-    """Return the columns; a narrow terminal has no room for the weights, which `show` lists."""
-    wide = not on_terminal() or get_terminal_size().columns >= ROOM_FOR_ALL
-    return COLUMNS if wide or keep_weights else tuple(c for c in COLUMNS if c != "weights")
+    """Return the columns that fit: a narrow terminal has no room for what `show` lists too."""
+    width = get_terminal_size().columns if on_terminal() else ROOM_FOR_ALL
+    left_out = {"weights"} if width < ROOM_FOR_ALL and not keep_weights else set()
+    left_out |= {"summary"} if width < ROOM_FOR_SUMMARY else set()
+    return tuple(column for column in COLUMNS if column not in left_out)
 
 
 def _print_weights(variant: Variant) -> None:
