@@ -15,7 +15,7 @@ from vitzoo import hookspecs, manifest, schema
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-EXECUTED = [ROOT / "README.md", ROOT / "docs" / "create.md", ROOT / "docs" / "images.md"]
+EXECUTED = [ROOT / "README.md", *(ROOT / "docs" / f"{n}.md" for n in ("create", "images", "parts"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
