@@ -196,6 +196,17 @@ def test_verify_everything(fetched, offline):
     assert states(vitzoo.verify())[f"sha256:{stranger[:12]}"] == "damaged"
 
 
+def test_weights_by_the_label_that_messages_write(fetched, offline):
+    offline()
+    assert vitzoo.fetch(LABEL) == vitzoo.fetch(NAME, "main") == vitzoo.fetch(LABEL, "main")
+    assert states(vitzoo.verify(LABEL)) == {LABEL: "ok"}
+    with pytest.raises(vitzoo.InvalidOption, match="names weights 'main', and weights is 'other'"):
+        vitzoo.fetch(LABEL, "other")
+    with pytest.raises(vitzoo.VitzooError, match="mian"):
+        vitzoo.verify(f"{NAME}:mian")
+    assert remove(LABEL) >= len(fetched.data)  # and its stamp
+
+
 def test_verify_path(fetched, tmp_path, offline):
     offline()
     path = tmp_path / "own.safetensors"

@@ -12,6 +12,7 @@ from vitzoo import settings
 from vitzoo.catalogue import Variant, Weights
 from vitzoo.errors import (
     IntegrityError,
+    InvalidOption,
     Offline,
     PinError,
     StoreError,
@@ -88,7 +89,7 @@ def fetch(
     """Bring a verified file into the store and return its path.
 
     Args:
-        name: a registered variant, or `hf://owner/repo@revision/file`.
+        name: a registered variant, `variant:weights`, or `hf://owner/repo@revision/file`.
         weights: which of the variant's weights, its default if None.
         note: called with (bytes so far, bytes in all) during a download.
 
@@ -109,8 +110,9 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
     """Hash files against their pins; never opens a socket, ignores stamps.
 
     Args:
-        name_or_path: a variant (all of its weights), an hf:// address, a path (of an index or a
-            folder: every shard), or None for everything in the store and everything bundled.
+        name_or_path: a variant (all of its weights), `variant:weights`, an hf:// address, a path
+            (of an index or a folder: every shard), or None for everything in the store and
+            everything bundled.
 
     Raises:
         CheckpointError: an index or a folder that names no files.
@@ -123,7 +125,10 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
         return [_verify(_entry(text, None))]
     if isinstance(name_or_path, os.PathLike) or text.endswith(PATHS):
         return [_verify_path(path) for path in _files(Path(text))]
-    variant = registry().variant(text)
+    name, weights = _parts_of(text, None)
+    if weights is not None:
+        return [_verify(_entry(name, weights))]
+    variant = registry().variant(name)
     return [_verify(Entry(variant.name, row, _package(variant))) for row in variant.weights]
 
 
@@ -187,7 +192,7 @@ def remove(name: str, weights: str | None = None) -> int:
     """Remove the files of a variant, or of an hf:// address, from the store.
 
     Args:
-        name: the variant, or `hf://owner/repo@revision/file`.
+        name: the variant, `variant:weights`, or `hf://owner/repo@revision/file`.
         weights: which of its weights, all if None.
 
     Returns:
@@ -197,6 +202,7 @@ def remove(name: str, weights: str | None = None) -> int:
         UnknownName: no such variant or weights.
     """
     home = settings.home()
+    name, weights = _parts_of(name, weights)
     known = (from_address(name),) if name.startswith("hf://") else registry().variant(name).weights
     rows = [row for row in known if weights in (None, row.name)]
     if not rows:
@@ -205,9 +211,20 @@ def remove(name: str, weights: str | None = None) -> int:
     return sum(Store(home).remove(pin.sha256) for pin in pins) if home else 0
 
 
+def _parts_of(name: str, weights: str | None) -> tuple[str, str | None]:
+    """Split `variant:weights`, as messages write it; other names stay as they are."""
+    variant, colon, stated = name.partition(":")
+    if not colon or name.startswith("hf://"):
+        return name, weights
+    if weights not in (None, stated):
+        raise InvalidOption(f"{name} names weights {stated!r}, and weights is {weights!r}")
+    return variant, stated
+
+
 def _entry(name: str, weights: str | None) -> Entry:
     if name.startswith("hf://"):
         return Entry(name, from_address(name))
+    name, weights = _parts_of(name, weights)
     variant = registry().variant(name)
     return Entry(variant.name, choose(variant, weights), _package(variant))
 

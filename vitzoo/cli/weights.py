@@ -30,12 +30,13 @@ def fetch_command(
 ) -> None:
     """Bring the verified weights of each NAME into the store.
 
-    NAME is a variant, or hf://owner/repo@revision/file.
+    NAME is a variant, variant:weights, or hf://owner/repo@revision/file.
 
     \b
     Examples:
       vitzoo fetch vit_b16
       vitzoo fetch vit_b16 --weights augreg_in21k
+      vitzoo fetch vit_b16:augreg_in21k
       vitzoo fetch hf://owner/repo@main/model.safetensors --frozen
     """
     from vitzoo.inventory import fetch
