@@ -69,6 +69,11 @@ def check(file: Path | None = None) -> Report:
     return Report(counts, tuple(problems))
 
 
+def problems_of(variant: Variant) -> list[str]:
+    """Return what `check` finds wrong with one registered variant."""
+    return [*_problems(variant), *_miscounted([variant])]
+
+
 def pin(file: Path, *, write: bool = True) -> list[Pinned]:
     """Fill in commit, size and sha256 of the unpinned rows of a registry file.
 

@@ -175,7 +175,7 @@ def _drop_paths(spec: Spec, ready: Mapping[str, Any]) -> list[nn.Module]:
         rates = ready["drop_path"](depth=spec.depth)
     else:
         policy = registry().part("drop-path policy", spec.drop_path.name)
-        rates = _call(policy, f"drop_path {spec.drop_path.name!r}", options, depth=spec.depth)
+        rates = construct(policy, f"drop_path {spec.drop_path.name!r}", options, depth=spec.depth)
     if len(rates) != spec.depth:
         raise InvalidOption(
             f"drop_path {spec.drop_path.name!r} gave {len(rates)} rates for {spec.depth} blocks"
@@ -202,10 +202,10 @@ def _part(
     else:
         raise UnknownName(_unknown(field, chosen.name, POOLS))
     what = f"{field} {chosen.name!r}"
-    return _checked(field, _call(constructor, what, dict(chosen.options), usual, **numbers))
+    return _checked(field, construct(constructor, what, dict(chosen.options), usual, **numbers))
 
 
-def _call(
+def construct(
     constructor: Callable[..., Any],
     what: str,
     options: dict[str, Any],

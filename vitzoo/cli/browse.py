@@ -20,12 +20,14 @@ from vitzoo.cli.output import (
 )
 from vitzoo.errors import UnknownName
 from vitzoo.listing import sort, where
+from vitzoo.plugin_source import where_declared, where_defined
 from vitzoo.plugins import TROUBLE
-from vitzoo.registry import Registry, describe, registry
+from vitzoo.registry import KINDS, Registry, describe, registry
 
 COLUMNS = (
     "name", "params", "image_size", "num_classes", "top1", "license", "pin", "weights", "summary"
 )  # fmt: skip
+WHICH = ("name", "kind", "weights", "known_as", "plugin", "target", "defined", "location")
 PRETTY: dict[str, Callable[[Any], str]] = {
     "params": count,
     "image_size": str,
@@ -126,6 +128,10 @@ def which_command(name: str, as_json: bool) -> None:
 
     Those are names of timm and torchvision, and repositories of the Hub.
 
+    `target` is what a part is made by, or a network built by, and `defined` the file and line of
+    that, found without importing it; `location` is the file that registers the name,
+    with the line where that is a manifest.
+
     \b
     Examples:
       vitzoo which vit_b16
@@ -136,7 +142,7 @@ def which_command(name: str, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     else:
-        print_rows(rows, ("name", "kind", "weights", "known_as", "plugin", "target", "location"))
+        print_rows(rows, WHICH)
 
 
 def _columns(*, keep_weights: bool) -> tuple[str, ...]:
@@ -213,6 +219,7 @@ def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
 
 def _meaning(zoo: Registry, namespace: str, name: str, kind: str, target: Any) -> dict[str, Any]:
     info = zoo.host.infos[namespace]
+    hook = next((hook for hook, named in KINDS.items() if named == kind), "vitzoo_variants")
     return {
         "name": name,
         "kind": kind,
@@ -220,7 +227,8 @@ def _meaning(zoo: Registry, namespace: str, name: str, kind: str, target: Any) -
         "known_as": None,
         "plugin": f"{namespace} ({info.distribution} {info.version})".replace(" )", ")"),
         "target": target if isinstance(target, str) else getattr(target, "__qualname__", target),
-        "location": info.location,
+        "defined": where_defined(target) or None,
+        "location": where_declared(info.location, hook, name.rpartition("/")[2]),
     }
 
 

@@ -11,6 +11,7 @@ import click
 
 import vitzoo
 from vitzoo.errors import VitzooError
+from vitzoo.switches import NOT
 
 INTERRUPTED = 130
 COMMANDS = {
@@ -26,6 +27,7 @@ COMMANDS = {
     "lock": "weights:lock_command",
     "convert": "convert:convert_command",
     "registry": "registry:registry_group",
+    "plugins": "plugins:plugins_group",
 }
 
 
@@ -64,7 +66,8 @@ class LazyGroup(click.Group):
     ),
 )
 @click.version_option(vitzoo.__version__, prog_name="vitzoo")
-def cli() -> None:
+@click.option("--no-plugins", is_flag=True, help="Read nothing of any plugin: the core alone.")
+def cli(no_plugins: bool) -> None:
     """A model zoo for Vision Transformers: parts by name, weights verified byte by byte.
 
     \b
@@ -73,7 +76,12 @@ def cli() -> None:
       vitzoo show vit_b16
       vitzoo summary vit_b16 --head mlp --num-classes 10
       vitzoo predict vit_digits digit.png
+      vitzoo --no-plugins list
     """
+    if no_plugins:
+        from vitzoo.cli.environment import set_for_command
+
+        set_for_command(NOT, "*")
 
 
 def main(args: Sequence[str] | None = None) -> int:

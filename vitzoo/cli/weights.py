@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import click
 
+from vitzoo.cli.environment import set_for_command, without_plugins
 from vitzoo.cli.output import json_option, print_json, print_rows
 from vitzoo.progress import progress
 
@@ -99,6 +98,8 @@ def verify_command(
 def rm_command(names: tuple[str, ...], weights: str | None) -> None:
     """Remove all weights of each NAME (a variant, or hf://...) from the store.
 
+    Plugins are left alone, but those that a NAME belongs to.
+
     \b
     Examples:
       vitzoo rm vit_l16
@@ -106,6 +107,7 @@ def rm_command(names: tuple[str, ...], weights: str | None) -> None:
     """
     from vitzoo.inventory import remove
 
+    without_plugins(names)
     rows = [{"name": name, "freed": remove(name, weights)} for name in names]
     print_rows(rows, ("name", "freed"), pretty={"freed": "{:,}".format})
 
@@ -150,6 +152,7 @@ def lock_command(names: tuple[str, ...], weights: str | None, frozen: bool, as_j
     from vitzoo.pins import Lock
 
     _freeze(frozen)
+    without_plugins(names)
     for name in names:
         relock(name, weights)
     pins = Lock(settings.lock_path()).pins()
@@ -163,7 +166,4 @@ def lock_command(names: tuple[str, ...], weights: str | None, frozen: bool, as_j
 def _freeze(frozen: bool) -> None:
     """Forbid writing the lock until the command has ended."""
     if frozen:
-        before = os.environ.get("VITZOO_FROZEN", "")
-        os.environ["VITZOO_FROZEN"] = "1"
-        restore = partial(os.environ.__setitem__, "VITZOO_FROZEN", before)
-        click.get_current_context().call_on_close(restore)
+        set_for_command("VITZOO_FROZEN", "1")

@@ -1,0 +1,208 @@
+"""Using everything that one plugin brings, in a process that may end badly.
+
+`vitzoo.plugin_check` starts it. What is being done is written down before it is done, so that
+whoever waits knows what a process that hangs or dies was at.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from vitzoo.catalogue import CheckpointFormat, Contribution, Variant
+from vitzoo.errors import InvalidOption, PluginError, VitzooError
+from vitzoo.plugin_source import where_declared
+from vitzoo.plugins import CORE, OFF, PluginInfo, data_file
+from vitzoo.registry import KINDS, Registry, registry
+from vitzoo.spec import Spec
+
+READING = "reading it"
+ENDING = "ending the process that used it"
+FIELDS = {
+    "patch embedder": "patch_embed",
+    "position embedding": "pos_embed",
+    "head": "head",
+    "drop-path policy": "drop_path",
+}
+PATCHES = (16, 32)  # px; some stems have no smaller stride
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What is written for the process that waits: a JSON object a line."""
+
+    file: TextIO
+
+    def write(self, **note: Any) -> None:
+        """Write one note, at once."""
+        self.file.write(json.dumps(note) + "\n")
+        self.file.flush()
+
+    def problem(self, what: str, cause: str, location: str) -> None:
+        """Write down what is wrong."""
+        self.write(problem={"what": what, "cause": cause, "location": location})
+
+    @contextmanager
+    def step(self, what: str, location: str) -> Iterator[None]:
+        """Write down what is done, and what it raises."""
+        self.write(step=what, location=location)
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            self.problem(what, _said(error), _raised_at(error) or location)
+
+
+def main() -> None:
+    """Use the plugin that the arguments name; the process that waits reads the notes."""
+    asked = json.loads(sys.argv[1])
+    faulthandler.dump_traceback_later(asked["timeout"], exit=True)
+    with Path(asked["notes"]).open("w", encoding="utf-8") as file:
+        notes = Notes(file)
+        probe(asked["namespace"], notes)
+        notes.write(step=ENDING, location="")
+
+
+def probe(namespace: str, notes: Notes) -> None:
+    """Import, construct and build what a plugin brings."""
+    notes.write(step=READING, location="")
+    zoo = registry()
+    info = _read(zoo, namespace, notes)
+    if info is None:
+        return
+    rows = zoo.host.rows[namespace]
+    notes.write(contributions=len(rows))
+    for hook, row in rows:
+        place = where_declared(info.location, hook, row.name)
+        name = row.name if namespace == CORE else f"{namespace}/{row.name}"
+        kind = KINDS.get(hook, "variant")
+        with notes.step(f"{kind} {name}", place):
+            _use(zoo, namespace, kind, name, row)
+
+
+def _read(zoo: Registry, namespace: str, notes: Notes) -> PluginInfo | None:
+    zoo.load_manifests()
+    with suppress(PluginError):  # a state, then
+        zoo.listing([f"{namespace}/*"])
+    info = zoo.host.infos[namespace]
+    if info.state not in OFF:
+        return info
+    from vitzoo.plugin_trace import place
+
+    at = info.cause.rpartition(" (")[2].removesuffix(")")
+    known = at if Path(at.rpartition(":")[0]).is_file() else ""
+    notes.problem("the plugin", info.trouble, known or place(info))
+    return None
+
+
+def _use(zoo: Registry, namespace: str, kind: str, name: str, row: Contribution | Variant) -> None:
+    target = zoo.host.import_target(namespace, row)
+    if isinstance(row, Variant):
+        _use_variant(zoo, namespace, name)
+    elif isinstance(row, CheckpointFormat):
+        _check_format(target)
+    elif not callable(target):
+        raise PluginError(f"its target is {target!r}, which cannot be called")
+    else:
+        _use_part(kind, name, target)
+
+
+def _use_variant(zoo: Registry, namespace: str, name: str) -> None:
+    from vitzoo.audit import problems_of
+    from vitzoo.manifest import CORE_BUILDER
+
+    variant = zoo.variant(name)
+    problems = problems_of(variant)
+    for row in variant.weights:
+        package = zoo.host.package(namespace)
+        if not row.repo and data_file(package, row.file) is None:
+            problems.append(f"{name}:{row.name}: {row.file} is not in the data folder of {package}")
+    if variant.builder != CORE_BUILDER:
+        from vitzoo.create import create
+
+        params = sum(p.numel() for p in create(name, device="meta").parameters())
+        if params != variant.params:
+            problems.append(f"{name}: params is {variant.params}, the network has {params}")
+    if problems:
+        raise PluginError("; ".join(problems))
+
+
+def _check_format(target: Any) -> None:
+    from vitzoo.formats import Format
+
+    if inspect.isclass(target):
+        raise PluginError(
+            f"its target is the class {target.__name__}; name an object of it: "
+            f"`{target.__name__.lower()} = {target.__name__}()`"
+        )
+    wanted = [name for name in vars(Format) if not name.startswith("_")]
+    if missing := [name for name in wanted if not callable(getattr(target, name, None))]:
+        raise PluginError(f"{target!r} lacks {', '.join(missing)}; see vitzoo.formats.Format")
+
+
+def _use_part(kind: str, name: str, constructor: Any) -> None:
+    """Construct a part and build a small network with it, without memory.
+
+    What needs options of its own, or other patches, is imported and no more.
+    """
+    import torch
+
+    from vitzoo.build import build, construct
+
+    field = FIELDS[kind]
+    for patch in PATCHES:
+        base = registry().variant("vit_ti16").spec
+        spec = replace(base, depth=2, num_classes=10, patch_size=(patch, patch))
+        with torch.device("meta"):
+            try:
+                part = construct(constructor, f"{field} {name!r}", {}, **_numbers(spec))
+            except InvalidOption:
+                continue
+            build(
+                spec, {field: (lambda depth, rates=part: rates) if field == "drop_path" else part}
+            )
+        return
+
+
+def _numbers(spec: Spec) -> dict[str, Any]:
+    """Return all that constructors of parts may ask for."""
+    grid = (spec.image_size[0] // spec.patch_size[0], spec.image_size[1] // spec.patch_size[1])
+    return {
+        "patch_size": spec.patch_size,
+        "in_chans": spec.in_chans,
+        "grid_size": grid,
+        "num_prefix_tokens": 1,
+        "embed_dim": spec.embed_dim,
+        "num_heads": spec.num_heads,
+        "depth": spec.depth,
+        "in_dim": spec.embed_dim,
+        "num_classes": spec.num_classes,
+    }
+
+
+def _said(error: BaseException) -> str:
+    return str(error) if isinstance(error, VitzooError) else f"{type(error).__name__}: {error}"
+
+
+def _raised_at(error: BaseException) -> str:
+    """Return `file:line` of the innermost code outside vitzoo that an error came through."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        ours = Path(file).is_relative_to(Path(__file__).parent)
+        if not ours and not file.startswith("<"):
+            found = f"{file}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found

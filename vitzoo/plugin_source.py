@@ -1,0 +1,148 @@
+"""Where the code behind a name lies, found without importing any of it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+MAX_SOURCE = 4 * 1024 * 1024  # bytes of a module that is parsed
+MAX_HOPS = 8  # re-exports that are followed
+HEADER = re.compile(r"""\s*\[\s*(\w+)\s*\.\s*["']?(\w+)""")
+
+
+def where_defined(target: object) -> str:
+    """Return `file:line` of what a contribution names, `file` where the line is not known.
+
+    Args:
+        target: `"package.module:Name"`, or the object itself.
+
+    Returns:
+        Empty where not even the file is known.
+    """
+    module, name = _named(target)
+    file = module_file(module)
+    for _ in range(MAX_HOPS):
+        if file is None:
+            return ""
+        node = _definition(file, name)
+        if not isinstance(node, ast.ImportFrom):
+            return f"{file}:{node.lineno}" if node else str(file)
+        after = module_file(_source_of(node, module, file))
+        if after is None:
+            return f"{file}:{node.lineno}"
+        name = next(alias.name for alias in node.names if name in (alias.asname, alias.name))
+        module, file = _source_of(node, module, file), after
+    return str(file)
+
+
+def module_file(module: str) -> Path | None:
+    """Return the source file of a module, None if it is not found; nothing is imported."""
+    top, *below = module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)  # of a top-level name: imports nothing
+    except (ImportError, ValueError, AttributeError):
+        return None
+    if spec is None:
+        return None
+    roots = [Path(root) for root in spec.submodule_search_locations or ()]
+    if not roots:
+        return Path(spec.origin) if spec.origin and not below else None
+    for root in roots:
+        folder = root.joinpath(*below)
+        for path in (folder / "__init__.py", folder.with_suffix(".py") if below else folder):
+            if path.is_file():
+                return path
+    return None
+
+
+def _named(target: object) -> tuple[str, str]:
+    """Return (module, name) of a target; an object without a name has its class's."""
+    if isinstance(target, str):
+        module, _, name = target.partition(":")
+        return module, name
+    thing: Any = target.func if isinstance(target, partial) else target
+    if not hasattr(thing, "__qualname__"):
+        thing = type(thing)
+    return str(thing.__module__), str(thing.__qualname__).partition(".")[0]
+
+
+def _definition(file: Path, name: str) -> ast.stmt | None:
+    """Return the last statement of a module that gives `name` a value."""
+    try:
+        with file.open("rb") as source:
+            tree = ast.parse(source.read(MAX_SOURCE))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    found = None
+    for node in _statements(tree.body):
+        if name in _names_given(node):
+            found = node
+    return found
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a module, those under `if` and `try` too."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(node, part, []))
+            for handler in getattr(node, "handlers", []):
+                yield from _statements(handler.body)
+
+
+def _names_given(node: ast.stmt) -> list[str]:
+    match node:
+        case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+            return [node.name]
+        case ast.Assign():
+            return [t.id for target in node.targets for t in ast.walk(target) if _is_name(t)]  # type: ignore[attr-defined]  # what _is_name says
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+        case ast.ImportFrom():
+            return [alias.asname or alias.name for alias in node.names]
+    return []
+
+
+def _is_name(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+def _source_of(node: ast.ImportFrom, module: str, file: Path) -> str:
+    """Return the module that a `from ... import` names, relative ones in full."""
+    if not node.level:
+        return node.module or ""
+    package = module.split(".")
+    keep = len(package) - node.level + (file.name == "__init__.py")
+    return ".".join([*package[: max(keep, 0)], *filter(None, [node.module])])
+
+
+def where_declared(location: str, hook: str, name: str) -> str:
+    """Return where a plugin says that it contributes something: `file:line` of a manifest's row.
+
+    Args:
+        location: of the plugin; the file of a module is returned as it is.
+        hook: that gives the row.
+        name: without the namespace.
+    """
+    if not location.endswith(".toml"):
+        return location
+    line = _rows(location).get((hook.removeprefix("vitzoo_"), name))
+    return f"{location}:{line}" if line else location
+
+
+@lru_cache(maxsize=4)
+def _rows(manifest: str) -> dict[tuple[str, str], int]:
+    """Return the line of each row's first header, by table and name."""
+    found: dict[tuple[str, str], int] = {}
+    with suppress(OSError, ValueError):
+        for number, line in enumerate(Path(manifest).read_text("utf-8").splitlines(), 1):
+            if header := HEADER.match(line):
+                found.setdefault((header[1], header[2]), number)
+    return found

@@ -1,0 +1,249 @@
+"""What becomes of the plugins, and why: for people who look for one that is not there.
+
+Nothing here imports a plugin's code. What `VITZOO_STRICT_PLUGINS` says is left out, or the trouble
+could not be looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vitzoo.catalogue import CheckpointFormat, Variant
+from vitzoo.discovery import Found, normal
+from vitzoo.errors import PluginError, RegistryError, did_you_mean
+from vitzoo.listing_index import read_rows
+from vitzoo.manifest import CORE_BUILDER, ManifestPlugin, read_manifest
+from vitzoo.plugin_source import module_file, where_declared, where_defined
+from vitzoo.plugins import CORE, HOOKS, LOCAL, OFF, PluginHost, PluginInfo
+from vitzoo.registry import KINDS
+from vitzoo.switches import NOT, Switches
+
+VARIANT_HOOK = "vitzoo_variants"
+Counts = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Named:
+    """One contribution of a plugin.
+
+    Args:
+        name: as users write it.
+        kind: `variant`, `head`, ...
+        target: what it names, as text.
+        defined: `file:line` of that, `file` or empty where it is not known.
+        location: `file:line` of the manifest's row, or the module's file.
+        hidden: whether it is switched off by name.
+    """
+
+    name: str
+    kind: str
+    target: str
+    defined: str
+    location: str
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class Trace:
+    """How one plugin was, or was not, found and read.
+
+    Args:
+        info: its state, None if no such plugin is installed.
+        steps: what was done, in order.
+        contributions: what it brings, where that is known without importing it.
+    """
+
+    info: PluginInfo | None
+    steps: tuple[str, ...]
+    contributions: tuple[Named, ...] = ()
+
+
+def lenient_host() -> PluginHost:
+    """Return a host that shows what is broken and raises nothing because of it."""
+    return PluginHost(replace(Switches.read(), strict=False))
+
+
+def counts(host: PluginHost, namespace: str) -> Counts | None:
+    """Return how many variants, parts and formats a plugin brings, None if that is not known."""
+    rows = host.rows.get(namespace)
+    if rows is None:
+        return None
+    variants = sum(isinstance(row, Variant) for _, row in rows)
+    formats = sum(isinstance(row, CheckpointFormat) for _, row in rows)
+    return variants, len(rows) - variants - formats, formats
+
+
+def place(info: PluginInfo) -> str:
+    """Return the file a plugin is, its manifest or its module, empty if it is not there."""
+    if info.location:
+        return info.location
+    module, _, file = info.entry_point.partition(":")
+    path = module_file(module)
+    if path is None or not file:
+        return str(path or "")
+    return str(path.with_name(file)) if path.with_name(file).is_file() else ""
+
+
+def traces(name: str) -> list[Trace]:
+    """Say how what is called `name` was found, or what was searched for it.
+
+    Args:
+        name: a namespace, `namespace/name`, or a distribution.
+    """
+    host = lenient_host()
+    namespace, slash, inside = name.partition("/")
+    chosen = [
+        (key, info)
+        for key, info in host.infos.items()
+        if namespace in (key, info.namespace)
+        or (not slash and info.entry_point and normal(namespace) == normal(info.distribution))
+    ]
+    if not chosen and namespace == LOCAL and (file := os.environ.get("VITZOO_REGISTRY")):
+        return [_local(host, Path(file).expanduser())]
+    if not chosen:
+        return [Trace(None, tuple(_searched(host, namespace)))]
+    return [_trace(host, key, info, inside) for key, info in chosen]
+
+
+def _trace(host: PluginHost, key: str, info: PluginInfo, inside: str) -> Trace:
+    steps = list(info.trace)
+    if info.state == "conflict":
+        steps = [_claim(found) for found in host.found if found.namespace == info.namespace]
+    if key in host.manifests():
+        path = host.manifest_path(key)
+        steps += () if path is None else _manifest(path, key)
+        with suppress(PluginError):
+            host.load(key)
+        done = len(info.trace)
+        info = host.infos[key]
+        steps += info.trace[done:]
+    steps += _lazy(info)
+    known = tuple(_contributions(host, key))
+    if inside:
+        steps += _inside(host, key, info, inside, known)
+        known = tuple(row for row in known if row.name == f"{key}/{inside}")
+    return Trace(info, tuple(steps), known)
+
+
+def _local(host: PluginHost, file: Path) -> Trace:
+    """Say what becomes of the user's own registry file."""
+    info = PluginInfo(LOCAL, "loaded", "", location=str(file))
+    steps = [f"VITZOO_REGISTRY names {file}"]
+    try:
+        manifest = read_manifest(file, package=None, sizes=host.core.sizes)
+    except RegistryError as error:
+        remedy = "mend the file, or unset VITZOO_REGISTRY"
+        info = replace(info, state="broken", cause=str(error), remedy=remedy)
+        return Trace(info, (*steps, f"failed: {error}"))
+    row_of = partial(where_declared, str(file), VARIANT_HOOK)
+    built = where_defined(CORE_BUILDER)
+    known = tuple(
+        Named(f"{LOCAL}/{row.name}", "variant", CORE_BUILDER, built, row_of(row.name))
+        for row in manifest.variants
+    )
+    return Trace(info, (*steps, f"{len(known)} contributions"), known)
+
+
+def _claim(found: Found) -> str:
+    where = f" in {found.location}" if found.location else ""
+    return f"{found.owner}{where} claims the namespace: {found.namespace} = {found.value}"
+
+
+def _manifest(path: Path, namespace: str) -> Iterator[str]:
+    with suppress(OSError):
+        data = path.read_bytes()
+        yield f"the manifest {path}: {len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}"
+    rows = read_rows(path, namespace)
+    if rows is None:
+        yield "listings have not kept it: the next one reads the manifest and keeps its rows"
+    else:
+        yield f"listings have kept its {len(rows)} variants and do not read the manifest again"
+
+
+def _lazy(info: PluginInfo) -> Iterator[str]:
+    if info.state != "lazy":
+        return
+    file = module_file(info.entry_point)
+    yield (
+        f"a module: {info.entry_point} ({file or 'not found'}) is imported when something in "
+        f"{info.namespace}/ is asked for, not before"
+    )
+    yield f"`vitzoo plugins check {info.namespace}` imports it now, in a process of its own"
+
+
+def _contributions(host: PluginHost, namespace: str) -> Iterator[Named]:
+    if namespace not in host.rows:
+        return
+    prefix = "" if namespace == CORE else f"{namespace}/"
+    kept = {(hook, row.name) for hook, row in host.rows[namespace]}
+    hooks = {cls: hook for hook, cls in HOOKS.items()}
+    places: dict[str, str] = {}  # many variants have one builder
+    for row in host.unhidden(namespace):
+        hook = hooks[type(row)]
+        target = row.builder if isinstance(row, Variant) else row.target
+        shown = written_target(target)
+        if shown not in places:
+            places[shown] = where_defined(target)
+        yield Named(
+            f"{prefix}{row.name}",
+            kind_of(hook),
+            shown,
+            places[shown],
+            where_declared(host.infos[namespace].location, hook, row.name),
+            hidden=(hook, row.name) not in kept,
+        )
+
+
+def kind_of(hook: str) -> str:
+    """Return what users call the things that a hook gives."""
+    return "variant" if hook == VARIANT_HOOK else KINDS[hook]
+
+
+def written_target(target: Any) -> str:
+    """Write what a contribution names."""
+    return target if isinstance(target, str) else str(getattr(target, "__qualname__", target))
+
+
+def _inside(
+    host: PluginHost, namespace: str, info: PluginInfo, inside: str, known: Iterable[Named]
+) -> Iterator[str]:
+    """Say what a single name of a plugin is."""
+    full = f"{namespace}/{inside}"
+    rows = [row for row in known if row.name == full]
+    for row in rows:
+        yield f"{full} is a {row.kind}" + (f", switched off: {NOT} names it" if row.hidden else "")
+    plugin = host.manager.get_plugin(namespace)
+    if isinstance(plugin, ManifestPlugin) and (now := plugin.manifest.aliases.get(inside)):
+        yield f"{full} is a former name of {namespace}/{now}"
+    elif not rows and namespace in host.rows:
+        near = did_you_mean(full, [row.name for row in known])
+        yield f"{full} is none of its {len(tuple(known))} contributions{near}"
+    elif not rows and info.state in OFF:
+        yield f"whether it has {full!r} is not known while it is {info.state}"
+
+
+def _searched(host: PluginHost, namespace: str) -> Iterator[str]:
+    """Say where a plugin that is not installed was looked for."""
+    folders = [entry or "the current directory" for entry in sys.path]
+    yield f"no installed distribution has an entry point {namespace!r} in the group 'vitzoo'"
+    yield f"searched the metadata of distributions in: {', '.join(folders)}"
+    having = [f"{found.owner} ({found.namespace})" for found in host.found]
+    yield f"distributions with such entry points: {', '.join(having) or 'none'}"
+    if near := did_you_mean(namespace, _names(host)):
+        yield near.removeprefix("; ")
+    if namespace == LOCAL:
+        yield "local/ holds the names of your own file, once VITZOO_REGISTRY names one"
+    if any(row.name == namespace for _, row in host.rows[CORE]):
+        yield f"the core has {namespace!r}: `vitzoo which {namespace}` says what it is"
+
+
+def _names(host: PluginHost) -> set[str]:
+    return {name for row in host.found for name in (row.namespace, row.distribution)} | {CORE}
