@@ -145,19 +145,22 @@ class PluginHost:
 
     def _find(self) -> None:
         self.found = find_plugins()
-        claims: dict[str, list[Found]] = {}
+        claims: dict[str, list[tuple[Found, PluginInfo]]] = {}
         for found in self.found:
             self._admit(found, claims)
         for namespace, rivals in sorted(claims.items()):
-            info = _info(rivals[0])
+            first, info = rivals[0]
+            if namespace in self._infos:  # of one that is off; another has the name
+                off = self._infos[namespace]
+                self._infos[f"{namespace} ({off.distribution})"] = off
             if len(rivals) > 1:
-                owners = " and ".join(found.owner for found in rivals)
+                owners = " and ".join(found.owner for found, _ in rivals)
                 cause = f"the namespace {namespace!r} is claimed by {owners}"
                 self._infos[namespace] = replace(
                     info, state="conflict", cause=cause, remedy="uninstall one of them"
                 )
             else:
-                self._waiting[namespace] = rivals[0]
+                self._waiting[namespace] = first
                 self._infos[namespace] = replace(info, state="lazy")
         order = sorted(self._infos, key=lambda name: (name != CORE, name))
         self._infos = {name: self._infos[name] for name in order}
@@ -248,7 +251,7 @@ class PluginHost:
         if bad:
             raise PluginError(f"{STRICT} is set, and not all is well: {'; '.join(bad)}")
 
-    def _admit(self, found: Found, claims: dict[str, list[Found]]) -> None:
+    def _admit(self, found: Found, claims: dict[str, list[tuple[Found, PluginInfo]]]) -> None:
         """Note a plugin as a claim to its namespace, or why it has none."""
         info, off = _info(found), self.switches.why_off(found)
         trace = (*info.trace, f"switches: {off or 'it may be used'}")
@@ -260,10 +263,10 @@ class PluginHost:
         elif cause:
             state, remedy = "broken", _renew(found)
         else:
-            claims.setdefault(found.namespace, []).append(found)
+            claims.setdefault(found.namespace, []).append((found, info))
             return
         place = found.namespace
-        if place in self._infos or place in FIRST_PARTY or place in (CORE, LOCAL):
+        if place in self._infos or place in (CORE, LOCAL) or not _may_have(found):
             place = f"{found.namespace} ({found.distribution})"
         self._infos[place] = replace(info, state=state, cause=cause, remedy=remedy)
 
@@ -360,7 +363,6 @@ def data_file(package: str, file: str) -> Path | None:
 def _malformed(found: Found) -> str:
     """Say why an entry point can be no plugin, empty if it can."""
     namespace = found.namespace
-    owner = FIRST_PARTY.get(namespace)
     if found.damage:
         return f"its metadata cannot be read: {found.damage}"
     if namespace in (CORE, LOCAL) or not NAMESPACE.fullmatch(namespace):
@@ -368,7 +370,8 @@ def _malformed(found: Found) -> str:
             f"its namespace {namespace!r} is reserved or malformed; the entry point's "
             "name must be lower-case letters, digits, '-' and '_'"
         )
-    if owner and found.distribution.replace("_", "-").lower() != owner:
+    if not _may_have(found):
+        owner = FIRST_PARTY[namespace]
         return f"its namespace {namespace!r} is reserved to the distribution {owner}"
     if not ENTRY_POINT.fullmatch(found.value):
         return (
@@ -376,6 +379,12 @@ def _malformed(found: Found) -> str:
             "'package:file.toml' for a manifest next to the package's code, or 'package.module'"
         )
     return ""
+
+
+def _may_have(found: Found) -> bool:
+    """Tell whether a namespace is free, or reserved to this very distribution."""
+    owner = FIRST_PARTY.get(found.namespace)
+    return owner is None or found.distribution.replace("_", "-").lower() == owner
 
 
 def _manifest_path(found: Found) -> Path:
