@@ -166,10 +166,19 @@ def _use_part(kind: str, name: str, constructor: Any) -> None:
                 part = construct(constructor, f"{field} {name!r}", {}, **_numbers(spec))
             except InvalidOption:
                 continue
-            build(
-                spec, {field: (lambda depth, rates=part: rates) if field == "drop_path" else part}
-            )
+            build(spec, {field: _Rates(part) if field == "drop_path" else part})
         return
+
+
+class _Rates:
+    """A drop-path policy that has given its rates."""
+
+    def __init__(self, rates: Any) -> None:
+        self.rates = rates
+
+    def __call__(self, **_: int) -> Any:
+        """Return them."""
+        return self.rates
 
 
 def _numbers(spec: Spec) -> dict[str, Any]:
