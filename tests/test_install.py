@@ -65,7 +65,7 @@ def test_a_wheel_holds_every_module_and_nothing_else(wheel):
     modules = {str(path.relative_to(ROOT)) for path in ROOT.joinpath("vitzoo").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules
     others = {Path(name).suffix for name in names} - {".py"}
-    assert others <= {".toml", ".safetensors", ".typed", ".txt", ".gz"}
+    assert others <= {".toml", ".safetensors", ".typed", ".txt", ".gz", ".tmpl"}
     assert all(name.startswith("vitzoo/") for name in names)
     assert not [name for name in names if ODD.search(f"/{name}")]
 

@@ -163,9 +163,9 @@ def _manifest(path: Path, namespace: str) -> Iterator[str]:
         yield f"the manifest {path}: {len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}"
     rows = read_rows(path, namespace)
     if rows is None:
-        yield "listings have not kept it: the next one reads the manifest and keeps its rows"
+        yield "listings have not kept what it says of variants: the next one reads it"
     else:
-        yield f"listings have kept its {len(rows)} variants and do not read the manifest again"
+        yield f"listings have kept what it says of variants ({len(rows)}) and do not read it again"
 
 
 def _lazy(info: PluginInfo) -> Iterator[str]:
@@ -225,7 +225,7 @@ def _inside(
         yield f"{full} is a former name of {namespace}/{now}"
     elif not rows and namespace in host.rows:
         near = did_you_mean(full, [row.name for row in known])
-        yield f"{full} is none of its {len(tuple(known))} contributions{near}"
+        yield f"{full} is none of its contributions{near}"
     elif not rows and info.state in OFF:
         yield f"whether it has {full!r} is not known while it is {info.state}"
 
