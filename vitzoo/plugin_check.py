@@ -22,10 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from vitzoo.discovery import normal
 from vitzoo.errors import UnknownName, did_you_mean
 from vitzoo.plugin_source import module_file
-from vitzoo.plugin_trace import lenient_host, place
+from vitzoo.plugin_trace import called, lenient_host, place
 from vitzoo.plugins import CORE, OFF, PluginInfo
 from vitzoo.switches import STRICT
 
@@ -114,13 +113,9 @@ def _chosen(names: list[str]) -> list[PluginInfo]:
         return [info for key, info in infos.items() if key != CORE]
     found: dict[str, PluginInfo] = {}
     for name in names:
-        hits = {
-            key: info
-            for key, info in infos.items()
-            if name in (key, info.namespace) or normal(name) == normal(info.distribution)
-        }
+        hits = called(infos, name)
         if not hits:
-            known = {*infos, *(info.distribution for info in infos.values())}
+            known = {*infos, *(info.distribution for info in infos.values() if info.entry_point)}
             near = did_you_mean(name, known) or f"; installed: {', '.join(infos)}"
             raise UnknownName(f"no plugin {name!r} is installed{near}")
         found |= hits

@@ -85,7 +85,8 @@ def probe(namespace: str, notes: Notes) -> None:
         name = row.name if namespace == CORE else f"{namespace}/{row.name}"
         kind = KINDS.get(hook, "variant")
         with notes.step(f"{kind} {name}", place):
-            _use(zoo, namespace, kind, name, row)
+            for cause in _use(zoo, namespace, kind, name, row):
+                notes.problem(f"{kind} {name}", cause, place)
 
 
 def _read(zoo: Registry, namespace: str, notes: Notes) -> PluginInfo | None:
@@ -97,25 +98,26 @@ def _read(zoo: Registry, namespace: str, notes: Notes) -> PluginInfo | None:
         return info
     from vitzoo.plugin_trace import place
 
-    at = info.cause.rpartition(" (")[2].removesuffix(")")
-    known = at if Path(at.rpartition(":")[0]).is_file() else ""
-    notes.problem("the plugin", info.trouble, known or place(info))
+    notes.problem("the plugin", info.trouble, place(info))
     return None
 
 
-def _use(zoo: Registry, namespace: str, kind: str, name: str, row: Contribution | Variant) -> None:
+def _use(
+    zoo: Registry, namespace: str, kind: str, name: str, row: Contribution | Variant
+) -> list[str]:
+    """Use one contribution; return what is wrong with it."""
     target = zoo.host.import_target(namespace, row)
     if isinstance(row, Variant):
-        _use_variant(zoo, namespace, name)
-    elif isinstance(row, CheckpointFormat):
-        _check_format(target)
-    elif not callable(target):
-        raise PluginError(f"its target is {target!r}, which cannot be called")
-    else:
-        _use_part(kind, name, target)
+        return _use_variant(zoo, namespace, name)
+    if isinstance(row, CheckpointFormat):
+        return _lacking(target)
+    if not callable(target):
+        return [f"its target is {target!r}, which cannot be called"]
+    _use_part(kind, name, target)
+    return []
 
 
-def _use_variant(zoo: Registry, namespace: str, name: str) -> None:
+def _use_variant(zoo: Registry, namespace: str, name: str) -> list[str]:
     from vitzoo.audit import problems_of
     from vitzoo.manifest import CORE_BUILDER
 
@@ -131,21 +133,19 @@ def _use_variant(zoo: Registry, namespace: str, name: str) -> None:
         params = sum(p.numel() for p in create(name, device="meta").parameters())
         if params != variant.params:
             problems.append(f"{name}: params is {variant.params}, the network has {params}")
-    if problems:
-        raise PluginError("; ".join(problems))
+    return problems
 
 
-def _check_format(target: Any) -> None:
+def _lacking(target: Any) -> list[str]:
+    """Say what a checkpoint format lacks."""
     from vitzoo.formats import Format
 
     if inspect.isclass(target):
-        raise PluginError(
-            f"its target is the class {target.__name__}; name an object of it: "
-            f"`{target.__name__.lower()} = {target.__name__}()`"
-        )
+        one = f"{target.__name__.lower()} = {target.__name__}()"
+        return [f"its target is the class {target.__name__}; name an object of it: `{one}`"]
     wanted = [name for name in vars(Format) if not name.startswith("_")]
-    if missing := [name for name in wanted if not callable(getattr(target, name, None))]:
-        raise PluginError(f"{target!r} lacks {', '.join(missing)}; see vitzoo.formats.Format")
+    missing = [name for name in wanted if not callable(getattr(target, name, None))]
+    return [f"{target!r} lacks {', '.join(missing)}; see vitzoo.formats.Format"] if missing else []
 
 
 def _use_part(kind: str, name: str, constructor: Any) -> None:

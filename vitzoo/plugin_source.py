@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -43,22 +44,29 @@ def where_defined(target: object) -> str:
 
 def module_file(module: str) -> Path | None:
     """Return the source file of a module, None if it is not found; nothing is imported."""
-    top, *below = module.split(".")
+    above, _, last = module.rpartition(".")
+    if not above:
+        spec = _top(module)
+        if spec is not None and not spec.submodule_search_locations:
+            return Path(spec.origin) if spec.origin else None
+    places = [folder / "__init__.py" for folder in package_folders(module)]
+    places += [folder / f"{last}.py" for folder in package_folders(above)] if above else []
+    return next((path for path in places if path.is_file()), None)
+
+
+def package_folders(package: str) -> list[Path]:
+    """Return where the modules of a package lie, or would lie; nothing is imported."""
+    top, *below = package.split(".")
+    spec = _top(top)
+    roots = (spec and spec.submodule_search_locations) or ()
+    return [Path(root, *below) for root in roots]
+
+
+def _top(name: str) -> ModuleSpec | None:
     try:
-        spec = importlib.util.find_spec(top)  # of a top-level name: imports nothing
+        return importlib.util.find_spec(name)  # of a top-level name: imports nothing
     except (ImportError, ValueError, AttributeError):
         return None
-    if spec is None:
-        return None
-    roots = [Path(root) for root in spec.submodule_search_locations or ()]
-    if not roots:
-        return Path(spec.origin) if spec.origin and not below else None
-    for root in roots:
-        folder = root.joinpath(*below)
-        for path in (folder / "__init__.py", folder.with_suffix(".py") if below else folder):
-            if path.is_file():
-                return path
-    return None
 
 
 def _named(target: object) -> tuple[str, str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,13 +22,16 @@ from vitzoo.discovery import Found, normal
 from vitzoo.errors import PluginError, RegistryError, did_you_mean
 from vitzoo.listing_index import read_rows
 from vitzoo.manifest import CORE_BUILDER, ManifestPlugin, read_manifest
-from vitzoo.plugin_source import module_file, where_declared, where_defined
+from vitzoo.plugin_source import module_file, package_folders, where_declared, where_defined
 from vitzoo.plugins import CORE, HOOKS, LOCAL, OFF, PluginHost, PluginInfo
 from vitzoo.registry import KINDS
 from vitzoo.switches import NOT, Switches
 
 VARIANT_HOOK = "vitzoo_variants"
 Counts = tuple[int, int, int]
+RAISED_AT = re.compile(r"\(([^()]+):(\d+)\)$")
+TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
+TOML_TABLE = re.compile(r"\[(\w+)\.(\w+)[.\]]")
 
 
 @dataclass(frozen=True)
@@ -82,14 +86,38 @@ def counts(host: PluginHost, namespace: str) -> Counts | None:
 
 
 def place(info: PluginInfo) -> str:
-    """Return the file a plugin is, its manifest or its module, empty if it is not there."""
-    if info.location:
-        return info.location
-    module, _, file = info.entry_point.partition(":")
-    path = module_file(module)
-    if path is None or not file:
-        return str(path or "")
-    return str(path.with_name(file)) if path.with_name(file).is_file() else ""
+    """Return the file a plugin is, its manifest or its module, empty if it is not there.
+
+    Where its cause says at which line of it, or of another file, something is wrong: `file:line`.
+    """
+    if (raised := RAISED_AT.search(info.cause)) and Path(raised[1]).is_file():
+        return f"{raised[1]}:{raised[2]}"
+    file = info.location or _file(info.entry_point)
+    if not file or not info.cause:
+        return file
+    if line := TOML_LINE.search(info.cause):
+        return f"{file}:{line[1]}"
+    if table := TOML_TABLE.search(info.cause):
+        return where_declared(file, table[1], table[2])
+    return file
+
+
+def _file(entry_point: str) -> str:
+    module, _, file = entry_point.partition(":")
+    if not file:
+        return str(module_file(module) or "") if module else ""
+    paths = [folder / file for folder in package_folders(module)]
+    return str(next((path for path in paths if path.is_file()), ""))
+
+
+def called(infos: Mapping[str, PluginInfo], name: str) -> dict[str, PluginInfo]:
+    """Return the plugins with a namespace, or else those of a distribution."""
+    own = {key: info for key, info in infos.items() if name in (key, info.namespace)}
+    return own or {
+        key: info
+        for key, info in infos.items()
+        if info.entry_point and normal(name) == normal(info.distribution)
+    }
 
 
 def traces(name: str) -> list[Trace]:
@@ -99,18 +127,13 @@ def traces(name: str) -> list[Trace]:
         name: a namespace, `namespace/name`, or a distribution.
     """
     host = lenient_host()
-    namespace, slash, inside = name.partition("/")
-    chosen = [
-        (key, info)
-        for key, info in host.infos.items()
-        if namespace in (key, info.namespace)
-        or (not slash and info.entry_point and normal(namespace) == normal(info.distribution))
-    ]
+    namespace, _, inside = name.partition("/")
+    chosen = called(host.infos, namespace)
     if not chosen and namespace == LOCAL and (file := os.environ.get("VITZOO_REGISTRY")):
         return [_local(host, Path(file).expanduser())]
     if not chosen:
         return [Trace(None, tuple(_searched(host, namespace)))]
-    return [_trace(host, key, info, inside) for key, info in chosen]
+    return [_trace(host, key, info, inside) for key, info in chosen.items()]
 
 
 def _trace(host: PluginHost, key: str, info: PluginInfo, inside: str) -> Trace:

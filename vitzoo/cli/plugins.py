@@ -226,17 +226,18 @@ def _states() -> list[dict[str, Any]]:
 
 
 def _print_details(rows: list[dict[str, Any]]) -> None:
-    """Print a paragraph about each plugin that cannot be used, and about lazy modules."""
+    """Print a paragraph about each plugin that cannot be used, and one about lazy modules."""
     for row in rows:
-        facts = {key.replace("_", " "): row[key] for key in DETAILS if row[key]}
-        if row["state"] == "lazy":
-            facts["to load it"] = f"vitzoo list '{row['namespace']}/*'"
-        elif not row["cause"]:
-            continue
-        click.echo()
-        title = f"{row['namespace']} is {row['state']}"
-        lines = [{"field": key, "value": value} for key, value in facts.items()]
-        print_rows(lines, ("field", "value"), title=title)
+        if row["cause"]:
+            lines = [{"field": key, "value": row[key]} for key in DETAILS if row[key]]
+            title = f"{row['namespace']} ({row['distribution']}): {row['state']}"
+            click.echo()
+            print_rows(lines, ("field", "value"), title=title)
+    if lazy := [row["namespace"] for row in rows if row["state"] == "lazy"]:
+        click.echo(
+            f"\nlazy: a module, imported when something in it is asked for (vitzoo list "
+            f"'{lazy[0]}/*'); vitzoo plugins check imports it in a process of its own"
+        )
 
 
 def _outcome(row: Checked) -> str:
