@@ -17,6 +17,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+pytest_plugins = ["vitzoo.testing"]
+
 # Before torch is imported: networks this small lose time to threads, far more on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

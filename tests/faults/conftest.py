@@ -1,4 +1,4 @@
-"""A Hub on loopback that fails on command, and a small network whose weights it serves."""
+"""How the loopback Hub of `vitzoo.testing` fails, and a small network whose weights it serves."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ import os
 import socket
 import struct
 import sys
-import threading
 import time
-from collections import deque
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 import safetensors.torch
 
+from vitzoo.testing.hub import COMMIT, Hub, reply, serve
+
 REPO = "acme/net"
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILE = "model.safetensors"
 SPEC = """\
 embed_dim = 32
@@ -32,141 +29,6 @@ patch_size = 8
 image_size = 32
 num_classes = 5
 """
-
-
-class LoopbackHub:
-    """Serves `/{repo}/resolve/{revision}/{file}` and the model API as the Hub does.
-
-    Attributes:
-        files: bytes by (repo, file).
-        anything: bytes of every other path, None if there is nothing.
-        script: behaviours for the next requests for a file, one each; then the normal one.
-        always: behaviour of all further requests once the script is used up, None for the normal.
-        api: behaviour of requests to the model API, None for the normal one.
-        requests: (method, path, headers) of all requests so far.
-    """
-
-    def __init__(self):
-        self.files, self.anything = {}, None
-        self.script = deque()
-        self.always = self.api = None
-        self.requests = []
-        hub = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self):
-                hub._answer(self)
-
-            def do_HEAD(self):
-                hub._answer(self)
-
-            def do_CONNECT(self):
-                hub._answer(self)
-
-            def log_message(self, *args):
-                pass
-
-        class Server(ThreadingHTTPServer):
-            def handle_error(self, request, client_address):
-                """Clients that go away are part of the story."""
-
-        self.server = Server(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
-        self.thread.start()
-
-    @property
-    def endpoint(self):
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    @property
-    def host(self):
-        return urlsplit(self.endpoint).netloc
-
-    @property
-    def ranges(self):
-        """The Range header of each request for a file so far, None where there was none."""
-        return [headers.get("Range") for _, _, headers in self.file_requests()]
-
-    def file_requests(self):
-        return [request for request in self.requests if "/resolve/" in request[1]]
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
-
-    def _answer(self, handler):
-        path = unquote(urlsplit(handler.path).path)
-        self.requests.append((handler.command, handler.path, dict(handler.headers)))
-        if path.startswith("/api/models/"):
-            (self.api or self._model)(handler, path)
-            return
-        repo, _, rest = path.strip("/").partition("/resolve/")
-        data = self.files.get((repo, rest.partition("/")[2]), self.anything)
-        behaviour = self.script.popleft() if self.script else self.always
-        if behaviour is not None:
-            behaviour(handler, data)
-        elif data is None:
-            reply(handler, 404, {"X-Error-Code": "EntryNotFound"})
-        else:
-            serve(handler, data)
-
-    def _model(self, handler, path):
-        repo = path.removeprefix("/api/models/").partition("/revision/")[0]
-        siblings = [
-            {
-                "rfilename": file,
-                "size": len(data),
-                "blobId": "0" * 40,
-                "lfs": {
-                    "size": len(data),
-                    "sha256": hashlib.sha256(data).hexdigest(),
-                    "pointerSize": 134,
-                },
-            }
-            for (owner, file), data in self.files.items()
-            if owner == repo
-        ]
-        if not siblings:
-            reply(handler, 404, {"X-Error-Code": "RepoNotFound"})
-            return
-        info = {"id": repo, "modelId": repo, "sha": COMMIT, "siblings": siblings, "tags": []}
-        reply(handler, 200, {"Content-Type": "application/json"}, json.dumps(info).encode())
-
-
-def reply(handler, status, headers=(), body=b""):
-    """Answer with exactly these headers (and the length of the body unless they say it)."""
-    handler.send_response(status)
-    headers = dict(headers)
-    headers.setdefault("Content-Length", str(len(body)))
-    for name, value in headers.items():
-        if value is not None:
-            handler.send_header(name, value)
-    handler.end_headers()
-    if handler.command != "HEAD":
-        handler.wfile.write(body)
-        handler.wfile.flush()
-
-
-def serve(handler, data, *, headers=()):
-    """Serve a file honestly, with ranges."""
-    start = 0
-    wanted = handler.headers.get("Range", "")
-    if wanted.startswith("bytes="):
-        start = int(wanted[6:].partition("-")[0])
-    if start >= len(data) > 0 and wanted:
-        reply(handler, 416, {"Content-Range": f"bytes */{len(data)}"})
-        return
-    base = {
-        "X-Repo-Commit": COMMIT,
-        "ETag": f'"{hashlib.sha256(data).hexdigest()}"',
-        "Content-Type": "application/octet-stream",
-    }
-    if wanted:
-        base["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-    reply(handler, 206 if wanted else 200, base | dict(headers), data[start:])
 
 
 class Faults:
@@ -273,16 +135,14 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def hub():
-    server = LoopbackHub()
-    yield server
-    server.close()
+    with Hub() as server:
+        yield server
 
 
 @pytest.fixture
 def second_hub():
-    server = LoopbackHub()
-    yield server
-    server.close()
+    with Hub() as server:
+        yield server
 
 
 class Net:

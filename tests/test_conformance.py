@@ -1,0 +1,26 @@
+"""The core honours what it asks of plugins: the conformance kit, run on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vitzoo.testing import PluginTests, Sizes
+
+
+class TestCore(PluginTests):
+    namespace = "core"
+    options = {
+        "constant": {"rate": 0.3},
+        "learned": [{}, {"where": "layers"}, {"where": "layers_shared", "prefix": False}],
+        "learned_2d": [{}, {"where": "layers"}],
+        "drop-path policy linear": {"rate": 0.3},
+        "rope": [{}, {"layout": "interleaved", "coordinates": "index", "absolute": True}],
+    }
+    sizes = {"head none": Sizes(num_classes=0)}
+    networks = {"big_vision": {"class_token": False, "pool": "mean"}}
+
+    @pytest.mark.install
+    def test_plugin_archives(self, tmp_path: Path) -> None:
+        super().test_plugin_archives(tmp_path)

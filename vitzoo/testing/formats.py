@@ -1,0 +1,280 @@
+"""Checkpoint formats against `vitzoo.formats.Format`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitzoo import facts
+from vitzoo.create import create
+from vitzoo.errors import CheckpointError, VitzooError
+from vitzoo.formats import Format, NeedsHeads
+from vitzoo.registry import registry
+from vitzoo.spec import Spec
+from vitzoo.testing.events import EXECUTION, watched
+from vitzoo.testing.subject import Sizes, doing, fail, fill, network, require
+
+KIND = "checkpoint format"
+HEADLESS = {"class_token": False, "pool": "mean"}  # big_vision's layout has no place for its row
+STRANGE = (
+    "strange.key",
+    "__import__('os').system('true')",
+    "os:system",
+    "../../etc/passwd",
+    "blocks.99999999999.attn.qkv.weight",
+    "",
+)
+UNKNOWN = "a key that the layout does not know stays as it is, and is reported by name later"
+BITS = "rename, split, stack and transpose only: what comes back is equal bit by bit"
+EXECUTES = "look keys up in tables; never import, open or evaluate what a file names"
+
+
+@dataclass(frozen=True)
+class FormatSubject:
+    """A checkpoint format under test.
+
+    Args:
+        made: the format; None for the one registered under `name`.
+        name: its registered name, empty for none.
+        network: changes to the small network whose weights it writes and reads, as `create` takes
+            a spec.
+    """
+
+    made: Format | None = None
+    name: str = ""
+    network: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{KIND} {self.name or type(self.made).__name__!r}"
+
+    @property
+    def layout(self) -> Format:
+        """The format, for the heads of the small network."""
+        found: Format = self.made or registry().part(KIND, self.name)
+        return _for_heads(found)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the weights of the small network under the model's own keys."""
+        return _tensors(self.network)
+
+    def written(self) -> dict[str, Tensor]:
+        """Return those weights in the layout."""
+        __tracebackhide__ = True
+        try:
+            return self.layout.inverse(self.tensors())
+        except CheckpointError as error:
+            fail(
+                f"{self}: inverse refuses the weights of a small ViT: {error}",
+                "if the layout is of other networks, say which in the `networks` table of the "
+                'test class, such as {"num_registers": 1}',
+            )
+
+
+def check_protocol(subject: FormatSubject) -> None:
+    """It has the four methods."""
+    __tracebackhide__ = True
+    layout: Any = subject.layout
+    missing = [n for n in ("claims", "canonical", "inverse", "facts") if not hasattr(layout, n)]
+    require(not missing, f"{subject} lacks {', '.join(missing)}", "see vitzoo.formats.Format")
+    require(
+        getattr(layout, "suffix", ".safetensors") in (".safetensors", ".npz"),
+        f"{subject}: suffix is {getattr(layout, 'suffix', None)!r}",
+        "files end in .safetensors, or say .npz",
+    )
+
+
+def check_claims(subject: FormatSubject) -> None:
+    """It claims files of its own, and no other format's."""
+    __tracebackhide__ = True
+    layout, own = subject.layout, list(subject.written())
+    with doing(subject, "asked whether it claims keys"):
+        claims = layout.claims(own)
+        junk = [keys for keys in ([], list(STRANGE)) if layout.claims(keys)]
+    shown = ", ".join(own[:3])
+    require(claims is True, f"{subject} does not claim its own files ({shown}, ...)", CLAIM)
+    require(not junk, f"{subject} claims {junk[:1]}, which are keys of no layout", CLAIM)
+    for name, other in _core_formats():
+        if name == subject.name:
+            continue
+        require(
+            not other.claims(own),
+            f"{subject}: the core's format {name!r} claims its files too ({shown}, ...) and is "
+            "asked first",
+            "write a key that tells them apart, or use that format",
+        )
+        for keys in _core_keys(name):
+            require(
+                not layout.claims(keys),
+                f"{subject} claims files of the core's format {name!r} ({keys[0]}, ...)",
+                CLAIM,
+            )
+
+
+def check_round_trip(subject: FormatSubject) -> None:
+    """What is written and read again is equal bit by bit, in every type; nothing is changed."""
+    __tracebackhide__ = True
+    layout = subject.layout
+    subject.written()
+    for dtype in (torch.float32, torch.bfloat16):
+        tensors = {name: tensor.to(dtype) for name, tensor in subject.tensors().items()}
+        before = {name: tensor.clone() for name, tensor in tensors.items()}
+        with doing(subject, f"writing and reading {dtype}"):
+            again = layout.canonical(layout.inverse(tensors))
+        _require_equal(subject, again, before)
+        _require_equal(subject, tensors, before, "inverse changes what it is given")
+
+
+def check_meta(subject: FormatSubject) -> None:
+    """Tensors without data become the same names and shapes: files are checked before reading."""
+    __tracebackhide__ = True
+    layout, written = subject.layout, subject.written()
+    hollow = {name: tensor.to("meta") for name, tensor in subject.tensors().items()}
+    remedy = "let no result depend on values; skip a check of values where tensor.is_meta"
+    with doing(subject, "working on tensors of the meta device", remedy):
+        there = layout.inverse(hollow)
+        back = layout.canonical({name: tensor.to("meta") for name, tensor in written.items()})
+    real = layout.canonical(written)
+    for what, found, expected in (("inverse", there, written), ("canonical", back, real)):
+        require(
+            _outline(found) == _outline(expected),
+            f"{subject}: {what} gives other names, shapes or types on meta: "
+            f"{_first_difference(_outline(found), _outline(expected))}",
+            remedy,
+        )
+        require(
+            all(tensor.is_meta for tensor in found.values()),
+            f"{subject}: {what} makes data out of none",
+            remedy,
+        )
+
+
+def check_unknown_keys(subject: FormatSubject) -> None:
+    """Keys it does not know stay in `canonical`; `inverse` refuses them or keeps them too."""
+    __tracebackhide__ = True
+    layout, written = subject.layout, subject.written()
+    known = layout.canonical(written)
+    extra = {name: torch.full((2, 3), 7.0) for name in STRANGE if name not in written}
+    with doing(subject, f"reading unknown keys such as {STRANGE[0]!r}", UNKNOWN):
+        read = layout.canonical({**written, **extra})
+    lost = [name for name in extra if name not in read or not torch.equal(read[name], extra[name])]
+    require(not lost, f"{subject}: canonical loses or changes {lost}", UNKNOWN)
+    _require_equal(subject, {n: t for n, t in read.items() if n in known}, known)
+    tensors = subject.tensors()
+    try:
+        with doing(subject, f"writing unknown keys such as {STRANGE[0]!r}"):
+            kept = layout.inverse({**tensors, STRANGE[0]: extra[STRANGE[0]]})
+    except CheckpointError as error:
+        require(
+            STRANGE[0] in str(error),
+            f"{subject}: inverse refuses a tensor without naming it: {error}",
+            "raise vitzoo.formats.keys.unheld(layout, names)",
+        )
+        return
+    require(
+        STRANGE[0] in layout.canonical(kept),
+        f"{subject}: inverse silently drops {STRANGE[0]!r}",
+        "raise vitzoo.formats.keys.unheld(layout, names) for what the layout has no place for",
+    )
+
+
+def check_executes_nothing(subject: FormatSubject) -> None:
+    """Nothing is imported, opened or run because of what a file says."""
+    __tracebackhide__ = True
+    layout, written = subject.layout, subject.written()
+    hostile = {**written, **dict.fromkeys(STRANGE, torch.zeros(1))}
+    layout.claims(list(written)), layout.canonical(written)  # what is imported once is fair
+    with watched(EXECUTION) as seen, doing(subject, "given keys that look like code"):
+        layout.claims(list(hostile))
+        layout.canonical(hostile)
+    require(not seen, f"{subject}: given keys that look like code: {', '.join(seen[:3])}", EXECUTES)
+
+
+def check_facts(subject: FormatSubject) -> None:
+    """Facts are changes to a spec; of a strange `config.json` it says only what it understands."""
+    __tracebackhide__ = True
+    layout, keys = subject.layout, list(subject.written())
+    odd: list[dict[str, Any]] = [{"a": [1]}, {"hidden_act": [], "layer_norm_eps": "x"}]
+    for config in ({}, *odd):
+        for of in ((), keys):
+            try:
+                found = layout.facts(config, of)
+                facts.applied(Spec(embed_dim=32, depth=2, num_heads=2), found, lenient=True)
+            except VitzooError as error:
+                if not config or not isinstance(error, CheckpointError):
+                    fail(
+                        f"{subject}: facts({config}, ...) cannot be used: {error}",
+                        'return changes to a spec, such as {"block": {"norm_eps": 1e-5}}; raise '
+                        "CheckpointError for what the model cannot do",
+                    )
+            except Exception as error:  # noqa: BLE001  # whatever it is, the author hears of it
+                fail(
+                    f"{subject}: facts({config}, ...) raises {type(error).__name__}: {error}",
+                    "read config.json with care: it may hold anything; raise CheckpointError",
+                )
+
+
+CLAIM = "claims(keys) is True for this layout's files alone; two typical keys tell most"
+
+
+def _for_heads(layout: Format) -> Format:
+    needs = isinstance(layout, NeedsHeads)
+    return layout.for_heads(Sizes().num_heads) if needs else layout  # type: ignore[attr-defined]  # it has it
+
+
+def _tensors(changes: Mapping[str, Any]) -> dict[str, Tensor]:
+    model = fill(create(network(Sizes(grid_size=(2, 2)), changes)))
+    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+
+def _core_formats() -> Iterator[tuple[str, Format]]:
+    for name in registry().parts[KIND]:
+        if "/" not in name:
+            yield name, registry().part(KIND, name)
+
+
+@cache
+def _core_keys(name: str) -> list[list[str]]:
+    """Return the keys that one of the core's formats writes for two small networks."""
+    layout = _for_heads(registry().part(KIND, name))
+    found = []
+    for changes in ({}, HEADLESS):
+        try:
+            found.append(list(layout.inverse(_tensors(changes))))
+        except CheckpointError:
+            continue
+    return found
+
+
+def _require_equal(
+    subject: FormatSubject,
+    found: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    problem: str = "what it writes does not come back",
+) -> None:
+    __tracebackhide__ = True
+    names = _first_difference(found, expected)
+    require(found.keys() == expected.keys(), f"{subject}: {problem}: {names}", BITS)
+    for name, tensor in expected.items():
+        same = found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
+        require(same, f"{subject}: {problem}: {name} differs", BITS)
+
+
+def _outline(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()}
+
+
+def _first_difference(found: Collection[Any], expected: Collection[Any]) -> str:
+    gone = sorted(set(expected) - set(found))[:2]
+    new = sorted(set(found) - set(expected))[:2]
+    if isinstance(found, dict) and isinstance(expected, dict) and not gone and not new:
+        return ", ".join(str(n) for n in found if _differs(found[n], expected[n]))[:200]
+    return f"missing {', '.join(gone) or 'none'}; unexpected {', '.join(new) or 'none'}"
+
+
+def _differs(one: Any, other: Any) -> bool:
+    return not isinstance(one, Tensor) and bool(one != other)

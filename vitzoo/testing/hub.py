@@ -1,0 +1,222 @@
+"""A Hub on loopback: serves files and the model API as the real one does, and fails on demand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+Behaviour = Callable[[BaseHTTPRequestHandler, Any], None]
+"""Answers one request: takes the handler, and the right bytes (None where there are none)."""
+
+
+class Hub:
+    """Serves `/{owner}/{name}/resolve/{revision}/{file}` and the model API on 127.0.0.1.
+
+    Every file counts as kept in LFS, so that its sha256 is stated. What is asked for is answered
+    at any revision.
+
+    Attributes:
+        files: bytes by (repo, file).
+        commits: commit by repo, `COMMIT` where none is given.
+        anything: bytes of every other path, None if there is nothing.
+        script: behaviours for the next requests for a file, one each; then the normal one.
+        always: behaviour of all further requests once the script is used up, None for the normal.
+        api: behaviour of requests to the model API (it gets the path), None for the normal one.
+        requests: (method, path, headers) of all requests so far.
+
+    >>> with Hub() as hub:
+    ...     sha256 = hub.add("acme/net", "model.safetensors", b"bytes")
+    ...     len(hub.requests)
+    0
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[tuple[str, str], bytes] = {}
+        self.commits: dict[str, str] = {}
+        self.anything: bytes | None = None
+        self.script: deque[Behaviour | None] = deque()
+        self.always: Behaviour | None = None
+        self.api: Behaviour | None = None
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self._server = _Server(("127.0.0.1", 0), _handler(self._answer))
+        serve_forever = self._server.serve_forever
+        self._thread = threading.Thread(target=serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    def add(self, repo: str, file: str, data: bytes, *, revision: str = COMMIT) -> str:
+        """Put a file into a repository and return its sha256.
+
+        Args:
+            repo: `owner/name`.
+            file: path in the repository.
+            data: its bytes.
+            revision: commit that the Hub names as the repository's present one.
+        """
+        self.files[repo, file] = data
+        self.commits[repo] = revision
+        return hashlib.sha256(data).hexdigest()
+
+    @property
+    def endpoint(self) -> str:
+        """Address for `VITZOO_ENDPOINTS` and `VITZOO_TRUST_ENDPOINT`."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def host(self) -> str:
+        """Host and port."""
+        return urlsplit(self.endpoint).netloc
+
+    @property
+    def ranges(self) -> list[str | None]:
+        """The Range header of each request for a file so far, None where there was none."""
+        return [headers.get("Range") for _, _, headers in self.file_requests()]
+
+    def file_requests(self) -> list[tuple[str, str, dict[str, str]]]:
+        """Return the requests for files, without those to the model API."""
+        return [request for request in self.requests if "/resolve/" in request[1]]
+
+    def environment(self, home: Path) -> dict[str, str]:
+        """Return the variables with which vitzoo asks this Hub alone and keeps all in `home`."""
+        return {
+            "VITZOO_HOME": str(home),
+            "VITZOO_LOCK": str(home / "vitzoo.lock"),
+            "VITZOO_ENDPOINTS": self.endpoint,
+            "VITZOO_TRUST_ENDPOINT": self.endpoint,
+            "VITZOO_TIMEOUT": "10",
+            "VITZOO_OFFLINE": "0",
+            "VITZOO_PINS": "",
+            "VITZOO_FROZEN": "0",
+            "VITZOO_TOKEN_HOSTS": "",
+            "HF_HUB_OFFLINE": "0",
+            "TRANSFORMERS_OFFLINE": "0",
+            "NO_PROXY": "127.0.0.1",
+            "no_proxy": "127.0.0.1",
+        }
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+        path = unquote(urlsplit(handler.path).path)
+        self.requests.append((handler.command, handler.path, dict(handler.headers)))
+        if path.startswith("/api/models/"):
+            (self.api or self._model)(handler, path)
+            return
+        repo, _, rest = path.strip("/").partition("/resolve/")
+        data = self.files.get((repo, rest.partition("/")[2]), self.anything)
+        behaviour = self.script.popleft() if self.script else self.always
+        if behaviour is not None:
+            behaviour(handler, data)
+        elif data is None:
+            reply(handler, 404, {"X-Error-Code": "EntryNotFound"})
+        else:
+            serve(handler, data, headers={"X-Repo-Commit": self.commits.get(repo, COMMIT)})
+
+    def _model(self, handler: BaseHTTPRequestHandler, path: str) -> None:
+        repo = path.removeprefix("/api/models/").partition("/revision/")[0]
+        siblings = [
+            _sibling(file, data) for (owner, file), data in self.files.items() if owner == repo
+        ]
+        if not siblings:
+            reply(handler, 404, {"X-Error-Code": "RepoNotFound"})
+            return
+        commit = self.commits.get(repo, COMMIT)
+        info = {"id": repo, "modelId": repo, "sha": commit, "siblings": siblings, "tags": []}
+        reply(handler, 200, {"Content-Type": "application/json"}, json.dumps(info).encode())
+
+
+def reply(
+    handler: BaseHTTPRequestHandler,
+    status: int,
+    headers: Mapping[str, str | None] | tuple[()] = (),
+    body: bytes = b"",
+) -> None:
+    """Answer with exactly these headers (and the length of the body unless they say it)."""
+    handler.send_response(status)
+    all_headers: dict[str, str | None] = dict(headers)
+    all_headers.setdefault("Content-Length", str(len(body)))
+    for name, value in all_headers.items():
+        if value is not None:
+            handler.send_header(name, value)
+    handler.end_headers()
+    if handler.command != "HEAD":
+        handler.wfile.write(body)
+        handler.wfile.flush()
+
+
+def serve(
+    handler: BaseHTTPRequestHandler,
+    data: bytes,
+    *,
+    headers: Mapping[str, str | None] | tuple[()] = (),
+) -> None:
+    """Serve a file honestly, with ranges."""
+    start = 0
+    wanted = handler.headers.get("Range", "")
+    if wanted.startswith("bytes="):
+        start = int(wanted[6:].partition("-")[0])
+    if start >= len(data) > 0 and wanted:
+        reply(handler, 416, {"Content-Range": f"bytes */{len(data)}"})
+        return
+    base: dict[str, str | None] = {
+        "X-Repo-Commit": COMMIT,
+        "ETag": f'"{hashlib.sha256(data).hexdigest()}"',
+        "Content-Type": "application/octet-stream",
+    }
+    if wanted:
+        base["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+    reply(handler, 206 if wanted else 200, base | dict(headers), data[start:])
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: clients that go away are part of the story."""
+
+
+def _handler(answer: Callable[[BaseHTTPRequestHandler], None]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # a body waits for 40 ms after its headers otherwise
+
+        def do_GET(self) -> None:
+            answer(self)
+
+        def do_HEAD(self) -> None:
+            answer(self)
+
+        def do_CONNECT(self) -> None:
+            answer(self)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base's name
+            pass
+
+    return Handler
+
+
+def _sibling(file: str, data: bytes) -> dict[str, Any]:
+    lfs = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "pointerSize": 134}
+    return {"rfilename": file, "size": len(data), "blobId": "0" * 40, "lfs": lfs}

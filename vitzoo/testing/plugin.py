@@ -1,0 +1,229 @@
+"""A plugin as a whole: found without being imported, in every process, and switched off at will."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import typing
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import vitzoo
+from vitzoo import hookspecs
+from vitzoo.errors import PluginError, did_you_mean
+from vitzoo.manifest import ManifestPlugin
+from vitzoo.plugins import CORE, HOOKS, PluginInfo
+from vitzoo.registry import registry
+from vitzoo.testing.events import SOCKETS, watched
+from vitzoo.testing.subject import fail, require
+
+PATIENCE = 300  # seconds for another process
+LISTING = """
+import json, sys
+import vitzoo
+from vitzoo.cli.main import main
+
+namespace = sys.argv[1]
+names = [v.name for v in vitzoo.variants()]
+for name in names:
+    vitzoo.describe(name)
+states = {row.namespace: row.state for row in vitzoo.plugins()}
+sys.stdout = sys.stderr
+code = main(["list", "-q"])
+sys.stdout = sys.__stdout__
+print(json.dumps([names, states, code, sorted(sys.modules)]))
+"""
+
+
+def info_of(namespace: str) -> PluginInfo:
+    """Return the state of a plugin, loading it if it is still lazy; fail if it cannot be used."""
+    __tracebackhide__ = True
+    states = {row.namespace: row for row in registry().plugins()}
+    if namespace not in states:
+        near = did_you_mean(namespace, states) or f"; installed: {', '.join(states)}"
+        fail(
+            f"no plugin {namespace!r} is installed{near}",
+            "install it first (pip install -e .), with an entry point of the group 'vitzoo' whose "
+            "name is the namespace",
+        )
+    try:
+        registry().match([f"{namespace}/*"])
+    except PluginError as error:
+        fail(str(error), "mend what it says; `vitzoo.plugins()` shows all states")
+    return next(row for row in registry().plugins() if row.namespace == namespace)
+
+
+def check_loads(namespace: str) -> None:
+    """It is loaded, and contributes something."""
+    __tracebackhide__ = True
+    info = info_of(namespace)
+    require(info.state in ("core", "loaded"), f"plugin {namespace!r} is {info.state}", info.cause)
+    require(
+        registry().host.rows[namespace],
+        f"plugin {namespace!r} contributes nothing",
+        "give its manifest a part, a format or a variant",
+    )
+
+
+def check_discovery(namespace: str) -> None:
+    """Listing and describing import neither its package nor torch."""
+    __tracebackhide__ = True
+    info = info_of(namespace)
+    names, states, code, modules = json.loads(_python(LISTING, namespace))
+    require(code == 0, f"`vitzoo list` ends with exit code {code}", "run it to see why")
+    own = () if namespace == CORE else (_top(info),)
+    found = [name for name in (*own, "torch") if name in modules]
+    require(
+        not found,
+        f"plugin {namespace!r}: listing imports {', '.join(found)}",
+        "declare contributions in a manifest (registry.toml), which is read without importing",
+    )
+    require(
+        states.get(namespace) in (CORE, "loaded", "lazy"),
+        f"plugin {namespace!r} is {states.get(namespace)} in a fresh process",
+        "is it found only because of this process's path? pip install -e .",
+    )
+    if states[namespace] != "lazy":
+        missing = [v.name for v in vitzoo.variants(namespace=namespace) if v.name not in names]
+        require(not missing, f"a fresh process does not list {', '.join(missing[:3])}", "reinstall")
+
+
+def check_hooks(namespace: str) -> None:
+    """Hook functions of a module are marked, known, take no arguments and say what they return."""
+    __tracebackhide__ = True
+    info_of(namespace)
+    plugin = registry().host.manager.get_plugin(namespace)
+    if isinstance(plugin, ManifestPlugin) or not isinstance(plugin, ModuleType):
+        return
+    marker = f"{hookspecs.hookimpl.project_name}_impl"
+    functions = {n: f for n, f in vars(plugin).items() if n.startswith("vitzoo_") and callable(f)}
+    for name, function in functions.items():
+        what = f"{plugin.__name__}.{name}"
+        near = did_you_mean(name, HOOKS) or f"; hooks: {', '.join(HOOKS)}"
+        require(name in HOOKS, f"{what} is no hook{near}", "rename it")
+        require(hasattr(function, marker), f"{what} is not marked", "decorate it: @vitzoo.hookimpl")
+        wanted = inspect.signature(getattr(hookspecs, name)).parameters
+        extra = [p for p in inspect.signature(function).parameters if p not in wanted]
+        require(not extra, f"{what} takes {', '.join(extra)}", f"{name} takes {list(wanted)}")
+        _check_annotation(what, function, HOOKS[name])
+
+
+def check_spawned(namespace: str) -> None:
+    """A spawned worker finds the plugin and builds its variants, without registration code."""
+    __tracebackhide__ = True
+    info_of(namespace)
+    mine = {v.name: v.params for v in vitzoo.variants(namespace=namespace)}
+    found: Mapping[str, Any] = _in_worker(namespace)
+    require(
+        found["error"] is None,
+        f"plugin {namespace!r} fails in a spawned worker: {found['error']}",
+        "a worker starts afresh: what is contributed must not depend on what was imported before",
+    )
+    require(
+        found["params"] == mine,
+        f"plugin {namespace!r}: a spawned worker has other variants or sizes: {found['params']}",
+        "a worker starts afresh: what is contributed must not depend on what was imported before",
+    )
+
+
+def check_offline(namespace: str) -> None:
+    """Listing, describing, importing parts and building open no socket."""
+    __tracebackhide__ = True
+    info_of(namespace)
+    sockets = _in_worker(namespace)["sockets"]
+    require(
+        not sockets,
+        f"plugin {namespace!r} opens sockets while it is listed or built: {', '.join(sockets[:3])}",
+        "only vitzoo fetches, and only weights that a row names; ask nothing at import or build",
+    )
+
+
+def check_disabled(namespace: str) -> None:
+    """`VITZOO_DISABLE_PLUGINS` hides it, and the rest goes on working."""
+    __tracebackhide__ = True
+    info_of(namespace)
+    names, states, code, _ = json.loads(
+        _python(LISTING, namespace, VITZOO_DISABLE_PLUGINS=namespace)
+    )
+    left = [name for name in names if name.startswith(f"{namespace}/")]
+    require(
+        not left and states.get(namespace) not in ("loaded", "lazy"),
+        f"VITZOO_DISABLE_PLUGINS={namespace}: it is still {states.get(namespace)}, with "
+        f"{', '.join(left[:3]) or 'no variants'}",
+        "nothing of a plugin may be registered but through its entry point",
+    )
+    require(code == 0 and names, "the core does not work without the plugin", "run `vitzoo list`")
+
+
+def _check_annotation(what: str, function: Any, row: type) -> None:
+    """An annotated result must be an iterable of the hook's own dataclass."""
+    __tracebackhide__ = True
+    try:
+        stated = typing.get_type_hints(function).get("return")
+    except Exception as error:  # noqa: BLE001  # whatever it is, the author hears of it
+        fail(
+            f"{what}: its annotations cannot be read: {type(error).__name__}: {error}",
+            "import the names that they use",
+        )
+    if stated is None:
+        return
+    args = typing.get_args(stated)
+    require(
+        args and all(a is ... or a is row or a is typing.Any for a in args[:1]),
+        f"{what} is annotated to return {stated}",
+        f"annotate it -> Iterable[vitzoo.{row.__name__}]",
+    )
+
+
+@cache
+def _in_worker(namespace: str) -> Mapping[str, Any]:
+    """Use a plugin in a spawned worker, the way data loaders and Ray start theirs."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(use, namespace).result(timeout=PATIENCE)
+
+
+def use(namespace: str) -> dict[str, Any]:
+    """List, describe, import and build all that a plugin has; what a worker runs."""
+    found: dict[str, Any] = {"params": {}, "error": None}
+    with watched(SOCKETS) as sockets:
+        try:
+            registry().match([f"{namespace}/*"])
+            for kind, rows in registry().parts.items():
+                for name in [n for n, (owner, _) in rows.items() if owner == namespace]:
+                    registry().part(kind, name)
+            create = import_module("vitzoo.create").create
+            for variant in vitzoo.variants(namespace=namespace):
+                model = create(variant.name, device="meta")
+                found["params"][variant.name] = sum(p.numel() for p in model.parameters())
+        except Exception as error:  # noqa: BLE001  # said by the process that asked
+            found["error"] = f"{type(error).__name__}: {error}"
+    return found | {"sockets": sockets}
+
+
+def _top(info: PluginInfo) -> str:
+    return info.entry_point.partition(":")[0].partition(".")[0]
+
+
+def _python(code: str, *args: str, **env: str) -> str:
+    """Run code in a fresh interpreter with this one's path, and return what it prints."""
+    __tracebackhide__ = True
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run(  # noqa: S603  # this very interpreter
+        [sys.executable, "-c", code, *args],
+        env={**os.environ, "PYTHONPATH": path, **env},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    require(done.returncode == 0, f"a fresh process fails:\n{done.stderr}", "run it to see why")
+    return done.stdout

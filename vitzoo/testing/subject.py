@@ -1,0 +1,217 @@
+"""What is under test: a part, its numbers, and how it is built, fed and put into a network."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from vitzoo.build import construct
+from vitzoo.errors import InvalidOption, VitzooError
+from vitzoo.registry import registry
+
+TOLERANCE = 5e-5  # of the largest number compared, at least of 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Numbers of the network that a part is checked in; small, so that checks are quick.
+
+    Args:
+        patch_size: (h, w) px.
+        in_chans: channels of the images.
+        embed_dim: width d of tokens and pooled features.
+        grid_size: (h, w) patches; h and w must differ, or a mix-up would not show.
+        depth: blocks.
+        num_heads: attention heads.
+        num_classes: outputs of a head.
+        tokens: vectors per image that a head reads; 1 is a plain (b, d).
+    """
+
+    patch_size: tuple[int, int] = (8, 8)
+    in_chans: int = 3
+    embed_dim: int = 32
+    grid_size: tuple[int, int] = (2, 4)
+    depth: int = 2
+    num_heads: int = 2
+    num_classes: int = 5
+    tokens: int = 1
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(h, w) px of an image of `grid_size` patches."""
+        return self.in_px(self.grid_size)
+
+    def in_px(self, grid_size: tuple[int, int]) -> tuple[int, int]:
+        """Return the (h, w) px of an image of so many patches."""
+        return grid_size[0] * self.patch_size[0], grid_size[1] * self.patch_size[1]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A part under test.
+
+    Args:
+        make: its constructor; None for the one registered under `name`, imported when it is used.
+        name: its registered name, empty for none.
+        sizes: numbers of the network around it.
+        options: its own options.
+    """
+
+    make: Callable[..., Any] | None = None
+    name: str = ""
+    sizes: Sizes = Sizes()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    kind: ClassVar[str]
+    field_of_spec: ClassVar[str]
+    numbers: ClassVar[tuple[str, ...]]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name or getattr(self.constructor, '__name__', 'part')!r}"
+
+    @property
+    def constructor(self) -> Callable[..., Any]:
+        """What makes the part."""
+        found: Callable[..., Any] = self.make or registry().part(self.kind, self.name)
+        return found
+
+    def part(self, **changes: Any) -> Any:
+        """Build the part; `changes` are other numbers than those of `sizes`."""
+        __tracebackhide__ = True
+        numbers = {name: self.number(name) for name in self.numbers} | changes
+        with torch.random.fork_rng(devices=[]), doing(self, f"built from {numbers}"):
+            torch.manual_seed(0)
+            try:
+                return construct(self.constructor, str(self), dict(self.options), **numbers)
+            except InvalidOption as error:
+                fail(
+                    f"{self} cannot be built from {_said(numbers, self.options)}: {error}",
+                    "give sample options that fit in the `options` table of the test class, or "
+                    "other numbers in its `sizes` table",
+                )
+
+    def number(self, name: str) -> Any:
+        """Return one of the network's numbers by the name of a constructor's argument."""
+        return getattr(self.sizes, name)
+
+    def changed(self, **sizes: Any) -> Any:
+        """Return the subject with other sizes."""
+        return replace(self, sizes=replace(self.sizes, **sizes))
+
+    def module(self, *, filled: bool = True) -> nn.Module:
+        """Build a module that takes `inputs` and gives what the part gives.
+
+        Args:
+            filled: whether its parameters get numbers that show every mistake; fresh ones may be
+                zero.
+        """
+        made: nn.Module = self.part()
+        return fill(made) if filled else made
+
+    def inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
+        """Draw what the module takes."""
+        raise NotImplementedError
+
+    def in_network(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return (spec of a small network around the part, parts given as ready objects)."""
+        spec = network(self.sizes)
+        if self.name:
+            spec[self.field_of_spec] = {"name": self.name, **self.options}
+            return spec, {}
+        return spec, {self.field_of_spec: self.part()}
+
+
+def network(sizes: Sizes, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the spec of a small network of these sizes."""
+    return {
+        "image_size": list(sizes.image_size),
+        "patch_size": list(sizes.patch_size),
+        "in_chans": sizes.in_chans,
+        "num_classes": sizes.num_classes,
+        "embed_dim": sizes.embed_dim,
+        "depth": sizes.depth,
+        "num_heads": sizes.num_heads,
+        "mlp_dim": 2 * sizes.embed_dim,
+        **(changes or {}),
+    }
+
+
+@torch.no_grad()
+def fill(module: nn.Module, seed: int = 0) -> nn.Module:
+    """Give every parameter numbers that show a mistake, and set evaluation mode.
+
+    Matrices and kernels are drawn by their fan-in; vectors and tables are moved by a fifth.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        drawn = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+        if parameter.dim() in (2, 4) and parameter.shape[0]:
+            parameter.copy_(drawn * max(1, parameter[0].numel()) ** -0.5)
+        else:
+            parameter.add_(0.2 * drawn)
+    return module.eval()
+
+
+def draw(*shape: int, seed: int = 1) -> Tensor:
+    """Return normal numbers."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def flat(result: Any) -> list[Tensor]:
+    """Return the tensors of a result that is one tensor or several."""
+    if isinstance(result, Tensor):
+        return [result]
+    return [tensor for item in result for tensor in flat(item)]
+
+
+def fail(problem: str, remedy: str) -> NoReturn:
+    """Raise the one kind of error that checks raise: what is wrong, and what to do."""
+    __tracebackhide__ = True
+    raise AssertionError(f"{problem}\n  {remedy}") from None
+
+
+def require(holds: object, problem: str, remedy: str) -> None:
+    """Fail unless something holds."""
+    __tracebackhide__ = True
+    if not holds:
+        fail(problem, remedy)
+
+
+@contextmanager
+def doing(subject: object, what: str, remedy: str = "") -> Iterator[None]:
+    """Turn an error of the author's code into a failure that says what was being done."""
+    __tracebackhide__ = True
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=DeprecationWarning)  # of torch's own code
+            yield
+    except (AssertionError, VitzooError):
+        raise
+    except Exception as error:
+        raise AssertionError(
+            f"{subject} fails when {what}: {type(error).__name__}: {error}"
+            + (f"\n  {remedy}" if remedy else "")
+        ) from error
+
+
+def require_same(actual: Any, expected: Any, problem: str, remedy: str) -> None:
+    """Compare results element by element, with the tolerance of single precision."""
+    __tracebackhide__ = True
+    pairs: Sequence[tuple[Tensor, Tensor]] = list(zip(flat(actual), flat(expected), strict=True))
+    for one, other in pairs:
+        shapes = f"{tuple(one.shape)} against {tuple(other.shape)}"
+        require(one.shape == other.shape, f"{problem}: shapes {shapes}", remedy)
+        difference = (one.double() - other.double()).abs()
+        allowed = TOLERANCE * max(1.0, float(other.detach().abs().max())) if other.numel() else 0.0
+        worst = float(difference.detach().max()) if difference.numel() else 0.0
+        require(worst <= allowed, f"{problem}: they differ by up to {worst:.2g}", remedy)
+
+
+def _said(numbers: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in {**numbers, **options}.items())

@@ -1,0 +1,389 @@
+"""`PluginTests`: the checks as pytest tests, one for each contribution and check."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import vitzoo
+from vitzoo.errors import PluginError, did_you_mean
+from vitzoo.plugins import CORE
+from vitzoo.registry import registry
+from vitzoo.testing import (
+    archives,
+    drop_path,
+    formats,
+    heads,
+    modules,
+    patch_embed,
+    positions,
+    variants,
+    weights,
+)
+from vitzoo.testing import plugin as whole
+from vitzoo.testing.subject import Sizes, Subject, fail, require
+
+Options = Mapping[str, Any]
+PARTS: dict[str, type[Subject]] = {
+    "patch_embedder": patch_embed.PatchEmbedder,
+    "position_embedding": positions.PositionEmbedding,
+    "head": heads.Head,
+    "drop_path_policy": drop_path.DropPathPolicy,
+}
+MODULES = ("patch_embedder", "position_embedding", "head")
+
+
+class PluginTests:
+    """Tests of everything that one plugin contributes; derive a class from it and say which.
+
+    Attributes:
+        namespace: of the plugin: the name of its entry point.
+        options: sample options by part, where they have no default, or several to try. Names are
+            the registered ones, `acme/overlap`; where parts of two kinds have one name, with the
+            kind in front, `head acme/linear`.
+        sizes: by part, numbers of the network it is checked in, where the usual ones do not fit.
+        networks: by variant, changes to its small copy; by format, to the network it holds.
+        project: folder with the plugin's pyproject.toml; looked for above the test's file.
+        archives: whether wheel and sdist are built and looked into.
+    """
+
+    namespace: ClassVar[str] = ""
+    options: ClassVar[Mapping[str, Options | Sequence[Options]]] = {}
+    sizes: ClassVar[Mapping[str, Sizes]] = {}
+    networks: ClassVar[Mapping[str, Options]] = {}
+    project: ClassVar[Path | None] = None
+    archives: ClassVar[bool] = True
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Give each test that asks for a `head`, a `variant`, ... every one of the plugin's."""
+        if not self.namespace:
+            raise pytest.UsageError(f"{type(self).__name__}: set namespace = 'the plugin's'")
+        for argument, found in _subjects(self).items():
+            if argument in metafunc.fixturenames:
+                nothing = f"{self.namespace} has nothing of the kind: {argument}"
+                none = [pytest.param(None, marks=pytest.mark.skip(nothing), id="none")]
+                params = [pytest.param(subject, id=name) for name, subject in found]
+                metafunc.parametrize(argument, params or none)
+
+    # The plugin as a whole.
+
+    def test_plugin_loads(self) -> None:
+        """It is installed, loaded and contributes something."""
+        whole.check_loads(self.namespace)
+
+    def test_plugin_settings(self) -> None:
+        """The tables of this class name contributions that exist."""
+        known = _known(self.namespace)
+        for table in ("options", "sizes", "networks"):
+            for name in getattr(self, table):
+                near = did_you_mean(name, known) or f"; it has: {', '.join(sorted(known))}"
+                require(
+                    name in known,
+                    f"{type(self).__name__}.{table} names {name!r}{near}",
+                    "names are the registered ones, with the namespace",
+                )
+
+    def test_plugin_discovery(self) -> None:
+        """Listing imports neither the plugin nor torch."""
+        whole.check_discovery(self.namespace)
+
+    def test_plugin_hooks(self) -> None:
+        """Hook functions are marked, known and annotated rightly."""
+        whole.check_hooks(self.namespace)
+
+    def test_plugin_in_a_spawned_worker(self) -> None:
+        """It works in a spawned worker without registration code."""
+        whole.check_spawned(self.namespace)
+
+    def test_plugin_is_offline(self) -> None:
+        """It opens no socket."""
+        whole.check_offline(self.namespace)
+
+    def test_plugin_can_be_disabled(self) -> None:
+        """`VITZOO_DISABLE_PLUGINS` hides it."""
+        if self.namespace == CORE:
+            pytest.skip("the core cannot be disabled")
+        whole.check_disabled(self.namespace)
+
+    def test_plugin_archives(self, tmp_path: Path) -> None:
+        """Wheel and sdist hold the manifest, the code and bundled files."""
+        if not self.archives:
+            pytest.skip("archives = False")
+        start = Path(inspect.getfile(type(self)))
+        project = self.project or archives.project_of(self.namespace, start)
+        if project is None:
+            fail(
+                f"no pyproject.toml above {start} declares the namespace {self.namespace!r}",
+                "set project = Path(...) in the test class, or archives = False",
+            )
+        archives.check_archives(self.namespace, project, tmp_path)
+
+    # Every part that is a module.
+
+    def test_part_constructor(self, made: Subject) -> None:
+        """Keywords only, each of them named."""
+        modules.check_constructor(made)
+
+    def test_part_options(self, made: Subject) -> None:
+        """Options are data."""
+        modules.check_options(made)
+
+    def test_part_gradients(self, part: Subject) -> None:
+        """A loss reaches every parameter."""
+        modules.check_gradients(part)
+
+    def test_part_dtypes(self, part: Subject) -> None:
+        """The result has the network's type."""
+        modules.check_dtypes(part)
+
+    def test_part_meta(self, part: Subject) -> None:
+        """Building on `meta` costs no memory, and after loading nothing is left there."""
+        modules.check_meta(part)
+
+    def test_part_compiles(self, part: Subject) -> None:
+        """`torch.compile` makes one graph of it."""
+        modules.check_compiles(part)
+
+    def test_part_copies(self, part: Subject) -> None:
+        """It can be copied and pickled."""
+        modules.check_copies(part)
+
+    def test_part_instances(self, part: Subject) -> None:
+        """Instances share nothing, and samples do not mix."""
+        modules.check_instances(part)
+
+    def test_part_saved(self, part: Subject) -> None:
+        """A saved network with it is restored."""
+        modules.check_saved(part)
+
+    # Patch embedders.
+
+    def test_patch_embedder_protocol(self, patch_embedder: patch_embed.PatchEmbedder) -> None:
+        """It has what the protocol names."""
+        patch_embed.check_protocol(patch_embedder)
+
+    def test_patch_embedder_grid(self, patch_embedder: patch_embed.PatchEmbedder) -> None:
+        """The grid agrees with the tokens."""
+        patch_embed.check_grid(patch_embedder)
+
+    def test_patch_embedder_order(self, patch_embedder: patch_embed.PatchEmbedder) -> None:
+        """Tokens come row by row."""
+        patch_embed.check_order(patch_embedder)
+
+    def test_patch_embedder_sizes(self, patch_embedder: patch_embed.PatchEmbedder) -> None:
+        """Sizes that do not fit are refused."""
+        patch_embed.check_sizes(patch_embedder)
+
+    def test_patch_embedder_input_conv(self, patch_embedder: patch_embed.PatchEmbedder) -> None:
+        """`input_conv` names the kernel that reads the image."""
+        patch_embed.check_input_conv(patch_embedder)
+
+    # Position embeddings.
+
+    def test_position_embedding_protocol(
+        self, position_embedding: positions.PositionEmbedding
+    ) -> None:
+        """It has what the protocol names."""
+        positions.check_protocol(position_embedding)
+
+    def test_position_embedding_table(
+        self, position_embedding: positions.PositionEmbedding
+    ) -> None:
+        """The table is fresh and fits the grid."""
+        positions.check_table(position_embedding)
+
+    def test_position_embedding_tokens(
+        self, position_embedding: positions.PositionEmbedding
+    ) -> None:
+        """Tokens keep their shape."""
+        positions.check_tokens(position_embedding)
+
+    def test_position_embedding_resample(
+        self, position_embedding: positions.PositionEmbedding
+    ) -> None:
+        """The table follows another grid."""
+        positions.check_resample(position_embedding)
+
+    def test_position_embedding_to_grid(
+        self, position_embedding: positions.PositionEmbedding
+    ) -> None:
+        """Moved to another grid it acts as one built for it."""
+        positions.check_to_grid(position_embedding)
+
+    # Heads.
+
+    def test_head_protocol(self, head: heads.Head) -> None:
+        """It has what the protocol names."""
+        heads.check_protocol(head)
+
+    def test_head_outputs(self, head: heads.Head) -> None:
+        """Logits and pre-logits have their shapes."""
+        heads.check_outputs(head)
+
+    def test_head_no_classes(self, head: heads.Head) -> None:
+        """Without classes the pre-logits come out."""
+        heads.check_no_classes(head)
+
+    def test_head_reset(self, head: heads.Head) -> None:
+        """`reset` gives a fresh head."""
+        heads.check_reset(head)
+
+    # Drop-path policies.
+
+    def test_drop_path_policy_rates(self, drop_path_policy: drop_path.DropPathPolicy) -> None:
+        """One rate for each block."""
+        drop_path.check_rates(drop_path_policy)
+
+    def test_drop_path_policy_meta(self, drop_path_policy: drop_path.DropPathPolicy) -> None:
+        """Rates do not depend on where a network is built."""
+        drop_path.check_meta(drop_path_policy)
+
+    def test_drop_path_policy_trains(self, drop_path_policy: drop_path.DropPathPolicy) -> None:
+        """A network trains with it."""
+        drop_path.check_trains(drop_path_policy)
+
+    # Checkpoint formats.
+
+    def test_checkpoint_format_protocol(self, checkpoint_format: formats.FormatSubject) -> None:
+        """It has what the protocol names."""
+        formats.check_protocol(checkpoint_format)
+
+    def test_checkpoint_format_claims(self, checkpoint_format: formats.FormatSubject) -> None:
+        """It claims its own files alone."""
+        formats.check_claims(checkpoint_format)
+
+    def test_checkpoint_format_round_trip(self, checkpoint_format: formats.FormatSubject) -> None:
+        """What it writes comes back bit by bit."""
+        formats.check_round_trip(checkpoint_format)
+
+    def test_checkpoint_format_meta(self, checkpoint_format: formats.FormatSubject) -> None:
+        """It works without data."""
+        formats.check_meta(checkpoint_format)
+
+    def test_checkpoint_format_unknown_keys(self, checkpoint_format: formats.FormatSubject) -> None:
+        """Unknown keys stay."""
+        formats.check_unknown_keys(checkpoint_format)
+
+    def test_checkpoint_format_executes_nothing(
+        self, checkpoint_format: formats.FormatSubject
+    ) -> None:
+        """Nothing is run because of what a file says."""
+        formats.check_executes_nothing(checkpoint_format)
+
+    def test_checkpoint_format_facts(self, checkpoint_format: formats.FormatSubject) -> None:
+        """Facts are changes to a spec."""
+        formats.check_facts(checkpoint_format)
+
+    # Variants and their weights.
+
+    def test_variant_params(self, variant: variants.VariantSubject) -> None:
+        """It has as many parameters as stated."""
+        variants.check_params(variant)
+
+    def test_variant_spec(self, variant: variants.VariantSubject) -> None:
+        """Its spec comes back from TOML and JSON."""
+        variants.check_spec(variant)
+
+    def test_variant_runs(self, variant: variants.VariantSubject) -> None:
+        """A small copy runs and trains."""
+        variants.check_runs(variant)
+
+    def test_weights_pin(self, row: weights.WeightsSubject) -> None:
+        """The row names exact bytes, or bounds for its first use."""
+        weights.check_pin(row)
+
+    def test_weights_row(self, row: weights.WeightsSubject) -> None:
+        """The row is complete and fits its variant."""
+        weights.check_row(row)
+
+    def test_weights_bundled(self, row: weights.WeightsSubject) -> None:
+        """A bundled file has the bytes of its row."""
+        weights.check_bundled(row)
+
+    def test_weights_served(self, row: weights.WeightsSubject, tmp_path: Path) -> None:
+        """A changed byte is refused."""
+        weights.check_served(row, tmp_path)
+
+
+def _subjects(tests: PluginTests) -> dict[str, list[tuple[str, Any]]]:
+    """Return (test id, what is tested) pairs by the name of the argument that takes them."""
+    networks = tests.networks
+    found: dict[str, list[tuple[str, Any]]] = {
+        argument: list(_parts(tests, cls)) for argument, cls in PARTS.items()
+    }
+    found["part"] = [pair for argument in MODULES for pair in found[argument]]
+    found["made"] = found["part"] + found["drop_path_policy"]
+    found["checkpoint_format"] = [
+        (name, formats.FormatSubject(None, name, networks.get(name, {})))
+        for name in _names(tests.namespace, formats.KIND)
+    ]
+    rows = _variants(tests.namespace)
+    found["variant"] = [
+        (row.name, variants.VariantSubject(row.name, networks.get(row.name, {}))) for row in rows
+    ]
+    found["row"] = [
+        (f"{row.name}:{file.name}", weights.WeightsSubject(row.name, file.name))
+        for row in rows
+        for file in row.weights
+    ]
+    return found
+
+
+def _parts(tests: PluginTests, cls: type[Subject]) -> Iterator[tuple[str, Subject]]:
+    for name in _names(tests.namespace, cls.kind):
+        full = f"{cls.kind} {name}"
+        given = tests.options.get(full, tests.options.get(name, {}))
+        several = [given] if isinstance(given, Mapping) else list(given)
+        sizes = tests.sizes.get(full, tests.sizes.get(name, Sizes()))
+        ambiguous = sum(name in rows for rows in registry().parts.values()) > 1
+        for options in several:
+            said = "-".join(f"{key}={value}" for key, value in options.items())
+            label = full if ambiguous else name
+            label = f"{label}-{said}" if said and len(several) > 1 else label
+            yield label, cls(None, name, sizes, options)
+
+
+def _names(namespace: str, kind: str = "") -> list[str]:
+    """Return registered names of a plugin: of one kind of part, or of all and its variants."""
+    rows = _variants(namespace)  # which loads it
+    kinds = [kind] if kind else list(registry().parts)
+    parts = [
+        name
+        for chosen in kinds
+        for name, (owner, _) in registry().parts[chosen].items()
+        if owner == namespace
+    ]
+    return parts if kind else [*parts, *(row.name for row in rows)]
+
+
+def _known(namespace: str) -> set[str]:
+    """Return what the tables may name: contributions, those of a kind also with it in front."""
+    kinds = [f"{kind} {name}" for kind in registry().parts for name in _names(namespace, kind)]
+    return {*_names(namespace), *kinds}
+
+
+def _variants(namespace: str) -> list[vitzoo.Variant]:
+    """Return a plugin's variants; none if it cannot be used, which `test_plugin_loads` says."""
+    try:
+        registry().match([f"{namespace}/*"])
+    except PluginError:
+        return []
+    return vitzoo.variants(namespace=namespace)
+
+
+def drop_empty(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Separate tests that have something to test from those that have nothing."""
+
+    def empty(item: pytest.Item) -> bool:
+        cls: Any = getattr(item, "cls", None)
+        if not inspect.isclass(cls) or not issubclass(cls, PluginTests):
+            return False
+        params: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+        return any(value is None for value in params.values())
+
+    dropped = [item for item in items if empty(item)]
+    return [item for item in items if not empty(item)], dropped

@@ -1,0 +1,182 @@
+"""Weights: rows that name exact bytes, and bytes that are refused when they are others."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest import mock
+
+import vitzoo
+from vitzoo.catalogue import Variant, Weights
+from vitzoo.errors import HashMismatch, VitzooError
+from vitzoo.hubnames import valid_file, valid_repo
+from vitzoo.inventory import verify
+from vitzoo.labels import SETS
+from vitzoo.locate import obtain
+from vitzoo.manifest import COMMIT, PIN_NEEDS, SHA256
+from vitzoo.registry import registry
+from vitzoo.testing.hub import COMMIT as SOME_COMMIT
+from vitzoo.testing.hub import Hub
+from vitzoo.testing.hub import serve as serve_file
+from vitzoo.testing.subject import fail, require
+
+KEYS = "docs/registry.md lists every key of a weights row"
+
+
+@dataclass(frozen=True)
+class WeightsSubject:
+    """One row of weights under test.
+
+    Args:
+        variant: registered name.
+        name: of the weights.
+    """
+
+    variant: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"weights '{self.variant}:{self.name}'"
+
+    @property
+    def row(self) -> Weights:
+        """What is registered."""
+        return next(row for row in self.owner.weights if row.name == self.name)
+
+    @property
+    def owner(self) -> Variant:
+        """The variant."""
+        return vitzoo.describe(self.variant)
+
+
+def check_pin(subject: WeightsSubject) -> None:
+    """The row is pinned to exact bytes, or to be pinned on first use within known bounds."""
+    __tracebackhide__ = True
+    row = subject.row
+    has = {
+        "sha256": bool(SHA256.fullmatch(row.sha256)),
+        "revision": bool(COMMIT.fullmatch(row.revision)),
+        "size": row.size is not None and row.size > 0,
+        "bound": bool(row.size or row.predicted_size),
+    }
+    needed = {
+        "confirmed": has["sha256"] and has["size"] and (has["revision"] or not row.repo),
+        "reported": has["sha256"] and has["bound"] and has["revision"],
+        "first-use": bool(row.repo) and has["bound"] and not row.sha256,
+    }
+    require(row.pin in needed, f"{subject}: pin is {row.pin!r}", f"one of {', '.join(needed)}")
+    require(
+        needed[row.pin],
+        f"{subject}: a {row.pin!r} pin needs {PIN_NEEDS[row.pin]}; it has "
+        f"{', '.join(key for key, there in has.items() if there) or 'none'}",
+        "`vitzoo registry pin FILE` fills them in; a sha256 has 64 lower-case hex digits, a "
+        "revision 40",
+    )
+    place = valid_file(row.file) and (valid_repo(row.repo) if row.repo else "/" not in row.file)
+    require(place, f"{subject}: repo {row.repo!r}, file {row.file!r} is no place on the Hub", KEYS)
+
+
+def check_row(subject: WeightsSubject) -> None:
+    """Format, labels, preprocessing, licence and source are stated and fit."""
+    __tracebackhide__ = True
+    row, spec = subject.row, subject.owner.spec
+    formats = registry().parts["checkpoint format"]
+    require(
+        row.format in formats,
+        f"{subject}: there is no checkpoint format {row.format!r}",
+        f"registered: {', '.join(formats)}",
+    )
+    classes = spec.num_classes if row.num_classes is None else row.num_classes
+    named = len(row.labels) if row.labels else SETS.get(row.label_set, classes)
+    require(
+        named == classes,
+        f"{subject}: the weights have {classes} classes, "
+        f"{'labels' if row.labels else repr(row.label_set)} names {named}",
+        "correct num_classes, label_set or labels of the row",
+    )
+    channels = len(row.preprocessing.mean)
+    require(
+        channels == len(row.preprocessing.std) == spec.in_chans,
+        f"{subject}: preprocessing has {channels} means for {spec.in_chans} channels",
+        "give mean and std one number per channel",
+    )
+    for key in ("license", "source"):
+        require(getattr(row, key).strip(), f"{subject} states no {key}", KEYS)
+
+
+def check_bundled(subject: WeightsSubject) -> None:
+    """A file that comes with the package has the bytes of its row."""
+    __tracebackhide__ = True
+    if subject.row.repo:
+        return
+    label = f"{subject.variant}:{subject.name}"
+    (found,) = (state for state in verify(subject.variant) if state.name == label)
+    require(
+        found.state == "ok",
+        f"{subject}: its file is {found.state}: {found.detail}",
+        f"put {subject.row.file} into the package's `data` folder, with the sha256 of the row",
+    )
+
+
+def check_served(subject: WeightsSubject, folder: Path) -> None:
+    """Bytes that differ from the pin are refused, the right ones are taken.
+
+    A made-up file stands in for the real one, on a Hub on loopback, pinned as the row is.
+
+    Args:
+        folder: an empty one, for the store.
+    """
+    __tracebackhide__ = True
+    row = subject.row
+    if not row.repo:
+        return
+    right = b"stands in for " + repr(row).encode()
+    wrong = bytes([right[0] ^ 1]) + right[1:]
+    label = f"{subject.variant}:{subject.name}"
+    with listening(folder) as hub:
+        sha256 = hub.add(row.repo, row.file, right, revision=row.revision or SOME_COMMIT)
+        pinned = replace(row, size=len(right), predicted_size=None)
+        if row.sha256:
+            pinned = replace(pinned, sha256=sha256)
+        hub.always = lambda handler, _data: serve_file(handler, wrong)
+        try:
+            _obtain(pinned, label)
+        except HashMismatch:
+            hub.always = None
+        else:
+            fail(f"{subject}: a file with one changed bit is accepted", "report this to vitzoo")
+        require(
+            not any(folder.glob("sha256/*/*")),
+            f"{subject}: a file with one changed bit is in the store",
+            "report this to vitzoo",
+        )
+        try:
+            _obtain(pinned, label)
+        except VitzooError as error:
+            fail(f"{subject}: the right file is refused: {error}", "is its place on the Hub right?")
+
+
+def _obtain(row: Weights, label: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", vitzoo.FirstUseWarning)
+        os.close(obtain(row, label))
+
+
+@contextmanager
+def listening(folder: Path) -> Iterator[Hub]:
+    """Serve from loopback to this process, which keeps everything in `folder`."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import close_session  # type: ignore[attr-defined]  # it is public
+
+    with Hub() as hub, mock.patch.dict(os.environ, hub.environment(folder)):
+        close_session()  # it remembers proxies
+        with (
+            mock.patch.object(constants, "HF_HUB_OFFLINE", new=False),
+            mock.patch.object(constants, "HF_HUB_CACHE", str(folder / "hub")),
+        ):
+            yield hub
+        close_session()
