@@ -9,15 +9,14 @@ from vitzoo.formats import Format
 from vitzoo.testing import drop_path, formats, heads, modules, patch_embed, positions, variants
 from vitzoo.testing.subject import Sizes
 
+FIRST = (modules.check_constructor, modules.check_options)
 MODULE = (
-    modules.check_constructor,
-    modules.check_options,
+    modules.check_instances,
     modules.check_gradients,
     modules.check_dtypes,
     modules.check_meta,
     modules.check_compiles,
     modules.check_copies,
-    modules.check_instances,
     modules.check_saved,
 )
 
@@ -46,7 +45,7 @@ def check_patch_embedder(
         patch_embed.check_sizes,
         patch_embed.check_input_conv,
     )
-    _run((*own, *MODULE), subject)
+    _run((*FIRST, *own, *MODULE), subject)
 
 
 def check_position_embedding(
@@ -65,7 +64,7 @@ def check_position_embedding(
         positions.check_resample,
         positions.check_to_grid,
     )
-    _run((*own, *MODULE), subject)
+    _run((*FIRST, *own, *MODULE), subject)
 
 
 def check_head(
@@ -78,7 +77,7 @@ def check_head(
     """
     subject = heads.Head(constructor, "", sizes or Sizes(), options)
     own = (heads.check_protocol, heads.check_outputs, heads.check_no_classes, heads.check_reset)
-    _run((*own, *MODULE), subject)
+    _run((*FIRST, *own, *MODULE), subject)
 
 
 def check_drop_path_policy(
@@ -90,9 +89,8 @@ def check_drop_path_policy(
         AssertionError: the first thing that is wrong, and what to do.
     """
     subject = drop_path.DropPathPolicy(policy, "", sizes or Sizes(), options)
-    shared = (modules.check_constructor, modules.check_options)
     own = (drop_path.check_rates, drop_path.check_meta, drop_path.check_trains)
-    _run((*shared, *own), subject)
+    _run((*FIRST, *own), subject)
 
 
 def check_checkpoint_format(made: Format, *, network: Mapping[str, Any] | None = None) -> None:

@@ -14,10 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.create import create, save
-from vitzoo.testing.subject import Subject, doing, fail, fill, flat, require, require_same
+from vitzoo.testing.subject import (
+    ON_META,
+    Subject,
+    doing,
+    fail,
+    fill,
+    flat,
+    require,
+    require_same,
+)
 
 KEYWORD = (inspect.Parameter.KEYWORD_ONLY,)
-REAL = torch.device("cpu")
 
 
 def check_constructor(subject: Subject) -> None:
@@ -127,7 +135,7 @@ def check_meta(subject: Subject) -> None:
     """Building on `meta` costs no memory, and after loading nothing is left there."""
     __tracebackhide__ = True
     real = subject.module()
-    with torch.device("meta"), doing(subject, "built under torch.device('meta')", ON_META):
+    with torch.device("meta"):
         hollow = subject.module(filled=False).eval()
     held = [name for name, p in hollow.named_parameters() if not p.is_meta]
     require(
@@ -228,10 +236,6 @@ def draw_images(subject: Subject) -> Tensor:
 
 NO_FIXED_TYPE = (
     "compute in the type of what comes in: no fixed dtype=, and buffers follow `.to(x.dtype)`"
-)
-ON_META = (
-    "what is computed in the constructor (tables of angles, lists of rates) is computed on the "
-    "CPU: device='cpu'"
 )
 SAVED = "everything that forward needs comes from the constructor's arguments or the state dict"
 

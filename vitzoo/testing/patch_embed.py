@@ -70,6 +70,8 @@ def check_order(subject: PatchEmbedder) -> None:
     part: Any = fill(subject.part())
     images = draw(1, subject.sizes.in_chans, *subject.sizes.in_px(grid)).requires_grad_()
     tokens = part(images)
+    if not tokens.requires_grad:
+        return  # check_gradients says so
     seen = []
     for token in (columns - 1, columns * (rows - 1)):
         (gradient,) = torch.autograd.grad(tokens[0, token].pow(2).sum(), images, retain_graph=True)
@@ -172,6 +174,8 @@ def _require_grid(subject: PatchEmbedder, part: Any, image_size: tuple[int, int]
 def _middle(gradient: Tensor, patch_size: tuple[int, int]) -> tuple[float, float]:
     """Return the (row, column), in patches, about which the squares of a gradient lie."""
     energy = gradient.double().pow(2).sum(0)
+    if not energy.any():
+        return 0.0, 0.0  # it sees nothing here, as where a batch of one is compared with its mean
     rows, columns = (
         (energy.sum(1 - axis) / energy.sum() * torch.arange(energy.shape[axis])).sum()
         for axis in (0, 1)

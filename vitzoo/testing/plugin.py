@@ -121,7 +121,7 @@ def check_spawned(namespace: str) -> None:
     __tracebackhide__ = True
     info_of(namespace)
     mine = {v.name: v.params for v in vitzoo.variants(namespace=namespace)}
-    found: Mapping[str, Any] = _in_worker(namespace)
+    found: Mapping[str, Any] = in_worker(namespace)
     require(
         found["error"] is None,
         f"plugin {namespace!r} fails in a spawned worker: {found['error']}",
@@ -138,7 +138,7 @@ def check_offline(namespace: str) -> None:
     """Listing, describing, importing parts and building open no socket."""
     __tracebackhide__ = True
     info_of(namespace)
-    sockets = _in_worker(namespace)["sockets"]
+    sockets = in_worker(namespace)["sockets"]
     require(
         not sockets,
         f"plugin {namespace!r} opens sockets while it is listed or built: {', '.join(sockets[:3])}",
@@ -184,7 +184,7 @@ def _check_annotation(what: str, function: Any, row: type) -> None:
 
 
 @cache
-def _in_worker(namespace: str) -> Mapping[str, Any]:
+def in_worker(namespace: str) -> Mapping[str, Any]:
     """Use a plugin in a spawned worker, the way data loaders and Ray start theirs."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:

@@ -15,6 +15,10 @@ from vitzoo.build import construct
 from vitzoo.errors import InvalidOption, VitzooError
 from vitzoo.registry import registry
 
+ON_META = (
+    "what is computed in the constructor (tables of angles, lists of rates) is computed on the "
+    "CPU: device='cpu'"
+)
 TOLERANCE = 5e-5  # of the largest number compared, at least of 1
 
 
@@ -85,7 +89,10 @@ class Subject:
         """Build the part; `changes` are other numbers than those of `sizes`."""
         __tracebackhide__ = True
         numbers = {name: self.number(name) for name in self.numbers} | changes
-        with torch.random.fork_rng(devices=[]), doing(self, f"built from {numbers}"):
+        where = " under torch.device('meta')" if torch.get_default_device().type == "meta" else ""
+        remedy = ON_META if where else "mend its constructor; the error is above"
+        what = f"built from {_said(numbers, self.options)}{where}"
+        with torch.random.fork_rng(devices=[]), doing(self, what, remedy):
             torch.manual_seed(0)
             try:
                 return construct(self.constructor, str(self), dict(self.options), **numbers)
@@ -184,7 +191,7 @@ def require(holds: object, problem: str, remedy: str) -> None:
 
 
 @contextmanager
-def doing(subject: object, what: str, remedy: str = "") -> Iterator[None]:
+def doing(subject: object, what: str, remedy: str = "mend what the error says") -> Iterator[None]:
     """Turn an error of the author's code into a failure that says what was being done."""
     __tracebackhide__ = True
     try:
@@ -195,8 +202,7 @@ def doing(subject: object, what: str, remedy: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         raise AssertionError(
-            f"{subject} fails when {what}: {type(error).__name__}: {error}"
-            + (f"\n  {remedy}" if remedy else "")
+            f"{subject} fails when {what}: {type(error).__name__}: {error}\n  {remedy}"
         ) from error
 
 

@@ -1,0 +1,115 @@
+"""What the tests of the conformance kit share: a plugin on the path, and what a check says."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from vitzoo import testing
+
+MANIFEST = """\
+api = 1
+
+[heads.cosine]
+target = "acme_vit.parts:Cosine"
+summary = "cosine similarity"
+
+[variants.net]
+summary = "a small network"
+embed_dim = 32
+depth = 3
+num_heads = 2
+mlp_dim = 64
+patch_size = 8
+image_size = 32
+num_classes = 5
+params = 32613
+source = "made up"
+
+[variants.own]
+summary = "a network of its own"
+builder = "acme_vit.parts:build"
+patch_size = 8
+image_size = 32
+num_classes = 5
+params = 965
+source = "made up"
+
+[variants.net.weights.main]
+repo = "acme/net"
+file = "model.safetensors"
+pin = "reported"
+revision = "0123456789abcdef0123456789abcdef01234567"
+size = 130964
+sha256 = "abababababababababababababababababababababababababababababababab"
+format = "timm"
+license = "Apache-2.0"
+source = "made up"
+
+[variants.net.weights.main.preprocessing]
+mean = [0.5, 0.5, 0.5]
+std = [0.5, 0.5, 0.5]
+interpolation = "bicubic"
+"""
+PARTS = """\
+import torch
+from torch import nn
+
+
+class Cosine(nn.Module):
+    def __init__(self, *, in_dim, num_classes):
+        super().__init__()
+        self.num_classes, self.pre_logits_dim = num_classes, in_dim
+        self.prototypes = nn.Parameter(torch.randn(num_classes, in_dim))
+
+    def reset(self, num_classes):
+        return Cosine(in_dim=self.pre_logits_dim, num_classes=num_classes)
+
+    def forward(self, x, pre_logits=False):
+        if pre_logits or not self.num_classes:
+            return x
+        unit = nn.functional.normalize
+        return unit(x, dim=-1) @ unit(self.prototypes, dim=-1).T
+
+
+def build(spec):
+    return nn.Sequential(nn.Flatten(), nn.AvgPool1d(16), nn.Linear(192, spec.num_classes))
+"""
+
+
+@pytest.fixture
+def acme(distribution, monkeypatch, new_registry):
+    """Put a plugin on the path; `changes` are (text, other text) pairs for its files."""
+
+    def install(*changes, entry_point="acme_vit:registry.toml", files=None):
+        files = {"acme_vit/parts.py": PARTS, **(files or {"acme_vit/registry.toml": MANIFEST})}
+        for old, new in changes:
+            assert any(old in text for text in files.values()), old
+            files = {name: text.replace(old, new) for name, text in files.items()}
+        files = {"acme_vit/__init__.py": "", **files}
+        root = distribution("acme-vit", f"acme = {entry_point}", files)
+        monkeypatch.syspath_prepend(str(root))
+        monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+        testing.plugin.in_worker.cache_clear()
+        new_registry()
+        return root
+
+    yield install
+    testing.plugin.in_worker.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "acme_vit"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def complaint():
+    """Return what a check says; what is wrong always comes with what to do."""
+
+    def run(check, *args, **kwargs):
+        with pytest.raises(AssertionError) as caught:
+            check(*args, **kwargs)
+        problem, _, remedy = str(caught.value).partition("\n  ")
+        assert remedy.strip(), f"no remedy: {problem}"
+        return str(caught.value)
+
+    return run

@@ -1,0 +1,187 @@
+"""Each check of a head and of a drop-path policy fails for one that breaks just that."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from vitzoo import testing
+from vitzoo.parts import heads as core_heads
+from vitzoo.testing import (
+    check_drop_path_policy,
+    check_head,
+)
+
+MODULE = testing.modules
+
+
+class Cosine(nn.Module):
+    """A good one, to be broken."""
+
+    def __init__(self, *, in_dim, num_classes):
+        super().__init__()
+        self.num_classes, self.pre_logits_dim = num_classes, in_dim
+        self.prototypes = nn.Parameter(torch.randn(num_classes, in_dim))
+
+    def reset(self, num_classes):
+        return type(self)(in_dim=self.pre_logits_dim, num_classes=num_classes)
+
+    def forward(self, x, pre_logits=False):
+        if pre_logits or not self.num_classes:
+            return x
+        unit = nn.functional.normalize
+        return unit(x, dim=-1) @ unit(self.prototypes, dim=-1).T
+
+
+class AlwaysLogits(Cosine):
+    def forward(self, x, pre_logits=False):
+        return super().forward(x)
+
+
+class WrongWidth(Cosine):
+    def __init__(self, *, in_dim, num_classes):
+        super().__init__(in_dim=in_dim, num_classes=num_classes)
+        self.pre_logits_dim = 2 * in_dim
+
+
+class NoZero(Cosine):
+    def __init__(self, *, in_dim, num_classes):
+        super().__init__(in_dim=in_dim, num_classes=num_classes)
+        self.mean = 1 / num_classes
+
+
+class EmptyLogits(Cosine):
+    def forward(self, x, pre_logits=False):
+        return x if pre_logits else x @ self.prototypes.T
+
+
+class ScaledWithoutClasses(Cosine):
+    def forward(self, x, pre_logits=False):
+        return super().forward(x, pre_logits) * (1 if pre_logits or self.num_classes else 2)
+
+
+class CountsWrong(Cosine):
+    def __init__(self, *, in_dim, num_classes):
+        super().__init__(in_dim=in_dim, num_classes=num_classes)
+        self.num_classes = 1000
+
+
+class KeepsClasses(Cosine):
+    def reset(self, num_classes):
+        return type(self)(in_dim=self.pre_logits_dim, num_classes=self.num_classes)
+
+
+class ResetsItself(Cosine):
+    def reset(self, num_classes):
+        nn.init.zeros_(self.prototypes)
+        return super().reset(num_classes)
+
+
+class SharesLayer(Cosine):
+    def __init__(self, *, in_dim, num_classes):
+        super().__init__(in_dim=in_dim, num_classes=num_classes)
+        self.layer = nn.Linear(in_dim, in_dim)
+
+    def reset(self, num_classes):
+        fresh = super().reset(num_classes)
+        fresh.layer = self.layer
+        return fresh
+
+    def forward(self, x, pre_logits=False):
+        return super().forward(self.layer(x), pre_logits)
+
+
+class Detaches(Cosine):
+    def forward(self, x, pre_logits=False):
+        return super().forward(x.detach(), pre_logits)
+
+
+HEADS = testing.heads
+
+
+@pytest.mark.parametrize(
+    ("check", "part", "words"),
+    [
+        (HEADS.check_outputs, AlwaysLogits, "its pre-logits should be (2, 32), but are (2, 5)"),
+        (HEADS.check_outputs, WrongWidth, "pre-logits should be (2, 64), but are (2, 32)"),
+        (HEADS.check_outputs, CountsWrong, "num_classes is 1000, built for 5"),
+        (HEADS.check_no_classes, NoZero, "num_classes=0: ZeroDivisionError"),
+        (HEADS.check_no_classes, EmptyLogits, "its logits should be (2, 32), but are (2, 0)"),
+        (HEADS.check_no_classes, ScaledWithoutClasses, "something else than its pre-logits"),
+        (MODULE.check_gradients, Detaches, "no gradient reaches what comes in"),
+        (HEADS.check_reset, KeepsClasses, "reset(7) gives num_classes 5, pre_logits_dim 32"),
+        (HEADS.check_reset, ResetsItself, "reset changed it"),
+        (HEADS.check_reset, SharesLayer, "after reset both heads share layer.weight, layer.bias"),
+    ],
+)
+def test_a_broken_head(complaint, check, part, words):
+    said = complaint(check, HEADS.Head(part))
+    assert f"head {part.__name__!r}" in said
+    assert words in said
+    assert part.__name__ in complaint(check_head, part)
+
+
+def test_good_heads_pass():
+    check_head(Cosine)
+    check_head(core_heads.tanh_head, hidden_dim=16)
+
+
+# Drop-path policies.
+
+
+def few(*, depth):
+    return [0.1] * (depth - 1)
+
+
+def too_high(*, depth):
+    return [1.0] * depth
+
+
+def divides(*, depth):
+    return [0.1 * i / (depth - 1) for i in range(depth)]
+
+
+def of_torch(*, depth):
+    return list(torch.linspace(0, 0.5, depth))
+
+
+def on_meta(*, depth):
+    return torch.linspace(0, 0.5, depth).tolist()
+
+
+def at_random(*, depth):
+    return torch.rand(depth).tolist()
+
+
+def positional(depth):
+    return [0.0] * depth
+
+
+POLICIES = testing.drop_path
+
+
+@pytest.mark.parametrize(
+    ("check", "policy", "words"),
+    [
+        (POLICIES.check_rates, few, "gives 0 rates for 1 blocks"),
+        (POLICIES.check_rates, too_high, "for 1 blocks a rate is [1.0]"),
+        (POLICIES.check_rates, divides, "fails when called for 1 blocks: ZeroDivisionError"),
+        (POLICIES.check_rates, of_torch, "for 1 blocks a rate is [tensor(0.)]"),
+        (POLICIES.check_rates, at_random, "gives other rates each time"),
+        (POLICIES.check_meta, on_meta, "fails when called under torch.device('meta')"),
+        (MODULE.check_constructor, positional, "takes 'depth' by position"),
+    ],
+)
+def test_a_broken_drop_path_policy(complaint, check, policy, words):
+    said = complaint(check, POLICIES.DropPathPolicy(policy))
+    assert f"drop-path policy {policy.__name__!r}" in said
+    assert words in said
+    assert policy.__name__ in complaint(check_drop_path_policy, policy)
+
+
+def test_a_good_policy_passes():
+    def late(*, depth, rate):
+        return [0.0 if i < depth // 2 else rate for i in range(depth)]
+
+    check_drop_path_policy(late, rate=0.2)

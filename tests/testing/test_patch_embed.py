@@ -1,0 +1,274 @@
+"""Each check of a patch embedder fails for one that breaks just that, and says what to do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from vitzoo import testing
+from vitzoo.errors import InvalidOption
+from vitzoo.parts.patch_embed import ConvPatchEmbed, tiled
+from vitzoo.testing import (
+    check_patch_embedder,
+)
+
+
+class Patches(ConvPatchEmbed):
+    """A good one, to be broken."""
+
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
+
+
+class ByPosition(ConvPatchEmbed):
+    def __init__(self, patch_size, in_chans, embed_dim):
+        super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
+
+
+class AnyKeyword(ConvPatchEmbed):
+    def __init__(self, **options):
+        super().__init__(**options)
+
+
+class Needy(ConvPatchEmbed):
+    def __init__(self, *, patch_size, in_chans, embed_dim, stride):
+        super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
+
+
+class Loose:
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        self.in_chans = in_chans
+
+
+class WithoutChannels(nn.Module):
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        super().__init__()
+
+    def grid(self, image_size):
+        return image_size
+
+
+class FixedChannels(Patches):
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
+        self.in_chans = 3
+
+
+class TransposedGrid(Patches):
+    def grid(self, image_size):
+        rows, columns = super().grid(image_size)
+        return columns, rows + 1
+
+
+class SquareGrid(Patches):
+    def grid(self, image_size):
+        side = int((image_size[0] * image_size[1]) ** 0.5) // self.patch_size[0]
+        return side, side
+
+
+class ListGrid(Patches):
+    def grid(self, image_size):
+        return list(super().grid(image_size))
+
+
+class ColumnByColumn(Patches):
+    def forward(self, images):
+        return self.proj(images).transpose(2, 3).flatten(2).transpose(1, 2)
+
+
+class UpsideDown(Patches):
+    def forward(self, images):
+        return self.proj(images).flip(2).flatten(2).transpose(1, 2)
+
+
+class NoTokens(Patches):
+    def grid(self, image_size):
+        return image_size[0] // self.patch_size[0], image_size[1] // self.patch_size[1]
+
+    def forward(self, images):
+        x = nn.functional.adaptive_avg_pool2d(self.proj(images), self.grid(images.shape[2:]))
+        return x.flatten(2).transpose(1, 2)
+
+
+class OtherError(Patches):
+    def grid(self, image_size):
+        assert image_size[0] % self.patch_size[0] == 0, "bad size"
+        return super().grid(image_size)
+
+
+class WrongInput(Patches):
+    input_conv = "conv.weight"
+
+
+class WrongKernel(Patches):
+    input_conv = "proj.bias"
+
+
+class Detached(Patches):
+    def forward(self, images):
+        return super().forward(images).detach()
+
+
+class IdleBias(Patches):
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
+        self.shift = nn.Parameter(torch.zeros(embed_dim))
+
+
+class InSingle(Patches):
+    def forward(self, images):
+        return super().forward(images).float()
+
+
+class MixedTypes(Patches):
+    def forward(self, images):
+        return super().forward(images.float())
+
+
+class CoarseInDouble(Patches):
+    def forward(self, images):
+        coarse = images.dtype == torch.float64
+        return super().forward(images.half().to(images.dtype) if coarse else images)
+
+
+class OnCpu(Patches):
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
+        self.shift = nn.Parameter(torch.zeros(embed_dim, device="cpu"))
+
+    def forward(self, images):
+        return super().forward(images) + self.shift
+
+
+class StaysOnMeta(Patches):
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
+        self.register_buffer("shift", torch.ones(embed_dim), persistent=False)
+
+    def forward(self, images):
+        return super().forward(images) + self.shift
+
+
+class ReadsValues(Patches):
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
+        self.rate = torch.linspace(0, 1, 3)[1].item()
+
+
+class Branches(Patches):
+    def forward(self, images):
+        x = super().forward(images)
+        return x if images.sum() > 1e9 else x + 0
+
+
+class Lambda(Patches):
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
+        self.act = lambda x: x
+
+
+class Sharing(nn.Module):
+    table = nn.Parameter(torch.ones(32))
+
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        super().__init__()
+        self.in_chans, self.patch_size = in_chans, patch_size
+        self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size)
+        self.gain = Sharing.table
+
+    def grid(self, image_size):
+        return tiled(image_size, self.patch_size)
+
+    def forward(self, images):
+        return self.proj(images).flatten(2).transpose(1, 2) * self.gain
+
+
+class Mixing(Patches):
+    def forward(self, images):
+        return super().forward(images - images.mean(0))
+
+
+class Random(Patches):
+    def forward(self, images):
+        return nn.functional.dropout(super().forward(images), 0.5, training=True)
+
+
+class Forgetful(Patches):
+    """What it computes with comes neither from the constructor nor from the state dict."""
+
+    count = 0
+
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
+        Forgetful.count += 1
+        self.gain = float(Forgetful.count)
+
+    def forward(self, images):
+        return super().forward(images) * self.gain
+
+
+def test_the_good_one_passes():
+    check_patch_embedder(Patches)
+
+
+EMBEDDER, MODULE = testing.patch_embed, testing.modules
+
+
+@pytest.mark.parametrize(
+    ("check", "part", "words"),
+    [
+        (MODULE.check_constructor, ByPosition, "takes 'patch_size' by position"),
+        (MODULE.check_constructor, AnyKeyword, "takes **options, which vitzoo never gives"),
+        (MODULE.check_constructor, Needy, "needs stride, which vitzoo does not give (it gives"),
+        (EMBEDDER.check_protocol, Loose, "Loose is no torch.nn.Module"),
+        (EMBEDDER.check_protocol, WithoutChannels, "WithoutChannels lacks in_chans"),
+        (EMBEDDER.check_grid, FixedChannels, "built for 1 channels, in_chans is 3"),
+        (EMBEDDER.check_grid, TransposedGrid, "become tokens of shape (2, 6, 32), but they are (2"),
+        (EMBEDDER.check_grid, SquareGrid, "become tokens of shape (2, 4, 32), but they are (2, 8"),
+        (EMBEDDER.check_grid, ListGrid, "gives [2, 2]"),
+        (EMBEDDER.check_order, ColumnByColumn, "token 3 should see the top right of the image"),
+        (EMBEDDER.check_order, UpsideDown, "on a 2x4 grid, token 3 should see the top right"),
+        (EMBEDDER.check_sizes, NoTokens, "grid((1, 32)) gives (0, 4): no tokens"),
+        (EMBEDDER.check_sizes, OtherError, "grid((17, 32)) raises AssertionError: bad size"),
+        (EMBEDDER.check_input_conv, WrongInput, "is 'conv.weight', no key of its state dict"),
+        (EMBEDDER.check_input_conv, WrongKernel, "input_conv names 'proj.bias' of shape (32,)"),
+        (MODULE.check_gradients, Detached, "its result has no gradient"),
+        (MODULE.check_gradients, IdleBias, "no gradient reaches shift"),
+        (MODULE.check_dtypes, InSingle, "in float64 its result is float32"),
+        (MODULE.check_dtypes, MixedTypes, "fails when used in float64: RuntimeError"),
+        (MODULE.check_dtypes, CoarseInDouble, "in double it gives other numbers than in single"),
+        (MODULE.check_meta, OnCpu, "built under torch.device('meta'), shift has memory"),
+        (MODULE.check_meta, StaysOnMeta, "shift stays on meta after loading: no file holds it"),
+        (MODULE.check_meta, ReadsValues, "embed_dim=32 under torch.device('meta'): RuntimeError: "),
+        (MODULE.check_compiles, Branches, "fails when compiled as one graph"),
+        (MODULE.check_copies, Lambda, "fails when pickled"),
+        (MODULE.check_instances, Sharing, "two of them share gain"),
+        (MODULE.check_instances, Mixing, "depends on the others in its batch, or on chance"),
+        (MODULE.check_instances, Random, "depends on the others in its batch, or on chance"),
+        (MODULE.check_saved, Forgetful, "a saved network gives other numbers when it is restored"),
+    ],
+)  # fmt: skip
+def test_a_broken_patch_embedder(complaint, check, part, words):
+    said = complaint(check, testing.patch_embed.PatchEmbedder(part))
+    assert f"patch embedder {part.__name__!r}" in said
+    assert words in said
+    said = complaint(check_patch_embedder, part)
+    assert f"patch embedder {part.__name__!r}" in said
+
+
+def test_sample_options_that_do_not_fit(complaint):
+    said = complaint(check_patch_embedder, ConvPatchEmbed, bias="yes")
+    assert (
+        "cannot be built from patch_size=(8, 8), in_chans=3, embed_dim=32, bias=yes: bias" in said
+    )
+    assert "give sample options that fit in the `options` table" in said
+
+
+def test_an_option_that_a_spec_cannot_hold():
+    class Odd(Patches):
+        def __init__(self, *, patch_size, in_chans, embed_dim, table=None):
+            super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
+
+    with pytest.raises(InvalidOption, match=r"options.table must be a string, number"):
+        check_patch_embedder(Odd, table={"a": 1})

@@ -1,0 +1,123 @@
+"""Each check of a position embedding fails for one that breaks just that."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from vitzoo import testing
+from vitzoo.parts.pos_embed import LearnedPositions, SinCos2dPositions
+from vitzoo.parts.rope import RotaryPositions
+from vitzoo.testing import (
+    check_position_embedding,
+)
+
+MODULE = testing.modules
+
+
+class Learned(LearnedPositions):
+    def __init__(self, *, num_prefix_tokens, embed_dim):
+        super().__init__(num_prefix_tokens=num_prefix_tokens, embed_dim=embed_dim)
+
+
+class FlatTable(Learned):
+    def initial_table(self, grid_size):
+        return super().initial_table(grid_size)[0]
+
+
+class OneTable(Learned):
+    def initial_table(self, grid_size):
+        self.known = getattr(self, "known", {})
+        return self.known.setdefault(grid_size, super().initial_table(grid_size))
+
+
+class ForgetsPrefix(Learned):
+    def forward(self, tokens, table, layer=0):
+        return super().forward(tokens, table, layer)[:, self.num_prefix_tokens :]
+
+
+class SwapsGrid(Learned):
+    def resample(self, table, old, new):
+        return super().resample(table, old, (new[0], new[0]))
+
+
+class ChangesItsOwn(Learned):
+    def resample(self, table, old, new):
+        return super().resample(table, old, new) * 1.01
+
+
+class SingleTable(Learned):
+    def resample(self, table, old, new):
+        return super().resample(table, old, new).float()
+
+
+class NeedsData(Learned):
+    def resample(self, table, old, new):
+        return super().resample(table, old, new) * float(table.abs().sum() > 0)
+
+
+class OutOfNothing(SinCos2dPositions):
+    def resample(self, table, old, new):
+        return torch.zeros(1)
+
+
+class StaysThere(SinCos2dPositions):
+    def to_grid(self, grid_size):
+        pass
+
+
+class OldAngles(RotaryPositions):
+    def to_grid(self, grid_size):
+        super().to_grid(grid_size[::-1])
+
+
+class BackToSingle(SinCos2dPositions):
+    def to_grid(self, grid_size):
+        self.table = self._table(grid_size)
+
+    def forward(self, tokens, table=None, layer=0):
+        return super().forward(tokens.to(self.table.dtype), table, layer)
+
+
+class CutsQueries(RotaryPositions):
+    def rotate(self, x):
+        return super().rotate(x)[:, :, :-1]
+
+
+class Silent(nn.Module):
+    def initial_table(self, grid_size):
+        return None
+
+
+POSITIONS = testing.positions
+
+
+@pytest.mark.parametrize(
+    ("check", "part", "words"),
+    [
+        (POSITIONS.check_protocol, Silent, "Silent lacks resample, to_grid"),
+        (POSITIONS.check_table, FlatTable, "initial_table((2, 4)) gives a tensor (10, 32)"),
+        (POSITIONS.check_table, OneTable, "two calls of initial_table((2, 4)) give one tensor"),
+        (POSITIONS.check_tokens, ForgetsPrefix, "a 2x4 grid, (2, 9, 32) becomes (2, 8"),
+        (POSITIONS.check_tokens, CutsQueries, "(2, 2, 8, 16) becomes (2, 2, 7, 16)"),
+        (POSITIONS.check_resample, SwapsGrid, "(4, 2) it is (1, 18, 32), expected (1, 10"),
+        (POSITIONS.check_resample, ChangesItsOwn, "resampled to its own grid it changes"),
+        (POSITIONS.check_resample, SingleTable, "in torch.float64 on cpu it is torch.float32"),
+        (POSITIONS.check_resample, NeedsData, "in torch.float32 on meta: RuntimeError"),
+        (POSITIONS.check_resample, OutOfNothing, "made a table out of none"),
+        (POSITIONS.check_to_grid, StaysThere, "fails when moved from the grid (2, 4) to (5, 4)"),
+        (POSITIONS.check_to_grid, OldAngles, "after to_grid((5, 4)) it differs from one built for"),
+        (POSITIONS.check_to_grid, BackToSingle, "to_grid forgot its type, {'torch.float32'}"),
+    ],
+)  # fmt: skip
+def test_a_broken_position_embedding(complaint, check, part, words):
+    said = complaint(check, POSITIONS.PositionEmbedding(part))
+    assert f"position embedding {part.__name__!r}" in said
+    assert words in said
+    assert part.__name__ in complaint(check_position_embedding, part)
+
+
+def test_good_position_embeddings_pass():
+    check_position_embedding(Learned)
+    check_position_embedding(RotaryPositions, absolute=True, temperature=50.0)

@@ -1,0 +1,204 @@
+"""The pytest layer, the public names and the Hub of the conformance kit."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import urllib.request
+
+import pytest
+
+import vitzoo
+from vitzoo import testing
+
+CONFTEST = 'pytest_plugins = ["vitzoo.testing"]\n'
+SUITE = """\
+from vitzoo.testing import PluginTests, Sizes
+
+
+class TestAcme(PluginTests):
+    namespace = "acme"
+    archives = False
+{more}
+"""
+
+
+@pytest.fixture
+def author(tmp_path, acme):
+    """Run pytest as the author of a plugin does; gives its output."""
+
+    def run(*args, more="", conftest=CONFTEST, changes=()):
+        if not (tmp_path / "site").exists():
+            acme(*changes)
+        tests = tmp_path / "tests"
+        tests.mkdir(exist_ok=True)
+        (tests / "conftest.py").write_text(conftest)
+        (tests / "test_acme.py").write_text(SUITE.format(more=textwrap.indent(more, "    ")))
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", *args]
+        done = subprocess.run(
+            command,
+            cwd=tests,
+            env=os.environ | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout + done.stderr
+
+    return run
+
+
+QUICK = ("-k", "not worker and not offline and not disabled and not compiles")
+
+
+def test_authors_get_one_test_for_each_contribution_and_check(author):
+    said = author(*QUICK, "-W", "error", "--strict-markers")
+    assert " failed" not in said
+    assert "SKIPPED" not in said.replace("test_plugin_archives SKIPPED", "")
+    ids = [line.split()[0].partition("::")[2] for line in said.splitlines() if " PASSED" in line]
+    assert {
+        "TestAcme::test_plugin_discovery",
+        "TestAcme::test_part_gradients[acme/cosine]",
+        "TestAcme::test_head_reset[acme/cosine]",
+        "TestAcme::test_variant_params[acme/own]",
+        "TestAcme::test_weights_served[acme/net:main]",
+    } <= set(ids)
+    assert not [name for name in ids if "patch_embedder" in name or "none" in name]
+
+
+def test_authors_read_what_is_wrong_and_what_to_do(author):
+    said = author("-k", "params or gradients", changes=[("params = 32613", "params = 1")])
+    failed = [line for line in said.splitlines() if line.startswith("FAILED")]
+    assert [line.split()[1].partition("::")[2] for line in failed] == [
+        "TestAcme::test_variant_params[acme/net]"
+    ]
+    assert "AssertionError: variant 'acme/net' states params = 1, the network has 32613" in said
+    assert "write params = 32613, or correct its numbers" in said
+    assert "vitzoo/testing/variants.py" not in said, "the kit's own frames are hidden"
+
+
+def test_tables_that_name_nothing_are_seen(author):
+    more = 'options = {"acme/cosin": {}}\nsizes = {"head acme/cosine": Sizes()}'
+    said = author("-k", "settings", more=more)
+    assert "TestAcme.options names 'acme/cosin'; did you mean 'acme/cosine'" in said
+    said = author(
+        "-k", "settings", more=more.replace("cosin'", "cosine'").replace('cosin"', 'cosine"')
+    )
+    assert "1 passed" in said
+
+
+def test_a_broken_plugin_fails_in_one_place(author):
+    said = author("-k", "loads or gradients or params", changes=[("api = 1", "api = 2")])
+    assert "1 failed" in said
+    assert "plugin 'acme' cannot be used: acme-vit 1.0" in said
+
+
+def test_a_class_without_a_namespace_is_refused(author):
+    assert "TestAcme: set namespace = 'the plugin's'" in author(more='namespace = ""')
+
+
+def test_without_the_plugin_of_pytest_the_rest_is_skipped_with_a_reason(author):
+    said = author("-k", "reset or grid", "-rs", conftest="")
+    assert "acme has nothing of the kind: patch_embedder" in said
+    assert "1 passed" in said
+
+
+def test_several_samples_have_ids_of_their_own():
+    suite = importlib.import_module("vitzoo.testing.suite")
+
+    class Core(testing.PluginTests):
+        namespace = "core"
+        options = {"learned": [{}, {"where": "layers"}], "head tanh": {"hidden_dim": 16}}
+
+    found = dict(suite._subjects(Core())["part"])
+    assert found["learned"].options == {}
+    assert found["learned-where=layers"].options == {"where": "layers"}
+    assert found["tanh"].options == {"hidden_dim": 16}
+    assert {"head none", "position embedding none"} <= set(found)
+
+
+# The public module.
+
+
+def test_public_names_are_there_documented_and_all():
+    assert testing.__all__ == sorted(testing.__all__)
+    for name in testing.__all__:
+        assert getattr(testing, name).__doc__, name
+    given = {
+        name
+        for name, value in vars(testing).items()
+        if getattr(value, "__module__", "").startswith("vitzoo.testing.") and name[0] != "_"
+    }
+    assert given - {"drop_empty"} == set(testing.__all__)
+
+
+def test_every_check_is_a_test_of_the_suite():
+    kit = [testing.modules, testing.patch_embed, testing.positions, testing.heads]
+    kit += [testing.drop_path, testing.formats, testing.variants, testing.weights]
+    kit += [testing.plugin, testing.archives]
+    text = inspect.getsource(importlib.import_module("vitzoo.testing.suite"))
+    for module in kit:
+        alias = "whole" if module is testing.plugin else module.__name__.rpartition(".")[2]
+        own = [name for name in vars(module) if name.startswith("check_")]
+        assert own
+        for name in own:
+            assert f"{alias}.{name}(" in text, f"{alias}.{name}"
+
+
+def test_nothing_loads_it_unasked():
+    entry_points = importlib.import_module("importlib.metadata").entry_points
+    assert not [e for e in entry_points(group="pytest11") if "vitzoo" in e.value]
+
+
+def test_the_rest_of_vitzoo_needs_neither_it_nor_pytest(python):
+    code = """
+import sys
+sys.modules["pytest"] = None
+import vitzoo, vitzoo.create, vitzoo.cli.main
+vitzoo.create("vit_digits", pretrained=True)
+print([name for name in sys.modules if name.startswith("vitzoo.testing")])
+"""
+    assert python(code) == "[]\n"
+
+
+# The Hub.
+
+
+def test_the_hub_serves_what_was_added_and_what_it_is_told():
+    data = b"0123456789"
+    with testing.Hub() as hub:
+        sha256 = hub.add("acme/net", "a/model.bin", data, revision="ab" * 20)
+        assert sha256 == hashlib.sha256(data).hexdigest()
+        url = f"{hub.endpoint}/acme/net/resolve/main/a/model.bin"
+        with urllib.request.urlopen(url) as answer:
+            assert answer.read() == data
+            assert answer.headers["X-Repo-Commit"] == "ab" * 20
+        with urllib.request.urlopen(f"{hub.endpoint}/api/models/acme/net") as answer:
+            info = json.load(answer)
+        assert info["sha"] == "ab" * 20
+        assert info["siblings"][0]["lfs"]["sha256"] == sha256
+        hub.script.append(lambda handler, right: testing.hub.serve(handler, right[::-1]))
+        with urllib.request.urlopen(url) as answer:
+            assert answer.read() == data[::-1]
+        part = urllib.request.Request(url, headers={"Range": "bytes=4-"})
+        with urllib.request.urlopen(part) as answer:
+            assert (answer.status, answer.read()) == (206, data[4:])
+        assert hub.ranges == [None, None, "bytes=4-"]
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{hub.endpoint}/acme/net/resolve/main/other")
+
+
+def test_the_fixture_is_a_hub_that_vitzoo_downloads_from(vitzoo_hub):
+    sha256 = vitzoo_hub.add("acme/net", "model.safetensors", b"bytes")
+    with pytest.warns(vitzoo.FirstUseWarning, match=sha256):
+        path = vitzoo.fetch("hf://acme/net@main/model.safetensors")
+    assert path.read_bytes() == b"bytes"
+    assert os.environ["VITZOO_HOME"] in str(path)
+    vitzoo.fetch("hf://acme/net@main/model.safetensors")
+    assert len(vitzoo_hub.file_requests()) == 1

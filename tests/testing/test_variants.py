@@ -1,0 +1,156 @@
+"""Each check of variants and weights fails for those that break just that."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import pytest
+
+import vitzoo
+from vitzoo import testing
+from vitzoo.catalogue import Preprocessing, Weights
+from vitzoo.errors import InvalidOption
+
+VARIANT, WEIGHTS = testing.variants, testing.weights
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "words"),
+    [
+        ([("params = 32613", "params = 32614")], VARIANT.check_params, "states params = 32614"),
+        ([("depth = 3", "depth = 3\nblock = {qkv_bias = false}")], VARIANT.check_params, "32325"),
+        ([("num_classes = 5", 'num_classes = 5\npatch_embed = {name = "conv", bias = "x"}')],
+         VARIANT.check_params, "bias must be true or false"),
+    ],
+)  # fmt: skip
+def test_a_broken_variant(acme, changes, check, words):
+    acme(*changes)
+    with pytest.raises((AssertionError, InvalidOption)) as caught:
+        check(VARIANT.VariantSubject("acme/net"))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "check", "words"),
+    [
+        ("nn.Linear(3, 5, device='cpu')", VARIANT.check_params, "0.weight, 0.bias has memory"),
+        ("nn.Linear(2, 5)", VARIANT.check_runs, "fails when a small copy of it runs: RuntimeError"),
+        ("nn.Flatten(), nn.Linear(3072, 7)", VARIANT.check_runs, "logits (2, 7), expected finite"),
+        ("nn.Flatten(), nn.Linear(3072, 5).requires_grad_(False), nn.LayerNorm(5), Idle()",
+         VARIANT.check_runs, "no gradient reaches 3.idle"),
+    ],
+)  # fmt: skip
+def test_a_broken_builder(complaint, acme, body, check, words):
+    idle = """
+
+class Idle(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.idle = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x):
+        return x
+"""
+    built = "nn.Flatten(), nn.AvgPool1d(16), nn.Linear(192, spec.num_classes)"
+    acme((built, body), ("\n\ndef build", idle + "\n\ndef build"), ("params = 965", "params = 20"))
+    said = complaint(check, VARIANT.VariantSubject("acme/own"))
+    assert words in said
+    assert "variant 'acme/own'" in said
+
+
+def test_a_spec_that_does_not_come_back(complaint):
+    class Fixed(VARIANT.VariantSubject):
+        @property
+        def row(self):
+            spec = vitzoo.describe("vit_b16").spec
+            part = vitzoo.PartSpec("conv", (("bias", ["a"]),))
+            return dataclasses.replace(
+                super().row, spec=dataclasses.replace(spec, patch_embed=part)
+            )
+
+    assert "its spec changes in TOML" in complaint(VARIANT.check_spec, Fixed("vit_b16"))
+
+
+def test_a_small_copy_that_does_not_fit_says_where_to_change_it(complaint):
+    subject = VARIANT.VariantSubject("vit_b16", {"num_heads": 7})
+    said = complaint(VARIANT.check_runs, subject)
+    assert "variant 'vit_b16': a small copy cannot be built" in said
+    assert "`networks` table" in said
+
+
+GOOD = {
+    "file": "model.safetensors",
+    "repo": "acme/net",
+    "revision": "ab" * 20,
+    "size": 10,
+    "sha256": "ab" * 32,
+    "license": "MIT",
+    "source": "us",
+    "num_classes": 1000,
+}
+
+
+class Row(WEIGHTS.WeightsSubject):
+    """Weights of vit_b16 that no registry has."""
+
+    given: dict
+
+    @property
+    def row(self):
+        return Weights("main", **self.given)
+
+
+def of(**changes):
+    subject = Row("vit_b16", "main")
+    object.__setattr__(subject, "given", GOOD | changes)
+    return subject
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "words"),
+    [
+        ({"sha256": ""}, WEIGHTS.check_pin, "a 'confirmed' pin needs sha256, size and, on the Hub"),
+        ({"sha256": "AB" * 32}, WEIGHTS.check_pin, "it has revision, size, bound"),
+        ({"revision": "main"}, WEIGHTS.check_pin, "it has sha256, size, bound"),
+        ({"pin": "first-use"}, WEIGHTS.check_pin, "a 'first-use' pin needs repo and size"),
+        ({"pin": "first-use", "sha256": "", "size": None}, WEIGHTS.check_pin, "it has revision"),
+        ({"pin": "none"}, WEIGHTS.check_pin, "pin is 'none'"),
+        ({"file": "../x"}, WEIGHTS.check_pin, "file '../x' is no place on the Hub"),
+        ({"format": "acme"}, WEIGHTS.check_row, "there is no checkpoint format 'acme'"),
+        ({"label_set": "imagenet-21k"}, WEIGHTS.check_row, "'imagenet-21k' names 21843"),
+        ({"labels": ("cat",)}, WEIGHTS.check_row, "have 1000 classes, labels names 1"),
+        ({"license": " "}, WEIGHTS.check_row, "states no license"),
+        ({"preprocessing": Preprocessing(mean=(0.5,), std=(0.5,))}, WEIGHTS.check_row, "1 means"),
+    ],
+)  # fmt: skip
+def test_a_broken_weights_row(complaint, changes, check, words):
+    WEIGHTS.check_pin(of())
+    WEIGHTS.check_row(of())
+    said = complaint(check, of(**changes))
+    assert words in said
+    assert "weights 'vit_b16:main'" in said
+
+
+def test_a_damaged_bundled_file(complaint, acme):
+    row = """repo = "acme/net"
+file = "model.safetensors"
+pin = "reported"
+revision = "0123456789abcdef0123456789abcdef01234567"
+"""
+    bundled = 'file = "model.safetensors"\npin = "confirmed"\n'
+    root = acme((row, bundled), ("size = 130964", "size = 3"))
+    subject = WEIGHTS.WeightsSubject("acme/net", "main")
+    assert "its file is missing" in complaint(WEIGHTS.check_bundled, subject)
+    (root / "acme_vit" / "data").mkdir()
+    (root / "acme_vit" / "data" / "model.safetensors").write_bytes(b"bad")
+    assert "its file is damaged" in complaint(WEIGHTS.check_bundled, subject)
+
+
+@pytest.mark.parametrize("pin", ["reported", "first-use"])
+def test_a_zoo_that_takes_any_bytes(complaint, monkeypatch, tmp_path, pin):
+    changes = {"pin": pin} | ({"sha256": ""} if pin == "first-use" else {})
+    WEIGHTS.check_served(of(**changes), tmp_path / "good")
+    monkeypatch.setattr(WEIGHTS, "obtain", lambda *_args: os.open(os.devnull, os.O_RDONLY))
+    said = complaint(WEIGHTS.check_served, of(**changes), tmp_path / "bad")
+    assert "a file with one changed bit is accepted" in said
