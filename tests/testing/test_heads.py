@@ -78,6 +78,22 @@ class ResetsItself(Cosine):
         return super().reset(num_classes)
 
 
+class ReadsTwo(Cosine):
+    tokens = 2
+
+    def forward(self, x, pre_logits=False):
+        return super().forward(x.mean(1), pre_logits)
+
+
+class ForgetsTokens(ReadsTwo):
+    def reset(self, num_classes):
+        return ReadsOne(in_dim=self.pre_logits_dim, num_classes=num_classes)
+
+
+class ReadsOne(ReadsTwo):
+    tokens = None
+
+
 class SharesLayer(Cosine):
     def __init__(self, *, in_dim, num_classes):
         super().__init__(in_dim=in_dim, num_classes=num_classes)
@@ -111,6 +127,7 @@ HEADS = testing.heads
         (HEADS.check_no_classes, ScaledWithoutClasses, "something else than its pre-logits"),
         (MODULE.check_gradients, Detaches, "no gradient reaches what comes in"),
         (HEADS.check_reset, KeepsClasses, "reset(7) gives num_classes 5, pre_logits_dim 32"),
+        (HEADS.check_reset, ForgetsTokens, "after reset it reads another number of tokens"),
         (HEADS.check_reset, ResetsItself, "reset changed it"),
         (HEADS.check_reset, SharesLayer, "after reset both heads share layer.weight, layer.bias"),
     ],
@@ -124,6 +141,7 @@ def test_a_broken_head(complaint, check, part, words):
 
 def test_good_heads_pass():
     check_head(Cosine)
+    check_head(ReadsTwo)
     check_head(core_heads.tanh_head, hidden_dim=16)
 
 

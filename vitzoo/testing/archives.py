@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import vitzoo
-from vitzoo.plugins import CORE, GROUP, data_file
+from vitzoo.discovery import GROUP
+from vitzoo.plugins import CORE, data_file
 from vitzoo.registry import registry
 from vitzoo.testing.plugin import info_of
 from vitzoo.testing.subject import fail, require
@@ -63,7 +64,7 @@ def needed(namespace: str) -> dict[Path, str]:
     targets = [getattr(row, "target", getattr(row, "builder", None)) for row in rows]
     modules = {target.partition(":")[0] for target in targets if isinstance(target, str)}
     files += [Path(found) for found in map(_origin, sorted(modules)) if found]
-    package = registry().host.packages.get(namespace, "vitzoo")
+    package = registry().host.package(namespace)
     for variant in vitzoo.variants(namespace=namespace):
         bundled = [data_file(package, row.file) for row in variant.weights if not row.repo]
         files += [path for path in bundled if path]

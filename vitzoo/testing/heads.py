@@ -27,17 +27,22 @@ class Head(Subject):
         return super().number("embed_dim" if name == "in_dim" else name)
 
     def inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
-        """Draw (b, d) pooled features, or (b, t, d) for a head that reads several."""
-        several = (self.sizes.tokens,) if self.sizes.tokens > 1 else ()
+        """Draw (b, d) pooled features, or (b, t, d) for a head that reads `tokens`."""
+        several = (self.tokens,) if self.tokens else ()
         return (draw(batch, *several, self.sizes.embed_dim),)
 
     def in_network(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return a spec with as many tokens as the head reads."""
         spec, ready = super().in_network()
-        tokens = self.sizes.tokens
-        if tokens > 1:
-            spec |= {"num_registers": tokens - 1, "pool": {"name": "prefix", "tokens": tokens}}
+        if self.tokens:
+            pool = {"name": "prefix", "tokens": self.tokens}
+            spec |= {"num_registers": self.tokens - 1, "pool": pool}
         return spec, ready
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the head reads, 0 for one pooled vector."""
+        return getattr(self.part(), "tokens", None) or 0
 
 
 def check_protocol(subject: Head) -> None:
@@ -81,6 +86,11 @@ def check_reset(subject: Head) -> None:
             (fresh.num_classes, fresh.pre_logits_dim) == (num_classes, part.pre_logits_dim),
             f"{subject}: reset({num_classes}) gives num_classes {fresh.num_classes}, "
             f"pre_logits_dim {fresh.pre_logits_dim} (was {part.pre_logits_dim})",
+            RESET,
+        )
+        require(
+            getattr(fresh, "tokens", None) == getattr(part, "tokens", None),
+            f"{subject}: after reset it reads another number of tokens",
             RESET,
         )
         _require_shapes(subject, fresh.eval())

@@ -55,9 +55,9 @@ def info_of(namespace: str) -> PluginInfo:
             "name is the namespace",
         )
     try:
-        registry().match([f"{namespace}/*"])
+        vitzoo.variants(f"{namespace}/*")  # which loads it
     except PluginError as error:
-        fail(str(error), "mend what it says; `vitzoo.plugins()` shows all states")
+        fail(str(error), "mend what it says; vitzoo.plugins() shows the state of every plugin")
     return next(row for row in registry().plugins() if row.namespace == namespace)
 
 
@@ -196,7 +196,7 @@ def use(namespace: str) -> dict[str, Any]:
     found: dict[str, Any] = {"params": {}, "error": None}
     with watched(SOCKETS) as sockets:
         try:
-            registry().match([f"{namespace}/*"])
+            vitzoo.variants(f"{namespace}/*")  # which loads it
             for kind, rows in registry().parts.items():
                 for name in [n for n, (owner, _) in rows.items() if owner == namespace]:
                     registry().part(kind, name)

@@ -34,7 +34,6 @@ class Sizes:
         depth: blocks.
         num_heads: attention heads.
         num_classes: outputs of a head.
-        tokens: vectors per image that a head reads; 1 is a plain (b, d).
     """
 
     patch_size: tuple[int, int] = (8, 8)
@@ -44,7 +43,6 @@ class Sizes:
     depth: int = 2
     num_heads: int = 2
     num_classes: int = 5
-    tokens: int = 1
 
     @property
     def image_size(self) -> tuple[int, int]:

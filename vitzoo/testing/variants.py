@@ -16,7 +16,7 @@ import vitzoo
 from vitzoo.catalogue import Variant
 from vitzoo.create import create
 from vitzoo.errors import InvalidOption
-from vitzoo.facts import CORE_BUILDER
+from vitzoo.manifest import CORE_BUILDER
 from vitzoo.schema import Reader
 from vitzoo.spec import Spec
 from vitzoo.testing.subject import doing, draw, fill, require

@@ -6,8 +6,6 @@ variants are built in full, without memory, where parameters are counted.
 
 from __future__ import annotations
 
-import inspect
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,10 +15,6 @@ from vitzoo.testing import PluginTests, Sizes
 
 NARROW = {"width": 32}
 STRIDE_32 = Sizes(patch_size=(32, 32))
-SWITCHES = any(
-    "VITZOO_DISABLE_PLUGINS" in inspect.getsource(import_module(f"vitzoo.{name}"))
-    for name in ("plugins", "registry", "settings")
-)
 
 
 class TestHybrid(PluginTests):
@@ -43,7 +37,3 @@ class TestHybrid(PluginTests):
     @pytest.mark.install
     def test_plugin_archives(self, tmp_path: Path) -> None:
         super().test_plugin_archives(tmp_path)
-
-    @pytest.mark.xfail(not SWITCHES, reason="vitzoo has no switch for plugins yet", strict=True)
-    def test_plugin_can_be_disabled(self) -> None:
-        super().test_plugin_can_be_disabled()

@@ -1,0 +1,24 @@
+"""The conformance kit of vitzoo, run on this plugin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vitzoo.testing import PluginTests
+
+DISTILLED = {
+    "num_registers": 1,
+    "pool": {"name": "prefix", "tokens": 2},
+    "head": "deit/distilled",
+}
+
+
+class TestDeit(PluginTests):
+    namespace = "deit"
+    networks = {"deit/timm_distilled": DISTILLED, "deit/transformers": DISTILLED}
+
+    @pytest.mark.install
+    def test_plugin_archives(self, tmp_path: Path) -> None:
+        super().test_plugin_archives(tmp_path)
