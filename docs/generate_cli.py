@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 from click.testing import CliRunner
 
 from vitzoo.cli.main import COMMANDS, cli
@@ -12,8 +13,8 @@ PAGE = Path(__file__).with_name("cli.md")
 INTRO = """\
 # Command line
 
-stdout carries data, stderr everything else. On a terminal `list`, `show`, `which`, `summary` and
-`predict` print tables; piped, tab-separated lines under a line of column names; with `--json`, JSON
+stdout carries data, stderr everything else. On a terminal `list`, `show`, `which`, `summary`,
+`predict` and `plugins` print tables; piped, tab-separated lines under a line of column names; with `--json`, JSON
 with stable keys and plain integers. `NO_COLOR` is respected. Shell completion, for bash:
 `eval "$(_VITZOO_COMPLETE=bash_source vitzoo)"` (likewise `zsh_source`, `fish_source`).
 
@@ -25,6 +26,10 @@ with stable keys and plain integers. `NO_COLOR` is respected. Shell completion, 
 | 3 | integrity: wrong bytes, or a pin that is missing, forbidden or contradicted |
 | 4 | network, or offline |
 | 130 | interrupted |
+
+`vitzoo --no-plugins COMMAND` reads nothing of any plugin. `rm`, `lock` and `plugins new` never do, but for
+the plugin that a name belongs to; `plugins`, `plugins check` and `plugins why` work whatever a plugin
+does, `VITZOO_STRICT_PLUGINS` or not.
 
 An error is one message; `VITZOO_DEBUG=1` adds the traceback.
 
@@ -47,11 +52,15 @@ def page() -> str:
     """Return the page: the introduction and the help of every command."""
     sections = [INTRO]
     for name in COMMANDS:
-        text = (
-            CliRunner().invoke(cli, [name, "--help"], prog_name="vitzoo", terminal_width=90).output
-        )
-        sections.append(f"## vitzoo {name}\n\n```text\n{text}```\n")
+        command = cli.get_command(click.Context(cli), name)
+        below = list(command.commands) if isinstance(command, click.Group) else []
+        sections += [_section(name), *(_section(f"{name} {sub}") for sub in below)]
     return "\n".join(sections)
+
+
+def _section(name: str) -> str:
+    done = CliRunner().invoke(cli, [*name.split(), "--help"], prog_name="vitzoo", terminal_width=90)
+    return f"## vitzoo {name}\n\n```text\n{done.output}```\n"
 
 
 if __name__ == "__main__":

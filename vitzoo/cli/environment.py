@@ -8,7 +8,7 @@ from functools import partial
 
 import click
 
-from vitzoo.switches import NOT, ONLY, STRICT
+from vitzoo.switches import NOT, STRICT
 
 
 def set_for_command(name: str, value: str) -> None:
@@ -30,9 +30,6 @@ def show_trouble() -> None:
 
 def without_plugins(names: Iterable[str] = ()) -> None:
     """Read no plugin until the command has ended, but those that `names` lie in."""
-    set_for_command(STRICT, "")
-    namespaces = {n.partition("/")[0] for n in names if "/" in n and not n.startswith("hf://")}
-    if not namespaces:
+    show_trouble()
+    if all("/" not in name or name.startswith("hf://") for name in names):
         set_for_command(NOT, "*")
-    elif ONLY not in os.environ:
-        set_for_command(ONLY, ",".join(sorted(namespaces)))

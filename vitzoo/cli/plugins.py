@@ -73,7 +73,7 @@ def plugins_group(context: click.Context, as_json: bool) -> None:
 def check_command(
     context: click.Context, names: tuple[str, ...], timeout: float, as_json: bool
 ) -> None:
-    """Import and build everything that plugins bring, each plugin in a process of its own.
+    """Import and build all that plugins bring, each in a process of its own.
 
     NAME is a namespace or a distribution; without one, every plugin is checked but the core and
     those that are switched off. Targets are imported, requirements looked up, parts constructed,
@@ -149,9 +149,9 @@ def why_command(context: click.Context, name: str, as_json: bool) -> None:
 )
 @json_option
 def new_command(name: str, folder: Path, as_json: bool) -> None:
-    """Write a complete plugin project, vitzoo-NAME: a part, a variant, tests, all of it working.
+    """Write a complete plugin project: a part, a variant, tests.
 
-    NAME becomes the namespace: what the plugin brings is used as NAME/... Nothing is overwritten.
+    The folder is vitzoo-NAME, and all in it works as it is. NAME becomes the namespace: what the plugin brings is used as NAME/... Nothing is overwritten.
 
     \b
     Examples:
@@ -229,7 +229,9 @@ def _print_details(rows: list[dict[str, Any]]) -> None:
     """Print a paragraph about each plugin that cannot be used, and one about lazy modules."""
     for row in rows:
         if row["cause"]:
-            lines = [{"field": key, "value": row[key]} for key in DETAILS if row[key]]
+            lines = [
+                {"field": key.replace("_", " "), "value": row[key]} for key in DETAILS if row[key]
+            ]
             title = f"{row['namespace']} ({row['distribution']}): {row['state']}"
             click.echo()
             print_rows(lines, ("field", "value"), title=title)
