@@ -8,13 +8,17 @@ interpreter, are found too, but whoever uses them says whether they were wanted.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import Distribution, EntryPoint, distributions
+from functools import lru_cache
+from importlib.metadata import Distribution, DistributionFinder, EntryPoint
 from pathlib import Path
 
 GROUP = "vitzoo"
 MAX_ENTRY_POINTS = 1024 * 1024  # characters of one entry_points.txt; real ones have some hundred
+MAX_SHOWN = 500  # characters of a name or value, far more than real ones have
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ def find_plugins() -> list[Found]:
     """
     found: list[Found] = []
     seen: set[str] = set()
-    for distribution in distributions():
+    for distribution in _distributions():
         rows, key, here = _look_at(distribution)
         if here or key not in seen:
             found += rows
@@ -66,22 +70,33 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def _distributions() -> Iterator[Distribution]:
+    """Yield what is installed; somebody's import hook that fails at it hides nothing of others."""
+    for finder in list(sys.meta_path):
+        with suppress(Exception):
+            find = getattr(finder, "find_distributions", None)
+            yield from find(DistributionFinder.Context()) if find else ()
+
+
 def _look_at(distribution: Distribution) -> tuple[list[Found], str, bool]:
     """Return the entry points of a distribution, its name, and whether it lies right here."""
     place = getattr(distribution, "_path", None)
     folder = Path(str(place)) if place is not None else Path()
-    stem = normal(folder.name.partition("-")[0].removesuffix(".egg-info"))
+    stem = normal(folder.name.partition("-")[0].removesuffix(".egg-info")) or str(id(distribution))
+    here = place is not None and _is_here(folder)
     try:
         text = distribution.read_text("entry_points.txt") or ""
-    except (OSError, ValueError) as error:
-        return [_damaged(stem, folder, error)] if b"vitzoo" in _raw(folder) else [], stem, False
-    if f"[{GROUP}]" not in text.replace(" ", "")[:MAX_ENTRY_POINTS]:
-        return [], stem, False
-    here = _is_here(folder)
+    except Exception as error:  # noqa: BLE001  # undecodable, or in an archive that is none
+        ours = f"[{GROUP}]".encode() in _raw(folder)
+        return [_damaged(stem, folder, here, error)] if ours else [], stem, here
+    if f"[{GROUP}]" not in text:
+        return [], stem, here
     try:
+        if len(text) > MAX_ENTRY_POINTS:
+            raise ValueError(f"larger than the {MAX_ENTRY_POINTS} characters accepted")  # noqa: TRY301
         entry_points = [e for e in distribution.entry_points if e.group == GROUP]
     except Exception as error:  # noqa: BLE001  # whatever somebody's text does to the parser
-        return [_damaged(stem, folder, error)], stem, here
+        return [_damaged(stem, folder, here, error)], stem, here
     return list(_rows(distribution, entry_points, stem, folder, here)), stem, here
 
 
@@ -92,24 +107,28 @@ def _rows(
     folder: Path,
     here: bool,
 ) -> Iterator[Found]:
-    try:
+    name = version = ""
+    with suppress(Exception):  # no metadata beside the entry points, or none that can be read
         name, version = distribution.metadata["Name"] or "", distribution.version or ""
-    except Exception:  # noqa: BLE001  # no metadata beside the entry points
-        name, version = "", ""
     for entry_point in entry_points:
         yield Found(
-            entry_point.name,
-            entry_point.value,
-            distribution=name or stem or "unknown",
-            version=version,
+            _shown(entry_point.name),
+            _shown(entry_point.value),
+            distribution=_shown(name) or stem or "unknown",
+            version=_shown(version),
             location=str(folder),
             here=here,
         )
 
 
-def _damaged(stem: str, folder: Path, error: Exception) -> Found:
+def _damaged(stem: str, folder: Path, here: bool, error: Exception) -> Found:
     reason = f"{folder / 'entry_points.txt'}: {type(error).__name__}: {error}"
-    return Found(stem, "", distribution=stem, location=str(folder), damage=reason)
+    return Found(stem, "", distribution=stem, location=str(folder), here=here, damage=reason)
+
+
+def _shown(text: str) -> str:
+    """Return a text of somebody's metadata without what would disturb a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_SHOWN])
 
 
 def _raw(folder: Path) -> bytes:
@@ -122,6 +141,11 @@ def _raw(folder: Path) -> bytes:
 
 def _is_here(folder: Path) -> bool:
     try:
-        return folder.parent.resolve() == Path.cwd()
+        return _same(str(folder.parent), str(Path.cwd()))
     except OSError:  # the current directory is gone
         return False
+
+
+@lru_cache(maxsize=64)  # many distributions lie in few folders
+def _same(folder: str, here: str) -> bool:
+    return Path(here, folder).resolve() == Path(here)

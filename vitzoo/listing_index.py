@@ -18,14 +18,21 @@ from vitzoo import __version__, settings
 from vitzoo.catalogue import Variant
 from vitzoo.errors import StoreError
 from vitzoo.listing import FIELDS, fields
+from vitzoo.manifest import MAX_PLUGIN_MANIFEST
 from vitzoo.plugins import CORE_MANIFEST
+from vitzoo.schema import LARGE
 from vitzoo.store import make_folder, write_atomic
 
 Row = dict[str, Any]
 KNOWN_AS = "known_as"
 HUB = "the Hub"
 SHAPE = 1  # of an entry; another number when rows change
-MAX_INDEX = 64 * 1024 * 1024
+COLUMNS = (*FIELDS, KNOWN_AS)
+NUMBERS = ("params", "embed_dim", "depth", "num_heads", "mlp_dim", "in_chans", "num_classes")
+SIZES = ("image_size", "patch_size")
+OPTIONAL = ("weights", "license", "pin")
+MAX_INDEX = 16 * 1024 * 1024
+MAX_ENTRIES = 1024  # one for each manifest, and those of its former texts
 
 
 def row_of(variant: Variant) -> Row:
@@ -38,61 +45,93 @@ def row_of(variant: Variant) -> Row:
     return fields(variant) | {KNOWN_AS: names}
 
 
-def read_rows(manifest: Path, namespace: str) -> list[Row] | None:
-    """Return the rows of a manifest, None where they are not known."""
-    path = _path(manifest, namespace)
-    if path is None:
-        return None
+def index_path(manifest: Path, namespace: str) -> Path | None:
+    """Return where the rows of a manifest are kept, None where nothing is kept on disk."""
+    with suppress(OSError, RuntimeError):  # no such file; nobody's home
+        home = settings.home()
+        if home is None:
+            return None
+        with manifest.open("rb") as file:
+            made_from = hashlib.sha256(file.read(MAX_PLUGIN_MANIFEST + 1))
+        made_from.update(f"\0{namespace}\0{manifest}\0{_version()}".encode())
+        return home / "cache" / "listing" / f"{made_from.hexdigest()}.json"
+    return None
+
+
+def read_rows(path: Path, namespace: str) -> list[Row] | None:
+    """Return the rows that are kept at a path, None where there are none that can be shown."""
     try:
         with path.open("rb") as file:
-            rows = json.loads(file.read(MAX_INDEX).decode())
+            table = json.loads(file.read(MAX_INDEX))
     except (OSError, ValueError, RecursionError):
         return None
-    return rows if _fits(rows, namespace) else None
+    if not isinstance(table, list) or not all(_fits(row, namespace) for row in table):
+        return None
+    return [dict(zip(COLUMNS, row, strict=True)) for row in table]
 
 
-def write_rows(manifest: Path, namespace: str, rows: list[Row]) -> None:
+def write_rows(path: Path, rows: list[Row]) -> None:
     """Keep the rows of a manifest, if there is a place for them."""
-    path = _path(manifest, namespace)
-    if path is not None:
-        with suppress(OSError, StoreError):
-            make_folder(path.parent)
-            write_atomic(path, json.dumps(rows).encode())
+    with suppress(OSError, StoreError):
+        make_folder(path.parent)
+        _clear_oldest(path.parent)
+        write_atomic(path, json.dumps([[row[c] for c in COLUMNS] for row in rows]).encode())
 
 
-def _path(manifest: Path, namespace: str) -> Path | None:
-    home = settings.home()
-    if home is None:
-        return None
-    try:
-        made_from = hashlib.sha256(manifest.read_bytes())
-    except OSError:
-        return None
-    made_from.update(f"\0{namespace}\0{_version()}".encode())
-    return home / "cache" / "listing" / f"{made_from.hexdigest()}.json"
+def _clear_oldest(folder: Path) -> None:
+    """Make room for an entry; those of manifests that have changed are never read again."""
+    entries = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    for path in entries[: max(0, len(entries) - MAX_ENTRIES + 1)]:
+        path.unlink(missing_ok=True)
 
 
 @lru_cache(maxsize=1)
 def _version() -> str:
     core = hashlib.sha256(CORE_MANIFEST.read_bytes()).hexdigest()
-    return f"{SHAPE} {__version__} {core} {' '.join(FIELDS)}"
+    return f"{SHAPE} {__version__} {core} {' '.join(COLUMNS)}"
 
 
-def _fits(rows: object, namespace: str) -> bool:
-    keys = {*FIELDS, KNOWN_AS}
-    return isinstance(rows, list) and all(
-        isinstance(row, dict)
-        and row.keys() == keys
-        and str(row["name"]).startswith(f"{namespace}/")
-        and row["namespace"] == namespace
-        and all(row[key] is None or isinstance(row[key], str | int | float) for key in FIELDS)
-        and _are_names(row[KNOWN_AS])
-        for row in rows
+def _fits(row: object, namespace: str) -> bool:
+    """Tell whether a row is what a listing can show: somebody may have written it."""
+    if not isinstance(row, list) or len(row) != len(COLUMNS):
+        return False
+    return all(fits(value) for fits, value in zip(_TESTS, row, strict=True)) and (
+        row[_NAME].startswith(f"{namespace}/") and row[_NAMESPACE] == namespace
     )
 
 
-def _are_names(names: object) -> bool:
-    return isinstance(names, list) and all(
-        isinstance(name, list) and len(name) == 3 and all(isinstance(text, str) for text in name)
-        for name in names
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable()
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < LARGE
+
+
+def _is_size(value: object) -> bool:
+    return _is_number(value) or _is_text(value)
+
+
+def _is_optional(value: object) -> bool:
+    return value is None or _is_text(value)
+
+
+def _is_accuracy(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and 0 <= value <= 100)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(name, list) and len(name) == 3 and all(map(_is_text, name)) for name in value
     )
+
+
+_NAME, _NAMESPACE = COLUMNS.index("name"), COLUMNS.index("namespace")
+_KINDS = (
+    dict.fromkeys(COLUMNS, _is_text)
+    | dict.fromkeys(NUMBERS, _is_number)
+    | dict.fromkeys(SIZES, _is_size)
+    | dict.fromkeys(OPTIONAL, _is_optional)
+    | {"top1": _is_accuracy, KNOWN_AS: _are_names}
+)
+_TESTS = tuple(_KINDS[column] for column in COLUMNS)

@@ -39,6 +39,10 @@ MAX_MANIFEST = 16 * 1024 * 1024  # bytes; the core's has 40,000
 MAX_PLUGIN_MANIFEST = 1024 * 1024
 MAX_DEPTH = 12  # tables and lists within each other; a weights row's preprocessing has 6
 MAX_KEY = 128
+# A dotted key costs tomllib the square of its parts: half a million of them, hours.
+DOTTED = re.compile(
+    rb"""(?<![\w-])(?:(?:[\w-]++|"(?:[^"\\\n]++|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}"""
+)
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 SHA256 = re.compile(r"[0-9a-f]{64}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -116,6 +120,9 @@ def read_manifest(
         IncompatibleManifest: it was written for a newer vitzoo.
     """
     text = _read(path, limit)
+    if found := DOTTED.search(text):
+        line = text.count(b"\n", 0, found.start()) + 1
+        raise RegistryError(f"{path}: is nested more than {MAX_DEPTH} deep, in line {line}")
     try:
         data = tomllib.loads(text.decode())
     except (ValueError, RecursionError) as error:
@@ -246,7 +253,7 @@ def _variant_row(
             paper_results=_paper_results(reader),
             known_as=_known_as(reader),
         )
-        _check_variant(row, reader)
+        check_variant(row, reader)
         return row
 
     return parse
@@ -271,7 +278,7 @@ def _paper_results(reader: Reader) -> tuple[PaperResult, ...]:
     return tuple(found)
 
 
-def _check_variant(row: Variant, reader: Reader) -> None:
+def check_variant(row: Variant, reader: Reader) -> None:
     if sum(weights.default for weights in row.weights) > 1:
         raise reader.fail("at most one of the weights may be the default")
     fields = {field.name for field in dataclasses.fields(Spec)}
@@ -320,7 +327,7 @@ def _weights_row(name: str, reader: Reader) -> Weights:
         evaluation=reader.text("evaluation", ""),
         default=reader.take("default", bool, False),
     )
-    _check_pin(row, reader)
+    check_pin(row, reader)
     return row
 
 
@@ -345,7 +352,7 @@ def _part_fact(reader: Reader, key: str) -> PartFact:
     return PartSpec.parse(value, where, reader.error)
 
 
-def _check_pin(row: Weights, reader: Reader) -> None:
+def check_pin(row: Weights, reader: Reader) -> None:
     """Refuse a row that would name no exact bytes, or a place outside its repository."""
     if row.repo:
         if not valid_repo(row.repo):
@@ -414,7 +421,7 @@ def _aliases(reader: Reader) -> dict[str, str]:
     sub = reader.sub("aliases")
     if sub is None:
         return {}
-    names = list(reader.table.get("variants", {}))
+    names = set(reader.table.get("variants", {}))
     aliases = {former: sub.text(former) for former in sub.table}
     for former, present in aliases.items():
         if former in names:

@@ -20,7 +20,7 @@ from typing import Any
 from vitzoo.catalogue import CheckpointFormat, Variant
 from vitzoo.discovery import Found, normal
 from vitzoo.errors import PluginError, RegistryError, did_you_mean
-from vitzoo.listing_index import read_rows
+from vitzoo.listing_index import index_path, read_rows
 from vitzoo.manifest import CORE_BUILDER, ManifestPlugin, read_manifest
 from vitzoo.plugin_source import module_file, package_folders, where_declared, where_defined
 from vitzoo.plugins import CORE, HOOKS, LOCAL, OFF, PluginHost, PluginInfo
@@ -143,8 +143,8 @@ def _trace(host: PluginHost, key: str, info: PluginInfo, inside: str) -> Trace:
     if key in host.manifests():
         path = host.manifest_path(key)
         steps += () if path is None else _manifest(path, key)
-        with suppress(PluginError):
-            host.load(key)
+        if outcome := host.read(key):
+            host.admit(outcome)
         done = len(info.trace)
         info = host.infos[key]
         steps += info.trace[done:]
@@ -184,7 +184,8 @@ def _manifest(path: Path, namespace: str) -> Iterator[str]:
     with suppress(OSError):
         data = path.read_bytes()
         yield f"the manifest {path}: {len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}"
-    rows = read_rows(path, namespace)
+    place = index_path(path, namespace)
+    rows = None if place is None else read_rows(place, namespace)
     if rows is None:
         yield "listings have not kept what it says of variants: the next one reads it"
     else:

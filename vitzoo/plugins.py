@@ -8,13 +8,11 @@ working, and asking for something it owns raises that cause.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import re
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -32,11 +30,12 @@ from vitzoo.catalogue import (
     Target,
     Variant,
 )
-from vitzoo.discovery import GROUP, Found, find_plugins
-from vitzoo.errors import IncompatibleManifest, PluginError, VitzooError, did_you_mean
-from vitzoo.manifest import CORE_BUILDER, MAX_PLUGIN_MANIFEST, ManifestPlugin, read_manifest
-from vitzoo.schema import NAME, NAME_RULE, describe
-from vitzoo.switches import NOT, STRICT, Switches
+from vitzoo.contributed import check_marks, check_rows, check_twice
+from vitzoo.discovery import GROUP, Found, find_plugins, normal
+from vitzoo.errors import IncompatibleManifest, PluginError, VitzooError
+from vitzoo.manifest import MAX_PLUGIN_MANIFEST, ManifestPlugin, read_manifest
+from vitzoo.quiet import no_output
+from vitzoo.switches import NOT, ONLY, STRICT, Switches
 
 CORE = "core"
 LOCAL = "local"
@@ -50,6 +49,7 @@ HOOKS: dict[str, type[Contribution] | type[Variant]] = {
     "vitzoo_checkpoint_formats": CheckpointFormat,
     "vitzoo_variants": Variant,
 }
+MAX_REASON = 1000  # characters of what somebody's code says about its failure
 CORE_MANIFEST = Path(__file__).with_name("registry.toml")
 FIRST_PARTY = {  # nobody else may have these
     "hybrid": "vitzoo-hybrid",
@@ -103,32 +103,58 @@ class PluginInfo:
         """Cause and way out as one text."""
         return "; ".join(filter(None, (self.cause, self.remedy)))
 
+    @property
+    def unreadable(self) -> bool:
+        """Whether its metadata is damaged, so that not even its namespaces are known."""
+        return self.state == "broken" and not self.entry_point
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What reading or importing a plugin gave.
+
+    Args:
+        info: its state.
+        plugin: the object with its hooks, None where it cannot be used.
+        rows: (hook name, contribution) pairs.
+        package: of the plugin, for bundled files.
+    """
+
+    info: PluginInfo
+    plugin: object | None = None
+    rows: tuple[tuple[str, Any], ...] = ()
+    package: str = ""
+
 
 class PluginHost:
     """Holds the plugin manager and, by namespace, every plugin's state and contributions.
+
+    No lock is held while a plugin's code runs: one that hangs holds up only whoever asks for it.
 
     Args:
         switches: what may be used; what the environment says if None.
 
     Attributes:
         rows: (hook name, contribution) pairs of those that are loaded.
+        lock: held while anything here changes.
     """
 
     def __init__(self, switches: Switches | None = None) -> None:
         self.switches = Switches.read() if switches is None else switches
-        self.manager = pluggy.PluginManager(GROUP)
-        self.manager.add_hookspecs(hookspecs)
+        self.lock = threading.RLock()
+        self.manager = _new_manager()
         self.rows: dict[str, tuple[tuple[str, Any], ...]] = {}
         self.found: list[Found] = []
         self._infos: dict[str, PluginInfo] = {}
-        self._packages = {CORE: "vitzoo"}
+        self._packages: dict[str, str] = {}
         self._waiting: dict[str, Found] = {}
+        self._every: dict[str, tuple[tuple[str, Any], ...]] = {}
         self._discovered = False
-        self._lock = threading.RLock()
+        self._busy = threading.local()
         self.core = read_manifest(CORE_MANIFEST, package="vitzoo")
-        self._register(
-            PluginInfo(CORE, "core", location=str(CORE_MANIFEST)), ManifestPlugin(self.core)
-        )
+        core = ManifestPlugin(self.core)
+        info = PluginInfo(CORE, "core", location=str(CORE_MANIFEST))
+        self._admit(Outcome(info, core, tuple(_contributions(core, CORE))))
 
     @property
     def infos(self) -> dict[str, PluginInfo]:
@@ -138,37 +164,20 @@ class PluginHost:
 
     def discover(self) -> None:
         """Find the plugins that are installed, if that is not done yet; nothing is imported."""
-        with self._lock:
+        if self._discovered:
+            return
+        with self.lock:
             if not self._discovered:
-                self._find()
+                self.found = find_plugins()
+                self._sort_out(self.found)
                 self._discovered = True
-
-    def _find(self) -> None:
-        self.found = find_plugins()
-        claims: dict[str, list[tuple[Found, PluginInfo]]] = {}
-        for found in self.found:
-            self._admit(found, claims)
-        for namespace, rivals in sorted(claims.items()):
-            first, info = rivals[0]
-            if namespace in self._infos:  # of one that is off; another has the name
-                off = self._infos[namespace]
-                self._infos[f"{namespace} ({off.distribution})"] = off
-            if len(rivals) > 1:
-                owners = " and ".join(found.owner for found, _ in rivals)
-                cause = f"the namespace {namespace!r} is claimed by {owners}"
-                self._infos[namespace] = replace(
-                    info, state="conflict", cause=cause, remedy="uninstall one of them"
-                )
-            else:
-                self._waiting[namespace] = first
-                self._infos[namespace] = replace(info, state="lazy")
-        order = sorted(self._infos, key=lambda name: (name != CORE, name))
-        self._infos = {name: self._infos[name] for name in order}
+                _warn(self.switches.unmatched(self.found))
 
     def manifests(self) -> list[str]:
         """Return the namespaces whose manifests nothing has asked for yet."""
         self.discover()
-        return [name for name, found in self._waiting.items() if found.value.endswith(".toml")]
+        with self.lock:
+            return [name for name, found in self._waiting.items() if found.value.endswith(".toml")]
 
     def manifest_path(self, namespace: str) -> Path | None:
         """Return where the manifest of a plugin that waits lies, None if it is not there.
@@ -177,37 +186,51 @@ class PluginHost:
         """
         try:
             return _manifest_path(self._waiting[namespace])
-        except (PluginError, ImportError, ValueError, AttributeError):
+        except Exception:  # noqa: BLE001  # whatever it is, reading the manifest says it
             return None
 
-    def load(self, namespace: str) -> bool:
-        """Read the manifest of a plugin, or import its module, if nothing has done so yet.
+    def read(self, namespace: str) -> Outcome | None:
+        """Read the manifest of a plugin, or import its module; nothing changes here yet.
 
         Returns:
-            Whether it was done now.
-
-        Raises:
-            PluginError: the plugin cannot be used.
+            What came of it; None where it was done before, or is being done by this thread.
         """
         self.discover()
-        found = self._waiting.pop(namespace, None)
-        if found:
-            manifest = found.value.endswith(".toml")
-            self._guard(found, self._load_manifest if manifest else self._load_module)
-        info = self._infos.get(namespace)
+        found = self._waiting.get(namespace)
+        busy: set[str] = self._busy.__dict__.setdefault("names", set())
+        if found is None or namespace in busy:
+            return None
+        busy.add(namespace)
+        try:
+            return self._try(found)
+        finally:
+            busy.discard(namespace)
+
+    def admit(self, outcome: Outcome) -> bool:
+        """Put what `read` returned in place, unless another thread was first; return whether."""
+        with self.lock:
+            if self._waiting.pop(outcome.info.namespace, None) is None:
+                return False
+            self._admit(outcome)
+            return outcome.info.namespace in self.rows
+
+    def check(self, namespace: str) -> None:
+        """Raise unless a plugin can be used, or is yet to be read.
+
+        Raises:
+            PluginError: says why it cannot.
+        """
+        info = self.infos.get(namespace)
         if info is not None and info.state in OFF:
             raise PluginError(f"plugin {namespace!r} cannot be used: {info.trouble}")
-        return found is not None
 
     def unhidden(self, namespace: str) -> list[Any]:
         """Return all that a loaded plugin contributes, what is switched off by name too."""
-        return [row for _, row in self._contributions(namespace)]
+        return [row for _, row in self._every[namespace]]
 
     def package(self, namespace: str) -> str:
         """Return the package of a plugin, for bundled files."""
-        if namespace not in self._packages:
-            self.load(namespace)
-        return self._packages[namespace]
+        return "vitzoo" if namespace == CORE else self._packages[namespace]
 
     def import_target(self, namespace: str, row: Contribution | Variant) -> Any:
         """Return the object that a contribution names.
@@ -216,17 +239,17 @@ class PluginHost:
             PluginError: what it requires is not installed, or it cannot be imported.
         """
         target: Target = row.builder if isinstance(row, Variant) else row.target
-        if not isinstance(target, str):
-            return target
         info = self._infos[namespace]
         whose = f"plugin {namespace!r} ({info.distribution} {info.version})".replace(" )", ")")
         if row.requires:
             from vitzoo.requirements import check_requirements
 
             check_requirements(row.requires, f"{whose}: {row.name!r}")
+        if not isinstance(target, str):
+            return target
         module, _, name = target.partition(":")
         try:
-            with _no_output():
+            with no_output():
                 return getattr(importlib.import_module(module), name)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
@@ -235,7 +258,6 @@ class PluginHost:
 
     def add_local(self, path: Path) -> None:
         """Note the user's own registry file."""
-        self.discover()
         self._infos[LOCAL] = PluginInfo(LOCAL, "loaded", "", location=str(path))
 
     def check_strict(self) -> None:
@@ -248,105 +270,131 @@ class PluginHost:
             return
         bad = [f"{i.namespace!r}: {i.trouble}" for i in self.infos.values() if i.state in TROUBLE]
         bad += self.switches.unmatched(self.found)
+        for namespace in self.rows:
+            bad += self.switches.unknown(namespace, self._names(namespace))
         if bad:
             raise PluginError(f"{STRICT} is set, and not all is well: {'; '.join(bad)}")
 
-    def _admit(self, found: Found, claims: dict[str, list[tuple[Found, PluginInfo]]]) -> None:
-        """Note a plugin as a claim to its namespace, or why it has none."""
-        info, off = _info(found), self.switches.why_off(found)
-        trace = (*info.trace, f"switches: {off or 'it may be used'}")
-        info = replace(info, trace=trace)
-        cause = _malformed(found)
-        if off:
-            state: State = "disabled"
-            cause, remedy = off, f"change {'VITZOO_PLUGINS' if 'VITZOO_PLUGINS' in off else NOT}"
-        elif cause:
-            state, remedy = "broken", _renew(found)
-        else:
-            claims.setdefault(found.namespace, []).append((found, info))
-            return
-        place = found.namespace
-        if place in self._infos or place in (CORE, LOCAL) or not _may_have(found):
-            place = f"{found.namespace} ({found.distribution})"
-        self._infos[place] = replace(info, state=state, cause=cause, remedy=remedy)
+    def _sort_out(self, plugins: list[Found]) -> None:
+        """Give every plugin that was found a state, the core's first and in order of names."""
+        claims: dict[str, list[Found]] = {}
+        off: list[PluginInfo] = []
+        for found in plugins:
+            info = self._why_not(found)
+            if info is None:
+                claims.setdefault(found.namespace, []).append(found)
+            else:
+                off.append(info)
+        states: dict[str, PluginInfo] = {}
+        for namespace, claimants in claims.items():
+            rivals = [found for found in claimants if not found.here] or claimants
+            off += [_outdone(found, rivals[0]) for found in claimants if found not in rivals]
+            states[namespace] = _claim(rivals)
+            if len(rivals) == 1:
+                self._waiting[namespace] = rivals[0]
+        for info in off:
+            place = info.namespace
+            if place in states or place in FIRST_PARTY or place in (CORE, LOCAL):
+                place = f"{info.namespace} ({info.distribution})"
+            states[place] = info
+        states |= self._infos
+        for name in sorted(states, key=lambda name: (name != CORE, name == LOCAL, name)):
+            self._infos.pop(name, None)
+            self._infos[name] = states[name]
 
-    def _guard(self, found: Found, load: Callable[[PluginInfo, Found], None]) -> None:
+    def _why_not(self, found: Found) -> PluginInfo | None:
+        """Return the state of a plugin that cannot be used or is switched off, None for others."""
+        info = _info(found)
+        if off := self.switches.why_off(found):
+            variable = ONLY if ONLY in off else NOT
+            trace = (info.trace[0], f"switches: {off}")
+            remedy = f"change {variable}"
+            return replace(info, state="disabled", cause=off, remedy=remedy, trace=trace)
+        if cause := _malformed(found):
+            remedy = _renew(found, found.distribution)
+            return replace(info, state="broken", cause=cause, remedy=remedy)
+        return None
+
+    def _try(self, found: Found) -> Outcome | None:
         info = self._infos[found.namespace]
         try:
-            load(info, found)
+            if found.value.endswith(".toml"):
+                return self._read_manifest(info, found)
+            return self._import_module(info, found)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            if plugin := self.manager.get_plugin(info.namespace):
-                self.manager.unregister(plugin)
-            self.rows.pop(info.namespace, None)
-            newer = isinstance(error, IncompatibleManifest)
-            remedy = getattr(error, "remedy", "") or _renew(found)
-            self._infos[info.namespace] = replace(
-                info,
-                state="incompatible" if newer else "broken",
-                cause=f"{found.owner}: {_reason(error)}",
-                remedy=remedy,
-                trace=(*info.trace, f"failed: {_reason(error)}"),
+            reason = _reason(error)
+            return Outcome(
+                replace(
+                    info,
+                    state="incompatible" if isinstance(error, IncompatibleManifest) else "broken",
+                    cause=f"{found.owner}: {reason}",
+                    remedy=getattr(error, "remedy", "") or _renew(found, found.namespace),
+                    trace=(*info.trace, f"failed: {reason}"),
+                )
             )
 
-    def _load_manifest(self, info: PluginInfo, found: Found) -> None:
+    def _read_manifest(self, info: PluginInfo, found: Found) -> Outcome:
         path = _manifest_path(found)
         module, _, _ = found.value.partition(":")
         manifest = read_manifest(
             path, package=module.split(".")[0], sizes=self.core.sizes, limit=MAX_PLUGIN_MANIFEST
         )
+        plugin = ManifestPlugin(manifest)
         trace = (*info.trace, f"read the manifest {path}; nothing imported")
         info = replace(info, state="loaded", location=str(path), trace=trace)
-        self._register(info, ManifestPlugin(manifest))
-        self._packages[info.namespace] = module
+        return Outcome(info, plugin, tuple(_contributions(plugin, info.namespace)), module)
 
-    def _load_module(self, info: PluginInfo, found: Found) -> None:
-        with _no_output():
+    def _import_module(self, info: PluginInfo, found: Found) -> Outcome | None:
+        with no_output():
             module = importlib.import_module(found.value)
-            location = str(getattr(module, "__file__", ""))
-            _check_marks(module, found.value)
-            trace = (*info.trace, f"imported {found.value} from {location}")
-            info = replace(info, state="loaded", location=location, trace=trace)
-            self._register(info, module)
-        package = getattr(module, "__package__", None)
-        self._packages[info.namespace] = str(package or found.value)
-        if not self.rows[info.namespace] and not self._hidden(info.namespace):
+            if getattr(getattr(module, "__spec__", None), "_initializing", False):
+                return None  # it asks for itself while somebody else imports it
+            location = _text(getattr(module, "__file__", ""))
+            check_marks(module, found.value, HOOKS)
+            rows = tuple(_contributions(module, info.namespace, found.value.split(".")[0]))
+        if not rows:
             raise PluginError(
                 f"{found.value} contributes nothing; is every hook function decorated with "
                 "@vitzoo.hookimpl and returning its rows?"
             )
+        check_twice(rows)
+        trace = (*info.trace, f"imported {found.value} from {location}")
+        info = replace(info, state="loaded", location=location, trace=trace)
+        package = getattr(module, "__package__", None)
+        return Outcome(info, module, rows, str(package or found.value))
 
-    def _hidden(self, namespace: str) -> bool:
-        return any(name.startswith(f"{namespace}/") for name in self.switches.off)
+    def _admit(self, outcome: Outcome) -> None:
+        info, namespace = outcome.info, outcome.info.namespace
+        if outcome.plugin is not None:
+            try:
+                self.manager.register(outcome.plugin, name=namespace)
+            except ValueError:  # one module under two names
+                first = self.manager.get_name(outcome.plugin)
+                cause = f"its module {info.entry_point} is the plugin {first!r} already"
+                remedy = "give each namespace a module of its own"
+                info = replace(info, state="broken", cause=cause, remedy=remedy)
+                outcome = Outcome(info)
+        if outcome.plugin is not None:
+            kept = tuple((h, r) for h, r in outcome.rows if not self._hides(namespace, r.name))
+            counted = f"{len(kept)} contributions"
+            if len(kept) < len(outcome.rows):
+                counted += f", {len(outcome.rows) - len(kept)} more switched off by {NOT}"
+            info = replace(info, trace=(*info.trace, counted))
+            self._every[namespace], self.rows[namespace] = outcome.rows, kept
+            self._packages[namespace] = outcome.package
+            _warn(self.switches.unknown(namespace, self._names(namespace)))
+        self._infos[namespace] = info
 
-    def _register(self, info: PluginInfo, plugin: object) -> None:
-        namespace = info.namespace
-        self.manager.register(plugin, name=namespace)
-        self.manager.check_pending()
-        rows = list(self._contributions(namespace))
-        _check_twice(rows)
-        top = None if isinstance(plugin, ManifestPlugin) else str(getattr(plugin, "__name__", ""))
-        if top is not None:
-            _check_targets(rows, top.split(".")[0])
-        kept = [(h, row) for h, row in rows if not self.switches.hides(f"{namespace}/{row.name}")]
-        counted = f"{len(kept)} contributions"
-        if len(kept) < len(rows):
-            counted += f", {len(rows) - len(kept)} more switched off by {NOT}"
-        self.rows[namespace] = tuple(kept)
-        self._infos[namespace] = replace(info, trace=(*info.trace, counted))
+    def _hides(self, namespace: str, name: str) -> bool:
+        return namespace != CORE and self.switches.hides(f"{namespace}/{name}")
 
-    def _contributions(self, namespace: str) -> Iterator[tuple[str, Any]]:
-        others = [p for name, p in self.manager.list_name_plugin() if name != namespace]
-        for hook, cls in HOOKS.items():
-            for rows in self.manager.subset_hook_caller(hook, others)():
-                for row in rows:
-                    if not isinstance(row, cls) or not NAME.fullmatch(row.name):
-                        raise PluginError(
-                            f"{hook} must give {cls.__name__} objects named with {NAME_RULE}, "
-                            f"got {describe(row)}"
-                        )
-                    yield hook, row
+    def _names(self, namespace: str) -> set[str]:
+        """Return all names of a loaded plugin, those that are switched off and aliases too."""
+        plugin = self.manager.get_plugin(namespace)
+        aliases = plugin.manifest.aliases if isinstance(plugin, ManifestPlugin) else ()
+        return {row.name for _, row in self._every[namespace]} | {*aliases}
 
 
 def data_file(package: str, file: str) -> Path | None:
@@ -360,9 +408,33 @@ def data_file(package: str, file: str) -> Path | None:
     return None
 
 
+def _new_manager() -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(hookspecs)
+    return manager
+
+
+def _contributions(plugin: object, namespace: str, package: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (hook name, contribution) pairs of one plugin, through a plugin manager of its own.
+
+    Args:
+        plugin: a module, or a manifest's object.
+        namespace: for messages.
+        package: of a module, whose rows have to be checked; empty for a manifest, which was.
+    """
+    manager = _new_manager()
+    manager.register(plugin, name=namespace)
+    manager.check_pending()
+    for hook, cls in HOOKS.items():
+        for rows in getattr(manager.hook, hook)():
+            for row in check_rows(hook, cls, rows, package) if package else rows:
+                yield hook, row
+
+
 def _malformed(found: Found) -> str:
     """Say why an entry point can be no plugin, empty if it can."""
     namespace = found.namespace
+    owner = FIRST_PARTY.get(namespace)
     if found.damage:
         return f"its metadata cannot be read: {found.damage}"
     if namespace in (CORE, LOCAL) or not NAMESPACE.fullmatch(namespace):
@@ -370,21 +442,43 @@ def _malformed(found: Found) -> str:
             f"its namespace {namespace!r} is reserved or malformed; the entry point's "
             "name must be lower-case letters, digits, '-' and '_'"
         )
-    if not _may_have(found):
-        owner = FIRST_PARTY[namespace]
+    if owner and normal(found.distribution) != owner:
         return f"its namespace {namespace!r} is reserved to the distribution {owner}"
     if not ENTRY_POINT.fullmatch(found.value):
         return (
             f"{found.owner}: its entry point {found.value!r} is malformed; write "
             "'package:file.toml' for a manifest next to the package's code, or 'package.module'"
         )
+    if re.split(r"[.:]", found.value)[0] == "vitzoo":
+        return (
+            f"{found.owner}: its entry point {found.value!r} names vitzoo, not a package of its own"
+        )
     return ""
 
 
-def _may_have(found: Found) -> bool:
-    """Tell whether a namespace is free, or reserved to this very distribution."""
-    owner = FIRST_PARTY.get(found.namespace)
-    return owner is None or found.distribution.replace("_", "-").lower() == owner
+def _claim(rivals: list[Found]) -> PluginInfo:
+    """Return the state of a namespace that these claim."""
+    info = _info(rivals[0])
+    if len(rivals) == 1:
+        return replace(info, state="lazy")
+    namespace = info.namespace
+    owners = sorted({found.owner for found in rivals})
+    if len(owners) == 1:
+        values = " and ".join(sorted(found.value for found in rivals))
+        cause = f"{owners[0]} gives the namespace {namespace!r} two values: {values}"
+        remedy = _renew(rivals[0], rivals[0].distribution)
+        return replace(info, state="conflict", cause=cause, remedy=remedy)
+    cause = f"the namespace {namespace!r} is claimed by {' and '.join(owners)}"
+    remedy = f"name one of them in {NOT}, or uninstall one of them"
+    return replace(info, state="conflict", cause=cause, remedy=remedy)
+
+
+def _outdone(found: Found, installed: Found) -> PluginInfo:
+    """Return the state of a plugin here whose namespace an installed one has."""
+    cause = (
+        f"it lies in the current directory, and {installed.owner} is installed for its namespace"
+    )
+    return replace(_info(found), state="disabled", cause=cause, remedy=f"change {NOT}")
 
 
 def _manifest_path(found: Found) -> Path:
@@ -411,65 +505,49 @@ def _info(found: Found) -> PluginInfo:
         distribution=found.distribution,
         version=found.version,
         entry_point=found.value,
-        trace=(f"found the entry point {found.namespace} = {found.value} of {found.owner}{where}",),
+        trace=(
+            f"found the entry point {found.namespace} = {found.value} of {found.owner}{where}",
+            "switches: it may be used",
+        ),
     )
 
 
-def _renew(found: Found) -> str:
+def _renew(found: Found, name: str) -> str:
+    """Say what to do about a plugin that cannot be used; `name` switches off it alone."""
     return (
         f"pip install --upgrade {found.distribution}, or pip uninstall {found.distribution}, or "
-        f"{NOT}={found.namespace}"
+        f"{NOT}={name}"
     )
 
 
-def _check_marks(module: object, value: str) -> None:
-    """Refuse hook functions that are not decorated, and decorated ones that are no hook."""
-    for name, thing in list(vars(module).items()):
-        marked = getattr(thing, f"{GROUP}_impl", None) is not None
-        if name in HOOKS and callable(thing) and not marked and _own(thing, module):
-            raise PluginError(f"{value}.{name} is not decorated with @vitzoo.hookimpl")
-        if marked and name not in HOOKS:
-            near = did_you_mean(name, HOOKS) or f"; hooks: {', '.join(HOOKS)}"
-            raise PluginError(f"unknown hook {name!r} in {value}{near}")
+def _warn(problems: list[str]) -> None:
+    if problems:
+        import logging
 
-
-def _own(thing: Any, module: object) -> bool:
-    return getattr(thing, "__module__", None) == getattr(module, "__name__", "")
-
-
-def _check_twice(rows: list[tuple[str, Any]]) -> None:
-    seen: set[tuple[str, str]] = set()
-    for hook, row in rows:
-        if (hook, row.name) in seen:
-            raise PluginError(f"{hook} gives two rows named {row.name!r}; rename one of them")
-        seen.add((hook, row.name))
-
-
-def _check_targets(rows: list[tuple[str, Any]], package: str) -> None:
-    """Refuse names of objects outside the plugin's own package."""
-    for hook, row in rows:
-        target = row.builder if isinstance(row, Variant) else row.target
-        if isinstance(target, str) and target != CORE_BUILDER:
-            top = target.partition(":")[0].split(".")[0]
-            if top != package or ":" not in target:
-                raise PluginError(
-                    f"{hook}: {row.name!r} names {target!r}, which must lie inside the package "
-                    f"{package!r}, such as '{package}.module:Name'"
-                )
-
-
-@contextlib.contextmanager
-def _no_output() -> Iterator[None]:
-    """Send what a plugin prints to stderr: stdout is data."""
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
+        for problem in problems:
+            logging.getLogger("vitzoo").warning("%s", problem)
 
 
 def _reason(error: BaseException) -> str:
+    """Say what went wrong in somebody's code, and in which file and line."""
     if isinstance(error, VitzooError):
         return str(error)
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
+    trace, where = error.__traceback__, ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        where = where if file.startswith("<frozen ") else f" ({file}:{trace.tb_lineno})"
         trace = trace.tb_next
-    where = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})" if trace else ""
-    return f"{type(error).__name__}: {error}{where}"
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f" ({error.filename}:{error.lineno})"
+        return f"{type(error).__name__}: {error.msg}{where}"
+    return f"{type(error).__name__}: {_text(error)}{where}"
+
+
+def _text(value: object) -> str:
+    """Write an object of somebody's code, whatever its own code does."""
+    try:
+        text = " ".join(str(value).split())
+    except Exception:  # noqa: BLE001
+        return f"an unprintable {type(value).__name__}"
+    text = "".join(c if c.isprintable() else "?" for c in text)
+    return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}..."

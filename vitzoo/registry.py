@@ -19,7 +19,7 @@ from typing import Any
 from vitzoo.catalogue import Contribution, Variant, Weights
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
 from vitzoo.listing import FIELDS, keeps
-from vitzoo.listing_index import HUB, KNOWN_AS, Row, read_rows, row_of, write_rows
+from vitzoo.listing_index import HUB, KNOWN_AS, Row, index_path, read_rows, row_of, write_rows
 from vitzoo.manifest import ManifestPlugin, read_manifest
 from vitzoo.plugins import CORE, LOCAL, PluginHost, PluginInfo
 from vitzoo.schema import describe as describe_value
@@ -47,7 +47,7 @@ class Registry:
 
     def __init__(self, local: Path | None = None) -> None:
         self.host = PluginHost()
-        self._lock = threading.RLock()
+        self._lock = self.host.lock
         self._variants: dict[str, Variant] = {}
         self._parts: dict[str, dict[str, tuple[str, Contribution]]] = {
             kind: {} for kind in KINDS.values()
@@ -64,24 +64,26 @@ class Registry:
     def variants(self) -> dict[str, Variant]:
         """Every variant but those of modules that nothing has asked for, the core's first."""
         self.load_manifests()
-        return dict(sorted(self._variants.items(), key=lambda item: _place(item[1].namespace)))
+        with self._lock:
+            return dict(sorted(self._variants.items(), key=lambda item: _place(item[1].namespace)))
 
     @property
     def parts(self) -> dict[str, dict[str, tuple[str, Contribution]]]:
         """(namespace, contribution) of every part and format, by kind and name."""
         self.load_manifests()
-        return self._parts
+        with self._lock:
+            return {kind: dict(rows) for kind, rows in self._parts.items()}
 
     def core_parts(self, kind: str) -> list[str]:
         """Return the names of the core's own parts of a kind; no plugin is read."""
-        return [name for name, (namespace, _) in self._parts[kind].items() if namespace == CORE]
+        with self._lock:
+            return [name for name, (whose, _) in self._parts[kind].items() if whose == CORE]
 
     def load_manifests(self) -> None:
         """Read the manifests of all plugins; those that cannot be used become states."""
-        with self._lock:
-            for namespace in list(self.host.manifests()):
-                with contextlib.suppress(PluginError):
-                    self._load(namespace)
+        for namespace in self.host.manifests():
+            with contextlib.suppress(PluginError):
+                self._load(namespace)
 
     def variant(self, name: str) -> Variant:
         """Return the variant that `name` means, following aliases.
@@ -93,6 +95,8 @@ class Registry:
         if not isinstance(name, str):
             raise UnknownName(f"the name of a variant is a string, got {describe_value(name)}")
         self._load_namespace_of(name)
+        if name in self.aliases and self.host.switches.hides(name):
+            raise PluginError(_switched_off(name))
         name = self.aliases.get(name, name)
         if name not in self._variants:
             raise UnknownName(self._unknown_variant(name))
@@ -105,15 +109,27 @@ class Registry:
         plugin (`acme/*`) imports that plugin.
         """
         patterns = list(patterns)
+        read: dict[str, list[Row]] = {}
         for pattern in patterns:
             namespace, slash, _ = pattern.partition("/")
             if slash and namespace in self.host.manifests():
-                self._index(namespace)
+                read[namespace] = self._index(namespace)
             else:
                 self._load_namespace_of(pattern)
-        rows = [row for row in self._rows() if any(fnmatchcase(row["name"], p) for p in patterns)]
+        rows = [
+            row for row in self._rows(read) if any(fnmatchcase(row["name"], p) for p in patterns)
+        ]
         rows.sort(key=lambda row: _place(row["namespace"]))
         return [{field: row[field] for field in FIELDS} for row in rows]
+
+    def listed(self, row: Row) -> Variant | None:
+        """Return the variant of a row of a listing, None if its plugin does not have it.
+
+        What is kept of a manifest to list it is trusted for listing only.
+        """
+        with contextlib.suppress(PluginError):
+            self._load_namespace_of(row["name"])
+        return self._variants.get(row["name"])
 
     def part(self, kind: str, name: str) -> Any:
         """Return the constructor registered for a part, importing it now."""
@@ -145,8 +161,7 @@ class Registry:
         found: list[tuple[str, Variant, Weights | None]] = []
         for row in sorted(self._rows(), key=lambda row: _place(row["namespace"])):
             for library, theirs, own in row[KNOWN_AS]:
-                if theirs in (name, architecture):
-                    variant = self.variant(row["name"])
+                if theirs in (name, architecture) and (variant := self.listed(row)):
                     wanted = own or tag
                     weights = next((w for w in variant.weights if w.name == wanted), None)
                     found.append((library, variant, weights))
@@ -172,14 +187,21 @@ class Registry:
         what = "a repository on" if library == HUB else "the name in"
         return f"unknown variant {name!r}: that is {what} {library}; here it is {call}"
 
-    def _rows(self) -> list[Row]:
-        """Return a row for every variant, those of manifests from their index if there is one."""
-        rows: list[Row] = []
+    def _rows(self, read: Mapping[str, list[Row]] | None = None) -> list[Row]:
+        """Return a row for every variant, those of manifests from their index if there is one.
+
+        Args:
+            read: rows that were read from an index just now, by namespace.
+        """
+        rows = dict(read or {})
+        for namespace in self.host.manifests():
+            with contextlib.suppress(PluginError):
+                rows[namespace] = rows.get(namespace) or self._index(namespace)
         with self._lock:
-            for namespace in list(self.host.manifests()):
-                with contextlib.suppress(PluginError):
-                    rows += self._index(namespace)
-            return rows + [row_of(variant) for variant in self._variants.values()]
+            loaded = [row_of(variant) for variant in self._variants.values()]
+        there = {row["namespace"] for row in loaded}
+        indexed = (row for name, theirs in rows.items() if name not in there for row in theirs)
+        return [*indexed, *loaded]
 
     def _index(self, namespace: str) -> list[Row]:
         """Return the rows of a manifest that waits from its index.
@@ -191,20 +213,28 @@ class Registry:
             PluginError: the manifest cannot be used.
         """
         path = self.host.manifest_path(namespace)
-        rows = None if path is None else read_rows(path, namespace)
+        place = None if path is None else index_path(path, namespace)
+        rows = None if place is None else read_rows(place, namespace)
         if rows is not None:
             return [row for row in rows if not self.host.switches.hides(row["name"])]
         self._load(namespace)
         every = self.host.unhidden(namespace)
         own = [self._named(namespace, row) for row in every if isinstance(row, Variant)]
-        if path is not None:
-            write_rows(path, namespace, [row_of(variant) for variant in own])
+        if place is not None:
+            write_rows(place, [row_of(variant) for variant in own])
         return []
 
     def _load(self, namespace: str) -> None:
+        """Read a plugin if nothing has done so yet.
+
+        Raises:
+            PluginError: it cannot be used.
+        """
+        outcome = self.host.read(namespace)  # may run its code: no lock is held
         with self._lock:
-            if self.host.load(namespace):
+            if outcome is not None and self.host.admit(outcome):
                 self._collect(namespace)
+            self.host.check(namespace)
 
     def _collect(self, namespace: str) -> None:
         plugin = self.host.manager.get_plugin(namespace)
@@ -247,17 +277,22 @@ class Registry:
         namespace, slash, _ = name.partition("/")
         if slash and namespace not in self.host.infos:
             near = did_you_mean(namespace, self.host.infos)
+            unread = [i for i in list(self.host.infos.values()) if i.unreadable]
+            also = "".join(
+                f"; {info.distribution} may have it, but {info.trouble}" for info in unread
+            )
             raise UnknownName(
-                f"unknown {what} {name!r}: no plugin {namespace!r} is installed{near}"
+                f"unknown {what} {name!r}: no plugin {namespace!r} is installed{near}{also}"
             )
         if self.host.switches.hides(name):
-            raise PluginError(f"{name!r} is switched off: {NOT} names it")
+            raise PluginError(_switched_off(name))
 
     def _unknown_variant(self, name: str) -> str:
         if elsewhere := self._elsewhere(name):
             return elsewhere
         self._check_namespace_of(name, "variant")
-        near = did_you_mean(name, [*(row["name"] for row in self.listing()), *self.aliases])
+        known = [*(row["name"] for row in self.listing()), *self.aliases]
+        near = did_you_mean(name, [name for name in known if not self.host.switches.hides(name)])
         return f"unknown variant {name!r}{near or '; `vitzoo list` shows all'}"
 
 
@@ -266,13 +301,17 @@ def _place(namespace: str) -> tuple[int, str]:
     return {CORE: 0, LOCAL: 2}.get(namespace, 1), namespace
 
 
-_MAKING = threading.RLock()
+def _switched_off(name: str) -> str:
+    return f"{name!r} is switched off: {NOT} names it"
 
 
 def registry() -> Registry:
     """Return the registry of this process, read once for what the environment says."""
-    with _MAKING:  # two threads that come first would otherwise get one each
+    with _reading:
         return _registry(*(os.environ.get(name) for name in ("VITZOO_REGISTRY", *VARIABLES)))
+
+
+_reading = threading.RLock()  # two threads that ask first get the same one
 
 
 @lru_cache(maxsize=8)
@@ -296,7 +335,8 @@ def variants(pattern: str | Iterable[str] = "*", **filters: Any) -> list[Variant
     """
     zoo = registry()
     rows = zoo.listing([pattern] if isinstance(pattern, str) else pattern)
-    return [zoo.variant(row["name"]) for row in rows if keeps(row, filters)]
+    found = (zoo.listed(row) for row in rows if keeps(row, filters))
+    return [variant for variant in found if variant is not None]
 
 
 def describe(name: str) -> Variant:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
@@ -22,29 +23,42 @@ def check_requirements(requires: Iterable[str], whose: str) -> None:
         PluginError: one is missing, too old or too new, or is no requirement.
     """
     for text in requires:
-        try:
-            wanted = Requirement(text)
-        except InvalidRequirement as error:
-            raise PluginError(
-                f"{whose} requires {text!r}, which pip cannot read: {error}"
-            ) from error
-        if wanted.marker is not None and not wanted.marker.evaluate():
+        wanted = _read(text, whose)
+        if wanted is None:
             continue
-        try:
-            present = version(wanted.name)
-        except PackageNotFoundError:
-            raise PluginError(
-                f"{whose} needs {text!r}, which is not installed: pip install '{text}'"
-            ) from None
+        install = f"pip install {shlex.quote(str(wanted).partition(';')[0].strip())}"
+        present = _present(wanted.name)
+        if present is None:
+            raise PluginError(f"{whose} needs {text!r}, which is not installed: {install}")
         if not _fits(wanted, present):
             raise PluginError(
-                f"{whose} needs {text!r}, installed is {wanted.name} {present}: "
-                f"pip install '{text}'"
+                f"{whose} needs {text!r}, installed is {wanted.name} {present}: {install}"
             )
+
+
+def _read(text: str, whose: str) -> Requirement | None:
+    """Return a requirement, None if its marker says that it does not apply here."""
+    try:
+        wanted = Requirement(text)
+        applies = wanted.marker is None or wanted.marker.evaluate()
+    except (InvalidRequirement, ValueError) as error:  # a marker may ask for what is not known
+        reason = " ".join(str(error).split())
+        raise PluginError(f"{whose} requires {text!r}, which cannot be read: {reason}") from error
+    return wanted if applies else None
+
+
+def _present(name: str) -> str | None:
+    """Return the version that is installed, empty if its metadata is damaged, None for none."""
+    try:
+        return version(name) or ""
+    except PackageNotFoundError:
+        return None
+    except Exception:  # noqa: BLE001  # undecodable, or without a version
+        return ""
 
 
 def _fits(wanted: Requirement, present: str) -> bool:
     try:
-        return wanted.specifier.contains(present, prereleases=True)
+        return not wanted.specifier or wanted.specifier.contains(present, prereleases=True)
     except InvalidVersion:
         return False

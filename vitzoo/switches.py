@@ -2,7 +2,7 @@
 
 | variable | meaning |
 |---|---|
-| `VITZOO_PLUGINS` | only these: namespaces or distributions, comma-separated |
+| `VITZOO_PLUGINS` | only these: namespaces or distributions, comma-separated; empty for none |
 | `VITZOO_DISABLE_PLUGINS` | not these: namespaces, distributions, names (`acme/overlap`), or `*` |
 | `VITZOO_STRICT_PLUGINS` | 1: a plugin that cannot be used is an error for every call |
 """
@@ -10,16 +10,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from vitzoo.discovery import Found, normal
-from vitzoo.errors import did_you_mean
+from vitzoo.errors import InvalidOption, did_you_mean
+from vitzoo.settings import FALSE, TRUE
 
 ONLY = "VITZOO_PLUGINS"
 NOT = "VITZOO_DISABLE_PLUGINS"
 STRICT = "VITZOO_STRICT_PLUGINS"
 VARIABLES = (ONLY, NOT, STRICT)
+ALL = "*"
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Switches:
 
     Args:
         only: namespaces and distributions that may be used; None for all.
-        off: namespaces, distributions and single names that may not be used.
+        off: namespaces, distributions and single names that may not be used; it wins.
         strict: whether a plugin that cannot be used is an error for every call.
     """
 
@@ -38,44 +40,76 @@ class Switches:
 
     @classmethod
     def read(cls) -> Switches:
-        """Read the environment."""
+        """Read the environment.
+
+        Raises:
+            InvalidOption: `VITZOO_STRICT_PLUGINS` is neither on nor off.
+        """
         only = os.environ.get(ONLY)
+        strict = os.environ.get(STRICT, "").strip().lower()
+        if strict not in TRUE + FALSE:
+            raise InvalidOption(f"{STRICT} must be 1 or 0, got {strict!r}")
         return cls(
-            only=None if only is None else frozenset(_names(only)),
-            off=frozenset(_names(os.environ.get(NOT, ""))),
-            strict=os.environ.get(STRICT, "").lower() in ("1", "true", "yes", "on"),
+            only=None if only is None else _names(only),
+            off=_names(os.environ.get(NOT, "")),
+            strict=strict in TRUE,
         )
 
     def why_off(self, found: Found) -> str:
         """Say why a plugin is off, empty if it is not."""
-        names = {found.namespace, found.distribution, normal(found.distribution)}
-        if named := sorted(names & self.off):
+        if named := sorted(entry for entry in self.off if _names_it(entry, found)):
             return f"{NOT} names {named[0]!r}"
-        if "*" in self.off:
+        if ALL in self.off:
             return f"{NOT} names '*', all of them"
-        if self.only is not None and not names & self.only:
+        if self.only is not None and any(_names_it(entry, found) for entry in self.only):
+            return ""
+        if self.only is not None and ALL not in self.only:
             return f"{ONLY} does not name it"
-        if found.here and self.only is None:
+        if found.here:
             return f"it lies in the current directory, and {ONLY} does not name it"
         return ""
 
     def hides(self, name: str) -> bool:
-        """Tell whether a single name, such as `acme/overlap`, is off."""
-        return name in self.off
+        """Tell whether a single name of a plugin, such as `acme/overlap`, is off."""
+        return "/" in name and name in self.off
 
-    def unmatched(self, plugins: Iterable[Found], names: Iterable[str] = ()) -> list[str]:
-        """Say which entries of the variables match nothing that is installed."""
-        known = {"*", *names}
-        for found in plugins:
-            known |= {found.namespace, found.distribution, normal(found.distribution)}
+    def unmatched(self, plugins: Iterable[Found]) -> list[str]:
+        """Say which entries of the variables name no plugin that is installed."""
+        plugins = list(plugins)
+        known = {name for found in plugins for name in (found.namespace, found.distribution)}
         rows = []
         for variable, entries in ((ONLY, self.only or frozenset()), (NOT, self.off)):
-            for entry in sorted(entries):
-                if entry not in known and entry.partition("/")[0] not in known:
-                    hint = did_you_mean(entry, known)
+            for entry in sorted(entries - {ALL}):
+                single = variable == NOT and "/" in entry
+                plugin = entry.partition("/")[0] if single else entry
+                if not any(
+                    plugin == found.namespace if single else _names_it(plugin, found)
+                    for found in plugins
+                ):
+                    hint = did_you_mean(plugin, known)
                     rows.append(f"{variable} names {entry!r}, which is no installed plugin{hint}")
         return rows
 
+    def unknown(self, namespace: str, names: Collection[str]) -> list[str]:
+        """Say which single names are switched off that a plugin does not have.
 
-def _names(text: str) -> list[str]:
-    return [name for part in text.split(",") if (name := part.strip())]
+        Args:
+            namespace: of the plugin.
+            names: of everything it contributes, without the namespace.
+        """
+        rows = []
+        for entry in sorted(self.off):
+            whose, slash, name = entry.partition("/")
+            if slash and whose == namespace and name not in names:
+                hint = did_you_mean(entry, [f"{namespace}/{n}" for n in names])
+                rows.append(f"{NOT} names {entry!r}, which the plugin does not have{hint}")
+        return rows
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name for part in text.split(",") if (name := part.strip()))
+
+
+def _names_it(entry: str, found: Found) -> bool:
+    """Tell whether an entry names a plugin, by namespace or by distribution in any spelling."""
+    return entry == found.namespace or normal(entry) == normal(found.distribution)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitzoo import settings
 from vitzoo.checkpoint import Checkpoint
-from vitzoo.errors import CheckpointError
+from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.formats import Format
 from vitzoo.model import VisionTransformer
 from vitzoo.registry import registry
@@ -45,7 +45,8 @@ def format_name(checkpoint: Checkpoint) -> str:
     own = sorted(zoo.core_parts("checkpoint format"))
     claims = _claimants(own, keys)
     others = [] if claims else sorted(zoo.parts["checkpoint format"].keys() - set(own))
-    claims = claims or _claimants(others, keys)
+    unasked: dict[str, str] = {}
+    claims = claims or _claimants(others, keys, unasked)
     if len(claims) == 1:
         return claims[0]
     if claims:
@@ -54,16 +55,37 @@ def format_name(checkpoint: Checkpoint) -> str:
         )
     shallow = sorted(keys, key=lambda key: (key.count(".") + key.count("/"), key))
     first = _first(shallow, 5) or "none"  # those of the model itself tell most
+    failed = "".join(f"; {name} could not be asked: {why}" for name, why in unasked.items())
     raise CheckpointError(
         f"{checkpoint.source}: unknown layout; its first keys are {first}; formats known: "
-        f"{', '.join(own + others)}"
+        f"{', '.join(own + others)}{failed}"
     )
 
 
-def _claimants(names: list[str], keys: Collection[str]) -> list[str]:
-    """Return which formats claim the keys of a file."""
-    formats: dict[str, Format] = {n: registry().part("checkpoint format", n) for n in names}
-    return [name for name, candidate in formats.items() if candidate.claims(keys)]
+def _claimants(
+    names: list[str], keys: Collection[str], unasked: dict[str, str] | None = None
+) -> list[str]:
+    """Return which formats claim the keys of a file.
+
+    Args:
+        names: of formats.
+        keys: of the file.
+        unasked: takes why a plugin's format could not be asked; the others' files are theirs still.
+    """
+    claims = []
+    for name in names:
+        try:
+            candidate: Format = registry().part("checkpoint format", name)
+            if candidate.claims(keys):
+                claims.append(name)
+        except Exception as error:
+            if unasked is None:
+                raise
+            text = (
+                str(error) if isinstance(error, VitzooError) else f"{type(error).__name__}: {error}"
+            )
+            unasked[name] = text
+    return claims
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,8 @@ def why_command(context: click.Context, name: str, as_json: bool) -> None:
 def new_command(name: str, folder: Path, as_json: bool) -> None:
     """Write a complete plugin project: a part, a variant, tests.
 
-    The folder is vitzoo-NAME, and all in it works as it is. NAME becomes the namespace: what the plugin brings is used as NAME/... Nothing is overwritten.
+    The folder is vitzoo-NAME, and all in it works as it is. NAME becomes the namespace: what the
+    plugin brings is used as NAME/... Nothing is overwritten.
 
     \b
     Examples:
