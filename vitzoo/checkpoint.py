@@ -23,6 +23,7 @@ from vitzoo.registry import registry
 from vitzoo.safetensors_file import SafetensorsFile
 from vitzoo.shard_index import index_of, is_json, weights_in
 from vitzoo.shards import Shards
+from vitzoo.spec import Spec
 from vitzoo.store import open_regular
 
 CONFIG = "config.json"
@@ -41,6 +42,7 @@ class Checkpoint:
         labels, preprocessing: of the weights, where known.
         format: name of the checkpoint format, None if it is to be found from the keys.
         config: the sibling `config.json` of a file of the user's.
+        spec: the network that it says it belongs to, which files written by `vitzoo.save` do.
     """
 
     source: str
@@ -51,6 +53,7 @@ class Checkpoint:
     preprocessing: Preprocessing | None = None
     format: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    spec: Spec | None = None
 
     @property
     def file(self) -> OpenFile:

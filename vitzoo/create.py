@@ -17,12 +17,13 @@ import torch
 from torch import nn
 
 from vitzoo import facts
-from vitzoo.build import build
+from vitzoo.build import KINDS, build
 from vitzoo.catalogue import Preprocessing, Variant, Weights
 from vitzoo.checkpoint import Checkpoint, open_file, open_row, open_weights
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
+    UnknownName,
     UnknownOption,
     WeightsUnavailable,
     did_you_mean,
@@ -31,12 +32,14 @@ from vitzoo.formats import StatesHeads
 from vitzoo.images import Transform, make_transform
 from vitzoo.labels import SETS, check_label_set, class_names, known_labels
 from vitzoo.locate import choose, from_address
-from vitzoo.manifest import API, CORE_BUILDER, read_preprocessing
+from vitzoo.manifest import API, CORE_BUILDER
 from vitzoo.model import VisionTransformer
+from vitzoo.parts.pool import POOLS
 from vitzoo.plugins import LOCAL
 from vitzoo.progress import progress
 from vitzoo.registry import registry
 from vitzoo.report import LoadReport
+from vitzoo.saved import METADATA, described, read_network, read_saved
 from vitzoo.schema import NAME, Reader, describe
 from vitzoo.shard_index import ENDING
 from vitzoo.spec import PartSpec, Spec
@@ -45,7 +48,6 @@ from vitzoo.weights import Adaptation, format_name, format_of, load
 
 log = logging.getLogger("vitzoo")
 
-METADATA = "vitzoo"
 HEADLESS = (
     "{name}: the classifier of {weights} was never published; the model gives features. Pass "
     "num_classes= for a fresh classifier"
@@ -139,7 +141,7 @@ def create(
         model.to(device=device, dtype=dtype)
     else:
         adaptation = Adaptation(
-            native_size=origin.native.image_size,
+            native_size=native.image_size,
             fresh_head=(num_classes, head) != (None, None) or origin.has_other_head,
             fresh_pre_logits=spec.head != native.head
             and "mlp" in (spec.head.name, native.head.name),
@@ -148,7 +150,7 @@ def create(
         assumed += _chosen_over(native, spec)
         kept_dtype = None if origin.saved else torch.get_default_dtype()
         report = load(model, checkpoint, adaptation, dtype=dtype or kept_dtype, assumed=assumed)
-        if report.resampled and not isinstance(chosen, Weights):
+        if report.resampled and not isinstance(chosen, Weights) and not checkpoint.spec:
             method = _assumed_resampling(origin, base, spec)
             report = replace(report, assumed=report.assumed + method)
         report = replace(report, format=format_name(checkpoint))
@@ -356,39 +358,17 @@ def _origin(name: object) -> Origin:
 
 
 def _from_mapping(reader: Reader) -> Origin:
-    name = reader.take("variant", str, None)
-    variant = None if name is None else registry().variant(name)
-    base = variant.spec if variant else None
-    sizes = registry().host.core.sizes
-    if base is None and "size" in reader:
-        base = sizes[reader.one_of("size", tuple(sizes))]
-    spec = Spec.read(reader, base)
-    reader.done()
+    spec, variant = read_network(reader)
     block = [f"block.{key}" for key in reader.table.get("block", {})]
     return Origin(spec, variant, stated=frozenset([*reader.table, *block]) - {"block"})
 
 
 def _from_saved(path: Path) -> Origin:
     checkpoint = open_file(path)
-    if METADATA not in checkpoint.metadata:
+    saved = read_saved(checkpoint, str(path))
+    if saved is None:
         raise CheckpointError(_nameless(path))
-    try:
-        data = json.loads(checkpoint.metadata[METADATA])
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: its vitzoo metadata is not JSON: {error}") from error
-    reader = Reader(data, str(path), CheckpointError)
-    if reader.count("api") > API:
-        raise CheckpointError(f"{path} was written by a newer vitzoo; pip install -U vitzoo")
-    origin = _from_mapping(Reader(reader.take("spec", dict), f"{path}: spec", CheckpointError))
-    names = reader.texts("labels")
-    preprocessing = None
-    if reader.take("preprocessing", object, None) is not None:
-        preprocessing = read_preprocessing(
-            Reader(data["preprocessing"], f"{path}: preprocessing", CheckpointError)
-        )
-    reader.done()
-    saved = replace(checkpoint, format="timm", labels=names, preprocessing=preprocessing)
-    return replace(origin, saved=saved)
+    return replace(_from_mapping(saved.reader()), saved=saved.add_to(checkpoint))
 
 
 def _nameless(path: Path) -> str:
@@ -431,11 +411,12 @@ def _choose(
         return None
     if isinstance(weights, str) and weights.startswith("hf://"):
         with progress(weights) as note:
-            return open_row(from_address(weights), weights, note=note)
+            opened = open_row(from_address(weights), weights, note=note)
+        return described(replace(opened, preprocessing=None))  # an address states none
     if weights is not None and not isinstance(weights, str | os.PathLike):
         raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
     if weights is not None and not _is_weights_name(weights):
-        return open_file(Path(weights))
+        return described(open_file(Path(weights)))
     if origin.variant is None:
         raise WeightsUnavailable(
             "a spec that names no variant has no registered weights; pass a file: "
@@ -465,6 +446,8 @@ def _native(
         return origin.spec, origin.native, ()
     spec, native = origin.spec, origin.native
     assumed: tuple[str, ...] = ()
+    if isinstance(chosen, Checkpoint) and chosen.spec:
+        return *_as_saved(origin, chosen, chosen.spec, asked), ()
     if isinstance(chosen, Weights):
         layout = registry().part("checkpoint format", chosen.format)
         usual, stated = layout.facts({}, ()), facts.of_row(chosen)
@@ -485,17 +468,74 @@ def _native(
     return spec, native, assumed
 
 
+def _as_saved(
+    origin: Origin, checkpoint: Checkpoint, saved: Spec, asked: Mapping[str, Any]
+) -> tuple[Spec, Spec]:
+    """Bring in what a file written by `vitzoo.save` says of its network.
+
+    Raises:
+        CheckpointError: no tensor shows in what it differs from the model, or a part is not known.
+    """
+    spec, native, source = origin.spec, origin.native, checkpoint.source
+    _check_heads(source, saved.num_heads, spec)
+    if saved.options != native.options:
+        raise CheckpointError(
+            f"{source} was saved with the options {dict(saved.options)}, the model has "
+            f"{dict(native.options)}; load it without a name: create({source!r})"
+        )
+    if saved.image_size != spec.image_size and not _says(origin, asked, "image_size"):
+        (h, w), (height, width) = saved.image_size, spec.image_size
+        raise CheckpointError(
+            f"{source} is of a model for images of {h}x{w} px, this one takes {height}x{width}; "
+            f"pass image_size=({h}, {w}), or image_size=({height}, {width}) to resample positions"
+        )
+    for field in facts.PARTS:
+        if not _says(origin, asked, field):
+            _check_part(source, field, getattr(saved, field))
+    native = replace(native, image_size=saved.image_size, num_classes=saved.num_classes)
+    open_classes = not origin.has_other_head and "num_classes" not in origin.stated
+    if origin.variant and open_classes:
+        spec = replace(spec, num_classes=saved.num_classes)
+    return facts.taken_over(spec, saved, kept=origin.chosen), facts.taken_over(native, saved)
+
+
+def _says(origin: Origin, asked: Mapping[str, Any], field: str) -> bool:
+    """Tell whether the caller says a field, as an argument or in a spec."""
+    return asked[field] is not None or field in origin.stated
+
+
+def _check_part(source: str, field: str, part: PartSpec) -> None:
+    """Refuse a part that the metadata of a file names and nobody here knows."""
+    known = part.name in POOLS
+    if field != "pool" and not part.opaque:
+        try:
+            registry().part(KINDS[field], part.name)
+            known = True
+        except UnknownName:
+            known = False
+    if not known and not part.opaque:
+        raise CheckpointError(
+            f"{source} was saved with {field} {part.name!r}, which is not registered here; install "
+            f"the plugin it comes from, or pass {field}="
+        )
+
+
+def _check_heads(source: str, heads: int, spec: Spec) -> None:
+    if heads != spec.num_heads:
+        raise CheckpointError(
+            f"{source} has {heads} attention heads, the model {spec.num_heads}; "
+            "no other tensor would show it. Name the right variant, or give a spec with "
+            f"num_heads = {heads}"
+        )
+
+
 def _facts_of_file(checkpoint: Checkpoint, spec: Spec) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the facts that are usual for the layout of a file, and those its config states."""
     layout = format_of(checkpoint)
     if isinstance(layout, StatesHeads):
         heads = layout.num_heads(checkpoint.config, checkpoint.skeleton())
-        if heads is not None and heads != spec.num_heads:
-            raise CheckpointError(
-                f"{checkpoint.source} has {heads} attention heads, the model {spec.num_heads}; "
-                "no other tensor would show it. Name the right variant, or give a spec with "
-                f"num_heads = {heads}"
-            )
+        if heads is not None:
+            _check_heads(checkpoint.source, heads, spec)
     keys = checkpoint.header.tensors.keys()
     stated = layout.facts(checkpoint.config, keys) if checkpoint.config else {}
     return layout.facts({}, keys), stated

@@ -3,13 +3,16 @@
 They are changes to a spec, as plain data under its keys: `block` holds block options; `pool`,
 `head`, `patch_embed` and `pos_embed` hold a part, or options for the part that the spec names;
 `pre_norm` is true or false. They come from the layout of the file, from its sibling `config.json`
-and from its row in the registry, the later ones over the earlier.
+and from its row in the registry, the later ones over the earlier. A file written by `vitzoo.save`
+states them all.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from vitzoo.build import KINDS
@@ -69,6 +72,22 @@ def applied(
     result = Spec.read(reader, spec)
     reader.done()
     return result
+
+
+def taken_over(spec: Spec, other: Spec, *, kept: Collection[str] = ()) -> Spec:
+    """Return the spec with all facts of another network.
+
+    Args:
+        spec: the network so far.
+        other: the network that the weights belong to, as their file states it.
+        kept: fields, and `block.option`s, that stay as they are.
+    """
+    block = {f.name: getattr(other.block, f.name) for f in dataclasses.fields(other.block)}
+    block = {key: value for key, value in block.items() if f"block.{key}" not in kept}
+    fields: dict[str, Any] = {
+        field: getattr(other, field) for field in (*PARTS, "pre_norm") if field not in kept
+    }
+    return replace(spec, block=replace(spec.block, **block), **fields)
 
 
 def assumed(

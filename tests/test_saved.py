@@ -1,0 +1,183 @@
+"""Files written by `vitzoo.save`, given as the weights of a name or a spec: they still count."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+import vitzoo
+from vitzoo.cli.main import cli
+from vitzoo.errors import CheckpointError, VitzooError
+
+ROW = vitzoo.Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.3, 0.2, 0.1), crop_mode="squash")
+
+
+def close(actual, expected):
+    assert expected.abs().max() > 0.1
+    tolerance = 5e-5 * max(1, expected.abs().max().item())
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
+
+
+@pytest.fixture
+def images():
+    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(7))
+
+
+@pytest.fixture
+def saved(small, tmp_path, randomise):
+    """Save a network that differs from `small`, with labels and preprocessing."""
+
+    def save(**arguments):
+        model = randomise(vitzoo.create(small, **arguments))
+        model.labels = tuple(f"kind {i}" for i in range(model.num_classes))
+        model.preprocessing = ROW
+        return model, vitzoo.save(model, tmp_path / "net.safetensors")
+
+    return save
+
+
+def tamper(path, change):
+    """Change the account in a file."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        table = json.loads(json.loads(file.read(size))["__metadata__"]["vitzoo"])
+    save_file(load_file(path), path, {"vitzoo": json.dumps(change(table))})
+    return path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"block": {"norm_eps": 1e-2}},
+        {"block": {"activation": "quick_gelu"}},
+        {"block": {"qk_scale": 1.5}},
+        {"block": {"parallel": False, "qk_norm": True, "layer_scale": 0.1}},
+        {"block": {"mlp": "swiglu_packed"}},
+        {"pool": "mean"},
+        {"pool": "attention"},
+        {"pool": {"name": "mean", "norm_first": False}},
+        {"pos_embed": "rope"},
+        {"pos_embed": {"name": "sincos_2d", "temperature": 100.0}},
+        {"pos_embed": {"name": "learned", "where": "layers_shared"}},
+        {"patch_embed": {"name": "conv", "bias": False}},
+        {"head": {"name": "mlp", "hidden_dim": 16}},
+    ],
+    ids=str,
+)
+def test_the_network_of_the_file_counts(saved, small, images, arguments):
+    model, path = saved(**arguments)
+    again = vitzoo.create(small, weights=path).eval()
+    close(again(images), model(images))
+    assert (again.labels, again.preprocessing) == (model.labels, ROW)
+    assert again.load_report.assumed == ()
+    if "mlp" not in arguments.get("block", {}):
+        plain = vitzoo.create(small).eval()
+        if plain.state_dict().keys() == model.state_dict().keys():
+            plain.load_state_dict(model.state_dict())
+            assert not torch.allclose(plain(images), model(images)), "the flip shows"
+
+
+@pytest.fixture
+def finetuned(local_registry, randomise, tmp_path):
+    """A registered variant with other classes and another epsilon, saved."""
+    local_registry()
+    model = randomise(vitzoo.create("local/net", num_classes=3, block={"norm_eps": 1e-2}))
+    model.labels, model.preprocessing = ("a", "b", "c"), ROW
+    return model, vitzoo.save(model, tmp_path / "net.safetensors")
+
+
+def test_a_registered_name_takes_classes_and_labels(finetuned, images):
+    model, path = finetuned
+    again = vitzoo.create("local/net", weights=path).eval()
+    close(again(images), model(images))
+    assert again.labels == ("a", "b", "c")
+    other = vitzoo.create("local/net", weights=path, num_classes=4)
+    assert (other.num_classes, other.labels) == (4, ())
+    assert other.load_report.reinitialised == ("head.weight", "head.bias")
+
+
+def test_what_the_caller_says_comes_first_and_is_reported(finetuned, saved, small):
+    _, path = finetuned
+    model = vitzoo.create("local/net", weights=path, block={"norm_eps": 1e-3}, pool="mean")
+    assert (model.spec.block.norm_eps, model.spec.pool.name) == (1e-3, "mean")
+    assert model.load_report.assumed == (
+        "pool = mean, not the weights' class",
+        "block.norm_eps = 0.001, not the weights' 0.01",
+    )
+    _, path = saved(pool="mean")
+    stated = vitzoo.create(small | {"pool": "class"}, weights=path)
+    assert stated.spec.pool.name == "class"
+    assert stated.load_report.assumed == ("pool = class, not the weights' mean",)
+
+
+def test_other_heads_are_refused(saved, small):
+    _, path = saved()
+    text = r"net.safetensors has 2 attention heads, the model 4; no other tensor would show it"
+    with pytest.raises(CheckpointError, match=text):
+        vitzoo.create(small | {"num_heads": 4}, weights=path)
+
+
+def test_another_image_size_has_to_be_asked_for(saved, small):
+    """A table of 2 x 8 patches has as many rows as one of 4 x 4."""
+    model, path = saved(image_size=(16, 64))
+    plain = {key: value for key, value in small.items() if key != "image_size"}
+    text = r"for images of 16x64 px, this one takes 224x224; pass image_size=\(16, 64\), or image_s"
+    with pytest.raises(CheckpointError, match=text):
+        vitzoo.create(plain, weights=path)
+    again = vitzoo.create(plain, weights=path, image_size=(16, 64)).eval()
+    wide = torch.randn(1, 3, 16, 64)
+    close(again(wide), model(wide))
+    moved = vitzoo.create(small, weights=path)
+    assert moved.load_report.resampled == ("pos_embed",)
+    model.set_input_size(32)
+    assert torch.equal(moved.pos_embed, model.pos_embed)
+
+
+@pytest.mark.parametrize("field", ["pos_embed", "patch_embed", "head", "pool"])
+def test_a_part_that_is_not_registered(saved, small, field):
+    path = tamper(saved()[1], lambda t: t | {"spec": t["spec"] | {field: "gone/part"}})
+    text = rf"was saved with {field} 'gone/part', which is not registered here; .* or pass {field}="
+    with pytest.raises(CheckpointError, match=text):
+        vitzoo.create(small, weights=path)
+    part = {"pos_embed": "learned", "patch_embed": "conv", "head": "linear", "pool": "class"}
+    vitzoo.create(small, weights=path, **{field: part[field]})
+
+
+def test_a_variant_that_is_not_registered_does_not_matter(saved, small, images):
+    model, path = saved(pool="mean")
+    tamper(path, lambda t: t | {"spec": t["spec"] | {"variant": "gone/net"}})
+    close(vitzoo.create(small, weights=path).eval()(images), model(images))
+    tamper(path, lambda t: t | {"spec": {"variant": "gone/net"}})
+    with pytest.raises(VitzooError, match=r"gone/net"):
+        vitzoo.create(small, weights=path)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda _: [], r"expected a table"),
+        (lambda _: {}, r"missing key 'api'"),
+        (lambda t: t | {"api": 99}, "was written by a newer vitzoo"),
+        (lambda t: t | {"labels": [1]}, "labels must be a list of strings"),
+        (lambda t: t | {"preprocessing": {"mean": [1], "std": [0]}}, "preprocessing"),
+        (lambda t: t | {"spec": t["spec"] | {"depht": 2}}, "spec: unknown key 'depht'"),
+        (lambda t: t | {"spec": t["spec"] | {"pool": "os:system"}}, "must be a registered name"),
+        (lambda t: t | {"spec": t["spec"] | {"block": {"norm_eps": 2}}}, "norm_eps must lie"),
+    ],
+)
+def test_hostile_metadata_is_refused_as_without_a_name(saved, small, change, text):
+    path = tamper(saved()[1], change)
+    for arguments in ((path,), (small, path)):
+        with pytest.raises(CheckpointError, match=text):
+            vitzoo.create(arguments[0], weights=arguments[1] if arguments[1:] else None)
+
+
+def test_predict_prints_the_labels_of_the_file(finetuned, tmp_path):
+    Image.new("RGB", (40, 40), "red").save(tmp_path / "red.png")
+    arguments = ["predict", "local/net", str(tmp_path / "red.png"), "--weights", str(finetuned[1])]
+    done = CliRunner().invoke(cli, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    assert {row["label"] for row in json.loads(done.stdout)[0]["classes"]} == {"a", "b", "c"}
