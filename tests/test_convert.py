@@ -3,11 +3,13 @@
 import json
 import os
 import runpy
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.torch
+import timm
 import torch
 from click.testing import CliRunner
 from transformers import ViTConfig, ViTForImageClassification
@@ -100,10 +102,18 @@ def test_google_to_transformers_and_back(tmp_path, google_file):
     expected = reference["forward"](arrays, images)[2]
     with torch.no_grad():
         torch.testing.assert_close(network(images).logits, expected, rtol=0, atol=2e-4)
-    assert done.notes == (
-        "block.activation is gelu_tanh for google, gelu for transformers_vit",
-        "block.norm_eps is 1e-06 for google, 1e-12 for transformers_vit",
-        "pos_embed.resample is zoom for google, bicubic for transformers_vit",
+    activation, epsilon, resampling = done.notes
+    assert activation == (
+        "block.activation is gelu_tanh for google, gelu for transformers_vit; keep it with "
+        "block={'activation': 'gelu_tanh'}"
+    )
+    assert epsilon == (
+        "block.norm_eps is 1e-06 for google, 1e-12 for transformers_vit; keep it with "
+        "block={'norm_eps': 1e-06}"
+    )
+    assert resampling == (
+        "pos_embed.resample is zoom for google, bicubic for transformers_vit; keep it with the "
+        "option resample='zoom' of pos_embed="
     )
     back = tmp_path / "back.npz"
     assert convert(there, "google", back).written == len(arrays)  # config.json says the heads
@@ -165,7 +175,9 @@ def test_a_registered_name(tmp_path):
     again = vitzoo.create("vit_digits", weights=tmp_path / "digits.npz")
     same(again.state_dict(), model.state_dict())
     weights = vitzoo.describe("vit_digits").weights[0].name
-    convert(f"vit_digits:{weights}", "torchvision", tmp_path / "digits.safetensors")
+    convert(f"vit_digits:{weights}", "transformers_vit", tmp_path / "digits.safetensors")
+    with pytest.raises(CheckpointError, match="its network has in_chans = 1, which that of torchv"):
+        convert("vit_digits", "torchvision", tmp_path / "no.safetensors")
     with pytest.raises(UnknownName, match="did you mean 'vit_digits'"):
         convert("vit_digit", "google", tmp_path / "no.npz")
     with pytest.raises(vitzoo.VitzooError, match="digit"):
@@ -364,6 +376,232 @@ def test_a_path_that_appears_meanwhile(tmp_path, saved, monkeypatch):
         convert(saved[1], "google", out)
     assert out.read_bytes() == b"someone else's"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.npz", "saved.safetensors"]
+
+
+# Networks that the target's library does not have.
+
+LACKING = {
+    "pos_embed = rope": ({"pos_embed": "rope"}, LAYOUTS),
+    "pos_embed = learned_2d": ({"pos_embed": "learned_2d"}, LAYOUTS),
+    "pos_embed = sincos_2d": ({"pos_embed": "sincos_2d"}, LAYOUTS[:-1]),
+    "pos_embed = sincos_2d (temperature = 100.0)": (
+        {"pos_embed": {"name": "sincos_2d", "temperature": 100.0}},
+        LAYOUTS,
+    ),
+    "pos_embed = none": ({"pos_embed": "none"}, ("transformers_vit", "torchvision", "big_vision")),
+    "pos_embed = learned (where = layers)": (
+        {"pos_embed": {"name": "learned", "where": "layers"}},
+        LAYOUTS,
+    ),
+    "pos_embed = learned (where = layers_shared)": (
+        {"pos_embed": {"name": "learned", "where": "layers_shared"}},
+        LAYOUTS,
+    ),
+    "pos_embed = learned (prefix = false)": (
+        {"pos_embed": {"name": "learned", "prefix": False}},
+        LAYOUTS[1:],
+    ),
+    "pool = mean": ({"pool": "mean"}, LAYOUTS[1:]),
+    "pool = mean (norm_first = false)": (
+        {"class_token": False, "pool": {"name": "mean", "norm_first": False}},
+        LAYOUTS[1:],
+    ),
+    "pool = attention": ({"pool": "attention"}, LAYOUTS[1:]),
+    "pool = attention (num_heads = 4)": (
+        {"pool": {"name": "attention", "num_heads": 4}},
+        LAYOUTS,
+    ),
+    "class_token = false": (
+        {"class_token": False, "pool": "mean"},
+        ("transformers_vit", "torchvision"),
+    ),
+    "num_registers = 2": ({"num_registers": 2}, LAYOUTS[1:]),
+    "pre_norm = true": ({"pre_norm": True}, LAYOUTS),
+    "patch_embed with bias = false": ({"patch_embed": {"name": "conv", "bias": False}}, LAYOUTS),
+    "in_chans = 4": ({"in_chans": 4}, ("torchvision",)),
+    "patches that are not square": ({"image_size": (32, 64)}, ("torchvision",)),
+    "block.qk_scale = 1.5": ({"block": {"qk_scale": 1.5}}, LAYOUTS),
+    "block.qk_norm = true": ({"block": {"qk_norm": True}}, LAYOUTS[1:]),
+    "block.layer_scale = 0.1": ({"block": {"layer_scale": 0.1}}, LAYOUTS[1:]),
+    "block.mlp = swiglu_packed": ({"block": {"mlp": "swiglu_packed"}}, LAYOUTS[1:]),
+    "block.mlp = swiglu": ({"block": {"mlp": "swiglu"}}, LAYOUTS[1:]),
+    "block.parallel = true": ({"block": {"parallel": True}}, LAYOUTS),
+    "block.qkv_bias = false": (
+        {"block": {"qkv_bias": False}},
+        ("torchvision", "google", "big_vision"),
+    ),
+}
+
+
+@pytest.mark.parametrize("problem", LACKING)
+def test_networks_that_the_library_does_not_have(tmp_path, small, unchanged, problem):
+    """A file would be taken by none, or worse: computed as another network."""
+    changes, lacking = LACKING[problem]
+    path = vitzoo.save(vitzoo.create(small | changes), tmp_path / "odd.safetensors")
+    unchanged()
+    for layout in lacking:
+        with pytest.raises(CheckpointError) as caught:
+            convert(path, layout, tmp_path / f"out{ending(layout)}")
+        assert f"odd.safetensors cannot be written as {layout}: its network has" in str(
+            caught.value
+        )
+        assert problem in str(caught.value)
+
+
+def test_several_problems_are_one_error(tmp_path, small):
+    changes = {"pool": "mean", "pos_embed": "rope", "block": {"layer_scale": 0.1}}
+    path = vitzoo.save(vitzoo.create(small | changes), tmp_path / "odd.safetensors")
+    text = (
+        r"has block.layer_scale = 0.1, pos_embed = rope, pool = mean, which that of torchvision "
+        r"cannot compute; vitzoo.save keeps every network"
+    )
+    with pytest.raises(CheckpointError, match=text):
+        convert(path, "torchvision", tmp_path / "out.safetensors")
+
+
+def test_the_usual_scale_may_be_written_out(tmp_path, small):
+    path = vitzoo.save(
+        vitzoo.create(small, block={"qk_scale": 0.25}), tmp_path / "usual.safetensors"
+    )
+    convert(path, "torchvision", tmp_path / "out.safetensors")
+
+
+GATED = {"act_layer": torch.nn.SiLU}
+MEAN = {"global_pool": "avg", "fc_norm": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "theirs"),
+    [
+        ({"pool": "mean"}, MEAN),
+        ({"pool": {"name": "mean", "norm_first": False}}, {"global_pool": "avg"}),
+        ({"pool": "attention"}, {"global_pool": "map"}),
+        ({"class_token": False, "pool": "mean"}, {"class_token": False} | MEAN),
+        ({"num_registers": 2}, {"reg_tokens": 2}),
+        ({"pre_norm": True, "patch_embed": {"name": "conv", "bias": False}}, {"pre_norm": True}),
+        ({"pos_embed": {"name": "learned", "prefix": False}}, {"no_embed_class": True}),
+        ({"pos_embed": "none"}, {"pos_embed": "none"}),
+        ({"block": {"qk_norm": True}}, {"qk_norm": True}),
+        ({"block": {"layer_scale": 0.1}}, {"init_values": 0.1}),
+        ({"block": {"qkv_bias": False}}, {"qkv_bias": False}),
+        ({"block": {"mlp": "swiglu"}}, GATED | {"mlp_layer": timm.layers.SwiGLU}),
+        (
+            {"block": {"mlp": "swiglu_packed"}},
+            GATED | {"mlp_layer": timm.layers.SwiGLUPacked, "mlp_ratio": 4},
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+@torch.no_grad()
+def test_timm_has_what_is_written_for_it(tmp_path, small, randomise, images, changes, theirs):
+    model = randomise(vitzoo.create(small | changes))
+    path = vitzoo.save(model, tmp_path / "odd.safetensors")
+    convert(path, "timm", tmp_path / "timm.safetensors")
+    network = timm.models.VisionTransformer(
+        **{
+            "img_size": 32, "patch_size": 8, "num_classes": 5, "embed_dim": 32, "depth": 2,
+            "num_heads": 2, "mlp_ratio": 2, "norm_layer": partial(torch.nn.LayerNorm, eps=1e-6),
+        } | theirs
+    ).eval()  # fmt: skip
+    network.load_state_dict(read(tmp_path / "timm.safetensors"))
+    torch.testing.assert_close(model(images), network(images), rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("positions", ["sincos_2d", "learned"])
+@pytest.mark.parametrize("token", [True, False])
+def test_big_vision_has_both(tmp_path, small, images, randomise, positions, token):
+    pool = "class" if token else "mean"
+    model = vitzoo.create(small | {"class_token": token, "pool": pool, "pos_embed": positions})
+    randomise(model)
+    if token and positions == "learned":
+        with torch.no_grad():
+            model.pos_embed[:, 0] = 0
+    path = vitzoo.save(model, tmp_path / "odd.safetensors")
+    convert(path, "big_vision", tmp_path / "out.npz")
+    again = vitzoo.create(
+        small | {"class_token": token},
+        weights=tmp_path / "out.npz",
+        block={"activation": "gelu"},
+    ).eval()
+    torch.testing.assert_close(again(images), model(images), rtol=0, atol=1e-4)
+    assert (again.spec.pool.name, again.spec.pos_embed.name) == (pool, positions)
+
+
+def test_a_nameless_file_without_a_class_token(tmp_path, small, unchanged):
+    model = vitzoo.create(small | {"class_token": False, "pool": "mean"})
+    safetensors.torch.save_file(model.state_dict(), tmp_path / "bare.safetensors")
+    unchanged()
+    with pytest.raises(CheckpointError, match="its network has class_token = false, pool = mean"):
+        convert(tmp_path / "bare.safetensors", "torchvision", tmp_path / "out.safetensors")
+
+
+# Files that are not what they are said to be.
+
+
+def test_a_variant_that_the_file_is_not(tmp_path, local_registry, small, unchanged):
+    local_registry()
+    path = tmp_path / "deeper.safetensors"
+    deeper = vitzoo.create(small | {"depth": 3})
+    safetensors.torch.save_file(deeper.state_dict(), path)
+    unchanged()
+    text = (
+        r"deeper.safetensors is no local/net: 12 tensors differ; blocks.2.attn.proj.bias is \(32,\)"
+        r" in the file, missing in the network"
+    )
+    with pytest.raises(CheckpointError, match=text):
+        convert(path, "google", tmp_path / "out.npz", variant="local/net")
+
+
+def test_another_width_suggests_the_variant(tmp_path, unchanged):
+    path = tmp_path / "tiny.safetensors"
+    state = vitzoo.create("vit_ti16", num_classes=3).state_dict()
+    safetensors.torch.save_file(state, path)
+    unchanged()
+    text = r"is no vit_s16: .* is \(.*\) in the file, \(.*\) in the network; the tensors fit vit_ti"
+    with pytest.raises(CheckpointError, match=text):
+        convert(path, "torchvision", tmp_path / "out.safetensors", variant="vit_s16")
+    convert(path, "torchvision", tmp_path / "ok.safetensors", variant="vit_ti16")
+    (tmp_path / "ok.safetensors").unlink()
+
+
+def test_a_variant_at_another_size_of_image(tmp_path, local_registry):
+    local_registry()
+    path = tmp_path / "larger.safetensors"
+    model = vitzoo.create("local/net", image_size=64, num_classes=3)
+    safetensors.torch.save_file(model.state_dict(), path)
+    convert(path, "google", tmp_path / "out.npz", variant="local/net")
+
+
+def test_one_of_several_files(tmp_path, saved, unchanged):
+    path = tmp_path / "model-00001-of-00002.safetensors"
+    saved[1].rename(path)
+    unchanged()
+    text = r"is one of several files; convert their index, model.safetensors.index.json, which is n"
+    with pytest.raises(CheckpointError, match=text):
+        convert(path, "google", tmp_path / "out.npz")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text("{}")
+    with pytest.raises(CheckpointError, match=r"several files; convert .*/model.safetensors.index"):
+        convert(path, "google", tmp_path / "out.npz")
+    index.unlink()
+
+
+def test_heads_that_do_not_divide_the_width(tmp_path, saved, unchanged):
+    safetensors.torch.save_file(saved[0].state_dict(), tmp_path / "bare.safetensors")
+    unchanged()
+    text = r"num_heads \(--heads\) must divide the width of the network, 32; got 5"
+    with pytest.raises(InvalidOption, match=text):
+        convert(tmp_path / "bare.safetensors", "google", tmp_path / "out.npz", num_heads=5)
+
+
+def test_notes_are_about_what_changes(tmp_path):
+    config = ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        image_size=32, patch_size=8, num_labels=5, layer_norm_eps=1e-6,
+    )  # fmt: skip
+    ViTForImageClassification(config).save_pretrained(tmp_path)
+    done = convert(tmp_path, "torchvision", tmp_path / "out.safetensors")
+    assert not any("qkv_bias" in note or "norm_eps" in note for note in done.notes)
 
 
 # The command.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,24 @@ import torch
 from torch import Tensor
 
 from vitzoo import facts
-from vitzoo.catalogue import Weights
+from vitzoo.catalogue import Variant, Weights
 from vitzoo.checkpoint import Checkpoint, open_file, open_row, open_weights
+from vitzoo.create import create
 from vitzoo.errors import CheckpointError, InvalidOption
-from vitzoo.formats import Format, NeedsHeads, StatesHeads
+from vitzoo.formats import Expresses, Format, NeedsHeads, StatesHeads
 from vitzoo.locate import choose, from_address
 from vitzoo.progress import progress
 from vitzoo.registry import registry
-from vitzoo.schema import Reader, describe
-from vitzoo.spec import Spec
-from vitzoo.weights import format_name
+from vitzoo.saved import METADATA, described
+from vitzoo.schema import describe
+from vitzoo.shard_index import ENDING, SHARD, index_of
+from vitzoo.spec import BlockSpec, PartSpec, Spec
+from vitzoo.weights import fitting, format_name
 from vitzoo.writers import arriving, check_target, write_npz, write_safetensors
 
 FILES = (".safetensors", ".npz", ".json")
-METADATA = "vitzoo"
+VARIANTS = "the variant's"
+SHOWN = {"block.qkv_bias"}  # by the tensors: a file without them is of a network without
 FOREIGN = {"format": "pt"}  # without it transformers refuses a safetensors file
 
 
@@ -59,10 +62,17 @@ class Conversion:
 
 @dataclass(frozen=True)
 class _Source:
-    """An open file, and the network that it is known to belong to."""
+    """An open file, and the network that it is known to belong to.
+
+    Args:
+        checkpoint: the file.
+        spec: of the network, as the file or the registry states it.
+        variant: the registered network that the caller named.
+    """
 
     checkpoint: Checkpoint
     spec: Spec | None = None
+    variant: Variant | None = None
 
 
 def convert(
@@ -103,6 +113,10 @@ def convert(
     reading, writing = _heads(opened, _part(before), layout, num_heads)
     skeleton = reading.canonical(checkpoint.skeleton())
     _check_known(reading, before, skeleton, checkpoint.source)
+    _check_divides(writing, skeleton)
+    _check_variant(opened, skeleton)
+    network = _network(opened, reading, skeleton)
+    _check_expresses(writing, to, network, checkpoint.source)
     planned = _inverse(writing, to, skeleton, checkpoint.source)
 
     raw, _ = checkpoint.tensors()
@@ -122,7 +136,7 @@ def convert(
         to,
         read=len(raw),
         written=len(planned),
-        notes=_notes(opened, (before, reading), (to, writing), planned),
+        notes=_notes(opened, network, (before, reading), (to, writing), planned),
         **_fates(skeleton, reading, writing),
     )
 
@@ -133,30 +147,35 @@ def _part(name: str) -> Format:
 
 
 def _open(source: str | os.PathLike[str], variant: str | None) -> _Source:
-    known = None if variant is None else registry().variant(variant).spec
+    named = None if variant is None else registry().variant(variant)
     if isinstance(source, str) and source.startswith("hf://"):
         with progress(source) as note:
-            return _Source(open_row(from_address(source), source, note=note), known)
+            checkpoint = described(open_row(from_address(source), source, note=note))
+        return _Source(checkpoint, _known(checkpoint, named), named)
     path = Path(source)
     if not isinstance(source, str) or path.suffix in FILES or path.exists():
-        checkpoint = open_file(path)
-        return _Source(checkpoint, known or _saved_spec(checkpoint))
+        _check_whole(path)
+        checkpoint = described(open_file(path))
+        return _Source(checkpoint, _known(checkpoint, named), named)
     name, _, weights = source.partition(":")
     row = registry().variant(name)
     chosen: Weights = choose(row, weights or None)
     with progress(f"{row.name}:{chosen.name}") as note:
-        return _Source(open_weights(row, chosen, note), known or row.spec)
+        return _Source(open_weights(row, chosen, note), row.spec, named)
 
 
-def _saved_spec(checkpoint: Checkpoint) -> Spec | None:
-    """Return the spec in a file written by `vitzoo.save`, None for other files."""
-    if METADATA not in checkpoint.metadata:
-        return None
-    try:
-        data = json.loads(checkpoint.metadata[METADATA])["spec"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{checkpoint.source}: its vitzoo metadata is damaged") from error
-    return Spec.read(Reader(data, f"{checkpoint.source}: spec", CheckpointError))
+def _known(checkpoint: Checkpoint, named: Variant | None) -> Spec | None:
+    return checkpoint.spec or (named.spec if named else None)
+
+
+def _check_whole(path: Path) -> None:
+    """Refuse one of several files that belong together."""
+    match = SHARD.fullmatch(path.name)
+    if match is None or path.name.endswith("-of-00001.safetensors") or not path.exists():
+        return
+    index = index_of(path)
+    where = str(index) if index else f"their index, {match[1]}{ENDING}, which is not beside it"
+    raise CheckpointError(f"{path} is one of several files; convert {where}")
 
 
 def _heads(opened: _Source, reading: Format, writing: Format, asked: int | None) -> list[Format]:
@@ -164,8 +183,9 @@ def _heads(opened: _Source, reading: Format, writing: Format, asked: int | None)
     if asked is not None and (type(asked) is not int or asked < 1):
         raise InvalidOption(f"num_heads must be a positive whole number, got {describe(asked)}")
     said: dict[str, int] = {} if asked is None else {"num_heads": asked}
-    if opened.spec and opened.spec.num_heads:
-        said[f"the spec of {opened.spec.variant or 'the file'}"] = opened.spec.num_heads
+    for spec in (opened.spec, opened.variant and opened.variant.spec):
+        if spec and spec.num_heads:
+            said[f"the spec of {spec.variant or 'the file'}"] = spec.num_heads
     if isinstance(reading, StatesHeads):
         checkpoint = opened.checkpoint
         stated = reading.num_heads(checkpoint.config, checkpoint.skeleton())
@@ -190,6 +210,92 @@ def _check_known(reading: Format, before: str, skeleton: Mapping[str, Tensor], s
         raise CheckpointError(
             f"{source} is in the layout {before}, but for some tensors: {error}"
         ) from error
+
+
+def _check_divides(writing: Format, skeleton: Mapping[str, Tensor]) -> None:
+    """Refuse a number of heads that no network of this width has."""
+    heads, norm = getattr(writing, "heads", None), skeleton.get("norm.weight")
+    norm = skeleton.get("fc_norm.weight") if norm is None else norm
+    if heads and norm is not None and norm.dim() == 1 and norm.shape[0] % heads:
+        raise InvalidOption(
+            f"num_heads (--heads) must divide the width of the network, {norm.shape[0]}; "
+            f"got {heads}"
+        )
+
+
+def _check_variant(opened: _Source, skeleton: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that the variant the caller named does not have.
+
+    Its head may have other classes, and its positions another grid.
+    """
+    variant = opened.variant
+    if variant is None:
+        return
+    expected = create(variant.name, device="meta").state_dict()
+    shapes = [
+        {name: _width(name, t) for name, t in tensors.items() if not name.startswith("head.")}
+        for tensors in (skeleton, expected)
+    ]
+    own, theirs = shapes
+    wrong = sorted(own.keys() ^ theirs.keys()) or [n for n in own if own[n] != theirs[n]]
+    if not wrong:
+        return
+    name = ascii(wrong[0])[1:-1]
+    shown = [f"{s[wrong[0]]}" if wrong[0] in s else "missing" for s in shapes]
+    raise CheckpointError(
+        f"{opened.checkpoint.source} is no {variant.name}: {len(wrong)} tensors differ; {name} is "
+        f"{shown[0]} in the file, {shown[1]} in the network{fitting(skeleton)}"
+    )
+
+
+def _width(name: str, tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)[-1:] if name == "pos_embed" else tuple(tensor.shape)
+
+
+def _network(opened: _Source, reading: Format, skeleton: Mapping[str, Tensor]) -> Spec | None:
+    """Return the network that the weights belong to, as far as it is known; None if it is not."""
+    checkpoint = opened.checkpoint
+    if checkpoint.spec:
+        return checkpoint.spec
+    spec = opened.spec or _seen(skeleton)
+    if spec is None:
+        return None
+    keys = checkpoint.header.tensors.keys()
+    spec = facts.applied(spec, reading.facts({}, keys), lenient=True)
+    if checkpoint.config:
+        spec = facts.applied(spec, reading.facts(checkpoint.config, keys))
+    row = checkpoint.row
+    if row and row.num_classes is not None:
+        spec = replace(spec, num_classes=row.num_classes)
+    return facts.applied(spec, facts.of_row(row)) if row else spec
+
+
+def _seen(skeleton: Mapping[str, Tensor]) -> Spec | None:
+    """Return what the tensors of a nameless file show; None where its tokens are not the usual."""
+    kernel = skeleton.get("patch_embed.proj.weight")
+    if "reg_token" in skeleton or kernel is None or kernel.dim() != 4:
+        return None
+    token = "cls_token" in skeleton
+    pool = "class" if token else "mean"
+    return Spec(
+        in_chans=kernel.shape[1],
+        class_token=token,
+        pos_embed=PartSpec("learned" if "pos_embed" in skeleton else "none"),
+        pool=PartSpec("attention" if "attn_pool.latent" in skeleton else pool),
+        block=BlockSpec(qkv_bias="blocks.0.attn.qkv.bias" in skeleton),
+    )
+
+
+def _check_expresses(writing: Format, to: str, network: Spec | None, source: str) -> None:
+    """Refuse weights of a network that the target's library does not have."""
+    if network is None or not isinstance(writing, Expresses):
+        return
+    problems = writing.expresses(network)
+    if problems:
+        raise CheckpointError(
+            f"{source} cannot be written as {to}: its network has {', '.join(problems)}, which "
+            f"that of {to} cannot compute; vitzoo.save keeps every network"
+        )
 
 
 def _inverse(
@@ -265,13 +371,18 @@ def _fate(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> str:
 
 
 def _notes(
-    opened: _Source, one: tuple[str, Format], other: tuple[str, Format], written: Collection[str]
+    opened: _Source,
+    network: Spec | None,
+    one: tuple[str, Format],
+    other: tuple[str, Format],
+    written: Collection[str],
 ) -> tuple[str, ...]:
-    """Say which facts of weights files of the two layouts differ in."""
+    """Say which facts of weights files of the two layouts differ in, and how to ask for the old."""
     (before, reading), (to, writing) = one, other
     checkpoint = opened.checkpoint
     keys = checkpoint.header.tensors.keys()
-    own = _flat({} if opened.spec is None else {"block": opened.spec.block.to_data()})
+    known = network if opened.spec else None
+    own = _flat({} if known is None else {"block": known.block.to_data()})
     usual = _flat(reading.facts({}, keys))
     if checkpoint.config:
         usual |= _flat(reading.facts(checkpoint.config, keys))
@@ -279,12 +390,23 @@ def _notes(
         usual |= _flat(facts.of_row(checkpoint.row))
     theirs = _flat(writing.facts({}, written))
     notes = []
-    for key in sorted(usual.keys() | theirs.keys()):
-        old = usual.get(key, own.get(key, "the variant's"))
-        new = theirs.get(key, "the variant's")
+    for key in sorted((usual.keys() | theirs.keys()) - SHOWN):
+        old = usual.get(key, own.get(key, VARIANTS))
+        new = theirs.get(key, own.get(key, VARIANTS))
         if old != new:
-            notes.append(f"{key} is {old} for {before}, {new} for {to}")
+            notes.append(f"{key} is {old} for {before}, {new} for {to}{_argument(key, old)}")
     return tuple(notes)
+
+
+def _argument(key: str, value: Any) -> str:
+    """Name the argument of `create` that keeps a fact."""
+    if value == VARIANTS:
+        return ""
+    field, _, option = key.partition(".")
+    if field != "block" and option:
+        return f"; keep it with the option {option}={value!r} of {field}="
+    given = {option: value} if option else value
+    return f"; keep it with {field}={given!r}"
 
 
 def _flat(changes: Mapping[str, Any]) -> dict[str, Any]:

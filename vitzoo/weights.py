@@ -17,8 +17,10 @@ from vitzoo.formats import Format
 from vitzoo.model import VisionTransformer
 from vitzoo.registry import registry
 from vitzoo.report import LoadReport, fold
+from vitzoo.spec import PartSpec, Spec
 from vitzoo.store import Store
 
+MAX_NAMES = 4  # of variants in a message
 LOADABLE = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -236,6 +238,34 @@ def _drop_head(
     result.dropped = [name for name in result.tensors if name.rpartition(".")[0] in layers]
     for name in result.dropped:
         del result.tensors[name]
+
+
+def fitting(tensors: Mapping[str, Tensor]) -> str:
+    """Name the core's variants whose depth, widths, patches and tokens tensors have, for a message.
+
+    Args:
+        tensors: by the model's own names.
+    """
+    numbers = _numbers({name: tuple(tensor.shape) for name, tensor in tensors.items()})
+    variants = registry().host.core.variants if numbers else ()
+    names = [row.name for row in variants if _numbers_of(row.spec) == numbers]
+    return f"; the tensors fit {' or '.join(names[:MAX_NAMES])}" if names else ""
+
+
+def _numbers(shapes: Mapping[str, tuple[int, ...]]) -> tuple[object, ...]:
+    """Return depth, patch kernel, MLP width and table of a network; empty if they do not show."""
+    kernel, mlp = shapes.get("patch_embed.proj.weight", ()), shapes.get("blocks.0.mlp.fc1.weight")
+    if len(kernel) != 4 or mlp is None or len(mlp) != 2:
+        return ()
+    depth = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
+    return depth, kernel, mlp, "cls_token" in shapes, shapes.get("pos_embed")
+
+
+def _numbers_of(spec: Spec) -> tuple[object, ...]:
+    (h, w), d = spec.patch_size, spec.embed_dim
+    tokens = spec.image_size[0] // h * (spec.image_size[1] // w) + spec.class_token
+    table = (1, tokens + spec.num_registers, d) if spec.pos_embed == PartSpec("learned") else None
+    return spec.depth, (d, spec.in_chans, h, w), (spec.mlp_dim, d), spec.class_token, table
 
 
 def _check(plan: _Adapted, expected: Mapping[str, tuple[int, ...]], source: str) -> None:

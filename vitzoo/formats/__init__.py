@@ -12,6 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from vitzoo.spec import Spec
+
 
 @runtime_checkable
 class Format(Protocol):
@@ -52,6 +54,25 @@ class Format(Protocol):
 
         Raises:
             CheckpointError: it states something that the model cannot do.
+        """
+        ...
+
+
+@runtime_checkable
+class Expresses(Protocol):
+    """A format whose library has networks of its own, which may not compute what ours do."""
+
+    def expresses(self, spec: Spec) -> list[str]:
+        """Return what the library's network lacks of this one, empty where it computes the same.
+
+        Only what no setting of the library brings counts: not the norm's epsilon, the activation
+        or the way positions are resampled.
+
+        Args:
+            spec: of the network that the weights belong to.
+
+        Returns:
+            phrases such as `pos_embed = rope`, for an error.
         """
         ...
 

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
+from vitzoo.formats import networks
 from vitzoo.formats.keys import block_of, split_qkv, stack_qkv, unheld, unique
+from vitzoo.spec import Spec
 
 EMBEDDING = "embedding/kernel"
 PROJECTIONS = ("query", "key", "value")
@@ -123,6 +125,24 @@ class GoogleFormat:
             key = self.writes + self.positions
             written[key] = self._without_class_row(written[key])
         return written
+
+    def expresses(self, spec: Spec) -> list[str]:
+        """Return what Google's networks lack: they take the class token, or average without one.
+
+        The original ones have a learned table or no positions; big_vision's have sines and
+        cosines instead, and no position for the class token.
+        """
+        fixed = () if self.class_row else ("sincos_2d",)
+        temperature = dict(spec.pos_embed.options).get("temperature", 10_000)
+        other = fixed and spec.pos_embed.name in fixed and temperature != 10_000
+        return [
+            *networks.patch_bias(spec),
+            *networks.plain_blocks(spec),
+            *networks.one_learned_table(spec, *(fixed or ("none",))),
+            *([networks.part("pos_embed", spec.pos_embed)] if other else []),
+            *networks.pooled(spec, "class", "mean"),
+            *networks.token_mean(spec),
+        ]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return what Google's own code computes: tanh GELU, epsilon 1e-6, `zoom` resampling.

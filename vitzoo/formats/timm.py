@@ -7,6 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from vitzoo.formats import networks
+from vitzoo.spec import Spec
+
 
 class TimmFormat:
     """timm's `VisionTransformer`: fused qkv, `blocks.N`, `norm`, `head`.
@@ -28,6 +31,17 @@ class TimmFormat:
     def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors as they are."""
         return dict(tensors)
+
+    def expresses(self, spec: Spec) -> list[str]:
+        """Return what timm's `VisionTransformer` lacks; it has options for most."""
+        allowed = ("qk_norm", "layer_scale", "mlp", "qkv_bias", "num_registers", "pre_norm")
+        return [
+            *networks.patch_bias(spec, bias=not spec.pre_norm),
+            *networks.plain_blocks(spec, allowed=allowed),
+            *networks.one_learned_table(spec, "none", prefix=(True, False)),
+            *networks.pooled(spec, "class", "mean", "attention"),
+            *networks.attention_pool(spec),
+        ]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return nothing: a file in timm's layout is evaluated as its variant is."""

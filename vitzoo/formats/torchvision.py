@@ -8,7 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from vitzoo.formats import networks
 from vitzoo.formats.keys import block_of, invert, unheld, unique
+from vitzoo.spec import Spec
 
 STEM = {
     "class_token": "cls_token",
@@ -61,6 +63,21 @@ class TorchvisionFormat:
         if left:
             raise unheld("torchvision", left)
         return {theirs: tensors[name] for name, theirs in names.items() if theirs is not None}
+
+    def expresses(self, spec: Spec) -> list[str]:
+        """Return what torchvision's network lacks: it is the paper's, for square colour images."""
+        square = (
+            spec.image_size[0] == spec.image_size[1] and spec.patch_size[0] == spec.patch_size[1]
+        )
+        return [
+            *([] if square else ["images or patches that are not square"]),
+            *([] if spec.in_chans == 3 else [f"in_chans = {spec.in_chans}"]),
+            *networks.class_token(spec),
+            *networks.patch_bias(spec),
+            *networks.plain_blocks(spec),
+            *networks.one_learned_table(spec),
+            *networks.pooled(spec, "class"),
+        ]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return exact GELU, norm epsilon 1e-6 and its `interpolate_embeddings`."""

@@ -9,7 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
+from vitzoo.formats import networks
 from vitzoo.formats.keys import block_of, invert, split_qkv, stack_qkv, unheld, unique
+from vitzoo.spec import Spec
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 DISTILLATION = "embeddings.distillation_token"  # of a DeiT, whose heads are not a ViT's
@@ -99,6 +101,16 @@ class TransformersViTFormat:
         if left:
             raise unheld("transformers_vit", left)
         return written
+
+    def expresses(self, spec: Spec) -> list[str]:
+        """Return what transformers' ViT lacks: it is the paper's, biases of queries by choice."""
+        return [
+            *networks.class_token(spec),
+            *networks.patch_bias(spec),
+            *networks.plain_blocks(spec, allowed=("qkv_bias",)),
+            *networks.one_learned_table(spec),
+            *networks.pooled(spec, "class"),
+        ]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return norm epsilon, activation and query bias, the library's defaults without config.

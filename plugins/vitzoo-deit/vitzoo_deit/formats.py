@@ -12,9 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
+from vitzoo.formats import networks
 from vitzoo.formats.keys import invert, unheld, unique
 from vitzoo.formats.timm import timm
 from vitzoo.formats.transformers import transformers_vit
+from vitzoo.spec import Spec
 
 TIMM = {
     "dist_token": "reg_token",
@@ -57,6 +59,17 @@ class TimmDistilledFormat:
             raise unheld("deit/timm_distilled", left)
         theirs = invert(TIMM)
         return {theirs.get(name, name): tensor for name, tensor in tensors.items()}
+
+    def expresses(self, spec: Spec) -> list[str]:
+        """Return what timm's distilled network lacks of a spec."""
+        allowed = ("qk_norm", "layer_scale", "mlp", "qkv_bias", "num_registers", "pre_norm")
+        return [
+            *_tokens(spec),
+            *networks.patch_bias(spec, bias=not spec.pre_norm),
+            *networks.plain_blocks(spec, allowed=allowed),
+            *networks.one_learned_table(spec, "none", prefix=(True, False)),
+            *_both_classifiers(spec),
+        ]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return nothing: a file in timm's layout is evaluated as its variant is."""
@@ -102,6 +115,17 @@ class TransformersDeiTFormat:
             return written
         return {k if k.startswith(CLASSIFIERS) else PREFIX + k: t for k, t in written.items()}
 
+    def expresses(self, spec: Spec) -> list[str]:
+        """Return what transformers' DeiT lacks of a spec."""
+        single = (spec.pool.name, spec.head.name) == ("class", "linear")
+        return [
+            *_tokens(spec),
+            *networks.patch_bias(spec),
+            *networks.plain_blocks(spec, allowed=("qkv_bias", "num_registers")),
+            *networks.one_learned_table(spec),
+            *([] if single else _both_classifiers(spec)),
+        ]
+
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return the facts of transformers' ViT, and what a single classifier reads."""
         facts = transformers_vit.facts(config, keys)
@@ -112,6 +136,25 @@ class TransformersDeiTFormat:
     def num_heads(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int | None:
         """Return `num_attention_heads` of the config."""
         return transformers_vit.num_heads(config, tensors)
+
+
+def _tokens(spec: Spec) -> list[str]:
+    """Return the problem of other tokens than a class and a distillation token."""
+    if spec.class_token and spec.num_registers == 1:
+        return []
+    token = "true" if spec.class_token else "false"
+    return [f"class_token = {token} and num_registers = {spec.num_registers}"]
+
+
+def _both_classifiers(spec: Spec) -> list[str]:
+    """Return the problems of anything but a classifier on each of the two tokens."""
+    if spec.head.name == "none" or not spec.num_classes:
+        return []
+    two = spec.pool.name == "prefix" and dict(spec.pool.options).get("tokens", 2) == 2
+    return [
+        *([] if two else [networks.part("pool", spec.pool)]),
+        *([] if spec.head.name == "deit/distilled" else [networks.part("head", spec.head)]),
+    ]
 
 
 def _inverse(name: str, tensor: Tensor) -> dict[str, Tensor]:
