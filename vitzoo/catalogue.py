@@ -6,11 +6,16 @@ All of it is frozen and torch-free. Hooks return these objects and manifests are
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from vitzoo.errors import InvalidOption
+from vitzoo.schema import Reader
 from vitzoo.spec import Option, PartSpec, Spec
 
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+CROP_MODES = ("center", "squash")
+OWN = ("Preprocessing()", InvalidOption)
 Target = str | Callable[..., Any]
 PartFact = PartSpec | tuple[tuple[str, Option], ...]  # a part, or options of the variant's
 
@@ -66,7 +71,7 @@ class Preprocessing:
     Args:
         mean, std: per channel, of pixel values in [0, 1].
         interpolation: `nearest`, `bilinear`, `bicubic` or `lanczos`.
-        crop_pct: share of the resized image's shorter side that the crop keeps.
+        crop_pct: share of the resized image's shorter side that the crop keeps, in (0, 1].
         crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash` (resize each side
             by itself, then crop the middle; exactly the input size with a `crop_pct` of 1).
     """
@@ -76,6 +81,36 @@ class Preprocessing:
     interpolation: str = "bicubic"
     crop_pct: float = 0.9
     crop_mode: str = "center"
+
+    def __post_init__(self) -> None:
+        """Check the values; lists of numbers become tuples of floats.
+
+        Raises:
+            InvalidOption: a value that cannot be right.
+        """
+        table = {field.name: getattr(self, field.name) for field in fields(self)}
+        table |= {k: list(table[k]) for k in ("mean", "std") if isinstance(table[k], tuple)}
+        for key, value in preprocessing_values(Reader(table, *OWN)).items():
+            object.__setattr__(self, key, value)
+
+
+def preprocessing_values(reader: Reader) -> dict[str, Any]:
+    """Read the keys of a preprocessing table, and check what they say together."""
+    mean, std = reader.numbers("mean"), reader.numbers("std")
+    values: dict[str, Any] = {
+        "mean": mean,
+        "std": std,
+        "interpolation": reader.one_of("interpolation", INTERPOLATIONS),
+        "crop_pct": reader.take("crop_pct", float, 1.0),
+        "crop_mode": reader.one_of("crop_mode", CROP_MODES, "center"),
+    }
+    if len(mean) != len(std) or not mean:
+        raise reader.fail(f"mean and std need one number per channel, got {mean}, {std}")
+    if min(std) <= 0:
+        raise reader.fail(f"std must be positive, got {std}")
+    if not 0 < values["crop_pct"] <= 1:
+        raise reader.fail(f"crop_pct must lie in (0, 1], got {values['crop_pct']}")
+    return values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from vitzoo.errors import (
     did_you_mean,
 )
 from vitzoo.formats import StatesHeads
-from vitzoo.images import Transform, make_transform
+from vitzoo.images import Transform, check_preprocessing, make_transform, warn_of_default
 from vitzoo.labels import SETS, check_label_set, class_names, known_labels
 from vitzoo.locate import choose, from_address
 from vitzoo.manifest import API, CORE_BUILDER
@@ -157,7 +157,10 @@ def create(
         place = torch.device(device or torch.get_default_device())
         if place.type != "cpu":  # where they are; walking all modules takes a third of the time
             model.to(place)
-    return _annotate(model, spec, report, checkpoint)
+    known = checkpoint.preprocessing if checkpoint else None
+    if known is None and (known := _preprocessing_of(origin.variant, spec)) and checkpoint:
+        report = replace(report, assumed=(*report.assumed, _written(origin.variant, known)))
+    return _annotate(model, spec, report, checkpoint, known)
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
@@ -188,12 +191,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
             f"model.labels has {len(labels)} names for {spec.num_classes} classes; set it to one "
             "name per class, or to ()"
         )
-    preprocessing = getattr(model, "preprocessing", None)
-    if not isinstance(preprocessing, Preprocessing | None):
-        raise InvalidOption(
-            "model.preprocessing must be a vitzoo.Preprocessing or None, got "
-            f"{describe(preprocessing)}"
-        )
+    preprocessing = check_preprocessing(getattr(model, "preprocessing", None))
     data = spec.to_data()
     if (spec.variant or "").startswith(f"{LOCAL}/"):
         del data["variant"]  # known on this machine only, and the rest of the spec is complete
@@ -212,7 +210,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
 
 
 def transform(
-    name_or_model: str | nn.Module,
+    name_or_model: str | os.PathLike[str] | nn.Module,
     *,
     image_size: int | tuple[int, int] | None = None,
     crop_pct: float | None = None,
@@ -227,7 +225,8 @@ def transform(
     Arguments left at None keep what the weights say; `image_size` keeps what the model takes.
 
     Args:
-        name_or_model: a registered name, whose default weights say how, or a model.
+        name_or_model: a registered name, whose default weights say how, the path of a file
+            written by `save`, or a model.
         image_size: px, one number or (height, width), of the input.
         crop_pct: share of the resized image's shorter side that the crop keeps, in (0, 1].
         crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash`.
@@ -253,26 +252,18 @@ def transform(
         hint = did_you_mean(name, asked) or f"; it has: {', '.join(asked)}"
         raise UnknownOption(f"transform() has no argument {name!r}{hint}")
     changes = {key: value for key, value in asked.items() if value is not None}
-    if not isinstance(name_or_model, nn.Module):
-        variant = registry().variant(_name(name_or_model))
-        weights = variant.default_weights
-        return make_transform(variant.spec, weights.preprocessing if weights else None, changes)
-    spec: Any = getattr(name_or_model, "spec", None)
-    if not isinstance(spec, Spec):
-        raise InvalidOption(
-            f"{type(name_or_model).__name__} has no spec, so its input is not known; pass a model "
-            "made by vitzoo.create"
-        )
-    preprocessing: Any = getattr(name_or_model, "preprocessing", None)
+    spec, preprocessing = _input_of(name_or_model)
+    if preprocessing is None and not {"mean", "std"} <= changes.keys():
+        warn_of_default(spec)
     return make_transform(spec, preprocessing, changes)
 
 
-def labels(name_or_model: str | nn.Module) -> tuple[str, ...]:
+def labels(name_or_model: str | os.PathLike[str] | nn.Module) -> tuple[str, ...]:
     """Return the class names in the order of the logits; empty where none are known.
 
     Args:
-        name_or_model: a registered name, whose default weights say which, a model, or a label
-            set such as `imagenet-1k`.
+        name_or_model: a registered name, whose default weights say which, the path of a file
+            written by `save`, a model, or a label set such as `imagenet-1k`.
 
     Raises:
         UnknownName: with the nearest names.
@@ -282,6 +273,10 @@ def labels(name_or_model: str | nn.Module) -> tuple[str, ...]:
     """
     if isinstance(name_or_model, nn.Module):
         return tuple(getattr(name_or_model, "labels", ()))
+    if (path := _saved_path(name_or_model)) is not None:
+        origin = _from_saved(path)
+        names = origin.saved.labels if origin.saved else ()
+        return names if len(names) == origin.spec.num_classes else ()
     name = _name(name_or_model)
     if name in SETS:
         return class_names(name)
@@ -289,6 +284,36 @@ def labels(name_or_model: str | nn.Module) -> tuple[str, ...]:
         check_label_set(name)
     weights = registry().variant(name).default_weights
     return known_labels(weights.label_set, weights.labels) if weights else ()
+
+
+def _input_of(source: object) -> tuple[Spec, Preprocessing | None]:
+    """Return the spec, and the preprocessing where it is known, of a name, a file or a model."""
+    if isinstance(source, nn.Module):
+        spec: Any = getattr(source, "spec", None)
+        if not isinstance(spec, Spec):
+            raise InvalidOption(
+                f"{type(source).__name__} has no spec, so its input is not known; pass a model "
+                "made by vitzoo.create"
+            )
+        return spec, check_preprocessing(getattr(source, "preprocessing", None))
+    if (path := _saved_path(source)) is not None:
+        origin = _from_saved(path)
+        known = origin.saved.preprocessing if origin.saved else None
+        return origin.spec, known or _preprocessing_of(origin.variant, origin.spec)
+    variant = registry().variant(_name(source))
+    return variant.spec, _preprocessing_of(variant, variant.spec)
+
+
+def _saved_path(source: object) -> Path | None:
+    path = Path(source) if isinstance(source, str | os.PathLike) else None
+    return path if path is not None and path.suffix == ".safetensors" else None
+
+
+def _preprocessing_of(variant: Variant | None, spec: Spec) -> Preprocessing | None:
+    """Return how the images of a variant's default weights are prepared, if it fits a spec."""
+    weights = variant.default_weights if variant else None
+    fits = weights is not None and len(weights.preprocessing.mean) == spec.in_chans
+    return weights.preprocessing if weights and fits else None
 
 
 def _name(name: object) -> str:
@@ -599,7 +624,11 @@ def _build(spec: Spec, ready: dict[str, Any], variant: Variant | None) -> nn.Mod
 
 
 def _annotate(
-    model: nn.Module, spec: Spec, report: LoadReport, checkpoint: Checkpoint | None
+    model: nn.Module,
+    spec: Spec,
+    report: LoadReport,
+    checkpoint: Checkpoint | None,
+    preprocessing: Preprocessing | None,
 ) -> nn.Module:
     """Attach what is known about the model and log what it is."""
     noted: Any = model
@@ -612,11 +641,20 @@ def _annotate(
     if checkpoint and head_kept:
         label_set = checkpoint.row.label_set if checkpoint.row else ""
         noted.labels = known_labels(label_set, checkpoint.labels)
-    noted.preprocessing = checkpoint.preprocessing if checkpoint else None
+    noted.preprocessing = preprocessing
     if len(noted.labels) != spec.num_classes:
         noted.labels = ()
     log.info("created %s from %s", spec.variant or "a custom spec", report)
     return model
+
+
+def _written(variant: Variant | None, row: Preprocessing) -> str:
+    """Write the preprocessing that is taken from a variant, for a report."""
+    statistics = f"mean {list(row.mean)}, std {list(row.std)}"
+    return (
+        f"preprocessing = that of {variant.name if variant else 'the variant'}: {statistics}, "
+        f"{row.interpolation}, crop_pct {row.crop_pct}, {row.crop_mode}"
+    )
 
 
 def _check_place(dtype: object, device: Any) -> None:

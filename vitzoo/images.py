@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,10 @@ from vitzoo.manifest import read_preprocessing
 from vitzoo.pictures import find_images as find_images
 from vitzoo.pictures import open_image as open_image
 from vitzoo.pictures import read_picture
-from vitzoo.schema import Reader, pair
+from vitzoo.schema import Reader, describe, pair
 from vitzoo.spec import Spec
+
+log = logging.getLogger("vitzoo")
 
 MODES = {1: "L", 3: "RGB"}
 INTERPOLATIONS = {
@@ -47,9 +51,7 @@ class Transform:
         preprocessing: Preprocessing | None,
         image_size: tuple[int, int] | None = None,
     ) -> None:
-        row = preprocessing or Preprocessing(
-            mean=(0.5,) * spec.in_chans, std=(0.5,) * spec.in_chans
-        )
+        row = preprocessing or default_preprocessing(spec)
         if spec.in_chans not in MODES:
             raise InvalidOption(
                 f"images have 1 or 3 channels, the model takes {spec.in_chans}; "
@@ -107,6 +109,36 @@ class Transform:
         return round(image.width / ratio), round(image.height / ratio)
 
 
+def default_preprocessing(spec: Spec) -> Preprocessing:
+    """Return what is used where nothing is known."""
+    return Preprocessing(mean=(0.5,) * spec.in_chans, std=(0.5,) * spec.in_chans)
+
+
+@cache
+def warn_of_default(spec: Spec) -> None:
+    """Log, once for a network, that nobody said how its images become inputs."""
+    log.warning(
+        "no preprocessing is known for %s; its images are prepared with %s. Set "
+        "model.preprocessing = vitzoo.Preprocessing(...), or pass mean=, std= and so on",
+        spec.variant or "this model",
+        default_preprocessing(spec),
+    )
+
+
+def check_preprocessing(preprocessing: object) -> Preprocessing | None:
+    """Return what a model has as its preprocessing.
+
+    Raises:
+        InvalidOption: it is something else.
+    """
+    if isinstance(preprocessing, Preprocessing | None):
+        return preprocessing
+    raise InvalidOption(
+        "model.preprocessing must be a vitzoo.Preprocessing or None, got "
+        f"{describe(preprocessing)}; vitzoo.transform(name).preprocessing is one"
+    )
+
+
 def make_transform(
     spec: Spec, preprocessing: Preprocessing | None, changes: Mapping[str, Any]
 ) -> Transform:
@@ -116,8 +148,7 @@ def make_transform(
         InvalidOption: a value that cannot be right.
         UnknownOption: a name that is none.
     """
-    c = spec.in_chans
-    row = asdict(preprocessing or Preprocessing(mean=(0.5,) * c, std=(0.5,) * c)) | dict(changes)
+    row = asdict(preprocessing or default_preprocessing(spec)) | dict(changes)
     image_size = row.pop("image_size", spec.image_size)
     row |= {key: list(row[key]) for key in ("mean", "std") if isinstance(row[key], tuple)}
     reader = Reader(row, "transform()", InvalidOption)

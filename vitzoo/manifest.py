@@ -26,6 +26,7 @@ from vitzoo.catalogue import (
     Preprocessing,
     Variant,
     Weights,
+    preprocessing_values,
 )
 from vitzoo.errors import IncompatibleManifest, RegistryError, did_you_mean
 from vitzoo.hookspecs import hookimpl
@@ -401,20 +402,7 @@ def _preprocessing(reader: Reader) -> Preprocessing:
 
 def read_preprocessing(reader: Reader) -> Preprocessing:
     """Read the keys of a preprocessing table."""
-    row = Preprocessing(
-        mean=reader.numbers("mean"),
-        std=reader.numbers("std"),
-        interpolation=reader.one_of("interpolation", ("nearest", "bilinear", "bicubic", "lanczos")),
-        crop_pct=reader.take("crop_pct", float, 1.0),
-        crop_mode=reader.one_of("crop_mode", ("center", "squash"), "center"),
-    )
-    if len(row.mean) != len(row.std) or not row.mean:
-        raise reader.fail(f"mean and std need one number per channel, got {row.mean}, {row.std}")
-    if min(row.std) <= 0:
-        raise reader.fail(f"std must be positive, got {row.std}")
-    if not 0 < row.crop_pct <= 1:
-        raise reader.fail(f"crop_pct must lie in (0, 1], got {row.crop_pct}")
-    return row
+    return Preprocessing(**preprocessing_values(reader))
 
 
 def _aliases(reader: Reader) -> dict[str, str]:
