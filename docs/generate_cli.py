@@ -15,7 +15,8 @@ INTRO = """\
 
 stdout carries data, stderr everything else. On a terminal `list`, `show`, `which`, `summary`,
 `predict` and `plugins` print tables; piped, tab-separated lines under a line of column names; with
-`--json`, JSON with stable keys and plain integers. `NO_COLOR` is respected. Shell completion, for bash:
+`--json`, JSON with stable keys and plain integers. `NO_COLOR` is respected. Shell completion, for
+bash:
 `eval "$(_VITZOO_COMPLETE=bash_source vitzoo)"` (likewise `zsh_source`, `fish_source`).
 
 | exit code | meaning |
@@ -28,8 +29,8 @@ stdout carries data, stderr everything else. On a terminal `list`, `show`, `whic
 | 130 | interrupted |
 
 `vitzoo --no-plugins COMMAND` reads nothing of any plugin. `rm`, `lock` and `plugins new` never do,
-but for the plugin that a name belongs to; `plugins`, `plugins check` and `plugins why` work whatever
-a plugin does, `VITZOO_STRICT_PLUGINS` or not.
+but for the plugin that a name belongs to; `plugins`, `plugins check` and `plugins why` work
+whatever a plugin does, `VITZOO_STRICT_PLUGINS` or not.
 
 An error is one message; `VITZOO_DEBUG=1` adds the traceback.
 

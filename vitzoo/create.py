@@ -29,6 +29,7 @@ from vitzoo.errors import (
     did_you_mean,
 )
 from vitzoo.formats import StatesHeads
+from vitzoo.hubnames import valid_repo
 from vitzoo.images import Transform, check_preprocessing, make_transform, warn_of_default
 from vitzoo.labels import SETS, check_label_set, class_names, known_labels
 from vitzoo.locate import choose, from_address
@@ -54,6 +55,7 @@ HEADLESS = (
 )
 SPEC_FILES = {".toml": tomllib.loads, ".json": json.loads}
 WEIGHTS_ONLY = (".npz", ENDING)
+FILES = (".safetensors", ".npz", ".json", ".pt", ".pth", ".bin", ".ckpt")
 PARTS = ("patch_embed", "pos_embed", "pool", "head", "drop_path")
 Part = str | Mapping[str, Any] | nn.Module
 
@@ -377,9 +379,30 @@ def _origin(name: object) -> Origin:
     if path.suffix in SPEC_FILES:
         return _from_mapping(Reader(_parse(path), str(path), InvalidOption))
     if isinstance(name, os.PathLike):
+        _check_nothing_there(path)
         raise InvalidOption(f"a path must end in .toml, .json or .safetensors, got {str(path)!r}")
-    variant = registry().variant(name)
+    try:
+        variant = registry().variant(name)
+    except UnknownName:
+        _check_nothing_there(path)
+        raise
     return Origin(variant.spec, variant)
+
+
+def _check_nothing_there(path: Path) -> None:
+    """Say what a path is that was given as a name, and how its weights are loaded.
+
+    Raises:
+        CheckpointError: something is there.
+    """
+    if path.is_dir():
+        raise CheckpointError(
+            f"{path} is a folder, which does not say which network its weights belong to; name "
+            f"the variant: create('vit_b16', weights='{path}/')"
+        )
+    if path.is_file():
+        open_file(path)  # says what it is, if it is no weights
+        raise CheckpointError(_nameless(path))
 
 
 def _from_mapping(reader: Reader) -> Origin:
@@ -440,7 +463,7 @@ def _choose(
         return described(replace(opened, preprocessing=None))  # an address states none
     if weights is not None and not isinstance(weights, str | os.PathLike):
         raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
-    if weights is not None and not _is_weights_name(weights):
+    if weights is not None and _is_path(weights, origin.variant):
         return described(open_file(Path(weights)))
     if origin.variant is None:
         raise WeightsUnavailable(
@@ -605,8 +628,24 @@ def _chosen_over(native: Spec, spec: Spec) -> tuple[str, ...]:
     return tuple(f"{k} = {new}, not the weights' {old}" for k, (old, new) in differing.items())
 
 
-def _is_weights_name(weights: object) -> bool:
-    return isinstance(weights, str) and NAME.fullmatch(weights) is not None
+def _is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
+    """Tell a path from a name of weights, which comes first.
+
+    Raises:
+        CheckpointError: it is a repository of the Hub.
+    """
+    if not isinstance(weights, str):
+        return True
+    there = os.path.lexists(weights)
+    if NAME.fullmatch(weights):
+        own = variant is not None and any(row.name == weights for row in variant.weights)
+        return there and not own
+    if not there and valid_repo(weights) and not weights.endswith(FILES):
+        raise CheckpointError(
+            f"{weights}: there is no such file; one on the Hub is written with its revision and "
+            f"name: weights='hf://{weights}@main/model.safetensors'"
+        )
+    return True
 
 
 def _build(spec: Spec, ready: dict[str, Any], variant: Variant | None) -> nn.Module:

@@ -19,7 +19,7 @@ from typing import Any
 
 from vitzoo.catalogue import CheckpointFormat, Variant
 from vitzoo.discovery import Found, normal
-from vitzoo.errors import PluginError, RegistryError, did_you_mean
+from vitzoo.errors import RegistryError, did_you_mean
 from vitzoo.listing_index import index_path, read_rows
 from vitzoo.manifest import CORE_BUILDER, ManifestPlugin, read_manifest
 from vitzoo.plugin_source import module_file, package_folders, where_declared, where_defined

@@ -20,6 +20,7 @@ from vitzoo.report import LoadReport, fold
 from vitzoo.spec import PartSpec, Spec
 from vitzoo.store import Store
 
+CLASSIFIERS = ("head.weight", "head.fc.weight")
 MAX_NAMES = 4  # of variants in a message
 LOADABLE = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -278,13 +279,36 @@ def _check(plan: _Adapted, expected: Mapping[str, tuple[int, ...]], source: str)
         if tuple(t.shape) != expected[name]
     ]
     types = [f"{name} is {t.dtype}" for name, t in both.items() if t.dtype not in LOADABLE]
+    unfit = [name for name, t in both.items() if tuple(t.shape) != expected[name]]
     _raise_if(
         source,
         ("missing", missing),
         ("unexpected", unexpected),
         ("with another shape", shapes),
         ("of a type that weights do not have", types),
+        hint=_hint(plan, expected, missing, unexpected, unfit),
     )
+
+
+def _hint(
+    plan: _Adapted,
+    expected: Mapping[str, tuple[int, ...]],
+    missing: list[str],
+    unexpected: list[str],
+    unfit: list[str],
+) -> str:
+    """Say which argument, or which variant, would make the tensors of a misfit fit."""
+    if not all(name.startswith("head.") for name in (*missing, *unexpected, *unfit)):
+        same = _numbers({n: tuple(t.shape) for n, t in plan.tensors.items()}) == _numbers(expected)
+        return "" if same else fitting(plan.tensors)
+    if unfit and not missing and not unexpected:
+        for name in CLASSIFIERS:
+            shape = tuple(plan.tensors[name].shape) if name in unfit else ()
+            if len(shape) == 2 and shape[1:] == expected[name][1:]:
+                return f"; the file has {shape[0]} classes: pass num_classes={shape[0]}"
+    if missing and not unexpected and not any(name.startswith("head.") for name in plan.tensors):
+        return "; the file has no classifier: pass num_classes=, 0 for none or K for a fresh one"
+    return ""
 
 
 def _check_values(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
@@ -305,10 +329,12 @@ def _check_values(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> None
         store.note_finite(checkpoint.file.fd, checkpoint.sha256)
 
 
-def _raise_if(source: str, *groups: tuple[str, list[str]]) -> None:
+def _raise_if(source: str, *groups: tuple[str, list[str]], hint: str = "") -> None:
     problems = [f"{len(rows)} {what}: {_first(fold(rows))}" for what, rows in groups if rows]
     if problems:
-        raise CheckpointError(f"{source} does not fit the model; tensors " + "; ".join(problems))
+        raise CheckpointError(
+            f"{source} does not fit the model; tensors " + "; ".join(problems) + hint
+        )
 
 
 def _first(rows: list[str], count: int = 10) -> str:
