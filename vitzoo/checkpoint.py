@@ -23,6 +23,7 @@ from vitzoo.registry import registry
 from vitzoo.safetensors_file import SafetensorsFile
 from vitzoo.shard_index import index_of, is_json, weights_in
 from vitzoo.shards import Shards
+from vitzoo.siblings import labels_in, processor_beside
 from vitzoo.spec import Spec
 from vitzoo.store import open_regular
 
@@ -43,6 +44,7 @@ class Checkpoint:
         format: name of the checkpoint format, None if it is to be found from the keys.
         config: the sibling `config.json` of a file of the user's.
         spec: the network that it says it belongs to, which files written by `vitzoo.save` do.
+        notes: for the report, what beside it is odd and not used.
     """
 
     source: str
@@ -54,6 +56,7 @@ class Checkpoint:
     format: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     spec: Spec | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def file(self) -> OpenFile:
@@ -111,9 +114,18 @@ def open_file(path: Path) -> Checkpoint:
     index = index_of(path)
     source = f"{path} (a shard; the whole is {index})" if index else str(path)
     file = open_own(path)
-    if is_json(os.pread(file.fd, 64, 0)):
-        return Checkpoint(source, Shards(file, path), config=_config(path))
-    return Checkpoint(source, _container(file, source), config=_config(path))
+    sharded = is_json(os.pread(file.fd, 64, 0))
+    container = Shards(file, path) if sharded else _container(file, source)
+    config = _config(path)
+    preprocessing, notes = processor_beside(path)
+    return Checkpoint(
+        source,
+        container,
+        labels=labels_in(config),
+        preprocessing=preprocessing,
+        config=config,
+        notes=notes,
+    )
 
 
 def open_weights(

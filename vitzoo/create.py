@@ -155,7 +155,9 @@ def create(
         if report.resampled and not isinstance(chosen, Weights) and not checkpoint.spec:
             method = _assumed_resampling(origin, base, spec)
             report = replace(report, assumed=report.assumed + method)
-        report = replace(report, format=format_name(checkpoint))
+        report = replace(
+            report, format=format_name(checkpoint), assumed=report.assumed + checkpoint.notes
+        )
         place = torch.device(device or torch.get_default_device())
         if place.type != "cpu":  # where they are; walking all modules takes a third of the time
             model.to(place)

@@ -51,7 +51,11 @@ class Saved:
     def add_to(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the file with what is known of it; its tensors have the model's own names."""
         return replace(
-            checkpoint, format="timm", labels=self.labels, preprocessing=self.preprocessing
+            checkpoint,
+            format="timm",
+            labels=self.labels,
+            preprocessing=self.preprocessing,
+            notes=(),
         )
 
 

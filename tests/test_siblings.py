@@ -1,0 +1,142 @@
+"""What transformers writes beside its weights: class names, and how images are prepared."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_sample_images
+from transformers import ViTConfig, ViTForImageClassification
+from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+import vitzoo
+
+PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]
+NAMES = ("ant", "bee", "cat", "dog", "élan")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    config = ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        image_size=32, patch_size=8, id2label=dict(enumerate(NAMES)),
+    )  # fmt: skip
+    ViTForImageClassification(config).save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("resample", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (ViTImageProcessorPil, {"size": {"height": 32, "width": 32}}),
+        (
+            DeiTImageProcessorPil,
+            {"size": {"height": 37, "width": 37}, "crop_size": {"height": 32, "width": 32}},
+        ),
+        (
+            DeiTImageProcessorPil,
+            {"size": {"shortest_edge": 36}, "crop_size": {"height": 32, "width": 32}},
+        ),
+        (ViTImageProcessorPil, {"size": {"height": 32, "width": 32}, "do_normalize": False}),
+    ],
+    ids=["vit", "deit", "shortest edge", "plain"],
+)
+def test_the_processor_of_transformers(folder, small, kind, options, resample):
+    statistics = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4]}
+    processor = kind(resample=resample, **statistics, **options)
+    processor.save_pretrained(folder)
+    model = vitzoo.create(small, weights=folder / "model.safetensors")
+    assert model.load_report.assumed == ()
+    prepare = vitzoo.transform(model)
+    for photo in PHOTOS:
+        expected = torch.from_numpy(np.asarray(processor(photo)["pixel_values"][0])).float()
+        torch.testing.assert_close(prepare(photo), expected, rtol=0, atol=4e-6)
+
+
+def test_class_names(folder, small):
+    assert vitzoo.create(small, weights=folder).labels == NAMES
+    assert vitzoo.create(small, weights=folder, num_classes=3).labels == ()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {str(i): f"LABEL_{i}" for i in range(5)},
+        {str(i): "ant" for i in range(5)},
+        {str(i + 1): name for i, name in enumerate(NAMES)},
+        {str(i): name for i, name in enumerate(NAMES[:4])},
+        {str(i): name for i, name in enumerate((*NAMES[:4], "a\x1b[31m"))},
+        {str(i): name for i, name in enumerate((*NAMES[:4], 5))},
+        {str(i): name for i, name in enumerate((*NAMES[:4], " "))},
+        list(NAMES),
+        None,
+    ],
+    ids=ascii,
+)
+def test_odd_class_names_are_none(folder, small, table):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"id2label": table}))
+    assert vitzoo.create(small, weights=folder).labels == ()
+
+
+GOOD = {
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+    "size": {"height": 32, "width": 32},
+    "resample": 3,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "row"),
+    [
+        ({}, ("bicubic", "squash", 1.0)),
+        ({"size": 32}, ("bicubic", "squash", 1.0)),
+        ({"size": {"shortest_edge": 32}, "crop_pct": 0.875}, ("bicubic", "center", 0.875)),
+        ({"size": 256, "do_center_crop": True, "crop_size": 224}, ("bicubic", "squash", 0.875)),
+    ],
+    ids=str,
+)
+def test_ways_to_write_it(folder, small, changes, row):
+    (folder / "preprocessor_config.json").write_text(json.dumps(GOOD | changes))
+    found = vitzoo.create(small, weights=folder).preprocessing
+    assert (found.interpolation, found.crop_mode, found.crop_pct) == row
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "Expecting value"),
+        ("[" * 60_000, "recursion"),
+        ('{"size": 1, "size": 2}', "a key stands twice"),
+        (" " * 70_000, "it has more than 65536 bytes"),
+        ("[]", "expected a table"),
+        ({"resample": 5}, "resample must be 0, 1, 2 or 3, got 5"),
+        ({"resample": "bicubic"}, "resample must be 0, 1, 2 or 3"),
+        ({"image_mean": None}, "mean must be a list"),
+        ({"image_std": [0.5, 0.5, 0]}, "std must be positive"),
+        ({"size": {}}, "a size must be height and width in px"),
+        ({"size": {"height": 10**9, "width": 1}}, "a size must be height and width in px"),
+        ({"do_center_crop": True, "crop_size": 64}, "a crop of 64x64 from 32x32 px"),
+        ({"do_resize": False}, "do_resize is False"),
+        ({"do_rescale": False}, "do_rescale is False"),
+        ({"rescale_factor": 1.0}, "rescale_factor is 1.0"),
+        ({"crop_pct": 2}, "crop_pct must lie in"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_an_odd_file_is_named_and_not_used(folder, small, text, reason):
+    text = text if isinstance(text, str) else json.dumps(GOOD | text)
+    (folder / "preprocessor_config.json").write_text(text)
+    model = vitzoo.create(small, weights=folder)
+    assert model.preprocessing is None
+    (line,) = model.load_report.assumed
+    assert line.startswith("preprocessor_config.json is not used: ")
+    assert reason in line
+
+
+def test_no_file_is_no_line(folder, small):
+    assert vitzoo.create(small, weights=folder).load_report.assumed == ()

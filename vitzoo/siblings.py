@@ -1,0 +1,116 @@
+"""What stands beside a weights file from transformers: class names, and how images are prepared.
+
+Both are hints from outside: what is odd is left out and named in the report, never an error.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vitzoo.catalogue import Preprocessing
+from vitzoo.errors import InvalidOption, StoreError
+from vitzoo.header import strict_json
+from vitzoo.schema import MAX_PX, describe
+from vitzoo.store import open_regular
+
+PROCESSOR = "preprocessor_config.json"
+MAX_PROCESSOR = 64 * 1024
+RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # as Pillow numbers them
+
+
+def labels_in(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the class names in a `config.json`, empty where it has none of its own.
+
+    Keys must be 0 to k - 1, names printable and different, and not `LABEL_0` and so on.
+    """
+    table = config.get("id2label")
+    if not isinstance(table, dict):
+        return ()
+    names = [table.get(str(i)) for i in range(len(table))]
+    good = all(isinstance(name, str) and name.strip() and name.isprintable() for name in names)
+    usual = names == [f"LABEL_{i}" for i in range(len(names))]
+    if not good or usual or len(set(names)) < len(names):
+        return ()
+    return tuple(map(str, names))
+
+
+def processor_beside(path: Path) -> tuple[Preprocessing | None, tuple[str, ...]]:
+    """Read the `preprocessor_config.json` beside a weights file.
+
+    Returns:
+        the preprocessing, None where there is none to be used; and why not, for the report.
+    """
+    try:
+        fd = open_regular(path.with_name(PROCESSOR), follow=True)
+        if fd is None:
+            return None, ()
+        with os.fdopen(fd, "rb") as file:
+            text = file.read(MAX_PROCESSOR + 1)
+        if len(text) > MAX_PROCESSOR:
+            raise InvalidOption(f"it has more than {MAX_PROCESSOR} bytes")
+        return read_processor(strict_json(text)), ()
+    except (StoreError, ValueError) as error:  # InvalidOption is one
+        reason = ascii(str(error))[1:-1][:200]
+        return None, (f"{PROCESSOR} is not used: {reason}",)
+
+
+def read_processor(table: object) -> Preprocessing:
+    """Return what an image processor of transformers does.
+
+    Raises:
+        InvalidOption: it does something else than resize, crop, scale to [0, 1] and normalise.
+    """
+    if not isinstance(table, dict):
+        raise InvalidOption(f"expected a table, got {describe(table)}")
+    for step in ("do_resize", "do_rescale"):
+        if table.get(step, True) is not True:
+            raise InvalidOption(f"{step} is {describe(table[step])}")
+    factor = table.get("rescale_factor", 1 / 255)
+    if not isinstance(factor, float) or not math.isclose(factor, 1 / 255, rel_tol=1e-3):
+        raise InvalidOption(f"rescale_factor is {describe(factor)}")
+    resample = table.get("resample", 2)
+    if type(resample) is not int or resample not in RESAMPLE:
+        raise InvalidOption(f"resample must be 0, 1, 2 or 3, got {describe(resample)}")
+    mean, std = table.get("image_mean"), table.get("image_std")
+    if table.get("do_normalize", True) is False:
+        mean, std = [0.0] * 3, [1.0] * 3
+    crop_mode, crop_pct = _crop(table)
+    return Preprocessing(
+        mean=mean,  # type: ignore[arg-type]  # checked by it
+        std=std,  # type: ignore[arg-type]
+        interpolation=RESAMPLE[resample],
+        crop_pct=crop_pct,
+        crop_mode=crop_mode,
+    )
+
+
+def _crop(table: Mapping[str, Any]) -> tuple[str, float]:
+    """Return crop mode and the share of the resized image that the crop keeps."""
+    size = table.get("size")
+    edge = size.get("shortest_edge") if isinstance(size, dict) else None
+    mode = "squash" if edge is None else "center"
+    if table.get("crop_pct") is not None:
+        return mode, table["crop_pct"]
+    if not table.get("do_center_crop", False):
+        _sides(size, edge)
+        return mode, 1.0
+    (height, width), (h, w) = _sides(size, edge), _sides(table.get("crop_size"), None)
+    if height * w != width * h or h > height:
+        raise InvalidOption(f"a crop of {h}x{w} from {height}x{width} px keeps no single share")
+    share = h / height
+    return mode, share if math.floor(h / share) == height else math.nextafter(share, 0)
+
+
+def _sides(size: object, edge: object) -> tuple[int, int]:
+    """Return (height, width), of a table of them, one number or a shorter side."""
+    sides: tuple[object, object] = (size, size) if edge is None else (edge, edge)
+    if edge is None and isinstance(size, dict):
+        sides = (size.get("height"), size.get("width"))
+    h, w = (side if type(side) is int and 0 < side <= MAX_PX else 0 for side in sides)
+    if not h or not w:
+        raise InvalidOption(f"a size must be height and width in px, got {describe(size)}")
+    return h, w
