@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import runpy
 from pathlib import Path
 
 import vitzoo
 from vitzoo.registry import registry
+from vitzoo.testing import PluginTests
 
 HERE = Path(__file__).parent
 UPDATE = HERE.parent / "tests" / "update_released.py"
@@ -49,26 +51,11 @@ def test_it_is_loaded_from_its_own_manifest(plugin):
     assert Path(info.location).samefile(plugin.manifest_path)
 
 
-def test_listing_imports_neither_its_code_nor_torch(plugin, python):
-    code = f"""
-import sys, vitzoo
-names = [v.name for v in vitzoo.variants("{plugin.namespace}/*")]
-vitzoo.describe(names[0])
-print(len(names), [m for m in ("torch", "{plugin.package}") if m in sys.modules])
-"""
-    assert python(code) == f"{len(variants(plugin))} []\n"
-
-
-def test_every_target_can_be_imported(plugin):
-    rows = [row for kind in registry().parts.values() for row in kind.values()]
-    for _, row in (row for row in rows if row[0] == plugin.namespace):
-        assert registry().host.import_target(plugin.namespace, row) is not None
-
-
-def test_parameters_are_as_stated(plugin):
-    for variant in variants(plugin):
-        model = vitzoo.create(variant.name, device="meta")
-        assert sum(p.numel() for p in model.parameters()) == variant.params, variant.name
+def test_it_runs_the_conformance_kit_on_itself(plugin):
+    path = plugin.folder / "tests" / "test_conformance.py"
+    classes = [c for c in runpy.run_path(str(path)).values() if inspect.isclass(c)]
+    spaces = {c.namespace for c in classes if issubclass(c, PluginTests) and c is not PluginTests}
+    assert plugin.namespace in spaces
 
 
 def test_the_registry_check_finds_nothing_wrong(plugin):

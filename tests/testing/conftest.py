@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -95,10 +98,47 @@ def acme(distribution, monkeypatch, new_registry):
         new_registry()
         return root
 
+    install.manifest = MANIFEST
     yield install
     testing.plugin.in_worker.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "acme_vit"]:
         del sys.modules[name]
+
+
+CONFTEST = 'pytest_plugins = ["vitzoo.testing"]\n'
+SUITE = """\
+from vitzoo.testing import PluginTests, Sizes
+
+
+class TestAcme(PluginTests):
+    namespace = "acme"
+    archives = False
+"""
+
+
+@pytest.fixture
+def author(tmp_path, acme):
+    """Run pytest as the author of a plugin does; gives its output."""
+
+    def run(*args, more="", conftest=CONFTEST, suite=SUITE, changes=(), files=None):
+        if not (tmp_path / "site").exists():
+            acme(*changes, files=files)
+        tests = tmp_path / "tests"
+        tests.mkdir(exist_ok=True)
+        (tests / "conftest.py").write_text(conftest)
+        (tests / "test_acme.py").write_text(suite + textwrap.indent(more, "    "))
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", *args]
+        done = subprocess.run(
+            command,
+            cwd=tests,
+            env=os.environ | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout + done.stderr
+
+    return run
 
 
 @pytest.fixture

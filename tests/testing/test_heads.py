@@ -78,6 +78,13 @@ class ResetsItself(Cosine):
         return super().reset(num_classes)
 
 
+class NoReset(nn.Module):
+    num_classes, pre_logits_dim = 5, 32
+
+    def __init__(self, *, in_dim, num_classes):
+        super().__init__()
+
+
 class ReadsTwo(Cosine):
     tokens = 2
 
@@ -119,6 +126,7 @@ HEADS = testing.heads
 @pytest.mark.parametrize(
     ("check", "part", "words"),
     [
+        (HEADS.check_protocol, NoReset, "NoReset lacks reset"),
         (HEADS.check_outputs, AlwaysLogits, "its pre-logits should be (2, 32), but are (2, 5)"),
         (HEADS.check_outputs, WrongWidth, "pre-logits should be (2, 64), but are (2, 32)"),
         (HEADS.check_outputs, CountsWrong, "num_classes is 1000, built for 5"),
@@ -172,6 +180,10 @@ def at_random(*, depth):
     return torch.rand(depth).tolist()
 
 
+def of_known_depths(*, depth):
+    return {n: [0.1] * n for n in (1, 2, 12, 40)}[depth]
+
+
 def positional(depth):
     return [0.0] * depth
 
@@ -188,6 +200,7 @@ POLICIES = testing.drop_path
         (POLICIES.check_rates, of_torch, "for 1 blocks a rate is [tensor(0.)]"),
         (POLICIES.check_rates, at_random, "gives other rates each time"),
         (POLICIES.check_meta, on_meta, "fails when called under torch.device('meta')"),
+        (POLICIES.check_trains, of_known_depths, "a network trains with it: KeyError: 3"),
         (MODULE.check_constructor, positional, "takes 'depth' by position"),
     ],
 )

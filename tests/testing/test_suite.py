@@ -7,52 +7,12 @@ import importlib
 import inspect
 import json
 import os
-import subprocess
-import sys
-import textwrap
 import urllib.request
 
 import pytest
 
 import vitzoo
 from vitzoo import testing
-
-CONFTEST = 'pytest_plugins = ["vitzoo.testing"]\n'
-SUITE = """\
-from vitzoo.testing import PluginTests, Sizes
-
-
-class TestAcme(PluginTests):
-    namespace = "acme"
-    archives = False
-{more}
-"""
-
-
-@pytest.fixture
-def author(tmp_path, acme):
-    """Run pytest as the author of a plugin does; gives its output."""
-
-    def run(*args, more="", conftest=CONFTEST, changes=()):
-        if not (tmp_path / "site").exists():
-            acme(*changes)
-        tests = tmp_path / "tests"
-        tests.mkdir(exist_ok=True)
-        (tests / "conftest.py").write_text(conftest)
-        (tests / "test_acme.py").write_text(SUITE.format(more=textwrap.indent(more, "    ")))
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", *args]
-        done = subprocess.run(
-            command,
-            cwd=tests,
-            env=os.environ | {"PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-        )
-        return done.stdout + done.stderr
-
-    return run
-
 
 QUICK = ("-k", "not worker and not offline and not disabled and not compiles")
 
@@ -107,6 +67,11 @@ def test_without_the_plugin_of_pytest_the_rest_is_skipped_with_a_reason(author):
     said = author("-k", "reset or grid", "-rs", conftest="")
     assert "acme has nothing of the kind: patch_embedder" in said
     assert "1 passed" in said
+
+
+def test_it_may_be_imported_before_pytest_loads_it(author):
+    conftest = 'from vitzoo.testing import Hub\npytest_plugins = ["vitzoo.testing"]\n'
+    assert "1 passed" in author("-k", "loads", "-W", "error", conftest=conftest)
 
 
 def test_several_samples_have_ids_of_their_own():

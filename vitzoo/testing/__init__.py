@@ -11,6 +11,8 @@
 
 Nothing loads it but that line, and nothing else of vitzoo needs pytest. docs/testing.md says what
 is checked and what to do where samples are needed.
+
+It has no assert statements (PYTEST_DONT_REWRITE), so it may be imported before pytest loads it.
 """
 
 from __future__ import annotations

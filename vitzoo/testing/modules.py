@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.create import create, save
+from vitzoo.errors import InvalidOption
+from vitzoo.spec import PartSpec
 from vitzoo.testing.subject import (
     ON_META,
     Subject,
@@ -59,16 +61,13 @@ def check_constructor(subject: Subject) -> None:
 def check_options(subject: Subject) -> None:
     """Sample options are data that a spec, TOML and JSON can hold."""
     __tracebackhide__ = True
-    from vitzoo.spec import PartSpec
-
-    data = {"name": subject.name or "part", **subject.options}
-    with doing(subject, "its sample options are read as a spec's"):
-        again = PartSpec.parse(PartSpec.parse(data, "options").to_data(), "options")
-    require(
-        again == PartSpec.parse(data, "options"),
-        f"{subject}: its options {dict(subject.options)} do not come back from a spec",
-        "options are strings, numbers, booleans and lists of them",
-    )
+    remedy = "options are strings, numbers, booleans and lists of them"
+    try:
+        read = PartSpec.parse({"name": subject.name or "part", **subject.options}, "options")
+        again = PartSpec.parse(read.to_data(), "options")
+    except InvalidOption as error:
+        fail(f"{subject}: its sample options cannot stand in a spec: {error}", remedy)
+    require(again == read, f"{subject}: its options do not come back from a spec", remedy)
 
 
 def check_gradients(subject: Subject) -> None:

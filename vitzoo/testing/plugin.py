@@ -103,13 +103,11 @@ def check_hooks(namespace: str) -> None:
     plugin = registry().host.manager.get_plugin(namespace)
     if isinstance(plugin, ManifestPlugin) or not isinstance(plugin, ModuleType):
         return
-    marker = f"{hookspecs.hookimpl.project_name}_impl"
     functions = {n: f for n, f in vars(plugin).items() if n.startswith("vitzoo_") and callable(f)}
     for name, function in functions.items():
         what = f"{plugin.__name__}.{name}"
         near = did_you_mean(name, HOOKS) or f"; hooks: {', '.join(HOOKS)}"
         require(name in HOOKS, f"{what} is no hook{near}", "rename it")
-        require(hasattr(function, marker), f"{what} is not marked", "decorate it: @vitzoo.hookimpl")
         wanted = inspect.signature(getattr(hookspecs, name)).parameters
         extra = [p for p in inspect.signature(function).parameters if p not in wanted]
         require(not extra, f"{what} takes {', '.join(extra)}", f"{name} takes {list(wanted)}")
