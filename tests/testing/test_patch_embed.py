@@ -60,6 +60,11 @@ class TransposedGrid(Patches):
         return columns, rows + 1
 
 
+class WidthFirst(Patches):
+    def grid(self, image_size):
+        return super().grid(image_size)[::-1]
+
+
 class SquareGrid(Patches):
     def grid(self, image_size):
         side = int((image_size[0] * image_size[1]) ** 0.5) // self.patch_size[0]
@@ -224,6 +229,7 @@ EMBEDDER, MODULE = testing.patch_embed, testing.modules
         (EMBEDDER.check_protocol, WithoutChannels, "WithoutChannels lacks in_chans"),
         (EMBEDDER.check_grid, FixedChannels, "built for 1 channels, in_chans is 3"),
         (EMBEDDER.check_grid, TransposedGrid, "become tokens of shape (2, 6, 32), but they are (2"),
+        (EMBEDDER.check_grid, WidthFirst, "twice as high has the grid (4, 4) instead of (4, 2)"),
         (EMBEDDER.check_grid, SquareGrid, "become tokens of shape (2, 4, 32), but they are (2, 8"),
         (EMBEDDER.check_grid, ListGrid, "gives [2, 2]"),
         (EMBEDDER.check_order, ColumnByColumn, "token 3 should see the top right of the image"),

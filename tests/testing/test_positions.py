@@ -85,6 +85,11 @@ class CutsQueries(RotaryPositions):
         return super().rotate(x)[:, :, :-1]
 
 
+class NoAutocast(RotaryPositions):
+    def rotate(self, x):
+        return super().rotate(x.float())
+
+
 class Silent(nn.Module):
     def initial_table(self, grid_size):
         return None
@@ -101,6 +106,7 @@ POSITIONS = testing.positions
         (POSITIONS.check_table, OneTable, "two calls of initial_table((2, 4)) give one tensor"),
         (POSITIONS.check_tokens, ForgetsPrefix, "a 2x4 grid, (2, 9, 32) becomes (2, 8"),
         (POSITIONS.check_tokens, CutsQueries, "(2, 2, 8, 16) becomes (2, 2, 7, 16)"),
+        (POSITIONS.check_tokens, NoAutocast, "rotate makes torch.float32 of bfloat16 queries"),
         (POSITIONS.check_resample, SwapsGrid, "(4, 2) it is (1, 18, 32), expected (1, 10"),
         (POSITIONS.check_resample, ChangesItsOwn, "resampled to its own grid it changes"),
         (POSITIONS.check_resample, SingleTable, "in torch.float64 on cpu it is torch.float32"),

@@ -48,6 +48,12 @@ def check_grid(subject: PatchEmbedder) -> None:
     part = subject.part()
     for grid_size in ((rows, rows), (rows, columns), (columns, rows), (rows + 1, columns)):
         _require_grid(subject, part, subject.sizes.in_px(grid_size))
+    low, high = (part.grid(subject.sizes.in_px((n, columns))) for n in (rows, 2 * rows))
+    require(
+        low[0] < high[0] and low[1] == high[1],
+        f"{subject}: an image twice as high has the grid {high} instead of {low}",
+        "more height is more rows: sizes and grids are (height, width)",
+    )
     for in_chans in (1, 4):
         other = subject.changed(in_chans=in_chans)
         part = other.part()

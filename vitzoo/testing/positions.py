@@ -113,6 +113,13 @@ def check_tokens(subject: PositionEmbedding) -> None:
                     "return what came in with its shape: (b, p + n, d) tokens, and from rotate "
                     "(b, heads, p + n, head_dim)",
                 )
+            for x, given in zip((part.rotate(x.bfloat16()) for x in queries), queries, strict=True):
+                require(
+                    x.dtype == torch.bfloat16 and x.shape == given.shape,
+                    f"{subject}: rotate makes {x.dtype} of bfloat16 queries, which automatic mixed "
+                    "precision gives",
+                    "end with .to(x.dtype), so that queries, keys and values have one type",
+                )
 
 
 def check_resample(subject: PositionEmbedding) -> None:
