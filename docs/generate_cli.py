@@ -16,8 +16,7 @@ INTRO = """\
 stdout carries data, stderr everything else. On a terminal `list`, `show`, `which`, `summary`,
 `predict` and `plugins` print tables; piped, tab-separated lines under a line of column names; with
 `--json`, JSON with stable keys and plain integers. `NO_COLOR` is respected. Shell completion, for
-bash:
-`eval "$(_VITZOO_COMPLETE=bash_source vitzoo)"` (likewise `zsh_source`, `fish_source`).
+bash: `eval "$(_VITZOO_COMPLETE=bash_source vitzoo)"` (likewise `zsh_source`, `fish_source`).
 
 | exit code | meaning |
 |---|---|

@@ -184,7 +184,7 @@ def _started(
 
 def _keep_tail(stream: Any, tail: bytearray) -> None:
     """Read all that is printed, keep the end."""
-    with suppress(OSError, ValueError):
+    with stream, suppress(OSError, ValueError):
         while chunk := os.read(stream.fileno(), TAIL):
             tail += chunk
             del tail[:-TAIL]

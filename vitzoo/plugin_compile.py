@@ -186,21 +186,23 @@ def _shown(target: Any) -> str:
 
 
 def _name_of(target: Any, module: ModuleType) -> str | None:
-    """Return `module:name` of an object, where a module of the plugin's package holds it."""
+    """Return `module:name` of an object, where a module of the plugin's package holds it.
+
+    The module that defines it, or its class, comes first, then the one with the hooks.
+    """
     package = module.__name__.partition(".")[0]
-    home, name = getattr(target, "__module__", None), getattr(target, "__qualname__", "")
+    home = getattr(target, "__module__", None) or type(target).__module__
     places = [
         place
         for place in list(sys.modules.values())
         if isinstance(place, ModuleType) and place.__name__.partition(".")[0] == package
     ]
+    places.sort(key=lambda place: (place.__name__ != home, place is not module, place.__name__))
+    own = getattr(target, "__qualname__", "")
     for place in places:
-        if place.__name__ == home and vars(place).get(name) is target:
-            return f"{home}:{name}"
-    for place in [module, *places]:
-        for key, value in list(vars(place).items()):
-            if value is target and key.isidentifier():
-                return f"{place.__name__}:{key}"
+        names = [key for key, value in list(vars(place).items()) if value is target]
+        if names:
+            return f"{place.__name__}:{own if own in names else names[0]}"
     return None
 
 

@@ -197,6 +197,7 @@ def _file_lines(weights: Weights) -> list[dict[str, str]]:
 
 
 def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
+    zoo.listing([name])  # which asks the module that its namespace may be
     elsewhere = zoo.known_elsewhere(name)
     tagged = "." in name and all(weights is None for _, _, weights in elsewhere)
     if elsewhere and name not in zoo.variants and not tagged:

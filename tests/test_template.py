@@ -1,0 +1,437 @@
+"""`vitzoo plugins new` and `compile`: projects and manifests that work as they are written."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import vitzoo
+from vitzoo.cli.main import main
+from vitzoo.manifest import read_manifest
+from vitzoo.plugin_compile import compile_plugin
+from vitzoo.plugin_template import write_project
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command in this process; gives (exit code, stdout, stderr)."""
+
+    def call(*args):
+        code = main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def globex(distribution, monkeypatch, new_registry):
+    """Put a module plugin on the path, as if it had been installed."""
+
+    def install(files, entry_point="globex = globex.plugin"):
+        monkeypatch.syspath_prepend(distribution("globex-vit", entry_point, files))
+        new_registry()
+
+    yield install
+    for name in [name for name in sys.modules if name.partition(".")[0] == "globex"]:
+        del sys.modules[name]
+
+
+# vitzoo plugins new
+
+
+def test_new_writes_a_project(run, tmp_path):
+    code, out, err = run("plugins", "new", "acme", "--dir", tmp_path / "src", "--json")
+    project = tmp_path / "src" / "vitzoo-acme"
+    done = json.loads(out)
+    assert code == 0
+    assert done["project"] == str(project)
+    names = {str(Path(file).relative_to(project)) for file in done["files"]}
+    assert names == {
+        ".gitignore", "README.md", "pyproject.toml", "tests/test_acme.py",
+        "vitzoo_acme/__init__.py", "vitzoo_acme/parts.py", "vitzoo_acme/py.typed",
+        "vitzoo_acme/registry.toml",
+    }  # fmt: skip
+    assert f"next: pip install -e '{project}[dev]', then pytest {project}" in err
+    table = tomllib.loads(project.joinpath("pyproject.toml").read_text())["project"]
+    assert table["entry-points"]["vitzoo"] == {"acme": "vitzoo_acme:registry.toml"}
+    assert not [path for path in project.rglob("*.*") if "$" in path.name]
+
+
+@pytest.mark.parametrize("namespace", ["acme", "my-vit_2"])
+def test_nothing_of_the_template_is_left_unfilled(tmp_path, namespace):
+    project = write_project(namespace, tmp_path)
+    for path in project.rglob("*.*"):
+        if path.is_file() and path.name != "README.md":
+            assert "$" not in path.read_text(), path
+    readme = project.joinpath("README.md").read_text()
+    assert "$ vitzoo list" in readme
+    assert "$namespace" not in readme
+    assert "$package" not in readme
+
+
+@pytest.mark.parametrize("namespace", ["acme", "my-vit_2"])
+def test_a_new_manifest_is_read_by_vitzoo(tmp_path, namespace):
+    project = write_project(namespace, tmp_path)
+    (path,) = project.glob("*/registry.toml")
+    sizes = vitzoo.registry.registry().host.core.sizes
+    manifest = read_manifest(path, package=path.parent.name, sizes=sizes)
+    (part,), (variant,) = manifest.patch_embedders, manifest.variants
+    assert part.target == f"{path.parent.name}.parts:OverlapEmbed"
+    assert variant.spec.patch_embed.name == f"{namespace}/overlap"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("core", "the namespace 'core' is reserved for vitzoo's own names"),
+        ("local", "the namespace 'local' is reserved for the user's own registry file"),
+        ("deit", "the namespace 'deit' is reserved to the distribution vitzoo-deit"),
+        ("Acme", "from a letter to a letter or digit, such as 'acme'; got 'Acme' (str)"),
+        ("acme-", "got 'acme-' (str)"),
+        ("../acme", "got '../acme' (str)"),
+        ("a" * 65, "a namespace is 1 to 64 lower-case letters"),
+        ("acme\n", "a namespace is 1 to 64 lower-case letters"),
+        ("", "got '' (str)"),
+    ],
+)
+def test_new_refuses_names_that_no_plugin_may_have(run, tmp_path, name, said):
+    code, out, err = run("plugins", "new", name, "--dir", tmp_path)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("make", ["mkdir", "touch"])
+def test_new_overwrites_nothing(run, tmp_path, make):
+    place = tmp_path / "vitzoo-acme"
+    getattr(place, make)()
+    code, _, err = run("plugins", "new", "acme", "--dir", tmp_path)
+    assert code == 2
+    assert f"{place} is there already, and nothing is overwritten" in err
+    assert place.is_file() or list(place.iterdir()) == []
+
+
+def test_new_needs_a_folder(run, tmp_path):
+    tmp_path.joinpath("file").write_text("")
+    code, _, err = run("plugins", "new", "acme", "--dir", tmp_path / "file" / "below")
+    assert code == 1
+    assert "vitzoo-acme cannot be made: Not a directory" in err
+
+
+def test_new_leaves_nothing_half_written(monkeypatch, tmp_path):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(vitzoo.StoreError, match="cannot be written: No space left on device"):
+        write_project("acme", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("namespace", ["acme", "my-vit_2"])
+def test_a_new_project_is_clean(tmp_path, namespace):
+    project = write_project(namespace, tmp_path)
+    for tool in (
+        ("ruff", "check", "--no-cache", "."),
+        ("ruff", "format", "--no-cache", "--check", "."),
+        ("mypy", "--cache-dir", str(tmp_path / "cache")),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *tool],
+            cwd=project,
+            env={"PATH": "", "MYPYPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{tool}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.install
+def test_a_new_project_passes_its_tests_from_a_wheel(tmp_path, new_environment, command):
+    build = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path)
+    command(*build, ROOT)
+    environment = new_environment(tmp_path / "venv")
+    environment.install(*tmp_path.glob("vitzoo-*.whl"))
+    environment.call("vitzoo", "plugins", "new", "acme", "--dir", tmp_path)
+    project = tmp_path / "vitzoo-acme"
+    command(*build, project)
+    environment.install(*tmp_path.glob("vitzoo_acme-*.whl"))
+    listed = environment.call("vitzoo", "list", "acme/*", "-q")
+    assert listed == "acme/vit_ti16_overlap\n"
+    tested = environment.call("python", "-m", "pytest", "-q", project)
+    assert "failed" not in tested
+    assert "11 passed" in tested
+    states = json.loads(environment.call("vitzoo", "plugins", "--json"))
+    location = environment.site / "vitzoo_acme" / "registry.toml"
+    assert [row["location"] for row in states if row["namespace"] == "acme"] == [str(location)]
+    checked = json.loads(environment.call("vitzoo", "plugins", "check", "--json"))
+    assert checked["problems"] == []
+    code = """
+        import torch, vitzoo
+        model = vitzoo.create("acme/vit_ti16_overlap", num_classes=3).eval()
+        print(tuple(model(torch.zeros(1, 3, 224, 224)).shape))
+    """
+    assert environment.run(code) == "(1, 3)\n"
+
+
+# vitzoo plugins compile
+
+PLUGIN = """\
+import dataclasses
+
+import vitzoo
+from globex.formats import ready
+
+print("hello")
+
+
+class Flat:
+    pass
+
+
+late = lambda *, depth, rate=0.1: [0.0] * (depth - 1) + [rate]
+
+
+def own(spec):
+    return None
+
+
+@vitzoo.hookimpl
+def vitzoo_heads():
+    yield vitzoo.Head("flat", Flat, "a head", source="ours", requires=("numpy>=1",))
+    yield vitzoo.Head("named", "globex.plugin:Flat", "the same, by name")
+
+
+@vitzoo.hookimpl
+def vitzoo_drop_path_policies():
+    return [vitzoo.DropPathPolicy("late", late, "a lambda that has a name")]
+
+
+@vitzoo.hookimpl
+def vitzoo_checkpoint_formats():
+    yield vitzoo.CheckpointFormat("ready", ready, "an object")
+
+
+@vitzoo.hookimpl
+def vitzoo_variants():
+    base = vitzoo.describe("vit_ti16")
+    spec = dataclasses.replace(
+        base.spec,
+        image_size=(224, 192),
+        num_registers=4,
+        drop_path=vitzoo.PartSpec("globex/late", (("rate", 0.2),)),
+        head=vitzoo.PartSpec("globex/flat"),
+        block=dataclasses.replace(base.spec.block, norm_eps=1e-5, layer_scale=0.1),
+    )
+    weights = vitzoo.Weights(
+        "first", file="first.safetensors", size=22869664, sha256="ab" * 32, license="MIT",
+        source='"quoted" \\\\ made up', num_classes=0, pre_norm=False, labels=("a", "b"), top1=81.5,
+        pos_embed=vitzoo.PartSpec("learned", (("resample", "bicubic"),)), default=True,
+        block=(("norm_eps", 1e-6),), head=(("sizes", (1, (2, 3))),),
+        patch_embed=vitzoo.PartSpec("conv"),
+        preprocessing=vitzoo.Preprocessing(mean=(0.5,), std=(0.25,), crop_mode="squash"),
+    )
+    yield vitzoo.Variant(
+        "net", "a network", spec, 5717416, source="made up", paper="a paper", weights=(weights,),
+        known_as=(("timm", "some_net"),),
+    )
+    yield dataclasses.replace(vitzoo.describe("vit_h14"), name="huge")
+    yield vitzoo.Variant(
+        "own", "built by ourselves", vitzoo.Spec(options=(("a", (1, (2, "x"))),)), 6, builder=own,
+        accepts=("num_classes",), requires=("numpy",), source="made up",
+    )
+"""
+FORMATS = """\
+class Layout:
+    pass
+
+ready = Layout()
+"""
+GLOBEX = {"globex/__init__.py": "", "globex/plugin.py": PLUGIN, "globex/formats.py": FORMATS}
+
+
+def test_a_compiled_manifest_says_what_the_module_says(run, globex, tmp_path):
+    globex(GLOBEX)
+    code, out, err = run("plugins", "compile", "globex", "--out", tmp_path / "registry.toml")
+    assert (code, out) == (0, "")
+    assert "hello" in err
+    sizes = vitzoo.registry.registry().host.core.sizes
+    back = read_manifest(tmp_path / "registry.toml", package="globex", sizes=sizes)
+    module = importlib.import_module("globex.plugin")
+    heads = list(module.vitzoo_heads())
+    heads[0] = dataclasses.replace(heads[0], target="globex.plugin:Flat")
+    assert list(back.heads) == heads
+    (late,) = back.drop_path_policies
+    (layout,) = back.checkpoint_formats
+    assert (late.target, layout.target) == ("globex.plugin:late", "globex.formats:ready")
+    wanted = [
+        dataclasses.replace(row, spec=dataclasses.replace(row.spec, variant=None))
+        for row in module.vitzoo_variants()
+    ]
+    wanted[2] = dataclasses.replace(wanted[2], builder="globex.plugin:own")
+    assert list(back.variants) == wanted
+
+
+def test_a_compiled_plugin_works_in_place_of_its_module(run, globex, new_registry):
+    globex(GLOBEX)
+    before = vitzoo.describe("globex/net")
+    _, out, err = run("plugins", "compile", "globex")
+    assert 'write: globex = "globex:registry.toml"' in err
+    assert f"put the manifest into {Path(sys.modules['globex'].__file__).parent}/" in err
+    root = Path(sys.modules["globex"].__file__).parents[1]
+    root.joinpath("globex/registry.toml").write_text(out)
+    (entry_points,) = root.glob("*.dist-info/entry_points.txt")
+    entry_points.write_text("[vitzoo]\nglobex = globex:registry.toml\n")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "globex"]:
+        del sys.modules[name]
+    new_registry()
+    assert vitzoo.describe("globex/net") == before
+    assert "globex" not in sys.modules
+
+
+def test_compile_takes_a_module_that_is_not_installed(run, globex):
+    globex(GLOBEX, entry_point="other = nothing")
+    code, out, err = run("plugins", "compile", "globex.plugin")
+    assert code == 0
+    assert out.startswith("# Compiled from globex.plugin by `vitzoo plugins compile`.\napi = 1\n")
+    assert 'write: NAMESPACE = "globex:registry.toml"' in err
+
+
+def test_compile_says_that_a_single_file_has_no_place_for_a_manifest(run, globex):
+    code = "import vitzoo\n\ndef late(*, depth): return [0.0] * depth\n\n@vitzoo.hookimpl\n"
+    code += "def vitzoo_drop_path_policies():\n    yield vitzoo.DropPathPolicy('late', late, 'x')\n"
+    globex({"globex.py": code}, entry_point="globex = globex")
+    _, out, err = run("plugins", "compile", "globex")
+    assert 'target = "globex:late"' in out
+    assert "globex is a single file, and a manifest needs a package: make it globex/__init__" in err
+
+
+def row(text: str) -> dict[str, str]:
+    code = f"import vitzoo\nfrom torch import nn\n\n@vitzoo.hookimpl\n{text}"
+    return {"globex/__init__.py": "", "globex/plugin.py": code}
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            (
+                "def vitzoo_drop_path_policies():\n"
+                "    yield vitzoo.DropPathPolicy('late', lambda *, depth: [], 'x')"
+            ),
+            (
+                "'late' has globex.plugin.vitzoo_drop_path_policies.<locals>.<lambda>, which no module "
+                "of the package holds at its top level; give it a name there"
+            ),
+        ),
+        (
+            (
+                "def vitzoo_checkpoint_formats():\n"
+                "    yield vitzoo.CheckpointFormat('f', Layout(), 'x')\n\nclass Layout: pass"
+            ),
+            "'f' has an object of Layout, which no module of the package holds",
+        ),
+        (
+            (
+                "def vitzoo_heads():\n    yield vitzoo.Head('h', Outer.Inner, 'x')\n\n"
+                "class Outer:\n    class Inner: pass"
+            ),
+            "'h' has globex.plugin.Outer.Inner, which no module of the package holds",
+        ),
+        (
+            "def vitzoo_heads():\n    yield vitzoo.Head('h', 'globex.plugin:A.B', 'x')",
+            "'h' names 'globex.plugin:A.B'; write 'package.module:Name', without further dots",
+        ),
+        (
+            "def vitzoo_heads():\n    yield vitzoo.Head('h', vitzoo.create, 'x')",
+            "'h' has vitzoo.create.create, which no module of the package holds",
+        ),
+        (
+            "def vitzoo_heads():\n    yield vitzoo.Head('h', 'globex.plugin:nn', '')",
+            "[heads.h]: summary must be printable text, got ''",
+        ),
+        (
+            (
+                "def vitzoo_variants():\n"
+                "    yield vitzoo.Variant('v', 'x', vitzoo.describe('vit_ti16').spec, 5)"
+            ),
+            "[variants.v]: source must be printable text, got ''",
+        ),
+        (
+            (
+                "def vitzoo_variants():\n    import dataclasses\n"
+                "    spec = dataclasses.replace(vitzoo.describe('vit_ti16').spec, "
+                "head=vitzoo.PartSpec('Mine', opaque=True))\n"
+                "    yield vitzoo.Variant('v', 'x', spec, 5, source='s')"
+            ),
+            "[variants.v]: head",
+        ),
+        (
+            (
+                "def vitzoo_variants():\n"
+                "    yield vitzoo.Variant('v', 'x', vitzoo.describe('vit_ti16').spec, 5, source='s',\n"
+                "        known_as=(('timm', 'a'), ('timm', 'b')))"
+            ),
+            "'v' has known_as (('timm', 'a'), ('timm', 'b')), which comes back as (('timm', 'b'),)",
+        ),
+        (
+            (
+                "def vitzoo_heads():\n    yield vitzoo.Head('h', nn.Linear, 'x')\n"
+                "    yield vitzoo.Head('h', nn.Linear, 'x')"
+            ),
+            "vitzoo_heads gives two rows named 'h'; rename one of them",
+        ),
+        ("def vitzoo_heads():\n    yield 3", "vitzoo_heads must give Head objects, got 3"),
+        ("def vitzoo_heads():\n    return []", "globex.plugin contributes nothing"),
+        ("def vitzoo_heads():\n    1 / 0", "globex.plugin: ZeroDivisionError: division by zero"),
+        ("def vitzoo_head():\n    pass", "unknown hook 'vitzoo_head'"),
+        ("def vitzoo_heads():\n    pass\nraise SystemExit(3)", "cannot be imported: SystemExit: 3"),
+    ],
+)
+def test_compile_says_what_to_change(run, globex, code, said):
+    globex(row(code))
+    done, out, err = run("plugins", "compile", "globex")
+    assert (done, out) == (1, "")
+    assert said in err
+
+
+def test_what_is_imported_into_the_package_has_a_name_there(globex):
+    globex(
+        row("def vitzoo_heads():\n    yield vitzoo.Head('h', nn.Linear, 'x')\n\nMine = nn.Linear")
+    )
+    assert 'target = "globex.plugin:Mine"' in compile_plugin("globex").text
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("core", 2, "plugin 'core' has a manifest, the core's; there is nothing to compile"),
+        ("nonesuch", 1, "there is no plugin and no module 'nonesuch'; is it installed"),
+        ("vitzoo.spec", 1, "vitzoo.spec contributes nothing"),
+    ],
+)
+def test_compile_refuses_what_is_no_module_plugin(run, name, code, said):
+    done, _, err = run("plugins", "compile", name)
+    assert done == code
+    assert said in err
+
+
+def test_compile_replaces_a_file_only_by_force(run, globex, tmp_path):
+    globex(GLOBEX)
+    file = tmp_path / "registry.toml"
+    file.write_text("mine")
+    code, _, err = run("plugins", "compile", "globex", "--out", file)
+    assert (code, file.read_text()) == (2, "mine")
+    assert "is there already; --force replaces it" in err
+    assert run("plugins", "compile", "globex", "--out", file, "--force")[0] == 0
+    assert file.read_text().startswith("# Compiled from globex.plugin")
