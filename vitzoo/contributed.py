@@ -17,7 +17,7 @@ from vitzoo.manifest import CORE_BUILDER, TARGET, check_pin, check_variant
 from vitzoo.schema import NAME, NAME_RULE, Reader, describe
 from vitzoo.spec import Spec
 
-MAX_ROWS = 100_000  # of one hook; a generator without an end would fill the memory
+MAX_ROWS = 20_000  # of one hook; a generator without an end would fill the memory
 
 
 def check_marks(module: object, value: str, hooks: Collection[str]) -> None:

@@ -535,7 +535,8 @@ def _reason(error: BaseException) -> str:
     trace, where = error.__traceback__, ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        where = where if file.startswith("<frozen ") else f" ({file}:{trace.tb_lineno})"
+        if not file.startswith("<frozen ") and file not in (__file__, importlib.__file__):
+            where = f" ({file}:{trace.tb_lineno})"
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and error.filename:
         where = f" ({error.filename}:{error.lineno})"
