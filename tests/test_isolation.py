@@ -769,7 +769,10 @@ HEADS = "import vitzoo\n@vitzoo.hookimpl\ndef vitzoo_heads():"
             "unknown hook 'vitzoo_hats' in globex; did you mean 'vitzoo_heads'",
         ),
         (
-            f"from itertools import count\n{HEADS} return (vitzoo.Head('a', 1, 'x') for _ in count())",
+            (
+                f"from itertools import count\n{HEADS} "
+                "return (vitzoo.Head('a', 1, 'x') for _ in count())"
+            ),
             "vitzoo_heads gives more than 20000 rows; does it end?",
         ),
         (
