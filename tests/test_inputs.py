@@ -132,3 +132,20 @@ def test_transform_and_labels_of_a_saved_file(small, tmp_path, kind):
     assert vitzoo.labels(path) == tuple("abcde")
     with pytest.raises(vitzoo.CheckpointError, match="no such file"):
         vitzoo.labels(tmp_path / "gone.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("argument", "way"),
+    [
+        ("layer_scale", "it is an option of the blocks: block={'layer_scale': ...}"),
+        ("init_values", "it is an option of the blocks: block={'layer_scale': ...}"),
+        ("norm_eps", "it is an option of the blocks: block={'norm_eps': ...}"),
+        ("num_registers", "it stands in a spec: create({'variant': ..., 'num_registers': ...})"),
+        ("reg_tokens", "it stands in a spec: create({'variant': ..., 'num_registers': ...})"),
+        ("class_token", "it stands in a spec: create({'variant': ..., 'class_token': ...})"),
+    ],
+)
+def test_an_argument_that_belongs_elsewhere_is_told_where(argument, way):
+    with pytest.raises(vitzoo.UnknownOption) as caught:
+        vitzoo.create("vit_ti16", **{argument: 1})
+    assert str(caught.value) == f"create() has no argument {argument!r}; {way}"

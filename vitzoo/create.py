@@ -43,7 +43,7 @@ from vitzoo.report import LoadReport
 from vitzoo.saved import METADATA, described, read_network, read_saved
 from vitzoo.schema import NAME, Reader, describe
 from vitzoo.shard_index import ENDING
-from vitzoo.spec import PartSpec, Spec
+from vitzoo.spec import BlockSpec, PartSpec, Spec
 from vitzoo.store import write_atomic
 from vitzoo.weights import Adaptation, format_name, format_of, load
 
@@ -56,6 +56,12 @@ HEADLESS = (
 SPEC_FILES = {".toml": tomllib.loads, ".json": json.loads}
 WEIGHTS_ONLY = (".npz", ENDING)
 FILES = (".safetensors", ".npz", ".json", ".pt", ".pth", ".bin", ".ckpt")
+THEIRS = {  # names of timm's that mean one of ours
+    "init_values": "layer_scale",
+    "reg_tokens": "num_registers",
+    "act_layer": "activation",
+    "attn_drop_rate": "attention_dropout",
+}
 PARTS = ("patch_embed", "pos_embed", "pool", "head", "drop_path")
 Part = str | Mapping[str, Any] | nn.Module
 
@@ -710,7 +716,19 @@ def _check_place(dtype: object, device: Any) -> None:
         raise InvalidOption(f"device {device!r} cannot be used here: {reason}") from error
 
 
+def _way_to(name: str) -> str:
+    """Say where what somebody gave as an argument belongs, empty where it is nowhere."""
+    name = THEIRS.get(name, name)
+    if name in {field.name for field in fields(BlockSpec)}:
+        return f"it is an option of the blocks: block={{{name!r}: ...}}"
+    if name in {field.name for field in fields(Spec)} - {"variant", "options"}:
+        return f"it stands in a spec: create({{'variant': ..., {name!r}: ...}})"
+    return ""
+
+
 def _unknown_argument(name: str) -> str:
     known = [p for p in inspect.signature(create).parameters if p not in ("name", "unknown")]
+    if way := _way_to(name):
+        return f"create() has no argument {name!r}; {way}"
     near = did_you_mean(name, known)
     return f"create() has no argument {name!r}{near or '; it has: ' + ', '.join(known)}"
