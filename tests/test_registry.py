@@ -794,9 +794,9 @@ def test_a_misspelt_alias_is_suggested():
 
 @pytest.mark.usefixtures("renamed")
 def test_a_spec_may_name_an_alias():
-    from vitzoo.create import _origin
+    from vitzoo.origin import origin_of
 
-    assert _origin({"variant": "old"}).spec.variant == "new"
+    assert origin_of({"variant": "old"}).spec.variant == "new"
 
 
 # The user's own file

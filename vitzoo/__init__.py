@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         Variant,
         Weights,
     )
-    from vitzoo.create import create, labels, save, transform
+    from vitzoo.create import create, save
     from vitzoo.errors import (
         AccessDenied,
         AuthenticationError,
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         WeightsUnavailable,
     )
     from vitzoo.hookspecs import hookimpl
+    from vitzoo.inputs import labels, transform
     from vitzoo.inventory import Verification, fetch, verify
     from vitzoo.model import VisionTransformer
     from vitzoo.plugins import PluginInfo
@@ -113,10 +114,10 @@ _HOME = {
     "describe": "registry",
     "fetch": "inventory",
     "hookimpl": "hookspecs",
-    "labels": "create",
+    "labels": "inputs",
     "plugins": "registry",
     "save": "create",
-    "transform": "create",
+    "transform": "inputs",
     "variants": "registry",
     "verify": "inventory",
 }

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitzoo.create import transform
 from vitzoo.errors import ImageError, InvalidOption
 from vitzoo.images import find_images
+from vitzoo.inputs import transform
 from vitzoo.registry import registry
 
 

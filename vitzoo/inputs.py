@@ -1,0 +1,139 @@
+"""How images become the inputs of a network, and what its outputs are called."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from vitzoo.catalogue import Preprocessing, Variant
+from vitzoo.errors import (
+    InvalidOption,
+    UnknownOption,
+    did_you_mean,
+)
+from vitzoo.images import Transform, check_preprocessing, make_transform, warn_of_default
+from vitzoo.labels import SETS, check_label_set, class_names, known_labels
+from vitzoo.origin import from_saved
+from vitzoo.registry import registry
+from vitzoo.schema import describe
+from vitzoo.spec import Spec
+
+log = logging.getLogger("vitzoo")
+
+
+def transform(
+    name_or_model: str | os.PathLike[str] | nn.Module,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    crop_pct: float | None = None,
+    crop_mode: str | None = None,
+    interpolation: str | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    **unknown: Any,
+) -> Transform:
+    """Return the function from an image (Pillow, or its path) to the input (c, h, w).
+
+    Arguments left at None keep what the weights say; `image_size` keeps what the model takes.
+
+    Args:
+        name_or_model: a registered name, whose default weights say how, the path of a file
+            written by `save`, or a model.
+        image_size: px, one number or (height, width), of the input.
+        crop_pct: share of the resized image's shorter side that the crop keeps, in (0, 1].
+        crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash`.
+        interpolation: `nearest`, `bilinear`, `bicubic` or `lanczos`.
+        mean, std: one number per channel, of pixel values in [0, 1].
+
+    Raises:
+        UnknownName, UnknownOption: with the nearest names.
+        InvalidOption: a value that cannot be right, or a model that vitzoo did not make.
+
+    >>> transform("vit_digits", image_size=32, crop_mode="squash").image_size
+    (32, 32)
+    """
+    asked = {
+        "image_size": image_size,
+        "crop_pct": crop_pct,
+        "crop_mode": crop_mode,
+        "interpolation": interpolation,
+        "mean": mean,
+        "std": std,
+    }
+    for name in unknown:
+        hint = did_you_mean(name, asked) or f"; it has: {', '.join(asked)}"
+        raise UnknownOption(f"transform() has no argument {name!r}{hint}")
+    changes = {key: value for key, value in asked.items() if value is not None}
+    spec, preprocessing = _input_of(name_or_model)
+    if preprocessing is None and not {"mean", "std"} <= changes.keys():
+        warn_of_default(spec)
+    return make_transform(spec, preprocessing, changes)
+
+
+def labels(name_or_model: str | os.PathLike[str] | nn.Module) -> tuple[str, ...]:
+    """Return the class names in the order of the logits; empty where none are known.
+
+    Args:
+        name_or_model: a registered name, whose default weights say which, the path of a file
+            written by `save`, a model, or a label set such as `imagenet-1k`.
+
+    Raises:
+        UnknownName: with the nearest names.
+
+    >>> labels("vit_digits")[:3], labels("imagenet-1k")[:2]
+    (('0', '1', '2'), ('tench', 'goldfish'))
+    """
+    if isinstance(name_or_model, nn.Module):
+        return tuple(getattr(name_or_model, "labels", ()))
+    if (path := _saved_path(name_or_model)) is not None:
+        origin = from_saved(path)
+        names = origin.saved.labels if origin.saved else ()
+        return names if len(names) == origin.spec.num_classes else ()
+    name = _name(name_or_model)
+    if name in SETS:
+        return class_names(name)
+    if name.lower().startswith("imagenet"):
+        check_label_set(name)
+    weights = registry().variant(name).default_weights
+    return known_labels(weights.label_set, weights.labels) if weights else ()
+
+
+def _input_of(source: object) -> tuple[Spec, Preprocessing | None]:
+    """Return the spec, and the preprocessing where it is known, of a name, a file or a model."""
+    if isinstance(source, nn.Module):
+        spec: Any = getattr(source, "spec", None)
+        if not isinstance(spec, Spec):
+            raise InvalidOption(
+                f"{type(source).__name__} has no spec, so its input is not known; pass a model "
+                "made by vitzoo.create"
+            )
+        return spec, check_preprocessing(getattr(source, "preprocessing", None))
+    if (path := _saved_path(source)) is not None:
+        origin = from_saved(path)
+        known = origin.saved.preprocessing if origin.saved else None
+        return origin.spec, known or preprocessing_of(origin.variant, origin.spec)
+    variant = registry().variant(_name(source))
+    return variant.spec, preprocessing_of(variant, variant.spec)
+
+
+def _saved_path(source: object) -> Path | None:
+    path = Path(source) if isinstance(source, str | os.PathLike) else None
+    return path if path is not None and path.suffix == ".safetensors" else None
+
+
+def preprocessing_of(variant: Variant | None, spec: Spec) -> Preprocessing | None:
+    """Return how the images of a variant's default weights are prepared, if it fits a spec."""
+    weights = variant.default_weights if variant else None
+    fits = weights is not None and len(weights.preprocessing.mean) == spec.in_chans
+    return weights.preprocessing if weights and fits else None
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise InvalidOption(f"expected a registered name or a model, got {describe(name)}")
+    return name
