@@ -375,6 +375,8 @@ class Needy(nn.Module):
 class Layout:
     def claims(self, keys):
         return False
+
+half = Layout()
 """
 BAD_MANIFEST = """\
 api = 1
@@ -385,6 +387,7 @@ heads.needy = { target = "acme.parts:Needy", summary = "s" }
 heads.gone = { target = "acme.parts:Gone", summary = "s" }
 heads.far = { target = "acme.parts:Needy", summary = "s", requires = ["nonesuch-package>=2"] }
 checkpoint_formats.kind = { target = "acme.parts:Layout", summary = "s" }
+checkpoint_formats.half = { target = "acme.parts:half", summary = "s" }
 
 [variants.net]
 summary = "a network"
@@ -415,9 +418,11 @@ def test_check_finds_what_is_wrong_with_each_contribution(run, install):
     assert "is the class Layout; name an object of it: `layout = Layout()`" in causes.pop(
         "checkpoint format acme/kind"
     )
+    half = causes.pop("checkpoint format acme/half")
+    assert half.endswith("lacks canonical, inverse, facts; see vitzoo.formats.Format")
     assert "cannot be built: unknown head 'acme/none_of_mine'" in causes.pop("variant acme/net")
     assert "params is 5, the network has 5717416" in causes.pop("variant acme/counted")
-    assert found["variant acme/counted"]["location"] == f"{root}/acme/registry.toml:17"
+    assert found["variant acme/counted"]["location"] == f"{root}/acme/registry.toml:18"
     assert causes == {}
 
 
@@ -537,6 +542,14 @@ def test_check_fails_for_what_cannot_be_used(run, install):
     assert problem["cause"].endswith("acme-fork 1.0; uninstall one of them") or problem[
         "cause"
     ].endswith("acme-parts 1.0; uninstall one of them")
+
+
+def test_check_fails_for_a_namespace_that_is_another_s(run, install):
+    install("acme-parts", "core = acme:registry.toml\ndeit = acme:registry.toml", UNTOUCHABLE)
+    causes = [problem["cause"] for problem in checked(run, "acme-parts")]
+    assert len(causes) == 2
+    assert causes[0].startswith("its namespace 'core' is reserved or malformed")
+    assert causes[1].startswith("its namespace 'deit' is reserved to the distribution vitzoo-deit")
 
 
 @pytest.mark.usefixtures("acme")
@@ -704,6 +717,10 @@ def test_commands_that_read_nothing_of_a_plugin(acme, tmp_path, args):
     assert quiet(acme, *args, **home) == "0 0 False"
 
 
+def test_a_name_that_is_not_there_is_looked_for_in_no_plugin(acme, tmp_path):
+    assert quiet(acme, "rm", "vit_b61", VITZOO_HOME=str(tmp_path / "home")) == "1 0 False"
+
+
 def test_this_test_sees_what_is_read(acme, tmp_path):
     count = int(quiet(acme, "list", VITZOO_HOME=str(tmp_path / "home")).split()[1])
     assert count >= 1
@@ -715,6 +732,14 @@ def test_recovery_works_whatever_plugins_do(run, install, monkeypatch, tmp_path,
     monkeypatch.setenv("VITZOO_STRICT_PLUGINS", "1")
     monkeypatch.setenv("VITZOO_HOME", str(tmp_path / "home"))
     assert run(*args)[0] == 0
+
+
+def test_weights_of_a_plugin_are_removed_whatever_others_do(run, install, monkeypatch):
+    install("acme-parts", "acme = acme:registry.toml", UNTOUCHABLE)
+    install("globex-vit", "globex = globex:registry.toml", {"globex/__init__.py": ""})
+    monkeypatch.setenv("VITZOO_STRICT_PLUGINS", "1")
+    code, _, err = run("rm", "acme/net")
+    assert (code, err) == (1, "vitzoo: acme/net has no weights None\n")
 
 
 @pytest.mark.usefixtures("acme")

@@ -331,8 +331,7 @@ def row(text: str) -> dict[str, str]:
             ),
             (
                 "'late' has globex.plugin.vitzoo_drop_path_policies.<locals>.<lambda>, which no "
-                "module "
-                "of the package holds at its top level; give it a name there"
+                "module of the package holds at its top level; give it a name there"
             ),
         ),
         (
@@ -380,8 +379,8 @@ def row(text: str) -> dict[str, str]:
         (
             (
                 "def vitzoo_variants():\n"
-                "    yield vitzoo.Variant('v', 'x', vitzoo.describe('vit_ti16').spec, 5, "
-                "source='s',\n"
+                "    spec = vitzoo.describe('vit_ti16').spec\n"
+                "    yield vitzoo.Variant('v', 'x', spec, 5, source='s',\n"
                 "        known_as=(('timm', 'a'), ('timm', 'b')))"
             ),
             "'v' has known_as (('timm', 'a'), ('timm', 'b')), which comes back as (('timm', 'b'),)",

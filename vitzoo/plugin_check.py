@@ -24,8 +24,8 @@ from typing import Any, Literal
 
 from vitzoo.errors import UnknownName, did_you_mean
 from vitzoo.plugin_source import module_file
-from vitzoo.plugin_trace import called, lenient_host, place
-from vitzoo.plugins import CORE, OFF, PluginInfo
+from vitzoo.plugin_trace import called, place
+from vitzoo.plugins import CORE, OFF, PluginHost, PluginInfo
 from vitzoo.switches import STRICT
 
 TIMEOUT = 60.0  # seconds for one plugin
@@ -108,7 +108,7 @@ def check(names: Iterable[str] = (), *, timeout: float = TIMEOUT) -> Iterator[Ch
 
 
 def _chosen(names: list[str]) -> list[PluginInfo]:
-    infos = lenient_host().infos
+    infos = PluginHost().infos
     if not names:
         return [info for key, info in infos.items() if key != CORE]
     found: dict[str, PluginInfo] = {}

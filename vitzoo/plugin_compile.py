@@ -25,8 +25,7 @@ from vitzoo.discovery import GROUP
 from vitzoo.errors import InvalidOption, PluginError, RegistryError, UnknownName
 from vitzoo.manifest import API, CORE_BUILDER, MAX_PLUGIN_MANIFEST, TARGET, Manifest, read_manifest
 from vitzoo.plugin_source import module_file
-from vitzoo.plugin_trace import lenient_host
-from vitzoo.plugins import HOOKS
+from vitzoo.plugins import HOOKS, PluginHost
 from vitzoo.spec import PartSpec, Spec
 from vitzoo.store import write_atomic
 
@@ -83,7 +82,7 @@ def compile_plugin(name: str) -> Compiled:
             what to change.
         UnknownName: neither is there.
     """
-    info = lenient_host().infos.get(name)
+    info = PluginHost().infos.get(name)
     value = info.entry_point if info else name
     if info and (not value or value.endswith(".toml")):
         what = value or "the core's"
@@ -309,7 +308,7 @@ def _compare(text: str, rows: list[tuple[str, Any]], value: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "registry.toml")
         file.write_text(text, "utf-8")
-        core = lenient_host().core
+        core = PluginHost().core
         try:
             back = read_manifest(file, package=package, sizes=core.sizes, limit=MAX_PLUGIN_MANIFEST)
         except RegistryError as error:

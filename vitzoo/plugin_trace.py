@@ -1,7 +1,6 @@
 """What becomes of the plugins, and why: for people who look for one that is not there.
 
-Nothing here imports a plugin's code. What `VITZOO_STRICT_PLUGINS` says is left out, or the trouble
-could not be looked at.
+Nothing here imports a plugin's code, and no plugin that is broken raises.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from vitzoo.manifest import CORE_BUILDER, ManifestPlugin, read_manifest
 from vitzoo.plugin_source import module_file, package_folders, where_declared, where_defined
 from vitzoo.plugins import CORE, HOOKS, LOCAL, OFF, PluginHost, PluginInfo
 from vitzoo.registry import KINDS
-from vitzoo.switches import NOT, Switches
+from vitzoo.switches import NOT
 
 VARIANT_HOOK = "vitzoo_variants"
 Counts = tuple[int, int, int]
@@ -68,11 +67,6 @@ class Trace:
     info: PluginInfo | None
     steps: tuple[str, ...]
     contributions: tuple[Named, ...] = ()
-
-
-def lenient_host() -> PluginHost:
-    """Return a host that shows what is broken and raises nothing because of it."""
-    return PluginHost(replace(Switches.read(), strict=False))
 
 
 def counts(host: PluginHost, namespace: str) -> Counts | None:
@@ -126,7 +120,7 @@ def traces(name: str) -> list[Trace]:
     Args:
         name: a namespace, `namespace/name`, or a distribution.
     """
-    host = lenient_host()
+    host = PluginHost()
     namespace, _, inside = name.partition("/")
     chosen = called(host.infos, namespace)
     if not chosen and namespace == LOCAL and (file := os.environ.get("VITZOO_REGISTRY")):

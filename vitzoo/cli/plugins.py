@@ -88,7 +88,6 @@ def check_command(
     """
     from vitzoo.plugin_check import check
 
-    show_trouble()
     done = []
     for row in check(names, timeout=timeout):
         click.echo(_outcome(row), err=True)
@@ -124,7 +123,6 @@ def why_command(context: click.Context, name: str, as_json: bool) -> None:
     """
     from vitzoo.plugin_trace import traces
 
-    show_trouble()
     found = traces(name)
     if as_json:
         print_json([_trace_data(name, trace) for trace in found])
@@ -191,7 +189,6 @@ def compile_command(name: str, out: Path | None, force: bool) -> None:
     """
     from vitzoo.plugin_compile import compile_plugin, write_manifest
 
-    show_trouble()
     compiled = compile_plugin(name)
     if out is None:
         click.echo(compiled.text, nl=False)
