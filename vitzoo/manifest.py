@@ -40,9 +40,9 @@ MAX_MANIFEST = 16 * 1024 * 1024  # bytes; the core's has 40,000
 MAX_PLUGIN_MANIFEST = 1024 * 1024
 MAX_DEPTH = 12  # tables and lists within each other; a weights row's preprocessing has 6
 MAX_KEY = 128
-# A dotted key costs tomllib the square of its parts: half a million of them, hours.
+MAX_DOTS = 32  # a dotted key costs tomllib the square of its parts: half a million of them, hours
 DOTTED = re.compile(
-    rb"""(?<![\w-])(?:(?:[\w-]++|"(?:[^"\\\n]++|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}"""
+    rb"""(?<![\w-])(?:(?:[\w-]++|"(?:[^"\\]++|\\.)*+"|'[^']*+')[ \t]*+\.[ \t]*+){%d}""" % MAX_DOTS
 )
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -121,9 +121,9 @@ def read_manifest(
         IncompatibleManifest: it was written for a newer vitzoo.
     """
     text = _read(path, limit)
-    if found := DOTTED.search(text):
-        line = text.count(b"\n", 0, found.start()) + 1
-        raise RegistryError(f"{path}: is nested more than {MAX_DEPTH} deep, in line {line}")
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.count(b".") >= MAX_DOTS and DOTTED.search(line):
+            raise RegistryError(f"{path}: is nested more than {MAX_DEPTH} deep, in line {number}")
     try:
         data = tomllib.loads(text.decode())
     except (ValueError, RecursionError) as error:
