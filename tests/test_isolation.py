@@ -6,6 +6,7 @@ import importlib
 import json
 import logging
 import os
+import pickle
 import sys
 import threading
 from pathlib import Path
@@ -795,7 +796,13 @@ def test_a_module_that_misbehaves_is_a_state(install, code, cause):
     assert state("globex").remedy.endswith("VITZOO_DISABLE_PLUGINS=globex")
 
 
-@pytest.mark.parametrize("code", ["def f(:\n", "\n\nimport no_such_module", "\n\n1 / 0"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(:\n", "\n\nimport no_such_module", "\n\n1 / 0", "import json\n\njson.loads('')",
+        "def f():\n    import json\n    json.loads('')\nf()",
+    ],
+)  # fmt: skip
 def test_file_and_line_are_those_of_the_plugin(install, code):
     install("globex-vit", "globex = globex", {"globex.py": code})
     with pytest.raises(PluginError):
@@ -1358,6 +1365,10 @@ def test_the_core_looks_for_no_plugin(acme, ask, monkeypatch, local_registry):
     with monkeypatch.context() as patch:
         patch.setattr(plugins, "find_plugins", fails)
         ask()
+
+
+def test_a_function_that_uses_vitzoo_can_be_sent_to_a_worker():
+    assert pickle.loads(pickle.dumps(vitzoo)) is vitzoo  # Ray and dask do so with its globals
 
 
 def test_every_error_about_a_plugin_is_a_vitzoo_error():

@@ -204,5 +204,11 @@ class _Package(ModuleType):
         if not (name in _HOME and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel by name, as other modules do, with functions that are sent to Ray or dask."""
+        from importlib import import_module
+
+        return import_module, (__name__,)
+
 
 sys.modules[__name__].__class__ = _Package

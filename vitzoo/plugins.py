@@ -248,13 +248,16 @@ class PluginHost:
         if not isinstance(target, str):
             return target
         module, _, name = target.partition(":")
+        top = module.partition(".")[0]
         try:
             with no_output():
                 return getattr(importlib.import_module(module), name)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            raise PluginError(f"{whose}: cannot import {target!r}: {_reason(error)}") from error
+            raise PluginError(
+                f"{whose}: cannot import {target!r}: {_reason(error, top)}"
+            ) from error
 
     def add_local(self, path: Path) -> None:
         """Note the user's own registry file."""
@@ -324,7 +327,7 @@ class PluginHost:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            reason = _reason(error)
+            reason = _reason(error, re.split(r"[.:]", found.value)[0])
             return Outcome(
                 replace(
                     info,
@@ -528,20 +531,21 @@ def _warn(problems: list[str]) -> None:
             logging.getLogger("vitzoo").warning("%s", problem)
 
 
-def _reason(error: BaseException) -> str:
-    """Say what went wrong in somebody's code, and in which file and line."""
+def _reason(error: BaseException, package: str) -> str:
+    """Say what went wrong in somebody's code, and where: in the package's own line, if there is."""
     if isinstance(error, VitzooError):
         return str(error)
-    trace, where = error.__traceback__, ""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
+    trace, own, deepest = error.__traceback__, "", ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not file.startswith("<frozen ") and file not in (__file__, importlib.__file__):
-            where = f" ({file}:{trace.tb_lineno})"
+            deepest = f" ({file}:{trace.tb_lineno})"
+            if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] == package:
+                own = deepest
         trace = trace.tb_next
-    if isinstance(error, SyntaxError) and error.filename:
-        where = f" ({error.filename}:{error.lineno})"
-        return f"{type(error).__name__}: {error.msg}{where}"
-    return f"{type(error).__name__}: {_text(error)}{where}"
+    return f"{type(error).__name__}: {_text(error)}{own or deepest}"
 
 
 def _text(value: object) -> str:
