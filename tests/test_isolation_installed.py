@@ -156,7 +156,7 @@ CASES = [
         {"registry.toml": GOOD + HEAD.format(package="p_native"), "__init__.py": NOTE,
          "parts.py": "from p_native import _ops\n", "_ops.abi3.so": b"\x7fELF, or not"},
         ask=PART, state=("loaded", "loaded"),
-        says=("cannot import 'p_native.parts:Flat': ImportError: ", "_ops.abi3.so: ", "parts.py:1)"),
+        says=("cannot import 'p_native.parts:Flat': ImportError: ", "_ops.abi3.so: ", ".py:1)"),
     ),
     module(
         "library", "import ctypes\nctypes.CDLL('libno_such.so.9')",
