@@ -454,7 +454,7 @@ def ends(code: str) -> dict[str, str]:
         ("\n1 / 0", "the plugin", "ZeroDivisionError: division by zero", ":2"),
         ("\n\nraise SystemExit(3)", "the plugin", "SystemExit: 3", ":3"),
         ("import vitzoo", "the plugin", "globex.plugin contributes nothing", ""),
-        ("def broken(:", "the plugin", "SyntaxError", ""),
+        ("def broken(:", "the plugin", "SyntaxError", ":1"),
         ("import os\nos._exit(0)", "reading it", "ended by itself with exit code 0", ""),
         ("import os\nprint('bye')\nos._exit(7)", "reading it", "with exit code 7", ""),
         (
@@ -539,9 +539,10 @@ def test_check_fails_for_what_cannot_be_used(run, install):
     install("acme-parts", "acme = acme:registry.toml", UNTOUCHABLE)
     install("acme-fork", "acme = acme:registry.toml")
     (problem,) = checked(run, "acme")
-    assert problem["cause"].endswith("acme-fork 1.0; uninstall one of them") or problem[
-        "cause"
-    ].endswith("acme-parts 1.0; uninstall one of them")
+    assert problem["cause"] == (
+        "the namespace 'acme' is claimed by acme-fork 1.0 and acme-parts 1.0; name one of them in "
+        "VITZOO_DISABLE_PLUGINS, or uninstall one of them"
+    )
 
 
 def test_check_fails_for_a_namespace_that_is_another_s(run, install):
@@ -679,8 +680,8 @@ import importlib, sys
 plugins = importlib.import_module("vitzoo.plugins")
 from vitzoo.cli.main import main
 read = []
-whole = plugins.PluginHost._load_manifest
-plugins.PluginHost._load_manifest = lambda *args: (read.append(args[-1]), whole(*args))
+whole = plugins.PluginHost._read_manifest
+plugins.PluginHost._read_manifest = lambda *args: read.append(args[-1]) or whole(*args)
 code = main({args!r})
 print(code, len(read), "acme" in sys.modules, file=sys.stderr)
 """

@@ -297,7 +297,7 @@ class PluginHost:
                 self._waiting[namespace] = rivals[0]
         for info in off:
             place = info.namespace
-            if place in states or place in FIRST_PARTY or place in (CORE, LOCAL):
+            if place in states or place in (CORE, LOCAL) or not _may_have(info):
                 place = f"{info.namespace} ({info.distribution})"
             states[place] = info
         states |= self._infos
@@ -457,6 +457,11 @@ def _malformed(found: Found) -> str:
             f"{found.owner}: its entry point {found.value!r} names vitzoo, not a package of its own"
         )
     return ""
+
+
+def _may_have(info: PluginInfo) -> bool:
+    """Tell whether a namespace is free, or reserved to this very distribution."""
+    return FIRST_PARTY.get(info.namespace) in (None, normal(info.distribution))
 
 
 def _claim(rivals: list[Found]) -> PluginInfo:

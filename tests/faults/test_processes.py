@@ -319,11 +319,20 @@ def test_row_44_interrupted_while_nothing_comes(net, hub, faults):
     """SIGINT ends a wait for a silent server at once."""
     net.limit(first_byte=30, stall=30)
     hub.script.extend([faults.cut(9000), faults.silent])
-    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        net.create()
-    timer.join()
+    ended = threading.Event()
+
+    def press() -> None:  # again, where the first one fell into a destructor, which swallows it
+        while not ended.wait(1.5):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    keyboard = threading.Thread(target=press)
+    keyboard.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            net.create()
+    finally:
+        ended.set()
+        keyboard.join()
     assert net.kept == net.data[:9000]
     net.recovers()
     assert hub.ranges == [None, "bytes=9000-", "bytes=9000-"]
