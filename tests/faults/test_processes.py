@@ -326,6 +326,7 @@ def test_row_44_interrupted_while_nothing_comes(net, hub, faults):
             os.kill(os.getpid(), signal.SIGINT)
 
     keyboard = threading.Thread(target=press)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
     keyboard.start()
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -333,6 +334,7 @@ def test_row_44_interrupted_while_nothing_comes(net, hub, faults):
     finally:
         ended.set()
         keyboard.join()
+        signal.signal(signal.SIGINT, before)
     assert net.kept == net.data[:9000]
     net.recovers()
     assert hub.ranges == [None, "bytes=9000-", "bytes=9000-"]
