@@ -1042,7 +1042,7 @@ def test_a_requirement_that_is_not_met_is_said(text, cause):
         "pluggy[dev]>=1",
         "no-such-lib; python_version < '3'",
         "no-such-lib; extra == 'x'",
-        "pluggy @ https://example.org/x.whl",
+        "pluggy @ git+https://example.org/pluggy",
     ],
 )
 def test_a_requirement_that_is_met_is_not(text):

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from vitzoo.parts import protocols
 from vitzoo.testing.patch_embed import require_module
-from vitzoo.testing.subject import Subject, doing, draw, fill, require, require_same
+from vitzoo.testing.subject import ModuleSubject, doing, draw, fill, require, require_same
 
 RESET = "reset(num_classes) returns a new head of the same kind and leaves this one as it is"
 NO_CLASSES = "with num_classes=0 leave the classifier out: what comes out is the pre-logits"
 
 
-class Head(Subject):
+class Head(ModuleSubject):
     """A head under test."""
 
     kind = "head"

@@ -18,6 +18,7 @@ from vitzoo.errors import InvalidOption
 from vitzoo.spec import PartSpec
 from vitzoo.testing.subject import (
     ON_META,
+    ModuleSubject,
     Subject,
     doing,
     fail,
@@ -70,7 +71,7 @@ def check_options(subject: Subject) -> None:
     require(again == read, f"{subject}: its options do not come back from a spec", remedy)
 
 
-def check_gradients(subject: Subject) -> None:
+def check_gradients(subject: ModuleSubject) -> None:
     """A loss reaches every parameter, and the tokens that come in."""
     __tracebackhide__ = True
     module = subject.module()
@@ -106,7 +107,7 @@ def check_gradients(subject: Subject) -> None:
     )
 
 
-def check_dtypes(subject: Subject) -> None:
+def check_dtypes(subject: ModuleSubject) -> None:
     """The result has the type of the network, bfloat16 or double, and is right in it."""
     __tracebackhide__ = True
     module, inputs = subject.module(), subject.inputs()
@@ -130,7 +131,7 @@ def check_dtypes(subject: Subject) -> None:
                 require_same(results, expected, problem, NO_FIXED_TYPE)
 
 
-def check_meta(subject: Subject) -> None:
+def check_meta(subject: ModuleSubject) -> None:
     """Building on `meta` costs no memory, and after loading nothing is left there."""
     __tracebackhide__ = True
     real = subject.module()
@@ -157,7 +158,7 @@ def check_meta(subject: Subject) -> None:
     _require_same_results(subject, hollow, real, problem, ON_META)
 
 
-def check_compiles(subject: Subject) -> None:
+def check_compiles(subject: ModuleSubject) -> None:
     """torch.compile makes one graph of it, with the same result."""
     __tracebackhide__ = True
     module, inputs = subject.module(), subject.inputs()
@@ -172,7 +173,7 @@ def check_compiles(subject: Subject) -> None:
         )
 
 
-def check_copies(subject: Subject) -> None:
+def check_copies(subject: ModuleSubject) -> None:
     """It can be deep-copied and pickled, as trainers and workers do."""
     __tracebackhide__ = True
     module = subject.module()
@@ -189,7 +190,7 @@ def check_copies(subject: Subject) -> None:
         )
 
 
-def check_instances(subject: Subject) -> None:
+def check_instances(subject: ModuleSubject) -> None:
     """No two networks share what they learn, and one sample does not change another's result."""
     __tracebackhide__ = True
     one, other = subject.module(), subject.module(filled=False)
@@ -240,7 +241,7 @@ SAVED = "everything that forward needs comes from the constructor's arguments or
 
 
 def _require_same_results(
-    subject: Subject, module: nn.Module, reference: nn.Module, problem: str, remedy: str
+    subject: ModuleSubject, module: nn.Module, reference: nn.Module, problem: str, remedy: str
 ) -> None:
     __tracebackhide__ = True
     inputs = subject.inputs()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
 from vitzoo.parts import protocols
-from vitzoo.testing.subject import Subject, doing, draw, fail, fill, require
+from vitzoo.testing.subject import ModuleSubject, doing, draw, fail, fill, require
 
 ORDER = (
     "tokens go row by row: from (b, d, h, w), `x.flatten(2).transpose(1, 2)`; and sizes are "
@@ -17,7 +17,7 @@ ORDER = (
 )
 
 
-class PatchEmbedder(Subject):
+class PatchEmbedder(ModuleSubject):
     """A patch embedder under test."""
 
     kind = "patch embedder"
@@ -138,7 +138,7 @@ def check_input_conv(subject: PatchEmbedder) -> None:
     )
 
 
-def require_module(subject: Subject, part: Any, protocol: Any) -> None:
+def require_module(subject: ModuleSubject, part: Any, protocol: Any) -> None:
     """Fail unless a part is a module that has what its protocol names."""
     __tracebackhide__ = True
     require(

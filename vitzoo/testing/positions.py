@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitzoo.parts import protocols
 from vitzoo.testing.patch_embed import require_module
-from vitzoo.testing.subject import Subject, doing, draw, fill, require, require_same
+from vitzoo.testing.subject import ModuleSubject, doing, draw, fill, require, require_same
 
 PREFIX = 2
 GRIDS = ((2, 4), (4, 2), (3, 3), (5, 4))
@@ -21,7 +21,7 @@ RESAMPLE = "resample(table, old, new) returns a table of the shape of initial_ta
 TO_GRID = "to_grid(grid_size) recomputes what depends on the grid, keeping type and device"
 
 
-class PositionEmbedding(Subject):
+class PositionEmbedding(ModuleSubject):
     """A position embedding under test."""
 
     kind = "position embedding"

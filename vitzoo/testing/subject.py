@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -109,6 +110,19 @@ class Subject:
         """Return the subject with other sizes."""
         return replace(self, sizes=replace(self.sizes, **sizes))
 
+    def in_network(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return (spec of a small network around the part, parts given as ready objects)."""
+        spec = network(self.sizes)
+        if self.name:
+            spec[self.field_of_spec] = {"name": self.name, **self.options}
+            return spec, {}
+        return spec, {self.field_of_spec: self.part()}
+
+
+@dataclass(frozen=True)
+class ModuleSubject(Subject, ABC):
+    """A part that is a module, under test; what it takes depends on its kind."""
+
     def module(self, *, filled: bool = True) -> nn.Module:
         """Build a module that takes `inputs` and gives what the part gives.
 
@@ -119,17 +133,9 @@ class Subject:
         made: nn.Module = self.part()
         return fill(made) if filled else made
 
+    @abstractmethod
     def inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
         """Draw what the module takes."""
-        raise NotImplementedError
-
-    def in_network(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return (spec of a small network around the part, parts given as ready objects)."""
-        spec = network(self.sizes)
-        if self.name:
-            spec[self.field_of_spec] = {"name": self.name, **self.options}
-            return spec, {}
-        return spec, {self.field_of_spec: self.part()}
 
 
 def network(sizes: Sizes, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from vitzoo.testing import (
     weights,
 )
 from vitzoo.testing import plugin as whole
-from vitzoo.testing.subject import Sizes, Subject, fail, require
+from vitzoo.testing.subject import ModuleSubject, Sizes, Subject, fail, require
 
 Options = Mapping[str, Any]
 PARTS: dict[str, type[Subject]] = {
@@ -132,27 +132,27 @@ class PluginTests:
         """Options are data."""
         modules.check_options(made)
 
-    def test_part_gradients(self, part: Subject) -> None:
+    def test_part_gradients(self, part: ModuleSubject) -> None:
         """A loss reaches every parameter."""
         modules.check_gradients(part)
 
-    def test_part_dtypes(self, part: Subject) -> None:
+    def test_part_dtypes(self, part: ModuleSubject) -> None:
         """The result has the network's type."""
         modules.check_dtypes(part)
 
-    def test_part_meta(self, part: Subject) -> None:
+    def test_part_meta(self, part: ModuleSubject) -> None:
         """Building on `meta` costs no memory, and after loading nothing is left there."""
         modules.check_meta(part)
 
-    def test_part_compiles(self, part: Subject) -> None:
+    def test_part_compiles(self, part: ModuleSubject) -> None:
         """`torch.compile` makes one graph of it."""
         modules.check_compiles(part)
 
-    def test_part_copies(self, part: Subject) -> None:
+    def test_part_copies(self, part: ModuleSubject) -> None:
         """It can be copied and pickled."""
         modules.check_copies(part)
 
-    def test_part_instances(self, part: Subject) -> None:
+    def test_part_instances(self, part: ModuleSubject) -> None:
         """Instances share nothing, and samples do not mix."""
         modules.check_instances(part)
 
