@@ -93,6 +93,12 @@ def test_queries_and_keys_are_normalised_by_head():
     assert not torch.equal(attn.q_norm.weight, attn.k_norm.weight)
 
 
+def test_parallel_blocks_have_no_norm_after():
+    text = "a block with parallel = true has one norm, before both branches: leave out"
+    with pytest.raises(vitzoo.InvalidOption, match=text):
+        vitzoo.create(SMALL, block={"parallel": True, "post_norm": True})
+
+
 @torch.inference_mode()
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_parallel_blocks_add_attention_and_mlp_of_the_same_tokens(scale):
@@ -241,6 +247,10 @@ OPTIONS = {
     "swiglu": {"block": {"mlp": "swiglu"}},
     "swiglu_packed": {"block": {"mlp": "swiglu_packed"}},
     "parallel": {"block": {"parallel": True}},
+    "norms inside": {"block": {"attn_norm": True, "mlp_norm": True, "mlp": "swiglu"}},
+    "rms norm": {"block": {"norm": "rms", "qk_norm": True}},
+    "norms after": {"block": {"post_norm": True}},
+    "biases of queries and values": {"block": {"qkv_bias": "qv"}},
     "attention": {"pool": "attention"},
     "patch bias": {"patch_embed": {"name": "conv", "bias": False}},
     "unfold without bias": {"patch_embed": {"name": "unfold", "bias": False}},

@@ -1,6 +1,7 @@
 """Position embeddings: what each adds, where, and how it follows another grid."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import vitzoo
+from vitzoo.errors import InvalidOption
 from vitzoo.parts.pos_embed import (
     Learned2dPositions,
     LearnedPositions,
@@ -411,6 +413,82 @@ def test_rope_reaches_every_block_and_the_attention_maps():
         assert (plain - maps[i]).abs().max() > 1e-3
         x = block(x, model.positions.rotate)
     torch.testing.assert_close(model(images), model.forward_head(model.norm(x)))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"offset": 1.0}, "offset shifts coordinates='index'; leave it out here"),
+        ({"coordinates": "index", "offset": True}, "offset must be a number, got True"),
+        ({"coordinates": "index", "offset": math.inf}, "offset must be a number, got inf"),
+        ({"indexing": "ij"}, "indexing must be one of yx, xy, got 'ij'"),
+    ],
+)
+def test_other_coordinates_of_rope_are_checked(options, text):
+    with pytest.raises(InvalidOption, match=re.escape(text)):
+        vitzoo.create(SMALL, pos_embed={"name": "rope"} | options)
+
+
+@torch.inference_mode()
+def test_indexing_and_offset_by_definition():
+    """Exchanging the axes turns a grid as its transpose; an offset is a shift before scaling."""
+    numbers = {"num_prefix_tokens": 0, "embed_dim": 8, "num_heads": 1, "coordinates": "index"}
+    queries = randn(1, 1, 6, 8)
+    wide = RotaryPositions(grid_size=(2, 3), indexing="xy", **numbers).rotate(queries)
+    turned = queries.reshape(1, 1, 2, 3, 8).transpose(2, 3).reshape(1, 1, 6, 8)
+    tall = RotaryPositions(grid_size=(3, 2), **numbers).rotate(turned)
+    expected = tall.reshape(1, 1, 3, 2, 8).transpose(2, 3).reshape(1, 1, 6, 8)
+    torch.testing.assert_close(wide, expected, rtol=0, atol=1e-6)
+    shifted = RotaryPositions(grid_size=(2, 3), offset=1.0, **numbers).rotate(queries)
+    larger = RotaryPositions(grid_size=(3, 4), **numbers).rotate(
+        torch.zeros(1, 1, 3, 4, 8)
+        .index_put(
+            (torch.tensor(0), torch.tensor(0), torch.arange(1, 3)[:, None], torch.arange(1, 4)),
+            queries.reshape(2, 3, 8),
+        )
+        .reshape(1, 1, 12, 8)
+    )
+    expected = larger.reshape(3, 4, 8)[1:, 1:].reshape(1, 1, 6, 8)
+    torch.testing.assert_close(shifted, expected, rtol=0, atol=1e-6)
+
+
+class Distances(NoPositions):
+    """A learned bias per layer and head, times how far apart two tokens stand in the sequence."""
+
+    def __init__(self, *, num_heads, depth):
+        super().__init__()
+        self.shape = (depth, 1, num_heads)
+
+    def initial_table(self, grid_size):
+        return torch.ones(self.shape)
+
+    def resample(self, table, old, new):
+        return table
+
+    def attention_bias(self, table, layer):
+        places = torch.arange(17.0)
+        return table[layer, 0][:, None, None] * (places[:, None] - places).abs()
+
+
+def test_a_bias_reaches_every_block_and_the_attention_maps():
+    positions = Distances(num_heads=3, depth=3)
+    model = alive(vitzoo.create(SMALL | {"image_size": 32}, pos_embed=positions))
+    images = randn(2, 3, 32, 32)
+    maps = model.attention_maps(images)
+    x = model.embed(images)
+    places = torch.arange(17.0)
+    for i, block in enumerate(model.blocks):
+        qkv = block.attn.qkv(block.norm1(x)).reshape(2, 17, 3, 3, 16).permute(2, 0, 3, 1, 4)
+        distances = (places[:, None] - places).abs() * model.pos_embed[i, 0][:, None, None]
+        products = qkv[0] @ qkv[1].transpose(-2, -1) * block.attn.scale + distances
+        torch.testing.assert_close(maps[i], products.softmax(-1), rtol=0, atol=1e-6)
+        attended = (maps[i] @ qkv[2]).transpose(1, 2).flatten(2)
+        x = x + block.attn.proj(attended)
+        x = x + block.mlp(block.norm2(x))
+    torch.testing.assert_close(model(images), model.forward_head(model.norm(x)))
+    model.train().set_grad_checkpointing()
+    model(images).square().sum().backward()
+    assert (model.pos_embed.grad.abs() > 0).all()
 
 
 def test_rope_follows_another_grid(tmp_path):

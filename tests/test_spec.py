@@ -101,17 +101,21 @@ def spec(small) -> Spec:
         "class_token": False,
         "num_registers": 2,
         "pre_norm": True,
+        "final_norm": False,
         "patch_embed": "unfold",
         "pos_embed": {"name": "sincos_2d", "temperature": 10.5},
         "block": {
             "norm_eps": 1e-5,
+            "norm": "rms",
             "activation": "quick_gelu",
-            "qkv_bias": False,
+            "qkv_bias": "qv",
             "qk_scale": 0.25,
             "attention_dropout": 0.1,
             "qk_norm": True,
+            "attn_norm": True,
             "layer_scale": 1e-4,
             "mlp": "swiglu",
+            "mlp_norm": True,
             "parallel": True,
         },
         "pool": {"name": "mean", "norm_first": False},
@@ -126,7 +130,8 @@ def test_the_fixture_leaves_nothing_at_its_default(spec):
     same = [name for name, value in vars(Spec()).items() if value == getattr(spec, name)]
     assert same == ["variant", "options"]
     usual = BlockSpec()
-    assert not [name for name, v in vars(usual).items() if v == getattr(spec.block, name)]
+    same = [name for name, v in vars(usual).items() if v == getattr(spec.block, name)]
+    assert same == ["post_norm"]  # it does not go with parallel
 
 
 def test_a_spec_survives_json(spec):
@@ -372,7 +377,14 @@ def test_a_misspelt_option_is_suggested(small, argument, part, message):
             "temperature must be a number above 1, got 1",
         ),
         ({"block": {"norm_eps": 0}}, "create(): [block]: norm_eps must lie between 0 and 1, got 0"),
-        ({"block": {"qkv_bias": 1}}, "create(): [block]: qkv_bias must be true or false, got 1"),
+        (
+            {"block": {"qkv_bias": 1}},
+            "create(): [block]: qkv_bias must be true, false or 'qv', got 1",
+        ),
+        (
+            {"block": {"qkv_bias": "kv"}},
+            "create(): [block]: qkv_bias must be true, false or 'qv', got 'kv'",
+        ),
         ({"block": {"qk_scale": -1}}, "create(): [block]: qk_scale must be positive, got -1"),
         (
             {"block": {"attention_dropout": 1}},

@@ -85,7 +85,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None) -> VisionTransform
         patch_embed=patch_embed,
         positions=positions,
         blocks=[_block(spec, drop_path) for drop_path in drop_paths],
-        norm=_norm(spec),
+        norm=_norm(spec) if spec.final_norm else nn.Identity(),
         pool=pool,
         head=head,
         image_size=spec.image_size,
@@ -116,6 +116,11 @@ def _check_tokens(spec: Spec, pool: Any, head: Any) -> None:
 def _block(spec: Spec, drop_path: nn.Module) -> nn.Module:
     attn, mlp = _attention(spec), _mlp(spec)
     if spec.block.parallel:
+        if spec.block.post_norm:
+            raise InvalidOption(
+                "a block with parallel = true has one norm, before both branches: leave out "
+                "either parallel or post_norm"
+            )
         return ParallelBlock(
             norm=_norm(spec), attn=attn, mlp=mlp, drop_path=drop_path, ls=_layer_scale(spec)
         )
@@ -127,12 +132,13 @@ def _block(spec: Spec, drop_path: nn.Module) -> nn.Module:
         drop_path=drop_path,
         ls1=_layer_scale(spec),
         ls2=_layer_scale(spec),
+        post_norm=spec.block.post_norm,
     )
 
 
 def _attention(spec: Spec) -> Attention:
     options, width = spec.block, spec.embed_dim // spec.num_heads
-    norms = [nn.LayerNorm(width, eps=options.norm_eps) for _ in range(2 * options.qk_norm)]
+    norms = [_norm(spec, width) for _ in range(2 * options.qk_norm)]
     return Attention(
         embed_dim=spec.embed_dim,
         num_heads=spec.num_heads,
@@ -142,17 +148,23 @@ def _attention(spec: Spec) -> Attention:
         dropout=spec.dropout,
         q_norm=norms[0] if norms else None,
         k_norm=norms[1] if norms else None,
+        norm=_norm(spec) if options.attn_norm else None,
     )
 
 
 def _mlp(spec: Spec) -> nn.Module:
-    widths = {"embed_dim": spec.embed_dim, "hidden_dim": spec.mlp_dim}
+    norm = _norm(spec, spec.mlp_dim) if spec.block.mlp_norm else None
+    usual: dict[str, Any] = {
+        "embed_dim": spec.embed_dim,
+        "hidden_dim": spec.mlp_dim,
+        "dropout": spec.dropout,
+        "norm": norm,
+    }
     if spec.block.mlp == "swiglu":
-        return SwiGLU(**widths, dropout=spec.dropout)
+        return SwiGLU(**usual)
     if spec.block.mlp == "swiglu_packed":
-        return PackedSwiGLU(**widths, dropout=spec.dropout)
-    activation = ACTIVATIONS[spec.block.activation]()
-    return Mlp(**widths, activation=activation, dropout=spec.dropout)
+        return PackedSwiGLU(**usual)
+    return Mlp(activation=ACTIVATIONS[spec.block.activation](), **usual)
 
 
 def _layer_scale(spec: Spec) -> LayerScale | None:
@@ -160,8 +172,9 @@ def _layer_scale(spec: Spec) -> LayerScale | None:
     return None if initial is None else LayerScale(embed_dim=spec.embed_dim, initial=initial)
 
 
-def _norm(spec: Spec) -> nn.LayerNorm:
-    return nn.LayerNorm(spec.embed_dim, eps=spec.block.norm_eps)
+def _norm(spec: Spec, width: int | None = None) -> nn.Module:
+    kind = nn.RMSNorm if spec.block.norm == "rms" else nn.LayerNorm
+    return kind(width or spec.embed_dim, eps=spec.block.norm_eps)
 
 
 def _drop_paths(spec: Spec, ready: Mapping[str, Any]) -> list[nn.Module]:

@@ -277,12 +277,13 @@ def _seen(skeleton: Mapping[str, Tensor]) -> Spec | None:
         return None
     token = "cls_token" in skeleton
     pool = "class" if token else "mean"
+    qv = "blocks.0.attn.q_bias" in skeleton
     return Spec(
         in_chans=kernel.shape[1],
         class_token=token,
         pos_embed=PartSpec("learned" if "pos_embed" in skeleton else "none"),
         pool=PartSpec("attention" if "attn_pool.latent" in skeleton else pool),
-        block=BlockSpec(qkv_bias="blocks.0.attn.qkv.bias" in skeleton),
+        block=BlockSpec(qkv_bias="qv" if qv else "blocks.0.attn.qkv.bias" in skeleton),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,7 +36,7 @@ class VisionTransformer(nn.Module):
         patch_embed: images to (b, n, d) tokens.
         positions: tells tokens where they stand, before the first block or in each.
         blocks: the encoder, each (b, p + n, d) to the same.
-        norm: the final norm.
+        norm: the final norm, or `nn.Identity()`.
         pool: tokens to one vector; its `norm_first` says on which side of it `norm` acts.
         head: (b, d) to (b, k).
         image_size: (height, width) in px.
@@ -181,7 +182,7 @@ class VisionTransformer(nn.Module):
         for layer in range(max(wanted) + 1):
             if layer in wanted:
                 entering = self._positioned(x, layer)
-                maps[layer] = encoder[layer].attention_probabilities(entering, self._rotate)
+                maps[layer] = encoder[layer].attention_probabilities(entering, *self._acts(layer))
             x = self._encode(x, layer)
         return maps
 
@@ -338,15 +339,20 @@ class VisionTransformer(nn.Module):
         x = self._positioned(x, layer)
         block = self.blocks[layer]
         if self.grad_checkpointing and self.training and torch.is_grad_enabled():
-            return checkpoint(block, x, self._rotate, use_reentrant=False)
-        return block(x, self._rotate)
+            return checkpoint(block, x, *self._acts(layer), use_reentrant=False)
+        return block(x, *self._acts(layer))
 
     def _positioned(self, x: Tensor, layer: int) -> Tensor:
         return self.positions(x, self.pos_embed, layer) if layer else x  # `embed` did the first
 
-    @property
-    def _rotate(self) -> Rotate | None:
-        return getattr(self.positions, "rotate", None)
+    def _acts(self, layer: int) -> tuple[Rotate | None, Tensor | None]:
+        """Return what the positions do inside the attention of block `layer`."""
+        rotate = getattr(self.positions, "rotate", None)
+        bias = getattr(self.positions, "attention_bias", None)
+        return (
+            None if rotate is None else partial(rotate, layer=layer),
+            None if bias is None else bias(self.pos_embed, layer),
+        )
 
     def _pooled(self, tokens: Tensor) -> Tensor:
         pool: Any = self.pool if self.attn_pool is None else self.attn_pool

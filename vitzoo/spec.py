@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitzoo.errors import InvalidOption, RegistryError, VitzooError
-from vitzoo.schema import Reader, describe
+from vitzoo.schema import Reader, describe, written
 
 FULL_NAME = re.compile(r"(?:[a-z][a-z0-9_-]{0,63}/)?[a-z0-9][a-z0-9_]{0,63}")
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu")
 MLPS = ("mlp", "swiglu", "swiglu_packed")
+NORMS = ("layer", "rms")
 Option = bool | int | float | str | tuple["Option", ...]
 
 
@@ -68,42 +69,55 @@ class BlockSpec:
     """Options that every encoder block shares.
 
     Args:
-        norm_eps: epsilon of all layer norms, the final one included.
+        norm_eps: epsilon of all norms, the final one included.
+        norm: kind of all norms: `layer` or `rms` (no mean, no bias).
         activation: of the MLP: `gelu` (exact), `gelu_tanh` or `quick_gelu` (x * sigmoid(1.702 x)).
-        qkv_bias: whether the query, key and value projections have biases.
+        qkv_bias: whether the query, key and value projections have biases; `"qv"`: those of
+            queries and values only.
         qk_scale: factor on query-key products; None is `head_dim ** -0.5`.
         attention_dropout: rate on the attention probabilities.
-        qk_norm: whether queries and keys pass a layer norm of their own.
+        qk_norm: whether queries and keys pass a norm of their own.
+        attn_norm: whether a norm stands before the output projection of the attention.
         layer_scale: what the learned factor of every branch's channels starts from; None is
             without factors.
         mlp: `mlp` (Linear, activation, Linear) or gated by SiLU: `swiglu` (gate and value in two
             matrices), `swiglu_packed` (in one). `mlp_dim` is the width after the gate.
+        mlp_norm: whether a norm stands before the last layer of the MLP.
         parallel: whether attention and MLP read the same tokens and are added together.
+        post_norm: whether the norms act on what the branches give instead of on what they read.
     """
 
     norm_eps: float = 1e-6
+    norm: str = "layer"
     activation: str = "gelu"
-    qkv_bias: bool = True
+    qkv_bias: bool | str = True
     qk_scale: float | None = None
     attention_dropout: float = 0.0
     qk_norm: bool = False
+    attn_norm: bool = False
     layer_scale: float | None = None
     mlp: str = "mlp"
+    mlp_norm: bool = False
     parallel: bool = False
+    post_norm: bool = False
 
     @classmethod
     def read(cls, reader: Reader, base: BlockSpec) -> BlockSpec:
         """Read a `block` table over the values of `base`."""
         spec = cls(
             norm_eps=reader.take("norm_eps", float, base.norm_eps),
+            norm=reader.one_of("norm", NORMS, base.norm),
             activation=reader.one_of("activation", ACTIVATIONS, base.activation),
-            qkv_bias=reader.take("qkv_bias", bool, base.qkv_bias),
+            qkv_bias=_qkv_bias(reader, base.qkv_bias),
             qk_scale=reader.take("qk_scale", float, base.qk_scale),
             attention_dropout=reader.take("attention_dropout", float, base.attention_dropout),
             qk_norm=reader.take("qk_norm", bool, base.qk_norm),
+            attn_norm=reader.take("attn_norm", bool, base.attn_norm),
             layer_scale=reader.take("layer_scale", float, base.layer_scale),
             mlp=reader.one_of("mlp", MLPS, base.mlp),
+            mlp_norm=reader.take("mlp_norm", bool, base.mlp_norm),
             parallel=reader.take("parallel", bool, base.parallel),
+            post_norm=reader.take("post_norm", bool, base.post_norm),
         )
         reader.done()
         if not 0 < spec.norm_eps < 1:
@@ -137,7 +151,8 @@ class Spec:
             0 where a variant's own builder does not use the number.
         class_token: whether a learned class token is prepended.
         num_registers: further learned tokens, between the class token and the patches.
-        pre_norm: whether a layer norm stands before the first block.
+        pre_norm: whether a norm stands before the first block.
+        final_norm: whether a norm stands after the last block.
         patch_embed, pos_embed, pool, head, drop_path: parts by name.
         block: options of the encoder blocks.
         dropout: rate after positions, attention projection and MLP layers; never in the head.
@@ -156,6 +171,7 @@ class Spec:
     class_token: bool = True
     num_registers: int = 0
     pre_norm: bool = False
+    final_norm: bool = True
     patch_embed: PartSpec = PartSpec("conv")
     pos_embed: PartSpec = PartSpec("learned")
     block: BlockSpec = BlockSpec()
@@ -189,6 +205,7 @@ class Spec:
             class_token=reader.take("class_token", bool, base.class_token),
             num_registers=reader.count("num_registers", base.num_registers, least=0),
             pre_norm=reader.take("pre_norm", bool, base.pre_norm),
+            final_norm=reader.take("final_norm", bool, base.final_norm),
             patch_embed=_part(reader, "patch_embed", base.patch_embed),
             pos_embed=_part(reader, "pos_embed", base.pos_embed),
             block=base.block if block is None else BlockSpec.read(block, base.block),
@@ -249,6 +266,13 @@ def _part(reader: Reader, key: str, base: PartSpec) -> PartSpec:
     if isinstance(value, PartSpec):
         return value
     return PartSpec.parse(value, f"{reader.where}: {key}", reader.error)
+
+
+def _qkv_bias(reader: Reader, base: bool | str) -> bool | str:
+    value = reader.take("qkv_bias", object, base)
+    if isinstance(value, bool) or (isinstance(value, str) and value == "qv"):
+        return value
+    raise reader.fail(f"qkv_bias must be true, false or 'qv', got {written(value)}")
 
 
 def _drop_path(reader: Reader, base: PartSpec) -> PartSpec:

@@ -4,7 +4,8 @@ from functools import partial
 
 import pytest
 import torch
-from timm.layers import SwiGLU, SwiGLUPacked
+from timm.layers import RmsNorm, SwiGLU, SwiGLUPacked
+from timm.models.vision_transformer import ResPostBlock
 from torch import nn
 
 pytestmark = pytest.mark.parity
@@ -57,6 +58,28 @@ OPTIONS = {
     "swiglu_packed": (
         {"mlp_layer": SwiGLUPacked, "act_layer": "silu", "mlp_ratio": 8},
         {"block": {"mlp": "swiglu_packed"}},
+    ),
+    "swiglu_with_norm": (
+        {"mlp_layer": SwiGLU, "act_layer": "silu", "scale_mlp_norm": True},
+        {"block": {"mlp": "swiglu", "mlp_norm": True}},
+    ),
+    "swiglu_packed_with_norm": (
+        {
+            "mlp_layer": SwiGLUPacked, "act_layer": "silu", "mlp_ratio": 8, "scale_mlp_norm": True,
+        },
+        {"block": {"mlp": "swiglu_packed", "mlp_norm": True}},
+    ),
+    "mlp_norm": ({"scale_mlp_norm": True}, {"block": {"mlp_norm": True}}),
+    "attn_norm": ({"scale_attn_norm": True}, {"block": {"attn_norm": True}}),
+    "rms_norm": (
+        {"norm_layer": RmsNorm, "qk_norm": True, "scale_attn_norm": True, "scale_mlp_norm": True},
+        {"block": {"norm": "rms", "qk_norm": True, "attn_norm": True, "mlp_norm": True}},
+    ),
+    "post_norm": ({"block_fn": ResPostBlock}, {"block": {"post_norm": True}}),
+    "no_final_norm": ({"final_norm": False}, {"spec": {"final_norm": False}}),
+    "no_final_norm_mean": (
+        {"final_norm": False, "global_pool": "avg", "fc_norm": False},
+        NORM_THEN_MEAN | {"spec": {"final_norm": False}},
     ),
     "attention_pool": ({"global_pool": "map"}, {"pool": "attention"}),
     "attention_pool_tanh_gelu": (

@@ -45,6 +45,41 @@ NETWORKS = {
         {"rope_type": "cat", "ref_feat_shape": (16, 16)},
         {"pos_embed": EVA | {"reference_grid": 16}},
     ),
+    "eva02_large": (
+        {
+            "rope_type": "cat", "swiglu_mlp": True, "scale_mlp": True, "scale_attn_inner": True,
+            "qkv_bias": True,
+        },
+        {
+            "pos_embed": EVA,
+            "block": {"mlp": "swiglu", "mlp_norm": True, "attn_norm": True, "qkv_bias": "qv"},
+        },
+    ),
+    "eva02_post_norm": (
+        {"rope_type": "cat", "use_post_norm": True, "qkv_bias": True},
+        {"pos_embed": EVA, "block": {"qkv_bias": "qv", "post_norm": True}},
+    ),
+    "perception_encoder": (
+        {
+            "attn_type": "rope", "ref_feat_shape": (14, 14), "rope_grid_offset": 1.0,
+            "rope_grid_indexing": "xy", "use_pre_transformer_norm": True, "qkv_bias": True,
+        },
+        {
+            "pos_embed": EVA | {"reference_grid": 14, "offset": 1.0, "indexing": "xy"},
+            "pre_norm": True, "patch_embed": {"name": "conv", "bias": False},
+            "block": {"qkv_bias": True},
+        },
+    ),
+    "perception_encoder_spatial": (
+        {
+            "attn_type": "rope", "rope_grid_indexing": "xy", "qk_norm": True, "init_values": 0.1,
+            "use_post_transformer_norm": False,
+        },
+        {
+            "pos_embed": EVA | {"indexing": "xy"}, "final_norm": False,
+            "block": {"layer_scale": 0.1, "qk_norm": True},
+        },
+    ),
 }  # fmt: skip  # theirs and ours side by side
 
 
@@ -94,11 +129,10 @@ def make_pair(parity, name, weights, size):
         num_classes=10,
         global_pool="token",
         mlp_ratio=4.0,
-        qkv_bias=False,
         use_rot_pos_emb=True,
         head_init_scale=1.0,
         **SIZES,
-        **theirs,
+        **({"qkv_bias": False} | theirs),
     ).eval()
     parity.fill(reference, weights)
     block = {"qkv_bias": False} | ours.get("block", {})

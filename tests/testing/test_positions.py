@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vitzoo import testing
-from vitzoo.parts.pos_embed import LearnedPositions, SinCos2dPositions
+from vitzoo.parts.pos_embed import LearnedPositions, NoPositions, SinCos2dPositions
 from vitzoo.parts.rope import RotaryPositions
 from vitzoo.testing import (
     check_position_embedding,
@@ -81,13 +81,22 @@ class BackToSingle(SinCos2dPositions):
 
 
 class CutsQueries(RotaryPositions):
-    def rotate(self, x):
-        return super().rotate(x)[:, :, :-1]
+    def rotate(self, x, layer=0):
+        return super().rotate(x, layer)[:, :, :-1]
 
 
 class NoAutocast(RotaryPositions):
-    def rotate(self, x):
-        return super().rotate(x.float())
+    def rotate(self, x, layer=0):
+        return super().rotate(x.float(), layer)
+
+
+class BiasOfPatches(NoPositions):
+    def __init__(self, *, grid_size, num_heads):
+        super().__init__()
+        self.heads, self.patches = num_heads, grid_size[0] * grid_size[1]
+
+    def attention_bias(self, table, layer):
+        return torch.zeros(self.heads, self.patches, self.patches)
 
 
 class Silent(nn.Module):
@@ -107,6 +116,7 @@ POSITIONS = testing.positions
         (POSITIONS.check_tokens, ForgetsPrefix, "a 2x4 grid, (2, 9, 32) becomes (2, 8"),
         (POSITIONS.check_tokens, CutsQueries, "(2, 2, 8, 16) becomes (2, 2, 7, 16)"),
         (POSITIONS.check_tokens, NoAutocast, "rotate makes torch.float32 of bfloat16 queries"),
+        (POSITIONS.check_attention_bias, BiasOfPatches, "1 prefix tokens, grid (2, 4), it gives"),
         (POSITIONS.check_resample, SwapsGrid, "(4, 2) it is (1, 18, 32), expected (1, 10"),
         (POSITIONS.check_resample, ChangesItsOwn, "resampled to its own grid it changes"),
         (POSITIONS.check_resample, SingleTable, "in torch.float64 on cpu it is torch.float32"),

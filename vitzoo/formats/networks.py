@@ -32,12 +32,20 @@ def plain_blocks(spec: Spec, *, allowed: Collection[str] = ()) -> list[str]:
         "mlp": block.mlp != "mlp" and block.mlp,
         "parallel": block.parallel,
         "qkv_bias": None if block.qkv_bias else "false",
+        "norm": block.norm != "layer" and block.norm,
+        "attn_norm": block.attn_norm,
+        "mlp_norm": block.mlp_norm,
+        "post_norm": block.post_norm,
     }
     rows = [f"block.{key} = {_written(v)}" for key, v in found.items() if v and key not in allowed]
+    if block.qkv_bias == "qv":
+        rows.append("block.qkv_bias = qv")
     if spec.num_registers and "num_registers" not in allowed:
         rows.append(f"num_registers = {spec.num_registers}")
     if spec.pre_norm and "pre_norm" not in allowed:
         rows.append("pre_norm = true")
+    if not spec.final_norm and "final_norm" not in allowed:
+        rows.append("final_norm = false")
     return rows
 
 

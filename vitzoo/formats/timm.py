@@ -34,7 +34,8 @@ class TimmFormat:
 
     def expresses(self, spec: Spec) -> list[str]:
         """Return what timm's `VisionTransformer` lacks; it has options for most."""
-        allowed = ("qk_norm", "layer_scale", "mlp", "qkv_bias", "num_registers", "pre_norm")
+        allowed = {"qk_norm", "layer_scale", "mlp", "qkv_bias", "num_registers", "pre_norm"}
+        allowed |= {"norm", "attn_norm", "mlp_norm", "post_norm", "final_norm"}
         return [
             *networks.patch_bias(spec, bias=not spec.pre_norm),
             *networks.plain_blocks(spec, allowed=allowed),

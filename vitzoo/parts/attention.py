@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -21,16 +22,18 @@ class Attention(nn.Module):
     Args:
         embed_dim: d.
         num_heads: heads; each is d / num_heads wide.
-        qkv_bias: whether query, key and value have biases.
+        qkv_bias: whether query, key and value have biases; `"qv"`: query and value only.
         qk_scale: factor on query-key products, `head_dim ** -0.5` if None.
         attention_dropout: rate on the attention probabilities.
         dropout: rate after the output projection.
         q_norm, k_norm: norms over head_dim of queries and keys, none if None.
+        norm: over d, before the output projection, none if None.
 
     Raises:
         InvalidOption: num_heads does not divide embed_dim.
 
-    Source: arXiv:2010.11929, appendix A; numbers checked against timm's `Attention`.
+    Source: arXiv:2010.11929, appendix A; numbers checked against timm's `Attention` and
+    `EvaAttention`.
     """
 
     def __init__(
@@ -38,12 +41,13 @@ class Attention(nn.Module):
         *,
         embed_dim: int,
         num_heads: int,
-        qkv_bias: bool = True,
+        qkv_bias: bool | str = True,
         qk_scale: float | None = None,
         attention_dropout: float = 0.0,
         dropout: float = 0.0,
         q_norm: nn.Module | None = None,
         k_norm: nn.Module | None = None,
+        norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         if embed_dim % num_heads:
@@ -54,33 +58,49 @@ class Attention(nn.Module):
         self.head_dim = embed_dim // num_heads
         self.scale = self.head_dim**-0.5 if qk_scale is None else qk_scale
         self.attention_dropout = attention_dropout
-        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=qkv_bias)
+        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=qkv_bias is True)
+        some = qkv_bias == "qv"
+        self.q_bias = nn.Parameter(torch.zeros(embed_dim)) if some else None
+        self.v_bias = nn.Parameter(torch.zeros(embed_dim)) if some else None
         self.q_norm = q_norm or nn.Identity()
         self.k_norm = k_norm or nn.Identity()
+        self.norm = norm or nn.Identity()
         self.proj = nn.Linear(embed_dim, embed_dim)
         self.proj_drop = nn.Dropout(dropout)
         xavier_uniform_(self.qkv, fused=3)
         xavier_uniform_(self.proj)
 
-    def forward(self, x: Tensor, rotate: Rotate | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, rotate: Rotate | None = None, bias: Tensor | None = None
+    ) -> Tensor:
         """Attend among the n tokens of (b, n, d).
 
         Args:
             x: tokens.
             rotate: turns queries and keys, (b, heads, n, head_dim), by their positions.
+            bias: added to the scaled query-key products, (heads, n, n).
         """
         q, k, v = self._project(x, rotate)  # (b, heads, n, head_dim) each
         rate = self.attention_dropout if self.training else 0.0
-        x = F.scaled_dot_product_attention(q, k, v, dropout_p=rate, scale=self.scale)
-        return self.proj_drop(self.proj(x.transpose(1, 2).flatten(2)))  # (b, n, d)
+        if bias is not None:
+            bias = bias[None].to(q.dtype)
+        x = F.scaled_dot_product_attention(q, k, v, bias, dropout_p=rate, scale=self.scale)
+        x = self.norm(x.transpose(1, 2).flatten(2))  # (b, n, d)
+        return self.proj_drop(self.proj(x))
 
-    def probabilities(self, x: Tensor, rotate: Rotate | None = None) -> Tensor:
+    def probabilities(
+        self, x: Tensor, rotate: Rotate | None = None, bias: Tensor | None = None
+    ) -> Tensor:
         """Return how much each token of (b, n, d) attends to each: (b, heads, n, n)."""
         q, k, _ = self._project(x, rotate)
-        return (q @ k.transpose(-2, -1) * self.scale).softmax(dim=-1)
+        products = q @ k.transpose(-2, -1) * self.scale
+        return (products if bias is None else products + bias).softmax(dim=-1)
 
     def _project(self, x: Tensor, rotate: Rotate | None) -> tuple[Tensor, Tensor, Tensor]:
-        qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, self.head_dim)
+        qkv = self.qkv(x)
+        if self.q_bias is not None and self.v_bias is not None:
+            qkv = qkv + torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))
+        qkv = qkv.reshape(*x.shape[:2], 3, self.num_heads, self.head_dim)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         q, k = self.q_norm(q), self.k_norm(k)
         return (q, k, v) if rotate is None else (rotate(q), rotate(k), v)

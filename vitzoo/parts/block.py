@@ -35,7 +35,7 @@ class LayerScale(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm encoder block: attention, then MLP, each on a residual.
+    """Encoder block: attention, then MLP, each on a residual, with a norm before it.
 
     Shapes: (b, n, d) to (b, n, d).
 
@@ -44,8 +44,10 @@ class Block(nn.Module):
         norm2, mlp: second branch.
         drop_path: adds a branch to the residual and may drop it in training.
         ls1, ls2: scale the branches, `LayerScale` or nothing.
+        post_norm: whether the norms act after attention and MLP, on what they give.
 
-    Source: arXiv:2010.11929, equations 2 and 3.
+    Source: arXiv:2010.11929, equations 2 and 3; norms after the branches as in arXiv:2111.09883,
+    section 3.2, numbers checked against timm's `ResPostBlock`.
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class Block(nn.Module):
         drop_path: nn.Module,
         ls1: nn.Module | None = None,
         ls2: nn.Module | None = None,
+        post_norm: bool = False,
     ) -> None:
         super().__init__()
+        self.post_norm = post_norm
         self.norm1 = norm1
         self.attn = attn
         self.ls1 = ls1 or nn.Identity()
@@ -68,21 +72,28 @@ class Block(nn.Module):
         self.ls2 = ls2 or nn.Identity()
         self.drop_path = drop_path
 
-    def forward(self, x: Tensor, rotate: Rotate | None = None) -> Tensor:
-        """Encode (b, n, d) tokens; `rotate` turns queries and keys by their positions."""
-        x = self.drop_path(x, partial(self._attend, rotate=rotate))
+    def forward(
+        self, x: Tensor, rotate: Rotate | None = None, bias: Tensor | None = None
+    ) -> Tensor:
+        """Encode (b, n, d) tokens; `rotate` and `bias` are those of the attention."""
+        x = self.drop_path(x, partial(self._attend, rotate=rotate, bias=bias))
         x = self.drop_path(x, self._transform)
         return x
 
-    def attention_probabilities(self, x: Tensor, rotate: Rotate | None = None) -> Tensor:
+    def attention_probabilities(
+        self, x: Tensor, rotate: Rotate | None = None, bias: Tensor | None = None
+    ) -> Tensor:
         """Return how much each token entering the block attends to each: (b, heads, n, n)."""
-        return self.attn.probabilities(self.norm1(x), rotate)
+        return self.attn.probabilities(x if self.post_norm else self.norm1(x), rotate, bias)
 
-    def _attend(self, x: Tensor, rotate: Rotate | None) -> Tensor:
-        return self.ls1(self.attn(self.norm1(x), rotate))
+    def _attend(self, x: Tensor, rotate: Rotate | None, bias: Tensor | None) -> Tensor:
+        if self.post_norm:
+            return self.ls1(self.norm1(self.attn(x, rotate, bias)))
+        return self.ls1(self.attn(self.norm1(x), rotate, bias))
 
     def _transform(self, x: Tensor) -> Tensor:
-        return self.ls2(self.mlp(self.norm2(x)))
+        x = self.norm2(self.mlp(x)) if self.post_norm else self.mlp(self.norm2(x))
+        return self.ls2(x)
 
 
 class ParallelBlock(nn.Module):
@@ -116,14 +127,18 @@ class ParallelBlock(nn.Module):
         self.ls = ls or nn.Identity()
         self.drop_path = drop_path
 
-    def forward(self, x: Tensor, rotate: Rotate | None = None) -> Tensor:
-        """Encode (b, n, d) tokens; `rotate` turns queries and keys by their positions."""
-        return self.drop_path(x, partial(self._branch, rotate=rotate))
+    def forward(
+        self, x: Tensor, rotate: Rotate | None = None, bias: Tensor | None = None
+    ) -> Tensor:
+        """Encode (b, n, d) tokens; `rotate` and `bias` are those of the attention."""
+        return self.drop_path(x, partial(self._branch, rotate=rotate, bias=bias))
 
-    def attention_probabilities(self, x: Tensor, rotate: Rotate | None = None) -> Tensor:
+    def attention_probabilities(
+        self, x: Tensor, rotate: Rotate | None = None, bias: Tensor | None = None
+    ) -> Tensor:
         """Return how much each token entering the block attends to each: (b, heads, n, n)."""
-        return self.attn.probabilities(self.norm(x), rotate)
+        return self.attn.probabilities(self.norm(x), rotate, bias)
 
-    def _branch(self, x: Tensor, rotate: Rotate | None) -> Tensor:
+    def _branch(self, x: Tensor, rotate: Rotate | None, bias: Tensor | None) -> Tensor:
         x = self.norm(x)
-        return self.ls(self.attn(x, rotate) + self.mlp(x))
+        return self.ls(self.attn(x, rotate, bias) + self.mlp(x))

@@ -39,17 +39,25 @@ class Mlp(nn.Module):
         hidden_dim: width between the two layers.
         activation: module between them.
         dropout: rate after each layer.
+        norm: over the hidden width, before the last layer, none if None.
 
     Source: arXiv:2010.11929, section 3.1; initialised as `vit_jax/models_vit.py`.
     """
 
     def __init__(
-        self, *, embed_dim: int, hidden_dim: int, activation: nn.Module, dropout: float = 0.0
+        self,
+        *,
+        embed_dim: int,
+        hidden_dim: int,
+        activation: nn.Module,
+        dropout: float = 0.0,
+        norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.fc1 = nn.Linear(embed_dim, hidden_dim)
         self.act = activation
         self.drop = nn.Dropout(dropout)
+        self.norm = norm or nn.Identity()
         self.fc2 = nn.Linear(hidden_dim, embed_dim)
         xavier_uniform_(self.fc1, bias_std=1e-6)
         xavier_uniform_(self.fc2, bias_std=1e-6)
@@ -57,7 +65,7 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Transform each token of (b, n, d)."""
         x = self.drop(self.act(self.fc1(x)))  # (b, n, hidden)
-        return self.drop(self.fc2(x))  # (b, n, d)
+        return self.drop(self.fc2(self.norm(x)))  # (b, n, d)
 
 
 class SwiGLU(nn.Module):
@@ -69,15 +77,24 @@ class SwiGLU(nn.Module):
         embed_dim: d.
         hidden_dim: width between, of each of the two.
         dropout: rate after the gate and after the last layer.
+        norm: over the hidden width, before the last layer, none if None.
 
     Source: arXiv:2002.05202, equation 6; layers named as in EVA-02 and timm's `SwiGLU`.
     """
 
-    def __init__(self, *, embed_dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        hidden_dim: int,
+        dropout: float = 0.0,
+        norm: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.fc1_g = nn.Linear(embed_dim, hidden_dim)
         self.fc1_x = nn.Linear(embed_dim, hidden_dim)
         self.drop = nn.Dropout(dropout)
+        self.norm = norm or nn.Identity()
         self.fc2 = nn.Linear(hidden_dim, embed_dim)
         for layer in (self.fc1_g, self.fc1_x, self.fc2):
             xavier_uniform_(layer, bias_std=1e-6)
@@ -85,7 +102,7 @@ class SwiGLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Transform each token of (b, n, d)."""
         x = self.drop(F.silu(self.fc1_g(x)) * self.fc1_x(x))  # (b, n, hidden)
-        return self.drop(self.fc2(x))  # (b, n, d)
+        return self.drop(self.fc2(self.norm(x)))  # (b, n, d)
 
 
 class PackedSwiGLU(nn.Module):
@@ -96,10 +113,18 @@ class PackedSwiGLU(nn.Module):
     Source: arXiv:2002.05202, equation 6; the `w12` layer of DINOv2, timm's `SwiGLUPacked`.
     """
 
-    def __init__(self, *, embed_dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        hidden_dim: int,
+        dropout: float = 0.0,
+        norm: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.fc1 = nn.Linear(embed_dim, 2 * hidden_dim)
         self.drop = nn.Dropout(dropout)
+        self.norm = norm or nn.Identity()
         self.fc2 = nn.Linear(hidden_dim, embed_dim)
         xavier_uniform_(self.fc1, bias_std=1e-6, fused=2)
         xavier_uniform_(self.fc2, bias_std=1e-6)
@@ -107,4 +132,4 @@ class PackedSwiGLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Transform each token of (b, n, d)."""
         gate, value = self.fc1(x).chunk(2, dim=-1)  # (b, n, hidden) each
-        return self.drop(self.fc2(self.drop(F.silu(gate) * value)))  # (b, n, d)
+        return self.drop(self.fc2(self.norm(self.drop(F.silu(gate) * value))))  # (b, n, d)

@@ -48,9 +48,11 @@ class PositionEmbedding(Protocol):
     `depth`, as it needs them, then options.
 
     A learned table is kept by the model as its own parameter `pos_embed`, where every published
-    checkpoint has it; the part says how it starts, how it acts and how it follows a new grid. A
-    part that also has a method `rotate`, from queries or keys (b, heads, p + n, head_dim) to the
-    same shape, acts in the attention of every block.
+    checkpoint has it; the part says how it starts, how it acts and how it follows a new grid.
+
+    Two methods are optional and act in the attention of every block: `rotate(x, layer)`, from
+    queries or keys (b, heads, p + n, head_dim) to the same shape, and `attention_bias(table,
+    layer)`, which returns what is added to the scaled query-key products, (heads, p + n, p + n).
     """
 
     def initial_table(self, grid_size: tuple[int, int], /) -> Tensor | None:

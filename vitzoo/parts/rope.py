@@ -13,6 +13,7 @@ from vitzoo.schema import pair
 
 COORDINATES = ("centered", "index")
 LAYOUTS = ("half", "interleaved")
+INDEXING = ("yx", "xy")
 Size = tuple[int, int]
 
 
@@ -34,6 +35,9 @@ class RotaryPositions(nn.Module):
             as in DINOv3; `index`: 0, 1, 2, ... as in EVA.
         reference_grid: (h, w) grid to whose length `index` coordinates are scaled, the one of
             pre-training; None leaves them.
+        offset: added to `index` coordinates, before they are scaled.
+        indexing: `yx`: rows turn the first half of the pairs, columns the second; `xy`: the
+            other way round.
         layout: `half`: element i pairs with i + head_dim / 2; `interleaved`: with its neighbour.
         absolute: whether a learned table is added at the stem too, as in EVA-02.
         resample: how that table follows another grid.
@@ -58,6 +62,8 @@ class RotaryPositions(nn.Module):
         temperature: float = 100.0,
         coordinates: str = "centered",
         reference_grid: int | Size | None = None,
+        offset: float = 0.0,
+        indexing: str = "yx",
         layout: str = "half",
         absolute: bool = False,
         resample: str = "bicubic_antialias",
@@ -74,11 +80,14 @@ class RotaryPositions(nn.Module):
         if not isinstance(absolute, bool):
             raise InvalidOption(f"absolute must be true or false, got {absolute!r}")
         _check_choice("coordinates", coordinates, COORDINATES)
+        _check_choice("indexing", indexing, INDEXING)
         _check_choice("layout", layout, LAYOUTS)
         self.num_prefix_tokens = num_prefix_tokens
         self.temperature = temperature
         self.coordinates = coordinates
         self.reference = _reference(reference_grid, coordinates)
+        self.offset = _offset(offset, coordinates)
+        self.indexing = indexing
         self.layout = layout
         self.learned = LearnedPositions(
             num_prefix_tokens=num_prefix_tokens, embed_dim=embed_dim, resample=resample
@@ -104,8 +113,8 @@ class RotaryPositions(nn.Module):
         """Add the learned table, if there is one, to the (b, p + n, d) tokens."""
         return tokens if table is None else self.learned(tokens, table, layer)
 
-    def rotate(self, x: Tensor) -> Tensor:
-        """Turn (b, heads, p + n, head_dim) queries or keys."""
+    def rotate(self, x: Tensor, layer: int = 0) -> Tensor:
+        """Turn (b, heads, p + n, head_dim) queries or keys, in every block alike."""
         prefix, patches = x.tensor_split((self.num_prefix_tokens,), dim=2)
         patches = patches * self.cosine + self._quarter_turn(patches) * self.sine
         return torch.cat((prefix, patches.to(x.dtype)), dim=2)
@@ -124,7 +133,7 @@ class RotaryPositions(nn.Module):
         y, x = (self._coordinates(grid_size, axis) for axis in (0, 1))
         y = torch.outer(y.repeat_interleave(grid_size[1]), frequency)  # (n, head_dim / 4)
         x = torch.outer(x.repeat(grid_size[0]), frequency)  # (n, head_dim / 4)
-        angles = torch.cat((y, x), dim=1)  # (n, head_dim / 2)
+        angles = torch.cat((y, x) if self.indexing == "yx" else (x, y), dim=1)  # (n, head_dim / 2)
         if self.layout == "half":
             angles = angles.repeat(1, 2)
         else:
@@ -136,6 +145,7 @@ class RotaryPositions(nn.Module):
         steps = torch.arange(length, dtype=torch.float32, device="cpu")
         if self.coordinates == "centered":
             return 2 * math.pi * (2 * ((steps + 0.5) / length) - 1)
+        steps = steps + self.offset
         return steps if self.reference is None else steps / length * self.reference[axis]
 
 
@@ -145,6 +155,14 @@ def _reference(grid: int | Size | None, coordinates: str) -> Size | None:
     if coordinates != "index":
         raise InvalidOption("reference_grid scales coordinates='index'; leave it out here")
     return pair(grid, "reference_grid", InvalidOption)
+
+
+def _offset(offset: float, coordinates: str) -> float:
+    if type(offset) not in (int, float) or not abs(offset) < float("inf"):
+        raise InvalidOption(f"offset must be a number, got {offset!r}")
+    if offset and coordinates != "index":
+        raise InvalidOption("offset shifts coordinates='index'; leave it out here")
+    return offset
 
 
 def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:

@@ -50,7 +50,8 @@ class PositionEmbedding(ModuleSubject):
 class Positioned(nn.Module):
     """A position embedding with its table, as the network holds them.
 
-    Shapes: tokens (b, p + n, d) to the same after all layers; queries too where it rotates.
+    Shapes: tokens (b, p + n, d) to the same after all layers, with queries after all layers where
+    it rotates, and what it adds to the attention where it does.
     """
 
     def __init__(self, positions: Any, grid_size: tuple[int, int], depth: int) -> None:
@@ -61,10 +62,12 @@ class Positioned(nn.Module):
         self.depth = depth
 
     def forward(self, tokens: Tensor, queries: Tensor | None = None) -> Any:
-        """Act before every layer, and on the queries."""
+        """Act before every layer, on the queries and in the attention."""
+        inside: list[Tensor] = []
         for layer in range(self.depth):
             tokens = self.positions(tokens, self.pos_embed, layer)
-        return tokens if queries is None else (tokens, self.positions.rotate(queries))
+            inside += acts(self.positions, self.pos_embed, layer, queries)
+        return (tokens, *inside) if inside else tokens
 
 
 def check_protocol(subject: PositionEmbedding) -> None:
@@ -103,9 +106,10 @@ def check_tokens(subject: PositionEmbedding) -> None:
             table = part.initial_table(grid)
             what = f"given {prefix} prefix tokens and a {grid[0]}x{grid[1]} grid"
             with torch.no_grad(), doing(subject, what):
-                results = [part(tokens, table, layer) for layer in range(subject.sizes.depth)]
-                turned = [part.rotate(x) for x in queries]
-            expected = [tokens] * len(results) + queries
+                layers = range(subject.sizes.depth)
+                results = [part(tokens, table, layer) for layer in layers]
+                turned = [part.rotate(x, layer) for layer in layers for x in queries]
+            expected = [tokens] * len(results) + queries * len(layers)
             for result, given in zip(results + turned, expected, strict=True):
                 require(
                     result.shape == given.shape,
@@ -113,12 +117,34 @@ def check_tokens(subject: PositionEmbedding) -> None:
                     "return what came in with its shape: (b, p + n, d) tokens, and from rotate "
                     "(b, heads, p + n, head_dim)",
                 )
-            for x, given in zip((part.rotate(x.bfloat16()) for x in queries), queries, strict=True):
+            halves = (part.rotate(x.bfloat16(), 0) for x in queries)
+            for x, given in zip(halves, queries, strict=True):
                 require(
                     x.dtype == torch.bfloat16 and x.shape == given.shape,
                     f"{subject}: rotate makes {x.dtype} of bfloat16 queries, which automatic mixed "
                     "precision gives",
                     "end with .to(x.dtype), so that queries, keys and values have one type",
+                )
+
+
+def check_attention_bias(subject: PositionEmbedding) -> None:
+    """What it adds to the attention is (heads, p + n, p + n), whatever the grid and the prefix."""
+    __tracebackhide__ = True
+    if not hasattr(subject.part(), "attention_bias"):
+        return
+    heads = subject.sizes.num_heads
+    for grid in GRIDS:
+        for prefix in (0, 1):
+            part = subject.part(grid_size=grid, num_prefix_tokens=prefix)
+            table, tokens = part.initial_table(grid), prefix + grid[0] * grid[1]
+            for layer in range(subject.sizes.depth):
+                what = f"asked for the attention bias of {prefix} prefix tokens, grid {grid}"
+                with torch.no_grad(), doing(subject, what):
+                    bias = part.attention_bias(table, layer)
+                require(
+                    tuple(bias.shape) == (heads, tokens, tokens),
+                    f"{subject}: {what}, it gives {tuple(bias.shape)}",
+                    f"return (heads, p + n, p + n), here {(heads, tokens, tokens)}",
                 )
 
 
@@ -165,15 +191,28 @@ def check_to_grid(subject: PositionEmbedding) -> None:
         moved.to_grid(new)
         built.load_state_dict(state, strict=True)
         given = [x.double() for x in inputs(subject, new, PREFIX)]
-        results, expected = (
-            [part(given[0], table, layer) for layer in range(subject.sizes.depth)]
-            + [part.rotate(x) for x in given[1:]]
-            for part in (moved, built.eval())
-        )
+        results, expected = (_everything(part, table, subject, given) for part in (moved, built))
     problem = f"{subject}: after to_grid({new}) it differs from one built for that grid"
     require_same(results, expected, problem, TO_GRID)
     types = {str(x.dtype) for x in results}
     require(types == {"torch.float64"}, f"{subject}: to_grid forgot its type, {types}", TO_GRID)
+
+
+def acts(positions: Any, table: Tensor | None, layer: int, queries: Tensor | None) -> list[Tensor]:
+    """Return what a part does inside the attention of a block: turned queries, its bias."""
+    found = [] if queries is None else [positions.rotate(queries, layer)]
+    if hasattr(positions, "attention_bias"):
+        found.append(positions.attention_bias(table, layer))
+    return found
+
+
+def _everything(
+    part: Any, table: Tensor | None, subject: PositionEmbedding, given: list[Tensor]
+) -> list[Tensor]:
+    part, queries = part.eval(), given[1] if len(given) > 1 else None
+    layers = range(subject.sizes.depth)
+    results = [part(given[0], table, layer) for layer in layers]
+    return results + [x for layer in layers for x in acts(part, table, layer, queries)]
 
 
 def inputs(

@@ -202,6 +202,12 @@ class PluginTests:
         """Tokens keep their shape."""
         positions.check_tokens(position_embedding)
 
+    def test_position_embedding_attention_bias(
+        self, position_embedding: positions.PositionEmbedding
+    ) -> None:
+        """What it adds to the attention fits heads and tokens."""
+        positions.check_attention_bias(position_embedding)
+
     def test_position_embedding_resample(
         self, position_embedding: positions.PositionEmbedding
     ) -> None:
