@@ -16,6 +16,7 @@ class TestCore(PluginTests):
         "learned": [{}, {"where": "layers"}, {"where": "layers_shared", "prefix": False}],
         "learned_2d": [{}, {"where": "layers"}],
         "drop-path policy linear": {"rate": 0.3},
+        "rope_mixed": [{}, {"absolute": True}],
         "rope": [{}, {"layout": "interleaved", "coordinates": "index", "absolute": True}],
     }
     sizes = {"head none": Sizes(num_classes=0)}

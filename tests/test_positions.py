@@ -19,6 +19,7 @@ from vitzoo.parts.pos_embed import (
 )
 from vitzoo.parts.resample import RESAMPLING, resample_grid
 from vitzoo.parts.rope import RotaryPositions
+from vitzoo.parts.rope_mixed import MixedRotaryPositions
 
 SMALL = {
     "image_size": [32, 24],
@@ -452,6 +453,40 @@ def test_indexing_and_offset_by_definition():
     torch.testing.assert_close(shifted, expected, rtol=0, atol=1e-6)
 
 
+@torch.inference_mode()
+def test_mixed_rotation_by_definition():
+    grid, width, heads = (2, 3), 8, 2
+    part = MixedRotaryPositions(
+        grid_size=grid, num_prefix_tokens=1, embed_dim=heads * width, num_heads=heads, depth=3
+    )
+    start = part.freqs.norm(dim=0).flatten(0, 1)  # of each head's pairs, whatever its direction
+    for rows in start:
+        torch.testing.assert_close(rows, torch.tensor([1.0, 10**-0.5] * 2))
+    part.freqs.copy_(randn(2, 3, heads, width // 2, seed=5))
+    queries = randn(2, heads, 7, width)
+    pairs = [(2 * i, 2 * i + 1) for i in range(width // 2)]
+    for layer in range(3):
+        result = part.rotate(queries, layer)
+        assert torch.equal(result[:, :, 0], queries[:, :, 0])  # the class token is not turned
+        for b, head, n in np.ndindex(2, heads, 6):
+            across, down = part.freqs[:, layer, head]
+            angle = (n % 3 * across + n // 3 * down).tolist()
+            expected = turn(queries[b, head, 1 + n], angle, pairs)
+            torch.testing.assert_close(result[b, head, 1 + n], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"temperature": 1}, "temperature must be a number above 1, got 1"),
+        ({"absolute": 1}, "absolute must be true or false, got 1"),
+    ],
+)
+def test_options_of_mixed_rotation_are_checked(options, text):
+    with pytest.raises(InvalidOption, match=re.escape(text)):
+        vitzoo.create(SMALL, pos_embed={"name": "rope_mixed"} | options)
+
+
 class Distances(NoPositions):
     """A learned bias per layer and head, times how far apart two tokens stand in the sequence."""
 
@@ -537,7 +572,9 @@ def test_rope_needs_heads_of_a_multiple_of_four():
     )
 
 
-@pytest.mark.parametrize("name", ["learned", "learned_2d", "sincos_2d", "rope", "none"])
+@pytest.mark.parametrize(
+    "name", ["learned", "learned_2d", "sincos_2d", "rope", "rope_mixed", "none"]
+)
 def test_every_kind_trains_compiles_and_survives_a_spec(name):
     model = vitzoo.create(SMALL, pos_embed=name, drop_path={"name": "linear", "rate": 0.3})
     model.set_grad_checkpointing()

@@ -323,9 +323,10 @@ class VisionTransformer(nn.Module):
         self.grad_checkpointing = enable
 
     def no_weight_decay(self) -> set[str]:
-        """Return the parameters that optimisers should not decay."""
+        """Return the parameters that optimisers should not decay: tokens and positions."""
         names = ("pos_embed", "cls_token", "reg_token")
-        return {name for name in names if getattr(self, name) is not None}
+        own = {f"positions.{name}" for name, _ in self.positions.named_parameters()}  # type: ignore[attr-defined]  # a PositionEmbedding that is a module
+        return own | {name for name in names if getattr(self, name) is not None}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return timm's description of layer groups, for layer-wise learning rates."""

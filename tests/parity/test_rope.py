@@ -70,6 +70,30 @@ NETWORKS = {
             "block": {"qkv_bias": True},
         },
     ),
+    "rope_vit": (
+        {
+            "attn_type": "rope", "rope_grid_indexing": "xy", "rope_temperature": 100.0,
+            "use_abs_pos_emb": False, "qkv_bias": True, "init_values": 0.1,
+        },
+        {
+            "pos_embed": EVA | {"indexing": "xy", "temperature": 100.0, "absolute": False},
+            "block": {"qkv_bias": True, "layer_scale": 0.1},
+        },
+    ),
+    "mixed": (
+        {
+            "attn_type": "rope", "rope_grid_indexing": "xy", "rope_temperature": 10.0,
+            "rope_type": "mixed", "use_abs_pos_emb": False,
+        },
+        {"pos_embed": "rope_mixed"},
+    ),
+    "mixed_with_table": (
+        {
+            "attn_type": "rope", "rope_grid_indexing": "xy", "rope_temperature": 10.0,
+            "rope_type": "mixed", "no_embed_class": True,
+        },
+        {"pos_embed": {"name": "rope_mixed", "absolute": True}},
+    ),
     "perception_encoder_spatial": (
         {
             "attn_type": "rope", "rope_grid_indexing": "xy", "qk_norm": True, "init_values": 0.1,
@@ -139,7 +163,9 @@ def make_pair(parity, name, weights, size):
     spec = {"image_size": list(size), "patch_size": 16, "num_classes": 10, "mlp_dim": 768}
     model = vitzoo.create(SIZES | spec | ours | {"block": block}).eval()
     state = {
-        name.replace("gamma_1", "ls1.gamma").replace("gamma_2", "ls2.gamma"): tensor
+        name.replace("gamma_1", "ls1.gamma")
+        .replace("gamma_2", "ls2.gamma")
+        .replace("rope.freqs", "positions.freqs"): tensor
         for name, tensor in reference.state_dict().items()
     }
     model.load_state_dict(state, strict=True)

@@ -69,14 +69,8 @@ class RotaryPositions(nn.Module):
         resample: str = "bicubic_antialias",
     ) -> None:
         super().__init__()
-        self.head_dim = embed_dim // num_heads
-        if self.head_dim % 4:
-            raise InvalidOption(
-                f"rope needs heads whose width is a multiple of 4, got {self.head_dim} "
-                f"({embed_dim} / {num_heads})"
-            )
-        if type(temperature) not in (int, float) or not 1 < temperature < float("inf"):
-            raise InvalidOption(f"temperature must be a number above 1, got {temperature!r}")
+        self.head_dim = check_head_dim("rope", embed_dim, num_heads)
+        check_temperature(temperature)
         if not isinstance(absolute, bool):
             raise InvalidOption(f"absolute must be true or false, got {absolute!r}")
         _check_choice("coordinates", coordinates, COORDINATES)
@@ -115,15 +109,7 @@ class RotaryPositions(nn.Module):
 
     def rotate(self, x: Tensor, layer: int = 0) -> Tensor:
         """Turn (b, heads, p + n, head_dim) queries or keys, in every block alike."""
-        prefix, patches = x.tensor_split((self.num_prefix_tokens,), dim=2)
-        patches = patches * self.cosine + self._quarter_turn(patches) * self.sine
-        return torch.cat((prefix, patches.to(x.dtype)), dim=2)
-
-    def _quarter_turn(self, x: Tensor) -> Tensor:
-        if self.layout == "half":
-            first, second = x.chunk(2, dim=-1)
-            return torch.cat((-second, first), dim=-1)
-        return torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
+        return turn(x, self.sine, self.cosine, self.num_prefix_tokens, self.layout)
 
     def _waves(self, grid_size: Size) -> tuple[Tensor, Tensor]:
         # On the CPU even inside `torch.device("meta")`: what is computed cannot be loaded later.
@@ -147,6 +133,44 @@ class RotaryPositions(nn.Module):
             return 2 * math.pi * (2 * ((steps + 0.5) / length) - 1)
         steps = steps + self.offset
         return steps if self.reference is None else steps / length * self.reference[axis]
+
+
+def turn(x: Tensor, sine: Tensor, cosine: Tensor, num_prefix_tokens: int, layout: str) -> Tensor:
+    """Turn the pairs of the patch tokens of queries or keys.
+
+    Args:
+        x: (b, heads, p + n, head_dim).
+        sine, cosine: of each element's angle, (n, head_dim) or (heads, n, head_dim).
+        num_prefix_tokens: p, tokens that stay as they are.
+        layout: which elements are a pair, a name of `LAYOUTS`.
+    """
+    prefix, patches = x.tensor_split((num_prefix_tokens,), dim=2)
+    patches = patches * cosine + _quarter_turn(patches, layout) * sine
+    return torch.cat((prefix, patches.to(x.dtype)), dim=2)
+
+
+def check_head_dim(name: str, embed_dim: int, num_heads: int) -> int:
+    """Return the width of a head, or raise InvalidOption if its pairs have no two axes."""
+    head_dim = embed_dim // num_heads
+    if head_dim % 4:
+        raise InvalidOption(
+            f"{name} needs heads whose width is a multiple of 4, got {head_dim} "
+            f"({embed_dim} / {num_heads})"
+        )
+    return head_dim
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise InvalidOption unless frequencies fall with it."""
+    if type(temperature) not in (int, float) or not 1 < temperature < float("inf"):
+        raise InvalidOption(f"temperature must be a number above 1, got {temperature!r}")
+
+
+def _quarter_turn(x: Tensor, layout: str) -> Tensor:
+    if layout == "half":
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat((-second, first), dim=-1)
+    return torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
 
 
 def _reference(grid: int | Size | None, coordinates: str) -> Size | None:
