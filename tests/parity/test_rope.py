@@ -80,6 +80,16 @@ NETWORKS = {
             "block": {"qkv_bias": True, "layer_scale": 0.1},
         },
     ),
+    "rope_vit_with_table": (
+        {
+            "attn_type": "rope", "rope_grid_indexing": "xy", "rope_temperature": 100.0,
+            "no_embed_class": True, "num_reg_tokens": 1,
+        },
+        {
+            "pos_embed": EVA | {"indexing": "xy", "temperature": 100.0, "prefix": False},
+            "num_registers": 1,
+        },
+    ),
     "mixed": (
         {
             "attn_type": "rope", "rope_grid_indexing": "xy", "rope_temperature": 10.0,

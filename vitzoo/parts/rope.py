@@ -40,6 +40,7 @@ class RotaryPositions(nn.Module):
             other way round.
         layout: `half`: element i pairs with i + head_dim / 2; `interleaved`: with its neighbour.
         absolute: whether a learned table is added at the stem too, as in EVA-02.
+        prefix: whether that table has rows for the prefix tokens.
         resample: how that table follows another grid.
 
     Raises:
@@ -66,6 +67,7 @@ class RotaryPositions(nn.Module):
         indexing: str = "yx",
         layout: str = "half",
         absolute: bool = False,
+        prefix: bool = True,
         resample: str = "bicubic_antialias",
     ) -> None:
         super().__init__()
@@ -84,7 +86,10 @@ class RotaryPositions(nn.Module):
         self.indexing = indexing
         self.layout = layout
         self.learned = LearnedPositions(
-            num_prefix_tokens=num_prefix_tokens, embed_dim=embed_dim, resample=resample
+            num_prefix_tokens=num_prefix_tokens,
+            embed_dim=embed_dim,
+            prefix=prefix,
+            resample=resample,
         )
         self.absolute = absolute
         for name, values in zip(("sine", "cosine"), self._waves(grid_size), strict=True):
