@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from vitzoo.inputs import labels, transform
     from vitzoo.inventory import Verification, fetch, verify
     from vitzoo.model import VisionTransformer
-    from vitzoo.plugins import PluginInfo
+    from vitzoo.plugin_states import PluginInfo
     from vitzoo.registry import describe, plugins, variants
     from vitzoo.report import LoadReport
     from vitzoo.spec import BlockSpec, PartSpec, Spec
@@ -89,7 +89,7 @@ _HOME = {
     "PatchEmbedder": "catalogue",
     "PinError": "errors",
     "PluginError": "errors",
-    "PluginInfo": "plugins",
+    "PluginInfo": "plugin_states",
     "PositionEmbedding": "catalogue",
     "Preprocessing": "catalogue",
     "RefusedResponse": "errors",

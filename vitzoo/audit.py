@@ -13,7 +13,8 @@ from vitzoo.errors import NetworkError, PinError, VitzooError, did_you_mean
 from vitzoo.labels import SETS
 from vitzoo.locate import ask_authority
 from vitzoo.manifest import Manifest, read_manifest
-from vitzoo.plugins import CORE_MANIFEST, TROUBLE
+from vitzoo.plugin_states import TROUBLE
+from vitzoo.plugins import CORE_MANIFEST
 from vitzoo.registry import registry
 from vitzoo.store import write_atomic
 

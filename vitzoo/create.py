@@ -39,7 +39,7 @@ from vitzoo.native import (
     without_published_classifier,
 )
 from vitzoo.origin import Origin, origin_of
-from vitzoo.plugins import LOCAL
+from vitzoo.plugin_states import LOCAL
 from vitzoo.progress import progress
 from vitzoo.registry import registry
 from vitzoo.report import LoadReport

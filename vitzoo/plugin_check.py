@@ -24,8 +24,9 @@ from typing import Any, Literal
 
 from vitzoo.errors import UnknownName, did_you_mean
 from vitzoo.plugin_source import module_file
+from vitzoo.plugin_states import CORE, OFF, PluginInfo
 from vitzoo.plugin_trace import called, place
-from vitzoo.plugins import CORE, OFF, PluginHost, PluginInfo
+from vitzoo.plugins import PluginHost
 from vitzoo.switches import STRICT
 
 TIMEOUT = 60.0  # seconds for one plugin

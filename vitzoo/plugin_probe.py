@@ -19,7 +19,8 @@ from typing import Any, TextIO
 from vitzoo.catalogue import CheckpointFormat, Contribution, Variant
 from vitzoo.errors import InvalidOption, PluginError, VitzooError
 from vitzoo.plugin_source import where_declared
-from vitzoo.plugins import CORE, OFF, PluginInfo, data_file
+from vitzoo.plugin_states import CORE, OFF, PluginInfo
+from vitzoo.plugins import data_file
 from vitzoo.registry import KINDS, Registry, registry
 from vitzoo.spec import Spec
 

@@ -22,7 +22,8 @@ from vitzoo.errors import RegistryError, did_you_mean
 from vitzoo.listing_index import index_path, read_rows
 from vitzoo.manifest import CORE_BUILDER, ManifestPlugin, read_manifest
 from vitzoo.plugin_source import module_file, package_folders, where_declared, where_defined
-from vitzoo.plugins import CORE, HOOKS, LOCAL, OFF, PluginHost, PluginInfo
+from vitzoo.plugin_states import CORE, LOCAL, OFF, PluginInfo
+from vitzoo.plugins import HOOKS, PluginHost
 from vitzoo.registry import KINDS
 from vitzoo.switches import NOT
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pluggy
 
@@ -31,16 +31,26 @@ from vitzoo.catalogue import (
     Variant,
 )
 from vitzoo.contributed import check_marks, check_rows, check_twice
-from vitzoo.discovery import GROUP, Found, find_plugins, normal
-from vitzoo.errors import IncompatibleManifest, PluginError, VitzooError
+from vitzoo.discovery import GROUP, Found, find_plugins
+from vitzoo.errors import IncompatibleManifest, PluginError
 from vitzoo.manifest import MAX_PLUGIN_MANIFEST, ManifestPlugin, read_manifest
+from vitzoo.plugin_states import (
+    CORE,
+    LOCAL,
+    OFF,
+    TROUBLE,
+    PluginInfo,
+    claimed,
+    found_info,
+    malformed,
+    may_have,
+    outdone,
+    renewal,
+)
 from vitzoo.quiet import no_output
+from vitzoo.reasons import reason_of, text_of
 from vitzoo.switches import NOT, ONLY, STRICT, Switches
 
-CORE = "core"
-LOCAL = "local"
-ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:\w+\.toml)?", re.ASCII)
-NAMESPACE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 HOOKS: dict[str, type[Contribution] | type[Variant]] = {
     "vitzoo_patch_embedders": PatchEmbedder,
     "vitzoo_position_embeddings": PositionEmbedding,
@@ -49,64 +59,7 @@ HOOKS: dict[str, type[Contribution] | type[Variant]] = {
     "vitzoo_checkpoint_formats": CheckpointFormat,
     "vitzoo_variants": Variant,
 }
-MAX_REASON = 1000  # characters of what somebody's code says about its failure
 CORE_MANIFEST = Path(__file__).with_name("registry.toml")
-FIRST_PARTY = {  # nobody else may have these
-    "hybrid": "vitzoo-hybrid",
-    "deit": "vitzoo-deit",
-    "dino": "vitzoo-dino",
-    "dinov2": "vitzoo-dino",
-    "dinov3": "vitzoo-dino",
-    "clip": "vitzoo-clip",
-    "siglip": "vitzoo-clip",
-    "mim": "vitzoo-mim",
-    "mae": "vitzoo-mim",
-    "beit": "vitzoo-mim",
-    "eva02": "vitzoo-mim",
-    "timm": "vitzoo-timm",
-}
-
-State = Literal["core", "loaded", "lazy", "disabled", "incompatible", "broken", "conflict"]
-OFF = ("disabled", "incompatible", "broken", "conflict")
-TROUBLE = ("incompatible", "broken", "conflict")
-
-
-@dataclass(frozen=True)
-class PluginInfo:
-    """One plugin and what became of it.
-
-    Args:
-        namespace: name of its entry point, the part of names before the slash.
-        state: `core`, `loaded`, `lazy` (nothing has asked for it yet), `disabled` (switched off),
-            `incompatible` (made for a newer vitzoo), `broken` or `conflict` (another distribution
-            claims the namespace; both are off).
-        distribution, version: what to pip-uninstall.
-        entry_point: its value.
-        location: manifest or module file, where known.
-        cause: why it cannot be used.
-        remedy: the way out.
-        trace: what was done to find it, step by step.
-    """
-
-    namespace: str
-    state: State
-    distribution: str = "vitzoo"
-    version: str = ""
-    entry_point: str = ""
-    location: str = ""
-    cause: str = ""
-    remedy: str = ""
-    trace: tuple[str, ...] = ()
-
-    @property
-    def trouble(self) -> str:
-        """Cause and way out as one text."""
-        return "; ".join(filter(None, (self.cause, self.remedy)))
-
-    @property
-    def unreadable(self) -> bool:
-        """Whether its metadata is damaged, so that not even its namespaces are known."""
-        return self.state == "broken" and not self.entry_point
 
 
 @dataclass(frozen=True)
@@ -256,7 +209,7 @@ class PluginHost:
             if isinstance(error, KeyboardInterrupt):
                 raise
             raise PluginError(
-                f"{whose}: cannot import {target!r}: {_reason(error, top)}"
+                f"{whose}: cannot import {target!r}: {reason_of(error, top)}"
             ) from error
 
     def add_local(self, path: Path) -> None:
@@ -291,13 +244,13 @@ class PluginHost:
         states: dict[str, PluginInfo] = {}
         for namespace, claimants in claims.items():
             rivals = [found for found in claimants if not found.here] or claimants
-            off += [_outdone(found, rivals[0]) for found in claimants if found not in rivals]
-            states[namespace] = _claim(rivals)
+            off += [outdone(found, rivals[0]) for found in claimants if found not in rivals]
+            states[namespace] = claimed(rivals)
             if len(rivals) == 1:
                 self._waiting[namespace] = rivals[0]
         for info in off:
             place = info.namespace
-            if place in states or place in (CORE, LOCAL) or not _may_have(info):
+            if place in states or place in (CORE, LOCAL) or not may_have(info):
                 place = f"{info.namespace} ({info.distribution})"
             states[place] = info
         states |= self._infos
@@ -307,14 +260,14 @@ class PluginHost:
 
     def _why_not(self, found: Found) -> PluginInfo | None:
         """Return the state of a plugin that cannot be used or is switched off, None for others."""
-        info = _info(found)
+        info = found_info(found)
         if off := self.switches.why_off(found):
             variable = ONLY if ONLY in off else NOT
             trace = (info.trace[0], f"switches: {off}")
             remedy = f"change {variable}"
             return replace(info, state="disabled", cause=off, remedy=remedy, trace=trace)
-        if cause := _malformed(found):
-            remedy = _renew(found, found.distribution)
+        if cause := malformed(found):
+            remedy = renewal(found, found.distribution)
             return replace(info, state="broken", cause=cause, remedy=remedy)
         return None
 
@@ -327,13 +280,13 @@ class PluginHost:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            reason = _reason(error, re.split(r"[.:]", found.value)[0])
+            reason = reason_of(error, re.split(r"[.:]", found.value)[0])
             return Outcome(
                 replace(
                     info,
                     state="incompatible" if isinstance(error, IncompatibleManifest) else "broken",
                     cause=f"{found.owner}: {reason}",
-                    remedy=getattr(error, "remedy", "") or _renew(found, found.namespace),
+                    remedy=getattr(error, "remedy", "") or renewal(found, found.namespace),
                     trace=(*info.trace, f"failed: {reason}"),
                 )
             )
@@ -354,7 +307,7 @@ class PluginHost:
             module = importlib.import_module(found.value)
             if getattr(getattr(module, "__spec__", None), "_initializing", False):
                 return None  # it asks for itself while somebody else imports it
-            location = _text(getattr(module, "__file__", ""))
+            location = text_of(getattr(module, "__file__", ""))
             check_marks(module, found.value, HOOKS)
             rows = tuple(_contributions(module, info.namespace, found.value.split(".")[0]))
         if not rows:
@@ -434,61 +387,6 @@ def _contributions(plugin: object, namespace: str, package: str = "") -> Iterato
                 yield hook, row
 
 
-def _malformed(found: Found) -> str:
-    """Say why an entry point can be no plugin, empty if it can."""
-    namespace = found.namespace
-    owner = FIRST_PARTY.get(namespace)
-    if found.damage:
-        return f"its metadata cannot be read: {found.damage}"
-    if namespace in (CORE, LOCAL) or not NAMESPACE.fullmatch(namespace):
-        return (
-            f"its namespace {namespace!r} is reserved or malformed; the entry point's "
-            "name must be lower-case letters, digits, '-' and '_'"
-        )
-    if owner and normal(found.distribution) != owner:
-        return f"its namespace {namespace!r} is reserved to the distribution {owner}"
-    if not ENTRY_POINT.fullmatch(found.value):
-        return (
-            f"{found.owner}: its entry point {found.value!r} is malformed; write "
-            "'package:file.toml' for a manifest next to the package's code, or 'package.module'"
-        )
-    if re.split(r"[.:]", found.value)[0] == "vitzoo":
-        return (
-            f"{found.owner}: its entry point {found.value!r} names vitzoo, not a package of its own"
-        )
-    return ""
-
-
-def _may_have(info: PluginInfo) -> bool:
-    """Tell whether a namespace is free, or reserved to this very distribution."""
-    return FIRST_PARTY.get(info.namespace) in (None, normal(info.distribution))
-
-
-def _claim(rivals: list[Found]) -> PluginInfo:
-    """Return the state of a namespace that these claim."""
-    info = _info(rivals[0])
-    if len(rivals) == 1:
-        return replace(info, state="lazy")
-    namespace = info.namespace
-    owners = sorted({found.owner for found in rivals})
-    if len(owners) == 1:
-        values = " and ".join(sorted(found.value for found in rivals))
-        cause = f"{owners[0]} gives the namespace {namespace!r} two values: {values}"
-        remedy = _renew(rivals[0], rivals[0].distribution)
-        return replace(info, state="conflict", cause=cause, remedy=remedy)
-    cause = f"the namespace {namespace!r} is claimed by {' and '.join(owners)}"
-    remedy = f"name one of them in {NOT}, or uninstall one of them"
-    return replace(info, state="conflict", cause=cause, remedy=remedy)
-
-
-def _outdone(found: Found, installed: Found) -> PluginInfo:
-    """Return the state of a plugin here whose namespace an installed one has."""
-    cause = (
-        f"it lies in the current directory, and {installed.owner} is installed for its namespace"
-    )
-    return replace(_info(found), state="disabled", cause=cause, remedy=f"change {NOT}")
-
-
 def _manifest_path(found: Found) -> Path:
     module, _, file = found.value.partition(":")
     top, *below = module.split(".")
@@ -505,59 +403,9 @@ def _manifest_path(found: Found) -> Path:
     )
 
 
-def _info(found: Found) -> PluginInfo:
-    where = f" in {found.location}" if found.location else ""
-    return PluginInfo(
-        found.namespace,
-        "broken",
-        distribution=found.distribution,
-        version=found.version,
-        entry_point=found.value,
-        trace=(
-            f"found the entry point {found.namespace} = {found.value} of {found.owner}{where}",
-            "switches: it may be used",
-        ),
-    )
-
-
-def _renew(found: Found, name: str) -> str:
-    """Say what to do about a plugin that cannot be used; `name` switches off it alone."""
-    return (
-        f"pip install --upgrade {found.distribution}, or pip uninstall {found.distribution}, or "
-        f"{NOT}={name}"
-    )
-
-
 def _warn(problems: list[str]) -> None:
     if problems:
         import logging
 
         for problem in problems:
             logging.getLogger("vitzoo").warning("%s", problem)
-
-
-def _reason(error: BaseException, package: str) -> str:
-    """Say what went wrong in somebody's code, and where: in the package's own line, if there is."""
-    if isinstance(error, VitzooError):
-        return str(error)
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
-    trace, own, deepest = error.__traceback__, "", ""
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith("<frozen ") and file not in (__file__, importlib.__file__):
-            deepest = f" ({file}:{trace.tb_lineno})"
-            if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] == package:
-                own = deepest
-        trace = trace.tb_next
-    return f"{type(error).__name__}: {_text(error)}{own or deepest}"
-
-
-def _text(value: object) -> str:
-    """Write an object of somebody's code, whatever its own code does."""
-    try:
-        text = " ".join(str(value).split())
-    except Exception:  # noqa: BLE001
-        return f"an unprintable {type(value).__name__}"
-    text = "".join(c if c.isprintable() else "?" for c in text)
-    return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}..."

@@ -21,7 +21,8 @@ from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
 from vitzoo.listing import FIELDS, keeps
 from vitzoo.listing_index import HUB, KNOWN_AS, Row, index_path, read_rows, row_of, write_rows
 from vitzoo.manifest import ManifestPlugin, read_manifest
-from vitzoo.plugins import CORE, LOCAL, PluginHost, PluginInfo
+from vitzoo.plugin_states import CORE, LOCAL, PluginInfo
+from vitzoo.plugins import PluginHost
 from vitzoo.schema import describe as describe_value
 from vitzoo.switches import NOT, VARIABLES
 

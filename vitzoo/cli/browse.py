@@ -21,7 +21,7 @@ from vitzoo.cli.output import (
 from vitzoo.errors import UnknownName
 from vitzoo.listing import sort, where
 from vitzoo.plugin_source import where_declared, where_defined
-from vitzoo.plugins import TROUBLE
+from vitzoo.plugin_states import TROUBLE
 from vitzoo.registry import KINDS, Registry, describe, registry
 
 COLUMNS = (

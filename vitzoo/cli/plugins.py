@@ -200,8 +200,8 @@ def compile_command(name: str, out: Path | None, force: bool) -> None:
 
 
 def _states() -> list[dict[str, Any]]:
+    from vitzoo.plugin_states import LOCAL
     from vitzoo.plugin_trace import counts, place
-    from vitzoo.plugins import LOCAL
     from vitzoo.registry import registry
 
     zoo = registry()

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import vitzoo
 from vitzoo.discovery import GROUP
-from vitzoo.plugins import CORE, data_file
+from vitzoo.plugin_states import CORE
+from vitzoo.plugins import data_file
 from vitzoo.registry import registry
 from vitzoo.testing.plugin import info_of
 from vitzoo.testing.subject import fail, require

@@ -20,7 +20,8 @@ import vitzoo
 from vitzoo import hookspecs
 from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.manifest import ManifestPlugin
-from vitzoo.plugins import CORE, HOOKS, PluginInfo
+from vitzoo.plugin_states import CORE, PluginInfo
+from vitzoo.plugins import HOOKS
 from vitzoo.registry import registry
 from vitzoo.testing.events import SOCKETS, watched
 from vitzoo.testing.subject import fail, require

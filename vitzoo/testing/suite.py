@@ -11,7 +11,7 @@ import pytest
 
 import vitzoo
 from vitzoo.errors import PluginError, did_you_mean
-from vitzoo.plugins import CORE
+from vitzoo.plugin_states import CORE
 from vitzoo.registry import registry
 from vitzoo.testing import (
     archives,
