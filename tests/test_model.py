@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import vitzoo
+from vitzoo.model import VisionTransformer
+from vitzoo.parts.pool import MeanPool
 
 SMALL = {
     "image_size": 32,
@@ -106,7 +108,8 @@ def test_each_image_is_computed_by_itself():
 @pytest.mark.parametrize("pool", POOLS)
 def test_forward_is_features_then_head(pool):
     model = make(**POOLS[pool])
-    assert torch.equal(model(images()), model.forward_head(model.forward_features(images())))
+    expected = model.forward_head(model.forward_features(images()))
+    torch.testing.assert_close(model(images()), expected, rtol=0, atol=2e-6)
 
 
 @torch.inference_mode()
@@ -649,7 +652,7 @@ def test_no_classifier_leaves_the_pre_logits(head):
     result = model(images())
     assert result.shape == (2, 48)
     if head == "linear":
-        assert torch.equal(result, expected)
+        torch.testing.assert_close(result, expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("head", [*HEADS, "none"])
@@ -767,3 +770,74 @@ def test_pixels_that_are_no_floats_are_refused():
     model = vitzoo.create("vit_digits")
     with pytest.raises(vitzoo.InvalidInput, match=r"images of a floating type, got torch\.uint8"):
         model(torch.zeros(1, 1, 28, 28, dtype=torch.uint8))
+
+
+LAST_BLOCKS = {
+    "class token": {},
+    "registers": {"num_registers": 3},
+    "positions in every layer": {"pos_embed": {"name": "learned", "where": "layers"}},
+    "rope": {"pos_embed": "rope"},
+    "parallel": {"block": {"parallel": True, "layer_scale": 0.5}},
+    "norms after": {"block": {"post_norm": True, "qk_norm": True}},
+    "two tokens": {"num_registers": 2, "pool": {"name": "prefix", "tokens": 2}, "num_classes": 0},
+}
+
+
+def widths_in_last_mlp(model):
+    """Note how many tokens enter the last block's MLP, without a hook, which would change it."""
+    mlp, widths = model.blocks[-1].mlp, []
+    forward = mlp.forward
+    mlp.forward = lambda x: (widths.append(x.shape[1]), forward(x))[1]
+    return widths
+
+
+@pytest.mark.parametrize("option", LAST_BLOCKS)
+def test_the_last_block_computes_what_the_pool_reads(small, randomise, option):
+    model = randomise(vitzoo.create(small | LAST_BLOCKS[option]))
+    widths = widths_in_last_mlp(model)
+    images = torch.randn(2, 3, 32, 32)
+    with torch.inference_mode():
+        expected = model.forward_head(model.forward_features(images))
+        result = model(images)
+    assert widths == [16 + model.num_prefix_tokens, 2 if option == "two tokens" else 1]
+    torch.testing.assert_close(result, expected, rtol=0, atol=2e-6)
+    with torch.inference_mode():
+        model.pool = MeanPool(num_prefix_tokens=model.num_prefix_tokens)
+        model(images)
+    assert widths[2:] == [16 + model.num_prefix_tokens]  # this pool reads all
+
+
+def own_features(model):
+    model.forward_features = lambda images: VisionTransformer.forward_features(model, images)
+
+
+class OwnFeatures(VisionTransformer):
+    def forward_features(self, images):
+        return super().forward_features(images)
+
+
+@pytest.mark.parametrize(
+    "why",
+    {
+        "training": lambda model: model.train(),
+        "a hook": lambda model: model.blocks[-1].mlp.fc1.register_forward_hook(lambda *_: None),
+        "a hook before": lambda model: model.norm.register_forward_pre_hook(lambda *_: None),
+        "own features": own_features,
+        "a subclass": lambda model: setattr(model, "__class__", OwnFeatures),
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_the_last_block_computes_all_tokens_for(small, randomise, why):
+    model = randomise(vitzoo.create(small))
+    why[1](model)
+    widths = widths_in_last_mlp(model)
+    with torch.no_grad():
+        model(torch.randn(2, 3, 32, 32))
+    assert widths == [17]
+
+
+def test_the_last_block_computes_all_tokens_for_gradients(small, randomise):
+    model = randomise(vitzoo.create(small))
+    widths = widths_in_last_mlp(model)
+    model(torch.randn(2, 3, 32, 32))
+    assert widths == [17]

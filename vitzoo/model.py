@@ -100,7 +100,16 @@ class VisionTransformer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map (b, c, h, w) images to (b, k) logits."""
-        return self.forward_head(self.forward_features(images))
+        tokens = self._tokens_read()
+        if tokens is None:
+            return self.forward_head(self.forward_features(images))
+        x = self.embed(images)
+        last = len(self.blocks) - 1
+        for layer in range(last):
+            x = self._encode(x, layer)
+        x = self._positioned(x, last)
+        x = self.blocks[last](x, *self._acts(last), tokens)  # (b, tokens, d)
+        return self.forward_head(self.norm(x))
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Map (b, c, h, w) images to (b, p + n, d) tokens after the final norm.
@@ -342,6 +351,22 @@ class VisionTransformer(nn.Module):
         if self.grad_checkpointing and self.training and torch.is_grad_enabled():
             return checkpoint(block, x, *self._acts(layer), use_reentrant=False)
         return block(x, *self._acts(layer))
+
+    def _tokens_read(self) -> int | None:
+        """Return how many of the last block's tokens are enough for the logits, None for all.
+
+        Whoever trains, looks at the last block or computes features in another way gets all.
+        """
+        reads: int | None = getattr(self.pool, "reads", None)
+        own = "forward_features" in self.__dict__ or (
+            type(self).forward_features is not VisionTransformer.forward_features
+        )
+        if reads is None or self.training or torch.is_grad_enabled() or own:
+            return None
+        for module in (*self.blocks[-1].modules(), self.norm):
+            if module._forward_hooks or module._forward_pre_hooks:  # noqa: SLF001  # no public way
+                return None
+        return reads
 
     def _positioned(self, x: Tensor, layer: int) -> Tensor:
         return self.positions(x, self.pos_embed, layer) if layer else x  # `embed` did the first

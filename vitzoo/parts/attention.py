@@ -71,7 +71,11 @@ class Attention(nn.Module):
         xavier_uniform_(self.proj)
 
     def forward(
-        self, x: Tensor, rotate: Rotate | None = None, bias: Tensor | None = None
+        self,
+        x: Tensor,
+        rotate: Rotate | None = None,
+        bias: Tensor | None = None,
+        tokens: int | None = None,
     ) -> Tensor:
         """Attend among the n tokens of (b, n, d).
 
@@ -79,11 +83,13 @@ class Attention(nn.Module):
             x: tokens.
             rotate: turns queries and keys, (b, heads, n, head_dim), by their positions.
             bias: added to the scaled query-key products, (heads, n, n).
+            tokens: how many of the first tokens to compute, all if None.
         """
         q, k, v = self._project(x, rotate)  # (b, heads, n, head_dim) each
         rate = self.attention_dropout if self.training else 0.0
         if bias is not None:
-            bias = bias[None].to(q.dtype)
+            bias = bias[None, :, :tokens].to(q.dtype)
+        q = q[:, :, :tokens]
         x = F.scaled_dot_product_attention(q, k, v, bias, dropout_p=rate, scale=self.scale)
         x = self.norm(x.transpose(1, 2).flatten(2))  # (b, n, d)
         return self.proj_drop(self.proj(x))

@@ -73,9 +73,22 @@ class Block(nn.Module):
         self.drop_path = drop_path
 
     def forward(
-        self, x: Tensor, rotate: Rotate | None = None, bias: Tensor | None = None
+        self,
+        x: Tensor,
+        rotate: Rotate | None = None,
+        bias: Tensor | None = None,
+        tokens: int | None = None,
     ) -> Tensor:
-        """Encode (b, n, d) tokens; `rotate` and `bias` are those of the attention."""
+        """Encode (b, n, d) tokens.
+
+        Args:
+            x: tokens.
+            rotate, bias: of the attention.
+            tokens: in evaluation, how many of the first tokens to compute, all if None.
+        """
+        if tokens is not None:
+            x = x[:, :tokens] + self._attend(x, rotate, bias, tokens)
+            return x + self._transform(x)
         x = self.drop_path(x, partial(self._attend, rotate=rotate, bias=bias))
         x = self.drop_path(x, self._transform)
         return x
@@ -86,10 +99,12 @@ class Block(nn.Module):
         """Return how much each token entering the block attends to each: (b, heads, n, n)."""
         return self.attn.probabilities(x if self.post_norm else self.norm1(x), rotate, bias)
 
-    def _attend(self, x: Tensor, rotate: Rotate | None, bias: Tensor | None) -> Tensor:
+    def _attend(
+        self, x: Tensor, rotate: Rotate | None, bias: Tensor | None, tokens: int | None = None
+    ) -> Tensor:
         if self.post_norm:
-            return self.ls1(self.norm1(self.attn(x, rotate, bias)))
-        return self.ls1(self.attn(self.norm1(x), rotate, bias))
+            return self.ls1(self.norm1(self.attn(x, rotate, bias, tokens)))
+        return self.ls1(self.attn(self.norm1(x), rotate, bias, tokens))
 
     def _transform(self, x: Tensor) -> Tensor:
         x = self.norm2(self.mlp(x)) if self.post_norm else self.mlp(self.norm2(x))
@@ -128,9 +143,15 @@ class ParallelBlock(nn.Module):
         self.drop_path = drop_path
 
     def forward(
-        self, x: Tensor, rotate: Rotate | None = None, bias: Tensor | None = None
+        self,
+        x: Tensor,
+        rotate: Rotate | None = None,
+        bias: Tensor | None = None,
+        tokens: int | None = None,
     ) -> Tensor:
-        """Encode (b, n, d) tokens; `rotate` and `bias` are those of the attention."""
+        """Encode (b, n, d) tokens; arguments as of `Block`."""
+        if tokens is not None:
+            return x[:, :tokens] + self._branch(x, rotate, bias, tokens)
         return self.drop_path(x, partial(self._branch, rotate=rotate, bias=bias))
 
     def attention_probabilities(
@@ -139,6 +160,8 @@ class ParallelBlock(nn.Module):
         """Return how much each token entering the block attends to each: (b, heads, n, n)."""
         return self.attn.probabilities(self.norm(x), rotate, bias)
 
-    def _branch(self, x: Tensor, rotate: Rotate | None, bias: Tensor | None) -> Tensor:
+    def _branch(
+        self, x: Tensor, rotate: Rotate | None, bias: Tensor | None, tokens: int | None = None
+    ) -> Tensor:
         x = self.norm(x)
-        return self.ls(self.attn(x, rotate, bias) + self.mlp(x))
+        return self.ls(self.attn(x, rotate, bias, tokens) + self.mlp(x[:, :tokens]))

@@ -25,6 +25,7 @@ class ClassPool(nn.Module):
     """
 
     norm_first = True
+    reads = 1
 
     def __init__(self, *, class_token: bool = True) -> None:
         super().__init__()
@@ -85,7 +86,7 @@ class PrefixPool(nn.Module):
                 f"pool 'prefix' takes 1 to {num_prefix_tokens} tokens, as many as there are prefix "
                 f"tokens (class_token, num_registers); got tokens={count!r}"
             )
-        self.tokens = count
+        self.tokens = self.reads = count
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the first t tokens of (b, p + n, d)."""

@@ -124,6 +124,7 @@ class Pool(Protocol):
     Attributes:
         norm_first: whether the final norm acts on the tokens (True) or on the pooled vector.
         tokens: optional: how many tokens it gives where it is not one vector.
+        reads: optional: how many of the first tokens it reads where it does not read all.
     """
 
     norm_first: bool
