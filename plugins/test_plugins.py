@@ -6,9 +6,13 @@ import importlib
 import inspect
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
+import pytest
+
 import vitzoo
+from vitzoo.plugins import HOOKS
 from vitzoo.registry import registry
 from vitzoo.testing import PluginTests
 
@@ -30,6 +34,18 @@ def test_every_folder_is_a_plugin_that_the_readme_installs(plugins):
     assert {line for line in required if line[0] != "#"} == {
         f"-e plugins/{plugin.folder.name}" for plugin in plugins
     }
+
+
+@pytest.mark.parametrize("hook", [hook for hook in HOOKS if hook != "vitzoo_position_embeddings"])
+def test_every_hook_is_used_by_a_shipped_plugin(hook, plugins):
+    table = hook.removeprefix("vitzoo_")
+    written = {
+        p.namespace for p in plugins if tomllib.loads(p.manifest_path.read_text()).get(table)
+    }
+    assert written
+    vitzoo.variants()  # reads them all
+    for namespace in written:  # and what is written arrives through that hook
+        assert hook in {name for name, _ in registry().host.rows[namespace]}
 
 
 def test_the_distribution_is_named_after_its_namespace(plugin):

@@ -17,6 +17,7 @@ DISTILLED = {
 
 class TestDeit(PluginTests):
     namespace = "deit"
+    options = {"deit/power": [{"rate": 0.3}, {"rate": 0.3, "exponent": 0.5}]}
     networks = {"deit/timm_distilled": DISTILLED, "deit/transformers": DISTILLED}
 
     @pytest.mark.install
