@@ -105,6 +105,14 @@ def small() -> dict[str, Any]:
 
 
 @pytest.fixture
+def images() -> Any:
+    """Two images for `small`, (2, 3, 32, 32)."""
+    import torch
+
+    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(7))
+
+
+@pytest.fixture
 def randomise() -> Callable[..., Any]:
     """Fill a model with numbers that show every mistake; a fresh classifier gives only zeros."""
     import torch
@@ -134,6 +142,20 @@ def python() -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a command of vitzoo in this process; gives (exit code, stdout, stderr)."""
+    from vitzoo.cli.main import main
+
+    def call(*args: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
 
 
 def run_command(*command: object, cwd: Path | None = None) -> str:
@@ -221,6 +243,28 @@ def distribution(tmp_path: Path) -> Callable[..., Path]:
         return root
 
     return write
+
+
+@pytest.fixture
+def install(
+    distribution: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    new_registry: Callable[[], None],
+) -> Iterator[Callable[..., Path]]:
+    """Put distributions on sys.path, as if they had been installed; returns the folder."""
+    modules = set(sys.modules)
+
+    def install(*args: Any, **kwargs: Any) -> Path:
+        root = distribution(*args, **kwargs)
+        if str(root) not in sys.path:
+            monkeypatch.syspath_prepend(root)
+        new_registry()
+        return root
+
+    yield install
+    for name in set(sys.modules) - modules:
+        if name.partition(".")[0] in ("acme", "globex", "initech"):
+            del sys.modules[name]
 
 
 @pytest.fixture

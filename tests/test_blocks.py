@@ -6,22 +6,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import vitzoo
+from helpers import SMALL as DEEPER
+from helpers import message, randn
 from vitzoo.parts.block import LayerScale
 from vitzoo.parts.mlp import PackedSwiGLU, SwiGLU
 from vitzoo.parts.pool import AttentionPool, PrefixPool
 
-SMALL = {
-    "image_size": 32,
-    "patch_size": 8,
-    "embed_dim": 48,
-    "depth": 2,
-    "num_heads": 3,
-    "num_classes": 7,
-}
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+SMALL = DEEPER | {"depth": 2}
 
 
 def alive(module):
@@ -30,12 +21,6 @@ def alive(module):
         for parameter in module.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
     return module.eval()
-
-
-def message(error, call, *args, **kwargs):
-    with pytest.raises(error) as caught:
-        call(*args, **kwargs)
-    return str(caught.value)
 
 
 def linear(layer, x):

@@ -15,18 +15,6 @@ from vitzoo.cli.main import main
 DIGITS = Path(__file__).parents[1] / "docs" / "examples" / "digits"
 
 
-@pytest.fixture
-def run(capsys):
-    """Run a command in this process; gives (exit code, stdout, stderr)."""
-
-    def call(*args):
-        code = main(args)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
 def vitzoo(*args, **env):
     return subprocess.run(
         [sys.executable, "-m", "vitzoo", *args],

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from vitzoo.cli.main import main
 from vitzoo.plugin_source import module_file, where_declared, where_defined
 
 MANIFEST = """\
@@ -56,38 +55,14 @@ KEYS = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def install(distribution, monkeypatch, new_registry, tmp_path):
-    """Put a distribution on sys.path, as if it had been installed; return the folder."""
+@pytest.fixture(autouse=True)
+def _own_home(monkeypatch, tmp_path):
     monkeypatch.setenv("VITZOO_HOME", str(tmp_path / "home"))
-
-    def install(*args, **kwargs):
-        root = distribution(*args, **kwargs)
-        monkeypatch.syspath_prepend(root)
-        new_registry()
-        return root
-
-    yield install
-    for name in list(sys.modules):
-        if name.partition(".")[0] in ("acme", "globex"):
-            del sys.modules[name]
 
 
 @pytest.fixture
 def acme(install):
     return install("acme-parts", "acme = acme:registry.toml", UNTOUCHABLE)
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command in this process; gives (exit code, stdout, stderr)."""
-
-    def call(*args):
-        code = main(args)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def by_namespace(out: str) -> dict:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from transformers import ViTConfig, ViTForImageClassification
 
 import vitzoo
+from helpers import same
 from vitzoo import convert as module
 from vitzoo.cli.main import cli, main
 from vitzoo.convert import convert
@@ -33,18 +34,6 @@ def read(path):
         with np.load(path, allow_pickle=False) as file:
             return {key: torch.from_numpy(file[key]) for key in file.files}
     return safetensors.torch.load_file(path)
-
-
-def same(actual, expected):
-    assert actual.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert actual[name].dtype == tensor.dtype, name
-        assert torch.equal(actual[name], tensor), name
-
-
-@pytest.fixture
-def images():
-    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(7))
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import scipy.ndimage
 import timm
 import torch
 import torchvision
-from torch import nn
 from transformers import ViTConfig, ViTForImageClassification, ViTModel
 
 import vitzoo
+from helpers import close, fill, same, write
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format, NeedsHeads, StatesHeads
 from vitzoo.formats.google import big_vision, google
@@ -40,54 +40,6 @@ SPEC = {
     "mlp_dim": 64,
 }
 WEIGHTS = ("own", "scaled")
-
-
-@torch.no_grad()
-def fill(model, weights="scaled"):
-    """Give a network its own initialisation, or fan-in scaled normals with gains of 1 +- 0.2."""
-    torch.manual_seed(2)
-    if weights == "own":
-        for parameter in model.parameters():
-            if not parameter.any():
-                parameter.normal_(0, 0.02)
-        return model.eval()
-    gains = {id(m.weight) for m in model.modules() if isinstance(m, nn.LayerNorm | nn.GroupNorm)}
-    for name, parameter in model.named_parameters():
-        if id(parameter) in gains:
-            parameter.normal_(1, 0.2)
-        elif parameter.dim() == 1 or name.endswith(("_token", "pos_embedding", "embeddings")):
-            parameter.normal_(0, 0.1)
-        else:
-            parameter.normal_(0, parameter[0].numel() ** -0.5)
-    return model.eval()
-
-
-def close(actual, expected):
-    """Compare every element; the expected numbers must not be trivial."""
-    assert actual.shape == expected.shape
-    assert expected.abs().max() > 0.01
-    tolerance = 5e-5 * max(1, expected.abs().max().item())
-    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
-
-
-def same(actual, expected):
-    """Compare two files bit by bit."""
-    assert actual.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert actual[name].dtype == tensor.dtype, name
-        assert torch.equal(actual[name], tensor), name
-
-
-def write(path, tensors):
-    """Write tensors by their keys; the container does not matter to a layout."""
-    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    safetensors.torch.save_file(tensors, path)
-    return path
-
-
-@pytest.fixture
-def images():
-    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(7))
 
 
 def vit_config(**changes):

@@ -11,7 +11,6 @@ import pytest
 import safetensors.torch
 
 import vitzoo
-from vitzoo.cli.main import main
 from vitzoo.errors import (
     EntryNotFound,
     FirstUseWarning,
@@ -36,19 +35,6 @@ hub, second_hub, net = faults.hub, faults.second_hub, faults.net
 COMMIT = faults.COMMIT
 NAME = "faulty/net"
 LABEL = "faulty/net:main"
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command in this process; gives (exit code, stdout, stderr)."""
-
-    def call(*args):
-        capsys.readouterr()
-        code = main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 import vitzoo
+from helpers import LAZY_MODULE as MODULE
+from helpers import UNTOUCHABLE as ACME
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
@@ -56,44 +58,11 @@ source = "made up"
 [aliases]
 former = "net"
 """
-ACME = {"acme/__init__.py": "raise ImportError('nobody may import me')"}
-MODULE = """\
-import vitzoo
-
-@vitzoo.hookimpl
-def vitzoo_drop_path_policies():
-    yield vitzoo.DropPathPolicy("late", late, "the rate in the last block only")
-
-@vitzoo.hookimpl
-def vitzoo_variants():
-    yield vitzoo.Variant("net", "a network", vitzoo.describe("vit_ti16").spec, 5717416)
-
-def late(*, depth, rate):
-    return [0.0] * (depth - 1) + [rate]
-"""
 
 
 @pytest.fixture(autouse=True)
 def _own_home(monkeypatch, tmp_path):
     monkeypatch.setenv("VITZOO_HOME", str(tmp_path / "home"))
-
-
-@pytest.fixture
-def install(distribution, monkeypatch, new_registry):
-    """Put distributions on sys.path, as if they had been installed."""
-    modules = set(sys.modules)
-
-    def install(*args, **kwargs) -> Path:
-        root = distribution(*args, **kwargs)
-        if str(root) not in sys.path:
-            monkeypatch.syspath_prepend(root)
-        new_registry()
-        return root
-
-    yield install
-    for name in set(sys.modules) - modules:
-        if name.partition(".")[0] in ("acme", "globex", "initech"):
-            del sys.modules[name]
 
 
 @pytest.fixture

@@ -13,17 +13,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import vitzoo
+from helpers import SMALL
 from vitzoo.model import VisionTransformer
 from vitzoo.parts.pool import MeanPool
 
-SMALL = {
-    "image_size": 32,
-    "patch_size": 8,
-    "embed_dim": 48,
-    "depth": 3,
-    "num_heads": 3,
-    "num_classes": 7,
-}
 WIDE = SMALL | {"embed_dim": 192, "depth": 2}
 POOLS = {
     "class": {"pool": "class"},

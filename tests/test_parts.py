@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import vitzoo
+from helpers import SMALL, message, randn
 from vitzoo.parts import drop_path as policies
 from vitzoo.parts.attention import Attention
 from vitzoo.parts.block import Block
@@ -16,26 +17,6 @@ from vitzoo.parts.heads import NoHead, linear_head, mlp_head, tanh_head
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp, QuickGELU
 from vitzoo.parts.patch_embed import ConvPatchEmbed, UnfoldPatchEmbed
 from vitzoo.parts.pool import ClassPool, MeanPool
-
-SMALL = {
-    "image_size": 32,
-    "patch_size": 8,
-    "embed_dim": 48,
-    "depth": 3,
-    "num_heads": 3,
-    "num_classes": 7,
-}
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def message(error, call, *args, **kwargs):
-    with pytest.raises(error) as caught:
-        call(*args, **kwargs)
-    return str(caught.value)
-
 
 # Patch embedders.
 

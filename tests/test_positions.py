@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 
 import vitzoo
+from helpers import SMALL as SQUARE
+from helpers import message, randn
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.pos_embed import (
     Learned2dPositions,
@@ -21,24 +23,7 @@ from vitzoo.parts.resample import RESAMPLING, resample_grid
 from vitzoo.parts.rope import RotaryPositions
 from vitzoo.parts.rope_mixed import MixedRotaryPositions
 
-SMALL = {
-    "image_size": [32, 24],
-    "patch_size": 8,
-    "embed_dim": 48,
-    "depth": 3,
-    "num_heads": 3,
-    "num_classes": 7,
-}
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def message(error, call, *args, **kwargs):
-    with pytest.raises(error) as caught:
-        call(*args, **kwargs)
-    return str(caught.value)
+SMALL = SQUARE | {"image_size": [32, 24]}
 
 
 def big_vision_sincos_2d(height, width, dim, temperature=10_000.0):

@@ -11,25 +11,11 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 import vitzoo
-from vitzoo.cli.main import main
 from vitzoo.errors import ImageError, InvalidOption
 from vitzoo.predict import predict
 
 PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]
 DIGITS = Path(__file__).parents[1] / "docs" / "examples" / "digits"
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command in this process; gives (exit code, stdout, stderr)."""
-
-    def call(*args):
-        capsys.readouterr()
-        code = main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

@@ -9,21 +9,11 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import vitzoo
+from helpers import close
 from vitzoo.cli.main import cli
 from vitzoo.errors import CheckpointError, VitzooError
 
 ROW = vitzoo.Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.3, 0.2, 0.1), crop_mode="squash")
-
-
-def close(actual, expected):
-    assert expected.abs().max() > 0.1
-    tolerance = 5e-5 * max(1, expected.abs().max().item())
-    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
-
-
-@pytest.fixture
-def images():
-    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(7))
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from vitzoo.cli.main import main
 from vitzoo.manifest import read_manifest
 from vitzoo.plugin_compile import compile_plugin
 from vitzoo.plugin_template import ON_THE_KIT, write_project
@@ -23,18 +22,6 @@ from vitzoo.registry import registry
 
 ROOT = Path(__file__).parents[1]
 KIT = importlib.util.find_spec("vitzoo.testing") is not None
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command in this process; gives (exit code, stdout, stderr)."""
-
-    def call(*args):
-        code = main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from transformers import ViTConfig, ViTForImageClassification, ViTModel
 
 import vitzoo
+from helpers import close
 from vitzoo.errors import CheckpointError
 
 SPEC = {
@@ -45,22 +46,9 @@ def fill(model, seed=0):
     return model.eval()
 
 
-def close(actual, expected):
-    """Compare every element; the expected numbers must not be trivial."""
-    assert actual.shape == expected.shape
-    assert expected.abs().max() > 0.1
-    worst = (actual - expected).abs().max().item()
-    assert worst <= 5e-5 * max(1, expected.abs().max().item()), worst
-
-
 def differs(actual, expected):
     """Tell whether `close` would see it, with a margin of two."""
     return (actual - expected).abs().max() > 1e-4 * max(1, expected.abs().max())
-
-
-@pytest.fixture
-def images():
-    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(7))
 
 
 @pytest.fixture

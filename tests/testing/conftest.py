@@ -153,3 +153,17 @@ def complaint():
         return str(caught.value)
 
     return run
+
+
+@pytest.fixture
+def blames(complaint):
+    """Expect a check to blame a broken part for just that, and the check of its kind to name it."""
+
+    def expect(kind, part, subject, check, words, check_all):
+        name = getattr(part, "__name__", type(part).__name__)
+        said = complaint(check, subject(part))
+        assert f"{kind} {name!r}" in said
+        assert words in said
+        assert f"{kind} {name!r}" in complaint(check_all, part)
+
+    return expect

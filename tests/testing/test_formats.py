@@ -159,11 +159,9 @@ FORMATS = testing.formats
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
-def test_a_broken_format(complaint, check, made, words):
-    said = complaint(check, FORMATS.FormatSubject(made))
-    assert f"checkpoint format {type(made).__name__!r}" in said
-    assert words in said
-    assert type(made).__name__ in complaint(check_checkpoint_format, made)
+def test_a_broken_format(blames, check, made, words):
+    subject = FORMATS.FormatSubject
+    blames("checkpoint format", made, subject, check, words, check_checkpoint_format)
 
 
 def test_a_good_format_passes():

@@ -140,11 +140,8 @@ HEADS = testing.heads
         (HEADS.check_reset, SharesLayer, "after reset both heads share layer.weight, layer.bias"),
     ],
 )
-def test_a_broken_head(complaint, check, part, words):
-    said = complaint(check, HEADS.Head(part))
-    assert f"head {part.__name__!r}" in said
-    assert words in said
-    assert part.__name__ in complaint(check_head, part)
+def test_a_broken_head(blames, check, part, words):
+    blames("head", part, HEADS.Head, check, words, check_head)
 
 
 def test_good_heads_pass():
@@ -204,11 +201,9 @@ POLICIES = testing.drop_path
         (MODULE.check_constructor, positional, "takes 'depth' by position"),
     ],
 )
-def test_a_broken_drop_path_policy(complaint, check, policy, words):
-    said = complaint(check, POLICIES.DropPathPolicy(policy))
-    assert f"drop-path policy {policy.__name__!r}" in said
-    assert words in said
-    assert policy.__name__ in complaint(check_drop_path_policy, policy)
+def test_a_broken_drop_path_policy(blames, check, policy, words):
+    subject = POLICIES.DropPathPolicy
+    blames("drop-path policy", policy, subject, check, words, check_drop_path_policy)
 
 
 def test_a_good_policy_passes():

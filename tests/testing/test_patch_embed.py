@@ -254,12 +254,8 @@ EMBEDDER, MODULE = testing.patch_embed, testing.modules
         (MODULE.check_saved, Forgetful, "a saved network gives other numbers when it is restored"),
     ],
 )  # fmt: skip
-def test_a_broken_patch_embedder(complaint, check, part, words):
-    said = complaint(check, testing.patch_embed.PatchEmbedder(part))
-    assert f"patch embedder {part.__name__!r}" in said
-    assert words in said
-    said = complaint(check_patch_embedder, part)
-    assert f"patch embedder {part.__name__!r}" in said
+def test_a_broken_patch_embedder(blames, check, part, words):
+    blames("patch embedder", part, EMBEDDER.PatchEmbedder, check, words, check_patch_embedder)
 
 
 def test_sample_options_that_do_not_fit(complaint):

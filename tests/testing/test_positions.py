@@ -127,11 +127,9 @@ POSITIONS = testing.positions
         (POSITIONS.check_to_grid, BackToSingle, "to_grid forgot its type, {'torch.float32'}"),
     ],
 )  # fmt: skip
-def test_a_broken_position_embedding(complaint, check, part, words):
-    said = complaint(check, POSITIONS.PositionEmbedding(part))
-    assert f"position embedding {part.__name__!r}" in said
-    assert words in said
-    assert part.__name__ in complaint(check_position_embedding, part)
+def test_a_broken_position_embedding(blames, check, part, words):
+    subject = POSITIONS.PositionEmbedding
+    blames("position embedding", part, subject, check, words, check_position_embedding)
 
 
 def test_good_position_embeddings_pass():

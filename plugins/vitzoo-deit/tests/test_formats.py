@@ -7,7 +7,6 @@ import pytest
 import safetensors.torch
 import torch
 from timm.models.deit import VisionTransformerDistilled
-from torch import nn
 from transformers import (
     DeiTConfig,
     DeiTForImageClassification,
@@ -17,6 +16,7 @@ from transformers import (
 )
 
 import vitzoo
+from helpers import close, fill, same, write
 from vitzoo.checkpoint import open_file
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format, StatesHeads
@@ -42,42 +42,6 @@ TOKEN = "embeddings.distillation_token"
 FORMATS = {"deit/timm_distilled": timm_distilled, "deit/transformers": transformers_deit}
 
 
-@torch.no_grad()
-def fill(network):
-    """Give a network fan-in scaled normals, gains of 1 +- 0.2, and tokens and biases of 0.1."""
-    torch.manual_seed(2)
-    gains = {id(m.weight) for m in network.modules() if isinstance(m, nn.LayerNorm)}
-    for name, parameter in network.named_parameters():
-        if id(parameter) in gains:
-            parameter.normal_(1, 0.2)
-        elif parameter.dim() == 1 or name.endswith(("_token", "pos_embed", "position_embeddings")):
-            parameter.normal_(0, 0.1)
-        else:
-            parameter.normal_(0, parameter[0].numel() ** -0.5)
-    return network.eval()
-
-
-def close(actual, expected):
-    """Compare every element; the expected numbers must not be trivial."""
-    assert actual.shape == expected.shape
-    assert expected.abs().max() > 0.01
-    tolerance = 5e-5 * max(1, expected.abs().max().item())
-    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
-
-
-def same(actual, expected):
-    """Compare two files bit by bit."""
-    assert actual.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert actual[name].dtype == tensor.dtype, name
-        assert torch.equal(actual[name], tensor), name
-
-
-def write(path, tensors):
-    safetensors.torch.save_file({name: t.contiguous() for name, t in tensors.items()}, path)
-    return path
-
-
 def timms(num_classes=5):
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
     return fill(VisionTransformerDistilled(**sizes, mlp_ratio=2, num_classes=num_classes))
@@ -94,11 +58,6 @@ def saved(folder, network):
     network.save_pretrained(folder)
     path = folder / "model.safetensors"
     return path, safetensors.torch.load_file(path)
-
-
-@pytest.fixture
-def images():
-    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(7))
 
 
 # timm.

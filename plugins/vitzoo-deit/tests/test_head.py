@@ -25,11 +25,6 @@ HEADS = ("head.cls.weight", "head.cls.bias", "head.dist.weight", "head.dist.bias
 
 
 @pytest.fixture
-def images():
-    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(7))
-
-
-@pytest.fixture
 def model(randomise):
     """A small distilled network."""
     return randomise(vitzoo.create(SPEC))

@@ -1,0 +1,98 @@
+"""What many test files need and no fixture is: `from helpers import close`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+# The spec of a small network with heads of 16 channels.
+SMALL: dict[str, Any] = {
+    "image_size": 32,
+    "patch_size": 8,
+    "embed_dim": 48,
+    "depth": 3,
+    "num_heads": 3,
+    "num_classes": 7,
+}
+# A package that no listing may import, and a plugin of hooks.
+UNTOUCHABLE = {"acme/__init__.py": "raise ImportError('nobody may import me')"}
+LAZY_MODULE = """\
+import vitzoo
+
+@vitzoo.hookimpl
+def vitzoo_drop_path_policies():
+    yield vitzoo.DropPathPolicy("late", late, "the rate in the last block only")
+
+@vitzoo.hookimpl
+def vitzoo_variants():
+    yield vitzoo.Variant("net", "a network", vitzoo.describe("vit_ti16").spec, 5717416)
+
+def late(*, depth, rate):
+    return [0.0] * (depth - 1) + [rate]
+"""
+TABLES = ("_token", "pos_embed", "pos_embedding", "position_embeddings", "embeddings")
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    """Return the same normal numbers every time."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def message(error: type[Exception], call: Callable[..., object], *args: Any, **kwargs: Any) -> str:
+    """Return what an error says that a call must raise."""
+    with pytest.raises(error) as caught:
+        call(*args, **kwargs)
+    return str(caught.value)
+
+
+@torch.no_grad()
+def fill(network: Any, weights: str = "scaled") -> Any:
+    """Give a network its own initialisation, or fan-in scaled normals with gains of 1 +- 0.2.
+
+    Tokens, tables and biases are normals of 0.1. Nothing is left at zero.
+    """
+    torch.manual_seed(2)
+    if weights == "own":
+        for parameter in network.parameters():
+            if not parameter.any():
+                parameter.normal_(0, 0.02)
+        return network.eval()
+    norms = (m for m in network.modules() if isinstance(m, nn.LayerNorm | nn.GroupNorm))
+    gains = {id(norm.weight) for norm in norms}
+    for name, parameter in network.named_parameters():
+        if id(parameter) in gains:
+            parameter.normal_(1, 0.2)
+        elif parameter.dim() == 1 or name.endswith(TABLES):
+            parameter.normal_(0, 0.1)
+        else:
+            parameter.normal_(0, parameter[0].numel() ** -0.5)
+    return network.eval()
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    """Compare every element; the expected numbers must not be trivial."""
+    assert actual.shape == expected.shape
+    assert expected.abs().max() > 0.01
+    tolerance = 5e-5 * max(1, expected.abs().max().item())
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
+
+
+def same(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Compare the tensors of two files bit by bit."""
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert actual[name].dtype == tensor.dtype, name
+        assert torch.equal(actual[name], tensor), name
+
+
+def write(path: Path, tensors: Mapping[str, Tensor]) -> Path:
+    """Write tensors by their keys; the container does not matter to a layout."""
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    safetensors.torch.save_file(tensors, path)
+    return path
