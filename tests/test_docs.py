@@ -12,6 +12,8 @@ import pytest
 
 import vitzoo
 from vitzoo import hookspecs, manifest, schema
+from vitzoo.formats import Expresses, Format, NeedsHeads, StatesHeads
+from vitzoo.parts import protocols
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -127,6 +129,34 @@ def test_the_manifest_on_a_hooks_page_says_the_same(name, tmp_path):
     page = hook_page(name).read_text()
     assert f'("{row.name}", ' in page
     assert f'"{row.summary}"' in page.partition("In a manifest")[0]
+
+
+PROTOCOLS = {
+    "patch_embedders": [protocols.PatchEmbedder],
+    "position_embeddings": [protocols.PositionEmbedding],
+    "heads": [protocols.Head],
+    "drop_path_policies": [protocols.DropPath],
+    "checkpoint_formats": [Format, Expresses, StatesHeads, NeedsHeads],
+}
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_the_page_of_a_hook_has_every_member_of_its_protocol(name):
+    rows = re.findall(r"^\| `?(\w+)", hook_page(name).read_text(), re.MULTILINE)
+    for protocol in PROTOCOLS[name]:
+        members = {*vars(protocol), *inspect.get_annotations(protocol)}
+        public = {member for member in members if member[0] != "_"}
+        assert public | ({"call"} if "__call__" in members else set()) <= set(rows)
+
+
+def test_a_documented_format_is_asked_what_it_expresses():
+    page = hook_page("vitzoo_checkpoint_formats").read_text()
+    scope = {}
+    exec(re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1], scope)
+    assert isinstance(scope["acme"], Expresses)
+    spec = vitzoo.describe("vit_b16").spec
+    assert scope["acme"].expresses(spec) == []
+    assert scope["acme"].expresses(vitzoo.describe("vit_b16_in21k").spec) == ["head = tanh"]
 
 
 @pytest.fixture

@@ -17,11 +17,10 @@ import pytest
 import vitzoo
 from vitzoo.manifest import read_manifest
 from vitzoo.plugin_compile import compile_plugin
-from vitzoo.plugin_template import ON_THE_KIT, write_project
+from vitzoo.plugin_template import write_project
 from vitzoo.registry import registry
 
 ROOT = Path(__file__).parents[1]
-KIT = importlib.util.find_spec("vitzoo.testing") is not None
 
 
 @pytest.fixture
@@ -48,9 +47,9 @@ def test_new_writes_a_project(run, tmp_path):
     assert done["project"] == str(project)
     names = {str(Path(file).relative_to(project)) for file in done["files"]}
     assert names == {
-        ".gitignore", "README.md", "pyproject.toml", "tests/test_acme.py",
-        "vitzoo_acme/__init__.py", "vitzoo_acme/parts.py", "vitzoo_acme/py.typed",
-        "vitzoo_acme/registry.toml", *ON_THE_KIT[: len(ON_THE_KIT) * KIT],
+        ".gitignore", "README.md", "pyproject.toml", "tests/conftest.py",
+        "tests/test_conformance.py", "tests/test_acme.py", "vitzoo_acme/__init__.py",
+        "vitzoo_acme/parts.py", "vitzoo_acme/py.typed", "vitzoo_acme/registry.toml",
     }  # fmt: skip
     assert f"next: pip install -e '{project}[dev]', then pytest {project}" in err
     table = tomllib.loads(project.joinpath("pyproject.toml").read_text())["project"]
@@ -161,7 +160,7 @@ def test_a_new_project_passes_its_tests_from_a_wheel(tmp_path, new_environment, 
     assert listed == "acme/vit_ti16_overlap\n"
     tested = environment.call("python", "-m", "pytest", "-q", project)
     assert "failed" not in tested
-    assert int(re.search(r"(\d+) passed", tested)[1]) >= (30 if KIT else 11)
+    assert int(re.search(r"(\d+) passed", tested)[1]) >= 30
     states = json.loads(environment.call("vitzoo", "plugins", "--json"))
     location = environment.site / "vitzoo_acme" / "registry.toml"
     assert [row["location"] for row in states if row["namespace"] == "acme"] == [str(location)]

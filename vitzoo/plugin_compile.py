@@ -6,7 +6,6 @@ else. What is written is read back and compared before anybody sees it.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import sys
@@ -26,6 +25,7 @@ from vitzoo.errors import InvalidOption, PluginError, RegistryError, UnknownName
 from vitzoo.manifest import API, CORE_BUILDER, MAX_PLUGIN_MANIFEST, TARGET, Manifest, read_manifest
 from vitzoo.plugin_source import module_file
 from vitzoo.plugins import HOOKS, PluginHost
+from vitzoo.quiet import no_output
 from vitzoo.spec import PartSpec, Spec
 from vitzoo.store import write_atomic
 
@@ -122,7 +122,7 @@ def write_manifest(compiled: Compiled, file: Path, *, force: bool = False) -> No
 
 def _imported(value: str, name: str) -> ModuleType:
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with no_output():
             return importlib.import_module(value)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
@@ -139,7 +139,7 @@ def _rows(module: ModuleType) -> Iterator[tuple[str, Any]]:
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with no_output():
             manager.register(module)
             manager.check_pending()
             given = [(h, row) for h in HOOKS for rows in getattr(manager.hook, h)() for row in rows]

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
@@ -17,7 +16,6 @@ from vitzoo.schema import describe
 
 NAMESPACE = re.compile(r"[a-z]([a-z0-9_-]{0,62}[a-z0-9])?")
 ENDING = ".tmpl"
-ON_THE_KIT = ("tests/conftest.py", "tests/test_conformance.py")
 RENAMED = {"gitignore": ".gitignore"}  # one by that name would act on the template itself
 
 
@@ -43,7 +41,6 @@ def write_project(namespace: str, folder: Path) -> Path:
     texts = {
         _renamed(path, package, namespace): Template(text).substitute(words)
         for path, text in _templates(files("vitzoo") / "templates" / "plugin")
-        if path not in ON_THE_KIT or find_spec("vitzoo.testing")
     }
     try:
         project.parent.mkdir(parents=True, exist_ok=True)

@@ -19,8 +19,6 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,63}")
 NAME_RULE = "1 to 64 lower-case letters, digits and underscores, not starting with an underscore"
 LARGE = 2**53  # numbers from here on are not exact everywhere, and never meant
 MAX_PX = 65_536
-LARGE = 2**53  # numbers from here on are not exact everywhere, and never meant
-MAX_PX = 65_536
 _REQUIRED: Any = object()
 
 
