@@ -171,7 +171,10 @@ def in_a_mount(net, mount, code):
     script = f'{mount} || exit 77; exec "$@"'
     out, status = run(net, code, prefix=("unshare", "-m", "sh", "-c", script, "sh"))
     if status in (1, 77) and ("unshare" in out or "mount" in out):
-        pytest.skip(f"this test needs the right to mount; the injected ones ran: {out[-200:]}")
+        pytest.skip(
+            "no real disk was filled or made read-only, for lack of the right to mount; the "
+            f"injected faults ran: {out[-200:]}"
+        )
     return out, status
 
 
@@ -349,7 +352,10 @@ def as_nobody(net, folder):
     path = f"{folder / 'site'}:{Path(__file__).parents[2]}"
     environment = {"VITZOO_HOME": str(folder / "home"), "PYTHONPATH": path, "HOME": str(folder)}
     if run(net, "import torch, vitzoo.create", prefix=prefix, **environment)[1]:
-        pytest.skip("no other user can run this installation; the injected tests ran")
+        pytest.skip(
+            "no other user read the store, for none can run this installation; the injected "
+            "faults ran"
+        )
     return run(net, TOLD, prefix=prefix, **environment)
 
 

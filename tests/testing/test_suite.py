@@ -65,8 +65,13 @@ def test_a_class_without_a_namespace_is_refused(author):
 
 def test_without_the_plugin_of_pytest_the_rest_is_skipped_with_a_reason(author):
     said = author("-k", "reset or grid", "-rs", conftest="")
-    assert "acme has nothing of the kind: patch_embedder" in said
+    assert "nothing to check: acme contributes no patch embedder" in said
     assert "1 passed" in said
+
+
+def test_archives_that_were_not_built_are_skipped_with_a_reason(author):
+    said = author("-k", "archives", "-rs")
+    assert "TestAcme.archives is False: no wheel, no sdist was checked" in said
 
 
 def test_it_may_be_imported_before_pytest_loads_it(author):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 
 import pytest
 
@@ -130,6 +131,17 @@ def test_a_broken_weights_row(complaint, changes, check, words):
     said = complaint(check, of(**changes))
     assert words in said
     assert "weights 'vit_b16:main'" in said
+
+
+def test_a_variant_too_large_to_run_is_skipped_with_a_reason(monkeypatch):
+    monkeypatch.setattr(VARIANT, "LARGEST", 1000)
+    with pytest.raises(pytest.skip.Exception) as caught:
+        VARIANT.check_runs(VARIANT.VariantSubject("vit_ti16"))
+    assert re.fullmatch(
+        r"variant 'vit_ti16' was not run: its small copy has \d+ parameters, more than 1000; let "
+        "its builder accept depth, or give smaller numbers in `networks`",
+        str(caught.value),
+    )
 
 
 def test_a_damaged_bundled_file(complaint, acme):

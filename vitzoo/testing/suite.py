@@ -35,6 +35,7 @@ PARTS: dict[str, type[Subject]] = {
     "drop_path_policy": drop_path.DropPathPolicy,
 }
 MODULES = ("patch_embedder", "position_embedding", "head")
+KINDS_IN_WORDS = {"made": "part", "row": "row of weights"}
 
 
 class PluginTests:
@@ -64,7 +65,8 @@ class PluginTests:
             raise pytest.UsageError(f"{type(self).__name__}: set namespace = 'the plugin's'")
         for argument, found in _subjects(self).items():
             if argument in metafunc.fixturenames:
-                nothing = f"{self.namespace} has nothing of the kind: {argument}"
+                kind = KINDS_IN_WORDS.get(argument, argument.replace("_", " "))
+                nothing = f"nothing to check: {self.namespace} contributes no {kind}"
                 none = [pytest.param(None, marks=pytest.mark.skip(nothing), id="none")]
                 params = [pytest.param(subject, id=name) for name, subject in found]
                 metafunc.parametrize(argument, params or none)
@@ -106,13 +108,13 @@ class PluginTests:
     def test_plugin_can_be_disabled(self) -> None:
         """`VITZOO_DISABLE_PLUGINS` hides it."""
         if self.namespace == CORE:
-            pytest.skip("the core cannot be disabled")
+            pytest.skip("nothing to check: the core cannot be disabled")
         whole.check_disabled(self.namespace)
 
     def test_plugin_archives(self, tmp_path: Path) -> None:
         """Wheel and sdist hold the manifest, the code and bundled files."""
         if not self.archives:
-            pytest.skip("archives = False")
+            pytest.skip(f"{type(self).__name__}.archives is False: no wheel, no sdist was checked")
         start = Path(inspect.getfile(type(self)))
         project = self.project or archives.project_of(self.namespace, start)
         if project is None:

@@ -108,7 +108,10 @@ def check_runs(subject: VariantSubject) -> None:
     if count(hollow) > LARGEST:
         import pytest
 
-        pytest.skip(f"the smallest copy has {count(hollow)} parameters: let it accept depth")
+        pytest.skip(
+            f"{subject} was not run: its small copy has {count(hollow)} parameters, more than "
+            f"{LARGEST}; let its builder accept depth, or give smaller numbers in `networks`"
+        )
     made: Any = fill(create(spec))
     images = draw(2, made.spec.in_chans, *made.spec.image_size)
     with doing(subject, "a small copy of it runs", remedy):
