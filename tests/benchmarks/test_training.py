@@ -32,4 +32,4 @@ def test_training_step_in_mode_subset(compare, name, theirs):
         step(reference.train(), images, labels),
         rounds=3,
     )
-    assert ratio > 1  # it computes a fifth less
+    compare.check(ratio, 1.15)
