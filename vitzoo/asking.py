@@ -105,7 +105,8 @@ def refusal(response: httpx2.Response, remote: Remote, host: str) -> NetworkErro
     except GatedRepoError:
         return GatedRepo(
             f"{remote}: access to {remote.repo} is gated; ask for it on the repository's page on "
-            f"{host}, then log in with `hf auth login`"
+            f"{host}, {remote.page}: accept its terms there, then log in with "
+            "`hf auth login` or set HF_TOKEN to a token that may read it"
         )
     except RevisionNotFoundError:
         return RevisionNotFound(
@@ -125,6 +126,11 @@ def refusal(response: httpx2.Response, remote: Remote, host: str) -> NetworkErro
 
 def _by_status(response: httpx2.Response, remote: Remote, host: str) -> NetworkError:
     what = f"{remote}: {host} answered {response.status_code}"
+    if remote.gated and response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return GatedRepo(
+            f"{what}; the repository is gated: accept its terms on {remote.page}, then "
+            "log in with `hf auth login` or set HF_TOKEN to a token that may read it"
+        )
     match response.status_code:
         case HTTPStatus.UNAUTHORIZED:
             return AuthenticationError(

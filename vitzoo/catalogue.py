@@ -15,6 +15,10 @@ from vitzoo.spec import Option, PartSpec, Spec
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 CROP_MODES = ("center", "squash")
+# Licences by which files may be used for any purpose; all others are shown before a download.
+PERMISSIVE = frozenset(
+    ("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "isc", "cc0-1.0", "unlicense")
+)
 OWN = ("Preprocessing()", InvalidOption)
 Target = str | Callable[..., Any]
 PartFact = PartSpec | tuple[tuple[str, Option], ...]  # a part, or options of the variant's
@@ -134,7 +138,8 @@ class Weights:
         label_set: name of the classes' order, such as `imagenet-1k`.
         labels: class names in the order of the logits, where the row lists them.
         preprocessing: of the inputs the weights were trained on.
-        license: SPDX identifier.
+        license: SPDX identifier, or the name that the Hub gives the licence.
+        gated: whether the Hub gives the file only to those who accepted its terms there.
         source: where the file comes from and how it was made.
         top1: accuracy in percent, `evaluation` says on what.
         default: whether `pretrained=True` means these.
@@ -160,10 +165,21 @@ class Weights:
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing = Preprocessing()
     license: str = ""
+    gated: bool = False
     source: str = ""
     top1: float | None = None
     evaluation: str = ""
     default: bool = False
+
+    @property
+    def licence_note(self) -> str:
+        """The licence and that access is gated, for those who show it; empty where neither is."""
+        return f"{self.license} (gated)" if self.gated else self.license
+
+    @property
+    def has_terms(self) -> bool:
+        """Whether its user has to read terms: a licence that is not permissive, or a gate."""
+        return self.gated or bool(self.license and self.license.lower() not in PERMISSIVE)
 
 
 @dataclass(frozen=True)

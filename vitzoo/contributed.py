@@ -163,7 +163,8 @@ def _check_weights(row: Any, variant: Reader) -> None:
             reader.count(field, least=int(field != "num_classes"))
     if row.top1 is not None and not 0 <= reader.take("top1", float) <= 100:
         raise reader.fail(f"top1 must be a percentage from 0 to 100, got {row.top1}")
-    reader.take("default", bool)
+    for field in ("default", "gated"):
+        reader.take(field, bool)
     reader.texts("labels")
     if not isinstance(row.preprocessing, Preprocessing):
         raise reader.fail(f"preprocessing must be one, got {describe(row.preprocessing)}")

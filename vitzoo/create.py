@@ -158,7 +158,10 @@ def create(
             method = assumed_resampling(origin, base, spec)
             report = replace(report, assumed=report.assumed + method)
         report = replace(
-            report, format=format_name(checkpoint), assumed=report.assumed + checkpoint.notes
+            report,
+            format=format_name(checkpoint),
+            license=checkpoint.row.licence_note if checkpoint.row else "",
+            assumed=report.assumed + checkpoint.notes,
         )
         place = torch.device(device or torch.get_default_device())
         if place.type != "cpu":  # where they are; walking all modules takes a third of the time

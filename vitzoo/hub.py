@@ -19,8 +19,8 @@ from vitzoo.settings import limits, may_see_token, trust_endpoint
 NEEDED = "its word is needed on first use, later ones need no network"
 
 
-def ask(repo: str, revision: str, file: str) -> Pin:
-    """Ask the authority what `file` of `repo` is at `revision`.
+def ask(repo: str, revision: str, file: str, *, gated: bool = False) -> Pin:
+    """Ask the authority what `file` of `repo` is at `revision`; `gated` tells what a refusal means.
 
     Raises:
         NetworkError: one of its kinds.
@@ -28,7 +28,8 @@ def ask(repo: str, revision: str, file: str) -> Pin:
     """
     authority = trust_endpoint()
     what = f"hf://{repo}@{revision}/{file}"
-    info = _model_info(Remote(repo, revision, file, sha256="", label=what), authority)
+    remote = Remote(repo, revision, file, sha256="", label=what, gated=gated)
+    info = _model_info(remote, authority)
     for sibling in info.siblings or ():
         if sibling.rfilename == file:
             return _pin(what, authority, info.sha, sibling)

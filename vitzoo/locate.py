@@ -44,6 +44,8 @@ log = logging.getLogger("vitzoo")
 FICLONE = 0x40049409  # ioctl: a copy that shares blocks, where the file system can
 HF_ADDRESS = re.compile(r"hf://(?P<repo>[^@]+)@(?P<revision>[^/]+)/(?P<file>.+)")
 Note = Callable[[int, int], Any]
+TERMS = "accept the terms on that page, then log in with `hf auth login` or set HF_TOKEN"
+_SHOWN: set[str] = set()  # repositories whose terms this process has shown
 
 
 def from_address(address: str) -> Weights:
@@ -139,7 +141,7 @@ def ask_authority(weights: Weights) -> Pin:
     """
     from vitzoo.hub import ask
 
-    pin = ask(weights.repo, weights.revision or "main", weights.file)
+    pin = ask(weights.repo, weights.revision or "main", weights.file, gated=weights.gated)
     if len(weights.revision) == 40 and pin.commit != weights.revision:
         raise PinError(
             f"{source_of(weights)}: {pin.authority} answered with commit {pin.commit}; ask again, "
@@ -207,6 +209,9 @@ def _remote(weights: Weights, label: str, pin: Pin) -> Remote:
         size=pin.size or None,
         predicted_size=weights.predicted_size,
         label=label,
+        license=weights.license,
+        has_terms=weights.has_terms,
+        gated=weights.gated,
     )
 
 
@@ -308,6 +313,7 @@ def _fill(remote: Remote, partial: Partial, note: Note | None) -> None:
         )
     from vitzoo.fetch import download
 
+    _show_terms(remote)
     failures: list[IntegrityError | NetworkError] = []
     endpoints = settings.endpoints()
     for endpoint in endpoints:
@@ -320,6 +326,20 @@ def _fill(remote: Remote, partial: Partial, note: Note | None) -> None:
         else:
             return
     _raise_worst(failures, endpoints)
+
+
+def _show_terms(remote: Remote) -> None:
+    """Say before a download, once, by which terms a file may be used, and who may have it."""
+    if not remote.has_terms or remote.repo in _SHOWN:
+        return
+    _SHOWN.add(remote.repo)
+    log.warning(
+        "%s: licence %s; read its terms before use: %s%s",
+        remote.label,
+        remote.license or "not known",
+        remote.page,
+        f"; access is gated: {TERMS}" if remote.gated else "",
+    )
 
 
 def _raise_worst(failures: list[IntegrityError | NetworkError], endpoints: list[str]) -> None:

@@ -323,6 +323,7 @@ def _weights_row(name: str, reader: Reader) -> Weights:
         labels=reader.texts("labels", []),
         preprocessing=_preprocessing(reader),
         license=reader.text("license"),
+        gated=reader.take("gated", bool, False),
         source=reader.text("source"),
         top1=_percentage(reader, "top1"),
         evaluation=reader.text("evaluation", ""),
@@ -362,6 +363,8 @@ def check_pin(row: Weights, reader: Reader) -> None:
             raise reader.fail(f"file must be a plain relative path, got {row.file!r}")
     elif not valid_file(row.file) or "/" in row.file:
         raise reader.fail(f"file must be a plain file name, got {row.file!r}")
+    if row.gated and not row.repo:
+        raise reader.fail("gated = true needs a repo: it is the Hub that asks to accept terms")
     if row.revision and not COMMIT.fullmatch(row.revision):
         raise reader.fail(f"revision must be a 40-digit lower-case commit, got {row.revision!r}")
     if row.sha256 and not SHA256.fullmatch(row.sha256):

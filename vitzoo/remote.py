@@ -17,6 +17,9 @@ class Remote:
         size: bytes, None if not known.
         predicted_size: bytes within 4 KiB, where the size is not known; bounds the download.
         label: what it is, for messages.
+        license: of the file, empty where it is not known.
+        has_terms: whether its user has to read terms first.
+        gated: whether the Hub gives it only to those who accepted its terms there.
     """
 
     repo: str
@@ -26,6 +29,9 @@ class Remote:
     size: int | None = None
     predicted_size: int | None = None
     label: str = ""
+    license: str = ""
+    has_terms: bool = False
+    gated: bool = False
 
     @property
     def bound(self) -> int:
@@ -33,6 +39,11 @@ class Remote:
         if self.size is not None:
             return self.size
         return (self.predicted_size or 0) + UNKNOWN_SIZE_SLACK
+
+    @property
+    def page(self) -> str:
+        """Where people read and accept its terms, whatever endpoint serves the bytes."""
+        return f"https://huggingface.co/{self.repo}"
 
     def __str__(self) -> str:
         return f"{self.label or self.file}: {self.repo}/{self.file}"

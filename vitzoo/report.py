@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+FATES = 4  # fields of a report before those that list tensors
+
 
 @dataclass(frozen=True)
 class LoadReport:
@@ -16,6 +18,8 @@ class LoadReport:
         source: where the tensors come from.
         sha256: of the file, empty for random initialisation.
         format: name of the layout that its keys are in, empty for random initialisation.
+        license: of registered weights, with "(gated)" where the Hub asks to accept terms; empty
+            where it is not known.
         kept: taken over bit for bit.
         resampled: moved to another grid.
         converted: changed in data type.
@@ -28,6 +32,7 @@ class LoadReport:
     source: str
     sha256: str = ""
     format: str = ""
+    license: str = ""
     kept: tuple[str, ...] = ()
     resampled: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
@@ -37,7 +42,7 @@ class LoadReport:
 
     def summary(self) -> str:
         """Say in one line where the tensors come from and how many met which fate."""
-        counts = [(f.name, len(getattr(self, f.name))) for f in dataclasses.fields(self)[3:]]
+        counts = [(f.name, len(getattr(self, f.name))) for f in dataclasses.fields(self)[FATES:]]
         fates = ", ".join(f"{count} {name}" for name, count in counts if count)
         proof = f" (sha256 {self.sha256[:12]})" if self.sha256 else ""
         layout = f", {self.format} layout" if self.format else ""
@@ -45,9 +50,9 @@ class LoadReport:
 
     def __str__(self) -> str:
         lines = [f"{self.source} (sha256 {self.sha256[:12]})" if self.sha256 else self.source]
-        if self.format:
-            lines.append(f"  format {self.format}")
-        for field in dataclasses.fields(self)[3:]:
+        lines += [f"  format {self.format}"] if self.format else []
+        lines += [f"  license {self.license}"] if self.license else []
+        for field in dataclasses.fields(self)[FATES:]:
             names: tuple[str, ...] = getattr(self, field.name)
             if names:
                 lines.append(f"  {field.name} {len(names)}: {', '.join(fold(names))}")
