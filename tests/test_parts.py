@@ -16,7 +16,7 @@ from vitzoo.parts.drop_path import MaskDropPath, SubsetDropPath
 from vitzoo.parts.heads import NoHead, linear_head, mlp_head, tanh_head
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp, QuickGELU
 from vitzoo.parts.patch_embed import ConvPatchEmbed, UnfoldPatchEmbed
-from vitzoo.parts.pool import ClassPool, MeanPool
+from vitzoo.parts.pool import ClassMeanPool, ClassPool, MeanPool
 
 # Patch embedders.
 
@@ -453,6 +453,22 @@ def test_mean_pool_says_where_the_norm_acts(first, norm, fc_norm):
     model = vitzoo.create(SMALL, pool={"name": "mean", "norm_first": first})
     assert isinstance(model.norm, nn.LayerNorm) is bool(norm)
     assert isinstance(model.fc_norm, nn.LayerNorm) is bool(fc_norm)
+
+
+@pytest.mark.parametrize("prefix", [1, 3])
+def test_class_mean_pool_takes_the_first_token_and_the_mean_of_the_patches(prefix):
+    tokens = randn(2, prefix + 4, 8)
+    result = ClassMeanPool(num_prefix_tokens=prefix)(tokens)
+    mean = sum(tokens[:, prefix + i] for i in range(4)) / 4
+    assert torch.equal(result[:, 0], tokens[:, 0])
+    torch.testing.assert_close(result[:, 1], mean, rtol=0, atol=1e-6)
+
+
+def test_class_mean_pool_needs_a_class_token():
+    spec = SMALL | {"class_token": False, "pool": "class_mean", "num_classes": 0}
+    assert message(vitzoo.InvalidOption, vitzoo.create, spec) == (
+        "pool 'class_mean' needs a class token and class_token is false; use pool='mean'"
+    )
 
 
 def test_class_pool_needs_a_class_token():

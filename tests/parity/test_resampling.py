@@ -100,3 +100,36 @@ def test_bilinear_resampling_of_timm(new):
         table, new_size=list(new), old_size=[14, 14], interpolation="bilinear", antialias=False
     )
     assert torch.equal(resample_grid(table, (14, 14), new, "bilinear"), expected)
+
+
+def cubic(distance):
+    """Keys' convolution kernel with a = -0.75, as torch has it."""
+    x, a = distance.abs(), -0.75
+    near = (a + 2) * x**3 - (a + 3) * x**2 + 1
+    far = a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a
+    return near * (x <= 1) + far * ((x > 1) & (x < 2))
+
+
+def weights_of_meta(old, new):
+    """Return the (new, old) matrix of DINO's resampling: steps of a grid larger by 0.1."""
+    centres = (torch.arange(new, dtype=torch.float64) + 0.5) / ((new + 0.1) / old) - 0.5
+    matrix = torch.zeros(new, old, dtype=torch.float64)
+    for row, centre in enumerate(centres):
+        for step in range(int(centre.floor()) - 1, int(centre.floor()) + 3):
+            weight = cubic(centre - step)
+            matrix[row, min(max(step, 0), old - 1)] += weight
+    return matrix
+
+
+@pytest.mark.parametrize("new", [(16, 16), (28, 17), (60, 37), (1, 5), (6, 1)])
+def test_resampling_of_dino_by_its_formula(new):
+    old = (7, 7)
+    table = torch.randn(1, 1 + 49, 12, generator=torch.Generator().manual_seed(0))
+    result = resample_grid(table, old, new, "bicubic_offset")
+    rows, columns = (weights_of_meta(o, n) for o, n in zip(old, new, strict=True))
+    grid = table[0, 1:].double().reshape(*old, 12)
+    expected = torch.einsum("yh,xw,hwd->yxd", rows, columns, grid).reshape(1, -1, 12)
+    assert torch.equal(result[:, :1], table[:, :1])
+    torch.testing.assert_close(result[:, 1:].double(), expected, rtol=0, atol=1e-4)
+    usual = resample_grid(table, old, new, "bicubic")
+    assert (usual - result).abs().max() > 1e-3

@@ -64,6 +64,35 @@ class MeanPool(nn.Module):
         return tokens[:, self.num_prefix_tokens :].mean(dim=1)
 
 
+class ClassMeanPool(nn.Module):
+    """Takes the class token and the average of the patch tokens, for heads that read both.
+
+    Shapes: (b, p + n, d) to (b, 2, d).
+
+    Args:
+        num_prefix_tokens: p.
+        class_token: whether there is one; it is the first token.
+
+    Source: the linear evaluation of DINOv2, arXiv:2304.07193, appendix B.3.
+    """
+
+    norm_first = True
+    tokens = 2
+
+    def __init__(self, *, num_prefix_tokens: int, class_token: bool = True) -> None:
+        super().__init__()
+        if not class_token:
+            raise InvalidOption(
+                "pool 'class_mean' needs a class token and class_token is false; use pool='mean'"
+            )
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return token 0 of (b, p + n, d) and the mean of the n patch tokens."""
+        mean = tokens[:, self.num_prefix_tokens :].mean(dim=1)
+        return torch.stack((tokens[:, 0], mean), dim=1)
+
+
 class PrefixPool(nn.Module):
     """Takes the first tokens as they are, for heads that read several of them.
 
@@ -164,6 +193,7 @@ class AttentionPool(nn.Module):
 POOLS: dict[str, Callable[..., nn.Module]] = {
     "class": ClassPool,
     "mean": MeanPool,
+    "class_mean": ClassMeanPool,
     "prefix": PrefixPool,
     "attention": AttentionPool,
 }

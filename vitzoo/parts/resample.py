@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,10 +14,16 @@ from vitzoo.errors import InvalidOption, did_you_mean
 RESAMPLING = {
     "bicubic_antialias": {"mode": "bicubic", "antialias": True, "align_corners": False},  # timm
     "bicubic": {"mode": "bicubic", "align_corners": False},  # transformers
+    "bicubic_offset": {"mode": "bicubic", "align_corners": False},  # DINO's and DINOv2's own code
     "bicubic_corners": {"mode": "bicubic", "align_corners": True},  # torchvision
     "bilinear": {"mode": "bilinear", "align_corners": False},
     "zoom": {"mode": "bilinear", "align_corners": True},  # scipy.ndimage.zoom of order 1: Google
 }
+
+
+# Patches that Meta's code adds to the new grid before it divides by the old: its samples lie at
+# the steps of that slightly larger grid.
+OFFSET = 0.1
 
 
 def check_method(method: str) -> str:
@@ -46,7 +54,7 @@ def resample_grid(
     kept, grid = table[:, :prefix], table[:, prefix:]
     grid = grid.reshape(-1, *old, table.shape[2]).permute(0, 3, 1, 2).float()  # (l, d, h, w)
     if new[1] == 1:  # torch's antialiased pass over rows repeats the first for a single column
-        grid = _interpolate(grid.transpose(2, 3), (1, new[0]), method).transpose(2, 3)
+        grid = _interpolate(grid.transpose(2, 3), new[::-1], method).transpose(2, 3)
     else:
         grid = _interpolate(grid, new, method)  # (l, d, h', w')
     grid = grid.permute(0, 2, 3, 1).flatten(1, 2)  # (l, n', d)
@@ -54,4 +62,8 @@ def resample_grid(
 
 
 def _interpolate(grid: Tensor, size: tuple[int, int], method: str) -> Tensor:
-    return F.interpolate(grid, size=size, **RESAMPLING[method])  # type: ignore[arg-type]  # by name
+    options: dict[str, Any] = RESAMPLING[method]
+    if method != "bicubic_offset":
+        return F.interpolate(grid, size=size, **options)
+    scale = [(n + OFFSET) / o for n, o in zip(size, grid.shape[2:], strict=True)]
+    return F.interpolate(grid, scale_factor=scale, **options)
