@@ -16,10 +16,11 @@ from vitzoo.catalogue import Variant, Weights
 from vitzoo.checkpoint import Checkpoint, open_file, open_row, open_weights
 from vitzoo.create import create
 from vitzoo.errors import CheckpointError, InvalidOption
-from vitzoo.formats import Expresses, Format, NeedsHeads, StatesHeads
+from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads
 from vitzoo.locate import choose, from_address
 from vitzoo.progress import progress
 from vitzoo.registry import registry
+from vitzoo.report import fold
 from vitzoo.saved import METADATA, described
 from vitzoo.schema import describe
 from vitzoo.shard_index import ENDING, SHARD, index_of
@@ -391,6 +392,8 @@ def _notes(
         usual |= _flat(facts.of_row(checkpoint.row))
     theirs = _flat(writing.facts({}, written))
     notes = []
+    if isinstance(reading, LeavesOut) and (left := reading.left_out(keys)):
+        notes.append(f"no part of the network, and left out: {', '.join(fold(left))}")
     for key in sorted((usual.keys() | theirs.keys()) - SHOWN):
         old = usual.get(key, own.get(key, VARIANTS))
         new = theirs.get(key, own.get(key, VARIANTS))

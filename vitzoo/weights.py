@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitzoo import settings
 from vitzoo.checkpoint import Checkpoint
 from vitzoo.errors import CheckpointError, VitzooError
-from vitzoo.formats import Format
+from vitzoo.formats import Format, LeavesOut
 from vitzoo.model import VisionTransformer
 from vitzoo.registry import registry
 from vitzoo.report import LoadReport, fold
@@ -155,9 +155,13 @@ def load(
         resampled=tuple(adapted.resampled),
         converted=(*adapted.rebuilt, *(n for n in converted if n not in adapted.rebuilt)),
         reinitialised=tuple(adapted.fresh),
-        dropped=tuple(adapted.dropped),
+        dropped=(*adapted.dropped, *_left_out(layout, raw)),
         assumed=assumed,
     )
+
+
+def _left_out(layout: Format, keys: Collection[str]) -> list[str]:
+    return layout.left_out(keys) if isinstance(layout, LeavesOut) else []
 
 
 @dataclass

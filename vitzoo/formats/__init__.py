@@ -98,6 +98,18 @@ class StatesHeads(Protocol):
 
 
 @runtime_checkable
+class LeavesOut(Protocol):
+    """A format whose files hold tensors that are no part of the network, such as a mask token.
+
+    `canonical` leaves them out; a format says which, so that the report can.
+    """
+
+    def left_out(self, keys: Collection[str]) -> list[str]:
+        """Return those of a file's keys that `canonical` leaves out."""
+        ...
+
+
+@runtime_checkable
 class NeedsHeads(Protocol):
     """A format whose projections are stored head by head, so that `inverse` must know how many."""
 

@@ -14,15 +14,18 @@ from vitzoo.spec import Spec
 class TimmFormat:
     """timm's `VisionTransformer`: fused qkv, `blocks.N`, `norm`, `head`.
 
-    A distilled network is another class of timm's: a second token, and a second head beside
-    `head`. Its files are left to a format that knows what `head` reads in them.
+    Networks of other classes of timm's have the same names for most, and one of `OTHERS`: distilled
+    ones a second token, and a second head beside `head`; EVA's factors of the channels; Meta's own
+    files a mask token. They are left to a format that knows what else is in them.
     """
 
     MARKS = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight")
+    OTHERS = ("dist_token", "blocks.0.gamma_1", "mask_token")
 
     def claims(self, keys: Collection[str]) -> bool:
-        """Tell whether two of the layout's typical keys are there, and no distillation token."""
-        return sum(mark in keys for mark in self.MARKS) >= 2 and "dist_token" not in keys
+        """Tell whether two of the layout's typical keys are there, and none of `OTHERS`."""
+        found = sum(mark in keys for mark in self.MARKS)
+        return found >= 2 and not any(mark in keys for mark in self.OTHERS)
 
     def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors as they are."""

@@ -15,6 +15,7 @@ from vitzoo.spec import Spec
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 DISTILLATION = "embeddings.distillation_token"  # of a DeiT, whose heads are not a ViT's
+SCALE = "encoder.layer.0.layer_scale1.lambda1"  # of a DINOv2
 QUERY = "encoder.layer.0.attention.attention.query.weight"
 TABLES = {
     "embeddings.cls_token": "cls_token",
@@ -60,8 +61,12 @@ class TransformersViTFormat:
     """
 
     def claims(self, keys: Collection[str]) -> bool:
-        """Tell whether the patch projection and a first query are there, and it is no DeiT."""
-        if DISTILLATION in keys or not any(f"{pre}{PATCHES}" in keys for pre in ("", "vit.")):
+        """Tell whether patch projection and first query are there, and it is no DeiT or DINOv2."""
+        if (
+            DISTILLATION in keys
+            or SCALE in keys
+            or not any(f"{pre}{PATCHES}" in keys for pre in ("", "vit."))
+        ):
             return False
         return QUERY in {_plain(key) for key in keys}
 
