@@ -18,7 +18,14 @@ PARITY = HERE.parent / "tests" / "parity" / "conftest.py"
 
 @dataclass(frozen=True)
 class Plugin:
-    """A first-party plugin as its folder describes it."""
+    """A first-party plugin as its folder describes it: one namespace of a distribution.
+
+    Args:
+        folder: of the distribution, which may have several namespaces.
+        name: of the distribution.
+        namespace: name of the entry point.
+        package, manifest: what the entry point says.
+    """
 
     folder: Path
     name: str
@@ -31,11 +38,13 @@ class Plugin:
         return self.folder / self.package / self.manifest
 
 
-def _read(project: Path) -> Plugin:
+def _read(project: Path) -> list[Plugin]:
     table = tomllib.loads(project.read_text())["project"]
-    ((namespace, value),) = table["entry-points"]["vitzoo"].items()
-    package, _, manifest = value.partition(":")
-    return Plugin(project.parent, table["name"], namespace, package, manifest)
+    found = table["entry-points"]["vitzoo"]
+    return [
+        Plugin(project.parent, table["name"], namespace, *value.split(":"))
+        for namespace, value in found.items()
+    ]
 
 
 def _check_installed(plugin: Plugin) -> Plugin:
@@ -48,14 +57,19 @@ def _check_installed(plugin: Plugin) -> Plugin:
     return plugin
 
 
-PLUGINS = [_check_installed(_read(path)) for path in sorted(HERE.glob("*/pyproject.toml"))]
+PLUGINS = [
+    _check_installed(plugin)
+    for path in sorted(HERE.glob("*/pyproject.toml"))
+    for plugin in _read(path)
+]
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
     """Run what asks for a plugin once for each of them."""
     if "plugin" in metafunc.fixturenames:
         scope = "module"
-        metafunc.parametrize("plugin", PLUGINS, ids=[p.name for p in PLUGINS], scope=scope)
+        names = [plugin.namespace for plugin in PLUGINS]
+        metafunc.parametrize("plugin", PLUGINS, ids=names, scope=scope)
 
 
 @pytest.fixture(scope="session")

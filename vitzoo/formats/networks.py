@@ -22,7 +22,8 @@ def plain_blocks(spec: Spec, *, allowed: Collection[str] = ()) -> list[str]:
 
     Args:
         spec: of the network that the weights belong to.
-        allowed: options of the block, and fields of the spec, that the library has.
+        allowed: options of the block, and fields of the spec, that the library has; `qv_bias`
+            stands for biases of queries and values only.
     """
     block = spec.block
     found: dict[str, Any] = {
@@ -38,7 +39,7 @@ def plain_blocks(spec: Spec, *, allowed: Collection[str] = ()) -> list[str]:
         "post_norm": block.post_norm,
     }
     rows = [f"block.{key} = {_written(v)}" for key, v in found.items() if v and key not in allowed]
-    if block.qkv_bias == "qv":
+    if block.qkv_bias == "qv" and "qv_bias" not in allowed:
         rows.append("block.qkv_bias = qv")
     if spec.num_registers and "num_registers" not in allowed:
         rows.append(f"num_registers = {spec.num_registers}")
