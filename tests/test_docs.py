@@ -17,7 +17,11 @@ from vitzoo.parts import protocols
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-EXECUTED = [ROOT / "README.md", *(ROOT / "docs" / f"{n}.md" for n in ("create", "images", "parts"))]
+EXECUTED = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{n}.md" for n in ("create", "images", "parts")),
+    *sorted(ROOT.glob("docs/families/*.md")),
+]
 
 
 def blocks(page: Path, language: str) -> list[str]:
