@@ -156,13 +156,16 @@ class Registry:
         """Return (library, variant, weights) for a name of another library or a Hub repository.
 
         A timm tag (`vit_base_patch16_224.augreg_in21k`) also picks the weights of that name, a
-        repository its own.
+        repository its own. A network known by the whole name comes alone.
         """
         architecture, _, tag = name.partition(".")
         found: list[tuple[str, Variant, Weights | None]] = []
-        for row in sorted(self._rows(), key=lambda row: _place(row["namespace"])):
+        rows = sorted(self._rows(), key=lambda row: _place(row["namespace"]))
+        whole = any(theirs == name for row in rows for _, theirs, _ in row[KNOWN_AS])
+        names = (name,) if whole else (name, architecture)
+        for row in rows:
             for library, theirs, own in row[KNOWN_AS]:
-                if theirs in (name, architecture) and (variant := self.listed(row)):
+                if theirs in names and (variant := self.listed(row)):
                     wanted = own or tag
                     weights = next((w for w in variant.weights if w.name == wanted), None)
                     found.append((library, variant, weights))

@@ -1,0 +1,125 @@
+"""What the rows of weights say: licences, gates, sizes, and the network each is evaluated with."""
+
+import json
+
+import pytest
+
+import vitzoo
+from vitzoo.create import create
+from vitzoo.native import bring_in_facts
+from vitzoo.origin import origin_of
+from vitzoo.registry import registry
+
+SPACES = ("dino", "dinov2", "dinov3")
+ROWS = {
+    f"{variant.name}:{row.name}": (variant, row)
+    for space in SPACES
+    for variant in vitzoo.variants(f"{space}/*")
+    for row in variant.weights
+}
+ASKED = dict.fromkeys(
+    (
+        *("num_classes", "in_chans", "image_size", "patch_embed", "pos_embed", "block", "pool"),
+        *("head", "drop_path", "dropout"),
+    )
+)
+
+
+def network(name):
+    """Return the spec of the network that registered weights are evaluated with."""
+    variant, row = ROWS[name]
+    spec, native, assumed = bring_in_facts(origin_of(variant.name), row, ASKED)
+    assert (spec, assumed) == (native, ())
+    return spec
+
+
+def written_size(tensors):
+    """Return the bytes of a safetensors file of fp32 tensors, as transformers writes it."""
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for name, tensor in sorted(tensors.items()):
+        size = 4 * tensor.numel()
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(tensor.shape),
+            "data_offsets": [end, end + size],
+        }
+        end += size
+    length = len(json.dumps(header, separators=(",", ":")))
+    return 8 + -(-length // 8) * 8 + end
+
+
+def test_all_published_files_have_rows():
+    assert len(ROWS) == 46
+    assert all(row.repo.startswith(("timm/", "facebook/")) for _, row in ROWS.values())
+    assert all(
+        v.default_weights and v.default_weights.repo.startswith("timm/") for v, _ in ROWS.values()
+    )
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_licences_and_gates(name):
+    variant, row = ROWS[name]
+    if variant.namespace != "dinov3":
+        expected = "Apache-2.0"
+    elif "eupe" in row.name:
+        expected = "fair-noncommercial-research-license"
+    else:
+        expected = "dinov3-license"
+    assert row.license == expected
+    assert row.gated == row.repo.startswith("facebook/dinov3-")
+    assert row.has_terms == (variant.namespace == "dinov3")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_network_of_a_row(name):
+    variant, row = ROWS[name]
+    spec = network(name)
+    of_timm, registers = row.repo.startswith("timm/"), spec.num_registers
+    eps = {"dino": 1e-6 if of_timm else 1e-12, "dinov2": 1e-6, "dinov3": 1e-5}
+    assert spec.block.norm_eps == eps[variant.namespace]
+    assert spec.block.activation == "gelu"
+    assert spec.num_classes == 0
+    mean = variant.namespace == "dinov3" and of_timm
+    assert spec.pool.name == ("mean" if mean else "class")
+    if variant.namespace == "dinov3":
+        options = {"temperature": 100.0, "coordinates": "centered", "layout": "half"}
+        assert (spec.pos_embed.name, dict(spec.pos_embed.options)) == ("rope", options)
+        assert spec.block.qkv_bias == ("qv" if "qkvb" in name else False)
+        assert registers == 4
+    else:
+        method = dict(spec.pos_embed.options).get("resample", "bicubic_antialias")
+        assert method == ("bicubic_antialias" if of_timm or registers else "bicubic")
+
+
+PUBLISHED = [
+    name
+    for name, (_, row) in ROWS.items()
+    if row.repo.startswith("facebook/") and not row.repo.startswith("facebook/dino-")
+]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_layout_has_the_size_of_the_published_file(name):
+    variant, row = ROWS[name]
+    layout = registry().part("checkpoint format", row.format)
+    tensors = layout.inverse(create(variant.name, device="meta").state_dict())
+    assert written_size(tensors) == (row.size or row.predicted_size)
+
+
+def test_names_of_timm_and_of_the_hub_lead_here():
+    found = {
+        "vit_base_patch16_224.dino": ("dino/vit_b16", "dino"),
+        "vit_base_patch14_dinov2.lvd142m": ("dinov2/vit_b14", "lvd142m"),
+        "timm/vit_large_patch16_dinov3.sat493m": ("dinov3/vit_l16", "sat493m"),
+        "facebook/dinov3-vitb16-pretrain-lvd1689m": ("dinov3/vit_b16_qkvb", "facebook_lvd1689m"),
+    }
+    for name, expected in found.items():
+        (match,) = registry().known_elsewhere(name)
+        weights = match[2].name if match[2] else "facebook_lvd1689m"
+        assert (match[1].name, weights) == expected
+
+
+def test_satellite_images_have_their_own_statistics():
+    other = {name for name, (_, row) in ROWS.items() if row.preprocessing.mean[0] != 0.485}
+    assert other == {name for name in ROWS if "sat493m" in name}
+    assert len(other) == 3
