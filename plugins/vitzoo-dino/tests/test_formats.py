@@ -68,6 +68,14 @@ def test_every_layout_loads_what_it_writes(tmp_path, randomise, layout, spec):
     assert bool(left) == (layout not in ("dino/meta", "dinov3/timm"))
 
 
+def test_a_negative_zero_of_the_class_token_comes_back(tmp_path, randomise):
+    model = randomise(vitzoo.create(V2_REG))
+    with torch.no_grad():
+        model.cls_token[0, 0, :3] = torch.tensor([-0.0, 0.0, 1e-40])
+    path = vitzoo.save(model, tmp_path / "own.safetensors")
+    convert(path, "dinov2/transformers", tmp_path / "theirs.safetensors")  # compares bits
+
+
 # DINO
 
 

@@ -316,6 +316,39 @@ def test_classifiers_of_transformers(parity, tmp_path, weights, name):
     assert features(images).shape == (2, 768)
 
 
+# Meta's layouts, as timm reads them
+
+
+METAS = {
+    "dinov2/vit_s14": (dinov2.meta, timm.models.vision_transformer.checkpoint_filter_fn),
+    "dinov2/vit_s14_reg4": (dinov2.meta, timm.models.vision_transformer.checkpoint_filter_fn),
+    "dinov2/vit_g14_reg4": (dinov2.meta, timm.models.vision_transformer.checkpoint_filter_fn),
+    "dinov3/vit_s16": (dinov3.meta.for_heads(6), timm.models.eva.checkpoint_filter_fn),
+    "dinov3/vit_s16_qkvb": (dinov3.meta.for_heads(6), timm.models.eva.checkpoint_filter_fn),
+    "dinov3/vit_s16plus_qkvb": (dinov3.meta.for_heads(6), timm.models.eva.checkpoint_filter_fn),
+}
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", METAS)
+def test_files_of_meta_give_the_numbers_that_timm_makes_of_them(parity, tmp_path, name, weights):
+    layout, read_by_timm = METAS[name]
+    described, reference = make_timm(parity, name, weights)
+    tensors = layout.inverse(canonical(name, reference.state_dict()))
+    tensors = {key: tensor.clone() for key, tensor in tensors.items()}
+    if "pos_embed" in tensors:
+        tensors["pos_embed"][0, 0].normal_()  # of the class token, with registers too
+    for key in [key for key in tensors if key.endswith("qkv.bias_mask")]:
+        bias = tensors[key.removesuffix("_mask")]
+        bias[len(bias) // 3 : 2 * len(bias) // 3] = 3  # of the keys: hidden by the mask
+    reference.load_state_dict(read_by_timm(dict(tensors), reference), strict=True)
+    path = write(tmp_path, tensors)
+    model = vitzoo.create(described, weights=path).eval()
+    path.unlink()
+    assert model.load_report.format == name.split("/")[0] + "/meta"
+    parity.assert_same_network(reference, model, torch.randn(2, 3, *model.image_size))
+
+
 # Flips are seen
 
 

@@ -84,6 +84,7 @@ def test_the_network_of_a_row(name):
     if variant.namespace == "dinov3":
         options = {"temperature": 100.0, "coordinates": "centered", "layout": "half"}
         assert (spec.pos_embed.name, dict(spec.pos_embed.options)) == ("rope", options)
+        assert spec.pos_embed == variant.spec.pos_embed
         assert spec.block.qkv_bias == ("qv" if "qkvb" in name else False)
         assert registers == 4
     else:
