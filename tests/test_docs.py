@@ -14,6 +14,7 @@ import vitzoo
 from vitzoo import hookspecs, manifest, schema
 from vitzoo.formats import Expresses, Format, NeedsHeads, StatesHeads
 from vitzoo.parts import protocols
+from vitzoo.testing import check_patch_embedder
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -196,6 +197,7 @@ def test_the_documented_plugin_works():
     assert model(torch.zeros(1, 3, 224, 224)).shape == (1, 10)
     whole = vitzoo.create("acme/vit_ti16_overlap", device="meta")
     assert sum(p.numel() for p in whole.parameters()) == variant.params
+    check_patch_embedder("acme/overlap")
     base = vitzoo.create("vit_b16", patch_embed="acme/overlap", device="meta")
     assert base.spec.patch_embed.name == "acme/overlap"
 

@@ -137,7 +137,8 @@ def _problems(variant: Variant) -> Iterator[str]:
     }
     for kind, part in chosen.items():
         if part.name not in zoo.parts[kind] and "/" not in part.name:
-            yield f"{variant.name}: there is no {kind} {part.name!r}"
+            near = did_you_mean(part.name, zoo.parts[kind])
+            yield f"{variant.name}: there is no {kind} {part.name!r}{near}"
     for row in variant.weights:
         label = f"{variant.name}:{row.name}"
         if row.format not in zoo.parts["checkpoint format"]:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
-from vitzoo.errors import InvalidOption, UnknownName, UnknownOption, did_you_mean
+from vitzoo.errors import InvalidOption, UnknownName, UnknownOption, VitzooError, did_you_mean
 from vitzoo.model import VisionTransformer
 from vitzoo.parts import protocols
 from vitzoo.parts.attention import Attention
@@ -188,7 +189,7 @@ def _drop_paths(spec: Spec, ready: Mapping[str, Any]) -> list[nn.Module]:
         rates = ready["drop_path"](depth=spec.depth)
     else:
         policy = registry().part("drop-path policy", spec.drop_path.name)
-        rates = construct(policy, f"drop_path {spec.drop_path.name!r}", options, depth=spec.depth)
+        rates = _made(policy, f"drop_path {spec.drop_path.name!r}", options, depth=spec.depth)
     if len(rates) != spec.depth:
         raise InvalidOption(
             f"drop_path {spec.drop_path.name!r} gave {len(rates)} rates for {spec.depth} blocks"
@@ -215,7 +216,7 @@ def _part(
     else:
         raise UnknownName(_unknown(field, chosen.name, POOLS))
     what = f"{field} {chosen.name!r}"
-    return _checked(field, construct(constructor, what, dict(chosen.options), usual, **numbers))
+    return _checked(field, _made(constructor, what, dict(chosen.options), usual, **numbers))
 
 
 def construct(
@@ -252,6 +253,25 @@ def construct(
                 f"{what} needs the option {name!r}; give {{'name': ..., {name!r}: ...}}"
             )
     return constructor(**numbers, **options)
+
+
+def _made(
+    constructor: Callable[..., Any],
+    what: str,
+    options: dict[str, Any],
+    usual: Mapping[str, Any] | None = None,
+    **numbers: Any,
+) -> Any:
+    """Call `construct`; what a part does not check itself becomes an error that names it."""
+    try:
+        return construct(constructor, what, options, usual, **numbers)
+    except (VitzooError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        raise InvalidOption(
+            f"{what} cannot be built{given and ' with '}{given}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _opaque(field: str, part: PartSpec) -> InvalidOption:

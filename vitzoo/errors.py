@@ -172,9 +172,14 @@ class FirstUseWarning(UserWarning):
 
 
 def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3) -> str:
-    """Return `"; did you mean 'a' or 'b'?"`, or an empty string when nothing is near."""
+    """Return `"; did you mean 'a' or 'b'?"`, or an empty string when nothing is near.
+
+    A bare name is nearest to the same name in a namespace.
+    """
     from difflib import get_close_matches  # costs 5 ms; only errors need it
 
     by_lower = {name.lower(): name for name in known}
-    near = [by_lower[m] for m in get_close_matches(word.lower(), by_lower, n=limit, cutoff=0.6)]
+    near = [name for name in by_lower.values() if name.endswith(f"/{word}")]
+    close = get_close_matches(word.lower(), by_lower, n=limit, cutoff=0.6)
+    near = (near + [by_lower[m] for m in close if by_lower[m] not in near])[:limit]
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

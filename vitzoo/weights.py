@@ -131,15 +131,17 @@ def load(
     """
     layout = format_of(checkpoint)
     expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    counts = {n: t.dtype for n, t in model.state_dict().items() if not t.is_floating_point()}
     plan = _adapt(layout.canonical(checkpoint.skeleton()), model, expected, adaptation)
-    _check(plan, expected, checkpoint.source)
+    _check(plan, expected, counts, checkpoint.source)
 
     raw, sha256 = checkpoint.tensors()
     _check_values(raw, checkpoint)
     adapted = _adapt(layout.canonical(raw), model, expected, adaptation)
-    converted = tuple(n for n, t in adapted.tensors.items() if dtype and t.dtype != dtype)
-    state = {name: t.to(dtype or t.dtype) for name, t in adapted.tensors.items()}
-    stored = next(iter(state.values())).dtype if state else None
+    floats = {n: t for n, t in adapted.tensors.items() if n not in counts}
+    converted = tuple(n for n, t in floats.items() if dtype and t.dtype != dtype)
+    state = adapted.tensors | {name: t.to(dtype or t.dtype) for name, t in floats.items()}
+    stored = next(iter(floats.values())).dtype if floats else None
     if adapted.fresh:
         state |= _fresh_head(model, adapted.fresh, dtype or stored)
     model.load_state_dict(state, strict=True, assign=True)
@@ -171,6 +173,7 @@ class _Adapted:
     rebuilt: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     fresh: list[str] = field(default_factory=list)
+    unnamed: bool = False  # whether channels shall change, and no kernel that does is known
 
 
 def _adapt(
@@ -217,6 +220,7 @@ def _change_channels(
     name = f"patch_embed.{getattr(patch_embed, 'input_conv', 'proj.weight')}"
     kernel, wanted = result.tensors.get(name), expected.get(name, ())
     if kernel is None or len(wanted) != 4 or kernel.dim() != 4 or kernel.shape[1] == wanted[1]:
+        result.unnamed = True
         return
     if kernel.dtype not in LOADABLE or not kernel.shape[1]:
         return  # refused later, by name
@@ -273,7 +277,12 @@ def _numbers_of(spec: Spec) -> tuple[object, ...]:
     return spec.depth, (d, spec.in_chans, h, w), (spec.mlp_dim, d), spec.class_token, table
 
 
-def _check(plan: _Adapted, expected: Mapping[str, tuple[int, ...]], source: str) -> None:
+def _check(
+    plan: _Adapted,
+    expected: Mapping[str, tuple[int, ...]],
+    counts: Mapping[str, torch.dtype],
+    source: str,
+) -> None:
     missing = [n for n in expected if n not in plan.tensors and n not in plan.fresh]
     unexpected = [name for name in plan.tensors if name not in expected]
     both = {name: tensor for name, tensor in plan.tensors.items() if name in expected}
@@ -282,15 +291,20 @@ def _check(plan: _Adapted, expected: Mapping[str, tuple[int, ...]], source: str)
         for name, t in both.items()
         if tuple(t.shape) != expected[name]
     ]
-    types = [f"{name} is {t.dtype}" for name, t in both.items() if t.dtype not in LOADABLE]
+    types = [
+        f"{name} is {t.dtype}"
+        for name, t in both.items()
+        if t.dtype not in ((counts[name],) if name in counts else LOADABLE)
+    ]
     unfit = [name for name, t in both.items() if tuple(t.shape) != expected[name]]
+    hint = _hint(plan, expected, missing, unexpected, unfit)
     _raise_if(
         source,
         ("missing", missing),
         ("unexpected", unexpected),
         ("with another shape", shapes),
         ("of a type that weights do not have", types),
-        hint=_hint(plan, expected, missing, unexpected, unfit),
+        hint=hint or _unnamed_kernel(plan, expected, unfit),
     )
 
 
@@ -312,6 +326,21 @@ def _hint(
                 return f"; the file has {shape[0]} classes: pass num_classes={shape[0]}"
     if missing and not unexpected and not any(name.startswith("head.") for name in plan.tensors):
         return "; the file has no classifier: pass num_classes=, 0 for none or K for a fresh one"
+    return ""
+
+
+def _unnamed_kernel(
+    plan: _Adapted, expected: Mapping[str, tuple[int, ...]], unfit: list[str]
+) -> str:
+    """Say why a kernel of a patch embedder was not brought to the channels that were asked for."""
+    for name in unfit if plan.unnamed else ():
+        shape, wanted = tuple(plan.tensors[name].shape), expected[name]
+        own = name.removeprefix("patch_embed.")
+        if own != name and len(shape) == 4 and (shape[0], *shape[2:]) == (wanted[0], *wanted[2:]):
+            return (
+                "; to bring it to other in_chans the patch embedder has to name it, with an "
+                f"attribute input_conv = {own!r}"
+            )
     return ""
 
 

@@ -166,6 +166,7 @@ def test_a_broken_format(blames, check, made, words):
 
 def test_a_good_format_passes():
     check_checkpoint_format(Prefixed())
+    check_checkpoint_format("timm")  # by its registered name
 
 
 def test_a_format_of_other_networks_says_how_to_name_one(complaint):

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitzoo.formats import Format
 from vitzoo.testing import drop_path, formats, heads, modules, patch_embed, positions, variants
-from vitzoo.testing.subject import Sizes
+from vitzoo.testing.subject import Sizes, Subject
 
 FIRST = (modules.check_constructor, modules.check_options)
 MODULE = (
@@ -22,12 +22,12 @@ MODULE = (
 
 
 def check_patch_embedder(
-    constructor: Callable[..., Any], *, sizes: Sizes | None = None, **options: Any
+    constructor: Callable[..., Any] | str, *, sizes: Sizes | None = None, **options: Any
 ) -> None:
     """Check a patch embedder against its protocol.
 
     Args:
-        constructor: the class, or what makes it.
+        constructor: the class, or what makes it, or a registered name.
         sizes: numbers of the network that it is checked in.
         options: of its own, where they have no default.
 
@@ -37,7 +37,7 @@ def check_patch_embedder(
     >>> from vitzoo.parts.patch_embed import ConvPatchEmbed
     >>> check_patch_embedder(ConvPatchEmbed, bias=False)
     """
-    subject = patch_embed.PatchEmbedder(constructor, "", sizes or Sizes(), options)
+    subject = _subject(patch_embed.PatchEmbedder, constructor, sizes, options)
     own = (
         patch_embed.check_protocol,
         patch_embed.check_grid,
@@ -49,18 +49,19 @@ def check_patch_embedder(
 
 
 def check_position_embedding(
-    constructor: Callable[..., Any], *, sizes: Sizes | None = None, **options: Any
+    constructor: Callable[..., Any] | str, *, sizes: Sizes | None = None, **options: Any
 ) -> None:
     """Check a position embedding against its protocol; arguments as `check_patch_embedder`.
 
     Raises:
         AssertionError: the first thing that is wrong, and what to do.
     """
-    subject = positions.PositionEmbedding(constructor, "", sizes or Sizes(), options)
+    subject = _subject(positions.PositionEmbedding, constructor, sizes, options)
     own = (
         positions.check_protocol,
         positions.check_table,
         positions.check_tokens,
+        positions.check_attention_bias,
         positions.check_resample,
         positions.check_to_grid,
     )
@@ -68,36 +69,38 @@ def check_position_embedding(
 
 
 def check_head(
-    constructor: Callable[..., Any], *, sizes: Sizes | None = None, **options: Any
+    constructor: Callable[..., Any] | str, *, sizes: Sizes | None = None, **options: Any
 ) -> None:
     """Check a head against its protocol; arguments as `check_patch_embedder`.
 
     Raises:
         AssertionError: the first thing that is wrong, and what to do.
     """
-    subject = heads.Head(constructor, "", sizes or Sizes(), options)
+    subject = _subject(heads.Head, constructor, sizes, options)
     own = (heads.check_protocol, heads.check_outputs, heads.check_no_classes, heads.check_reset)
     _run((*FIRST, *own, *MODULE), subject)
 
 
 def check_drop_path_policy(
-    policy: Callable[..., Any], *, sizes: Sizes | None = None, **options: Any
+    policy: Callable[..., Any] | str, *, sizes: Sizes | None = None, **options: Any
 ) -> None:
     """Check a drop-path policy; arguments as `check_patch_embedder`.
 
     Raises:
         AssertionError: the first thing that is wrong, and what to do.
     """
-    subject = drop_path.DropPathPolicy(policy, "", sizes or Sizes(), options)
+    subject = _subject(drop_path.DropPathPolicy, policy, sizes, options)
     own = (drop_path.check_rates, drop_path.check_meta, drop_path.check_trains)
     _run((*FIRST, *own), subject)
 
 
-def check_checkpoint_format(made: Format, *, network: Mapping[str, Any] | None = None) -> None:
+def check_checkpoint_format(
+    made: Format | str, *, network: Mapping[str, Any] | None = None
+) -> None:
     """Check a checkpoint format.
 
     Args:
-        made: the format.
+        made: the format, or a registered name.
         network: changes to the small network whose weights it holds, as `create` takes a spec.
 
     Raises:
@@ -112,7 +115,8 @@ def check_checkpoint_format(made: Format, *, network: Mapping[str, Any] | None =
         formats.check_executes_nothing,
         formats.check_facts,
     )
-    _run(checks, formats.FormatSubject(made, network=network or {}))
+    given, name = (None, made) if isinstance(made, str) else (made, "")
+    _run(checks, formats.FormatSubject(given, name, network or {}))
 
 
 def check_variant(name: str, *, network: Mapping[str, Any] | None = None) -> None:
@@ -127,6 +131,16 @@ def check_variant(name: str, *, network: Mapping[str, Any] | None = None) -> Non
     """
     checks = (variants.check_params, variants.check_spec, variants.check_runs)
     _run(checks, variants.VariantSubject(name, network or {}))
+
+
+def _subject(
+    cls: type[Subject],
+    part: Callable[..., Any] | str,
+    sizes: Sizes | None,
+    options: Mapping[str, Any],
+) -> Subject:
+    make, name = (None, part) if isinstance(part, str) else (part, "")
+    return cls(make, name, sizes or Sizes(), options)
 
 
 def _run(checks: Iterable[Callable[[Any], None]], subject: object) -> None:

@@ -118,17 +118,24 @@ def check_sizes(subject: PatchEmbedder) -> None:
 
 
 def check_input_conv(subject: PatchEmbedder) -> None:
-    """`input_conv`, where it is given, names the kernel that reads the image's channels."""
+    """`input_conv`, or `proj.weight` without it, names the kernel that reads the channels."""
     __tracebackhide__ = True
     part = subject.changed(in_chans=5).part()
     name = getattr(part, "input_conv", None)
-    if name is None:
-        return
     state = part.state_dict()
     remedy = (
         "input_conv is the state-dict name, within the part, of the kernel (out, in_chans, h, w) "
         "that vitzoo brings to other channels when weights are loaded"
     )
+    if name is None:
+        reading = [key for key, t in state.items() if t.dim() == 4 and t.shape[1] == 5]
+        found = reading[0] if reading else "proj.weight"
+        require(
+            "proj.weight" in (found, *reading),
+            f"{subject}: {found} reads the image's channels, and no input_conv says so",
+            f"add the attribute input_conv = {found!r}; {remedy}",
+        )
+        return
     require(name in state, f"{subject}: input_conv is {name!r}, no key of its state dict", remedy)
     shape = tuple(state[name].shape)
     require(

@@ -1,0 +1,214 @@
+"""A stranger's plugin as a new user wrote it: a pooled stem of stride 4, and how it went wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import vitzoo
+from helpers import fill, message
+from vitzoo import testing
+from vitzoo.errors import did_you_mean
+from vitzoo.testing import check_patch_embedder
+
+PARTS = '''\
+import torch
+import vitzoo
+from torch import nn
+
+POOLS = {"max": nn.MaxPool2d, "avg": nn.AvgPool2d}
+
+
+class PooledStem(nn.Module):
+    """7x7 convolution of stride 4, batch norm, ReLU, pooled to the grid, projected."""
+
+    input_conv = "conv.weight"
+
+    def __init__(self, *, patch_size, in_chans, embed_dim, width=64, pool="max"):
+        super().__init__()
+        self.in_chans, self.patch_size = in_chans, patch_size
+        self.conv = nn.Conv2d(in_chans, width, 7, stride=4, padding=3, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        self.pool = POOLS[pool]((patch_size[0] // 4, patch_size[1] // 4))
+        self.project = nn.Conv2d(width, embed_dim, 1)
+
+    def grid(self, image_size):
+        (h, w), (p, q) = image_size, self.patch_size
+        if h % p or w % q:
+            raise vitzoo.InvalidOption(f"image_size {h}x{w} is no multiple of {p}x{q} patches")
+        return h // p, w // q
+
+    def forward(self, images):
+        self.grid(tuple(images.shape[2:]))
+        x = self.pool(torch.relu(self.norm(self.conv(images))))
+        return self.project(x).flatten(2).transpose(1, 2)
+'''
+MANIFEST = """\
+api = 1
+
+[patch_embedders.pooled]
+target = "acme.parts:PooledStem"
+summary = "7x7 convolution of stride 4, pooled to the grid"
+
+[variants.vit_ti16_pooled]
+summary = "ViT-Tiny/16 with a pooled stem"
+size = "ti"
+patch_embed = { name = "acme/pooled", width = 48 }
+params = 5586328
+source = "mine"
+
+[variants.vit_ti8_pooled]
+summary = "ViT-Tiny/8 with a pooled stem"
+size = "ti"
+patch_size = 8
+patch_embed = { name = "acme/pooled", pool = "avg" }
+params = 5704680
+source = "mine"
+"""
+STEM = {"name": "acme/pooled", "width": 16}
+
+
+@pytest.fixture
+def stem(install):
+    """Install the plugin; what is given replaces text of its parts."""
+
+    def make(*changes):
+        parts = PARTS
+        for old, new in changes:
+            assert old in parts, old
+            parts = parts.replace(old, new)
+        files = {"acme/__init__.py": "", "acme/parts.py": parts, "acme/registry.toml": MANIFEST}
+        install("acme-stem", "acme = acme:registry.toml", files)
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["acme/vit_ti16_pooled", "acme/vit_ti8_pooled"])
+def test_its_variants_have_the_stated_parameters(stem, name):
+    stem()
+    model = vitzoo.create(name, device="meta")
+    assert sum(p.numel() for p in model.parameters()) == vitzoo.describe(name).params
+    assert model.grid_size == ((14, 14) if "16" in name else (28, 28))
+
+
+def test_it_passes_the_conformance_kit(stem):
+    stem()
+    for options in ({}, {"pool": "avg", "width": 32}):
+        check_patch_embedder("acme/pooled", **options)
+
+
+def test_its_counts_are_saved_and_restored_in_their_own_type(stem, small, images, tmp_path):
+    stem()
+    model = fill(vitzoo.create(small, patch_embed=STEM)).train()
+    for _ in range(3):
+        model(images)
+    model.eval()
+    path = vitzoo.save(model, tmp_path / "net.safetensors")
+    again = vitzoo.create(path).eval()
+    assert again.patch_embed.norm.num_batches_tracked == 3
+    assert torch.equal(again(images), model(images))
+    coarse = vitzoo.create(path, dtype=torch.bfloat16)
+    assert coarse.patch_embed.norm.num_batches_tracked.dtype == torch.int64
+    assert "patch_embed.norm.num_batches_tracked" in coarse.load_report.kept
+    assert coarse.patch_embed.norm.running_mean.dtype == torch.bfloat16
+
+
+def test_a_count_of_another_type_is_refused(stem, small, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    stem()
+    model = vitzoo.create(small, patch_embed=STEM)
+    path = vitzoo.save(model, tmp_path / "net.safetensors")
+    tensors = load_file(path)
+    count = "patch_embed.norm.num_batches_tracked"
+    for name, dtype in ((count, torch.float32), (count, torch.int32), ("cls_token", torch.int64)):
+        save_file(tensors | {name: tensors[name].to(dtype)}, tmp_path / "odd.safetensors")
+        text = message(
+            vitzoo.CheckpointError,
+            vitzoo.create,
+            model.spec.to_data(),
+            weights=tmp_path / "odd.safetensors",
+        )
+        assert f"of a type that weights do not have: {name} is {dtype}" in text
+
+
+def test_other_channels_are_loaded(stem, small, tmp_path):
+    stem()
+    model = vitzoo.create(small, patch_embed=STEM)
+    grey = vitzoo.create(vitzoo.save(model, tmp_path / "net.safetensors"), in_chans=1)
+    expected = model.patch_embed.conv.weight.sum(1, keepdim=True)
+    torch.testing.assert_close(grey.patch_embed.conv.weight, expected)
+
+
+UNNAMED = ('    input_conv = "conv.weight"\n\n', "")
+
+
+def test_a_kernel_that_is_not_named_is_pointed_out(stem, small, tmp_path):
+    stem(UNNAMED)
+    path = vitzoo.save(vitzoo.create(small, patch_embed=STEM), tmp_path / "net.safetensors")
+    text = message(vitzoo.CheckpointError, vitzoo.create, path, in_chans=1)
+    assert "patch_embed.conv.weight is (16, 3, 7, 7), the model has (16, 1, 7, 7)" in text
+    assert text.endswith(
+        "; to bring it to other in_chans the patch embedder has to name it, with an attribute "
+        "input_conv = 'conv.weight'"
+    )
+
+
+def test_the_kit_asks_for_the_name_of_the_kernel(stem):
+    stem(UNNAMED)
+    text = message(AssertionError, check_patch_embedder, "acme/pooled")
+    assert "conv.weight reads the image's channels, and no input_conv says so" in text
+    assert "\n  add the attribute input_conv = 'conv.weight'; input_conv is the state-dict" in text
+
+
+def test_an_option_that_the_part_does_not_check_names_the_part(stem, small):
+    stem()
+    wrong = STEM | {"pool": "sum"}
+    text = message(vitzoo.InvalidOption, vitzoo.create, small, patch_embed=wrong)
+    assert text == (
+        "patch_embed 'acme/pooled' cannot be built with width=16, pool='sum': KeyError: 'sum'"
+    )
+
+
+@pytest.mark.parametrize("device", [None, "meta"])
+def test_without_options_it_is_named_too(stem, small, device):
+    stem(("super().__init__()", "super().__init__(); 1 / 0"))
+    text = message(
+        vitzoo.InvalidOption, vitzoo.create, small, patch_embed="acme/pooled", device=device
+    )
+    assert text == (
+        "patch_embed 'acme/pooled' cannot be built: ZeroDivisionError: division by zero"
+    )
+
+
+def test_a_name_without_its_namespace_is_suggested_with_it(stem, small):
+    stem()
+    text = message(vitzoo.UnknownName, vitzoo.create, small, patch_embed="pooled")
+    assert text == "unknown patch embedder 'pooled'; did you mean 'acme/pooled'?"
+    far = did_you_mean("pooled", ["spooled", "a_namespace_of_many_letters/pooled", "pool"])
+    assert far == "; did you mean 'a_namespace_of_many_letters/pooled' or 'spooled' or 'pool'?"
+    text = message(vitzoo.UnknownName, vitzoo.create, "vit_ti8_pooled")
+    assert text.startswith("unknown variant 'vit_ti8_pooled'; did you mean 'acme/vit_ti8_pooled'")
+
+
+def test_the_registry_check_suggests_it_too(stem, tmp_path, run):
+    stem()
+    path = tmp_path / "site" / "acme" / "registry.toml"
+    path.write_text(MANIFEST.replace('"acme/pooled", width', '"pooled", width'))
+    code, out, err = run("registry", "check", path)
+    assert code == 1
+    wrong = "vit_ti16_pooled: there is no patch embedder 'pooled'; did you mean 'acme/pooled'?"
+    assert wrong in out + err
+
+
+def test_a_wrong_number_of_parameters_is_no_fault_of_the_worker(stem, tmp_path, new_registry):
+    stem()
+    path = tmp_path / "site" / "acme" / "registry.toml"
+    path.write_text(MANIFEST.replace("params = 5586328", "params = 5700000"))
+    new_registry()
+    testing.plugin.in_worker.cache_clear()
+    testing.plugin.check_spawned("acme")
+    variant = testing.variants.VariantSubject("acme/vit_ti16_pooled")
+    text = message(AssertionError, testing.variants.check_params, variant)
+    assert "write params = 5586328" in text
+    testing.plugin.in_worker.cache_clear()
