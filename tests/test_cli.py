@@ -139,6 +139,12 @@ def test_list_sort(run):
             2,
             "is not a whole number of 16x16 patches",
         ),
+        (
+            ("summary", "vit_b16", "--image-size", "224x"),
+            2,
+            "'224x' is neither a number of px nor HEIGHTxWIDTH",
+        ),
+        (("summary", "vit_b16", "--image-size", "224x225"), 2, "224x225"),
         (("summary", "vit_b16", "--head", "tan"), 1, "unknown head 'tan'; did you mean 'tanh'?"),
         (("which", "vit_base"), 1, "unknown variant 'vit_base'"),
     ],
@@ -215,6 +221,17 @@ def test_summary_prints_the_three_sums_counted_by_hand(run):
     assert "patch matrix + positions of patches\t786432" in out
     assert "encoder weight matrices\t84934656" in out
     assert "head weight matrices\t768000" in out
+
+
+def test_summary_takes_height_and_width(run):
+    grids = {"32x96": (2, 6), "96X32": (6, 2), "64": (4, 4)}
+    for size, (height, width) in grids.items():
+        _, out, _ = run("summary", "vit_ti16", "--image-size", size, "--json")
+        (patches,) = (r for r in json.loads(out)["layers"] if r["name"] == "patch_embed")
+        assert patches["output"] == [1, height * width, 192]
+    tall, wide = (run("summary", "vit_ti16", "--image-size", s)[1] for s in ("32x64", "64x32"))
+    assert "1x192x2x4" in tall
+    assert "1x192x4x2" in wide
 
 
 def test_summary_json_adds_up(run):

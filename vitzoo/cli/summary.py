@@ -14,9 +14,26 @@ if TYPE_CHECKING:
     from vitzoo.summary import Layer, Summary
 
 
+def _image_size(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> int | tuple[int, int] | None:
+    """Read pixels: one number, or height x width."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d{1,9})(?:[xX](\d{1,9}))?", value, re.ASCII)
+    if not found:
+        raise click.BadParameter(
+            f"{value!r} is neither a number of px nor HEIGHTxWIDTH", ctx=ctx, param=param
+        )
+    height, width = found.groups()
+    return (int(height), int(width)) if width else int(height)
+
+
 @click.command("summary")
 @click.argument("name")
-@click.option("--image-size", type=int, help="Image size in px.")
+@click.option(
+    "--image-size", metavar="PX", callback=_image_size, help="Image size in px, or HEIGHTxWIDTH."
+)
 @click.option("--num-classes", type=int, help="Outputs of the head; 0 leaves it out.")
 @click.option("--in-chans", type=int, help="Channels of the images.")
 @click.option("--patch-embed", help="A registered patch embedder.")
@@ -36,6 +53,7 @@ def summary_command(
     Examples:
       vitzoo summary vit_b16
       vitzoo summary vit_b16 --image-size 256
+      vitzoo summary vit_b16 --image-size 224x336
       vitzoo summary vit_h14 --all --json
     """
     from vitzoo.create import create
