@@ -12,7 +12,7 @@ import pytest
 
 import vitzoo
 from vitzoo import hookspecs, manifest, schema
-from vitzoo.formats import Expresses, Format, NeedsHeads, StatesHeads
+from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads
 from vitzoo.parts import protocols
 from vitzoo.testing import check_patch_embedder
 
@@ -141,7 +141,7 @@ PROTOCOLS = {
     "position_embeddings": [protocols.PositionEmbedding],
     "heads": [protocols.Head],
     "drop_path_policies": [protocols.DropPath],
-    "checkpoint_formats": [Format, Expresses, StatesHeads, NeedsHeads],
+    "checkpoint_formats": [Format, Expresses, StatesHeads, LeavesOut, NeedsHeads],
 }
 
 

@@ -194,4 +194,19 @@ def _plausible(variant: Variant, row: Weights, size: int) -> bool:
     per_class = spec.embed_dim + 1
     trunk = variant.params - spec.num_classes * per_class - 2 * spec.embed_dim**2
     most = variant.params + classes * per_class + 2 * spec.embed_dim**2
+    if _holds_more(row):
+        return size >= trunk * min(DTYPE_BYTES)
     return any(trunk * b <= size <= most * b + HEADER_SLACK for b in DTYPE_BYTES)
+
+
+def _holds_more(row: Weights) -> bool:
+    """Tell whether files of a row's layout may hold more than the network, such as a text tower.
+
+    Of the core's layouts those without a classifier may: they were saved in pre-training.
+    """
+    from vitzoo.formats import LeavesOut
+
+    if row.format not in registry().parts["checkpoint format"]:
+        return False
+    layout = registry().part("checkpoint format", row.format)
+    return isinstance(layout, LeavesOut) and ("/" in row.format or row.num_classes == 0)

@@ -15,12 +15,19 @@ class TimmFormat:
     """timm's `VisionTransformer`: fused qkv, `blocks.N`, `norm`, `head`.
 
     Networks of other classes of timm's have the same names for most, and one of `OTHERS`: distilled
-    ones a second token, and a second head beside `head`; EVA's factors of the channels; Meta's own
-    files a mask token. They are left to a format that knows what else is in them.
+    ones a second token, and a second head beside `head`; EVA's factors of the channels; BEiT's
+    relative positions; Meta's own files a mask token. They are left to a format that knows what
+    else is in them.
     """
 
     MARKS = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight")
-    OTHERS = ("dist_token", "blocks.0.gamma_1", "mask_token")
+    OTHERS = (
+        "dist_token",
+        "blocks.0.gamma_1",
+        "mask_token",
+        "blocks.0.attn.relative_position_bias_table",
+        "rel_pos_bias.relative_position_bias_table",
+    )
 
     def claims(self, keys: Collection[str]) -> bool:
         """Tell whether two of the layout's typical keys are there, and none of `OTHERS`."""

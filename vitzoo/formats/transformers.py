@@ -16,6 +16,8 @@ from vitzoo.spec import Spec
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 DISTILLATION = "embeddings.distillation_token"  # of a DeiT, whose heads are not a ViT's
 SCALE = "encoder.layer.0.layer_scale1.lambda1"  # of a DINOv2
+RELATIVE = "relative_position_bias_table"  # of a BEiT, which has no bias of the key
+DECODER = "decoder."  # of MAE's pre-training, whose encoder is a ViT
 QUERY = "encoder.layer.0.attention.attention.query.weight"
 TABLES = {
     "embeddings.cls_token": "cls_token",
@@ -55,16 +57,18 @@ ACTIVATIONS = {
 class TransformersViTFormat:
     """The layout of transformers' `ViTModel` and `ViTForImageClassification`.
 
-    Query, key and value are separate; `pooler.dense` is the paper's pre-logits layer; keys may
-    start with `vit.`. The names of release 4 are read and written, which `save_pretrained` of
-    release 5 writes too; the state dict of a model of release 5 is read.
+    `ViTMAEModel` has it too, and `ViTMAEForPreTraining`, whose decoder is left out. Query, key and
+    value are separate; `pooler.dense` is the paper's pre-logits layer; keys may start with `vit.`.
+    The names of release 4 are read and written, which `save_pretrained` of release 5 writes too;
+    the state dict of a model of release 5 is read.
     """
 
     def claims(self, keys: Collection[str]) -> bool:
-        """Tell whether patch projection and first query are there, and it is no DeiT or DINOv2."""
+        """Tell whether patch projection and first query are there, and no other family's key."""
         if (
             DISTILLATION in keys
             or SCALE in keys
+            or any(key.endswith(RELATIVE) for key in keys)
             or not any(f"{pre}{PATCHES}" in keys for pre in ("", "vit."))
         ):
             return False
@@ -72,7 +76,8 @@ class TransformersViTFormat:
 
     def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, and stack query, key and value."""
-        plain = unique((_plain(name), t) for name, t in tensors.items())
+        beside = set(self.left_out(tensors))
+        plain = unique((_plain(name), t) for name, t in tensors.items() if name not in beside)
         renamed = unique((_rename(name), t) for name, t in plain.items() if not _is_qkv(name))
         stacked: set[str] = set()
         for query in [name for name in plain if ".attention.query." in name]:
@@ -106,6 +111,11 @@ class TransformersViTFormat:
         if left:
             raise unheld("transformers_vit", left)
         return written
+
+    def left_out(self, keys: Collection[str]) -> list[str]:
+        """Return the decoder of MAE."""
+        masked = f"{DECODER}mask_token" in keys
+        return [key for key in keys if masked and key.startswith(DECODER)]
 
     def expresses(self, spec: Spec) -> list[str]:
         """Return what transformers' ViT lacks: it is the paper's, biases of queries by choice."""

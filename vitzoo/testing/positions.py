@@ -66,7 +66,7 @@ class Positioned(nn.Module):
         inside: list[Tensor] = []
         for layer in range(self.depth):
             tokens = self.positions(tokens, self.pos_embed, layer)
-            inside += acts(self.positions, self.pos_embed, layer, queries)
+            inside += acts(self.positions, self.pos_embed, layer, queries, len(tokens))
         return (tokens, *inside) if inside else tokens
 
 
@@ -198,11 +198,14 @@ def check_to_grid(subject: PositionEmbedding) -> None:
     require(types == {"torch.float64"}, f"{subject}: to_grid forgot its type, {types}", TO_GRID)
 
 
-def acts(positions: Any, table: Tensor | None, layer: int, queries: Tensor | None) -> list[Tensor]:
-    """Return what a part does inside the attention of a block: turned queries, its bias."""
+def acts(
+    positions: Any, table: Tensor | None, layer: int, queries: Tensor | None, batch: int = 1
+) -> list[Tensor]:
+    """Return what a part does inside the attention: turned queries, its bias for each sample."""
     found = [] if queries is None else [positions.rotate(queries, layer)]
     if hasattr(positions, "attention_bias"):
-        found.append(positions.attention_bias(table, layer))
+        bias = positions.attention_bias(table, layer)
+        found.append(bias.expand(batch, *bias.shape))
     return found
 
 
