@@ -37,6 +37,13 @@ class Plugin:
     def manifest_path(self) -> Path:
         return self.folder / self.package / self.manifest
 
+    @property
+    def frozen(self) -> Path:
+        """The file that freezes its released names."""
+        several = self.manifest != "registry.toml"
+        name = f"released_{self.namespace}.json" if several else "released.json"
+        return self.folder / "tests" / name
+
 
 def _read(project: Path) -> list[Plugin]:
     table = tomllib.loads(project.read_text())["project"]
@@ -65,11 +72,15 @@ PLUGINS = [
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
-    """Run what asks for a plugin once for each of them."""
+    """Run what asks for a plugin once for each, for a project once for each distribution."""
     if "plugin" in metafunc.fixturenames:
         scope = "module"
         names = [plugin.namespace for plugin in PLUGINS]
         metafunc.parametrize("plugin", PLUGINS, ids=names, scope=scope)
+    if "project" in metafunc.fixturenames:
+        projects = {plugin.folder: plugin for plugin in PLUGINS}.values()
+        names = [plugin.name for plugin in projects]
+        metafunc.parametrize("project", projects, ids=names, scope="module")
 
 
 @pytest.fixture(scope="session")

@@ -29,68 +29,78 @@ def core(tmp_path_factory, command) -> Path:
 
 
 @pytest.fixture(scope="module")
-def dist(plugin, tmp_path_factory, command) -> Path:
+def dist(project, tmp_path_factory, command) -> Path:
     """An sdist of the plugin with a wheel made from it."""
     folder = tmp_path_factory.mktemp("dist")
-    command(*BUILD, plugin.folder, "--outdir", folder)
+    command(*BUILD, project.folder, "--outdir", folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def released(plugin) -> dict[str, int]:
-    """The plugin's names, in the order of its manifest, with their numbers of parameters."""
-    frozen = json.loads(plugin.folder.joinpath("tests", "released.json").read_text())
-    return {name: row["params"] for name, row in frozen.items()}
+def spaces(project, plugins):
+    """The project's namespaces, in the order of listings."""
+    own = [plugin for plugin in plugins if plugin.folder == project.folder]
+    return sorted(own, key=lambda plugin: plugin.namespace)
+
+
+@pytest.fixture(scope="module")
+def released(spaces) -> dict[str, int]:
+    """The project's names, in the order of listings, with their numbers of parameters."""
+    frozen = [json.loads(space.frozen.read_text()) for space in spaces if space.frozen.exists()]
+    return {name: row["params"] for rows in frozen for name, row in rows.items()}
 
 
 @pytest.fixture(scope="module", params=["wheel", "editable"])
-def zoo(request, plugin, tmp_path_factory, core, dist, new_environment):
+def zoo(request, project, tmp_path_factory, core, dist, new_environment):
     """An environment with vitzoo and the plugin."""
     environment = new_environment(tmp_path_factory.mktemp(request.param) / "venv")
     environment.install(core)
     if request.param == "wheel":
         environment.install(*dist.glob("*.whl"))
     else:
-        environment.install("--editable", plugin.folder)
+        environment.install("--editable", project.folder)
     return environment
 
 
-def test_the_wheel_holds_the_whole_package_and_nothing_else(plugin, dist):
+def test_the_wheel_holds_the_whole_package_and_nothing_else(project, spaces, dist):
     (path,) = dist.glob("*.whl")
     with zipfile.ZipFile(path) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-        manifest = archive.read(f"{plugin.package}/{plugin.manifest}")
+        for space in spaces:
+            manifest = archive.read(f"{space.package}/{space.manifest}")
+            assert manifest == space.manifest_path.read_bytes()
         assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
-    assert manifest == plugin.manifest_path.read_bytes()
-    files = {path for path in (plugin.folder / plugin.package).rglob("*") if path.is_file()}
+    files = {path for path in (project.folder / project.package).rglob("*") if path.is_file()}
     assert names == {
-        str(path.relative_to(plugin.folder)) for path in files if "__pycache__" not in path.parts
+        str(path.relative_to(project.folder)) for path in files if "__pycache__" not in path.parts
     }
 
 
-def test_the_sdist_holds_the_manifest_and_the_tests(plugin, dist):
+def test_the_sdist_holds_the_manifests_and_the_tests(project, spaces, dist):
     (path,) = dist.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    own = {f"{plugin.package}/{plugin.manifest}", "LICENSE", "README.md", "pyproject.toml"}
-    assert own <= names
-    assert {f"tests/{path.name}" for path in plugin.folder.glob("tests/*.*")} <= names
+    own = {f"{space.package}/{space.manifest}" for space in spaces}
+    assert own | {"LICENSE", "README.md", "pyproject.toml"} <= names
+    assert {f"tests/{path.name}" for path in project.folder.glob("tests/*.*")} <= names
     assert not [name for name in names if "__pycache__" in name]
 
 
-def test_listing_shows_the_variants_and_imports_nothing(plugin, released, zoo):
-    assert zoo.call("vitzoo", "list", f"{plugin.namespace}/*", "-q").split() == list(released)
+def test_listing_shows_the_variants_and_imports_nothing(project, spaces, released, zoo):
+    patterns = [f"{space.namespace}/*" for space in spaces]
+    assert zoo.call("vitzoo", "list", *patterns, "-q").split() == list(released)
     name = list(released)[-1]
     code = f"""
         import sys, vitzoo
         print([p.state for p in vitzoo.plugins()], vitzoo.describe({name!r}).params)
-        print([name for name in ("torch", {plugin.package!r}) if name in sys.modules])
+        print([name for name in ("torch", {project.package!r}) if name in sys.modules])
     """
-    assert zoo.run(code) == f"['core', 'loaded'] {released[name]}\n[]\n"
+    states = ["core"] + ["loaded"] * len(spaces)
+    assert zoo.run(code) == f"{states} {released[name]}\n[]\n"
 
 
-def test_which_knows_the_names_of_other_libraries(plugin, zoo):
-    own = vitzoo.variants(namespace=plugin.namespace)
+def test_which_knows_the_names_of_other_libraries(spaces, zoo):
+    own = [v for space in spaces for v in vitzoo.variants(namespace=space.namespace)]
     known = [variant for variant in own if variant.known_as and variant.weights]
     assert known
     library, theirs = known[-1].known_as[0]
@@ -115,9 +125,9 @@ if __name__ == "__main__":
     assert json.loads(zoo.call("python", script)) == [released[name] for name in names]
 
 
-def test_a_network_runs_with_what_the_plugin_depends_on(plugin, released, zoo):
-    project = tomllib.loads(plugin.folder.joinpath("pyproject.toml").read_text())["project"]
-    needed = " ".join(project["dependencies"])
+def test_a_network_runs_with_what_the_plugin_depends_on(project, released, zoo):
+    text = project.folder.joinpath("pyproject.toml").read_text()
+    needed = " ".join(tomllib.loads(text)["project"]["dependencies"])
     others = [name for name in ("timm", "transformers") if name not in needed]
     code = f"""
         import sys, torch, vitzoo

@@ -162,6 +162,43 @@ def deit_transformers() -> Any:
 
 
 @reference
+def beit_timm() -> Any:
+    from timm.models.beit import Beit
+
+    return of_timm(Beit, use_abs_pos_emb=False, use_rel_pos_bias=True, init_values=0.1)
+
+
+@reference
+def beit_transformers() -> Any:
+    from transformers import BeitConfig, BeitForImageClassification
+
+    config = BeitConfig(**OF_TRANSFORMERS, use_shared_relative_position_bias=True)
+    model = filled(BeitForImageClassification(config))
+
+    def answer(size: Size) -> Tensor:
+        return model(drawn["images"](size)).logits
+
+    name = f"transformers {version('transformers')}, BeitForImageClassification"
+    return name, dict(model.state_dict()), answer
+
+
+@reference
+def eva02_timm() -> Any:
+    from timm.models.eva import Eva
+
+    return of_timm(
+        Eva,
+        global_pool="token",
+        qkv_fused=False,
+        swiglu_mlp=True,
+        scale_mlp=True,
+        scale_attn_inner=True,
+        use_rot_pos_emb=True,
+        ref_feat_shape=(16, 16),
+    )
+
+
+@reference
 def transformers_vit() -> Any:
     from transformers import ViTConfig, ViTForImageClassification
 

@@ -1,0 +1,39 @@
+"""The conformance kit of vitzoo, run on each namespace of this plugin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vitzoo.testing import PluginTests
+
+BEIT = {"pos_embed": "mim/relative", "block": {"qkv_bias": "qv", "layer_scale": 0.1}}
+AFTER = {"pool": {"name": "mean", "norm_first": False}}
+EVA = {"block": {"qkv_bias": "qv", "mlp": "swiglu", "mlp_norm": True, "attn_norm": True}}
+
+
+class TestMim(PluginTests):
+    namespace = "mim"
+    options = {"mim/relative": [{}, {"shared": True}, {"resample": "geometric_cubic"}]}
+
+    @pytest.mark.install
+    def test_plugin_archives(self, tmp_path: Path) -> None:
+        super().test_plugin_archives(tmp_path)
+
+
+class TestMae(PluginTests):
+    namespace = "mae"
+    archives = False
+
+
+class TestBeit(PluginTests):
+    namespace = "beit"
+    archives = False
+    networks = {"beit/timm": BEIT | AFTER, "beit/transformers": BEIT | AFTER}
+
+
+class TestEva02(PluginTests):
+    namespace = "eva02"
+    archives = False
+    networks = {"eva02/timm": EVA}
