@@ -27,7 +27,7 @@ from vitzoo.siblings import labels_in, processor_beside
 from vitzoo.spec import Spec
 from vitzoo.store import open_regular
 
-CONFIG = "config.json"
+CONFIGS = ("open_clip_config.json", "config.json")  # of two that say one thing the last counts
 MAX_CONFIG = 1024 * 1024
 
 
@@ -42,7 +42,7 @@ class Checkpoint:
         row: the registered weights, None for a file of the user's.
         labels, preprocessing: of the weights, where known.
         format: name of the checkpoint format, None if it is to be found from the keys.
-        config: the sibling `config.json` of a file of the user's.
+        config: the sibling `config.json` of a file of the user's, and open_clip's beside it.
         spec: the network that it says it belongs to, which files written by `vitzoo.save` do.
         notes: for the report, what beside it is odd and not used.
     """
@@ -161,9 +161,16 @@ def _container(file: OpenFile, source: str) -> Container:
 
 
 def _config(path: Path) -> Mapping[str, Any]:
-    """Return the sibling config.json of a file, empty where there is none that can be read."""
+    """Return what the sibling configs of a file say, empty where there is none that can be read."""
+    stated: dict[str, Any] = {}
+    for name in CONFIGS:
+        stated |= _read_config(path.with_name(name))
+    return stated
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
     try:
-        fd = open_regular(path.with_name(CONFIG), follow=True)
+        fd = open_regular(path, follow=True)
         if fd is None:
             return {}
         with os.fdopen(fd, "rb") as file:

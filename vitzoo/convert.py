@@ -279,9 +279,12 @@ def _seen(skeleton: Mapping[str, Tensor]) -> Spec | None:
     token = "cls_token" in skeleton
     pool = "class" if token else "mean"
     qv = "blocks.0.attn.q_bias" in skeleton
+    bias = "patch_embed.proj.bias" in skeleton
     return Spec(
         in_chans=kernel.shape[1],
         class_token=token,
+        pre_norm="norm_pre.weight" in skeleton,
+        patch_embed=PartSpec("conv", () if bias else (("bias", False),)),
         pos_embed=PartSpec("learned" if "pos_embed" in skeleton else "none"),
         pool=PartSpec("attention" if "attn_pool.latent" in skeleton else pool),
         block=BlockSpec(qkv_bias="qv" if qv else "blocks.0.attn.qkv.bias" in skeleton),
@@ -354,13 +357,16 @@ def _fates(skeleton: Mapping[str, Tensor], reading: Format, writing: Format) -> 
 def _becomes(
     name: str, skeleton: Mapping[str, Tensor], others: Mapping[str, Tensor], layout: Format
 ) -> dict[str, Tensor]:
-    """Return what one tensor becomes; the names of a head depend on what else is in it."""
-    apart = layout.inverse(others).keys()
-    return {
-        key: tensor
-        for key, tensor in layout.inverse({**others, name: skeleton[name]}).items()
-        if key not in apart
-    }
+    """Return what one tensor becomes; the names of a head depend on what else is in it.
+
+    It becomes nothing of its own where the layout stacks it with another.
+    """
+    try:
+        apart = layout.inverse(others).keys()
+        written = layout.inverse({**others, name: skeleton[name]})
+    except CheckpointError:
+        return {}
+    return {key: tensor for key, tensor in written.items() if key not in apart}
 
 
 def _fate(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> str:
