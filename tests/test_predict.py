@@ -141,6 +141,17 @@ def test_a_file_that_is_not_there_does_not_end_the_run(run, saved, photos):
     assert "vitzoo: there is no file nope.jpg\n" in err
 
 
+def test_an_embedding_is_no_class(classifier, photos):
+    classifier.head.embedding = True
+    try:
+        with pytest.raises(
+            InvalidOption, match=r"an embedding of \d+ numbers, not classes; .* pass"
+        ):
+            list(predict(classifier, [photos]))
+    finally:
+        del classifier.head.embedding
+
+
 def test_a_file_that_is_not_there_goes_to_the_handler(classifier, photos):
     missed = []
     found = list(predict(classifier, ["nope.jpg", photos], on_error=missed.append))

@@ -50,13 +50,20 @@ def predict(
             out; without it the error is raised.
 
     Raises:
-        InvalidOption: the model has no classifier.
+        InvalidOption: the model has no classifier: it gives features or an embedding.
         ImageError: a file is no readable image.
     """
     zoo_model: Any = model  # num_classes and labels are set by create, on foreign modules too
     classes: int = zoo_model.num_classes
     if not classes:
         raise InvalidOption(f"the model has no classifier, only features{_with_classifier(model)}")
+    if getattr(getattr(model, "head", None), "embedding", False):
+        raise InvalidOption(
+            f"the model gives an embedding of {classes} numbers, not classes; compare what "
+            "model(images) gives with other embeddings, or pass num_classes= for a fresh "
+            "classifier and train it"
+            f"{_with_classifier(model)}"
+        )
     for name, value in (("top", top), ("batch_size", batch_size)):
         if value < 1:
             raise InvalidOption(f"{name} must be at least 1, got {value}")
@@ -108,6 +115,7 @@ def _with_classifier(model: nn.Module) -> str:
         for variant in zoo.variants.values()
         for row in variant.weights
         if row.num_classes
+        and (row.label_set or row.labels)
         and trunk == (
             variant.spec.embed_dim, variant.spec.depth,
             variant.spec.patch_size, variant.spec.image_size,

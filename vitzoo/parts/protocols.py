@@ -84,6 +84,7 @@ class Head(Protocol):
         pre_logits_dim: width of what enters the classifier.
         tokens: optional: how many tokens it reads where it is not one vector, as pool `prefix`
             gives them.
+        embedding: optional: true where the outputs are an embedding, which no class names.
     """
 
     num_classes: int
