@@ -205,9 +205,9 @@ def test_which_translates_names(run, name, expected):
 
 
 def test_which_does_not_invent_weights(run):
-    code, out, err = run("which", "vit_base_patch16_224.mae")
+    code, out, err = run("which", "vit_base_patch16_224.nope")
     assert (code, out) == (1, "")
-    assert "its network is 'vit_b16' here, but the weights 'mae' of timm are not registered" in err
+    assert "its network is 'vit_b16' here, but the weights 'nope' of timm are not registered" in err
 
 
 def test_which_gives_every_part_of_a_name(run):
