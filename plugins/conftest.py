@@ -38,8 +38,8 @@ class Plugin:
         return self.folder / self.package / self.manifest
 
     @property
-    def frozen(self) -> Path:
-        """The file that freezes its released names."""
+    def released_path(self) -> Path:
+        """The frozen names: `released.json`, of several namespaces each with its own."""
         several = self.manifest != "registry.toml"
         name = f"released_{self.namespace}.json" if several else "released.json"
         return self.folder / "tests" / name

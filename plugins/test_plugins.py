@@ -48,7 +48,7 @@ def test_every_hook_is_used_by_a_shipped_plugin(hook, plugins):
         p.namespace for p in plugins if tomllib.loads(p.manifest_path.read_text()).get(table)
     }
     assert written
-    vitzoo.variants()  # reads them all
+    vitzoo.plugins()  # reads them all
     for namespace in written:  # and what is written arrives through that hook
         assert hook in {name for name, _ in registry().host.rows[namespace]}
 
@@ -90,7 +90,7 @@ def test_the_registry_check_finds_nothing_wrong(plugin):
 
 def test_released_names_keep_their_meaning(plugin):
     tool = runpy.run_path(str(UPDATE))
-    frozen = plugin.frozen
+    frozen = plugin.released_path
     released = tool["read"](frozen)
     present = tool["snapshot"](plugin.namespace)
     assert not tool["changes"](released, present), "give the change a new name"

@@ -8,7 +8,7 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining, ViTMAEModel
 
 import vitzoo
 from vitzoo.convert import convert
-from vitzoo.errors import CheckpointError
+from vitzoo.errors import CheckpointError, UnknownName
 from vitzoo.formats.transformers import transformers_vit
 
 SPEC = {
@@ -143,3 +143,9 @@ def test_converting_names_the_decoder(tmp_path):
 
 def test_another_networks_decoder_is_not_left_out():
     assert transformers_vit.left_out(["decoder.0.weight", "decoder.0.bias"]) == []
+
+
+def test_timms_name_of_the_file_is_translated():
+    text = r"here it is vitzoo\.create\('mae/vit_b16', weights='mae'\)"
+    with pytest.raises(UnknownName, match=text):
+        vitzoo.create("vit_base_patch16_224.mae")
