@@ -11,7 +11,8 @@ from torch.nn import functional as F
 import vitzoo
 from vitzoo.convert import convert
 from vitzoo.errors import CheckpointError
-from vitzoo_dino import dino, dinov2, dinov3
+from vitzoo.registry import registry
+from vitzoo_dino import dino, dinov2, dinov3, dinov3_meta
 
 SIZES = {"embed_dim": 64, "depth": 2, "num_heads": 2, "mlp_dim": 96, "num_classes": 0}
 V1 = {"variant": "dino/vit_s16", "image_size": 64, **SIZES}
@@ -46,7 +47,7 @@ def write(folder, tensors, config=None):
 
 def metas_file(model, heads=2):
     """Return the tensors of a DINOv3 as Meta's file has them."""
-    return dinov3.meta.for_heads(heads).inverse(model.state_dict())
+    return dinov3_meta.meta.for_heads(heads).inverse(model.state_dict())
 
 
 @pytest.mark.parametrize(("layout", "spec"), CASES)
@@ -301,7 +302,7 @@ def test_periods_show_the_number_of_heads(tmp_path, randomise):
 def test_writing_metas_dinov3_needs_the_number_of_heads():
     model = vitzoo.create(V3)
     with pytest.raises(CheckpointError, match="periods that follow from the width of a head"):
-        dinov3.meta.inverse(model.state_dict())
+        dinov3_meta.meta.inverse(model.state_dict())
 
 
 def test_files_of_timm_that_are_no_dinov3_are_refused(tmp_path, randomise):
@@ -374,8 +375,7 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 @pytest.mark.parametrize(("layout", "spec"), CASES)
 def test_odd_tensors_give_a_clear_error(tmp_path, layout, spec, case):
-    part = {"dino": dino, "dinov2": dinov2, "dinov3": dinov3}[layout.split("/")[0]]
-    written = getattr(part, layout.split("/")[1].replace("timm", "timm_eva"))
+    written = registry().part("checkpoint format", layout)
     written = written.for_heads(2) if layout == "dinov3/meta" else written
     tensors = written.inverse(vitzoo.create(spec).state_dict())
     bare = {name.rpartition("backbone.")[2]: name for name in tensors}
