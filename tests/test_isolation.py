@@ -670,6 +670,7 @@ def test_a_manifest_that_never_ends_is_not_read_to_its_end(acme, new_registry):
             "preprocessing must be one",
         ),
         ('Variant("net", "x", SPEC, 1, weights=(W(top1=101.0),))', "top1 must be a percentage"),
+        ('Variant("net", "x", SPEC, 1, weights=(W(gated="no"),))', "gated must be true or false"),
         ('Variant(["net"], "x", SPEC, 1)', "vitzoo_variants must give Variant objects named with"),
         (
             'Variant("net", "x", SPEC, 1, requires="timm")',
