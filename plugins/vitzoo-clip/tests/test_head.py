@@ -8,6 +8,8 @@ from PIL import Image
 
 import vitzoo
 from vitzoo.errors import InvalidOption
+from vitzoo.native import bring_in_facts, without_published_classifier
+from vitzoo.origin import origin_of
 from vitzoo.predict import predict
 from vitzoo_clip.head import ProjectionHead
 from vitzoo_clip.patches import CroppedPatchEmbed
@@ -129,3 +131,36 @@ def test_an_image_smaller_than_a_patch(size):
     part = CroppedPatchEmbed(patch_size=(14, 14), in_chans=3, embed_dim=4)
     with pytest.raises(InvalidOption, match="has no whole patch of 14x14 px; take larger images"):
         part.grid(size)
+
+
+# Registered weights
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "classes", "embeds", "activation"),
+    [
+        ("clip/vit_b32", "openai", 512, True, "quick_gelu"),
+        ("clip/vit_b32", "openai_full", 512, True, "quick_gelu"),
+        ("clip/vit_b32", "laion2b_full", 512, True, "gelu"),
+        ("clip/vit_b32", "openai_ft_in1k", 1000, False, "gelu"),
+        ("siglip/vit_b16", "v2_webli", 0, False, "gelu"),
+        ("siglip/vit_b16", "v2_webli_transformers", 0, False, "gelu_tanh"),
+    ],
+)
+def test_the_network_of_registered_weights(name, weights, classes, embeds, activation, caplog):
+    (row,) = (row for row in vitzoo.describe(name).weights if row.name == weights)
+    asked = dict.fromkeys(("block", "head", "num_classes"))
+    spec, native, assumed = bring_in_facts(origin_of(name), row, asked)
+    spec = without_published_classifier(spec, row, asked)
+    assert (spec, assumed) == (native, ())
+    head = vitzoo.create(spec, device="meta").head
+    assert (head.num_classes, getattr(head, "embedding", False)) == (classes, embeds)
+    assert spec.block.activation == activation
+    assert not caplog.records  # such as that a classifier was never published
+
+
+@pytest.mark.parametrize(
+    ("name", "default"), [("clip/vit_b32", "openai"), ("siglip/vit_b16", "v2_webli")]
+)
+def test_defaults(name, default):
+    assert vitzoo.describe(name).default_weights.name == default
