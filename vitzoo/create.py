@@ -58,6 +58,7 @@ THEIRS = {  # names of timm's that mean one of ours
     "act_layer": "activation",
     "attn_drop_rate": "attention_dropout",
 }
+OWN_KEYS = "timm"  # the format that leaves keys as they are
 PARTS = ("patch_embed", "pos_embed", "pool", "head", "drop_path")
 Part = str | Mapping[str, Any] | nn.Module
 
@@ -247,7 +248,10 @@ def _choose(
     if weights is not None and not isinstance(weights, str | os.PathLike):
         raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
     if weights is not None and _is_path(weights, origin.variant):
-        return described(open_file(Path(weights)))
+        opened = described(open_file(Path(weights)))
+        if opened.format is None and origin.variant and origin.variant.builder != CORE_BUILDER:
+            return replace(opened, format=OWN_KEYS)  # no format knows those of other networks
+        return opened
     if origin.variant is None:
         raise WeightsUnavailable(
             "a spec that names no variant has no registered weights; pass a file: "
@@ -309,7 +313,7 @@ def _annotate(
     noted: Any = model
     if isinstance(model, VisionTransformer) and model.spec is not None:
         spec = model.spec  # a ready head has its own number of classes
-    head_kept = checkpoint and not any(n.startswith("head.") for n in report.reinitialised)
+    head_kept = checkpoint and not report.reinitialised
     noted.spec = spec
     noted.load_report = report
     noted.labels = ()

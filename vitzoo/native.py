@@ -43,6 +43,7 @@ def bring_in_facts(
         return origin.spec, origin.native, ()
     spec, native = origin.spec, origin.native
     assumed: tuple[str, ...] = ()
+    fixed = frozenset() if origin.variant is None else facts.fixed(origin.variant)
     if isinstance(chosen, Checkpoint) and chosen.spec:
         return *_as_saved(origin, chosen, chosen.spec, asked), ()
     if isinstance(chosen, Weights):
@@ -54,8 +55,8 @@ def bring_in_facts(
                 spec = replace(spec, num_classes=chosen.num_classes)
     else:
         usual, stated = _facts_of_file(chosen, spec)
-        assumed = facts.assumed(native, usual, stated, kept=origin.chosen | _named(asked))
-    fixed = frozenset() if origin.variant is None else facts.fixed(origin.variant)
+        if "block" not in fixed:  # else the builder knows, and nobody can say otherwise
+            assumed = facts.assumed(native, usual, stated, kept=origin.chosen | _named(asked))
     spec, native = (
         facts.applied(
             facts.applied(base, usual, kept=kept | fixed, lenient=True), stated, kept=kept

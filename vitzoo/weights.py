@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from vitzoo.report import LoadReport, fold
 from vitzoo.spec import PartSpec, Spec
 from vitzoo.store import Store
 
+HEADS = ("head.",)
 CLASSIFIERS = ("head.weight", "head.fc.weight")
 MAX_NAMES = 4  # of variants in a message
 LOADABLE = (torch.float32, torch.float16, torch.bfloat16)
@@ -89,6 +90,32 @@ def _claimants(
             )
             unasked[name] = text
     return claims
+
+
+class Foreign(Protocol):
+    """What a network of a builder of its own says of its weights, as its attribute `foreign`.
+
+    Without it, the weights of such a network are loaded as they are or not at all.
+
+    Attributes:
+        classifiers: how the names of its classifiers' tensors begin, `head.`; where other classes
+            are asked for, those that do not fit are zero.
+        input_convs: names of the kernels that read the channels of the image.
+    """
+
+    classifiers: tuple[str, ...]
+    input_convs: tuple[str, ...]
+
+    def resample(
+        self, tensors: Mapping[str, Tensor], native_size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """Return what becomes of a file's tensors with the images of this network.
+
+        Args:
+            tensors: with data or on `meta`.
+            native_size: (h, w) px of the images that they are for.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -183,14 +210,24 @@ def _adapt(
     adaptation: Adaptation,
 ) -> _Adapted:
     result = _Adapted(tensors)
-    if isinstance(model, VisionTransformer) and adaptation.native_size is not None:
-        _resample(result, model, adaptation.native_size)
+    foreign: Foreign | None = getattr(model, "foreign", None)
+    if adaptation.native_size is not None:
+        if isinstance(model, VisionTransformer):
+            _resample(result, model, adaptation.native_size)
+        elif foreign is not None:
+            moved = foreign.resample(tensors, adaptation.native_size)
+            result.resampled += [name for name in moved if moved[name] is not tensors.get(name)]
+            result.tensors = moved
     if adaptation.in_chans:
-        _change_channels(result, model, expected)
+        part = getattr(model, "patch_embed", None)
+        own = (f"patch_embed.{getattr(part, 'input_conv', 'proj.weight')}",)
+        for name in own if foreign is None else foreign.input_convs:
+            _change_channels(result, name, expected)
     if adaptation.fresh_head:
-        _drop_head(result, expected, pre_logits=adaptation.fresh_pre_logits)
+        heads = HEADS if foreign is None else foreign.classifiers
+        _drop_head(result, expected, heads, pre_logits=adaptation.fresh_pre_logits)
         missing = [name for name in expected if name not in result.tensors]
-        result.fresh = [name for name in missing if name.startswith("head.")]
+        result.fresh = [name for name in missing if name.startswith(heads)]
     return result
 
 
@@ -209,15 +246,11 @@ def _resample(result: _Adapted, model: VisionTransformer, native_size: tuple[int
         result.resampled.append("pos_embed")
 
 
-def _change_channels(
-    result: _Adapted, model: nn.Module, expected: Mapping[str, tuple[int, ...]]
-) -> None:
+def _change_channels(result: _Adapted, name: str, expected: Mapping[str, tuple[int, ...]]) -> None:
     """Bring the first convolution to other channels: summed to one, else repeated and scaled.
 
     Source: timm's `adapt_input_conv`.
     """
-    patch_embed = getattr(model, "patch_embed", None)
-    name = f"patch_embed.{getattr(patch_embed, 'input_conv', 'proj.weight')}"
     kernel, wanted = result.tensors.get(name), expected.get(name, ())
     if kernel is None or len(wanted) != 4 or kernel.dim() != 4 or kernel.shape[1] == wanted[1]:
         result.unnamed = True
@@ -235,12 +268,16 @@ def _change_channels(
 
 
 def _drop_head(
-    result: _Adapted, expected: Mapping[str, tuple[int, ...]], *, pre_logits: bool
+    result: _Adapted,
+    expected: Mapping[str, tuple[int, ...]],
+    heads: tuple[str, ...],
+    *,
+    pre_logits: bool,
 ) -> None:
     unfit = [
         name
         for name, tensor in result.tensors.items()
-        if (name.startswith("head.") and expected.get(name) != tuple(tensor.shape))
+        if (name.startswith(heads) and expected.get(name) != tuple(tensor.shape))
         or (pre_logits and name.startswith("head.pre_logits."))
     ]
     layers = {name.rpartition(".")[0] for name in unfit}
@@ -376,6 +413,9 @@ def _first(rows: list[str], count: int = 10) -> str:
 
 
 def _fresh_head(model: nn.Module, names: list[str], dtype: torch.dtype | None) -> dict[str, Tensor]:
+    if not isinstance(model, VisionTransformer):
+        shapes = {name: model.state_dict()[name] for name in names}
+        return {n: torch.zeros_like(t, dtype=dtype, device="cpu") for n, t in shapes.items()}
     head: Any = model.head
     if any(p.is_meta for p in head.parameters()):
         head = head.reset(head.num_classes)

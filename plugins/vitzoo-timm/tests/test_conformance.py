@@ -1,0 +1,25 @@
+"""The conformance kit of vitzoo, run on this plugin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vitzoo.testing import PluginTests
+from vitzoo.testing.variants import VariantSubject
+
+
+class TestTimm(PluginTests):
+    namespace = "timm"
+
+    @pytest.mark.parity  # of 233 networks, minutes
+    def test_variant_params(self, variant: VariantSubject) -> None:
+        super().test_variant_params(variant)
+
+    def test_variant_runs(self) -> None:
+        """timm's networks have no small copies; `test_build.py` runs one of each class."""
+
+    @pytest.mark.install
+    def test_plugin_archives(self, tmp_path: Path) -> None:
+        super().test_plugin_archives(tmp_path)

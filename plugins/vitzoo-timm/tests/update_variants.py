@@ -1,0 +1,225 @@
+"""Writes the variants of the bridge: registry.toml, and their table in README.md.
+
+    python plugins/vitzoo-timm/tests/update_variants.py
+
+They are the architectures of timm among the ViTs that vitzoo has no parts for, as
+`vitzoo_timm.native.spec_of` says, and those of the families of `PAPERS`. Numbers are read from
+timm's modules on `meta`; the published files stand in `WEIGHTS`. A test asks whether the files are
+up to date, so a new timm that changes a network is seen.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+
+from vitzoo_timm.build import parameters
+from vitzoo_timm.look import NotNative
+from vitzoo_timm.native import spec_of
+
+ROOT = Path(__file__).parents[1]
+MANIFEST = ROOT / "vitzoo_timm" / "registry.toml"
+README = ROOT / "README.md"
+TABLE = re.compile(r"(<!-- variants -->\n).*?(<!-- end -->)", re.DOTALL)
+REQUIRES = "timm>=1.0.31,<1.1"
+VITS = ("vit_*", "deit*", "beit*", "eva02*")
+PAPERS = {
+    "cait_*": ("CaiT: class attention", "2103.17239"),
+    "convit_*": ("ConViT: gated positional attention", "2103.10697"),
+    "crossvit_*": ("CrossViT: two patch sizes", "2103.14899"),
+    "eva_*": ("EVA", "2211.07636"),
+    "flexivit_*": ("FlexiViT", "2212.08013"),
+    "hiera_*": ("Hiera", "2306.00989"),
+    "hieradet_*": ("Hiera of SAM 2", "2408.00714"),
+    "levit_*": ("LeViT", "2104.01136"),
+    "mvitv2_*": ("MViTv2", "2112.01526"),
+    "naflexvit_*": ("ViT for any aspect ratio", "2307.06304"),
+    "pit_*": ("PiT: pooling between stages", "2103.16302"),
+    "pvt_v2_*": ("PVT v2", "2106.13797"),
+    "samvit_*": ("image encoder of SAM", "2304.02643"),
+    "swin_s3_*": ("Swin found by AutoFormerV2", "2111.14725"),
+    "swinv2_*": ("Swin V2", "2111.09883"),
+    "swin_*": ("Swin", "2103.14030"),
+    "tnt_*": ("TNT: Transformer in Transformer", "2103.00112"),
+    "twins_*": ("Twins", "2104.13840"),
+    "visformer_*": ("Visformer", "2104.12533"),
+    "vitamin_*": ("ViTamin", "2404.02132"),
+    "volo_*": ("VOLO: outlook attention", "2106.13112"),
+    "xcit_*": ("XCiT: attention between channels", "2106.09681"),
+}
+OTHERS = {  # among the ViTs
+    "vit_*relpos_*": ("ViT with relative positions", "2111.09883"),
+    "vit_*18x2*": ("ViT of parallel blocks", "2203.09795"),
+    "vit_*sapiens2": ("Sapiens2", "2604.21681"),
+    "vit_*dlittle_*": ("ViT with differential attention", "2410.05258"),
+    "vit_*d?wee_*": ("ViT with differential attention", "2410.05258"),
+    "vit_*dwee_*": ("ViT with differential attention", "2410.05258"),
+    "vit_*mci*": ("image encoder of MobileCLIP-B", "2311.17049"),
+    "vit_*resnet*": ("ViT on a ResNet-D", "2010.11929"),
+    "vit_*siglip*": ("SigLIP", "2303.15343"),
+}
+PREPROCESSING = (
+    "{ mean = [0.485, 0.456, 0.406], std = [0.229, 0.224, 0.225], interpolation = "
+    '"bicubic", crop_pct = 1.0, crop_mode = "center" }'
+)
+WEIGHTS = {
+    name: {
+        "sa1b": {
+            "default": True,
+            "repo": f"timm/{name}.sa1b",
+            "file": "model.safetensors",
+            "pin": "first-use",
+            "predicted_size": size,
+            "format": "timm",
+            "num_classes": 0,
+            "license": "Apache-2.0",
+            "source": "arXiv:2304.02643; the image encoder, with its neck",
+        }
+    }
+    for name, size in (
+        ("samvit_base_patch16", 358700112),
+        ("samvit_large_patch16", 1233145944),
+        ("samvit_huge_patch16", 2548148184),
+    )
+}
+HEAD = """\
+# timm's networks that are not made of vitzoo's parts. Written by tests/update_variants.py.
+# Every key is described in docs/registry.md of vitzoo. A name that has been released keeps its
+# meaning for ever (tests/released.json freezes it).
+
+api = 1
+"""
+
+
+def names() -> list[str]:
+    """Return the architectures of the bridge."""
+    found = {n for pattern in PAPERS for n in fnmatch.filter(timm.list_models(), pattern)}
+    vits = [n for pattern in VITS for n in fnmatch.filter(timm.list_models(), pattern)]
+    return sorted(found | {n for n in vits if not is_native(n)})
+
+
+def is_native(name: str) -> bool:
+    """Tell whether vitzoo has parts for an architecture."""
+    try:
+        spec_of(made(name))
+    except NotNative:
+        return False
+    return True
+
+
+def made(name: str, **options: Any) -> Any:
+    """Return timm's network on `meta`."""
+    with torch.device("meta"):
+        return timm.create_model(name, pretrained=False, **options)
+
+
+@cache
+def accepts(cls: type, name: str) -> tuple[str, ...]:
+    """Return which fields of a spec a class of timm's can honour, tried on one architecture."""
+    known = parameters(cls)
+    found = [field for field, options in TRIED.items() if builds(name, options)]
+    if "img_size" in known and builds(name, {"img_size": [2 * n for n in size_of(made(name))]}):
+        found.append("image_size")
+    found += ["drop_path"] if "drop_path_rate" in known else []
+    return (*found, "dropout") if "proj_drop_rate" in known else tuple(found)
+
+
+TRIED = {"num_classes": {"num_classes": 7}, "in_chans": {"in_chans": 1}}
+
+
+def builds(name: str, options: dict[str, Any]) -> bool:
+    """Tell whether timm builds an architecture with options."""
+    try:
+        made(name, **options)
+    except (TypeError, AssertionError, RuntimeError, ValueError):
+        return False
+    return True
+
+
+def size_of(model: Any) -> list[int]:
+    """Return the (h, w) px of the images of a network."""
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    return list(size or model.pretrained_cfg["input_size"][1:])
+
+
+def patch_of(model: Any) -> list[int]:
+    """Return the (h, w) px of its patches, 16 where it has none of its own."""
+    patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
+    patch = patch if isinstance(patch, tuple | list) else (16, 16)
+    return [max(1, int(n)) for n in patch]
+
+
+def row(name: str, first: dict[type, str]) -> str:
+    """Return the table of a variant.
+
+    Args:
+        name: of the architecture.
+        first: the architecture that stands for each class.
+    """
+    model = made(name)
+    title, paper = next(v for k, v in {**OTHERS, **PAPERS}.items() if fnmatch.fnmatch(name, k))
+    cls = type(model)
+    values: dict[str, Any] = {
+        "summary": f"{title}; timm's {cls.__name__}",
+        "builder": "vitzoo_timm.build:build",
+        "accepts": list(accepts(cls, first.setdefault(cls, name))),
+        "requires": [REQUIRES],
+        "image_size": size_of(model),
+        "patch_size": patch_of(model),
+        "num_classes": model.num_classes,
+        "params": sum(p.numel() for p in model.parameters()),
+        "paper": f"arXiv:{paper}",
+        "source": f"timm {timm.__version__}, {cls.__module__.removeprefix('timm.')}",
+    }
+    lines = [f"[variants.{name}]", *(f"{k} = {toml(v)}" for k, v in values.items())]
+    lines.append(f"known_as = {{ timm = {toml(name)} }}")
+    for weights, facts in WEIGHTS.get(name, {}).items():
+        lines += ["", f"[variants.{name}.weights.{weights}]"]
+        lines += [f"{k} = {toml(v)}" for k, v in facts.items()]
+        lines.append(f"preprocessing = {PREPROCESSING}")
+    return "\n".join(lines)
+
+
+def toml(value: Any) -> str:
+    """Write a value as TOML."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        if len(value) == 2 and value[0] == value[1]:  # noqa: PLR2004  # a square
+            return str(value[0])
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def manifest() -> str:
+    """Return the manifest."""
+    first: dict[type, str] = {}
+    return "\n\n".join([HEAD.rstrip(), *(row(name, first) for name in names())]) + "\n"
+
+
+def table(text: str) -> str:
+    """Return the rows of README.md for the variants of a manifest."""
+    found: dict[str, list[str]] = {}
+    for name, summary in re.findall(
+        r"^\[variants\.(\w+)\]\nsummary = \"(.*?);", text, re.MULTILINE
+    ):
+        found.setdefault(summary, []).append(f"`timm/{name}`")
+    lines = ["| family | variants |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {s} | {', '.join(n)} |" for s, n in found.items()), ""])
+
+
+def page(text: str) -> str:
+    """Return README.md with the table of a manifest."""
+    return TABLE.sub(lambda match: match[1] + table(text) + match[2], README.read_text())
+
+
+if __name__ == "__main__":
+    written = manifest()
+    MANIFEST.write_text(written)
+    README.write_text(page(written))

@@ -1,0 +1,168 @@
+"""timm's own networks behind vitzoo's weights."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import timm
+import torch
+from timm.models.convit import GPSA
+from torch import Tensor, nn
+
+import vitzoo
+from vitzoo.errors import InvalidOption, PluginError
+from vitzoo.spec import Spec
+
+NAMESPACE = "timm/"
+
+
+def build(spec: Spec) -> nn.Module:
+    """Build timm's network of a variant's name, without weights.
+
+    Args:
+        spec: of the variant; what differs from it is passed on to timm.
+
+    Raises:
+        InvalidOption: timm's network cannot honour it.
+
+    Source: timm, `create_model`, whose own way to weights is never used.
+    """
+    name = (spec.variant or "").removeprefix(NAMESPACE)
+    native = vitzoo.describe(NAMESPACE + name).spec
+    model = _make(name, **_options(spec, native))
+    _compute_buffers(model)
+    noted: Any = model
+    noted.foreign = TimmWeights(model, name, spec)
+    return model
+
+
+class TimmWeights:
+    """What vitzoo may do to the weights of a timm network.
+
+    Args:
+        model: the network.
+        name: in timm.
+        spec: what it was built from.
+
+    Attributes:
+        classifiers: how the names of its classifiers' tensors begin.
+        input_convs: names of the kernels that read the channels of the image.
+    """
+
+    def __init__(self, model: nn.Module, name: str, spec: Spec) -> None:
+        config: Any = model.pretrained_cfg
+        self.name = name
+        self.spec = spec
+        self.shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+        self.classifiers = tuple(f"{part}." for part in _names(config.get("classifier")))
+        self.input_convs = tuple(f"{part}.weight" for part in _names(config.get("first_conv")))
+
+    def resample(
+        self, tensors: Mapping[str, Tensor], native_size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """Return what timm makes of tensors for images of another size.
+
+        Args:
+            tensors: of a file, with data or on `meta`.
+            native_size: (h, w) px of the images that they are for.
+        """
+        if native_size == self.spec.image_size or not can_resample(self.name):
+            return dict(tensors)
+        with torch.device("meta"):
+            old: Any = _make(self.name, img_size=native_size)
+        tables = {n: t.shape for n, t in old.state_dict().items() if n in tensors}
+        own = {
+            name: tensors[name] for name, shape in tables.items() if tensors[name].shape == shape
+        }
+        if any(not t.is_floating_point() and t.dim() for t in own.values()):
+            return dict(tensors)  # refused later, by name
+        old.load_state_dict(own, strict=False, assign=True)
+        before = dict(old.named_parameters())
+        with torch.no_grad():
+            old.set_input_size(self.spec.image_size)
+        after = dict(old.named_parameters())
+        moved = {n: after[n].detach() for n in own if after.get(n) is not before.get(n)}
+        # A window that timm's constructor keeps, `set_input_size` may change: its tables stay.
+        fitting = {name: t for name, t in moved.items() if tuple(t.shape) == self.shapes.get(name)}
+        return {**tensors, **fitting}
+
+
+def parameters(cls: type) -> set[str]:
+    """Return the arguments of a class, with those that it hands on to its bases."""
+    found: set[str] = set()
+    for base in cls.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        signature = inspect.signature(base.__init__).parameters.values()  # type: ignore[misc]
+        found |= {p.name for p in signature if p.kind is not p.VAR_KEYWORD}
+        if all(p.kind is not p.VAR_KEYWORD for p in signature):
+            break
+    return found
+
+
+def can_resample(name: str) -> bool:
+    """Tell whether timm moves the positions of a network to other image sizes."""
+    with torch.device("meta"):
+        model = _make(name)
+    return hasattr(model, "set_input_size") and "img_size" in parameters(type(model))
+
+
+def _make(name: str, **options: Any) -> nn.Module:
+    model: nn.Module = timm.create_model(name, pretrained=False, **options)
+    return model
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value or ())
+
+
+def _options(spec: Spec, native: Spec) -> dict[str, Any]:
+    """Return what is asked for beyond the variant, in timm's words."""
+    options: dict[str, Any] = {"num_classes": spec.num_classes}
+    if spec.in_chans != native.in_chans:
+        options["in_chans"] = spec.in_chans
+    if spec.image_size != native.image_size:
+        options["img_size"] = spec.image_size
+    if spec.dropout:
+        with torch.device("meta"):
+            known = parameters(type(_make(spec.variant.removeprefix(NAMESPACE))))  # type: ignore[union-attr]
+        rates = [key for key in ("proj_drop_rate", "pos_drop_rate") if key in known]
+        options |= dict.fromkeys(rates, spec.dropout)
+    if spec.drop_path.name != "none":
+        options["drop_path_rate"] = _drop_path_rate(spec)
+    return options
+
+
+def _drop_path_rate(spec: Spec) -> float:
+    chosen = dict(spec.drop_path.options)
+    rate, mode = chosen.pop("rate", None), chosen.pop("mode", "mask")
+    if (spec.drop_path.name, mode) != ("linear", "mask") or chosen or type(rate) is not float:
+        raise InvalidOption(
+            f"{spec.variant} is timm's own network, whose drop path rises linearly and masks: give "
+            f"a rate, drop_path=0.1; got {spec.drop_path.to_data()}"
+        )
+    return rate
+
+
+def _compute_buffers(model: nn.Module) -> None:
+    """Compute on the CPU the buffers that no file holds, where the network is on `meta`."""
+    for name, module in model.named_modules():
+        kept = module.state_dict(keep_vars=True).keys()
+        own = dict(module.named_buffers(recurse=False))
+        left = [n for n, buffer in own.items() if buffer.is_meta and n not in kept]
+        if not left:
+            continue
+        compute = getattr(module, "init_non_persistent_buffers", None)
+        if compute is None:
+            raise PluginError(
+                f"timm {timm.__version__} cannot compute the buffers {', '.join(left)} of {name}, "
+                f"a {type(module).__name__}; vitzoo-timm was checked with timm 1.0.31"
+            )
+        for n in left:
+            setattr(module, n, torch.empty_like(own[n], device="cpu"))
+        with torch.device("cpu"):
+            compute()
+        if isinstance(module, GPSA):  # it makes them where its weights are, or when it first runs
+            module.rel_indices = torch.zeros(1, 1, 1, 3, device="cpu")

@@ -1,0 +1,243 @@
+"""What the modules of a timm block say, as facts of a vitzoo spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timm.layers import (
+    Attention,
+    AttentionRope,
+    DropPath,
+    GluMlp,
+    LayerNorm,
+    LayerNormFp32,
+    LayerScale,
+    Mlp,
+    QuickGELU,
+    RmsNorm,
+    RmsNormFp32,
+    SwiGLU,
+)
+from timm.layers.activations import GELU, GELUTanh
+from timm.models.beit import Attention as BeitAttention
+from timm.models.eva import EvaAttention
+from timm.models.vision_transformer_relpos import RelPosAttention
+from torch import nn
+
+from vitzoo_timm.look import Look, NotNative, present, shown
+
+NORMS = {nn.LayerNorm: "layer", LayerNorm: "layer", LayerNormFp32: "layer"}
+NORMS |= {RmsNorm: "rms", RmsNormFp32: "rms"}
+ATTENTIONS = (Attention, AttentionRope, EvaAttention, BeitAttention, RelPosAttention)
+
+
+class Facts:
+    """Facts that all modules of a network must agree on: vitzoo's blocks are all alike."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._first: dict[str, str] = {}
+
+    def note(self, where: str, **facts: Any) -> None:
+        """Take down what a module says.
+
+        Raises:
+            NotNative: another said otherwise.
+        """
+        for key, value in facts.items():
+            if self.values.setdefault(key, value) != value:
+                raise NotNative(
+                    f"vitzoo's blocks are all alike: {where} has {key} = {value}, "
+                    f"{self._first[key]} has {self.values[key]}"
+                )
+            self._first.setdefault(key, where)
+
+
+def read_norm(facts: Facts, norm: nn.Module, where: str, width: int) -> None:
+    """Take down kind and epsilon of a norm over `width` channels."""
+    look = Look(norm, where, *NORMS)
+    look.expect("normalized_shape", (width,))
+    look.expect("elementwise_affine", True)
+    kind = NORMS[type(norm)]
+    if look.take("weight") is None or (kind == "layer" and look.take("bias") is None):
+        raise NotNative(f"vitzoo has no part for {where}, a norm without gain or bias")
+    facts.note(where, norm=kind, norm_eps=look.take("eps"))
+    look.ignore("_fast_norm")
+    look.done()
+
+
+def read_linear(layer: nn.Module, where: str, shape: tuple[int, int], *biases: bool) -> bool:
+    """Check the (in, out) widths of a linear layer and return whether it has a bias.
+
+    Args:
+        layer: of the model.
+        where: its name.
+        shape: what its widths must be.
+        biases: what the answer may be.
+    """
+    look = Look(layer, where, nn.Linear)
+    found = (look.take("in_features"), look.take("out_features"))
+    look.take("weight")
+    bias = look.take("bias") is not None
+    look.done()
+    if found != shape:
+        raise NotNative(f"{where} maps {found[0]} to {found[1]} channels, not {shape}")
+    if bias not in biases:
+        raise NotNative(f"vitzoo has no part for {where} {'with' if bias else 'without'} a bias")
+    return bias
+
+
+def read_dropout(layer: nn.Module, where: str) -> float:
+    """Return the rate of a dropout."""
+    if type(layer) is nn.Identity:
+        return 0.0
+    look = Look(layer, where, nn.Dropout)
+    look.ignore("inplace")
+    rate: float = look.take("p")
+    look.done()
+    return rate
+
+
+def read_drop_path(layer: nn.Module, where: str) -> float:
+    """Return the rate at which a branch is dropped."""
+    if type(layer) is nn.Identity:
+        return 0.0
+    look = Look(layer, where, DropPath)
+    look.expect("scale_by_keep", True)
+    rate: float = look.take("drop_prob")
+    look.done()
+    return rate
+
+
+def read_activation(layer: nn.Module, where: str) -> str:
+    """Return the name of an activation in vitzoo."""
+    if type(layer) in (QuickGELU, GELU, GELUTanh):
+        look = Look(layer, where, QuickGELU, GELU, GELUTanh)
+        look.ignore("inplace")
+        look.done()
+        return {QuickGELU: "quick_gelu", GELU: "gelu", GELUTanh: "gelu_tanh"}[type(layer)]
+    look = Look(layer, where, nn.GELU)
+    kind: str = look.expect("approximate", "none", "tanh")
+    look.done()
+    return {"none": "gelu", "tanh": "gelu_tanh"}[kind]
+
+
+def read_layer_scale(facts: Facts, layer: nn.Module, where: str, width: int) -> None:
+    """Take down whether the channels of a branch have factors, and what they start from."""
+    if type(layer) is nn.Identity:
+        facts.note(where, layer_scale=None)
+        return
+    look = Look(layer, where, LayerScale)
+    look.ignore("inplace")
+    _note_scale(facts, where, look.take("gamma"), look.take("init_values"), width)
+    look.done()
+
+
+def read_gamma(facts: Facts, block: Look, name: str, width: int) -> None:
+    """Take down factors that are a block's own parameter, as in EVA and BEiT."""
+    initial = block.take("init_values")
+    _note_scale(facts, f"{block.where}.{name}", block.take(name), initial, width)
+
+
+def _note_scale(facts: Facts, where: str, gamma: Any, initial: float | None, width: int) -> None:
+    if gamma is not None and tuple(gamma.shape) != (width,):
+        raise NotNative(f"vitzoo has no part for {where} of shape {tuple(gamma.shape)}")
+    # What they start from shows in no output; any positive number would do where it is not known.
+    facts.note(where, layer_scale=None if gamma is None else initial or 1e-5)
+
+
+def read_mlp(facts: Facts, mlp: nn.Module, where: str, width: int) -> None:
+    """Take down kind, width, activation and norm of an MLP."""
+    look = Look(mlp, where, Mlp, GluMlp, SwiGLU)
+    act, fc2 = look.take("act"), look.take("fc2")
+    hidden = fc2.in_features
+    read_linear(fc2, f"{where}.fc2", (hidden, width), True)
+    if isinstance(mlp, Mlp):
+        read_linear(look.take("fc1"), f"{where}.fc1", (width, hidden), True)
+        facts.note(where, mlp="mlp", activation=read_activation(act, f"{where}.act"))
+    else:
+        if type(act) is not nn.SiLU:
+            raise NotNative(f"vitzoo has no part for {where}.act: {shown(act)}")
+        _read_gate(facts, look, width, hidden)
+    for drop in ("drop1", "drop2"):
+        facts.note(f"{where}.{drop}", dropout=read_dropout(look.take(drop), f"{where}.{drop}"))
+    norm = look.take("norm")
+    facts.note(where, mlp_dim=hidden, mlp_norm=present(norm))
+    if present(norm):
+        read_norm(facts, norm, f"{where}.norm", hidden)
+    look.done()
+
+
+def _read_gate(facts: Facts, look: Look, width: int, hidden: int) -> None:
+    if isinstance(look.module, SwiGLU):
+        for name in ("fc1_g", "fc1_x"):
+            read_linear(look.take(name), f"{look.where}.{name}", (width, hidden), True)
+        facts.note(look.where, mlp="swiglu")
+    else:
+        look.expect("gate_last", False)
+        look.expect("chunk_dim", -1)
+        read_linear(look.take("fc1"), f"{look.where}.fc1", (width, 2 * hidden), True)
+        facts.note(look.where, mlp="swiglu_packed")
+
+
+def read_attention(facts: Facts, attn: nn.Module, where: str, width: int, prefix: int) -> Look:
+    """Take down heads, biases, scale and norms of an attention.
+
+    Returns:
+        the look at it, for what a class of its own has besides.
+    """
+    look = Look(attn, where, *ATTENTIONS)
+    heads = look.take("num_heads")
+    head_dim = width // heads
+    facts.note(where, num_heads=heads, qkv_bias=_qkv_bias(look, width))
+    look.close("scale", head_dim**-0.5)
+    _expect_where_there(look, head_dim=head_dim, attn_dim=width, kv_dim=width)
+    _expect_where_there(look, num_kv_heads=heads, num_kv_groups=1, num_prefix_tokens=prefix)
+    if getattr(attn, "gate", None) is not None:
+        raise NotNative(f"vitzoo has no part for {where}.gate: {shown(attn.gate)}")
+    look.ignore("fused_attn", "gate", "qkv_bias_separate")
+    norms = {name: getattr(attn, name, None) for name in ("q_norm", "k_norm", "norm")}
+    look.ignore(*norms)
+    facts.note(where, qk_norm=present(norms["q_norm"]), attn_norm=present(norms["norm"]))
+    if present(norms["q_norm"]) != present(norms["k_norm"]):
+        raise NotNative(f"vitzoo has no part for {where}, which norms queries or keys alone")
+    for name, norm in norms.items():
+        if norm is not None and present(norm):
+            read_norm(facts, norm, f"{where}.{name}", width if name == "norm" else head_dim)
+    read_linear(look.take("proj"), f"{where}.proj", (width, width), True)
+    rate = read_dropout(look.take("attn_drop"), f"{where}.attn_drop")
+    facts.note(where, attention_dropout=rate)
+    facts.note(where, dropout=read_dropout(look.take("proj_drop"), f"{where}.proj_drop"))
+    return look
+
+
+def _expect_where_there(look: Look, **numbers: int) -> None:
+    for name, number in numbers.items():
+        if hasattr(look.module, name):
+            look.expect(name, number)
+
+
+def _qkv_bias(look: Look, width: int) -> bool | str:
+    """Return which of query, key and value have biases: all, none, or `qv`."""
+    where, qkv = look.where, look.take("qkv")
+    parts = [getattr(look.module, f"{x}_proj", None) for x in "qkv"]
+    vectors = [getattr(look.module, f"{x}_bias", None) is not None for x in "qv"]
+    look.ignore(*(f"{x}_proj" for x in "qkv"), *(f"{x}_bias" for x in "qkv"))
+    if qkv is not None:
+        bias = read_linear(qkv, f"{where}.qkv", (width, 3 * width), True, False)
+        if bias and any(vectors):
+            raise NotNative(f"vitzoo has no part for {where}, which has biases twice")
+        return bias or _which((vectors[0], False, vectors[1]), where)
+    shape = (width, width)
+    found = tuple(
+        read_linear(part, f"{where}.{x}_proj", shape, True, False)
+        for x, part in zip("qkv", parts, strict=True)
+    )
+    return _which(found, where)
+
+
+def _which(found: tuple[bool, ...], where: str) -> bool | str:
+    known = {(True,) * 3: True, (False,) * 3: False, (True, False, True): "qv"}
+    if found not in known:
+        raise NotNative(f"vitzoo has no part for {where} with biases (q, k, v) = {found}")
+    return known[found]
