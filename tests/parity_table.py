@@ -26,9 +26,9 @@ import torch
 
 import vitzoo
 from vitzoo.errors import UnknownName
-from vitzoo_timm.native import carry_over, spec_of
 from vitzoo_timm.keys import tensors_of
 from vitzoo_timm.look import NotNative
+from vitzoo_timm.native import carry_over, spec_of
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "parity.md"
@@ -187,16 +187,18 @@ Written by `python tests/parity_table.py --full`; do not edit.
 {total} architectures of timm {version}: {native} native, {bridge} through the bridge, {no} not
 possible.
 
-- **native**: `vitzoo_timm.native.spec_of` reads timm's module and gives the spec of a network made of
-  vitzoo's parts, which computes the same from the same weights: every element of tokens and logits
-  within 5e-5 of the largest reference value above 1. The largest difference below is {worst}.
-- **bridge**: vitzoo has no part for something in it, which the last column names. `timm/NAME` is timm's
-  own network behind vitzoo's weights: [the bridge](families/timm.md).
+- **native**: `vitzoo_timm.native.spec_of` reads timm's module and gives the spec of a network made
+  of vitzoo's parts, which computes the same from the same weights: every element of tokens and
+  logits within 5e-5 of the largest reference value above 1. The largest difference below is
+  {worst}.
+- **bridge**: vitzoo has no part for something in it, which the last column names. `timm/NAME` is
+  timm's own network behind vitzoo's weights: [the bridge](families/timm.md).
 
-Differences are shares of the largest reference value where that is above 1; the first two columns are with
-timm's own initialisation, the other two with fan-in scaled normals, gains of 1 +- 0.2 and random biases.
-`blocks` says how much of the depth was compared: `2 of 24` where all of it costs more than an image
-through B/16 at 224 px. `keys`: `timm` where a file of timm's has the network's own names; where `renamed`,
+Differences are shares of the largest reference value where that is above 1; the first two columns
+are with timm's own initialisation, the other two with fan-in scaled normals, gains of 1 +- 0.2 and
+random biases. `blocks` says how much of the depth was compared: `2 of 24` where all of it costs
+more than an image through B/16 at 224 px, images being of the architecture's own size. `keys`:
+`timm` where a file of timm's has the network's own names; where `renamed`,
 `vitzoo_timm.native.carry_over` renames, and so do the formats of the plugins whose family it is.
 """
 
@@ -216,7 +218,8 @@ def main(arguments: list[str]) -> int:
         if chosen.missing and known and (known.differences or known.verdict == "bridge"):
             continue
         rows[name] = measured(verdict(name), full=chosen.full)
-        print(rows[name].line(), flush=True)
+        sys.stdout.write(rows[name].line() + "\n")
+        sys.stdout.flush()
         PAGE.write_text(written([rows[name] for name in sorted(rows)]))
     return 0
 

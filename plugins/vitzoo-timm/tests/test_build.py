@@ -24,12 +24,15 @@ ONE_OF_EACH = (
 )
 
 
-def reference(name, weights="own", **options):
-    """Return timm's network with random weights, running statistics included."""
+def reference(name):
+    """Return timm's network with random weights, running statistics and classifiers included."""
     torch.manual_seed(1)
-    model = timm.create_model(name, pretrained=False, **options).eval()
+    model = timm.create_model(name, pretrained=False).eval()
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.any():
+                parameter.normal_(0, 0.1, generator=generator)
         for key, buffer in model.state_dict().items():
             if key.endswith("running_var"):
                 buffer.uniform_(0.5, 2, generator=generator)
@@ -186,7 +189,7 @@ def test_listing_imports_neither_timm_nor_torch():
 
 
 def test_timm_downloads_nothing(monkeypatch):
-    def refuse(*args, **kwargs):
+    def refuse(*_args, **_kwargs):
         raise AssertionError("timm asked the network")
 
     monkeypatch.setattr("timm.models._builder.load_pretrained", refuse)

@@ -191,7 +191,7 @@ def toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        if len(value) == 2 and value[0] == value[1]:  # noqa: PLR2004  # a square
+        if len(value) == 2 and value[0] == value[1]:  # a square
             return str(value[0])
         return "[" + ", ".join(map(toml, value)) + "]"
     return f'"{value}"' if isinstance(value, str) else str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from timm.layers import AttentionRope
+from timm.layers.attention import AttentionRope
 from timm.models import beit, eva
 from timm.models import vision_transformer as vit
 from timm.models import vision_transformer_relpos as relpos
@@ -103,6 +103,7 @@ def _drop_path(look: Look) -> float:
 
 def _read_parallel(facts: Facts, look: Look, width: int, prefix: int) -> float:
     where, heads = look.where, look.take("num_heads")
+    del prefix  # no positions act inside
     look.expect("head_dim", width // heads)
     look.close("scale", (width // heads) ** -0.5)
     look.absent("out_proj")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import timm
 import torch
-from timm.models.convit import GPSA
 from torch import Tensor, nn
 
 import vitzoo
@@ -70,23 +70,30 @@ class TimmWeights:
         """
         if native_size == self.spec.image_size or not can_resample(self.name):
             return dict(tensors)
+        hollow = {name: t.to("meta") for name, t in tensors.items()}
+        # A window that timm's constructor keeps, `set_input_size` may change: its tables stay.
+        wanted = {
+            name
+            for name, t in self._moved(hollow, native_size).items()
+            if tuple(t.shape) == self.shapes.get(name)
+        }
+        moved = self._moved(tensors, native_size) if wanted else {}
+        return {**tensors, **{name: moved[name] for name in wanted}}
+
+    @torch.no_grad()
+    def _moved(
+        self, tensors: Mapping[str, Tensor], native_size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """Return what timm replaces when a network of such tensors takes other images."""
         with torch.device("meta"):
             old: Any = _make(self.name, img_size=native_size)
-        tables = {n: t.shape for n, t in old.state_dict().items() if n in tensors}
-        own = {
-            name: tensors[name] for name, shape in tables.items() if tensors[name].shape == shape
-        }
-        if any(not t.is_floating_point() and t.dim() for t in own.values()):
-            return dict(tensors)  # refused later, by name
+        before = dict(old.named_parameters())
+        own = {n: t for n, t in tensors.items() if n in before and t.shape == before[n].shape}
         old.load_state_dict(own, strict=False, assign=True)
         before = dict(old.named_parameters())
-        with torch.no_grad():
-            old.set_input_size(self.spec.image_size)
+        old.set_input_size(self.spec.image_size)
         after = dict(old.named_parameters())
-        moved = {n: after[n].detach() for n in own if after.get(n) is not before.get(n)}
-        # A window that timm's constructor keeps, `set_input_size` may change: its tables stay.
-        fitting = {name: t for name, t in moved.items() if tuple(t.shape) == self.shapes.get(name)}
-        return {**tensors, **fitting}
+        return {n: after[n].detach() for n in own if after.get(n) is not before[n]}
 
 
 def parameters(cls: type) -> set[str]:
@@ -162,7 +169,19 @@ def _compute_buffers(model: nn.Module) -> None:
             )
         for n in left:
             setattr(module, n, torch.empty_like(own[n], device="cpu"))
-        with torch.device("cpu"):
+        with torch.device("cpu"), _memory_of(module):
             compute()
-        if isinstance(module, GPSA):  # it makes them where its weights are, or when it first runs
-            module.rel_indices = torch.zeros(1, 1, 1, 3, device="cpu")
+
+
+@contextmanager
+def _memory_of(module: nn.Module) -> Iterator[None]:
+    """Give the parameters of a module memory for a while: some compute where these are."""
+    kept = [(part, dict(part.named_parameters(recurse=False))) for part in module.modules()]
+    for part, own in kept:
+        for name, parameter in own.items():
+            empty = torch.empty_like(parameter, device="cpu")
+            setattr(part, name, nn.Parameter(empty, requires_grad=False))
+    yield
+    for part, own in kept:
+        for name, parameter in own.items():
+            setattr(part, name, parameter)

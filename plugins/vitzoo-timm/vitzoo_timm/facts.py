@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from timm.layers import (
-    Attention,
-    AttentionRope,
-    DropPath,
-    GluMlp,
-    LayerNorm,
-    LayerNormFp32,
-    LayerScale,
-    Mlp,
-    QuickGELU,
-    RmsNorm,
-    RmsNormFp32,
-    SwiGLU,
-)
-from timm.layers.activations import GELU, GELUTanh
+from timm.layers.activations import GELU, GELUTanh, QuickGELU
+from timm.layers.attention import Attention, AttentionRope
+from timm.layers.drop import DropPath
+from timm.layers.layer_scale import LayerScale
+from timm.layers.mlp import GluMlp, Mlp, SwiGLU
+from timm.layers.norm import LayerNorm, LayerNormFp32, RmsNorm, RmsNormFp32
 from timm.models.beit import Attention as BeitAttention
 from timm.models.eva import EvaAttention
 from timm.models.vision_transformer_relpos import RelPosAttention
@@ -220,7 +211,7 @@ def _expect_where_there(look: Look, **numbers: int) -> None:
 def _qkv_bias(look: Look, width: int) -> bool | str:
     """Return which of query, key and value have biases: all, none, or `qv`."""
     where, qkv = look.where, look.take("qkv")
-    parts = [getattr(look.module, f"{x}_proj", None) for x in "qkv"]
+    parts: list[Any] = [getattr(look.module, f"{x}_proj", None) for x in "qkv"]
     vectors = [getattr(look.module, f"{x}_bias", None) is not None for x in "qv"]
     look.ignore(*(f"{x}_proj" for x in "qkv"), *(f"{x}_bias" for x in "qkv"))
     if qkv is not None:
@@ -237,7 +228,11 @@ def _qkv_bias(look: Look, width: int) -> bool | str:
 
 
 def _which(found: tuple[bool, ...], where: str) -> bool | str:
-    known = {(True,) * 3: True, (False,) * 3: False, (True, False, True): "qv"}
+    known: dict[tuple[bool, ...], bool | str] = {
+        (True,) * 3: True,
+        (False,) * 3: False,
+        (True, False, True): "qv",
+    }
     if found not in known:
         raise NotNative(f"vitzoo has no part for {where} with biases (q, k, v) = {found}")
     return known[found]

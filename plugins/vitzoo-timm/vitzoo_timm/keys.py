@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import torch
-from timm.models.beit import Beit
 from timm.models.deit import VisionTransformerDistilled
-from timm.models.eva import Eva
 from torch import Tensor, nn
 
 BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
@@ -50,7 +47,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     for block in range(len(model.blocks)):  # type: ignore[arg-type]  # a list of them
         prefix = f"blocks.{block}."
         for change in (_fused, _unpacked):
-            change(renamed, prefix, model)
+            change(renamed, prefix)
     return renamed
 
 
@@ -59,7 +56,7 @@ def _renamed(rest: str) -> str:
     return GAMMAS.get(rest) or (PARALLEL[first] + dot + last if first in PARALLEL else rest)
 
 
-def _fused(tensors: dict[str, Tensor], prefix: str, model: nn.Module) -> None:
+def _fused(tensors: dict[str, Tensor], prefix: str) -> None:
     """Stack separate projections of query, key and value into one."""
     if f"{prefix}attn.q_proj.weight" not in tensors:
         return
@@ -69,13 +66,13 @@ def _fused(tensors: dict[str, Tensor], prefix: str, model: nn.Module) -> None:
             for x in "qkv"
             if (t := tensors.pop(f"{prefix}attn.{x}_proj.{kind}", None)) is not None
         }
-        if len(found) == 3:  # noqa: PLR2004
+        if len(found) == 3:
             tensors[f"{prefix}attn.qkv.{kind}"] = torch.cat([found[x] for x in "qkv"])
         else:
             tensors |= {f"{prefix}attn.{x}_{kind}": tensor for x, tensor in found.items()}
 
 
-def _unpacked(tensors: dict[str, Tensor], prefix: str, model: nn.Module) -> None:
+def _unpacked(tensors: dict[str, Tensor], prefix: str) -> None:
     """Split the matrix in which a parallel block has its MLP's first layer and the projections."""
     packed = tensors.pop(f"{prefix}in_proj.weight", None)
     if packed is None:

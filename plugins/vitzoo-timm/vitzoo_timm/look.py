@@ -36,7 +36,7 @@ class Look:
             raise NotNative(f"vitzoo has no part for {where}: {name_of(module)}")
         if any(getattr(module, hooks) for hooks in HOOKS) or "forward" in vars(module):
             raise NotNative(f"{where} has hooks, which may change what it computes; remove them")
-        groups = (module._modules, module._parameters, module._buffers)  # noqa: SLF001
+        groups = (module._modules, module._parameters, module._buffers)
         self._left = set(vars(module)) - PLAIN | {name for group in groups for name in group}
 
     def take(self, name: str) -> Any:

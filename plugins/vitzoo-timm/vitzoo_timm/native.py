@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from timm.layers import AttentionPoolLatent
+from timm.layers.attention_pool import AttentionPoolLatent
 from timm.models.beit import Beit
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva
@@ -76,7 +76,7 @@ def spec_of(model: nn.Module) -> dict[str, Any]:
     grid = tuple(model.patch_embed.grid_size)  # type: ignore[union-attr,arg-type]  # a PatchEmbed
     spec |= {"pos_embed": _read_positions(look, facts, prefix, grid)}
     spec |= _read_norms(look, facts, width)
-    spec |= KINDS[type(model)](look, facts, prefix)
+    spec |= KINDS[type(model)](look)
     _read_dropouts(look, facts)
     look.ignore(*NO_EFFECT)
     look.done()
@@ -110,7 +110,7 @@ def carry_over(model: nn.Module) -> nn.Module:
         )
     ours.load_state_dict(tensors, strict=True, assign=True)
     ours.to(device=place.device)
-    ours.positions.to(dtype=place.dtype)  # type: ignore[union-attr]  # its buffers are computed
+    ours.positions.to(dtype=place.dtype)
     return ours.train(model.training)
 
 
@@ -176,7 +176,7 @@ def _read_norms(look: Look, facts: Facts, width: int) -> dict[str, Any]:
     return pre | ({} if final else {"final_norm": False})
 
 
-def _read_pool(look: Look, facts: Facts, prefix: int) -> dict[str, Any]:
+def _read_pool(look: Look) -> dict[str, Any]:
     """Return pool and head of a network whose classifier reads one vector."""
     latent = getattr(look.module, "attn_pool", None)
     include = bool(getattr(look.module, "pool_include_prefix", False))
@@ -187,14 +187,14 @@ def _read_pool(look: Look, facts: Facts, prefix: int) -> dict[str, Any]:
         raise NotNative(f"vitzoo has no part for pool {kind!r} with attn_pool = {latent}")
     if after and kind != "avg":
         raise NotNative(f"vitzoo has no part for a norm after pool {kind!r}")
-    if include and prefix and kind == "avg":
+    if include and look.module.num_prefix_tokens and kind == "avg":
         raise NotNative("vitzoo has no part for a mean over prefix tokens too")
     pool: Any = {"token": "class", "avg": "mean"}.get(kind)
     if after:
         pool = {"name": "mean", "norm_first": False}
     if latent is not None:
         prefix_too = include or isinstance(look.module, Eva)
-        pool = _read_latent(latent, look.module.embed_dim, facts, prefix=prefix_too)  # type: ignore[arg-type]
+        pool = _read_latent(latent, look.module.embed_dim, prefix=prefix_too)  # type: ignore[arg-type]
     return {"pool": pool, "head": _read_head(look, "head")}
 
 
@@ -207,7 +207,7 @@ def _read_head(look: Look, name: str) -> str:
     return "linear"
 
 
-def _read_latent(pool: nn.Module, width: int, facts: Facts, *, prefix: bool) -> dict[str, Any]:
+def _read_latent(pool: nn.Module, width: int, *, prefix: bool) -> dict[str, Any]:
     """Return the part for a learned query that attends to the tokens."""
     look, own = Look(pool, "attn_pool", AttentionPoolLatent), Facts()
     heads = look.take("num_heads")
@@ -244,7 +244,7 @@ def _read_latent(pool: nn.Module, width: int, facts: Facts, *, prefix: bool) -> 
     return {"name": "attention", **options} | ({"prefix": True} if prefix else {})
 
 
-def _read_distilled(look: Look, facts: Facts, prefix: int) -> dict[str, Any]:
+def _read_distilled(look: Look) -> dict[str, Any]:
     """Return pool and head of a network with two classifiers."""
     look.ignore("attn_pool", "pool_include_prefix", "global_pool")
     if present(look.module.fc_norm):  # type: ignore[arg-type]  # a module
@@ -275,7 +275,7 @@ def _of_blocks(facts: Facts) -> dict[str, Any]:
     return spec | {"block": block}
 
 
-KINDS: dict[type, Callable[[Look, Facts, int], dict[str, Any]]] = {
+KINDS: dict[type, Callable[[Look], dict[str, Any]]] = {
     VisionTransformer: _read_pool,
     VisionTransformerDistilled: _read_distilled,
     Eva: _read_pool,

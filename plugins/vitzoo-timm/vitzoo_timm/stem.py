@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from timm.layers import HybridEmbed, PatchEmbed
+from timm.layers.hybrid_embed import HybridEmbed
+from timm.layers.patch_embed import PatchEmbed
 from timm.layers.pos_embed_sincos import (
     RotaryEmbeddingCat,
     RotaryEmbeddingDinoV3,
@@ -80,13 +81,13 @@ def _read_resnet(look: Look, in_chans: int) -> tuple[str, tuple[int, int]]:
     backbone = look.take("backbone")
     layers: tuple[int, ...] = ()
     if isinstance(backbone, ResNetV2):
-        layers = tuple(len(stage.blocks) for stage in backbone.stages)
+        layers = tuple(len(stage.blocks) for stage in backbone.stages)  # type: ignore[arg-type]  # a list
     elif type(backbone) is not nn.Sequential:
         raise NotNative(f"vitzoo has no part for patch_embed.backbone: {name_of(backbone)}")
     if layers not in STEMS:
         raise NotNative(f"vitzoo has no part for patch_embed.backbone with stages of {layers}")
     with torch.device("meta"):
-        known = _resnetv2(layers, in_chans=in_chans)
+        known = _resnetv2(layers, in_chans=in_chans)  # type: ignore[no-untyped-call]  # timm's own
     if problem := difference(backbone, known):
         raise NotNative(f"vitzoo has no part for patch_embed.backbone: {problem}")
     side = 4 * 2 ** max(len(layers) - 1, 0)
