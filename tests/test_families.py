@@ -22,7 +22,7 @@ def test_tables_are_those_of_the_registry(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_snippets_run_in_order(page, tmp_path, monkeypatch, capsys):
+def test_snippets_run_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     assert found
