@@ -25,7 +25,7 @@ def shell(net, tmp_path):
     (tmp_path / "model.safetensors").write_bytes(net.data)
 
     def run(command):
-        command = command.replace("vit_b16", net.name)
+        command = re.sub(r"(\w+/)?vit_b16", net.name, command)
         command = re.sub(
             r'VITZOO_ENDPOINTS="[^"]*"', f'VITZOO_ENDPOINTS="{net.hub.endpoint}"', command
         )

@@ -92,8 +92,8 @@ def test_row_51_missing(load, right):
 
 
 def test_row_51_extra(load, right):
-    right["mask_token"] = torch.ones(1, 1, 32)
-    with pytest.raises(CheckpointError, match=r"1 unexpected: mask_token$"):
+    right["extra_token"] = torch.ones(1, 1, 32)
+    with pytest.raises(CheckpointError, match=r"1 unexpected: extra_token$"):
         load(right)
 
 

@@ -62,7 +62,6 @@ OTHERS = {  # among the ViTs
     "vit_*dwee_*": ("ViT with differential attention", "2410.05258"),
     "vit_*mci*": ("image encoder of MobileCLIP-B", "2311.17049"),
     "vit_*resnet*": ("ViT on a ResNet-D", "2010.11929"),
-    "vit_*siglip*": ("SigLIP", "2303.15343"),
 }
 PREPROCESSING = (
     "{ mean = [0.485, 0.456, 0.406], std = [0.229, 0.224, 0.225], interpolation = "

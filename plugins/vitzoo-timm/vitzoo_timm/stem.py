@@ -38,10 +38,12 @@ def read_patch_embed(embed: nn.Module, width: int, in_chans: int) -> dict[str, A
         raise NotNative("vitzoo has no part for patch_embed.proj without a bias over a ResNet")
     patch = (patch[0] * stride[0], patch[1] * stride[1])
     if size[0] % patch[0] or size[1] % patch[1]:
-        raise NotNative(
-            f"vitzoo has no part for images of {size[0]}x{size[1]} px cut to whole patches of "
-            f"{patch[0]}x{patch[1]} px"
-        )
+        if name != "conv":
+            raise NotNative(
+                f"vitzoo has no part for images of {size[0]}x{size[1]} px under a stem of "
+                f"{patch[0]}x{patch[1]} px"
+            )
+        name = "siglip/cropped"
     look.ignore("grid_size", "num_patches", "flatten", "output_fmt", "strict_img_size", "in_chans")
     look.ignore("dynamic_img_pad", "feature_size", "feature_ratio", "feature_dim")
     look.done()
