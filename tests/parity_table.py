@@ -18,6 +18,7 @@ import re
 import runpy
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,11 @@ LIMIT = 40e9  # multiplications and additions: those of B/16 at 224 px
 CUT = 2  # blocks
 TOLERANCE = 5e-5
 WEIGHTS = ("own", "scaled")
-COLUMNS = ("architecture", "verdict", "keys", "blocks", "tokens", "logits", "tokens", "logits", "")
+COLUMNS = (
+    *("architecture", "name in vitzoo", "verdict", "keys", "blocks"),
+    *("tokens", "logits", "tokens", "logits", ""),
+)
+CARRIED = "`carry_over`"  # what stands for the name of a native network without one
 
 
 @dataclass(frozen=True)
@@ -59,18 +64,37 @@ class Row:
     differences: tuple[float, ...] = ()
     why: str = ""
 
+    def ours(self) -> str:
+        """Return the name in vitzoo, `CARRIED` where a native network has none."""
+        if self.verdict == "native":
+            return f"`{names()[self.name]}`" if self.name in names() else CARRIED
+        return f"`timm/{self.name}`" if self.verdict == "bridge" else ""
+
     def line(self) -> str:
         """Write the row."""
         numbers = [f"{d:.1e}" if d else "0" for d in self.differences] or [""] * 4
-        cells = (f"`{self.name}`", self.verdict, self.keys, self.blocks, *numbers, self.why)
+        facts = (self.verdict, self.keys, self.blocks, *numbers, self.why)
+        cells = (f"`{self.name}`", self.ours(), *facts)
         return "| " + " | ".join(cells) + " |"
 
     @classmethod
     def parse(cls, line: str) -> Row:
         """Read a row."""
-        name, verdict, keys, blocks, *numbers, why = (c.strip() for c in line.split("|")[1:-1])
+        cells = (cell.strip() for cell in line.split("|")[1:-1])
+        name, _, verdict, keys, blocks, *numbers, why = cells
         found = tuple(map(float, numbers)) if numbers[0] else ()
         return cls(name.strip("`"), verdict, keys, blocks, found, why)
+
+
+@cache
+def names() -> dict[str, str]:
+    """Return the names in vitzoo of timm's architectures, as variants state them."""
+    return {
+        theirs: variant.name
+        for variant in vitzoo.variants()
+        for library, theirs in variant.known_as
+        if library == "timm"
+    }
 
 
 def architectures() -> list[str]:
@@ -171,10 +195,10 @@ def rows_of(page: str) -> dict[str, Row]:
 def written(rows: list[Row]) -> str:
     """Write the page."""
     count = {kind: sum(row.verdict == kind for row in rows) for kind in ("native", "bridge", "no")}
+    carried = sum(row.ours() == CARRIED for row in rows)
     worst = max((d for row in rows if row.verdict == "native" for d in row.differences), default=0)
-    head = INTRODUCTION.format(
-        total=len(rows), version=timm.__version__, worst=f"{worst:.1e}", **count
-    )
+    numbers = count | {"named": count["native"] - carried, "carried": carried, "total": len(rows)}
+    head = INTRODUCTION.format(version=timm.__version__, worst=f"{worst:.1e}", **numbers)
     table = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     return "\n".join([head, *table, *(row.line() for row in rows), ""])
 
@@ -184,13 +208,22 @@ INTRODUCTION = """\
 
 Written by `python tests/parity_table.py --full`; do not edit.
 
-{total} architectures of timm {version}: {native} native, {bridge} through the bridge, {no} not
-possible.
+Counted are the architectures of timm {version} that it calls `vit_*` (hybrids of ResNet and ViT
+among them), `deit*`, `beit*` and `eva02*`: {total}.
+
+| what vitzoo has | how to get it | architectures |
+|---|---|---|
+| native, with a name | `vitzoo.create(NAME)`, the name of the second column | {named} |
+| native, without one | `vitzoo_timm.native.carry_over(timm.create_model(...))` | {carried} |
+| timm's own network, through the bridge | `vitzoo.create("timm/NAME")` | {bridge} |
+| nothing | | {no} |
 
 - **native**: `vitzoo_timm.native.spec_of` reads timm's module and gives the spec of a network made
   of vitzoo's parts, which computes the same from the same weights: every element of tokens and
   logits within 5e-5 of the largest reference value above 1. The largest difference below is
-  {worst}.
+  {worst}. {native} of {total} are. {carried} of these have no name in vitzoo: `carry_over` in the
+  second column means that the network is made from [timm's, with its
+  tensors](families/timm.md#a-timm-model-as-vitzoos).
 - **bridge**: vitzoo has no part for something in it, which the last column names. `timm/NAME` is
   timm's own network behind vitzoo's weights: [the bridge](families/timm.md).
 

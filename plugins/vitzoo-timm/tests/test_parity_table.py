@@ -4,6 +4,7 @@ Two blocks of two heads on 4x6 patches, or as few as the architecture allows, ke
 it: kinds of tokens, positions, norms, MLPs, pools and heads, and their numbers.
 """
 
+import re
 import runpy
 from fnmatch import fnmatch
 from pathlib import Path
@@ -90,6 +91,23 @@ def test_all_numbers_of_the_page_are_within_the_tolerance():
 def test_the_page_is_written_from_its_rows():
     page = (ROOT / "docs" / "parity.md").read_text()
     assert page == TOOL["written"](list(ROWS.values()))
+
+
+@pytest.mark.parametrize("path", ["README.md", "CHANGELOG.md", "docs/families/timm.md"])
+def test_the_counts_in_other_files_are_those_of_the_page(path):
+    found = [row.ours() for row in ROWS.values()]
+    carried = found.count(TOOL["CARRIED"])
+    text = " ".join((ROOT / path).read_text().split())
+    bridged = len(found) - len(NATIVE)
+    for count in (len(found), len(NATIVE) - carried, carried, bridged):
+        assert re.search(rf"\b{count}\b", text), count
+
+
+def test_a_row_of_the_page_names_the_variant():
+    assert ROWS["vit_base_patch16_224"].ours() == "`vit_b16`"
+    assert ROWS["beit_base_patch16_224"].ours() == "`beit/beit_b16`"
+    assert ROWS["vit_betwixt_patch16_reg4_gap_256"].ours() == "`carry_over`"
+    assert ROWS["vit_relpos_small_patch16_224"].ours() == "`timm/vit_relpos_small_patch16_224`"
 
 
 @pytest.mark.parametrize("family", ["vit_[a-h]*", "vit_[i-r]*", "vit_[s-z]*", "[!v]*"])
