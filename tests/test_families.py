@@ -44,6 +44,14 @@ def test_the_index_lists_every_page():
     assert all(f"]({page.name})" in index for page in PAGES)
 
 
+def test_the_documentations_index_has_all_pages_in_one_place():
+    index = (ROOT / "docs" / "index.md").read_text()
+    families = index.partition("\n## Families\n")[2].partition("\n## ")[0]
+    for page in PAGES:
+        assert index.count(f"](families/{page.name})") == 1
+        assert f"](families/{page.name})" in families
+
+
 def test_a_namespace_that_is_not_installed_is_an_error():
     with pytest.raises(SystemExit, match="no namespace of"):
         TOOL["rows"](["nobody"])
