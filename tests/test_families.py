@@ -2,6 +2,7 @@
 
 import re
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,11 +55,55 @@ def test_the_documentations_index_has_all_pages_in_one_place():
 
 def test_a_namespace_that_is_not_installed_is_an_error():
     with pytest.raises(SystemExit, match="no namespace of"):
-        TOOL["rows"](["nobody"])
+        TOOL["chosen"](["nobody"])
 
 
 def test_patterns_choose_variants():
-    rows = TOOL["rows"](["core", "vit_digits"])
-    assert len(rows) == 1
-    assert rows[0].startswith("| `vit_digits` | ")
-    assert len(TOOL["rows"](["core"])) > len(TOOL["rows"](["core", "vit_b*"])) > 1
+    (variant,) = TOOL["chosen"](["core", "vit_digits"])
+    (row,) = TOOL["rows"]([variant])
+    assert row.startswith("| `vit_digits` | ")
+    assert len(TOOL["chosen"](["core"])) > len(TOOL["chosen"](["core", "vit_b*"])) > 1
+
+
+def test_weights_stand_in_order():
+    """The default first, whatever its accuracy and name."""
+    given = {"a": (None, False), "b": (80.0, False), "c": (85.0, False), "d": (85.0, False)}
+    given |= {"e": (82.0, True), "0": (None, False)}
+    weights = [
+        vitzoo.Weights(name, file="x", top1=top1, default=default)
+        for name, (top1, default) in given.items()
+    ]
+    assert [w.name for w in TOOL["in_order"](weights)] == ["e", "c", "d", "b", "0", "a"]
+
+
+def test_variants_without_weights_are_named():
+    variants = TOOL["chosen"](["core", "vit_g*14", "vit_h14"])
+    assert TOOL["without"](variants) == ["", "Without published weights: `vit_g14`, `vit_gg14`."]
+    assert TOOL["without"](TOOL["chosen"](["core", "vit_h14"])) == []
+    assert re.search(r": \d+ others\.$", TOOL["without"](TOOL["chosen"](["timm"]))[1])
+
+
+def cells(space, name, weights):
+    (row,) = TOOL["rows"](
+        [
+            replace(v, weights=(w,))
+            for v in TOOL["chosen"]([space, name])
+            for w in v.weights
+            if w.name == weights
+        ]
+    )
+    return [cell.strip() for cell in row.split("|")[1:-1]]
+
+
+def test_an_embedding_is_not_said_to_be_classes():
+    assert cells("clip", "vit_b32", "openai")[2] == "512 (embedding)"
+    assert cells("clip", "vit_b32", "openai_ft_in1k")[2] == "1,000"
+    assert cells("core", "vit_digits", "digits_v1")[2] == "10"
+    assert cells("mae", "vit_b16", "mae")[2] == "none"
+
+
+def test_of_several_files_in_a_repository_the_row_says_which():
+    repo = "timm/vit_base_patch32_clip_224.openai"
+    assert cells("clip", "vit_b32", "openai")[-1] == f"{repo}: `model.safetensors`"
+    assert cells("clip", "vit_b32", "openai_full")[-1] == f"{repo}: `open_clip_model.safetensors`"
+    assert cells("clip", "vit_b32", "laion2b")[-1] == "timm/vit_base_patch32_clip_224.laion2b"
