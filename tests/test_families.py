@@ -53,6 +53,16 @@ def test_the_documentations_index_has_all_pages_in_one_place():
         assert f"](families/{page.name})" in families
 
 
+def test_the_readme_counts_the_files_that_are_registered():
+    every = [(v.namespace, w) for v in vitzoo.variants() for w in v.weights if w.repo]
+    core = [w for space, w in every if space == "core"]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"The core registers {len(core)} files of the Hub; " in text
+    assert f"with the plugins of this repository there are {len(every)} " in text
+    pinned = sum(w.pin != "first-use" for w in core)
+    assert f"{pinned} of the core's registered files are pinned by their sha256" in text
+
+
 def test_a_namespace_that_is_not_installed_is_an_error():
     with pytest.raises(SystemExit, match="no namespace of"):
         TOOL["chosen"](["nobody"])

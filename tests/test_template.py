@@ -67,6 +67,9 @@ def test_nothing_of_the_template_is_left_unfilled(tmp_path, namespace):
     assert "$ vitzoo list" in readme
     assert "$namespace" not in readme
     assert "$package" not in readme
+    (own,) = set(project.glob("tests/test_*.py")) - {project / "tests" / "test_conformance.py"}
+    assert f"| `tests/{own.name}` |" in readme
+    assert f"`tests/{own.name}` belongs to the sample part" in readme
 
 
 @pytest.mark.parametrize("namespace", ["acme", "my-vit_2"])

@@ -36,6 +36,7 @@ def write_project(namespace: str, folder: Path) -> Path:
         "namespace": namespace,
         "distribution": f"vitzoo-{namespace.replace('_', '-')}",
         "package": package,
+        "tests": _renamed("tests/test_plugin.py", package, namespace),
     }
     project = folder.expanduser() / words["distribution"]
     texts = {
