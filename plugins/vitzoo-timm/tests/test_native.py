@@ -1,12 +1,15 @@
 """`spec_of` and `carry_over`: what they read, share and refuse."""
 
+import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 from torch import nn
 
 import vitzoo
 from vitzoo.errors import CheckpointError, VitzooError
+from vitzoo.report import LoadReport
 from vitzoo_timm.look import NotNative
 from vitzoo_timm.native import carry_over, spec_of
 
@@ -145,6 +148,71 @@ def test_features_without_a_part_are_named(name, options, text):
     model = timm.create_model(name) if options is None else small(name, **options)
     with pytest.raises(NotNative, match=text):
         spec_of(model)
+
+
+@pytest.mark.parametrize("name", ["pit_ti_224", "resnet18", "swin_tiny_patch4_window7_224"])
+def test_a_model_without_blocks_is_refused_by_both(name):
+    with torch.device("meta"):
+        model = timm.create_model(name)
+    for function in (spec_of, carry_over):
+        with pytest.raises(NotNative, match=r"^vitzoo has no part for the model: timm\.models\."):
+            function(model)
+
+
+def test_the_report_keeps_every_tensor():
+    report = carry_over(small("vit_base_patch16_clip_224")).load_report
+    ours = carry_over(small("vit_base_patch16_clip_224"))
+    assert report.source == "timm vit_base_patch16_clip_224, carried over"
+    assert report == LoadReport(report.source, kept=tuple(ours.state_dict()))
+    assert report.summary().endswith(f"carried over: {len(report.kept)} kept")
+
+
+def test_a_model_that_was_not_made_by_name_is_called_by_its_class():
+    theirs = timm.models.vision_transformer.VisionTransformer(**SMALL)
+    ours = carry_over(theirs)
+    assert ours.load_report.source == "timm VisionTransformer, carried over"
+    assert ours.preprocessing is None
+
+
+CLIP = "vit_base_patch16_clip_224.openai"  # of other statistics than the usual ones
+
+
+def test_images_are_prepared_as_timm_does(tmp_path):
+    theirs = small(CLIP)
+    ours = carry_over(theirs)
+    config = timm.data.resolve_data_config({"input_size": (3, 32, 32)}, model=theirs)
+    assert config["mean"] == timm.data.OPENAI_CLIP_MEAN
+    noise = np.random.default_rng(0).integers(0, 256, (70, 90, 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    expected = timm.data.create_transform(**config)(image)
+    torch.testing.assert_close(vitzoo.transform(ours)(image), expected, rtol=0, atol=1e-5)
+    again = vitzoo.create(vitzoo.save(ours, tmp_path / "net.safetensors"))
+    assert again.preprocessing == ours.preprocessing is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mean": None},
+        {"mean": (0.5, 0.5)},
+        {"std": (0.5, 0.0, 0.5)},
+        {"interpolation": "random"},
+        {"crop_pct": None},
+        {"crop_mode": "border"},
+        {"mean": (0.5,), "std": (0.5,)},
+    ],
+)
+def test_preprocessing_that_vitzoo_cannot_do_is_left_out(change):
+    theirs = small()
+    assert carry_over(theirs).preprocessing is not None
+    theirs.pretrained_cfg = theirs.pretrained_cfg | change
+    assert carry_over(theirs).preprocessing is None
+
+
+def test_a_missing_crop_mode_is_the_center():
+    theirs = small(CLIP)
+    theirs.pretrained_cfg = {k: v for k, v in theirs.pretrained_cfg.items() if k != "crop_mode"}
+    assert carry_over(theirs).preprocessing == carry_over(small(CLIP)).preprocessing
 
 
 def test_a_changed_head_is_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 from torch import nn
 
 import vitzoo
-from vitzoo.errors import CheckpointError
+from vitzoo.catalogue import Preprocessing
+from vitzoo.errors import CheckpointError, InvalidOption
+from vitzoo.report import LoadReport
 from vitzoo_timm.blocks import read_block
 from vitzoo_timm.facts import Facts, read_activation, read_dropout, read_linear, read_norm
 from vitzoo_timm.keys import tensors_of
@@ -86,8 +89,9 @@ def spec_of(model: nn.Module) -> dict[str, Any]:
 def carry_over(model: nn.Module) -> nn.Module:
     """Return the vitzoo network with a timm model's weights, which it shares.
 
-    It is in training or evaluation as the model is. Class names and preprocessing are not carried
-    over; set `labels` and `preprocessing` before saving it.
+    It is in training or evaluation as the model is. Its `load_report` keeps every tensor. Its
+    `preprocessing` is that of the model's `pretrained_cfg`, None where that states none or one that
+    vitzoo cannot do. Class names are not carried over; set `labels` before saving it.
 
     Args:
         model: of timm's.
@@ -96,10 +100,11 @@ def carry_over(model: nn.Module) -> nn.Module:
         NotNative: vitzoo has no part for a feature of it.
         CheckpointError: the model has other tensors than the network, as one that was pruned has.
     """
+    spec = spec_of(model)
     tensors = {name: t.detach() for name, t in tensors_of(model).items()}
     place = next(iter(tensors.values()))
     with torch.device("meta"):  # not `device=`, which would take the computed buffers there too
-        ours = vitzoo.create(spec_of(model))
+        ours = vitzoo.create(spec)
     expected = {name: tuple(tensor.shape) for name, tensor in ours.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != expected:
@@ -111,7 +116,32 @@ def carry_over(model: nn.Module) -> nn.Module:
     ours.load_state_dict(tensors, strict=True, assign=True)
     ours.to(device=place.device)
     ours.positions.to(dtype=place.dtype)
+    noted: Any = ours
+    noted.load_report = LoadReport(f"timm {_name(model)}, carried over", kept=tuple(expected))
+    noted.preprocessing = _preprocessing(model, noted.spec.in_chans)
     return ours.train(model.training)
+
+
+def _name(model: nn.Module) -> str:
+    """Return what timm calls a model, its class where it was not made by name."""
+    return str(_config(model).get("architecture") or type(model).__name__)
+
+
+def _preprocessing(model: nn.Module, channels: int) -> Preprocessing | None:
+    """Return how timm prepares images for a model; None where it does not say, or not for these."""
+    config = _config(model)
+    values: dict[str, Any] = {field.name: config.get(field.name) for field in fields(Preprocessing)}
+    values["crop_mode"] = values["crop_mode"] or "center"  # as timm reads a missing one
+    try:
+        found = Preprocessing(**values)
+    except InvalidOption:
+        return None
+    return found if len(found.mean) == channels else None
+
+
+def _config(model: nn.Module) -> dict[str, Any]:
+    config = getattr(model, "pretrained_cfg", None)
+    return config if isinstance(config, dict) else {}
 
 
 def _read_tokens(look: Look, prefix: int) -> dict[str, Any]:
