@@ -109,7 +109,7 @@ def _read(file: Path) -> Manifest:
 
 def _pin_row(label: str, row: Weights, table: Any) -> Pinned:
     try:
-        stated = ask_authority(row)
+        stated = ask_authority(row, label)
     except NetworkError as error:
         return Pinned(label, f"failed: {error}", row.sha256, row.size, row.revision)
     if row.sha256:

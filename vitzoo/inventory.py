@@ -345,4 +345,5 @@ def relock(name: str, weights: str | None = None) -> None:
         raise PinError(f"{entry.label}: the lock is frozen; leave --frozen out to update it")
     if settings.offline():
         raise Offline(f"{entry.label}: asking the authority needs a network and this is offline")
-    Lock(settings.lock_path()).replace(source_of(entry.row), ask_authority(entry.row))
+    pin = ask_authority(entry.row, entry.label)
+    Lock(settings.lock_path()).replace(source_of(entry.row), pin)

@@ -132,8 +132,12 @@ def pin_of(weights: Weights) -> Pin | None:
     return Pin(weights.revision or "main", weights.size or 0, weights.sha256, "registry")
 
 
-def ask_authority(weights: Weights) -> Pin:
+def ask_authority(weights: Weights, label: str) -> Pin:
     """Ask the authority what a file is, at the revision that its row names.
+
+    Args:
+        weights: the row.
+        label: what it is, for messages: `vit_b16:augreg_in21k`.
 
     Raises:
         NetworkError: no answer, or there is no such file.
@@ -141,7 +145,8 @@ def ask_authority(weights: Weights) -> Pin:
     """
     from vitzoo.hub import ask
 
-    pin = ask(weights.repo, weights.revision or "main", weights.file, gated=weights.gated)
+    revision = weights.revision or "main"
+    pin = ask(weights.repo, revision, weights.file, label=label, gated=weights.gated)
     if len(weights.revision) == 40 and pin.commit != weights.revision:
         raise PinError(
             f"{source_of(weights)}: {pin.authority} answered with commit {pin.commit}; ask again, "
@@ -228,9 +233,12 @@ def _first_use(weights: Weights, label: str) -> Pin:
         raise PinError(f"{unknown} and the lock is frozen; fetch it once without --frozen")
     if settings.offline():
         raise Offline(
-            f"{unknown} and this is offline; fetch it once with a network: {_fetch_command(label)}"
+            f"{unknown} and this is offline; bring the file with a lock that names it "
+            "(VITZOO_LOCK, see docs/offline.md), or fetch it once with a network: "
+            f"{_fetch_command(label)}"
         )
-    pin = ask_authority(weights)
+    _show_terms(_remote(weights, label, Pin(weights.revision, 0, "", "")))
+    pin = ask_authority(weights, label)
     path = settings.lock_path()
     kept = f"and from now on the lock {path} holds it to that" if path else "and no lock keeps that"
     warnings.warn(
@@ -329,7 +337,7 @@ def _fill(remote: Remote, partial: Partial, note: Note | None) -> None:
 
 
 def _show_terms(remote: Remote) -> None:
-    """Say before a download, once, by which terms a file may be used, and who may have it."""
+    """Say before a first request, once, by which terms a file may be used, and who may have it."""
     if not remote.has_terms or remote.repo in _SHOWN:
         return
     _SHOWN.add(remote.repo)

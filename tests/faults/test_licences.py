@@ -10,7 +10,7 @@ import pytest
 
 import vitzoo
 from vitzoo.catalogue import Weights
-from vitzoo.errors import AuthenticationError, GatedRepo, PluginError
+from vitzoo.errors import AuthenticationError, GatedRepo, Offline, PluginError, ServerError
 
 PAGE = "https://huggingface.co/acme/net"
 NOTICE = f"faulty/net:main: licence cc-by-nc-4.0; read its terms before use: {PAGE}"
@@ -50,6 +50,32 @@ def test_terms_are_shown_once(net, caplog):
     net.stored.unlink()
     net.create()  # fetched again
     assert notices(caplog) == [NOTICE]
+
+
+@pytest.mark.filterwarnings("ignore::vitzoo.errors.FirstUseWarning")
+def test_terms_are_shown_before_the_authority_is_asked(net, hub, faults, caplog):
+    net.first_use(license="cc-by-nc-4.0")
+    seen = []
+
+    def refuse(handler, data):
+        seen.append(notices(caplog))
+        faults.answer(503)(handler, data)
+
+    hub.api = refuse
+    with pytest.raises(ServerError):
+        net.create()
+    assert seen[0] == [NOTICE]
+    hub.api = None
+    net.assert_right(net.create())
+    assert notices(caplog) == [NOTICE], "neither by the second request nor by the download"
+
+
+def test_terms_are_not_shown_where_nothing_may_be_asked(net, caplog, monkeypatch):
+    net.first_use(license="cc-by-nc-4.0")
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    with pytest.raises(Offline):
+        net.create()
+    assert notices(caplog) == []
 
 
 def test_a_store_that_has_the_file_shows_nothing(net, caplog, monkeypatch):
