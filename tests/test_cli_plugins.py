@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 
 import vitzoo
 from vitzoo.plugin_source import module_file, where_declared, where_defined
+from vitzoo.plugins import CORE_MANIFEST
 
 MANIFEST = """\
 api = 1
@@ -399,6 +401,53 @@ def test_check_finds_what_is_wrong_with_each_contribution(run, install):
     assert "params is 5, the network has 5717416" in causes.pop("variant acme/counted")
     assert found["variant acme/counted"]["location"] == f"{root}/acme/registry.toml:18"
     assert causes == {}
+
+
+LATE = MANIFEST.replace('source = "made up"', 'source = "made up"\ndrop_path = DROP')
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"params = 5717416": "params = 1"}, "net: params is 1, the network has 5717416"),
+        ({'"acme/late"': '{name = "acme/late", rates = 1}'}, "net: cannot be built: .*'rates'"),
+        ({"parts:late": "parts:lat"}, "net: cannot be built: .*acme.parts:lat"),
+    ],
+    ids=["right", "params", "option", "target"],
+)
+def test_the_registry_check_builds_only_with_the_plugin_installed(
+    run, install, tmp_path, new_registry, changes, said
+):
+    text = LATE.replace("DROP", '"acme/late"')
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    file = tmp_path / "source" / "acme" / "registry.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    new_registry()
+    code, _, err = run("registry", "check", file)
+    assert code == 1
+    assert err == (
+        f"problem: {file}: not built, and not counted: net; no installed plugin has the parts of "
+        "'acme' that this manifest names. Install it (pip install -e .), then check again\n"
+    )
+    install("acme-parts", "acme = acme:registry.toml", ACME | {"acme/registry.toml": text})
+    code, _, err = run("registry", "check", file)
+    assert code == (1 if said else 0)
+    assert re.fullmatch(f"problem: {said}.*\n" if said else "", err)
+
+
+def test_the_registry_check_of_a_file_without_parts_of_plugins(run, tmp_path):
+    file = tmp_path / "local.toml"
+    text = MANIFEST.replace(MANIFEST[MANIFEST.index("[drop") : MANIFEST.index("[variants")], "")
+    file.write_text(text)
+    assert run("registry", "check", file)[::2] == (0, "")
+    assert run("registry", "check", CORE_MANIFEST)[::2] == (0, "")
+    file.write_text(text.replace("5717416", "1"))
+    code, _, err = run("registry", "check", file)
+    assert (code, err) == (1, "problem: net: params is 1, the network has 5717416\n")
 
 
 def test_check_looks_for_bundled_weights(run, install):

@@ -12,7 +12,7 @@ from vitzoo.catalogue import Variant, Weights
 from vitzoo.errors import NetworkError, PinError, VitzooError, did_you_mean
 from vitzoo.labels import SETS
 from vitzoo.locate import ask_authority
-from vitzoo.manifest import Manifest, read_manifest
+from vitzoo.manifest import CORE_BUILDER, Manifest, read_manifest
 from vitzoo.plugin_states import TROUBLE
 from vitzoo.plugins import CORE_MANIFEST
 from vitzoo.registry import registry
@@ -62,6 +62,8 @@ def check(file: Path | None = None) -> Report:
     if file is None:
         states = registry().plugins()
         problems += [f"plugin {i.namespace!r}: {i.trouble}" for i in states if i.state in TROUBLE]
+    else:
+        problems += _unbuilt(file, found)
     problems += _miscounted(found)
     rows = [row for variant in found for row in variant.weights]
     counts = {"variants": len(found), "weights": len(rows)}
@@ -163,18 +165,33 @@ def _label_problem(label_set: str, classes: int) -> str:
     return f"{label_set} has {SETS[label_set]} classes, the weights have {classes}"
 
 
+def _unbuilt(file: Path, variants: list[Variant]) -> Iterator[str]:
+    """Say which variants have parts that nothing can be said of, since no plugin brings them."""
+    lacking = {variant.name: names for variant in variants if (names := _absent(variant))}
+    if lacking:
+        namespaces = ", ".join(sorted({repr(name) for names in lacking.values() for name in names}))
+        yield (
+            f"{file}: not built, and not counted: {', '.join(lacking)}; no installed plugin has "
+            f"the parts of {namespaces} that this manifest names. Install it (pip install -e .), "
+            "then check again"
+        )
+
+
+def _absent(variant: Variant) -> set[str]:
+    """Return the namespaces of a variant's parts that no installed plugin has."""
+    spec, known = variant.spec, registry().host.infos
+    names = [part.name for part in (spec.patch_embed, spec.pos_embed, spec.head, spec.drop_path)]
+    return {space for n in names if "/" in n and (space := n.partition("/")[0]) not in known}
+
+
 def _miscounted(variants: list[Variant]) -> Iterator[str]:
     """Build what the core's builder can build, without memory, and count its parameters."""
     import torch
 
     from vitzoo.build import build
 
-    zoo = registry()
     for variant in variants:
-        parts = (variant.spec.patch_embed, variant.spec.pos_embed, variant.spec.head)
-        names = [part.name for part in (*parts, variant.spec.drop_path)]
-        installed = all("/" not in n or n.partition("/")[0] in zoo.host.infos for n in names)
-        if variant.builder != "vitzoo.build:build" or not installed:
+        if variant.builder != CORE_BUILDER or _absent(variant):
             continue
         try:
             with torch.device("meta"):

@@ -31,7 +31,9 @@ def check_command(context: click.Context, file: Path | None, as_json: bool) -> N
     """Validate FILE (the installed registry, if none is given) offline.
 
     Beyond the schema: parts and formats exist, every variant made of parts can be built and has the
-    parameters it states, sizes of weights files fit them, and no installed plugin is broken.
+    parameters it states, sizes of weights files fit them, and no installed plugin is broken. A
+    variant with parts of a plugin is built where that plugin is installed, as by `pip install -e .`
+    in its folder; where it is not, that is a problem.
 
     \b
     Examples:
