@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from vitzoo.catalogue import Weights
+from vitzoo.cli.browse import _changed
 from vitzoo.cli.main import main
+from vitzoo.registry import describe
+from vitzoo.spec import PartSpec
 
 DIGITS = Path(__file__).parents[1] / "docs" / "examples" / "digits"
 
@@ -170,6 +174,33 @@ def test_show_says_what_a_variant_is(run):
     assert facts["block.norm_eps"] == "1e-06"
     assert facts["paper"] == "arXiv:2010.11929"
     assert facts["in torchvision"] == "vit_b_16"
+
+
+def test_show_says_what_the_default_weights_change(run):
+    row = "with the default weights\t"
+    _, out, _ = run("show", "vit_b16_in21k")
+    assert [line for line in out.splitlines() if row in line] == [f"{row}block.norm_eps=1e-12"]
+    for same in ("vit_b16", "vit_gg14"):  # weights without such facts, no weights
+        assert row not in run("show", same)[1]
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({}, ""),
+        ({"block": (("activation", "gelu"), ("norm_eps", 1e-6)), "pool": PartSpec("class")}, ""),
+        (
+            {"block": (("activation", "quick_gelu"),), "pool": PartSpec("mean")},
+            "block.activation=quick_gelu, pool=mean",
+        ),
+        ({"pos_embed": (("resampling", "bicubic"),)}, "pos_embed.resampling=bicubic"),
+        ({"pre_norm": True}, "pre_norm=True"),
+        ({"pre_norm": False}, ""),
+    ],
+)
+def test_the_facts_that_weights_change(facts, text):
+    row = Weights("w", file="w", **facts)
+    assert _changed(row, describe("vit_b16").spec) == text
 
 
 def test_show_json_gives_a_spec_that_create_takes(run):

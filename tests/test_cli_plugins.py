@@ -403,6 +403,16 @@ def test_check_finds_what_is_wrong_with_each_contribution(run, install):
     assert causes == {}
 
 
+@pytest.mark.parametrize("value", ["acme:registry.toml", "acme.plugin"])
+def test_a_namespace_as_a_pattern_is_told_apart(run, install, value):
+    module = {"acme/plugin.py": "raise ImportError('nobody may import me')"}
+    install("acme-parts", f"acme = {value}", UNTOUCHABLE | module)
+    code, out, err = run("list", "acme", "nothing")
+    said = "vitzoo: no variant matches 'acme', 'nothing'; did you mean 'acme/*'?\n"
+    assert (code, out, err) == (1, "", said)
+    assert run("list", "core")[2] == "vitzoo: no variant matches 'core'; `vitzoo list` shows all\n"
+
+
 LATE = MANIFEST.replace('source = "made up"', 'source = "made up"\ndrop_path = DROP')
 
 

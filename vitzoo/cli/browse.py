@@ -21,8 +21,9 @@ from vitzoo.cli.output import (
 from vitzoo.errors import UnknownName
 from vitzoo.listing import sort, where
 from vitzoo.plugin_source import where_declared, where_defined
-from vitzoo.plugin_states import TROUBLE
+from vitzoo.plugin_states import CORE, TROUBLE
 from vitzoo.registry import KINDS, Registry, describe, registry
+from vitzoo.spec import PartSpec, Spec
 
 COLUMNS = (
     "name", "params", "image_size", "num_classes", "top1", "license", "pin", "weights", "summary"
@@ -62,6 +63,7 @@ def list_command(
     Examples:
       vitzoo list
       vitzoo list 'vit_b*' 'vit_l*' --sort params:desc
+      vitzoo list 'dinov2/*'
       vitzoo list --where 'params<30M and image_size=224'
       vitzoo list --where 'summary~pre-trained' --json
       vitzoo list --local
@@ -81,8 +83,7 @@ def list_command(
             r | {"weights": ", ".join(present[r["name"]])} for r in rows if r["name"] in present
         ]
     if patterns and not rows and not here:
-        missed = ", ".join(map(repr, patterns))
-        raise UnknownName(f"no variant matches {missed}; `vitzoo list` shows all")
+        raise UnknownName(_no_match(zoo, patterns))
     if as_json:
         print_json(rows)
     elif quiet:
@@ -98,6 +99,8 @@ def list_command(
 @json_option
 def show_command(name: str, as_json: bool) -> None:
     """Show one variant: its network, its parts, its weights and where they come from.
+
+    Facts of the network that its default weights change stand in a row of their own.
 
     \b
     Examples:
@@ -151,6 +154,15 @@ def _columns(*, keep_weights: bool) -> tuple[str, ...]:
     left_out = {"weights"} if width < ROOM_FOR_ALL and not keep_weights else set()
     left_out |= {"summary"} if width < ROOM_FOR_SUMMARY else set()
     return tuple(column for column in COLUMNS if column not in left_out)
+
+
+def _no_match(zoo: Registry, patterns: tuple[str, ...]) -> str:
+    """Say that no variant matches; a namespace alone is a frequent slip."""
+    spaces = {row["namespace"] for row in zoo.listing()} - {CORE}
+    spaces |= {info.namespace for info in zoo.host.infos.values() if info.state == "lazy"}
+    near = [repr(f"{pattern}/*") for pattern in patterns if pattern in spaces]
+    hint = f"did you mean {' or '.join(near)}?" if near else "`vitzoo list` shows all"
+    return f"no variant matches {', '.join(map(repr, patterns))}; {hint}"
 
 
 def _print_weights(variant: Variant) -> None:
@@ -237,6 +249,7 @@ def _facts(variant: Variant) -> dict[str, Any]:
     spec = variant.spec.to_data()
     block = spec.pop("block")
     spec.pop("variant", None)
+    changed = "".join(_changed(row, variant.spec) for row in variant.weights if row.default)
     return {
         "params": f"{variant.params:,}" if on_terminal() else variant.params,
         **spec,
@@ -246,7 +259,24 @@ def _facts(variant: Variant) -> dict[str, Any]:
         "source": variant.source,
         **{f"in {library}": theirs for library, theirs in variant.known_as},
         "weights": ", ".join(w.name for w in variant.weights) or "none",
+        **({"with the default weights": changed} if changed else {}),
     }
+
+
+def _changed(weights: Weights, spec: Spec) -> str:
+    """Write the facts in which weights differ from their variant, such as `pool=mean`."""
+    facts: dict[str, Any] = {f"block.{key}": value for key, value in weights.block}
+    own: dict[str, Any] = {f"block.{k}": v for k, v in spec.block.to_data().items()}
+    for field in ("patch_embed", "pos_embed", "pool", "head"):
+        fact, part = getattr(weights, field), getattr(spec, field)
+        if isinstance(fact, PartSpec):
+            facts[field], own[field] = fact.to_data(), part.to_data()
+        else:
+            facts |= {f"{field}.{key}": value for key, value in fact}
+            own |= {f"{field}.{key}": value for key, value in part.options}
+    if weights.pre_norm is not None:
+        facts["pre_norm"], own["pre_norm"] = weights.pre_norm, spec.pre_norm
+    return ", ".join(f"{k}={v}" for k, v in facts.items() if k not in own or own[k] != v)
 
 
 def _result(row: PaperResult) -> dict[str, Any]:
