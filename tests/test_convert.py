@@ -135,9 +135,8 @@ def test_the_number_of_heads(tmp_path, saved):
     bare = tmp_path / "bare.safetensors"
     safetensors.torch.save_file(model.state_dict(), bare)
     out = tmp_path / "out.npz"
-    with pytest.raises(
-        CheckpointError, match=r"head by head, .* name the variant, or give the num"
-    ):
+    text = r"head by head, .*; name the variant \(--variant\), or give num_heads \(--heads\)$"
+    with pytest.raises(CheckpointError, match=text):
         convert(bare, "google", out)
     convert(bare, "google", out, num_heads=4)
     assert read(out)[
@@ -435,6 +434,19 @@ def test_networks_that_the_library_does_not_have(tmp_path, small, unchanged, pro
             caught.value
         )
         assert problem in str(caught.value)
+
+
+def test_a_network_that_nobody_named_can_be_named(tmp_path, small):
+    """Tensors show neither the pool nor the head: what is missing may only be unknown."""
+    model = vitzoo.create(small | {"pre_norm": True})
+    bare, whole = tmp_path / "bare.safetensors", vitzoo.save(model, tmp_path / "net.safetensors")
+    safetensors.torch.save_file(model.state_dict(), bare)
+    for path, way in (
+        (bare, r"this is what its tensors show, .*: name its variant \(--variant\)"),
+        (whole, r"vitzoo\.save keeps every network"),
+    ):
+        with pytest.raises(CheckpointError, match=rf"which that of torchvision .*; {way}$"):
+            convert(path, "torchvision", tmp_path / "out.safetensors")
 
 
 def test_several_problems_are_one_error(tmp_path, small):

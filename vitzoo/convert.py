@@ -31,6 +31,10 @@ from vitzoo.writers import arriving, check_target, write_npz, write_safetensors
 FILES = (".safetensors", ".npz", ".json")
 VARIANTS = "the variant's"
 SHOWN = {"block.qkv_bias"}  # by the tensors: a file without them is of a network without
+KEEPS = "vitzoo.save keeps every network"
+GUESSED = (
+    "this is what its tensors show, and they do not show everything: name its variant (--variant)"
+)
 FOREIGN = {"format": "pt"}  # without it transformers refuses a safetensors file
 
 
@@ -117,7 +121,7 @@ def convert(
     _check_divides(writing, skeleton)
     _check_variant(opened, skeleton)
     network = _network(opened, reading, skeleton)
-    _check_expresses(writing, to, network, checkpoint.source)
+    _check_expresses(writing, to, network, opened)
     planned = _inverse(writing, to, skeleton, checkpoint.source)
 
     raw, _ = checkpoint.tensors()
@@ -291,15 +295,16 @@ def _seen(skeleton: Mapping[str, Tensor]) -> Spec | None:
     )
 
 
-def _check_expresses(writing: Format, to: str, network: Spec | None, source: str) -> None:
+def _check_expresses(writing: Format, to: str, network: Spec | None, opened: _Source) -> None:
     """Refuse weights of a network that the target's library does not have."""
+    source = opened.checkpoint.source
     if network is None or not isinstance(writing, Expresses):
         return
     problems = writing.expresses(network)
     if problems:
         raise CheckpointError(
             f"{source} cannot be written as {to}: its network has {', '.join(problems)}, which "
-            f"that of {to} cannot compute; vitzoo.save keeps every network"
+            f"that of {to} cannot compute; {KEEPS if opened.spec else GUESSED}"
         )
 
 

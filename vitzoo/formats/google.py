@@ -110,7 +110,7 @@ class GoogleFormat:
         if self.heads is None:
             raise CheckpointError(
                 f"the layout {self.name} stores attention head by head, and the tensors do not "
-                "say how many there are; name the variant, or give the number of heads"
+                "say how many there are; name the variant (--variant), or give num_heads (--heads)"
             )
         written: dict[str, Tensor] = {}
         left = []

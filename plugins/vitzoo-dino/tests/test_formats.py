@@ -358,6 +358,30 @@ def test_networks_that_the_library_lacks_are_not_written(tmp_path, layout):
     assert not (tmp_path / "theirs.safetensors").exists()
 
 
+@pytest.mark.parametrize(
+    ("layout", "name", "text"),
+    [
+        (
+            "dinov2/meta",
+            "dinov2/vit_s14",
+            r"layer_scale = none, .*: name its variant \(--variant\)$",
+        ),
+        (
+            "dinov3/meta",
+            "dinov3/vit_s16",
+            r"how many heads .* variant \(--variant\), or give num_heads \(--heads\)$",
+        ),
+    ],
+)
+def test_bare_files_are_written_once_their_variant_is_named(tmp_path, layout, name, text):
+    path = write(tmp_path, vitzoo.create(name).state_dict())
+    target = tmp_path / "theirs.safetensors"
+    with pytest.raises(CheckpointError, match=text):
+        convert(path, layout, target)
+    assert convert(path, layout, target, variant=name).target_format == layout
+    target.unlink()
+
+
 HOSTILE = {
     "empty": {"mask_token": torch.zeros(0), "pos_embed": torch.zeros(0, 0, 0)},
     "scalars": {

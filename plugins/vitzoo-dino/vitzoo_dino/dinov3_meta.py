@@ -96,7 +96,8 @@ class MetaDinoV3Format:
         if self.heads is None:
             raise CheckpointError(
                 "the layout dinov3/meta has periods that follow from the width of a head, and the "
-                "tensors do not say how many heads there are; name the variant, or give the number"
+                "tensors do not say how many heads there are; name the variant (--variant), or "
+                "give num_heads (--heads)"
             )
         written = dict(_masked(META.written(tensors, "dinov3/meta")))
         if any("mlp.fc1_g." in name for name in written):
