@@ -117,7 +117,8 @@ def test_row_15_server_fault_on_resume(net, hub, faults):
 def test_row_15_authority_fails(net, hub, faults, status):
     net.first_use()
     hub.api = faults.answer(status)
-    with pytest.raises(ServerError, match=rf"acme/net@main/model\.safetensors: .*{hub.host}"):
+    text = rf"faulty/net:main: acme/net/model\.safetensors: .*{hub.host}"
+    with pytest.raises(ServerError, match=text):
         net.create()
     assert hub.file_requests() == []
     assert not (net.home / "vitzoo.lock").exists()
