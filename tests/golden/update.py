@@ -148,17 +148,23 @@ OF_TRANSFORMERS = {
 }
 
 
+def of_transformers(network: nn.Module, output: str = "logits", **options: Any) -> Any:
+    """Return name, tensors and answers of a network of transformers', filled."""
+    model = filled(network)
+
+    def answer(size: Size) -> Tensor:
+        return getattr(model(drawn["images"](size), **options), output)
+
+    name = f"transformers {version('transformers')}, {type(model).__name__}"
+    return name, dict(model.state_dict()), answer
+
+
 @reference
 def deit_transformers() -> Any:
     from transformers import DeiTConfig, DeiTForImageClassificationWithTeacher
 
-    model = filled(DeiTForImageClassificationWithTeacher(DeiTConfig(**OF_TRANSFORMERS)))
-
-    def answer(size: Size) -> Tensor:
-        return model(drawn["images"](size), interpolate_pos_encoding=True).logits
-
-    name = f"transformers {version('transformers')}, DeiTForImageClassificationWithTeacher"
-    return name, dict(model.state_dict()), answer
+    network = DeiTForImageClassificationWithTeacher(DeiTConfig(**OF_TRANSFORMERS))
+    return of_transformers(network, interpolate_pos_encoding=True)
 
 
 @reference
@@ -173,13 +179,7 @@ def beit_transformers() -> Any:
     from transformers import BeitConfig, BeitForImageClassification
 
     config = BeitConfig(**OF_TRANSFORMERS, use_shared_relative_position_bias=True)
-    model = filled(BeitForImageClassification(config))
-
-    def answer(size: Size) -> Tensor:
-        return model(drawn["images"](size)).logits
-
-    name = f"transformers {version('transformers')}, BeitForImageClassification"
-    return name, dict(model.state_dict()), answer
+    return of_transformers(BeitForImageClassification(config))
 
 
 @reference
@@ -202,25 +202,15 @@ def eva02_timm() -> Any:
 def transformers_vit() -> Any:
     from transformers import ViTConfig, ViTForImageClassification
 
-    model = filled(ViTForImageClassification(ViTConfig(**OF_TRANSFORMERS)))
-
-    def answer(size: Size) -> Tensor:
-        return model(drawn["images"](size), interpolate_pos_encoding=True).logits
-
-    name = f"transformers {version('transformers')}, ViTForImageClassification"
-    return name, dict(model.state_dict()), answer
+    network = ViTForImageClassification(ViTConfig(**OF_TRANSFORMERS))
+    return of_transformers(network, interpolate_pos_encoding=True)
 
 
 @reference
 def transformers_vit_pooler() -> Any:
     from transformers import ViTConfig, ViTModel
 
-    model = filled(ViTModel(ViTConfig(**OF_TRANSFORMERS)))
-
-    def answer(size: Size) -> Tensor:
-        return model(drawn["images"](size)).pooler_output
-
-    return f"transformers {version('transformers')}, ViTModel", dict(model.state_dict()), answer
+    return of_transformers(ViTModel(ViTConfig(**OF_TRANSFORMERS)), "pooler_output")
 
 
 @reference

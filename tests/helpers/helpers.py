@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+
+from vitzoo.errors import CheckpointError
 
 # The spec of a small network with heads of 16 channels.
 SMALL: dict[str, Any] = {
@@ -96,3 +99,19 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> Path:
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     safetensors.torch.save_file(tensors, path)
     return path
+
+
+def check_odd_shapes(layout: Any, state: Mapping[str, Tensor], shape: tuple[int, ...]) -> Any:
+    """Give a layout each tensor once in another shape, both ways, and return the right file.
+
+    What it cannot use stays under the file's own name, or is a CheckpointError; it never crashes.
+    """
+    file = layout.inverse(state)
+    for key in file:
+        odd = {k: torch.empty_like(t, device="meta") for k, t in file.items()}
+        odd[key] = torch.empty(shape, device="meta")
+        assert len(layout.canonical(odd)) >= len(state)
+    for key in state:
+        with contextlib.suppress(CheckpointError):
+            layout.inverse({**state, key: torch.ones(shape)})
+    return file

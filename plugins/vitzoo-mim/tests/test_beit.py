@@ -12,7 +12,7 @@ from transformers import (
 )
 
 import vitzoo
-from helpers import same, write
+from helpers import check_odd_shapes, same, write
 from vitzoo.convert import convert
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Expresses, Format, LeavesOut, StatesHeads
@@ -357,22 +357,16 @@ def test_each_layout_is_claimed_by_its_format_alone(parity):
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 3), (2, 0, 3), (1, 1, 1, 0), (2,) * 6])
 def test_odd_shapes(tmp_path, name, shape):
     layout, state = FORMATS[name], vitzoo.create(SPEC).state_dict()
-    file = layout.inverse(state)
+    file = check_odd_shapes(layout, state, shape)
     for key in file:
         odd = {k: torch.empty_like(t, device="meta") for k, t in file.items()}
         odd[key] = torch.empty(shape, device="meta")
-        assert len(layout.canonical(odd)) >= len(state)
         assert layout.num_heads({}, odd) in (2, None, *shape)
     tables = [key for key in file if key.endswith("_table")]
     for key in [*tables, *(k for k in file if "q_bias" in k or "query" in k)]:
         path = write(tmp_path / "odd.safetensors", file | {key: torch.ones(shape)})
         with pytest.raises(CheckpointError, match=r"does not fit the model|attention heads"):
             vitzoo.create(STATED, weights=path)
-    for key in state:
-        try:
-            layout.inverse(state | {key: torch.ones(shape)})
-        except CheckpointError:
-            continue
 
 
 def test_tables_of_blocks_that_do_not_follow_are_not_stacked():

@@ -16,7 +16,7 @@ from torch import Tensor
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import networks
 from vitzoo.formats.keys import block_of, invert, split_qkv, stack_qkv, unheld, unique
-from vitzoo.formats.transformers import transformers_vit
+from vitzoo.formats.transformers import LAYER, RELEASE_5, transformers_vit
 from vitzoo.spec import Spec
 
 TABLE = "relative_position_bias_table"
@@ -36,13 +36,6 @@ STEM = {
     "pooler.layernorm": "fc_norm",
     "classifier": "head",
 }
-LAYER = {
-    "layernorm_before": "norm1",
-    "attention.output.dense": "attn.proj",
-    "layernorm_after": "norm2",
-    "intermediate.dense": "mlp.fc1",
-    "output.dense": "mlp.fc2",
-}
 BARE = {  # tensors of a block that are no layer's weight or bias
     "attention.attention.query.bias": "attn.q_bias",
     "attention.attention.value.bias": "attn.v_bias",
@@ -50,14 +43,7 @@ BARE = {  # tensors of a block that are no layer's weight or bias
     "lambda_2": "ls2.gamma",
 }
 PROJECTIONS = tuple(f"attention.attention.{name}.weight" for name in ("query", "key", "value"))
-# Module names of release 5, which its `save_pretrained` writes under the names of release 4.
-RELEASE_5 = {
-    "attention.q_proj": "attention.attention.query",
-    "attention.k_proj": "attention.attention.key",
-    "attention.v_proj": "attention.attention.value",
-    "attention.o_proj": "attention.output.dense",
-    "mlp.fc1": "intermediate.dense",
-    "mlp.fc2": "output.dense",
+OF_RELEASE_5 = RELEASE_5 | {
     "relative_position_bias": "attention.attention.relative_position_bias",
 }
 
@@ -316,7 +302,7 @@ def _plain(name: str) -> str:
     if match is None:
         return name
     part, _, kind = match[2].rpartition(".")
-    rest = f"{RELEASE_5.get(part, part)}.{kind}" if part else kind
+    rest = f"{OF_RELEASE_5.get(part, part)}.{kind}" if part else kind
     return f"encoder.layer.{match[1]}.{rest}"
 
 
