@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import platform
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx2
+from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -23,6 +29,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not
     hf_raise_for_status,
 )
 
+from vitzoo import __version__
 from vitzoo.errors import (
     AccessDenied,
     AuthenticationError,
@@ -33,12 +40,18 @@ from vitzoo.errors import (
     RepoNotFound,
     RevisionNotFound,
     ServerError,
+    StoreError,
     TransferError,
 )
+from vitzoo.settings import may_see_token
+from vitzoo.store import open_regular
 
 if TYPE_CHECKING:
     from vitzoo.remote import Remote
 
+log = logging.getLogger("vitzoo")
+
+TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")  # what an Authorization header can hold
 ELSEWHERE = "the registry may be out of date, or the endpoint an incomplete mirror"
 Result = TypeVar("Result")
 
@@ -55,6 +68,54 @@ def session() -> httpx2.Client:
         raise ValueError(
             f"a proxy or SSL_CERT_FILE is set that cannot be used: {error}{proxies()}"
         ) from error
+
+
+def headers_for(url: str) -> dict[str, str]:
+    """Return the headers of one request: the user agent, and the token if its host may see it.
+
+    `huggingface_hub.utils.build_hf_headers` is not used: it requests the names of coding agents
+    and new OAuth and OIDC tokens from HF_ENDPOINT, and writes what it learns into HF_HOME.
+    """
+    headers = {
+        "user-agent": f"vitzoo/{__version__}; python/{platform.python_version()}",
+        "accept-encoding": "identity",
+    }
+    if may_see_token(url) and (token := _token()):
+        headers["authorization"] = f"Bearer {token}"
+    return headers
+
+
+def _token() -> str:
+    """Return the user's Hub token as huggingface_hub stores it, empty if there is none."""
+    if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+        return ""
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        if text := os.environ.get(name, "").strip():
+            return _usable(text, name)
+    return _usable(_token_file(Path(constants.HF_TOKEN_PATH)), constants.HF_TOKEN_PATH)
+
+
+def _token_file(path: Path) -> str:
+    try:
+        fd = open_regular(path, follow=True)
+    except StoreError as error:
+        log.warning("%s; requests are sent without a token", error)
+        return ""
+    if fd is None:
+        return ""
+    with os.fdopen(fd, encoding="utf-8", errors="replace") as file:
+        return file.read(8192).strip()
+
+
+def _usable(text: str, place: str) -> str:
+    if not text or TOKEN.fullmatch(text):
+        return text
+    log.warning(
+        "the token in %s is ignored: expected at most 4096 printable ASCII characters without "
+        "spaces; log in again with `hf auth login`",
+        place,
+    )
+    return ""
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:

@@ -1,21 +1,24 @@
-"""Questions to the authority: what commit, size and sha256 a Hub file has; torch-free."""
+"""Metadata from the trusted Hub: commit, size and sha256 of a file; torch-free."""
 
 from __future__ import annotations
 
 import functools
-from urllib.parse import urlsplit
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urljoin, urlsplit
 
 import httpx2
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-from huggingface_hub.hf_api import ModelInfo
+from huggingface_hub.errors import OfflineModeIsEnabled
 
-from vitzoo.asking import proxies, refusal, session, within
+from vitzoo.asking import headers_for, printable, proxies, refusal, session, within
 from vitzoo.errors import EntryNotFound, Offline, PinError, RefusedResponse, TransferError
+from vitzoo.header import strict_json
 from vitzoo.pins import COMMIT, SHA256, Pin
 from vitzoo.remote import Remote
-from vitzoo.settings import limits, may_see_token, trust_endpoint
+from vitzoo.settings import limits, trust_endpoint
 
+MAX_METADATA = 8 * 1024 * 1024  # bytes; a repository of 10,000 files takes 3 MB
 NEEDED = (
     "its word is needed on first use, and a mirror's is not taken: fetch it once where there is a "
     "network, or bring the file with a lock that names it (VITZOO_LOCK, see docs/offline.md)"
@@ -38,55 +41,108 @@ def ask(repo: str, revision: str, file: str, *, label: str = "", gated: bool = F
     address = f"hf://{repo}@{revision}/{file}"
     what = address if label in ("", address) else f"{label}: {address}"
     remote = Remote(repo, revision, file, sha256="", label=label or address, gated=gated)
-    info = _model_info(remote, authority, what)
-    for sibling in info.siblings or ():
-        if sibling.rfilename == file:
-            return _pin(what, authority, info.sha, sibling)
-    raise EntryNotFound(f"{what}: {authority} lists no such file at this revision")
+    commit, files = _metadata(remote, authority, what)
+    if file not in files:
+        raise EntryNotFound(f"{what}: {authority} lists no such file at this revision")
+    return _pin(what, authority, commit, files[file])
 
 
-def _model_info(remote: Remote, authority: str, what: str) -> ModelInfo:
+def _metadata(remote: Remote, authority: str, what: str) -> tuple[object, Mapping[str, Any]]:
+    """Return the commit of a repository and its files by name, as the model API states them."""
     seconds = limits().first_byte
-    api = HfApi(
-        endpoint=authority,
-        token=None if may_see_token(authority) else False,
-        library_name="vitzoo",
-    )
-    question = functools.partial(
-        api.model_info,
-        remote.repo,
-        revision=remote.revision,
-        files_metadata=True,
-        timeout=seconds,
-    )
     try:
         session()
     except ValueError as error:
         raise TransferError(f"{what}: {authority}: {error}") from error
+    request = functools.partial(_request, remote, authority, what, time.monotonic() + seconds)
     try:
-        return within(seconds, question)
-    except HfHubHTTPError as error:
-        raise refusal(error.response, remote, urlsplit(authority).netloc) from error
+        metadata = strict_json(within(seconds, request))
+        files = {file["rfilename"]: file for file in metadata["siblings"]}
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise TransferError(
-            f"{what}: {authority} cannot be reached: {type(error).__name__}: {error}"
-            f"{proxies()}; {NEEDED}"
+            f"{what}: {authority} cannot be reached: "
+            f"{printable(f'{type(error).__name__}: {error}')}{proxies()}; {NEEDED}"
         ) from error
     except OfflineModeIsEnabled as error:
         raise Offline(
             f"{what}: {authority} cannot be asked: huggingface_hub is offline; unset "
             f"HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, then start again; {NEEDED}"
         ) from error
-    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+    except (ValueError, TypeError, LookupError) as error:
         raise RefusedResponse(
             f"{what}: {authority} gave an answer that is none of a Hub "
             f"({type(error).__name__}); a login page or a proxy may have given it; {NEEDED}"
         ) from error
+    return metadata.get("sha"), files
 
 
-def _pin(what: str, authority: str, commit: object, sibling: object) -> Pin:
-    lfs = getattr(sibling, "lfs", None)
-    size, sha256 = (getattr(lfs, "size", None), getattr(lfs, "sha256", None))
+def _request(remote: Remote, authority: str, what: str, deadline: float) -> bytes:
+    """Return the body of the answer, following redirects within the trusted Hub only."""
+    url = f"{authority}/api/models/{remote.repo}/revision/{quote(remote.revision, safe='')}"
+    url += "?blobs=true"
+    for _ in range(limits().redirects + 1):
+        timeout = max(0.1, deadline - time.monotonic())
+        client = session()
+        request = client.build_request("GET", url, headers=headers_for(url), timeout=timeout)
+        try:
+            response = client.send(request, stream=True, follow_redirects=False)
+        except RuntimeError as error:  # other users of the shared client may have closed it
+            raise httpx2.ConnectError(str(error)) from error
+        try:
+            if not response.has_redirect_location:
+                if response.status_code != httpx2.codes.OK:
+                    raise refusal(response, remote, urlsplit(authority).netloc)
+                return _body(response, authority, what, deadline)
+            target = response.headers["location"]
+        finally:
+            response.close()
+        url = _redirected(url, target, authority, what)
+    raise RefusedResponse(
+        f"{what}: {authority} redirected more than {limits().redirects} times; {NEEDED}"
+    )
+
+
+def _redirected(url: str, target: str, authority: str, what: str) -> str:
+    """Return the next address; only the trusted Hub's own scheme, host and port are followed."""
+    try:
+        following = str(httpx2.URL(urljoin(url, target)))
+        origins = [httpx2.URL(address) for address in (url, following)]
+        same = len({(o.scheme, o.host, o.port, o.userinfo) for o in origins}) == 1
+    except (ValueError, httpx2.InvalidURL):
+        same = False
+    if not same:
+        raise RefusedResponse(
+            f"{what}: {authority} redirected to {target[:200]!r}, which is refused: the sha256 of "
+            f"a file is taken from {authority} alone. A login page or a proxy may have answered; "
+            f"check the network and VITZOO_TRUST_ENDPOINT; {NEEDED}"
+        )
+    return following
+
+
+def _body(response: httpx2.Response, authority: str, what: str, deadline: float) -> bytes:
+    """Read an answer of bounded size until the deadline."""
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise RefusedResponse(
+            f"{what}: {authority} sent a {encoding[:50]!r} body, expected plain JSON; a proxy may "
+            f"have changed it; {NEEDED}"
+        )
+    body = bytearray()
+    for chunk in response.iter_raw():
+        body += chunk
+        if len(body) > MAX_METADATA:
+            raise RefusedResponse(
+                f"{what}: {authority} sent more than {MAX_METADATA} bytes of metadata; {NEEDED}"
+            )
+        if time.monotonic() > deadline:
+            raise httpx2.ReadTimeout("the answer did not end in time")
+    return bytes(body)
+
+
+def _pin(what: str, authority: str, commit: object, sibling: Mapping[str, Any]) -> Pin:
+    lfs = sibling.get("lfs")
+    lfs = lfs if isinstance(lfs, dict) else {}
+    size, sha256 = lfs.get("size"), lfs.get("sha256")
     stated = (
         isinstance(commit, str) and COMMIT.fullmatch(commit)
         and isinstance(sha256, str) and SHA256.fullmatch(sha256)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 
+import httpx2
 import pytest
 
 import vitzoo
@@ -499,7 +500,7 @@ def test_row_63_hf_endpoint_is_a_mirror_too(fresh, hub, second_hub, monkeypatch)
 
 def test_row_63_authority_is_the_official_hub(fresh, monkeypatch):
     """Whatever mirrors are set; nothing is sent, the address is what counts."""
-    from huggingface_hub import HfApi
+    from huggingface_hub.utils import _http
 
     from vitzoo import settings
 
@@ -507,11 +508,12 @@ def test_row_63_authority_is_the_official_hub(fresh, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     asked = []
 
-    def model_info(self, *_, **__):
-        asked.append(self.endpoint)
+    def answer(request):
+        asked.append(f"{request.url.scheme}://{request.url.host}")
         raise KeyboardInterrupt("enough")  # nothing may take it for an answer
 
-    monkeypatch.setattr(HfApi, "model_info", model_info)
+    client = httpx2.Client(transport=httpx2.MockTransport(answer))
+    monkeypatch.setattr(_http, "_GLOBAL_CLIENT", client)
     with pytest.raises(KeyboardInterrupt, match="enough"):
         fresh.create()
     assert asked == [settings.OFFICIAL] == ["https://huggingface.co"]

@@ -66,18 +66,6 @@ def test_row_19_each_hop_by_its_own_host(net, hub, cdn, faults, monkeypatch):
     assert tokens(cdn) == [False]
 
 
-@pytest.mark.usefixtures("token")
-def test_row_19_authority_redirects(net, hub, cdn, faults, monkeypatch):
-    monkeypatch.setenv("VITZOO_TOKEN_HOSTS", hub.host)
-    net.first_use()
-    hub.api = redirect(faults, f"{cdn.endpoint}/api/models/acme/net/revision/main?blobs=true", 307)
-    cdn.files.update(hub.files)
-    with pytest.warns(FirstUseWarning):
-        net.assert_right(net.create())
-    assert tokens(cdn) == [False]
-    assert tokens(hub) == [True, True]
-
-
 def test_row_19_resumed_at_the_other_origin(net, hub, cdn, faults):
     """A cut at the CDN: the Hub is asked again, as signed addresses expire."""
     hub.always = redirect(faults, f"{cdn.endpoint}/blob")
