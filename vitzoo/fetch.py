@@ -19,9 +19,18 @@ from urllib.parse import urljoin, urlsplit
 import httpx2
 from huggingface_hub import hf_hub_url
 from huggingface_hub.errors import OfflineModeIsEnabled
-from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # public
 
-from vitzoo.asking import may_pass, printable, proxies, refusal, retry_after, session, whole, within
+from vitzoo.asking import (
+    headers_for,
+    may_pass,
+    printable,
+    proxies,
+    refusal,
+    retry_after,
+    session,
+    whole,
+    within,
+)
 from vitzoo.errors import (
     HashMismatch,
     NetworkError,
@@ -32,7 +41,7 @@ from vitzoo.errors import (
 )
 from vitzoo.partial import Partial
 from vitzoo.remote import Remote
-from vitzoo.settings import Limits, has_host, may_see_token
+from vitzoo.settings import Limits, has_host
 
 log = logging.getLogger("vitzoo")
 
@@ -173,7 +182,7 @@ class _Download:
             timeout = httpx2.Timeout(patience, read=self.limits.stall)
             client = self._client()
             request = client.build_request(
-                "GET", url, headers=_headers(url) | headers, timeout=timeout
+                "GET", url, headers=headers_for(url) | headers, timeout=timeout
             )
             send = functools.partial(client.send, request, stream=True, follow_redirects=False)
             try:
@@ -311,10 +320,3 @@ class _Download:
             "try; check the network, set a mirror in VITZOO_ENDPOINTS, or carry the file here: "
             "vitzoo import FILE"
         )
-
-
-def _headers(url: str) -> dict[str, str]:
-    """Return the headers for one host; the token only where it may be seen."""
-    token = None if may_see_token(url) else False
-    headers = build_hf_headers(library_name="vitzoo", token=token)
-    return headers | {"Accept-Encoding": "identity"}

@@ -180,7 +180,7 @@ def test_row_06_encoded(net, hub, faults, encoding):
         RefusedResponse, f"sent a {encoding!r} body", "expected the file itself; a proxy may be"
     )
     assert hub.ranges == [None]
-    assert hub.requests[0][2]["Accept-Encoding"] == "identity"
+    assert hub.requests[0][2]["accept-encoding"] == "identity"
     assert net.kept == b""
     net.recovers()
 
