@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo.catalogue import Variant, Weights
-from vitzoo.errors import NetworkError, PinError, VitzooError, did_you_mean
+from vitzoo.errors import NetworkError, Offline, PinError, VitzooError, did_you_mean
 from vitzoo.labels import SETS
 from vitzoo.locate import ask_authority
 from vitzoo.manifest import CORE_BUILDER, Manifest, read_manifest
@@ -81,17 +81,19 @@ def pin(file: Path, *, write: bool = True) -> list[Pinned]:
     """Fill in commit, size and sha256 of the unpinned rows of a registry file.
 
     Args:
-        file: rewritten at once or not at all, comments and order kept.
+        file: rewritten at once or not at all, comments, order, line ends and mode kept.
         write: False only reports.
 
     Raises:
         RegistryError: the file breaks the schema.
         PinError: a pinned row contradicts the Hub; nothing is written.
+        Offline: a row has to be requested and no socket may be opened; nothing is written.
     """
     import tomlkit
 
     manifest = _read(file)
-    document: Any = tomlkit.parse(file.read_text())
+    before = file.read_bytes().decode()
+    document: Any = tomlkit.parse(before)
     found: list[Pinned] = []
     for variant in manifest.variants:
         for row in variant.weights:
@@ -99,7 +101,10 @@ def pin(file: Path, *, write: bool = True) -> list[Pinned]:
                 table = document["variants"][variant.name]["weights"][row.name]
                 found.append(_pin_row(f"{variant.name}:{row.name}", row, table))
     if write and any(row.state == "pinned" for row in found):
-        write_atomic(file.resolve(), tomlkit.dumps(document).encode())
+        after = tomlkit.dumps(document)
+        if before.count("\n") == before.count("\r\n"):  # the lines that were added end in LF
+            after = after.replace("\r\n", "\n").replace("\n", "\r\n")
+        write_atomic(file.resolve(), after.encode())
     return found
 
 
@@ -112,6 +117,8 @@ def _read(file: Path) -> Manifest:
 def _pin_row(label: str, row: Weights, table: Any) -> Pinned:
     try:
         stated = ask_authority(row, label)
+    except Offline:
+        raise
     except NetworkError as error:
         return Pinned(label, f"failed: {error}", row.sha256, row.size, row.revision)
     if row.sha256:

@@ -13,7 +13,6 @@ from vitzoo.catalogue import Variant, Weights
 from vitzoo.errors import (
     IntegrityError,
     InvalidOption,
-    Offline,
     PinError,
     StoreError,
     UnknownName,
@@ -343,7 +342,5 @@ def relock(name: str, weights: str | None = None) -> None:
         raise PinError(f"{entry.label} is pinned by the registry; there is nothing to lock")
     if settings.frozen():
         raise PinError(f"{entry.label}: the lock is frozen; leave --frozen out to update it")
-    if settings.offline():
-        raise Offline(f"{entry.label}: asking the authority needs a network and this is offline")
     pin = ask_authority(entry.row, entry.label)
     Lock(settings.lock_path()).replace(source_of(entry.row), pin)

@@ -140,9 +140,16 @@ def ask_authority(weights: Weights, label: str) -> Pin:
         label: what it is, for messages: `vit_b16:augreg_in21k`.
 
     Raises:
+        Offline: no socket may be opened.
         NetworkError: no answer, or there is no such file.
         PinError: no usable answer, or one for another commit than the row's.
     """
+    if settings.offline():
+        raise Offline(
+            f"{label}: the sha256 of {source_of(weights)} has to be requested from "
+            f"{settings.trust_endpoint()}, and this is offline; unset VITZOO_OFFLINE, "
+            "HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE where there is a network"
+        )
     from vitzoo.hub import ask
 
     revision = weights.revision or "main"

@@ -155,6 +155,7 @@ class Net:
     """
 
     name = "faulty/net"
+    repository = Path(__file__).parents[2]
 
     def __init__(self, tmp_path, monkeypatch, hub):
         self.root, self.monkeypatch, self.hub = tmp_path, monkeypatch, hub
@@ -317,7 +318,7 @@ interpolation = "bicubic"
 
     def environment(self):
         """Return the environment in which another process sees the same zoo."""
-        path = f"{self.root / 'site'}:{Path(__file__).parents[2]}"
+        path = f"{self.root / 'site'}:{self.repository}"
         return os.environ | {"PYTHONPATH": path, "PYTHON": sys.executable}
 
 
