@@ -46,7 +46,7 @@ class Plugin:
 
 
 def _read(project: Path) -> list[Plugin]:
-    table = tomllib.loads(project.read_text())["project"]
+    table = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
     found = table["entry-points"]["vitzoo"]
     return [
         Plugin(project.parent, table["name"], namespace, *value.split(":"))

@@ -643,7 +643,7 @@ def test_which_finds_the_line_of_the_cores_own(run, name, file, text):
     _, out, _ = run("which", name, "--json")
     path, _, line = json.loads(out)[0]["defined"].rpartition(":")
     assert Path(path) == Path(vitzoo.__file__).parent / file
-    assert Path(path).read_text().splitlines()[int(line) - 1].startswith(text)
+    assert Path(path).read_text(encoding="utf-8").splitlines()[int(line) - 1].startswith(text)
 
 
 def test_which_finds_the_line_of_an_object_of_a_module(run, install):

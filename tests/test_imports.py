@@ -64,7 +64,7 @@ def test_the_command_line_is_not_imported_with_the_library(imported, name):
 
 def declared() -> set[str]:
     """Return the names that the package declares to type checkers."""
-    tree = ast.parse(Path(inspect.getfile(vitzoo)).read_text())
+    tree = ast.parse(Path(inspect.getfile(vitzoo)).read_text(encoding="utf-8"))
     (block,) = (
         node
         for node in tree.body

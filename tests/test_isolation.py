@@ -1177,7 +1177,7 @@ def test_what_an_index_was_made_from_is_in_its_name(entry, tmp_path, monkeypatch
 
 
 def rows_of(entry: Path) -> list:
-    return json.loads(entry.read_text())
+    return json.loads(entry.read_text(encoding="utf-8"))
 
 
 HOSTILE = {
@@ -1240,7 +1240,7 @@ def ghosts(entry: Path) -> None:
     row = rows_of(entry)[0]
     row[index.COLUMNS.index("name")] = "acme/ghost"
     row[index.COLUMNS.index("known_as")] = [["timm", "acme/ghost"], ["timm", "acme/gone"]]
-    entry.write_text(json.dumps([*rows_of(entry), row]))
+    entry.write_text(json.dumps([*rows_of(entry), row]), encoding="utf-8")
 
 
 def test_a_variant_that_only_the_index_has_is_no_variant(entry, new_registry):

@@ -28,7 +28,7 @@ def snapshot(namespace: str = "core") -> dict[str, Any]:
 
 def read(path: Path) -> dict[str, Any]:
     """Return what is frozen in a file, nothing if there is none yet."""
-    released: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    released: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return released
 
 
@@ -74,7 +74,7 @@ def main(path: Path = RELEASED, namespace: str = "core") -> int:
         say("a released name keeps its meaning; nothing was written:", *problems)
         return 1
     added = [name for name, row in present.items() if row != normal(released).get(name)]
-    path.write_text(json.dumps(present, indent=1) + "\n")
+    path.write_text(json.dumps(present, indent=1) + "\n", encoding="utf-8")
     say(f"added to {path.name}: {', '.join(added) or 'nothing'}")
     return 0
 

@@ -291,7 +291,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file at once or not at all."""
+    """Write a file at once or not at all; one that was there keeps its mode."""
     make_folder(path.parent)
     _clear_leftovers(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
@@ -299,6 +299,8 @@ def write_atomic(path: Path, data: bytes) -> None:
         with part.open("xb") as file:
             file.write(data)
             file.flush()
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             os.fsync(file.fileno())
         part.replace(path)
     except BaseException:

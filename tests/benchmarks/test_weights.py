@@ -182,7 +182,7 @@ def test_private_memory_of_many_processes(warm, capsys):
 
 
 def private_bytes(pid):
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 

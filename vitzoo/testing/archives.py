@@ -82,7 +82,9 @@ def project_of(namespace: str, start: Path) -> Path | None:
     """Return the nearest folder above `start` whose pyproject.toml declares the namespace."""
     for folder in start.resolve().parents:
         try:
-            project = tomllib.loads((folder / "pyproject.toml").read_text()).get("project", {})
+            project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8")).get(
+                "project", {}
+            )
         except (OSError, ValueError):
             continue
         if namespace in project.get("entry-points", {}).get(GROUP, {}):
@@ -102,7 +104,11 @@ def _built(project: Path, folder: Path) -> Iterator[dict[str, bytes]]:
         )
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder)]
     done = subprocess.run(  # noqa: S603  # the author's own project
-        [*command, str(project)], capture_output=True, text=True, check=False
+        [*command, str(project)],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
     )
     output = f"{done.stdout}\n{done.stderr}"[-3000:]
     require(

@@ -226,7 +226,8 @@ def _python(code: str, *args: str, **env: str) -> str:
         [sys.executable, "-c", code, *args],
         env={**os.environ, "PYTHONPATH": path, **env},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
         timeout=PATIENCE,
         check=False,
     )
