@@ -157,6 +157,11 @@ def _open(source: str | os.PathLike[str], variant: str | None) -> _Source:
         with progress(source) as note:
             checkpoint = described(open_row(from_address(source), source, note=note))
         return _Source(checkpoint, _known(checkpoint, named), named)
+    if source == "":
+        raise InvalidOption(
+            "the source is '' (an unset shell variable?), expected a path, a variant or "
+            "hf://owner/repo@revision/file"
+        )
     path = Path(source)
     if not isinstance(source, str) or path.suffix in FILES or path.exists():
         _check_whole(path)

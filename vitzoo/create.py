@@ -245,6 +245,12 @@ def _choose(
         with progress(weights) as note:
             opened = open_row(from_address(weights), weights, note=note)
         return described(replace(opened, preprocessing=None))  # an address states none
+    if weights == "":
+        raise InvalidOption(
+            "weights is '' (an unset shell variable?), expected a weights name, a path or "
+            "hf://owner/repo@revision/file; leave weights= out, or pass pretrained=True for the "
+            "default weights"
+        )
     if weights is not None and not isinstance(weights, str | os.PathLike):
         raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
     if weights is not None and _is_path(weights, origin.variant):

@@ -78,6 +78,11 @@ def origin_of(name: object) -> Origin:
         raise InvalidOption(
             f"name must be a registered name, a spec or a path, got {describe(name)}"
         )
+    if name == "":
+        raise InvalidOption(
+            "name is '' (an unset shell variable?), expected a registered name such as 'vit_b16', "
+            "a spec or a path; `vitzoo list` shows all names"
+        )
     path = Path(name)
     if path.suffix == ".safetensors":
         return from_saved(path)

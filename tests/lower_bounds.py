@@ -1,0 +1,50 @@
+"""Print the lowest version of every dependency that users install, for pip: `click==8.4`.
+
+The tests run with these in CI (`.ci/run`). torch and torchvision are left out: their lowest
+versions take gigabytes, and the other packages here need newer ones.
+
+    python tests/lower_bounds.py > lowest.txt
+    pip install --no-deps --target lowest -r lowest.txt
+    PYTHONPATH=lowest python -m pytest
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+NOT_TESTED = ("torch", "torchvision", "vitzoo")
+
+
+def lowest() -> list[str]:
+    """Return `name==version` of each dependency of vitzoo, its extras and its plugins.
+
+    The extra `dev` is left out: it holds the tools that the tests run with, at the versions of
+    constraints.txt.
+
+    Raises:
+        ValueError: a dependency has no lower bound.
+    """
+    found = {}
+    for file in [ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml"))]:
+        project = tomllib.loads(file.read_text("utf-8"))["project"]
+        extras = project.get("optional-dependencies", {})
+        texts = [
+            *project["dependencies"],
+            *(t for n, ts in extras.items() if n != "dev" for t in ts),
+        ]
+        for requirement in map(Requirement, texts):
+            bounds = [s.version for s in requirement.specifier if s.operator in (">=", "==")]
+            if requirement.name not in NOT_TESTED:
+                if len(bounds) != 1:
+                    raise ValueError(f"{file}: {requirement} has no lower bound; add one (>=)")
+                found[requirement.name] = f"{requirement.name}=={bounds[0]}"
+    return sorted(found.values())
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(lowest()) + "\n")
