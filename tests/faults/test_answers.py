@@ -1,7 +1,4 @@
-"""Statuses, pages and headers that a Hub, or something posing as one, answers with.
-
-Rows 14 to 18 and 22 to 24 of the fault table.
-"""
+"""Statuses, pages and headers that a Hub, or something posing as one, answers with."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ def in_seconds(seconds):
     return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
 
 
-def test_row_14_asked_to_wait(net, hub, faults, clock):
+def test_retry_after_in_seconds_is_honoured(net, hub, faults, clock):
     net.limit(first_byte=2)
     hub.script.append(faults.answer(429, {"Retry-After": "7"}))
     net.assert_right(net.create())
@@ -50,21 +47,21 @@ def test_row_14_asked_to_wait(net, hub, faults, clock):
     assert hub.ranges == [None, None]
 
 
-def test_row_14_asked_to_wait_until(net, hub, faults, clock):
+def test_retry_after_as_a_date_is_honoured(net, hub, faults, clock):
     hub.script.append(faults.answer(429, {"Retry-After": in_seconds(9)}))
     net.assert_right(net.create())
     assert clock.slept == [pytest.approx(8.5, abs=0.6)]
 
 
 @pytest.mark.parametrize("text", ["junk", "-5", "", "1e9", "\xb2", "9" * 400, "Mon, 99 Foo 2026"])
-def test_row_14_asked_in_junk(net, hub, faults, clock, text):
+def test_malformed_retry_after_is_ignored(net, hub, faults, clock, text):
     hub.script.append(faults.answer(429, {"Retry-After": text}))
     net.assert_right(net.create())
     assert clock.slept == [pytest.approx(0.4)]
 
 
 @pytest.mark.parametrize("text", ["999999", "Fri, 31 Dec 2999 23:59:59 GMT"])
-def test_row_14_asked_for_ages(net, hub, faults, clock, text):
+def test_long_retry_after_is_capped(net, hub, faults, clock, text):
     """One wait of the longest allowed time, then the error says what the server asks for."""
     hub.always = faults.answer(429, {"Retry-After": text})
     message = net.fails(ServerError, "answered 429; try again in", "s, as it asks")
@@ -74,7 +71,7 @@ def test_row_14_asked_for_ages(net, hub, faults, clock, text):
     net.recovers()
 
 
-def test_row_14_asked_again_and_again(net, hub, faults, clock):
+def test_repeated_429_ends_within_the_wait_limit(net, hub, faults, clock):
     hub.always = faults.answer(429, {"Retry-After": "8"})
     net.fails(ServerError, "answered 429; try again in 8 s, as it asks")
     assert sum(clock.slept) <= 30
@@ -82,7 +79,7 @@ def test_row_14_asked_again_and_again(net, hub, faults, clock):
     net.recovers()
 
 
-def test_row_14_in_the_past(net, hub, faults):
+def test_retry_after_in_the_past_is_ignored(net, hub, faults):
     hub.always = faults.answer(429, {"Retry-After": in_seconds(-1000)})
     net.limit(first_byte=30)
     net.fails(ServerError, "answered 429; try again later")
@@ -90,14 +87,14 @@ def test_row_14_in_the_past(net, hub, faults):
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_row_15_server_fault_once(net, hub, faults, status):
+def test_one_5xx_answer_is_retried(net, hub, faults, status):
     hub.script.append(faults.answer(status))
     net.assert_right(net.create())
     assert hub.ranges == [None, None]
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_row_15_server_fault_always(net, hub, faults, status):
+def test_repeated_5xx_answers_are_an_error(net, hub, faults, status):
     net.limit(first_byte=30)
     hub.always = faults.answer(status, {"Content-Type": "text/html"}, b"<html>oops")
     net.fails(ServerError, f"answered {status}; try again later")
@@ -106,7 +103,7 @@ def test_row_15_server_fault_always(net, hub, faults, status):
     net.recovers()
 
 
-def test_row_15_server_fault_on_resume(net, hub, faults):
+def test_5xx_answer_to_a_resumed_download_is_retried(net, hub, faults):
     net.limit(first_byte=30)
     hub.script.extend([faults.cut(5000), faults.answer(503)])
     net.assert_right(net.create())
@@ -114,7 +111,7 @@ def test_row_15_server_fault_on_resume(net, hub, faults):
 
 
 @pytest.mark.parametrize("status", [500, 503])
-def test_row_15_authority_fails(net, hub, faults, status):
+def test_5xx_answer_of_the_trusted_endpoint_is_an_error(net, hub, faults, status):
     net.first_use()
     hub.api = faults.answer(status)
     text = rf"faulty/net:main: acme/net/model\.safetensors: .*{hub.host}"
@@ -158,7 +155,7 @@ DENIED = {
 
 
 @pytest.mark.parametrize("row", DENIED.values(), ids=DENIED)
-def test_row_16_denied(net, hub, faults, row):
+def test_denied_access_is_not_retried(net, hub, faults, row):
     status, headers, kind, *words = row
     hub.always = faults.answer(status, headers, b'["an error", {"page": 1}]')
     message = net.fails(kind, *words)
@@ -176,7 +173,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("row", MISSING.values(), ids=MISSING)
-def test_row_17_missing(net, hub, faults, row):
+def test_missing_repository_revision_and_file_are_distinct_errors(net, hub, faults, row):
     code, kind, text = row
     hub.always = faults.answer(404, {"X-Error-Code": code}, b"<html>nothing here</html>")
     message = net.fails(kind, text)
@@ -186,7 +183,7 @@ def test_row_17_missing(net, hub, faults, row):
 
 
 @pytest.mark.parametrize("code", ["RepoNotFound", "RevisionNotFound", "GatedRepo"])
-def test_rows_16_and_17_from_the_authority(net, hub, faults, code):
+def test_gated_or_missing_repository_at_the_trusted_endpoint(net, hub, faults, code):
     hub.api = faults.answer(403 if code == "GatedRepo" else 404, {"X-Error-Code": code})
     kind = {"GatedRepo": GatedRepo, "RepoNotFound": RepoNotFound}.get(code, RevisionNotFound)
     with pytest.raises(kind, match=rf"acme/net@main/model\.safetensors: .*{hub.host}"):
@@ -195,13 +192,13 @@ def test_rows_16_and_17_from_the_authority(net, hub, faults, code):
     assert net.strays() == []
 
 
-def test_row_16_authority_wants_a_token(hub, faults):
+def test_trusted_endpoint_requires_a_token(hub, faults):
     hub.api = faults.answer(401)
     with pytest.raises(AuthenticationError, match=r"answered 401.*hf auth login"):
         vitzoo.fetch(ADDRESS)
 
 
-def test_row_17_authority_lists_no_such_file(hub):
+def test_file_that_the_trusted_endpoint_does_not_list(hub):
     with pytest.raises(EntryNotFound, match=r"acme/net@main/other\.safetensors: .*lists no such"):
         vitzoo.fetch("hf://acme/net@main/other.safetensors")
     assert hub.file_requests() == []
@@ -210,7 +207,7 @@ def test_row_17_authority_lists_no_such_file(hub):
 PAGE = b"<!DOCTYPE html><title>Welcome to the hotel</title>" + b" " * 2000
 
 
-def test_row_18_captive_portal(net, hub, faults):
+def test_captive_portal_page_is_refused_by_size(net, hub, faults):
     hub.always = faults.answer(200, {"Content-Type": "text/html"}, PAGE)
     net.fails(
         SizeMismatch,
@@ -222,7 +219,7 @@ def test_row_18_captive_portal(net, hub, faults):
     net.recovers()
 
 
-def test_row_18_page_padded_to_the_size(net, hub, faults):
+def test_captive_portal_page_of_the_right_size_is_refused_by_hash(net, hub, faults):
     page = PAGE.ljust(len(net.data))
     hub.always = faults.answer(200, {"Content-Type": "text/html"}, page)
     net.fails(HashMismatch, hashlib.sha256(page).hexdigest(), "text/html")
@@ -230,7 +227,7 @@ def test_row_18_page_padded_to_the_size(net, hub, faults):
     net.recovers()
 
 
-def test_row_18_portal_without_length(net, hub, faults):
+def test_captive_portal_page_without_content_length(net, hub, faults):
     """Shorter than the file and not cut: the hash is what tells."""
     net.register(pin="reported", size=None, predicted_size=len(net.data))
     head = b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n"
@@ -251,7 +248,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("row", ANSWERS.values(), ids=ANSWERS)
-def test_row_18_portal_instead_of_the_authority(net, hub, faults, row):
+def test_captive_portal_in_place_of_the_trusted_endpoint(net, hub, faults, row):
     body, kind = row
     hub.api = faults.answer(200, {"Content-Type": "application/json"}, body)
     with pytest.raises(kind, match=hub.endpoint):
@@ -271,7 +268,7 @@ STATED = {
 
 
 @pytest.mark.parametrize("change", STATED.values(), ids=STATED)
-def test_row_18_authority_states_nothing_usable(hub, faults, change):
+def test_unusable_metadata_of_the_trusted_endpoint_is_refused(hub, faults, change):
     lfs = {"size": 5, "sha256": "a" * 64, "pointerSize": 1}
     lfs |= {k: v for k, v in change.items() if k in lfs}
     sibling = {"rfilename": "model.safetensors", "lfs": change.get("lfs", lfs)}
@@ -283,7 +280,7 @@ def test_row_18_authority_states_nothing_usable(hub, faults, change):
 
 
 @pytest.mark.parametrize("commit", ["f" * 40, "main", "../../refs/main", "", "x" * 10_000])
-def test_row_22_other_commit(net, hub, faults, commit):
+def test_x_repo_commit_header_is_ignored(net, hub, faults, commit):
     """What the server calls the revision is ignored: the sha256 binds."""
     hub.always = faults.headers(X_Repo_Commit=commit)
     net.assert_right(net.create())
@@ -303,7 +300,7 @@ ETAGS = {
 
 
 @pytest.mark.parametrize("etag", ETAGS.values(), ids=ETAGS)
-def test_row_23_etag_is_no_file_name(net, hub, faults, etag):
+def test_etag_is_never_a_file_name(net, hub, faults, etag):
     """No header names a file: what lies under the root is the store and nothing else."""
     disposition = 'attachment; filename="../../escaped"'
     hub.always = faults.headers(
@@ -319,7 +316,7 @@ def test_row_23_etag_is_no_file_name(net, hub, faults, etag):
     ]
 
 
-def test_row_23_line_breaks_in_a_header(net, hub, faults):
+def test_line_breaks_in_a_header_are_an_error(net, hub, faults):
     head = b'HTTP/1.1 200 OK\r\nETag: "a\r\rb\0c"\r\nContent-Length: 5\r\n\r\nhello'
     hub.always = faults.raw([head])
     net.limit(attempts=2)
@@ -328,7 +325,7 @@ def test_row_23_line_breaks_in_a_header(net, hub, faults):
     net.recovers()
 
 
-def test_row_23_junk_in_messages(net, hub, faults):
+def test_control_characters_of_a_server_are_escaped(net, hub, faults):
     """What a server says is cut short and escaped before it is shown."""
     net.limit(attempts=2)
     hub.always = faults.raw([b"\x1b[31m" + b"HTTP" * 20_000 + b"\r\n\r\n"])
@@ -340,7 +337,7 @@ def test_row_23_junk_in_messages(net, hub, faults):
     net.recovers()
 
 
-def test_row_24_headers_disagree_with_the_pin(net, hub, faults):
+def test_headers_that_contradict_the_pin_are_ignored(net, hub, faults):
     """There is no HEAD whose word could differ; sizes and hashes in headers prove nothing."""
     other = "0" * 64
     hub.always = faults.headers(ETag=f'"{other}"', X_Linked_Etag=f'"{other}"', X_Linked_Size="17")
@@ -348,7 +345,7 @@ def test_row_24_headers_disagree_with_the_pin(net, hub, faults):
     assert [method for method, _, _ in hub.requests] == ["GET"]
 
 
-def test_row_24_headers_agree_but_bytes_do_not(net, hub, faults):
+def test_wrong_bytes_with_right_headers_are_refused(net, hub, faults):
     wrong = bytes(len(net.data))
     said = {"ETag": f'"{net.sha256}"', "X-Linked-Etag": f'"{net.sha256}"'}
     hub.always = faults.answer(200, said, wrong)
@@ -356,7 +353,7 @@ def test_row_24_headers_agree_but_bytes_do_not(net, hub, faults):
     net.recovers()
 
 
-def test_row_46_wrong_sha_in_the_registry(net, hub):
+def test_wrong_sha256_in_the_registry_is_a_mismatch(net, hub):
     """Nobody can tell which of the two is wrong, so the message names both."""
     wrong = net.sha256[::-1]
     net.register(sha256=wrong)
@@ -371,7 +368,7 @@ def test_row_46_wrong_sha_in_the_registry(net, hub):
     net.recovers()
 
 
-def test_row_46_sha_edited_over_a_warm_store(net, hub):
+def test_sha256_edited_after_the_download_is_a_mismatch(net, hub):
     """The identity is the sha256: a file stored under another one is not used."""
     net.assert_right(net.create())
     net.register(sha256=net.sha256[::-1])
@@ -382,7 +379,7 @@ def test_row_46_sha_edited_over_a_warm_store(net, hub):
     assert len(hub.ranges) == 3
 
 
-def test_row_46_wrong_size_in_the_registry(net, hub):
+def test_wrong_size_in_the_registry_is_a_mismatch(net, hub):
     net.register(size=len(net.data) + 1)
     net.fails(SizeMismatch, f"offers {len(net.data)} bytes", f"expected {len(net.data) + 1} bytes")
     assert hub.ranges == [None]

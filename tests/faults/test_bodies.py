@@ -1,4 +1,4 @@
-"""Wrong, short, long, encoded, cut and slow bodies (rows 1 to 13 of the fault table)."""
+"""Wrong, short, long, encoded, cut and slow bodies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def renamed(net):
     return safetensors.torch.save({k: v + 1 for k, v in net.model.state_dict().items()})
 
 
-WRONG = {"row_01_bit_flip": flipped, "row_02_other_safetensors": renamed}
+WRONG = {"bit-flip": flipped, "other-safetensors": renamed}
 
 
 @pytest.fixture(params=WRONG.values(), ids=WRONG)
@@ -46,7 +46,7 @@ def wrong(request, net):
     return data
 
 
-def test_wrong_bytes_always(net, hub, faults, wrong):
+def test_wrong_bytes_are_refused(net, hub, faults, wrong):
     hub.always = faults.other(wrong)
     actual = hashlib.sha256(wrong).hexdigest()
     net.fails(
@@ -62,14 +62,14 @@ def test_wrong_bytes_always(net, hub, faults, wrong):
     assert len(hub.ranges) == 3
 
 
-def test_wrong_bytes_once(net, hub, faults, wrong):
+def test_wrong_bytes_once_are_fetched_again(net, hub, faults, wrong):
     hub.script.append(faults.other(wrong))
     net.assert_right(net.create())
     assert hub.ranges == [None, None]
     assert net.stored.read_bytes() == net.data
 
 
-def test_wrong_bytes_where_the_size_is_not_known(net, hub, faults, wrong):
+def test_wrong_bytes_of_a_file_of_unknown_size_are_refused(net, hub, faults, wrong):
     net.register(pin="reported", size=None, predicted_size=len(net.data))
     hub.always = faults.other(wrong)
     net.fails(HashMismatch, f"expected at most {len(net.data) + 4096} bytes with sha256")
@@ -77,7 +77,7 @@ def test_wrong_bytes_where_the_size_is_not_known(net, hub, faults, wrong):
     net.recovers()
 
 
-def test_wrong_bytes_as_an_address(net, hub, faults, wrong):
+def test_wrong_bytes_for_a_hub_address_are_refused(net, hub, faults, wrong):
     """The authority says what the bytes are; the mirror that serves others is refused."""
     import vitzoo
 
@@ -91,7 +91,7 @@ def test_wrong_bytes_as_an_address(net, hub, faults, wrong):
     assert net.kept == b""
 
 
-def test_row_03_short_with_honest_length(net, hub, faults):
+def test_short_body_is_refused_by_its_content_length(net, hub, faults):
     length = str(len(net.data) - 100)
     head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\r\n"
     hub.always = faults.raw([head.encode()])  # and no body: it is not waited for
@@ -105,13 +105,13 @@ def test_row_03_short_with_honest_length(net, hub, faults):
     net.recovers()
 
 
-def test_row_04_short_with_lying_length_once(net, hub, faults):
+def test_body_shorter_than_its_content_length_is_resumed(net, hub, faults):
     hub.script.append(faults.cut(1000))
     net.assert_right(net.create())
     assert hub.ranges == [None, "bytes=1000-"]
 
 
-def test_row_04_short_with_lying_length_always(net, hub, faults, clock):
+def test_body_always_shorter_than_its_content_length_is_an_error(net, hub, faults, clock):
     net.limit(first_byte=30)
     hub.always = faults.cut(1000)
     net.fails(TransferError, "RemoteProtocolError", "1000 bytes are kept for the next try")
@@ -122,13 +122,13 @@ def test_row_04_short_with_lying_length_always(net, hub, faults, clock):
     assert hub.ranges[-1] == "bytes=1000-"
 
 
-def test_row_04_short_without_length(net, hub, faults):
+def test_short_body_without_content_length_is_resumed(net, hub, faults):
     hub.script.append(faults.raw([ENDLESS, net.data[:1000]]))
     net.assert_right(net.create())
     assert hub.ranges == [None, "bytes=1000-"]
 
 
-def test_row_05_longer_with_honest_length(net, hub, faults):
+def test_long_body_is_refused_by_its_content_length(net, hub, faults):
     hub.always = faults.other(net.data + b"more")
     net.fails(SizeMismatch, f"offers {len(net.data) + 4} bytes", f"expected {len(net.data)} bytes")
     assert hub.ranges == [None]
@@ -138,7 +138,7 @@ def test_row_05_longer_with_honest_length(net, hub, faults):
 
 @pytest.mark.parametrize("head", [CHUNKED, ENDLESS], ids=["chunked", "until-closed"])
 @pytest.mark.parametrize("known", [True, False], ids=["size-known", "size-predicted"])
-def test_row_05_endless(net, hub, faults, monkeypatch, head, known):
+def test_endless_body_is_stopped_at_the_pinned_size(net, hub, faults, monkeypatch, head, known):
     from vitzoo import partial
 
     if not known:
@@ -172,7 +172,7 @@ def test_row_05_endless(net, hub, faults, monkeypatch, head, known):
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "x-unheard"])
-def test_row_06_encoded(net, hub, faults, encoding):
+def test_compressed_body_is_refused(net, hub, faults, encoding):
     pack = {"gzip": gzip.compress, "deflate": zlib.compress}.get(encoding, bytes)
     body, more = pack(net.data), {"Content-Encoding": encoding}
     hub.always = faults.answer(200, more, body)
@@ -185,7 +185,7 @@ def test_row_06_encoded(net, hub, faults, encoding):
     net.recovers()
 
 
-def test_row_06_gzip_bomb(net, hub, faults, monkeypatch):
+def test_gzip_bomb_is_not_inflated(net, hub, faults, monkeypatch):
     """A kilobyte that inflates to the right size, and beyond, is never inflated."""
     bomb = gzip.compress(bytes(64 * 1024 * 1024))
     hub.always = faults.answer(
@@ -198,7 +198,7 @@ def test_row_06_gzip_bomb(net, hub, faults, monkeypatch):
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 416, 418, 500])
-def test_row_06_gzip_bomb_in_an_error(net, hub, faults, monkeypatch, status):
+def test_gzip_bomb_in_an_error_answer_is_not_inflated(net, hub, faults, monkeypatch, status):
     """The body of an error is neither read nor inflated: it may be of any size."""
     from vitzoo.errors import NetworkError
 
@@ -222,9 +222,9 @@ def test_row_06_gzip_bomb_in_an_error(net, hub, faults, monkeypatch, status):
     net.recovers()
 
 
-@pytest.mark.parametrize("reset", [False, True], ids=["row_07_fin", "row_08_rst"])
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 @pytest.mark.parametrize("share", [0.01, 0.6, 1.0])
-def test_cut_in_the_body(net, hub, faults, reset, share):
+def test_connection_closed_or_reset_in_the_body_is_resumed(net, hub, faults, reset, share):
     end = min(int(share * len(net.data)), len(net.data) - 1)
     hub.script.append(faults.cut(end, reset=reset))
     net.assert_right(net.create())
@@ -232,7 +232,7 @@ def test_cut_in_the_body(net, hub, faults, reset, share):
     assert net.strays() == []
 
 
-def test_row_07_cut_again_and_again(net, hub, faults):
+def test_connection_closed_several_times_is_resumed(net, hub, faults):
     net.limit(first_byte=30)
     ends = [1000, 2000, 2001, 50_000]
     hub.script.extend(faults.cut(end) for end in ends)
@@ -240,7 +240,7 @@ def test_row_07_cut_again_and_again(net, hub, faults):
     assert hub.ranges == [None, *(f"bytes={end}-" for end in ends)]
 
 
-def test_row_07_resumed_by_a_later_run(net, hub, faults):
+def test_partial_file_is_resumed_by_a_later_run(net, hub, faults):
     net.limit(attempts=1)
     hub.always = faults.cut(5000)
     net.fails(TransferError)
@@ -250,7 +250,7 @@ def test_row_07_resumed_by_a_later_run(net, hub, faults):
     assert hub.ranges == [None, "bytes=5000-", "bytes=9000-"]
 
 
-def test_row_07_complete_but_not_stored(net, hub):
+def test_complete_partial_file_needs_no_request(net, hub):
     """A whole file left by a killed process is proven and used without a request."""
     partial = net.home / "partial" / net.sha256
     for known in (True, False):
@@ -263,13 +263,13 @@ def test_row_07_complete_but_not_stored(net, hub):
         assert hub.ranges == []
 
 
-def test_row_08_reset_before_the_status(net, hub, faults):
+def test_connection_reset_before_the_status_is_retried(net, hub, faults):
     hub.script.extend([faults.reset, faults.reset])
     net.assert_right(net.create())
     assert hub.ranges == [None] * 3
 
 
-def test_row_08_reset_always(net, hub, faults):
+def test_repeated_connection_resets_are_an_error(net, hub, faults):
     net.limit(first_byte=30)
     hub.always = faults.reset
     net.fails(TransferError, "0 bytes are kept for the next try")
@@ -277,14 +277,14 @@ def test_row_08_reset_always(net, hub, faults):
     net.recovers()
 
 
-def test_row_09_range_ignored(net, hub, faults):
+def test_ignored_range_restarts_the_download(net, hub, faults):
     hub.script.extend([faults.cut(60_000), faults.answer(200, {}, net.data)])
     net.assert_right(net.create())
     assert hub.ranges == [None, "bytes=60000-"]
     assert net.stored.read_bytes() == net.data
 
 
-def test_row_09_login_page_instead_of_the_rest(net, hub, faults):
+def test_login_page_in_answer_to_a_range_keeps_the_partial_file(net, hub, faults):
     """A page in answer to a range costs nothing of what is there."""
     page = b"<html>log in"
     hub.script.extend([faults.cut(60_000), faults.answer(200, {"Content-Type": "text/html"}, page)])
@@ -309,7 +309,7 @@ RANGES = {
 
 
 @pytest.mark.parametrize("text", RANGES.values(), ids=RANGES)
-def test_row_10_other_range(net, hub, faults, text):
+def test_wrong_content_range_is_never_appended(net, hub, faults, text):
     size = len(net.data)
     said = text and text.format(last=size - 1, size=size).encode("utf-8").decode("latin-1")
     hub.script.append(faults.cut(50_000))
@@ -323,7 +323,7 @@ def test_row_10_other_range(net, hub, faults, text):
     assert hub.ranges[-1] == "bytes=50000-"
 
 
-def test_row_10_wrong_total(net, hub, faults):
+def test_content_range_with_a_wrong_total_is_refused(net, hub, faults):
     size = len(net.data)
     hub.script.append(faults.cut(50_000))
     hub.always = faults.answer(206, {"Content-Range": f"bytes 50000-{size}/{size + 1}"}, b"x" * 9)
@@ -332,27 +332,27 @@ def test_row_10_wrong_total(net, hub, faults):
     net.recovers()
 
 
-def test_row_10_range_that_was_not_asked_for(net, hub, faults):
+def test_partial_content_without_a_range_request_is_refused(net, hub, faults):
     size = len(net.data)
     hub.always = faults.answer(206, {"Content-Range": f"bytes 0-{size - 1}/{size}"}, net.data)
     net.fails(RefusedResponse, "answered with the range", "asked from byte 0")
     net.recovers()
 
 
-def test_row_10_other_bytes_behind_a_right_range(net, hub, faults):
+def test_wrong_bytes_after_a_resume_are_fetched_again(net, hub, faults):
     """The appended bytes are of another file: found by the hash, fetched anew from the start."""
     hub.script.extend([faults.cut(50_000), faults.other(flipped(net))])
     net.assert_right(net.create())
     assert hub.ranges == [None, "bytes=50000-", None]
 
 
-def test_row_11_not_satisfiable_once(net, hub, faults):
+def test_range_not_satisfiable_restarts_once(net, hub, faults):
     hub.script.extend([faults.cut(50_000), faults.answer(416)])
     net.assert_right(net.create())
     assert hub.ranges == [None, "bytes=50000-", None]
 
 
-def test_row_11_not_satisfiable_always(net, hub, faults):
+def test_repeated_range_not_satisfiable_is_an_error(net, hub, faults):
     hub.script.append(faults.cut(50_000))
     hub.always = faults.answer(416)
     net.fails(ServerError, "answered 416, expected the file")
@@ -360,7 +360,7 @@ def test_row_11_not_satisfiable_always(net, hub, faults):
     net.recovers()
 
 
-def test_row_12_stall_in_the_body(net, hub, faults):
+def test_stalled_body_is_resumed(net, hub, faults):
     """It lasts as long as the budget for a first byte, as by default, and is resumed."""
     net.limit(first_byte=0.5, stall=0.5)
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(net.data)
@@ -374,7 +374,7 @@ def test_row_12_stall_in_the_body(net, hub, faults):
     assert hub.ranges == [None, "bytes=3000-"]
 
 
-def test_row_12_stall_always(net, hub, faults):
+def test_server_that_never_answers_times_out(net, hub, faults):
     net.limit(first_byte=0.5, stall=0.5)
     hub.always = faults.silent
     net.fails(TransferError, "ReadTimeout: ")  # of the socket or of the clock, whichever is first
@@ -382,7 +382,7 @@ def test_row_12_stall_always(net, hub, faults):
     net.recovers()
 
 
-def test_row_13_drip(net, hub, faults):
+def test_transfer_below_the_minimum_rate_is_an_error(net, hub, faults):
     """Every read brings a byte, so no read times out; the rate is too low."""
     net.limit(window=0.3, min_rate=4096)
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(net.data)
@@ -403,7 +403,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize(("first", "again"), HEADS.values(), ids=HEADS)
-def test_row_13_endless_head(net, hub, faults, first, again):
+def test_endless_response_head_times_out(net, hub, faults, first, again):
     """An answer whose head never ends is bounded by the budget for the first byte."""
     net.limit(first_byte=0.5)
     hub.script.append(

@@ -1,6 +1,6 @@
 """Files of the user's that are no weights, or not the model's: refused before they are used.
 
-Row 58 (shards) stands in test_shards.py, npz files in test_npz.py.
+Shards are tested in test_shards.py, npz files in test_npz.py.
 """
 
 import io
@@ -85,19 +85,19 @@ def test_the_right_file_loads(load, right):
 # Names.
 
 
-def test_row_51_missing(load, right):
+def test_missing_tensors_are_refused(load, right):
     del right["blocks.1.mlp.fc2.bias"], right["cls_token"]
     with pytest.raises(CheckpointError, match=r"2 missing: cls_token, blocks\.1\.mlp\.fc2\.bias"):
         load(right)
 
 
-def test_row_51_extra(load, right):
+def test_unexpected_tensor_is_refused(load, right):
     right["extra_token"] = torch.ones(1, 1, 32)
     with pytest.raises(CheckpointError, match=r"1 unexpected: extra_token$"):
         load(right)
 
 
-def test_row_51_renamed(load, right):
+def test_renamed_tensor_is_refused(load, right):
     right["norm.gamma"] = right.pop("norm.weight")
     with pytest.raises(
         CheckpointError, match=r"1 missing: norm\.weight; 1 unexpected: norm\.gamma$"
@@ -105,7 +105,7 @@ def test_row_51_renamed(load, right):
         load(right)
 
 
-def test_row_51_first_ten_and_count(load, right):
+def test_first_ten_unexpected_tensors_are_listed(load, right):
     for i in range(25):
         right[f"extra_{i:02}_"] = torch.ones(1)
     listed = ", ".join(f"extra_{i:02}_" for i in range(10))
@@ -113,7 +113,7 @@ def test_row_51_first_ten_and_count(load, right):
         load(right)
 
 
-def test_row_51_all_of_it_at_once(load, right):
+def test_all_misfits_are_reported_at_once(load, right):
     del right["cls_token"]
     right["extra"] = torch.ones(1)
     right["pos_embed"] = right["pos_embed"][:, 1:]
@@ -125,23 +125,23 @@ def test_row_51_all_of_it_at_once(load, right):
     assert "1 of a type that weights do not have: norm.bias is torch.int64" in text
 
 
-def test_row_51_no_known_layout(load):
+def test_unknown_checkpoint_format_is_refused(load):
     with pytest.raises(CheckpointError, match="unknown layout; its first keys are a, b; formats"):
         load({"a": torch.ones(1), "b": torch.ones(1)})
 
 
-def test_row_51_no_tensor_at_all(load):
+def test_file_without_tensors_is_refused(load):
     with pytest.raises(CheckpointError, match="unknown layout; its first keys are none"):
         load(raw({}))
 
 
-def test_row_51_fewer_blocks(load, small):
+def test_file_with_more_blocks_is_refused(load, small):
     deeper = vitzoo.create(small | {"depth": 3}).state_dict()
     with pytest.raises(CheckpointError, match=r"12 unexpected: blocks\.2\.attn\.proj\.bias, "):
         load(deeper)
 
 
-def test_row_51_blocks_are_counted_and_folded(load, right):
+def test_missing_tensors_of_several_blocks_are_joined(load, right):
     """The number is that of tensors, the list joins those that differ in their block only."""
     for i in range(2):
         del right[f"blocks.{i}.norm1.bias"]
@@ -152,7 +152,7 @@ def test_row_51_blocks_are_counted_and_folded(load, right):
 # Shapes.
 
 
-def test_row_52_transposed(load, right):
+def test_transposed_tensor_is_refused(load, right):
     right["blocks.0.attn.qkv.weight"] = right["blocks.0.attn.qkv.weight"].T
     text = (
         r"1 with another shape: blocks\.0\.attn\.qkv\.weight is \(32, 96\), the model has \(96, 32"
@@ -162,7 +162,7 @@ def test_row_52_transposed(load, right):
 
 
 @pytest.mark.parametrize("shape", [(1, 32), (32, 1), (31,), (33,), (), (0,)])
-def test_row_52_another_shape(load, right, shape):
+def test_tensor_of_another_shape_is_refused(load, right, shape):
     right["norm.weight"] = torch.ones(shape)
     text = rf"norm\.weight is {re.escape(str(shape))}, the model has \(32,\)"
     with pytest.raises(CheckpointError, match=text):
@@ -170,7 +170,7 @@ def test_row_52_another_shape(load, right, shape):
 
 
 @pytest.mark.parametrize(("has", "wants"), [((1,), ()), ((), (1,))])
-def test_row_52_one_number_is_not_a_vector_of_one(tmp_path, has, wants):
+def test_scalar_and_vector_of_one_are_not_interchangeable(tmp_path, has, wants):
     """`copy_` would broadcast silently."""
     from vitzoo.checkpoint import open_file
     from vitzoo.weights import Adaptation
@@ -193,7 +193,7 @@ def test_row_52_one_number_is_not_a_vector_of_one(tmp_path, has, wants):
     assert model.scale.eq(0).all(), "nothing was changed"
 
 
-def test_row_52_nothing_is_changed_before_all_fits(tmp_path, right, small):
+def test_misfit_leaves_the_model_unchanged(tmp_path, right, small):
     from vitzoo.checkpoint import open_file
     from vitzoo.weights import Adaptation
     from vitzoo.weights import load as load_into
@@ -217,7 +217,7 @@ TYPES += (torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("name", ["norm.weight", "pos_embed", "patch_embed.proj.weight", "all"])
 @pytest.mark.parametrize("changes", [{}, {"image_size": 64, "in_chans": 1, "num_classes": 2}])
-def test_row_53_type_that_weights_do_not_have(load, right, dtype, name, changes):
+def test_non_floating_dtype_is_refused(load, right, dtype, name, changes):
     for key in right if name == "all" else [name]:
         right[key] = right[key].abs().to(dtype)
     with pytest.raises(CheckpointError) as caught:
@@ -229,7 +229,7 @@ def test_row_53_type_that_weights_do_not_have(load, right, dtype, name, changes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_row_53_halves_are_converted_and_reported(load, right, dtype):
+def test_half_precision_is_cast_and_reported(load, right, dtype):
     right = {name: tensor.to(dtype) for name, tensor in right.items()}
     model = load(right)
     assert set(model.load_report.converted) == set(right)
@@ -237,21 +237,21 @@ def test_row_53_halves_are_converted_and_reported(load, right, dtype):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_row_54_not_finite(load, right, value):
+def test_nan_and_infinity_are_refused(load, right, value):
     right["blocks.1.norm2.bias"][3] = value
     text = r"1 with NaN or infinite values: blocks\.1\.norm2\.bias$"
     with pytest.raises(CheckpointError, match=text):
         load(right)
 
 
-def test_row_54_all_zero(load, right):
+def test_all_zero_weights_are_refused(load, right):
     right = {name: torch.zeros_like(tensor) for name, tensor in right.items()}
     with pytest.raises(CheckpointError, match="every tensor in it is zero"):
         load(right)
 
 
 @pytest.mark.parametrize("spoil", [float("nan"), 0.0])
-def test_row_54_registered_weights_too(net, hub, spoil):
+def test_nan_and_zero_registered_weights_are_refused(net, hub, spoil):
     from hashlib import sha256
 
     tensors = {n: t.clone() for n, t in net.model.state_dict().items()}
@@ -288,7 +288,7 @@ def peak_of(call):
 
 
 @pytest.mark.parametrize("length", [MAX_HEADER + 1, 99 * MB])
-def test_row_55_giant_header(load, length):
+def test_giant_safetensors_header_is_refused(load, length):
     def sparse(path):
         path.write_bytes(raw(b"{", length=length))
         os.truncate(path, length + 8)
@@ -304,7 +304,7 @@ def test_row_55_giant_header(load, length):
 
 
 @pytest.mark.parametrize("length", [2**63, 2**64 - 1, 10**9, 1000])
-def test_row_55_header_longer_than_the_file(load, length):
+def test_header_longer_than_the_file_is_refused(load, length):
     def refused():
         with pytest.raises(CheckpointError, match=r"is not safetensors"):
             load(raw(b"{}" + b" " * 100, length=length))
@@ -313,14 +313,14 @@ def test_row_55_header_longer_than_the_file(load, length):
     assert peak_of(refused) < MB
 
 
-def test_row_55_million_tensors(tmp_path):
+def test_header_with_a_million_tensors_is_refused(tmp_path):
     path = tmp_path / "file.safetensors"
     path.write_bytes(raw(b"{" + b",".join(b'"%x":0' % i for i in range(MB)) + b"}"))
     with pytest.raises(CheckpointError, match=r"header has \d+ bytes, more than the"):
         header_of(path)
 
 
-def test_row_55_too_many_tensors(tmp_path):
+def test_too_many_tensors_are_refused(tmp_path):
     count = MAX_TENSORS + 1
     path = tmp_path / "file.safetensors"
     path.write_bytes(raw({f"{i:x}": row((0,), (0, 0)) for i in range(count)}))
@@ -336,7 +336,7 @@ def test_row_55_too_many_tensors(tmp_path):
      b"{" + b",".join(b'"%x":0' % i for i in range(750_000)) + b"}"],
     ids=["lists", "tables", "names"],
 )  # fmt: skip  # one case a line would be longer
-def test_row_55_memory_of_the_densest_header(tmp_path, fill):
+def test_memory_for_a_dense_header_is_bounded(tmp_path, fill):
     """The size cap bounds what a header can make the parser allocate."""
     assert len(fill) < MAX_HEADER
     path = tmp_path / "file.safetensors"
@@ -357,25 +357,25 @@ DEEP = {
 
 
 @pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
-def test_row_55_deep_json(load, text):
+def test_deeply_nested_header_is_refused(load, text):
     with pytest.raises(CheckpointError, match=r"is not safetensors: its header: .*recursion"):
         load(raw(text))
 
 
-def test_row_55_duplicate_keys(load):
+def test_duplicate_tensor_name_is_refused(load):
     one = json.dumps(row())
     with pytest.raises(CheckpointError, match="its header: a key stands twice"):
         load(raw(b'{"a":%b,"a":%b}' % (one.encode(), one.encode()), b"12345678"))
 
 
-def test_row_55_duplicate_keys_in_a_row(load):
+def test_duplicate_key_of_a_tensor_is_refused(load):
     text = b'{"a":{"dtype":"F32","shape":[2],"shape":[1],"data_offsets":[0,8]}}'
     with pytest.raises(CheckpointError, match="its header: a key stands twice"):
         load(raw(text, b"12345678"))
 
 
 @pytest.mark.parametrize("rank", [9, 10_000])
-def test_row_55_rank(load, rank):
+def test_tensor_of_too_many_axes_is_refused(load, rank):
     with pytest.raises(CheckpointError, match=r"tensor 'a': shape must be at most 8 whole numbers"):
         load(raw({"a": row([1] * rank, (0, 4))}, b"1234"))
 
@@ -385,20 +385,20 @@ def test_row_55_rank(load, rank):
     [[2**63], [2**64], [-1], [2.0], ["2"], [True], [None], "2", 2, None, {}, [10**400]],
     ids=lambda shape: str(shape)[:12],
 )
-def test_row_55_shape(load, shape):
+def test_malformed_shape_is_refused(load, shape):
     header = {"a": row() | {"shape": shape}}
     with pytest.raises(CheckpointError, match="tensor 'a': shape must be at most 8 whole numbers"):
         load(raw(header, b"12345678"))
 
 
-def test_row_55_number_of_5000_digits(load):
+def test_number_of_5000_digits_is_refused(load):
     text = b'{"a":{"dtype":"F32","shape":[' + b"9" * 5000 + b'],"data_offsets":[0,8]}}'
     with pytest.raises(CheckpointError, match="is not safetensors: its header: Exceeds the limit"):
         load(raw(text, b"12345678"))
 
 
 @pytest.mark.parametrize("shape", [[2**31, 2**31], [2**52] * 8, [2**52 + 1, 2], [0, 2**52, 2]])
-def test_row_55_product_overflows(load, shape):
+def test_overflowing_shape_is_refused(load, shape):
     with pytest.raises(
         CheckpointError, match=r"tensor 'a': shape must be .* product below 2\*\*53"
     ):
@@ -406,13 +406,13 @@ def test_row_55_product_overflows(load, shape):
 
 
 @pytest.mark.parametrize(("shape", "size"), [([2**40], 2**42), ([3], 12), ([], 4), ([0], 0)])
-def test_row_55_size_of_another_tensor(load, shape, size):
+def test_data_offsets_that_contradict_the_shape_are_refused(load, shape, size):
     text = rf"of F32 is {size} bytes, data_offsets span 8"
     with pytest.raises(CheckpointError, match=text):
         load(raw({"a": row(shape)}, b"12345678"))
 
 
-def test_row_55_empty_tensor_with_giant_sides(load):
+def test_empty_tensor_with_giant_axes_is_refused(load):
     """Zero elements, and yet strides that do not fit into 64 bits."""
     names = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight")
     header = {name: row([0, *[2**52] * 7], (0, 0)) for name in names}
@@ -425,7 +425,7 @@ def test_row_55_empty_tensor_with_giant_sides(load):
     ["\x1b[31mred", "a\nb", "a\x00b", "\u202eevil", "a\u2028b", "\x7f", "\ud800", "a" * 257, ""],
     ids=ascii,
 )
-def test_row_55_odd_names_are_escaped(load, name):
+def test_unprintable_tensor_names_are_escaped(load, name):
     text = json.dumps({name: row()}).encode()
     with pytest.raises(CheckpointError) as caught:
         load(raw(text, b"12345678"))
@@ -435,33 +435,33 @@ def test_row_55_odd_names_are_escaped(load, name):
     assert len(message) < 700
 
 
-def test_row_55_printable_but_foreign_names_are_escaped(load, right):
+def test_non_ascii_tensor_names_are_escaped(load, right):
     right["blöcke"] = torch.ones(1)
     with pytest.raises(CheckpointError, match=r"1 unexpected: bl\\xf6cke$"):
         load(right)
 
 
 @pytest.mark.parametrize("dtype", ["F4", "f32", "", "F32\n", None, 32, ["F32"], "\x1b[31m"])
-def test_row_55_unknown_dtype(load, dtype):
+def test_unknown_dtype_is_refused(load, dtype):
     with pytest.raises(CheckpointError, match="tensor 'a': unknown dtype") as caught:
         load(raw({"a": row() | {"dtype": dtype}}, b"12345678"))
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("value", [{}, [], 1, None, row() | {"more": 1}, {"dtype": "F32"}])
-def test_row_55_row_of_another_form(load, value):
+def test_malformed_tensor_entry_is_refused(load, value):
     with pytest.raises(CheckpointError, match="tensor 'a': expected dtype, shape and data_offsets"):
         load(raw({"a": value}, b"12345678"))
 
 
 @pytest.mark.parametrize("metadata", [[], 1, {"a": 1}, {"a": None}, {"a": {}}, "x"])
-def test_row_55_metadata(load, metadata):
+def test_malformed_metadata_is_refused(load, metadata):
     with pytest.raises(CheckpointError, match="__metadata__ must be a table of strings"):
         load(raw({"__metadata__": metadata, "a": row()}, b"12345678"))
 
 
 @pytest.mark.parametrize("text", [b"{", b"{]", b"{\xff}", b"{'a':1}", b'{"a":NaN}', b"{} {}"])
-def test_row_55_not_json(load, text):
+def test_header_that_is_not_json_is_refused(load, text):
     with pytest.raises(CheckpointError, match=r"is not safetensors|expected dtype"):
         load(raw(text))
 
@@ -501,12 +501,12 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("data", "looks"), KINDS.values(), ids=KINDS)
-def test_row_56_not_safetensors(load, data, looks):
+def test_other_file_kinds_are_refused_and_named(load, data, looks):
     with pytest.raises(CheckpointError, match=rf"file\.safetensors is not safetensors{looks}$"):
         load(data)
 
 
-def test_row_56_pinned_file_that_is_no_safetensors(net, hub):
+def test_pickle_with_the_pinned_sha256_is_not_read(net, hub):
     """Even bytes with the right sha256 are not unpickled."""
     from hashlib import sha256
 
@@ -519,7 +519,7 @@ def test_row_56_pinned_file_that_is_no_safetensors(net, hub):
 
 
 @pytest.mark.parametrize("ending", ["pt", "bin", "pth", "pkl", "npz", "safetensors"])
-def test_row_56_no_pickle_by_any_name(tmp_path, small, ending):
+def test_pickle_is_not_read_under_any_file_name(tmp_path, small, ending):
     path = tmp_path / f"model.{ending}"
     torch.save({"a": torch.ones(1)}, path)
     text = r"is no \.npz file \(looks like a zip or torch pickle file: .* safetensors\.torch\.sav"
@@ -527,7 +527,7 @@ def test_row_56_no_pickle_by_any_name(tmp_path, small, ending):
         vitzoo.create(small, weights=path)
 
 
-def test_row_56_missing_folder_pipe_and_loop(tmp_path, small):
+def test_missing_file_folder_pipe_and_link_loop_are_refused(tmp_path, small):
     signal.alarm(20)
     try:
         for name, make, text in (
@@ -547,7 +547,7 @@ def test_row_56_missing_folder_pipe_and_loop(tmp_path, small):
         signal.alarm(0)
 
 
-def test_a_link_of_the_users_is_followed(tmp_path, small, right):
+def test_symbolic_link_to_a_local_file_is_followed(tmp_path, small, right):
     safetensors.torch.save_file(right, tmp_path / "real.safetensors")
     link = tmp_path / "link.safetensors"
     link.symlink_to("real.safetensors")
@@ -622,7 +622,7 @@ def giant_mis_shaped(path):
         (giant_mis_shaped, "with another shape"),
     ],
 )
-def test_row_57_sparse_terabyte(tmp_path, small, right, make, text):
+def test_sparse_terabyte_file_is_refused_in_bounded_memory(tmp_path, small, right, make, text):
     path = tmp_path / "file.safetensors"
     arguments = (path, right) if make.__code__.co_argcount == 2 else (path,)
     try:
@@ -641,7 +641,7 @@ def test_row_57_sparse_terabyte(tmp_path, small, right, make, text):
     assert text in done.stdout
 
 
-def test_the_bound_of_memory_binds():
+def test_memory_limit_of_the_giant_file_tests_is_effective():
     """The limit that the tests above rely on is one."""
     code = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**29,) * 2); bytearray(2**30)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -670,12 +670,12 @@ OFFSETS = {
 
 
 @pytest.mark.parametrize(("header", "size", "text"), OFFSETS.values(), ids=OFFSETS)
-def test_offsets(load, header, size, text):
+def test_malformed_data_offsets_are_refused(load, header, size, text):
     with pytest.raises(CheckpointError, match=text):
         load(raw(header, bytes(size)))
 
 
-def test_truncated_download_of_the_users_own(load, right):
+def test_truncated_or_extended_local_file_is_refused(load, right):
     data = safetensors.torch.save(right)
     for size in (len(data) - 1, len(data) // 2, 2000):
         with pytest.raises(
@@ -689,7 +689,7 @@ def test_truncated_download_of_the_users_own(load, right):
 # Wrong sha256 in the registry.
 
 
-def test_row_46_wrong_sha256_in_the_registry(net, hub):
+def test_wrong_sha256_in_the_registry_leaves_nothing_in_the_store(net, hub):
     net.register(sha256="ab" * 32)
     with pytest.raises(HashMismatch) as caught:
         net.create()

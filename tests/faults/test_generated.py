@@ -67,26 +67,26 @@ dtypes = st.one_of(st.sampled_from(list(ITEM_SIZES)), st.sampled_from(["F4", "f3
 @given(st.binary(max_size=200))
 @example(b"")
 @example(b"\0" * 8)
-def test_bytes(data):
+def test_generated_bytes_as_file(data):
     header_of(data)
 
 
 @SOME
 @given(st.binary(max_size=100), st.binary(max_size=20))
-def test_bytes_as_header(text, data):
+def test_generated_bytes_as_header(text, data):
     header_of(struct.pack("<Q", len(text) + 1) + b"{" + text + data)
 
 
 @SOME
 @given(st.text(alphabet='{}[]",:0123456789-.eEtruefalsn\\ud8"', max_size=60))
-def test_nearly_json(text):
+def test_generated_text_that_is_nearly_json(text):
     data = b"{" + text.encode()
     header_of(struct.pack("<Q", len(data)) + data)
 
 
 @SOME
 @given(st.dictionaries(names, things, max_size=4), st.binary(max_size=16))
-def test_any_json(table, data):
+def test_generated_json_as_header(table, data):
     text = json.dumps(table).encode()
     header_of(struct.pack("<Q", len(text)) + text + data)
 
@@ -115,7 +115,7 @@ def pack(table, data):
 
 @SOME
 @given(files())
-def test_valid_headers(file):
+def test_generated_valid_headers_are_read(file):
     table, data = file
     header = header_of(pack(table, data))
     rows = {name: row for name, row in table.items() if name != "__metadata__"}
@@ -127,7 +127,7 @@ def test_valid_headers(file):
 
 @SOME
 @given(files(), st.data())
-def test_mutated_headers(file, data):
+def test_generated_headers_with_one_changed_value(file, data):
     table, content = file
     row = {"dtype": "F32", "shape": [1], "data_offsets": [len(content), len(content) + 4]}
     table["a"] = row | {data.draw(st.sampled_from(["dtype", "shape", "data_offsets"])): "?"}
@@ -143,7 +143,7 @@ def test_mutated_headers(file, data):
 
 @SOME
 @given(files(), st.integers(0, 10**6), st.integers(0, 255), st.integers(-9, 9))
-def test_damaged_files(file, place, byte, change):
+def test_generated_damage_to_safetensors(file, place, byte, change):
     data = bytearray(pack(*file))
     data[place % len(data)] = byte
     damaged = bytes(data[:change]) if change < 0 else bytes(data) + bytes(change)
@@ -278,7 +278,7 @@ PLACES += [(*WEIGHTS, "preprocessing"), (*WEIGHTS, "block")]
 
 @FEW
 @given(data=st.data())
-def test_changed_rows(read, data):
+def test_generated_values_in_a_registry_entry(read, data):
     table = copy_of(BASE)
     row = at(table, data.draw(st.sampled_from(PLACES)))
     key = data.draw(st.sampled_from([*row, *EXTRA]))
@@ -288,7 +288,7 @@ def test_changed_rows(read, data):
 
 @FEW
 @given(data=st.data())
-def test_changed_pins(read, data):
+def test_generated_values_of_pins(read, data):
     table = copy_of(BASE)
     row = at(table, WEIGHTS)
     pins = ("pin", "repo", "file", "revision", "size", "predicted_size", "sha256")
@@ -301,7 +301,7 @@ def test_changed_pins(read, data):
 
 @FEW
 @given(data=st.data())
-def test_missing_and_unknown_keys(read, data):
+def test_generated_missing_and_unknown_registry_keys(read, data):
     table = copy_of(BASE)
     row = at(table, data.draw(st.sampled_from(PLACES)))
     for key in data.draw(st.lists(st.sampled_from([*row, "zzz"]), unique=True)):
@@ -311,13 +311,13 @@ def test_missing_and_unknown_keys(read, data):
 
 @FEW
 @given(st.binary(max_size=200))
-def test_any_bytes_as_registry(read, data):
+def test_generated_bytes_as_registry(read, data):
     read(data)
 
 
 @FEW
 @given(st.integers(0, 10**6), st.text(alphabet="[]{}=\"'.\n#,0x1e+-_\\u", max_size=4))
-def test_broken_toml(read, to_toml_text, place, change):
+def test_generated_damage_to_toml(read, to_toml_text, place, change):
     text = to_toml_text(BASE)
     place %= len(text)
     read(text[:place] + change + text[place + 1 :])

@@ -76,7 +76,7 @@ def api_requests(hub):
 # First use.
 
 
-def test_row_63_first_use_writes_the_lock(fresh, hub):
+def test_trust_on_first_use_writes_the_lock(fresh, hub):
     text = f"first use of {SOURCE}; {hub.endpoint} says it has {len(fresh.data)} bytes, sha256 "
     with pytest.warns(FirstUseWarning) as warned:
         fresh.assert_right(fresh.create())
@@ -99,7 +99,7 @@ def test_row_63_first_use_writes_the_lock(fresh, hub):
     assert strangers == []
 
 
-def test_row_63_warned_once_and_asked_once(fresh, hub):
+def test_trust_on_first_use_warns_once_and_asks_once(fresh, hub):
     with pytest.warns(FirstUseWarning):
         fresh.create()
     with warnings.catch_warnings():
@@ -111,7 +111,7 @@ def test_row_63_warned_once_and_asked_once(fresh, hub):
     assert len(api_requests(hub)) == 1
 
 
-def test_row_63_the_locked_commit_is_what_is_fetched(locked, hub):
+def test_locked_commit_is_fetched(locked, hub):
     forget_bytes(locked)
     locked.create()
     assert {path for _, path, _ in hub.file_requests()} == {
@@ -119,7 +119,7 @@ def test_row_63_the_locked_commit_is_what_is_fetched(locked, hub):
     }
 
 
-def test_row_63_the_lock_binds(locked, hub):
+def test_changed_file_on_the_hub_contradicts_the_lock(locked, hub):
     forget_bytes(locked)
     serve(hub, other_bytes(locked))
     with pytest.raises(HashMismatch, match=f"expected .* with sha256 {locked.sha256}"):
@@ -130,7 +130,7 @@ def test_row_63_the_lock_binds(locked, hub):
     locked.assert_right(locked.create())
 
 
-def test_row_63_first_use_with_bytes_that_differ_from_what_is_stated(fresh, hub, second_hub):
+def test_bytes_that_contradict_the_metadata_are_not_locked(fresh, hub, second_hub):
     second_hub.files.update(dict.fromkeys(hub.files, other_bytes(fresh)))
     fresh.monkeypatch.setenv("VITZOO_ENDPOINTS", second_hub.endpoint)
     with pytest.warns(FirstUseWarning), pytest.raises(HashMismatch):
@@ -138,7 +138,7 @@ def test_row_63_first_use_with_bytes_that_differ_from_what_is_stated(fresh, hub,
     assert not lock_of(fresh).exists(), "what did not come is not locked"
 
 
-def test_row_63_a_known_revision_binds(fresh):
+def test_metadata_of_another_commit_is_refused(fresh):
     fresh.first_use()
     fresh.register(
         pin="first-use",
@@ -152,7 +152,7 @@ def test_row_63_a_known_revision_binds(fresh):
     assert not lock_of(fresh).exists()
 
 
-def test_row_63_lock_with_another_commit_than_the_registry(locked):
+def test_lock_with_another_commit_than_the_registry_is_refused(locked):
     address = f"hf://acme/net@{'f' * 40}/model.safetensors"
 
     def rename(data):
@@ -168,7 +168,7 @@ def test_row_63_lock_with_another_commit_than_the_registry(locked):
         locked.create()
 
 
-def test_row_63_in_memory_nothing_is_locked(fresh, monkeypatch):
+def test_store_in_memory_writes_no_lock(fresh, monkeypatch):
     monkeypatch.setenv("VITZOO_HOME", ":memory:")
     for _ in range(2):
         with pytest.warns(FirstUseWarning, match="and no lock keeps that"):
@@ -176,7 +176,7 @@ def test_row_63_in_memory_nothing_is_locked(fresh, monkeypatch):
     assert fresh.files() == []
 
 
-def test_row_63_lock_elsewhere(fresh, monkeypatch):
+def test_lock_path_from_the_environment(fresh, monkeypatch):
     path = fresh.root / "project" / "weights.lock"
     monkeypatch.setenv("VITZOO_LOCK", str(path))
     with pytest.warns(FirstUseWarning, match=str(path)):
@@ -185,7 +185,7 @@ def test_row_63_lock_elsewhere(fresh, monkeypatch):
     assert not lock_of(fresh).exists()
 
 
-def test_row_63_a_file_that_is_not_in_lfs(fresh, hub):
+def test_file_outside_lfs_is_refused(fresh, hub):
     reply = sys.modules[type(hub).__module__].reply
     siblings = [{"rfilename": "model.safetensors", "size": 9, "blobId": "0" * 40}]
     info = {"id": "acme/net", "sha": REVISION, "siblings": siblings, "tags": []}
@@ -199,7 +199,7 @@ def test_row_63_a_file_that_is_not_in_lfs(fresh, hub):
 # Policies.
 
 
-def test_row_63_pins_required(fresh, hub, monkeypatch):
+def test_pins_required_refuses_unpinned_weights(fresh, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_PINS", "required")
     text = f"the sha256 of {SOURCE} is not known and VITZOO_PINS=required; bring a lock that names"
     with pytest.raises(PinError, match=text):
@@ -208,19 +208,19 @@ def test_row_63_pins_required(fresh, hub, monkeypatch):
     assert fresh.files() == []
 
 
-def test_row_63_pins_required_takes_locked_ones(locked, monkeypatch):
+def test_pins_required_accepts_locked_weights(locked, monkeypatch):
     monkeypatch.setenv("VITZOO_PINS", "required")
     locked.assert_right(locked.create())
 
 
-def test_row_63_pins_must_be_known(fresh, monkeypatch):
+def test_unknown_value_of_vitzoo_pins_is_refused(fresh, monkeypatch):
     monkeypatch.setenv("VITZOO_PINS", "yes")
     with pytest.raises(InvalidOption, match="VITZOO_PINS must be 'required' or unset, got 'yes'"):
         fresh.create()
 
 
 @pytest.mark.parametrize("how", ["variable", "option"])
-def test_row_63_frozen(fresh, hub, how, monkeypatch, capsys):
+def test_frozen_lock_refuses_unknown_weights(fresh, hub, how, monkeypatch, capsys):
     monkeypatch.setenv("VITZOO_FROZEN", "1" if how == "variable" else "0")
     text = f"the sha256 of {SOURCE} is not known and the lock is frozen; fetch it once without"
     if how == "variable":
@@ -233,7 +233,7 @@ def test_row_63_frozen(fresh, hub, how, monkeypatch, capsys):
     assert not lock_of(fresh).exists()
 
 
-def test_row_63_frozen_takes_locked_ones(locked, monkeypatch):
+def test_frozen_lock_accepts_locked_weights(locked, monkeypatch):
     before = lock_of(locked).read_bytes()
     monkeypatch.setenv("VITZOO_FROZEN", "1")
     forget_bytes(locked)
@@ -241,7 +241,7 @@ def test_row_63_frozen_takes_locked_ones(locked, monkeypatch):
     assert lock_of(locked).read_bytes() == before
 
 
-def test_row_63_entry_removed_and_frozen(locked, hub, monkeypatch):
+def test_entry_removed_from_a_frozen_lock_is_an_error(locked, hub, monkeypatch):
     edit(locked, lambda data: data["weights"].clear())
     before = lock_of(locked).read_bytes()
     monkeypatch.setenv("VITZOO_FROZEN", "1")
@@ -254,14 +254,14 @@ def test_row_63_entry_removed_and_frozen(locked, hub, monkeypatch):
     assert len(api_requests(hub)) == 2
 
 
-def test_row_63_option_frozen_is_for_one_command(fresh, monkeypatch):
+def test_frozen_option_applies_to_one_command(fresh, monkeypatch):
     monkeypatch.delenv("VITZOO_FROZEN", raising=False)
     assert main(["fetch", fresh.name, "--frozen"]) == 3
     with pytest.warns(FirstUseWarning):
         assert main(["fetch", fresh.name]) == 0
 
 
-def test_row_63_offline_and_unknown(fresh, hub, monkeypatch):
+def test_unlocked_weights_offline_are_an_error(fresh, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
     with pytest.raises(Offline) as raised:
         fresh.create()
@@ -273,7 +273,7 @@ def test_row_63_offline_and_unknown(fresh, hub, monkeypatch):
     assert hub.requests == []
 
 
-def test_a_lock_and_a_file_that_were_carried_need_no_network(locked, hub, monkeypatch, tmp_path):
+def test_imported_file_with_its_lock_needs_no_network(locked, hub, monkeypatch, tmp_path):
     file, lock = tmp_path / "carried.safetensors", tmp_path / "carried.lock"
     file.write_bytes(locked.data)
     lock.write_bytes(lock_of(locked).read_bytes())
@@ -287,7 +287,7 @@ def test_a_lock_and_a_file_that_were_carried_need_no_network(locked, hub, monkey
     assert len(hub.requests) == before
 
 
-def test_row_63_authority_has_no_such_file(fresh, hub):
+def test_trusted_endpoint_without_the_file_or_repository(fresh, hub):
     hub.files = {("acme/net", "other.bin"): b"x"}
     with pytest.raises(EntryNotFound, match="lists no such file at this revision"):
         fresh.create()
@@ -297,7 +297,7 @@ def test_row_63_authority_has_no_such_file(fresh, hub):
     assert not lock_of(fresh).exists()
 
 
-def test_row_63_authority_is_unreachable(fresh, hub, monkeypatch):
+def test_unreachable_trusted_endpoint_is_an_error(fresh, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_TRUST_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(TransferError) as raised:
         fresh.create()
@@ -356,7 +356,7 @@ EDITED = {
 
 @pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize(("data", "text"), EDITED.values(), ids=EDITED)
-def test_row_63_edited_lock_is_never_no_check(net, hub, data, text, pinned):
+def test_malformed_lock_is_refused(net, hub, data, text, pinned):
     """Whether the registry pins the file or not: a damaged lock is no empty one."""
     if not pinned:
         net.first_use()
@@ -371,7 +371,7 @@ def test_row_63_edited_lock_is_never_no_check(net, hub, data, text, pinned):
     assert lock_of(net).read_bytes() == data
 
 
-def test_row_63_giant_lock(fresh, hub):
+def test_giant_lock_is_refused_by_size(fresh, hub):
     fresh.home.mkdir()
     lock_of(fresh).touch()
     os.truncate(lock_of(fresh), 2**34)
@@ -380,20 +380,20 @@ def test_row_63_giant_lock(fresh, hub):
     assert hub.requests == []
 
 
-def test_row_63_lock_that_is_a_folder(fresh, hub):
+def test_lock_that_is_a_folder_is_refused(fresh, hub):
     lock_of(fresh).mkdir(parents=True)
     with pytest.raises(PinError, match="cannot be read: Is a directory"):
         fresh.create()
     assert hub.requests == []
 
 
-def test_row_63_edited_hash_is_a_mismatch(locked):
+def test_edited_sha256_in_the_lock_is_a_mismatch(locked):
     edit(locked, lambda data: data["weights"][SOURCE].update(sha256="ab" * 32))
     with pytest.raises(HashMismatch, match=f"expected .* with sha256 {'ab' * 32}"):
         locked.create()
 
 
-def test_row_63_unwritable_lock(fresh, monkeypatch):
+def test_unwritable_lock_is_an_error(fresh, monkeypatch):
     folder = fresh.root / "file"
     folder.write_text("")
     monkeypatch.setenv("VITZOO_LOCK", str(folder / "vitzoo.lock"))
@@ -407,7 +407,7 @@ def test_row_63_unwritable_lock(fresh, monkeypatch):
 # Lock, registry and command line.
 
 
-def test_row_63_lock_against_registry_names_both(locked):
+def test_sha256_of_lock_and_registry_that_differ_are_refused(locked):
     address = f"hf://acme/net@{REVISION}/model.safetensors"
 
     def rename(data):
@@ -422,14 +422,14 @@ def test_row_63_lock_against_registry_names_both(locked):
     assert f"the registry {'cd' * 32}; find out which is right" in text
 
 
-def test_row_63_registry_that_agrees_with_the_lock(locked):
+def test_lock_that_agrees_with_the_registry_is_accepted(locked):
     address = f"hf://acme/net@{REVISION}/model.safetensors"
     edit(locked, lambda data: data["weights"].update({address: data["weights"].pop(SOURCE)}))
     locked.register()
     locked.assert_right(locked.create())
 
 
-def test_relock(locked, hub, capsys):
+def test_lock_update_replaces_the_pin(locked, hub, capsys):
     changed = other_bytes(locked)
     serve(hub, changed)
     relock(locked.name)
@@ -454,7 +454,7 @@ def test_relock(locked, hub, capsys):
         ({"VITZOO_TRUST_ENDPOINT": "http://127.0.0.1:9"}, TransferError, "cannot be reached"),
     ],
 )
-def test_relock_that_fails_changes_nothing(locked, monkeypatch, variables, error, text):
+def test_failed_lock_update_changes_nothing(locked, monkeypatch, variables, error, text):
     before = lock_of(locked).read_bytes()
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -463,7 +463,7 @@ def test_relock_that_fails_changes_nothing(locked, monkeypatch, variables, error
     assert lock_of(locked).read_bytes() == before
 
 
-def test_relock_of_pinned_weights(net):
+def test_lock_update_of_pinned_weights_is_refused(net):
     with pytest.raises(PinError, match="is pinned by the registry; there is nothing to lock"):
         relock(net.name)
 
@@ -477,7 +477,7 @@ def test_lock_command_as_json(locked, capsys):
 # Authority and mirrors.
 
 
-def test_row_63_mirror_serves_bytes_and_is_never_asked(fresh, hub, second_hub, monkeypatch):
+def test_mirror_is_never_asked_for_the_sha256(fresh, hub, second_hub, monkeypatch):
     second_hub.files.update(hub.files)
     monkeypatch.setenv("VITZOO_ENDPOINTS", second_hub.endpoint)
     with pytest.warns(FirstUseWarning, match=hub.endpoint):
@@ -488,7 +488,7 @@ def test_row_63_mirror_serves_bytes_and_is_never_asked(fresh, hub, second_hub, m
     assert len(second_hub.file_requests()) == 1
 
 
-def test_row_63_hf_endpoint_is_a_mirror_too(fresh, hub, second_hub, monkeypatch):
+def test_hf_endpoint_is_never_asked_for_the_sha256(fresh, hub, second_hub, monkeypatch):
     second_hub.files.update(hub.files)
     monkeypatch.delenv("VITZOO_ENDPOINTS")
     monkeypatch.setenv("HF_ENDPOINT", second_hub.endpoint)
@@ -498,7 +498,7 @@ def test_row_63_hf_endpoint_is_a_mirror_too(fresh, hub, second_hub, monkeypatch)
     assert len(second_hub.file_requests()) == 1
 
 
-def test_row_63_authority_is_the_official_hub(fresh, monkeypatch):
+def test_trusted_endpoint_is_the_official_hub_by_default(fresh, monkeypatch):
     """Whatever mirrors are set; nothing is sent, the address is what counts."""
     from huggingface_hub.utils import _http
 
@@ -519,7 +519,7 @@ def test_row_63_authority_is_the_official_hub(fresh, monkeypatch):
     assert asked == [settings.OFFICIAL] == ["https://huggingface.co"]
 
 
-def test_row_63_mirror_with_other_bytes(fresh, hub, second_hub, monkeypatch):
+def test_mirror_with_wrong_bytes_is_skipped_on_first_use(fresh, hub, second_hub, monkeypatch):
     second_hub.files.update(dict.fromkeys(hub.files, other_bytes(fresh)))
     monkeypatch.setenv("VITZOO_ENDPOINTS", f"{second_hub.endpoint},{hub.endpoint}")
     with pytest.warns(FirstUseWarning):
@@ -529,7 +529,7 @@ def test_row_63_mirror_with_other_bytes(fresh, hub, second_hub, monkeypatch):
 # Addresses.
 
 
-def test_address(net, hub):
+def test_hub_address_is_locked_and_loaded(net, hub):
     with pytest.warns(FirstUseWarning, match=f"first use of {SOURCE}"):
         net.assert_right(vitzoo.create(net.spec, weights=SOURCE))
     with warnings.catch_warnings():
@@ -542,19 +542,19 @@ def test_address(net, hub):
     assert vitzoo.fetch(SOURCE) == net.stored
 
 
-def test_address_at_a_commit(net):
+def test_hub_address_at_a_commit_is_locked(net):
     address = f"hf://acme/net@{REVISION}/model.safetensors"
     with pytest.warns(FirstUseWarning):
         net.assert_right(vitzoo.create(net.spec, weights=address))
     assert list(json.loads(lock_of(net).read_text())["weights"]) == [address]
 
 
-def test_address_of_a_registered_variant(net):
+def test_hub_address_for_a_registered_variant(net):
     with pytest.warns(FirstUseWarning):
         net.assert_right(vitzoo.create(net.name, weights=SOURCE))
 
 
-def test_address_to_a_file_below(net, hub):
+def test_hub_address_of_a_file_in_a_folder(net, hub):
     hub.files["acme/net", "a/b/model.safetensors"] = net.data
     address = "hf://acme/net@main/a/b/model.safetensors"
     with pytest.warns(FirstUseWarning):
@@ -581,7 +581,7 @@ def test_address_to_a_file_below(net, hub):
     ],
     ids=lambda address: ascii(address[:40]),
 )
-def test_bad_address(net, hub, address):
+def test_malformed_hub_address_is_refused(net, hub, address):
     with pytest.raises(InvalidOption, match="is written hf://owner/repo@revision/file") as caught:
         vitzoo.create(net.spec, weights=address)
     assert str(caught.value).isprintable()
@@ -593,7 +593,7 @@ def test_bad_address(net, hub, address):
 # Two at once.
 
 
-def test_row_63_two_processes_at_first_use(fresh, hub):
+def test_processes_that_write_the_lock_at_once(fresh, hub):
     code = "import vitzoo; print(vitzoo.fetch('faulty/net'))"
     processes = [
         subprocess.Popen(
@@ -614,7 +614,7 @@ def test_row_63_two_processes_at_first_use(fresh, hub):
         fresh.assert_right(fresh.create())
 
 
-def test_row_63_authority_changes_its_mind_between_two(fresh, hub, monkeypatch):
+def test_lock_written_meanwhile_with_another_sha256_is_kept(fresh, hub, monkeypatch):
     """Another process locked other bytes while this one was fetching."""
     from vitzoo import locate
     from vitzoo.pins import Lock, Pin
@@ -632,7 +632,7 @@ def test_row_63_authority_changes_its_mind_between_two(fresh, hub, monkeypatch):
     assert json.loads(lock_of(fresh).read_text())["weights"][SOURCE]["sha256"] == "ab" * 32
 
 
-def test_row_63_writer_that_is_killed_leaves_the_old_lock(locked, monkeypatch):
+def test_interrupted_lock_update_keeps_the_old_lock(locked, monkeypatch):
     from pathlib import Path
 
     from vitzoo.pins import Lock, Pin

@@ -45,7 +45,7 @@ print("unchanged")
 
 @pytest.mark.parametrize("how", ["truncated", "rewritten"])
 @pytest.mark.parametrize("mode", ["tensors", "stamp"])
-def test_row_39_file_changes_after_load(net, how, mode):
+def test_stored_file_changed_after_loading(net, how, mode):
     """The strict mode reads into memory; the mapped default shows that the test can fail."""
     vitzoo.fetch(net.name)
     done = subprocess.run(
@@ -61,7 +61,7 @@ def test_row_39_file_changes_after_load(net, how, mode):
         assert done.returncode != 0
 
 
-def test_row_39_file_changes_while_it_is_read(net, monkeypatch):
+def test_stored_file_changed_while_it_is_read(net, monkeypatch):
     import vitzoo.container
 
     monkeypatch.setenv("VITZOO_VERIFY", "tensors")
@@ -82,7 +82,7 @@ def test_row_39_file_changes_while_it_is_read(net, monkeypatch):
     net.assert_right(net.create())
 
 
-def test_row_39_file_is_truncated_while_it_is_read(net, monkeypatch):
+def test_local_file_truncated_while_it_is_read(net, monkeypatch):
     import vitzoo.container
 
     path = net.root / "own.safetensors"
@@ -99,7 +99,7 @@ def test_row_39_file_is_truncated_while_it_is_read(net, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["truncated", "rewritten"])
-def test_local_file_is_read_into_memory(net, how):
+def test_local_file_changed_after_loading(net, how):
     path = net.root / "own.safetensors"
     path.write_bytes(net.data)
     model = vitzoo.create(net.spec, weights=path)
@@ -114,7 +114,7 @@ def test_local_file_is_read_into_memory(net, how):
     net.assert_right(saved)
 
 
-def test_writing_to_a_tensor_leaves_the_file_alone(net):
+def test_writing_to_a_tensor_does_not_change_the_store(net):
     model = net.create()
     other = net.create()
     with torch.no_grad():
@@ -125,7 +125,7 @@ def test_writing_to_a_tensor_leaves_the_file_alone(net):
     net.assert_right(net.create())
 
 
-def test_a_loaded_model_trains(net):
+def test_training_does_not_change_the_store(net):
     model = net.create()
     optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
     model(torch.randn(2, 3, 32, 32)).square().sum().backward()

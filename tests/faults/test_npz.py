@@ -213,7 +213,7 @@ def test_a_model_from_npz(small, randomise, tmp_path, save):
     assert all(torch.equal(t, right[n]) for n, t in model.state_dict().items())
 
 
-def test_a_misfit_is_refused_before_the_data_is_read(small, randomise, tmp_path, monkeypatch):
+def test_npz_misfit_is_refused_before_the_data_is_read(small, randomise, tmp_path, monkeypatch):
     import vitzoo.npz_file
 
     def unread(*_, **__):
@@ -264,7 +264,7 @@ def patched(data, signature, offset, form, *values, which=0):
     return bytes(spoilt)
 
 
-def test_truncated_and_appended(read, refused):
+def test_truncated_or_extended_npz_is_refused(read, refused):
     for data in (ONE, PACKED):
         for size in range(4, len(data)):
             refused(data[:size], r"does not end like one\) or has something appended")
@@ -275,18 +275,18 @@ def test_truncated_and_appended(read, refused):
     assert read(ONE)
 
 
-def test_something_in_front_of_the_zip(refused):
+def test_bytes_before_the_zip_are_refused(refused):
     refused(LOCAL + b"x" * 40 + ONE, "members of the zip may not overlap or leave gaps")
 
 
-def test_a_comment(refused):
+def test_zip_comment_is_refused(refused):
     buffer = io.BytesIO(ONE)
     with zipfile.ZipFile(buffer, "a") as archive:
         archive.comment = b"hello"
     refused(buffer.getvalue(), "does not end like one")
 
 
-def test_something_between_the_members(refused):
+def test_bytes_between_zip_members_are_refused(refused):
     local = TWO.index(LOCAL, 1)
     data = TWO[:local] + b"hidden" + TWO[local:]
     central = data.index(CENTRAL, data.index(CENTRAL) + 1)
@@ -296,7 +296,7 @@ def test_something_between_the_members(refused):
     refused(data, rf"tensor 'b': starts at byte {local + 6}, expected {local}; members of the zip")
 
 
-def test_duplicate_names(refused):
+def test_duplicate_member_names_are_refused(refused):
     with pytest.warns(UserWarning, match="Duplicate name"):
         data = npz([("a.npy", np.arange(3.0)), ("a.npy", np.arange(4.0))])
     refused(data, "two members are called 'a'")
@@ -307,34 +307,34 @@ NAMES += ["a", "a.npy/", "a.NPY", "a.txt", "C:\\a.npy", "a.npy.exe"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names(refused, name):
+def test_member_names_that_are_no_tensor_are_refused(refused, name):
     refused(npz([(name, np.arange(3.0))]), "expected members called like a tensor and .npy, got")
 
 
 @pytest.mark.parametrize("name", ["\x1b[31m.npy", "a\nb.npy", "\u202ea.npy", "a" * 257 + ".npy"])
-def test_names_that_cannot_be_shown(refused, name):
+def test_unprintable_member_names_are_refused(refused, name):
     refused(npz([(name, np.arange(3.0))]), "a name must have at most 256 printable characters")
 
 
-def test_a_name_with_a_nul(refused):
+def test_member_name_with_nul_is_refused(refused):
     """`zipfile` shows what stands before the NUL; the other half counts too."""
     data = npz([("aXb.npy", np.arange(3.0))]).replace(b"aXb.npy", b"a\0b.npy")
     refused(data, "a name must have at most 256 printable characters")
 
 
-def test_names_of_directory_and_data_disagree(refused):
+def test_member_name_that_contradicts_the_directory_is_refused(refused):
     data = bytearray(ONE)
     data[data.index(b"a.npy")] = ord("b")
     refused(bytes(data), "directory and data of the zip disagree at byte 0")
 
 
-def test_two_entries_of_the_same_data(refused):
+def test_overlapping_zip_members_are_refused(refused):
     """A quoted overlap: many names, one stream of data."""
     data = patched(TWO, CENTRAL, 42, "<I", 0, which=1)
     refused(data, "starts at byte 0, expected|disagree")
 
 
-def test_a_member_that_reaches_into_the_next(refused):
+def test_zip_member_that_overlaps_the_next_is_refused(refused):
     local = TWO.index(LOCAL, 1)
     for size in (local, local + 10, 2**31, 2**32 - 2):
         data = patched(TWO, CENTRAL, 20, "<II", size, size)
@@ -342,23 +342,23 @@ def test_a_member_that_reaches_into_the_next(refused):
 
 
 @pytest.mark.parametrize("flags", [1, 0x40, 0x20, 0x2000, 0x1 | 0x8])
-def test_encrypted(refused, flags):
+def test_encrypted_member_is_refused(refused, flags):
     data = patched(patched(ONE, CENTRAL, 8, "<H", flags), LOCAL, 6, "<H", flags)
     refused(data, "is encrypted" if flags & 1 else "packed with method 0, flags 0x")
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_other_methods(refused, method):
+def test_bzip2_and_lzma_members_are_refused(refused, method):
     refused(npz([("a.npy", np.arange(3.0))], method), f"is packed with method {method}, flags")
 
 
 @pytest.mark.parametrize("method", [1, 9, 93, 99, 65535])
-def test_unknown_methods(refused, method):
+def test_unknown_compression_method_is_refused(refused, method):
     data = patched(patched(ONE, CENTRAL, 10, "<H", method), LOCAL, 8, "<H", method)
     refused(data, f"is packed with method {method}, flags 0x0; expected stored or deflated")
 
 
-def test_another_crc(refused):
+def test_wrong_crc_is_refused(refused):
     refused(patched(ONE, CENTRAL, 16, "<I", 1), "another CRC than the zip names; the file is dam")
     data = bytearray(ONE)
     data[ONE.index(struct.pack("<f", 3.0))] ^= 1
@@ -367,7 +367,7 @@ def test_another_crc(refused):
 
 @pytest.mark.parametrize("claim", [-1, 1, 10**6])
 @pytest.mark.parametrize("data", [ONE, PACKED])
-def test_declared_size(refused, data, claim):
+def test_wrong_declared_size_is_refused(refused, data, claim):
     (size,) = struct.unpack_from("<I", data, data.index(CENTRAL) + 24)
     text = "is said to have|bytes with its header, the zip says"
     refused(patched(data, CENTRAL, 24, "<I", size + claim), text.replace("is said", "said"))
@@ -391,7 +391,7 @@ def with_stream(stream, size, crc=0, *, method=8, claim=None, after=b""):
     return local + central + end
 
 
-def test_a_member_that_reaches_into_the_directory(read, refused):
+def test_zip_member_that_overlaps_the_directory_is_refused(read, refused):
     """All of it agrees, but the last bytes of the tensor are the directory's."""
     member = raw(described("'|u1'", shape="(40,)"), bytes(20))
     crc = zlib.crc32(member)
@@ -407,7 +407,7 @@ def test_a_member_that_reaches_into_the_directory(read, refused):
     assert read(good)["a"].tolist() == [0] * 40
 
 
-def test_something_between_the_last_member_and_the_directory(refused):
+def test_bytes_before_the_zip_directory_are_refused(refused):
     member = npy(np.arange(5, dtype="f4"))
     data = with_stream(member, len(member), zlib.crc32(member), method=0, after=b"hidden")
     text = (
@@ -416,7 +416,7 @@ def test_something_between_the_last_member_and_the_directory(refused):
     refused(data, text)
 
 
-def test_deflated_members_hold_exactly_what_they_claim(read, refused):
+def test_deflated_member_of_another_size_is_refused(read, refused):
     member = npy(np.arange(1000, dtype="f4"))
     crc = zlib.crc32(member)
     good = with_stream(deflated(member), len(member), crc)
@@ -435,7 +435,7 @@ def test_deflated_members_hold_exactly_what_they_claim(read, refused):
     refused(with_stream(b"", 0), "is no .npy array")
 
 
-def test_a_bomb_with_an_honest_header(refused):
+def test_zip_bomb_with_an_honest_header_is_not_inflated(refused):
     """A gigabyte of zeros in a megabyte, and a header that says so."""
     count = 2**28
     machine = zlib.compressobj(9, zlib.DEFLATED, -15)
@@ -450,7 +450,7 @@ def test_a_bomb_with_an_honest_header(refused):
     assert peak_of(bounded) < MB
 
 
-def test_a_bomb_that_claims_little(refused):
+def test_zip_bomb_with_a_wrong_size_is_stopped(refused):
     """What comes out is never more than was claimed, at any moment."""
     member = npy(np.zeros(25_000, dtype="f4"))
     machine = zlib.compressobj(9, zlib.DEFLATED, -15)
@@ -474,7 +474,7 @@ def peak_of(call):
         tracemalloc.stop()
 
 
-def test_a_million_members(refused):
+def test_zip_directory_with_a_million_members_is_refused(refused):
     """The directory alone is too long; it is not read."""
     entry = CENTRAL + struct.pack("<HHHHHHIIIHHHHHII", 20, 20, 0, 0, 0, 33, 0, 0, 0, 1, *[0] * 6)
     directory = (entry + b"a") * 10**6
@@ -489,19 +489,19 @@ def test_a_million_members(refused):
     assert peak_of(bounded) < MB
 
 
-def test_too_many_members(refused):
+def test_too_many_zip_members_are_refused(refused):
     member = npy(np.zeros(0, "f4"))
     data = npz([(f"{i:x}.npy", member) for i in range(MAX_TENSORS + 1)])
     refused(data, f"holds {MAX_TENSORS + 1} tensors, more than the {MAX_TENSORS} accepted")
 
 
 @pytest.mark.parametrize("size", [2**31, 2**32 - 2])
-def test_a_directory_that_claims_to_be_huge(refused, size):
+def test_zip_directory_of_a_huge_declared_size_is_refused(refused, size):
     refused(patched(ONE, b"PK\x05\x06", 12, "<I", size), "no .npz file: its zip directory")
 
 
 @pytest.mark.parametrize("size", [2**40, 2**63, 2**64 - 1])
-def test_a_huge_zip64_directory(refused, size):
+def test_huge_zip64_directory_is_refused(refused, size):
     end = ONE.index(b"PK\x05\x06")
     record = b"PK\x06\x06" + struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, 1, 1, size, 0)
     locator = b"PK\x06\x07" + struct.pack("<IQI", 0, end, 1)
@@ -557,30 +557,30 @@ HEADERS = {
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize(("header", "text"), HEADERS.values(), ids=HEADERS)
-def test_headers(refused, header, text, method):
+def test_malformed_npy_headers_are_refused(refused, header, text, method):
     refused(npz([("a.npy", raw(header, bytes(8)))], method), rf"file\.npz: tensor 'a': .*{text}")
 
 
 @pytest.mark.parametrize("length", [1025, 65535, 2**31, 2**32 - 1])
-def test_headers_longer_than_the_member(refused, length):
+def test_npy_header_longer_than_its_member_is_refused(refused, length):
     text = raw(described(), bytes(8), (2, 0))
     spoilt = text[:8] + struct.pack("<I", length) + text[12:]
     refused(npz([("a.npy", spoilt)]), f"its header has {length} bytes, of")
 
 
 @pytest.mark.parametrize("start", [b"", b"\x93NUMP", b"\x93NUMPY", b"\x93NUMPY\x04\0", b"\0" * 99])
-def test_members_that_are_no_arrays(refused, start):
+def test_members_that_are_no_arrays_are_refused(refused, start):
     refused(npz([("a.npy", start)]), r"is no \.npy array of a known version")
 
 
-def test_an_object_array_is_not_unpickled(refused):
+def test_object_array_is_not_unpickled(refused):
     buffer = io.BytesIO()
     np.savez(buffer, a=np.array([{"x": 1}, None], dtype=object))
     refused(buffer.getvalue(), "holds Python objects: a pickle can run code and is never read")
 
 
 @pytest.mark.parametrize("name", ["archive/data.pkl", "data.pkl", "net/data.pkl", "archive/x"])
-def test_pickles_of_torch(refused, name):
+def test_torch_pickle_among_the_members_is_refused(refused, name):
     data = npz([("a.npy", np.arange(3.0)), (name, b"cos\nsystem\n(S'false'\ntR.")])
     refused(data, r"no \.npz file \(looks like a zip or torch pickle file: .*save_file\)")
 
@@ -588,7 +588,7 @@ def test_pickles_of_torch(refused, name):
 # Files that change, giants, memory.
 
 
-def test_a_file_that_changes_after_its_header_was_read(tmp_path):
+def test_npz_changed_after_its_header_was_read(tmp_path):
     path = tmp_path / "file.npz"
     for data in (ONE, PACKED):
         for change, text in (
@@ -603,7 +603,7 @@ def test_a_file_that_changes_after_its_header_was_read(tmp_path):
                 checkpoint.tensors()
 
 
-def test_a_sparse_terabyte(tmp_path):
+def test_sparse_terabyte_npz_is_refused(tmp_path):
     path = tmp_path / "file.npz"
     path.write_bytes(ONE)
     os.truncate(path, 2**40)
@@ -630,7 +630,7 @@ print((status("VmHWM") - before) / held)
 
 
 @pytest.mark.parametrize(("save", "most"), [(np.savez, 1.15), (np.savez_compressed, 2.1)])
-def test_memory(tmp_path, save, most):
+def test_memory_for_reading_an_npz_is_bounded(tmp_path, save, most):
     """Peak of what is read, as a multiple of the tensors: the file is held once."""
     rng = np.random.default_rng(0)
     arrays = {f"block_{i}/kernel": rng.normal(size=(1024, 1024)).astype("f4") for i in range(12)}

@@ -1,4 +1,4 @@
-"""No network, a dead proxy, and other tools' caches (rows 25 to 28 of the fault table)."""
+"""No network, a dead proxy, and other tools' caches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def proxy(second_hub):
     return second_hub
 
 
-def test_row_27_refused(net, clock, monkeypatch, dead_port):
+def test_refused_connection_is_an_error(net, clock, monkeypatch, dead_port):
     net.limit(first_byte=5)
     monkeypatch.setenv("VITZOO_ENDPOINTS", f"http://{dead_port}")
     with pytest.raises(TransferError, match=rf"net:main.*{dead_port}: ConnectError.*refused"):
@@ -46,7 +46,7 @@ def test_row_27_refused(net, clock, monkeypatch, dead_port):
     assert net.strays() == []
 
 
-def test_row_27_no_such_host(net, clock, monkeypatch):
+def test_dns_failure_is_an_error(net, clock, monkeypatch):
     net.limit(first_byte=1)
     monkeypatch.setenv("VITZOO_ENDPOINTS", "http://vitzoo.invalid")
     with pytest.raises(TransferError, match=r"net:main.*vitzoo\.invalid: .*or carry the file here"):
@@ -54,7 +54,7 @@ def test_row_27_no_such_host(net, clock, monkeypatch):
     assert sum(clock.slept) <= 1
 
 
-def test_row_27_resolver_hangs(net, monkeypatch):
+def test_hanging_dns_lookup_times_out(net, monkeypatch):
     """Looking a name up has no timeout of its own."""
     import threading
 
@@ -74,7 +74,7 @@ def test_row_27_resolver_hangs(net, monkeypatch):
     net.recovers()
 
 
-def test_row_27_endpoint_with_an_odd_host(net, monkeypatch):
+def test_malformed_endpoint_host_is_refused(net, monkeypatch):
     for host in ("a..b", f"{'a' * 70}.example", "half:port", "[::1"):
         monkeypatch.setenv("VITZOO_ENDPOINTS", f"http://{host}")
         with pytest.raises((InvalidOption, RefusedResponse), match=re.escape(host)):
@@ -82,7 +82,9 @@ def test_row_27_endpoint_with_an_odd_host(net, monkeypatch):
 
 
 @pytest.mark.parametrize("variable", PROXIES[:3])
-def test_row_27_dead_proxy(net, hub, clock, monkeypatch, dead_port, variable):
+def test_dead_proxy_is_named_without_its_password(
+    net, hub, clock, monkeypatch, dead_port, variable
+):
     monkeypatch.setenv(variable, f"http://user:secret@{dead_port}/")
     monkeypatch.setenv("NO_PROXY", "elsewhere.example")
     message = net.fails(TransferError, f"(proxy {dead_port})")
@@ -92,7 +94,7 @@ def test_row_27_dead_proxy(net, hub, clock, monkeypatch, dead_port, variable):
     assert hub.requests == []
 
 
-def test_row_27_dead_proxy_before_the_authority(net, hub, monkeypatch, dead_port):
+def test_dead_proxy_on_the_way_to_the_trusted_endpoint_is_named(net, hub, monkeypatch, dead_port):
     monkeypatch.setenv("HTTP_PROXY", dead_port)
     net.first_use()
     with pytest.raises(
@@ -101,7 +103,7 @@ def test_row_27_dead_proxy_before_the_authority(net, hub, monkeypatch, dead_port
         net.create()
 
 
-def test_row_27_proxy_wants_a_password(net, hub, proxy, faults, monkeypatch):
+def test_proxy_that_requires_a_password_is_named(net, hub, proxy, faults, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", f"user:secret@{proxy.host}")
     proxy.always = faults.answer(407, {"Proxy-Authenticate": "Basic"})
     message = net.fails(TransferError, "a proxy answered 407", f"(proxy {proxy.host})")
@@ -109,7 +111,7 @@ def test_row_27_proxy_wants_a_password(net, hub, proxy, faults, monkeypatch):
     assert (len(proxy.requests), hub.requests) == (1, [])
 
 
-def test_row_27_proxy_wants_a_password_for_https(net, proxy, faults, monkeypatch):
+def test_https_proxy_that_requires_a_password_is_named(net, proxy, faults, monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", proxy.endpoint)
     monkeypatch.setenv("VITZOO_ENDPOINTS", "https://hub.example")
     proxy.always = faults.answer(407, {"Proxy-Authenticate": "Basic"})
@@ -119,7 +121,7 @@ def test_row_27_proxy_wants_a_password_for_https(net, proxy, faults, monkeypatch
 
 
 @pytest.mark.parametrize("address", ["junk://127.0.0.1:1", "socks9://127.0.0.1:1"])
-def test_row_27_proxy_of_an_unknown_kind(net, hub, monkeypatch, address):
+def test_proxy_of_an_unknown_scheme_is_an_error(net, hub, monkeypatch, address):
     monkeypatch.setenv("ALL_PROXY", address)
     net.fails(
         TransferError, "a proxy or SSL_CERT_FILE is set that cannot be used", "(proxy 127.0.0.1:1)"
@@ -130,19 +132,19 @@ def test_row_27_proxy_of_an_unknown_kind(net, hub, monkeypatch, address):
         net.create()
 
 
-def test_row_27_certificates_that_are_not_there(net, hub, monkeypatch):
+def test_missing_certificate_file_is_an_error(net, hub, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
     net.fails(TransferError, "a proxy or SSL_CERT_FILE is set that cannot be used")
     assert hub.requests == []
 
 
-def test_row_27_proxy_for_socks_without_its_library(net, hub, monkeypatch, dead_port):
+def test_socks_proxy_without_its_library_is_an_error(net, hub, monkeypatch, dead_port):
     monkeypatch.setenv("ALL_PROXY", f"socks5://{dead_port}")
     net.fails(TransferError, f"(proxy {dead_port})")
     assert hub.requests == []
 
 
-def test_row_27_working_proxy(net, hub, proxy, faults, monkeypatch):
+def test_working_proxy_is_used(net, hub, proxy, faults, monkeypatch):
     proxy.always = faults.other(net.data)
     monkeypatch.setenv("HTTP_PROXY", proxy.endpoint)
     net.assert_right(net.create())
@@ -171,7 +173,7 @@ OFFLINE = ("VITZOO_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 @pytest.mark.usefixtures("no_sockets")
 @pytest.mark.parametrize("variable", OFFLINE)
-def test_row_28_cold(net, monkeypatch, variable):
+def test_offline_without_the_file_is_an_error_without_a_socket(net, monkeypatch, variable):
     monkeypatch.setenv(variable, "1")
     for _ in range(2):
         with pytest.raises(Offline) as caught:
@@ -188,7 +190,7 @@ def test_row_28_cold(net, monkeypatch, variable):
 
 
 @pytest.mark.usefixtures("no_sockets")
-def test_row_28_cold_without_a_pin(net, monkeypatch):
+def test_offline_without_a_pin_is_an_error_without_a_socket(net, monkeypatch):
     net.first_use()
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
     with pytest.raises(Offline, match=r"the sha256 of hf://acme/net@main/.* is not known and this"):
@@ -198,7 +200,7 @@ def test_row_28_cold_without_a_pin(net, monkeypatch):
 
 
 @pytest.mark.parametrize("variable", OFFLINE)
-def test_row_28_warm(net, hub, monkeypatch, request, variable):
+def test_offline_with_the_file_opens_no_socket(net, hub, monkeypatch, request, variable):
     net.create()
     monkeypatch.setenv(variable, "1")
     request.getfixturevalue("no_sockets")
@@ -207,7 +209,7 @@ def test_row_28_warm(net, hub, monkeypatch, request, variable):
     assert len(hub.requests) == 1
 
 
-def test_row_28_warm_and_locked(net, hub, monkeypatch, request):
+def test_offline_with_a_locked_file_opens_no_socket(net, hub, monkeypatch, request):
     net.first_use()
     with pytest.warns(FirstUseWarning):
         net.create()
@@ -217,7 +219,7 @@ def test_row_28_warm_and_locked(net, hub, monkeypatch, request):
     assert len(hub.requests) == 2
 
 
-def test_row_28_warm_corrupt(net, monkeypatch, request):
+def test_offline_with_a_damaged_file_is_a_mismatch(net, monkeypatch, request):
     """Damage is reported once as such, then the file is missing; nobody is sent in circles."""
     net.create()
     net.stored.chmod(0o644)
@@ -233,7 +235,7 @@ def test_row_28_warm_corrupt(net, monkeypatch, request):
         patch.undo()
 
 
-def test_row_28_online_again(net, hub, monkeypatch):
+def test_damaged_file_is_fetched_when_online_again(net, hub, monkeypatch):
     net.create()
     net.stored.chmod(0o644)
     net.stored.write_bytes(net.data[:-1] + b"\x01")
@@ -245,7 +247,7 @@ def test_row_28_online_again(net, hub, monkeypatch):
     assert len(hub.requests) == 2
 
 
-def test_row_28_hub_library_started_offline(net, hub, monkeypatch):
+def test_huggingface_hub_imported_offline_is_named(net, hub, monkeypatch):
     """huggingface_hub remembers at import that it is offline; that is named, and no traceback."""
     from huggingface_hub import constants
 
@@ -261,7 +263,7 @@ XET = "ab" * 32
 
 
 @pytest.mark.parametrize("state", ["wrong-bytes", "down"])
-def test_row_25_xet_headers(net, hub, second_hub, faults, state):
+def test_xet_headers_are_ignored(net, hub, second_hub, faults, state):
     """The file comes over HTTP from the endpoint; what is said of a Xet store is not followed."""
     wrong = faults.other(bytes(len(net.data)))
     second_hub.always = wrong if state == "wrong-bytes" else faults.reset
@@ -294,7 +296,7 @@ def tree(net):
     }
 
 
-def test_row_26_good_blob(net, hub):
+def test_hub_cache_blob_is_copied(net, hub):
     path = blob(net, net.data)
     before = tree(net)
     net.assert_right(net.create())
@@ -305,7 +307,7 @@ def test_row_26_good_blob(net, hub):
     net.assert_right(net.create())
 
 
-def test_row_26_good_blob_offline(net, hub, monkeypatch):
+def test_hub_cache_blob_is_copied_offline(net, hub, monkeypatch):
     blob(net, net.data)
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
     net.assert_right(net.create())
@@ -323,7 +325,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 @pytest.mark.parametrize("known", [True, False], ids=["size-known", "size-predicted"])
-def test_row_26_poisoned_blob(net, hub, caplog, damage, known):
+def test_damaged_hub_cache_blob_is_ignored_and_kept(net, hub, caplog, damage, known):
     if not known:
         net.register(pin="reported", size=None, predicted_size=len(net.data))
     path = blob(net, damage(net.data))
@@ -336,7 +338,7 @@ def test_row_26_poisoned_blob(net, hub, caplog, damage, known):
     assert net.stored.read_bytes() == net.data
 
 
-def test_row_26_poisoned_shared_store(net, hub):
+def test_poisoned_shared_xet_blob_is_ignored(net, hub):
     """Another repository put wrong bytes under the Xet hash that both share."""
     shared = net.hub_cache / "blobs" / XET[:2] / XET
     shared.parent.mkdir(parents=True)
@@ -362,7 +364,7 @@ ODD_BLOBS = {
 
 
 @pytest.mark.parametrize("make", ODD_BLOBS.values(), ids=ODD_BLOBS)
-def test_row_26_blob_that_is_no_file(net, hub, make):
+def test_hub_cache_blob_that_is_no_file_is_ignored(net, hub, make):
     path = net.hub_cache / "models--acme--net" / "blobs" / net.sha256
     path.parent.mkdir(parents=True)
     make(path)
@@ -373,7 +375,7 @@ def test_row_26_blob_that_is_no_file(net, hub, make):
 
 
 @pytest.mark.parametrize("name", ["VITZOO_OFFLINE", "VITZOO_FROZEN"])
-def test_a_switch_with_another_value_is_refused(monkeypatch, name):
+def test_unknown_value_of_a_switch_is_refused(monkeypatch, name):
     from vitzoo import settings
     from vitzoo.errors import InvalidOption
 

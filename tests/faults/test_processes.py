@@ -1,4 +1,4 @@
-"""Several processes, killed ones, interrupts, forks and threads (rows 40 to 45)."""
+"""Several processes, killed ones, interrupts, forks and threads."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def finish(processes, net):
 
 
 @pytest.mark.usefixtures("slow")
-def test_row_40_eight_processes(net, hub, start):
+def test_eight_processes_download_once(net, hub, start):
     finish([start(FETCH) for _ in range(8)], net)
     assert hub.ranges == [None]
     net.recovers()
@@ -85,7 +85,7 @@ def test_row_40_eight_processes(net, hub, start):
 
 
 @pytest.mark.usefixtures("slow")
-def test_row_41_locks_that_do_nothing(net, hub, start):
+def test_processes_without_effective_file_locks(net, hub, start):
     """Where flock is a no-op, more is fetched than need be, and all of it is right."""
     finish([start(NO_LOCKS + FETCH) for _ in range(4)], net)
     assert 1 <= len(hub.ranges) <= 4
@@ -93,7 +93,7 @@ def test_row_41_locks_that_do_nothing(net, hub, start):
 
 
 @pytest.mark.usefixtures("slow")
-def test_row_41_locks_that_do_nothing_after_a_kill(net, hub, start):
+def test_abandoned_partial_file_without_effective_file_locks(net, hub, start):
     """Several find the same abandoned beginning; no two may write to it."""
     leave_abandoned(net, net.data[:40_000])
     finish([start(NO_LOCKS + FETCH) for _ in range(3)], net)
@@ -124,7 +124,7 @@ def holder(net, start):
     return process
 
 
-def test_row_42_holder_killed(net, hub, holder):
+def test_lock_of_a_killed_process_is_taken(net, hub, holder):
     holder.kill()
     holder.wait()
     net.assert_right(net.create())
@@ -132,7 +132,7 @@ def test_row_42_holder_killed(net, hub, holder):
     net.recovers()
 
 
-def test_row_42_holder_killed_while_waited_for(net, holder, caplog):
+def test_lock_holder_killed_while_another_process_waits(net, holder, caplog):
     caplog.set_level("INFO", "vitzoo")
     net.limit(lock_wait=60)
     timer = threading.Timer(1.5, holder.kill)
@@ -142,7 +142,7 @@ def test_row_42_holder_killed_while_waited_for(net, holder, caplog):
     timer.join()
 
 
-def test_row_42_holder_stopped(net, hub, holder):
+def test_wait_for_a_stopped_lock_holder_is_bounded(net, hub, holder):
     holder.send_signal(signal.SIGSTOP)
     net.limit(lock_wait=0.2)
     with pytest.raises(StoreError) as caught:
@@ -196,7 +196,7 @@ WHOLE = ("before-hash", "before-chmod", "before-fsync", "before-rename")
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_row_43_killed(net, hub, start, step):
+def test_process_killed_at_each_step(net, hub, start, step):
     process = start(KILL + STEPS[step] + FETCH)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, errors
@@ -219,7 +219,7 @@ def test_row_43_killed(net, hub, start, step):
     ]
 
 
-def test_row_43_killed_before_the_lock_is_written(net, hub, start):
+def test_process_killed_before_the_lock_file_is_written(net, hub, start):
     net.first_use()
     kill = "pins.write_atomic = die"
     process = start(KILL + kill + FETCH)
@@ -232,7 +232,7 @@ def test_row_43_killed_before_the_lock_is_written(net, hub, start):
     assert hub.ranges == [None]
 
 
-def test_row_43_killed_twice(net, hub, start):
+def test_process_killed_twice_is_resumed(net, hub, start):
     """The second run continues the first one's beginning, the third the second's."""
     for size in ("30_000", "60_000"):
         mid = KILL + STEPS["mid"].replace("size >= 30_000", f"size >= {size}")
@@ -241,7 +241,7 @@ def test_row_43_killed_twice(net, hub, start):
     assert hub.ranges == [None, "bytes=30000-", "bytes=60000-"]
 
 
-def test_row_43_killed_while_continuing_a_killed_run(net, hub, start):
+def test_process_killed_while_resuming(net, hub, start):
     """The second run dies while it copies what the first one left."""
     for _ in range(2):
         start(KILL + STEPS["mid"] + FETCH).communicate(timeout=60)
@@ -250,7 +250,7 @@ def test_row_43_killed_while_continuing_a_killed_run(net, hub, start):
 
 
 @pytest.mark.parametrize("sizes", [(50_000, 20_000), (20_000, 50_000)])
-def test_row_43_beginnings_of_several_runs(net, hub, sizes):
+def test_longest_of_several_partial_files_is_resumed(net, hub, sizes):
     """The longest is continued, the others are cleared away."""
     common = net.home / "partial" / net.sha256
     leave_abandoned(net, net.data[: sizes[0]])
@@ -259,7 +259,7 @@ def test_row_43_beginnings_of_several_runs(net, hub, sizes):
     assert hub.ranges == ["bytes=50000-"]
 
 
-def test_row_43_killed_in_another_container(net, hub):
+def test_partial_file_of_another_container_is_resumed_when_old(net, hub):
     """Its process ids mean nothing here, so its file counts as abandoned after a while."""
     left = net.home / "partial" / f"{net.sha256}.0123abcd.{os.getpid()}.00000000"
     left.parent.mkdir(parents=True)
@@ -273,7 +273,7 @@ def test_row_43_killed_in_another_container(net, hub):
     assert hub.ranges == [None, "bytes=50000-"]
 
 
-def test_row_43_killed_with_the_process_id_of_this_one(net, hub):
+def test_partial_file_with_the_process_id_of_this_process_is_resumed(net, hub):
     """Every start of a container has the same process ids."""
     leave_abandoned(net, net.data[:50_000])
     (left,) = (net.home / "partial").iterdir()
@@ -283,7 +283,7 @@ def test_row_43_killed_with_the_process_id_of_this_one(net, hub):
     assert hub.ranges == ["bytes=50000-"]
 
 
-def test_row_43_the_beginning_of_a_living_process_is_left_alone(net, hub, start):
+def test_partial_file_of_a_running_process_is_left_alone(net, hub, start):
     """Also where locks do nothing: it is neither continued nor removed."""
     leave_abandoned(net, net.data[:50_000])
     (left,) = (net.home / "partial").iterdir()
@@ -300,7 +300,7 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, Stop, SystemExit, MemoryError, OSError])
-def test_row_44_exception_in_the_progress_callback(net, hub, kind):
+def test_exception_in_the_progress_callback_keeps_the_partial_file(net, hub, kind):
     def note(done, _total):
         raise kind(f"at {done}")
 
@@ -315,7 +315,7 @@ def test_row_44_exception_in_the_progress_callback(net, hub, kind):
     )
 
 
-def test_row_44_interrupted_while_nothing_comes(net, hub, faults):
+def test_sigint_ends_the_wait_for_a_silent_server(net, hub, faults):
     """SIGINT ends a wait for a silent server at once."""
     net.limit(first_byte=30, stall=30)
     hub.script.extend([faults.cut(9000), faults.silent])
@@ -340,7 +340,7 @@ def test_row_44_interrupted_while_nothing_comes(net, hub, faults):
     assert hub.ranges == [None, "bytes=9000-", "bytes=9000-"]
 
 
-def test_row_44_thread_cancelled(net, hub):
+def test_cancelled_thread_leaves_a_usable_store(net, hub):
     """An exception raised from outside into the fetching thread, as frameworks cancel work."""
     ended = []
 
@@ -384,7 +384,7 @@ os._exit(0 if right else 1)
 
 
 @pytest.mark.usefixtures("slow")
-def test_row_45_fork_after_the_client_was_made(net, hub, start):
+def test_fork_after_the_http_client_was_created(net, hub, start):
     process = start(FORK)
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
@@ -393,7 +393,7 @@ def test_row_45_fork_after_the_client_was_made(net, hub, start):
 
 
 @pytest.mark.usefixtures("clock")
-def test_row_45_client_closed_by_others(net, hub, monkeypatch):
+def test_http_client_closed_by_other_code(net, hub, monkeypatch):
     """huggingface_hub closes the shared client on some errors, at any moment."""
     asking = importlib.import_module("vitzoo.asking")
     closed = httpx2.Client()
@@ -408,7 +408,7 @@ def test_row_45_client_closed_by_others(net, hub, monkeypatch):
 
 
 @pytest.mark.usefixtures("slow")
-def test_row_45_threads(net, hub):
+def test_32_threads_download_once(net, hub):
     with ThreadPoolExecutor(32) as pool:
         paths = list(pool.map(lambda _: vitzoo.fetch(net.name), range(32)))
     assert set(paths) == {net.stored}
@@ -416,7 +416,7 @@ def test_row_45_threads(net, hub):
     net.recovers()
 
 
-def test_row_45_threads_that_keep_nothing_on_disk(net, hub, monkeypatch):
+def test_threads_with_a_store_in_memory(net, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_HOME", ":memory:")
     with ThreadPoolExecutor(8) as pool:
         models = list(pool.map(lambda _: net.create(), range(8)))
@@ -426,7 +426,7 @@ def test_row_45_threads_that_keep_nothing_on_disk(net, hub, monkeypatch):
     assert net.files() == []
 
 
-def test_row_44_no_descriptor_is_left_open(net, hub, faults, monkeypatch):
+def test_failed_downloads_leave_no_open_descriptor(net, hub, faults, monkeypatch):
     """Failed fetches, on disk and in memory, close what they opened."""
     hub.always = faults.answer(404)
     for home in (str(net.home), ":memory:"):

@@ -1,4 +1,4 @@
-"""Other origins: redirects, tokens and mirrors (rows 19 to 21, 29 and 64 of the fault table)."""
+"""Other origins: redirects, tokens and mirrors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def tokens(hub):
 
 @pytest.mark.usefixtures("token")
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_row_19_token_stays_at_its_host(net, hub, cdn, faults, monkeypatch, status):
+def test_token_is_not_sent_to_another_host_after_redirect(
+    net, hub, cdn, faults, monkeypatch, status
+):
     monkeypatch.setenv("VITZOO_TOKEN_HOSTS", hub.host)
     hub.always = redirect(faults, f"{cdn.endpoint}/blob?signature=1", status)
     net.assert_right(net.create())
@@ -56,7 +58,7 @@ def test_row_19_token_stays_at_its_host(net, hub, cdn, faults, monkeypatch, stat
 
 
 @pytest.mark.usefixtures("token")
-def test_row_19_each_hop_by_its_own_host(net, hub, cdn, faults, monkeypatch):
+def test_token_is_decided_for_each_redirect(net, hub, cdn, faults, monkeypatch):
     """A (named) to B (not named) and back to A."""
     monkeypatch.setenv("VITZOO_TOKEN_HOSTS", hub.host)
     hub.script.append(redirect(faults, f"{cdn.endpoint}/blob"))
@@ -66,7 +68,7 @@ def test_row_19_each_hop_by_its_own_host(net, hub, cdn, faults, monkeypatch):
     assert tokens(cdn) == [False]
 
 
-def test_row_19_resumed_at_the_other_origin(net, hub, cdn, faults):
+def test_resumed_download_follows_the_redirect_again(net, hub, cdn, faults):
     """A cut at the CDN: the Hub is asked again, as signed addresses expire."""
     hub.always = redirect(faults, f"{cdn.endpoint}/blob")
     cdn.script.append(faults.cut(7000))
@@ -75,7 +77,7 @@ def test_row_19_resumed_at_the_other_origin(net, hub, cdn, faults):
     assert [headers.get("Range") for _, _, headers in cdn.requests] == [None, "bytes=7000-"]
 
 
-def test_row_20_loop(net, hub, faults):
+def test_redirect_loop_is_refused(net, hub, faults):
     hub.always = redirect(faults, "/acme/net/resolve/x/model.safetensors")
     net.fails(RefusedResponse, "redirected more than 8 times", "VITZOO_ENDPOINTS")
     assert len(hub.requests) == 9
@@ -83,7 +85,7 @@ def test_row_20_loop(net, hub, faults):
 
 
 @pytest.mark.parametrize(("hops", "good"), [(8, True), (9, False), (21, False)])
-def test_row_20_many_hops(net, hub, faults, hops, good):
+def test_more_than_8_redirects_are_refused(net, hub, faults, hops, good):
     hub.script.extend(redirect(faults, f"/hop/{n}/resolve/a/b") for n in range(hops))
     hub.always = faults.other(net.data)
     if good:
@@ -106,7 +108,7 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_row_20_refused_target(net, hub, faults, target):
+def test_redirect_to_an_unsafe_target_is_refused(net, hub, faults, target):
     hub.always = redirect(faults, target)
     message = net.fails(RefusedResponse, "redirected to", "refused: only https, or http from http")
     assert "\x01" not in message
@@ -115,7 +117,7 @@ def test_row_20_refused_target(net, hub, faults, target):
 
 
 @pytest.mark.parametrize("status", [300, 302, 304, 307])
-def test_row_20_redirect_to_nowhere(net, hub, faults, status):
+def test_redirect_without_a_location_is_an_error(net, hub, faults, status):
     hub.always = faults.answer(status)
     net.fails(ServerError, f"answered {status}, expected the file")
     assert len(hub.requests) == 1
@@ -152,7 +154,7 @@ def web(net, monkeypatch):
 
 
 @pytest.mark.usefixtures("token")
-def test_row_20_from_https_to_http(net, web):
+def test_redirect_from_https_to_http_is_refused(net, web):
     plain = (302, {"Location": "http://cdn.example/blob"}, b"")
     hosts = web("https://hub.example", hub_example=plain, cdn_example=(200, {}, net.data))
     with pytest.raises(RefusedResponse, match=r"hub\.example redirected to 'http://cdn"):
@@ -161,7 +163,7 @@ def test_row_20_from_https_to_http(net, web):
 
 
 @pytest.mark.usefixtures("token")
-def test_row_29_token_at_the_official_host(net, web):
+def test_token_is_sent_to_the_official_hub_only(net, web):
     away = (302, {"Location": "https://cdn-lfs.hf.co/blob"}, b"")
     hosts = web(
         "https://huggingface.co",
@@ -179,7 +181,7 @@ def test_row_29_token_at_the_official_host(net, web):
     "endpoint",
     ["http://huggingface.co", "https://huggingface.co:444", "https://huggingface.co.evil.example"],
 )
-def test_row_29_nearly_the_official_host(net, web, endpoint):
+def test_token_is_not_sent_to_a_lookalike_host(net, web, endpoint):
     host = httpx2.URL(endpoint).host
     hosts = web(endpoint, **{host: (200, {}, net.data)})
     net.assert_right(net.create())
@@ -188,7 +190,7 @@ def test_row_29_nearly_the_official_host(net, web, endpoint):
 
 @pytest.mark.usefixtures("token")
 @pytest.mark.parametrize("variable", ["VITZOO_ENDPOINTS", "HF_ENDPOINT"])
-def test_row_29_no_token_to_a_custom_endpoint(net, hub, monkeypatch, variable):
+def test_token_is_not_sent_to_a_custom_endpoint(net, hub, monkeypatch, variable):
     monkeypatch.delenv("VITZOO_ENDPOINTS")
     monkeypatch.setenv(variable, hub.endpoint)
     net.first_use()
@@ -198,7 +200,7 @@ def test_row_29_no_token_to_a_custom_endpoint(net, hub, monkeypatch, variable):
 
 
 @pytest.mark.usefixtures("token")
-def test_row_29_token_where_the_user_names_the_host(net, hub, monkeypatch):
+def test_token_is_sent_to_hosts_in_vitzoo_token_hosts(net, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_TOKEN_HOSTS", f"other.example, {hub.host}")
     net.first_use()
     with pytest.warns(FirstUseWarning):
@@ -208,7 +210,7 @@ def test_row_29_token_where_the_user_names_the_host(net, hub, monkeypatch):
 
 
 @pytest.mark.usefixtures("token")
-def test_row_29_token_in_no_message(net, hub, faults, monkeypatch, caplog):
+def test_token_is_in_no_message(net, hub, faults, monkeypatch, caplog):
     monkeypatch.setenv("VITZOO_TOKEN_HOSTS", hub.host)
     caplog.set_level(logging.INFO, "vitzoo")
     hub.always = faults.answer(401)
@@ -218,7 +220,7 @@ def test_row_29_token_in_no_message(net, hub, faults, monkeypatch, caplog):
     assert TOKEN not in caplog.text
 
 
-def test_row_21_renamed_repository(net, hub, faults, caplog):
+def test_redirect_of_a_renamed_repository_is_followed_and_logged(net, hub, faults, caplog):
     caplog.set_level(logging.INFO, "vitzoo")
     hub.files["acme/renamed", "model.safetensors"] = net.data
     target = f"/acme/renamed/resolve/{'0' * 40}/model.safetensors"
@@ -228,7 +230,7 @@ def test_row_21_renamed_repository(net, hub, faults, caplog):
     assert f"redirects to {hub.endpoint}{target}" in caplog.text
 
 
-def test_row_21_renamed_to_another_network(net, hub, faults):
+def test_redirect_to_another_network_is_a_mismatch(net, hub, faults):
     other = bytes(len(net.data))
     hub.files["acme/renamed", "model.safetensors"] = other
     target = "/acme/renamed/resolve/main/model.safetensors"
@@ -245,7 +247,7 @@ def mirrors(net, hub, cdn, monkeypatch):
     return cdn, hub
 
 
-def test_row_64_first_mirror_has_other_bytes(net, mirrors, faults, caplog):
+def test_mirror_with_wrong_bytes_is_skipped(net, mirrors, faults, caplog):
     bad, good = mirrors
     bad.always = faults.other(bytes(len(net.data)))
     net.assert_right(net.create())
@@ -255,7 +257,7 @@ def test_row_64_first_mirror_has_other_bytes(net, mirrors, faults, caplog):
     assert net.strays() == []
 
 
-def test_row_64_first_mirror_is_incomplete(net, mirrors, faults, caplog):
+def test_mirror_without_the_file_is_skipped(net, mirrors, faults, caplog):
     bad, good = mirrors
     bad.always = faults.answer(404, {"X-Error-Code": "RevisionNotFound"})
     net.assert_right(net.create())
@@ -264,7 +266,7 @@ def test_row_64_first_mirror_is_incomplete(net, mirrors, faults, caplog):
 
 
 @pytest.mark.usefixtures("clock")
-def test_row_64_second_mirror_continues(net, mirrors, faults):
+def test_second_mirror_resumes_the_download_of_the_first(net, mirrors, faults):
     bad, good = mirrors
     net.limit(attempts=2)
     bad.always = faults.cut(8000)
@@ -273,7 +275,7 @@ def test_row_64_second_mirror_continues(net, mirrors, faults):
 
 
 @pytest.mark.usefixtures("clock")
-def test_row_64_all_mirrors_fail(net, mirrors, faults):
+def test_failure_of_every_mirror_is_reported(net, mirrors, faults):
     """Wrong bytes say more than a missing file; every mirror is reported."""
     bad, good = mirrors
     bad.always = faults.answer(404, {"X-Error-Code": "RevisionNotFound"})
@@ -286,7 +288,7 @@ def test_row_64_all_mirrors_fail(net, mirrors, faults):
     net.recovers()
 
 
-def test_row_64_mirrors_have_no_say_in_the_identity(net, mirrors, monkeypatch):
+def test_mirrors_do_not_replace_the_trusted_endpoint(net, mirrors, monkeypatch):
     """Both mirrors agree on other bytes; the authority's word is what counts."""
     bad, good = mirrors
     monkeypatch.setenv("VITZOO_TRUST_ENDPOINT", "http://127.0.0.1:9")

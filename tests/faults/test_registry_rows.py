@@ -114,40 +114,40 @@ BAD_HASHES = {
 
 @pytest.mark.parametrize("pin", ["confirmed", "reported", "first-use"])
 @pytest.mark.parametrize("sha256", BAD_HASHES.values(), ids=BAD_HASHES)
-def test_row_47_sha256(read, sha256, pin):
+def test_malformed_sha256_is_refused(read, sha256, pin):
     what = "printable text" if sha256.endswith("\n") else "64 lower-case hex digits, got"
     refused(read, f"sha256 must be {what}", sha256=sha256, pin=pin)
 
 
 @pytest.mark.parametrize("pin", ["confirmed", "reported"])
 @pytest.mark.parametrize("sha256", [None, ""])
-def test_row_47_no_sha256_is_never_no_check(read, sha256, pin):
+def test_missing_sha256_of_a_pinned_entry_is_refused(read, sha256, pin):
     text = f"a '{pin}' pin needs sha256" if sha256 is None else "sha256 must be printable text"
     refused(read, text, sha256=sha256, pin=pin)
 
 
 @pytest.mark.parametrize("value", [5, True, 1.5, [HASH]])
-def test_row_47_sha256_of_another_type(read, value):
+def test_sha256_of_another_type_is_refused(read, value):
     refused(read, "sha256 must be a string, got", sha256=value)
 
 
-def test_row_48_no_pin(read):
+def test_entry_without_a_pin_is_refused(read):
     refused(read, "missing key 'pin'", pin=None)
 
 
 @pytest.mark.parametrize("pin", ["", "none", "unpinned", "Confirmed", "first_use", "any"])
-def test_row_48_unknown_pin(read, pin):
+def test_unknown_pin_is_refused(read, pin):
     refused(read, "pin must be one of confirmed, reported, first-use", pin=pin)
 
 
 @pytest.mark.parametrize("key", ["size", "predicted_size"])
 @pytest.mark.parametrize("value", [0, -1, -(10**30), 10**30, 2**53])
-def test_row_48_size(read, key, value):
+def test_size_out_of_range_is_refused(read, key, value):
     refused(read, f"{key} must be a whole number from 1, got {value}", **{key: value})
 
 
 @pytest.mark.parametrize("value", ["1e30", "1000.0", "nan", "inf", '"1000"', "true", "[1000]"])
-def test_row_48_size_of_another_type(read_text, value):
+def test_size_of_another_type_is_refused(read_text, value):
     rest = "".join(f"{k} = {as_toml(v)}\n" for k, v in RIGHT.items() if k != "size")
     with pytest.raises(RegistryError, match="size must be a whole number, got"):
         read_text(f"{HEAD}{rest}size = {value}\n")
@@ -159,7 +159,7 @@ REVISIONS += ["refs/pr/1", "g" * 40, "\uff11" * 40, " " + COMMIT[:39]]
 
 @pytest.mark.parametrize("pin", ["confirmed", "reported", "first-use"])
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_row_48_revision(read, revision, pin):
+def test_revision_that_is_no_commit_is_refused(read, revision, pin):
     sha256 = None if pin == "first-use" else HASH
     refused(
         read,
@@ -185,7 +185,7 @@ def test_row_48_revision(read, revision, pin):
         ("first-use", {}, "a row with a sha256 is pinned; write pin = 'reported'"),
     ],
 )
-def test_row_48_what_a_pin_needs(read, pin, changes, text):
+def test_pin_without_the_keys_it_needs_is_refused(read, pin, changes, text):
     refused(read, text, pin=pin, **changes)
 
 
@@ -243,21 +243,21 @@ FILES = {
 
 @pytest.mark.parametrize("repo", ["acme/net", None])
 @pytest.mark.parametrize("file", FILES.values(), ids=FILES)
-def test_row_49_file(read, file, repo):
+def test_unsafe_file_name_is_refused(read, file, repo):
     text = "file must be " + ("" if file.isprintable() else "printable text")
     changes = {} if repo else {"revision": None}
     refused(read, text, file=file, repo=repo, **changes)
     assert not valid_file(file)
 
 
-def test_row_49_a_bundled_file_has_no_folder(read):
+def test_bundled_file_in_a_folder_is_refused(read):
     refused(read, "file must be a plain file name, got", file="a/b", repo=None, revision=None)
 
 
 @pytest.mark.parametrize(
     "file", ["model.safetensors", "a/b/c.npz", "_x", "console.bin", "auxiliary/com10.x", "B_16.npz"]
 )
-def test_row_49_usual_files(read, file):
+def test_ordinary_file_names_are_accepted(read, file):
     assert read(file=file).file == file
 
 
@@ -277,25 +277,25 @@ REPOS += ["a/b?x", "a/b#x", "a/b@main", "a/%2e%2e", "https://a/b", "a..b/c"]
 
 
 @pytest.mark.parametrize("repo", REPOS, ids=ascii)
-def test_row_50_repository(read, repo):
+def test_malformed_repository_id_is_refused(read, repo):
     text = "repo must be " + ("'owner/name' on the Hub" if repo.isprintable() else "printable")
     refused(read, text, repo=repo)
     assert not valid_repo(repo)
 
 
 @pytest.mark.parametrize("repo", ["google/vit-base-patch16-224", "timm/a.b_c", "A1/b"])
-def test_row_50_usual_repositories(read, repo):
+def test_ordinary_repository_ids_are_accepted(read, repo):
     assert read(repo=repo).repo == repo
 
 
 @pytest.mark.parametrize("file", FILES.values(), ids=FILES)
-def test_row_49_address(file):
+def test_unsafe_file_name_in_an_address_is_refused(file):
     with pytest.raises(InvalidOption, match="is written hf://owner/repo@revision/file, got"):
         from_address(f"hf://acme/net@main/{file}")
 
 
 @pytest.mark.parametrize("repo", REPOS, ids=ascii)
-def test_row_50_address(repo):
+def test_malformed_repository_id_in_an_address_is_refused(repo):
     with pytest.raises(InvalidOption, match="is written hf://owner/repo@revision/file, got"):
         from_address(f"hf://{repo}@main/model.safetensors")
 
@@ -303,7 +303,7 @@ def test_row_50_address(repo):
 @pytest.mark.parametrize(
     "revision", ["", "..", "a..b", "-x", "a b", "\u00e9", "x" * 201, "a\0", "~"]
 )
-def test_row_48_address_revision(revision):
+def test_malformed_revision_in_an_address_is_refused(revision):
     assert not valid_revision(revision)
     with pytest.raises(InvalidOption, match="is written hf://owner/repo@revision/file, got"):
         from_address(f"hf://acme/net@{revision}/model.safetensors")
@@ -354,14 +354,14 @@ TOML = {
 
 
 @pytest.mark.parametrize(("data", "text"), TOML.values(), ids=TOML)
-def test_row_61_toml(read_text, data, text):
+def test_malformed_toml_is_refused(read_text, data, text):
     with pytest.raises(RegistryError, match=text) as caught:
         read_text(data)
     assert len(str(caught.value)) < 7000
     assert "registry.toml: " in str(caught.value)
 
 
-def test_row_61_giant_file_is_refused_by_size(read_text, monkeypatch):
+def test_giant_registry_file_is_refused_by_size(read_text, monkeypatch):
     import tomllib
 
     def never(_):
@@ -383,32 +383,32 @@ def test_row_61_giant_file_is_refused_by_size(read_text, monkeypatch):
     assert peak < 2.5 * MAX_MANIFEST
 
 
-def test_row_61_endless_file_is_refused_by_size():
+def test_endless_registry_file_is_refused_by_size():
     from pathlib import Path
 
     with pytest.raises(RegistryError, match="/dev/zero: is larger than the"):
         read_manifest(Path("/dev/zero"), package="x")
 
 
-def test_row_61_file_at_the_limit_is_parsed(read_text):
+def test_registry_file_at_the_size_limit_is_parsed(read_text):
     data = b"api = 1\n" + b"#" * (MAX_MANIFEST - 9) + b"\n"
     assert len(data) == MAX_MANIFEST
     assert read_text(data).variants == ()
 
 
-def test_row_61_missing_folder_and_unreadable(tmp_path):
+def test_missing_registry_file_and_folder_are_refused(tmp_path):
     for path, text in ((tmp_path / "no.toml", "No such file"), (tmp_path, "Is a directory")):
         with pytest.raises(RegistryError, match=f"cannot be read: {text}"):
             read_manifest(path, package="x")
 
 
-def test_row_61_unknown_keys_are_errors(read_text):
+def test_unknown_registry_keys_are_refused(read_text):
     for text in ("apis = 1\napi = 1\n", HEAD + "pni = 'confirmed'\n"):
         with pytest.raises((RegistryError, UnknownOption)):
             read_text(text)
 
 
-def test_row_61_many_rows_take_linear_work(read_text):
+def test_reading_many_entries_takes_linear_time(read_text):
     """Twice the rows, about twice the work: the size cap bounds it."""
 
     def seconds(count):
@@ -429,7 +429,7 @@ def test_row_61_many_rows_take_linear_work(read_text):
     [{"sha256": "ab" * 31}, {"revision": "main"}, {"file": "../../x"}, {"repo": "a/b/c"}],
     ids=str,
 )
-def test_row_47_to_50_before_any_request(net, hub, changes):
+def test_malformed_entry_is_refused_before_any_request(net, hub, changes):
     from vitzoo.errors import PluginError
 
     net.register(**changes)

@@ -94,7 +94,7 @@ def test_the_sha256_is_that_of_sha256sum(folder, small):
     assert vitzoo.create(small, weights=folder / INDEX).load_report.sha256 != report.sha256
 
 
-def test_links_of_the_users_are_followed(folder, small, right, tmp_path):
+def test_symbolic_links_to_shards_are_followed(folder, small, right, tmp_path):
     """The Hub's cache is made of them."""
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
@@ -105,7 +105,7 @@ def test_links_of_the_users_are_followed(folder, small, right, tmp_path):
     assert torch.equal(model.cls_token, right["cls_token"])
 
 
-def test_rewriting_a_shard_changes_nothing(folder, small, right):
+def test_shards_changed_after_loading(folder, small, right):
     model = vitzoo.create(small, weights=folder / INDEX)
     for name in NAMES:
         (folder / name).write_bytes(b"\xff" * (folder / name).stat().st_size)
@@ -122,7 +122,7 @@ def test_metadata_may_be_left_out(folder, small):
     vitzoo.create(small, weights=folder / INDEX)
 
 
-# Row 58: names.
+# Names of shards.
 
 BAD = ["../x.safetensors", "/etc/x.safetensors", "a/b.safetensors", "a\\b.safetensors", "..", ""]
 BAD += ["C:\\x.safetensors", "x", "x.bin", "x.npz", "x.safetensors\n", "a\0.safetensors", "./x"]
@@ -131,18 +131,18 @@ BAD += ["~/x.safetensors", "file://x.safetensors", "%2e%2e.safetensors", None, 1
 
 
 @pytest.mark.parametrize("shard", BAD, ids=lambda shard: ascii(shard)[:20])
-def test_row_58_names_that_are_not_plain(folder, refused, shard):
+def test_unsafe_shard_name_is_refused(folder, refused, shard):
     (folder.parent / "x.safetensors").write_bytes((folder / NAMES[0]).read_bytes())
     write(folder, weight_map(folder) | {"norm.bias": shard})
     refused(r"tensor 'norm\.bias': expected the plain name of a \.safetensors file beside the ind")
 
 
-def test_row_58_missing_shard(folder, refused):
+def test_missing_shard_is_refused(folder, refused):
     (folder / NAMES[1]).unlink()
     refused(rf"json names the shard {NAMES[1]}: cannot read .*{NAMES[1]}: there is no such file$")
 
 
-def test_row_58_unknown_shard(folder, refused):
+def test_unknown_shard_in_the_index_is_refused(folder, refused):
     write(folder, weight_map(folder) | {"norm.bias": "other.safetensors"})
     refused(r"names the shard other\.safetensors: cannot read .*: there is no such file$")
 
@@ -166,59 +166,59 @@ def test_row_58_unknown_shard(folder, refused):
         (lambda path: path.write_text('{"weight_map": {}}'), "not safetensors .looks like a JSON"),
     ],
 )
-def test_row_58_shard_of_another_kind(folder, refused, make, text):
+def test_shard_of_another_file_kind_is_refused(folder, refused, make, text):
     (folder / NAMES[2]).unlink()
     make(folder / NAMES[2])
     refused(text)
 
 
-def test_row_58_truncated_shard(folder, refused):
+def test_truncated_shard_is_refused(folder, refused):
     os.truncate(folder / NAMES[0], (folder / NAMES[0]).stat().st_size - 1)
     refused(rf"{NAMES[0]} has \d+ bytes, its header accounts for \d+; it is truncated")
 
 
-# Row 58: the index against the shards.
+# The index against the shards.
 
 
-def test_row_58_tensor_not_in_its_shard(folder, refused):
+def test_tensor_in_no_shard_is_refused(folder, refused):
     write(folder, weight_map(folder) | {"extra": NAMES[1]})
     refused(rf"its shards disagree: tensor 'extra' is in no shard, the index says {NAMES[1]}$")
 
 
-def test_row_58_tensor_in_another_shard(folder, refused, right):
+def test_tensor_in_another_shard_is_refused(folder, refused, right):
     first = next(iter(right))
     write(folder, weight_map(folder) | {first: NAMES[1]})
     refused(rf"disagree: tensor '{first}' is in {NAMES[0]}, the index says {NAMES[1]}$")
 
 
-def test_row_58_tensor_not_in_the_index(folder, refused, right):
+def test_tensor_missing_in_the_index_is_refused(folder, refused, right):
     write(folder, {n: shard for n, shard in weight_map(folder).items() if n != "norm.bias"})
     place = NAMES[list(right).index("norm.bias") % 3]
     refused(rf"disagree: tensor 'norm\.bias' is in {place}, not in the index$")
 
 
-def test_row_58_the_same_tensor_twice(folder, refused, right):
+def test_tensor_in_two_shards_is_refused(folder, refused, right):
     first = next(iter(right))
     held = safetensors.torch.load_file(folder / NAMES[1])
     safetensors.torch.save_file(held | {first: right[first]}, folder / NAMES[1])
     refused(rf"tensor '{first}' is in {NAMES[0]} and {NAMES[1]}, the index says {NAMES[0]}$")
 
 
-def test_row_58_one_file_by_two_names(folder, refused):
+def test_one_file_under_two_shard_names_is_refused(folder, refused):
     (folder / NAMES[1]).unlink()
     (folder / NAMES[1]).hardlink_to(folder / NAMES[0])
     refused(rf"is in {NAMES[0]} and {NAMES[1]}, the index says {NAMES[0]};.* is in no shard, the i")
 
 
-def test_row_58_all_of_it_at_once(folder, refused):
+def test_first_ten_disagreements_are_listed(folder, refused):
     write(folder, {f"tensor_{i}": NAMES[0] for i in range(30)})
     refused(r"'tensor_0' is in no .*'tensor_9' is in no shard, the index says .*; and 31 more$")
 
 
-# Row 58: the index itself.
+# The index itself.
 
 
-def test_row_58_too_many_tensors_in_the_shards(folder, refused):
+def test_too_many_tensors_in_all_shards_are_refused(folder, refused):
     """Each has what one file may have; together they have more than any network."""
     for i in (0, 1):
         held = {f"{i}_{n:x}": torch.empty(0) for n in range(10_001)}
@@ -226,17 +226,17 @@ def test_row_58_too_many_tensors_in_the_shards(folder, refused):
     refused(r"index\.json with its shards holds 20002 tensors, more than the 20000 accepted")
 
 
-def test_row_58_giant_index(folder, refused):
+def test_giant_index_is_refused_by_size(folder, refused):
     os.truncate(folder / INDEX, MAX_INDEX + 1)
     refused(f"has {MAX_INDEX + 1} bytes, an index at most {MAX_INDEX}")
 
 
-def test_row_58_too_many_shards(folder, refused):
+def test_too_many_shards_are_refused(folder, refused):
     write(folder, {f"t{i}": f"s{i}.safetensors" for i in range(MAX_SHARDS + 1)})
     refused(f"names {MAX_SHARDS + 1} files, more than the {MAX_SHARDS} accepted")
 
 
-def test_row_58_too_many_tensors(folder, refused):
+def test_too_many_tensors_in_the_index_are_refused(folder, refused):
     write(folder, {f"{i:x}": NAMES[0] for i in range(20_001)})
     refused("holds 20001 tensors, more than the 20000 accepted")
 
@@ -264,12 +264,12 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "says"), TEXTS.values(), ids=TEXTS)
-def test_row_58_index(folder, refused, text, says):
+def test_malformed_index_is_refused(folder, refused, text, says):
     (folder / INDEX).write_bytes(text if isinstance(text, bytes) else text.encode())
     refused(says)
 
 
-def test_row_58_index_by_another_name_is_recognised(folder, small):
+def test_index_under_another_file_name_is_recognised(folder, small):
     (folder / INDEX).rename(folder / "parts.json")
     vitzoo.create(small, weights=folder / "parts.json")
 
@@ -308,7 +308,7 @@ def test_a_folder_with_none_or_several(tmp_path, small):
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + "-00001-of-00002.safetensors"])
-def test_a_name_that_is_too_long(tmp_path, small, name):
+def test_too_long_path_is_an_error(tmp_path, small, name):
     with pytest.raises(CheckpointError, match="File name too long"):
         vitzoo.create(small, weights=tmp_path / name)
 

@@ -88,7 +88,7 @@ def run(net, code, *, prefix=(), **environment):
 # Full disks.
 
 
-def test_row_30_no_space_at_start(net, hub, monkeypatch):
+def test_full_disk_before_the_download_is_an_error(net, hub, monkeypatch):
     real = os.statvfs(net.root)
     monkeypatch.setattr(
         os, "statvfs", lambda _: os.statvfs_result((4096, 4096, real[2], 1, 1, *real[5:]))
@@ -102,7 +102,7 @@ def test_row_30_no_space_at_start(net, hub, monkeypatch):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_row_30_no_space_in_mid_file(net, hub, monkeypatch, code):
+def test_full_disk_during_the_download_keeps_the_partial_file(net, hub, monkeypatch, code):
     room, real = 30_000, os.pwrite
 
     def pwrite(fd, data, offset):
@@ -123,7 +123,7 @@ def test_row_30_no_space_in_mid_file(net, hub, monkeypatch, code):
     assert_only_in_store(net)
 
 
-def test_row_30_no_space_at_rename(net, hub, monkeypatch):
+def test_full_disk_at_rename_keeps_the_partial_file(net, hub, monkeypatch):
     real = Path.replace
 
     def replace(self, target):
@@ -141,7 +141,7 @@ def test_row_30_no_space_at_rename(net, hub, monkeypatch):
     assert_only_in_store(net)
 
 
-def test_row_30_no_space_for_the_stamp(net, hub, monkeypatch, hashed):
+def test_full_disk_without_a_stamp_hashes_the_file(net, hub, monkeypatch, hashed):
     def no_space(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -155,7 +155,7 @@ def test_row_30_no_space_for_the_stamp(net, hub, monkeypatch, hashed):
     assert len(hashed) >= 2, "without a stamp the file is hashed"
 
 
-def test_row_30_real_limit_of_a_file(net, hub):
+def test_file_size_limit_of_the_process_is_an_error(net, hub):
     code = f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (30000, 30000))\n{TOLD}"
     out, status = run(net, code)
     assert status == 0
@@ -178,7 +178,7 @@ def in_a_mount(net, mount, code):
     return out, status
 
 
-def test_row_30_real_small_disk(net, hub):
+def test_small_mounted_disk_is_an_error(net, hub):
     net.home.mkdir()
     out, status = in_a_mount(net, f"mount -t tmpfs -o size=64k tmpfs {net.home}", TOLD)
     assert status == 0
@@ -228,7 +228,7 @@ def read_only(net, monkeypatch):
 
 
 @pytest.mark.parametrize("stamped", [True, False])
-def test_row_31_read_only_store_warm(warm, hub, read_only, hashed, stamped):
+def test_read_only_store_with_the_file_is_used(warm, hub, read_only, hashed, stamped):
     if not stamped:
         shutil.rmtree(warm.home / "stamps")
     read_only()
@@ -237,7 +237,7 @@ def test_row_31_read_only_store_warm(warm, hub, read_only, hashed, stamped):
     assert len(hub.file_requests()) == 1
 
 
-def test_row_31_read_only_store_cold(net, hub, read_only, monkeypatch):
+def test_read_only_store_without_the_file_is_an_error(net, hub, read_only, monkeypatch):
     read_only()
     text = r"cannot write in .*home/locks: Read-only file system; make it writable.*:memory:"
     with pytest.raises(StoreError, match=text):
@@ -248,7 +248,7 @@ def test_row_31_read_only_store_cold(net, hub, read_only, monkeypatch):
     assert net.files() == []
 
 
-def test_row_31_read_only_store_damaged(warm, hub, read_only):
+def test_read_only_store_with_a_damaged_file_is_an_error(warm, hub, read_only):
     flip(warm.stored)
     read_only()
     with pytest.raises(
@@ -258,7 +258,7 @@ def test_row_31_read_only_store_damaged(warm, hub, read_only):
     assert len(hub.file_requests()) == 1
 
 
-def test_row_31_real_read_only_mount(warm, hub):
+def test_read_only_mount(warm, hub):
     mount = f"mount --bind {warm.home} {warm.home} && mount -o remount,ro,bind {warm.home}"
     out, status = in_a_mount(warm, mount, TOLD)
     assert (out, status) == (f"path {warm.stored}\n", 0)
@@ -270,7 +270,7 @@ def test_row_31_real_read_only_mount(warm, hub):
     assert len(hub.file_requests()) == 1
 
 
-def test_row_31_memory_keeps_nothing_on_disk(net, hub, monkeypatch):
+def test_store_in_memory_writes_nothing_to_disk(net, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_HOME", ":memory:")
     net.assert_right(net.create())
     net.assert_right(net.create())
@@ -283,7 +283,7 @@ def test_row_31_memory_keeps_nothing_on_disk(net, hub, monkeypatch):
         net.create()
 
 
-def test_row_31_memory_takes_no_wrong_bytes(net, hub, monkeypatch):
+def test_store_in_memory_refuses_wrong_bytes(net, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_HOME", ":memory:")
     for key in hub.files:
         hub.files[key] = net.data[:-1] + bytes([net.data[-1] ^ 1])
@@ -292,7 +292,7 @@ def test_row_31_memory_takes_no_wrong_bytes(net, hub, monkeypatch):
     assert net.files() == []
 
 
-def test_row_32_unwritable_folder(net, hub, monkeypatch):
+def test_unwritable_folder_is_an_error_before_any_request(net, hub, monkeypatch):
     monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
     with pytest.raises(StoreError, match=r"cannot write in .*home/locks: permission denied, or a "):
         net.create()
@@ -300,7 +300,7 @@ def test_row_32_unwritable_folder(net, hub, monkeypatch):
     assert net.files() == []
 
 
-def test_row_32_home_is_a_file(net, hub):
+def test_store_path_that_is_a_file_is_an_error(net, hub):
     net.home.write_text("mine")
     with pytest.raises(StoreError, match=r"cannot read .*home/sha256/.*: Not a directory"):
         net.create()
@@ -308,7 +308,7 @@ def test_row_32_home_is_a_file(net, hub):
     assert net.home.read_text() == "mine"
 
 
-def test_row_32_unreadable_blob(warm, hub, monkeypatch):
+def test_unreadable_stored_file_is_an_error(warm, hub, monkeypatch):
     real = os.open
 
     def denied(path, *rest, **more):
@@ -322,7 +322,7 @@ def test_row_32_unreadable_blob(warm, hub, monkeypatch):
     assert len(hub.file_requests()) == 1
 
 
-def test_row_32_disk_that_fails_while_hashing(warm, monkeypatch):
+def test_read_error_while_hashing_is_an_error(warm, monkeypatch):
     real = os.pread
 
     def pread(fd, count, offset):
@@ -359,7 +359,7 @@ def as_nobody(net, folder):
     return run(net, TOLD, prefix=prefix, **environment)
 
 
-def test_row_32_real_other_user(warm, hub, public):
+def test_store_of_another_user(warm, hub, public):
     blob = public / "home" / warm.stored.relative_to(warm.home)
     assert as_nobody(warm, public) == (f"path {blob}\n", 0), "readable is enough"
     blob.chmod(0o000)
@@ -413,17 +413,17 @@ def replace_by_other_weights(path):
 
 
 DAMAGES = {
-    "33-bit-flip": (flip, HashMismatch),
-    "33-other-file": (replace_by_other_weights, HashMismatch),
-    "34-truncated": (truncate, SizeMismatch),
-    "34-grown": (grow, SizeMismatch),
-    "34-emptied": (empty, SizeMismatch),
-    "35-mtime-restored": (flip_and_restore_times, HashMismatch),
+    "bit-flip": (flip, HashMismatch),
+    "other-file": (replace_by_other_weights, HashMismatch),
+    "truncated": (truncate, SizeMismatch),
+    "grown": (grow, SizeMismatch),
+    "emptied": (empty, SizeMismatch),
+    "mtime-restored": (flip_and_restore_times, HashMismatch),
 }
 
 
 @pytest.mark.parametrize("damage", [d for d, _ in DAMAGES.values()], ids=DAMAGES)
-def test_row_damaged_file_is_fetched_again(warm, hub, damage, hashed):
+def test_damaged_stored_file_is_fetched_again(warm, hub, damage, hashed):
     damage(warm.stored)
     damaged = warm.stored.read_bytes()
     hashed.clear()
@@ -442,7 +442,7 @@ def test_row_damaged_file_is_fetched_again(warm, hub, damage, hashed):
 
 
 @pytest.mark.parametrize(("damage", "error"), DAMAGES.values(), ids=DAMAGES)
-def test_row_damaged_file_offline(warm, hub, damage, error, monkeypatch):
+def test_damaged_stored_file_offline_is_an_error(warm, hub, damage, error, monkeypatch):
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
     damage(warm.stored)
     with pytest.raises(error, match=rf"{warm.stored} is damaged: it should have .* moved to "):
@@ -453,14 +453,14 @@ def test_row_damaged_file_offline(warm, hub, damage, error, monkeypatch):
     assert len(hub.file_requests()) == 1
 
 
-def test_row_33_damaged_twice_keeps_both(warm):
+def test_stored_file_damaged_twice_is_quarantined_twice(warm):
     for _ in range(2):
         flip(warm.stored)
         warm.assert_right(warm.create())
     assert len(list((warm.home / "quarantine").iterdir())) == 2
 
 
-def test_row_33_damage_during_the_check_is_not_stamped(warm, monkeypatch):
+def test_file_changed_during_the_check_gets_no_stamp(warm, monkeypatch):
     """Bytes that change after they were hashed never get a stamp that vouches for them."""
     import vitzoo.weights
 
@@ -479,7 +479,7 @@ def test_row_33_damage_during_the_check_is_not_stamped(warm, monkeypatch):
     warm.assert_right(warm.create())
 
 
-def test_row_33_damage_while_it_is_hashed_is_not_stamped(warm, monkeypatch):
+def test_file_changed_while_it_is_hashed_gets_no_stamp(warm, monkeypatch):
     import vitzoo.store
 
     real = vitzoo.store.hash_file
@@ -497,7 +497,7 @@ def test_row_33_damage_while_it_is_hashed_is_not_stamped(warm, monkeypatch):
     warm.assert_right(warm.create())
 
 
-def test_row_34_size_unknown_to_the_registry(warm, hub):
+def test_truncated_file_of_unknown_size_is_fetched_again(warm, hub):
     warm.register(pin="reported", size=None, predicted_size=len(warm.data) - 100)
     truncate(warm.stored)
     warm.assert_right(warm.create())
@@ -541,7 +541,9 @@ STRANGE = {
 
 @pytest.mark.parametrize("offline", ["0", "1"])
 @pytest.mark.parametrize(("place", "text"), STRANGE.values(), ids=STRANGE)
-def test_row_36_something_else_in_its_place(warm, hub, place, text, offline, monkeypatch):
+def test_link_pipe_or_folder_in_place_of_a_stored_file_is_refused(
+    warm, hub, place, text, offline, monkeypatch
+):
     monkeypatch.setenv("VITZOO_OFFLINE", offline)
     warm.stored.rename(warm.stored.with_name("right"))
     place(warm.stored)
@@ -558,7 +560,7 @@ def test_row_36_something_else_in_its_place(warm, hub, place, text, offline, mon
 
 
 @pytest.mark.parametrize("kind", ["link", "hard-link", "fifo", "folder", "wrong", "longer"])
-def test_row_37_something_else_as_partial(net, hub, kind):
+def test_link_pipe_folder_or_wrong_bytes_as_partial_file(net, hub, kind):
     victim = net.root / "victim"
     victim.write_text("precious")
     part = net.home / "partial" / net.sha256
@@ -590,7 +592,7 @@ def test_row_37_something_else_as_partial(net, hub, kind):
     ("module", "when"),
     [("safetensors_file", "read_header"), ("weights", "format_of"), ("weights", "_check")],
 )
-def test_row_38_swapped_between_check_and_load(warm, hub, module, when, monkeypatch):
+def test_file_swapped_between_check_and_load(warm, hub, module, when, monkeypatch):
     place = importlib.import_module(f"vitzoo.{module}")
     real = getattr(place, when)
     evil = warm.data[:-4] + warm.data[-8:-4]
@@ -614,7 +616,7 @@ def test_row_38_swapped_between_check_and_load(warm, hub, module, when, monkeypa
 # Stamps and clocks.
 
 
-def test_warm_load_hashes_nothing(warm, hub, hashed, monkeypatch):
+def test_stamped_file_is_not_hashed_again(warm, hub, hashed, monkeypatch):
     def no_hashing(*_, **__):
         raise AssertionError("a stamped file was hashed")
 
@@ -626,21 +628,21 @@ def test_warm_load_hashes_nothing(warm, hub, hashed, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["always", "tensors"])
-def test_verify_always_hashes(warm, hashed, mode, monkeypatch):
+def test_verify_modes_that_hash_at_each_load(warm, hashed, mode, monkeypatch):
     monkeypatch.setenv("VITZOO_VERIFY", mode)
     for count in (1, 2):
         warm.assert_right(warm.create())
         assert len(hashed) == count
 
 
-def test_verify_must_be_known(warm, monkeypatch):
+def test_unknown_verify_mode_is_refused(warm, monkeypatch):
     monkeypatch.setenv("VITZOO_VERIFY", "sometimes")
     with pytest.raises(vitzoo.InvalidOption, match="must be stamp, always or tensors, got 'some"):
         warm.create()
 
 
 @pytest.mark.parametrize("year", [1970, 2100])
-def test_row_59_clock_is_wrong_from_the_start(net, hub, year, monkeypatch):
+def test_wrong_clock_from_the_start(net, hub, year, monkeypatch):
     now = (year - 1970) * 31_556_952 * 10**9 + 10**9
     monkeypatch.setattr(time, "time_ns", lambda: now)
     monkeypatch.setattr(time, "time", lambda: now / 1e9)
@@ -649,14 +651,14 @@ def test_row_59_clock_is_wrong_from_the_start(net, hub, year, monkeypatch):
     assert len(hub.file_requests()) == 1
 
 
-def test_row_59_clock_jumps_back(warm, hashed, monkeypatch):
+def test_clock_set_back_rehashes_the_file(warm, hashed, monkeypatch):
     monkeypatch.setattr(time, "time_ns", lambda: 10**9)
     for count in (1, 2):
         warm.assert_right(warm.create())
         assert len(hashed) == count, "a stamp of the future says nothing"
 
 
-def test_row_59_stamp_of_the_future(warm, hashed, monkeypatch):
+def test_stamp_from_the_future_is_ignored(warm, hashed, monkeypatch):
     shutil.rmtree(warm.home / "stamps")
     with monkeypatch.context() as patch:
         patch.setattr(time, "time_ns", lambda: 4_102_444_800 * 10**9)
@@ -666,7 +668,7 @@ def test_row_59_stamp_of_the_future(warm, hashed, monkeypatch):
     assert len(hashed) == 2
 
 
-def test_row_59_file_of_the_future(warm, hashed):
+def test_file_from_the_future_is_always_hashed(warm, hashed):
     future = time.time() + 365 * 86_400
     os.utime(warm.stored, (future, future))
     for count in (1, 2):
@@ -674,7 +676,7 @@ def test_row_59_file_of_the_future(warm, hashed):
         assert len(hashed) == count, "such a file is never trusted by its times"
 
 
-def test_row_59_young_file_is_hashed_again(warm, hashed):
+def test_recently_changed_file_is_hashed_again(warm, hashed):
     """A file that changed just before it was hashed might change again within the clock's grain."""
     copy = warm.stored.with_name("copy")
     copy.write_bytes(warm.data)
@@ -699,7 +701,7 @@ def forged(warm):
     return path
 
 
-def test_row_60_a_fitting_stamp_is_believed(warm, forged, hub):
+def test_matching_stamp_is_trusted(warm, forged, hub):
     """Without this the next tests would prove nothing."""
     assert read_stamp(forged) is not None
     model = warm.create()
@@ -759,7 +761,7 @@ STAMPS = {
 
 
 @pytest.mark.parametrize("spoil", STAMPS.values(), ids=STAMPS)
-def test_row_60_odd_stamp_is_never_trusted(warm, forged, hub, hashed, spoil):
+def test_malformed_or_stale_stamp_is_ignored(warm, forged, hub, hashed, spoil):
     spoil(forged)
     with no_hang():
         warm.assert_right(warm.create())
@@ -768,7 +770,7 @@ def test_row_60_odd_stamp_is_never_trusted(warm, forged, hub, hashed, spoil):
     assert_only_in_store(warm)
 
 
-def test_row_60_stamp_of_another_user(warm, forged, hub, monkeypatch):
+def test_stamp_of_another_user_is_ignored(warm, forged, hub, monkeypatch):
     if os.geteuid() == 0:
         other_uid(forged)
     else:
@@ -791,7 +793,7 @@ def hub_cache(net, monkeypatch):
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_row_66_hub_cache_is_used(net, hub, hub_cache, links):
+def test_hub_cache_with_and_without_links_is_used(net, hub, hub_cache, links):
     snapshot = hub_cache / "snapshots" / REVISION / "model.safetensors"
     snapshot.parent.mkdir(parents=True)
     held = snapshot
@@ -809,7 +811,7 @@ def test_row_66_hub_cache_is_used(net, hub, hub_cache, links):
 
 
 @pytest.mark.parametrize("spoil", [flip, truncate, grow])
-def test_row_66_damaged_hub_cache_is_left_alone(net, hub, hub_cache, spoil):
+def test_damaged_hub_cache_is_left_alone(net, hub, hub_cache, spoil):
     blob = hub_cache / "blobs" / net.sha256
     blob.parent.mkdir(parents=True)
     blob.write_bytes(net.data)
