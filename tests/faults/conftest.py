@@ -31,6 +31,13 @@ num_classes = 5
 """
 
 
+def pytest_collection_modifyitems(items):
+    """Mark every test of this folder."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.faults)
+
+
 class Faults:
     """Behaviours for `hub.script` and `hub.always`: each a function of (handler, right bytes)."""
 
