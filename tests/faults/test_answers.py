@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
 
 import vitzoo
+from messages import raises
 from vitzoo.errors import (
     AccessDenied,
     AuthenticationError,
@@ -60,12 +62,14 @@ def test_malformed_retry_after_is_ignored(net, hub, faults, clock, text):
     assert clock.slept == [pytest.approx(0.4)]
 
 
-@pytest.mark.parametrize("text", ["999999", "Fri, 31 Dec 2999 23:59:59 GMT"])
-def test_long_retry_after_is_capped(net, hub, faults, clock, text):
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("999999", r" 999999 s\b"), ("Fri, 31 Dec 2999 23:59:59 GMT", r" \d{11} s\b")],
+)
+def test_long_retry_after_is_capped(net, hub, faults, clock, text, seconds):
     """One wait of the longest allowed time, then the error says what the server asks for."""
     hub.always = faults.answer(429, {"Retry-After": text})
-    message = net.fails(ServerError, "answered 429; try again in", "s, as it asks")
-    assert "in 999999 s" in message or text != "999999"
+    assert re.search(seconds, net.fails(ServerError, " 429"))
     assert clock.slept == [30.0]
     assert hub.ranges == [None, None]
     net.recovers()
@@ -73,7 +77,7 @@ def test_long_retry_after_is_capped(net, hub, faults, clock, text):
 
 def test_repeated_429_ends_within_the_wait_limit(net, hub, faults, clock):
     hub.always = faults.answer(429, {"Retry-After": "8"})
-    net.fails(ServerError, "answered 429; try again in 8 s, as it asks")
+    net.fails(ServerError, " 429", " 8 s")
     assert sum(clock.slept) <= 30
     assert 2 <= len(hub.ranges) <= 5
     net.recovers()
@@ -82,7 +86,8 @@ def test_repeated_429_ends_within_the_wait_limit(net, hub, faults, clock):
 def test_retry_after_in_the_past_is_ignored(net, hub, faults):
     hub.always = faults.answer(429, {"Retry-After": in_seconds(-1000)})
     net.limit(first_byte=30)
-    net.fails(ServerError, "answered 429; try again later")
+    message = net.fails(ServerError, " 429")
+    assert not re.search(r"\d s\b", message), "the server asks for no wait that is still ahead"
     assert len(hub.ranges) == 5
 
 
@@ -97,7 +102,7 @@ def test_one_5xx_answer_is_retried(net, hub, faults, status):
 def test_repeated_5xx_answers_are_an_error(net, hub, faults, status):
     net.limit(first_byte=30)
     hub.always = faults.answer(status, {"Content-Type": "text/html"}, b"<html>oops")
-    net.fails(ServerError, f"answered {status}; try again later")
+    net.fails(ServerError, f" {status}")
     assert hub.ranges == [None] * 5
     assert {method for method, _, _ in hub.requests} == {"GET"}  # there is no HEAD to fail
     net.recovers()
@@ -114,8 +119,9 @@ def test_5xx_answer_to_a_resumed_download_is_retried(net, hub, faults):
 def test_5xx_answer_of_the_trusted_endpoint_is_an_error(net, hub, faults, status):
     net.first_use()
     hub.api = faults.answer(status)
-    text = rf"faulty/net:main: acme/net/model\.safetensors: .*{hub.host}"
-    with pytest.raises(ServerError, match=text):
+    with raises(
+        ServerError, "faulty/net:main", "acme/net/model.safetensors", hub.host, f" {status}"
+    ):
         net.create()
     assert hub.file_requests() == []
     assert not (net.home / "vitzoo.lock").exists()
@@ -125,32 +131,32 @@ def test_5xx_answer_of_the_trusted_endpoint_is_an_error(net, hub, faults, status
 
 
 DENIED = {
-    "401": (401, {}, AuthenticationError, "answered 401", "log in with `hf auth login`"),
+    "401": (401, {}, AuthenticationError, " 401", "hf auth login"),
     "401-repo": (
         401,
         {"X-Error-Code": "RepoNotFound"},
         AuthenticationError,
-        "needs a token",
-        "may",
+        " 401",
+        "hf auth login",
     ),
     "401-token": (
         401,
         {"X-Error-Message": "Invalid credentials in Authorization header"},
         AuthenticationError,
-        "answered 401",
+        " 401",
         "hf auth login",
     ),
-    "403-gated": (403, {"X-Error-Code": "GatedRepo"}, GatedRepo, "is gated; ask for it", "hf auth"),
-    "401-gated": (401, {"X-Error-Code": "GatedRepo"}, GatedRepo, "is gated; ask for it", "hf auth"),
-    "403": (403, {}, AccessDenied, "answered 403 and denies access", "your token may lack a right"),
+    "403-gated": (403, {"X-Error-Code": "GatedRepo"}, GatedRepo, "gated", "hf auth login"),
+    "401-gated": (401, {"X-Error-Code": "GatedRepo"}, GatedRepo, "gated", "hf auth login"),
+    "403": (403, {}, AccessDenied, " 403", "token"),
     "403-disabled": (
         403,
         {"X-Error-Message": "Access to this resource is disabled."},
         AccessDenied,
-        "answered 403 and denies access",
+        " 403",
         "token",
     ),
-    "451": (451, {}, AccessDenied, "answered 451 and denies access", "token"),
+    "451": (451, {}, AccessDenied, " 451", "token"),
 }
 
 
@@ -165,10 +171,10 @@ def test_denied_access_is_not_retried(net, hub, faults, row):
 
 
 MISSING = {
-    "repo": ("RepoNotFound", RepoNotFound, "has no repository acme/net"),
-    "revision": ("RevisionNotFound", RevisionNotFound, f"has no revision {COMMIT} of it"),
-    "entry": ("EntryNotFound", EntryNotFound, f"has no such file at revision {COMMIT}"),
-    "plain": (None, NotFoundOnHub, "answered 404; is the endpoint a Hub?"),
+    "repo": ("RepoNotFound", RepoNotFound, "repository"),
+    "revision": ("RevisionNotFound", RevisionNotFound, f"revision {COMMIT}"),
+    "entry": ("EntryNotFound", EntryNotFound, f"revision {COMMIT}"),
+    "plain": (None, NotFoundOnHub, " 404"),
 }
 
 
@@ -177,7 +183,8 @@ def test_missing_repository_revision_and_file_are_distinct_errors(net, hub, faul
     code, kind, text = row
     hub.always = faults.answer(404, {"X-Error-Code": code}, b"<html>nothing here</html>")
     message = net.fails(kind, text)
-    assert code is None or "the registry may be out of date, or the endpoint an" in message
+    assert "endpoint" in message
+    assert code is None or "registry" in message
     assert hub.ranges == [None]
     net.recovers()
 
@@ -194,12 +201,12 @@ def test_gated_or_missing_repository_at_the_trusted_endpoint(net, hub, faults, c
 
 def test_trusted_endpoint_requires_a_token(hub, faults):
     hub.api = faults.answer(401)
-    with pytest.raises(AuthenticationError, match=r"answered 401.*hf auth login"):
+    with pytest.raises(AuthenticationError, match=r" 401.*hf auth login"):
         vitzoo.fetch(ADDRESS)
 
 
 def test_file_that_the_trusted_endpoint_does_not_list(hub):
-    with pytest.raises(EntryNotFound, match=r"acme/net@main/other\.safetensors: .*lists no such"):
+    with raises(EntryNotFound, "hf://acme/net@main/other.safetensors", hub.endpoint):
         vitzoo.fetch("hf://acme/net@main/other.safetensors")
     assert hub.file_requests() == []
 
@@ -211,8 +218,10 @@ def test_captive_portal_page_is_refused_by_size(net, hub, faults):
     hub.always = faults.answer(200, {"Content-Type": "text/html"}, PAGE)
     net.fails(
         SizeMismatch,
-        f"offers {len(PAGE)} bytes (text/html), expected {len(net.data)} bytes",
-        "it may be an error or login page, or another file",
+        f"{len(PAGE)} bytes",
+        "text/html",
+        f"expected {len(net.data)} bytes",
+        "page",
     )
     assert hub.ranges == [None]
     assert net.kept == b""
@@ -232,7 +241,7 @@ def test_captive_portal_page_without_content_length(net, hub, faults):
     net.register(pin="reported", size=None, predicted_size=len(net.data))
     head = b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n"
     hub.always = faults.raw([head, PAGE])
-    net.fails(HashMismatch, f"served {len(PAGE)} bytes", "text/html")
+    net.fails(HashMismatch, f"{len(PAGE)} bytes", "text/html")
     net.recovers()
 
 
@@ -357,11 +366,8 @@ def test_wrong_sha256_in_the_registry_is_a_mismatch(net, hub):
     """Nobody can tell which of the two is wrong, so the message names both."""
     wrong = net.sha256[::-1]
     net.register(sha256=wrong)
-    net.fails(
-        HashMismatch,
-        f"sha256 {net.sha256}, expected {len(net.data)} bytes with sha256 {wrong}",
-        "the registry or the file may be wrong; nothing was kept",
-    )
+    message = net.fails(HashMismatch, f"expected {len(net.data)} bytes", "registry")
+    assert re.search(f"{net.sha256}.*expected.*{wrong}", message)
     assert hub.ranges == [None, None]
     assert not (net.home / "sha256").exists()
     net.register()
@@ -372,7 +378,7 @@ def test_sha256_edited_after_the_download_is_a_mismatch(net, hub):
     """The identity is the sha256: a file stored under another one is not used."""
     net.assert_right(net.create())
     net.register(sha256=net.sha256[::-1])
-    net.fails(HashMismatch, "the registry or the file may be wrong")
+    net.fails(HashMismatch, net.sha256, net.sha256[::-1], "registry")
     assert len(hub.ranges) == 3
     net.register()
     net.recovers()
@@ -381,7 +387,7 @@ def test_sha256_edited_after_the_download_is_a_mismatch(net, hub):
 
 def test_wrong_size_in_the_registry_is_a_mismatch(net, hub):
     net.register(size=len(net.data) + 1)
-    net.fails(SizeMismatch, f"offers {len(net.data)} bytes", f"expected {len(net.data) + 1} bytes")
+    net.fails(SizeMismatch, f"{len(net.data)} bytes", f"expected {len(net.data) + 1} bytes")
     assert hub.ranges == [None]
     net.register()
     net.recovers()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import itertools
+import re
 import zlib
 
 import pytest
@@ -49,12 +50,13 @@ def wrong(request, net):
 def test_wrong_bytes_are_refused(net, hub, faults, wrong):
     hub.always = faults.other(wrong)
     actual = hashlib.sha256(wrong).hexdigest()
-    net.fails(
+    message = net.fails(
         HashMismatch,
-        f"served {len(wrong)} bytes (application/octet-stream) with sha256 {actual}",
-        f"expected {len(net.data)} bytes with sha256 {net.sha256}",
-        "the registry or the file may be wrong; nothing was kept",
+        "application/octet-stream",
+        f"expected {len(net.data)} bytes",
+        "registry",
     )
+    assert re.search(f"{len(wrong)} bytes.*{actual}.*expected.*{net.sha256}", message)
     assert hub.ranges == [None, None]  # one clean retry
     assert net.kept == b""
     assert not net.stored.exists()
@@ -72,7 +74,7 @@ def test_wrong_bytes_once_are_fetched_again(net, hub, faults, wrong):
 def test_wrong_bytes_of_a_file_of_unknown_size_are_refused(net, hub, faults, wrong):
     net.register(pin="reported", size=None, predicted_size=len(net.data))
     hub.always = faults.other(wrong)
-    net.fails(HashMismatch, f"expected at most {len(net.data) + 4096} bytes with sha256")
+    net.fails(HashMismatch, f"expected at most {len(net.data) + 4096} bytes", net.sha256)
     assert hub.ranges == [None, None]
     net.recovers()
 
@@ -97,8 +99,10 @@ def test_short_body_is_refused_by_its_content_length(net, hub, faults):
     hub.always = faults.raw([head.encode()])  # and no body: it is not waited for
     net.fails(
         SizeMismatch,
-        f"offers {length} bytes (text/plain), expected {len(net.data)} bytes",
-        "it may be an error or login page, or another file",
+        f"{length} bytes",
+        "text/plain",
+        f"expected {len(net.data)} bytes",
+        "page",
     )
     assert hub.ranges == [None]
     assert net.kept == b""
@@ -114,7 +118,9 @@ def test_body_shorter_than_its_content_length_is_resumed(net, hub, faults):
 def test_body_always_shorter_than_its_content_length_is_an_error(net, hub, faults, clock):
     net.limit(first_byte=30)
     hub.always = faults.cut(1000)
-    net.fails(TransferError, "RemoteProtocolError", "1000 bytes are kept for the next try")
+    net.fails(
+        TransferError, "RemoteProtocolError", "1000 bytes", "VITZOO_ENDPOINTS", "vitzoo import"
+    )
     assert hub.ranges == [None, *["bytes=1000-"] * 4]
     assert clock.slept == pytest.approx([0.4, 0.8, 1.6, 3.2])
     assert net.kept == net.data[:1000]
@@ -130,7 +136,7 @@ def test_short_body_without_content_length_is_resumed(net, hub, faults):
 
 def test_long_body_is_refused_by_its_content_length(net, hub, faults):
     hub.always = faults.other(net.data + b"more")
-    net.fails(SizeMismatch, f"offers {len(net.data) + 4} bytes", f"expected {len(net.data)} bytes")
+    net.fails(SizeMismatch, f"{len(net.data) + 4} bytes", f"expected {len(net.data)} bytes")
     assert hub.ranges == [None]
     assert net.kept == b""
     net.recovers()
@@ -163,7 +169,7 @@ def test_endless_body_is_stopped_at_the_pinned_size(net, hub, faults, monkeypatc
 
     monkeypatch.setattr(partial.Partial, "write", watched)
     hub.script.append(faults.raw(pieces()))
-    net.fails(SizeMismatch, f"sends more than {'' if known else 'at most '}{bound} bytes; stopped")
+    net.fails(SizeMismatch, f"more than {'' if known else 'at most '}{bound} bytes")
     assert max(sizes) <= bound
     assert len(hub.ranges) == 1
     assert net.kept == b""
@@ -176,9 +182,7 @@ def test_compressed_body_is_refused(net, hub, faults, encoding):
     pack = {"gzip": gzip.compress, "deflate": zlib.compress}.get(encoding, bytes)
     body, more = pack(net.data), {"Content-Encoding": encoding}
     hub.always = faults.answer(200, more, body)
-    net.fails(
-        RefusedResponse, f"sent a {encoding!r} body", "expected the file itself; a proxy may be"
-    )
+    net.fails(RefusedResponse, repr(encoding), "expected", "proxy")
     assert hub.ranges == [None]
     assert hub.requests[0][2]["accept-encoding"] == "identity"
     assert net.kept == b""
@@ -192,7 +196,7 @@ def test_gzip_bomb_is_not_inflated(net, hub, faults, monkeypatch):
         200, {"Content-Encoding": "gzip", "Content-Length": str(len(net.data))}, bomb
     )
     monkeypatch.setattr(zlib, "decompressobj", None)
-    net.fails(RefusedResponse, "sent a 'gzip' body")
+    net.fails(RefusedResponse, "'gzip'")
     assert net.kept == b""
     net.recovers()
 
@@ -214,7 +218,7 @@ def test_gzip_bomb_in_an_error_answer_is_not_inflated(net, hub, faults, monkeypa
     net.limit(attempts=1)
     monkeypatch.setattr(zlib, "decompressobj", None)
     hub.always = faults.raw(pieces())
-    with pytest.raises(NetworkError, match=f"{hub.host}.*{status}|no such file|denies"):
+    with pytest.raises(NetworkError, match=f"{hub.host}.* {status}"):
         net.create()
     assert len(hub.ranges) == 1
     assert net.kept == b""
@@ -245,7 +249,7 @@ def test_partial_file_is_resumed_by_a_later_run(net, hub, faults):
     hub.always = faults.cut(5000)
     net.fails(TransferError)
     hub.always = faults.cut(9000)
-    net.fails(TransferError, "9000 bytes are kept")
+    net.fails(TransferError, "9000 bytes")
     net.recovers()
     assert hub.ranges == [None, "bytes=5000-", "bytes=9000-"]
 
@@ -272,7 +276,7 @@ def test_connection_reset_before_the_status_is_retried(net, hub, faults):
 def test_repeated_connection_resets_are_an_error(net, hub, faults):
     net.limit(first_byte=30)
     hub.always = faults.reset
-    net.fails(TransferError, "0 bytes are kept for the next try")
+    net.fails(TransferError, " 0 bytes", "VITZOO_ENDPOINTS", "vitzoo import")
     assert hub.ranges == [None] * 5
     net.recovers()
 
@@ -288,7 +292,7 @@ def test_login_page_in_answer_to_a_range_keeps_the_partial_file(net, hub, faults
     """A page in answer to a range costs nothing of what is there."""
     page = b"<html>log in"
     hub.script.extend([faults.cut(60_000), faults.answer(200, {"Content-Type": "text/html"}, page)])
-    net.fails(SizeMismatch, f"offers {len(page)} bytes (text/html), expected {len(net.data)} bytes")
+    net.fails(SizeMismatch, f"{len(page)} bytes", "text/html", f"expected {len(net.data)} bytes")
     assert net.kept == net.data[:60_000]
     net.recovers()
     assert hub.ranges[-1] == "bytes=60000-"
@@ -311,12 +315,11 @@ RANGES = {
 @pytest.mark.parametrize("text", RANGES.values(), ids=RANGES)
 def test_wrong_content_range_is_never_appended(net, hub, faults, text):
     size = len(net.data)
-    said = text and text.format(last=size - 1, size=size).encode("utf-8").decode("latin-1")
+    said = (text or "").format(last=size - 1, size=size)
     hub.script.append(faults.cut(50_000))
-    hub.always = faults.answer(206, {"Content-Range": said}, net.data[50_000:])
-    net.fails(
-        RefusedResponse, "answered with the range", f"from byte 50000 of {size} bytes; nothing was"
-    )
+    header = {"Content-Range": said.encode("utf-8").decode("latin-1") if text else None}
+    hub.always = faults.answer(206, header, net.data[50_000:])
+    net.fails(RefusedResponse, repr(said), " byte 50000 ", f" {size} bytes", "VITZOO_ENDPOINTS")
     assert hub.ranges == [None, "bytes=50000-"]
     assert net.kept == net.data[:50_000]
     net.recovers()
@@ -327,7 +330,7 @@ def test_content_range_with_a_wrong_total_is_refused(net, hub, faults):
     size = len(net.data)
     hub.script.append(faults.cut(50_000))
     hub.always = faults.answer(206, {"Content-Range": f"bytes 50000-{size}/{size + 1}"}, b"x" * 9)
-    net.fails(SizeMismatch, f"offers {size + 1} bytes", f"expected {size} bytes")
+    net.fails(SizeMismatch, f"{size + 1} bytes", f"expected {size} bytes")
     assert net.kept == net.data[:50_000]
     net.recovers()
 
@@ -335,7 +338,7 @@ def test_content_range_with_a_wrong_total_is_refused(net, hub, faults):
 def test_partial_content_without_a_range_request_is_refused(net, hub, faults):
     size = len(net.data)
     hub.always = faults.answer(206, {"Content-Range": f"bytes 0-{size - 1}/{size}"}, net.data)
-    net.fails(RefusedResponse, "answered with the range", "asked from byte 0")
+    net.fails(RefusedResponse, f"bytes 0-{size - 1}/{size}", "byte 0")
     net.recovers()
 
 
@@ -355,7 +358,7 @@ def test_range_not_satisfiable_restarts_once(net, hub, faults):
 def test_repeated_range_not_satisfiable_is_an_error(net, hub, faults):
     hub.script.append(faults.cut(50_000))
     hub.always = faults.answer(416)
-    net.fails(ServerError, "answered 416, expected the file")
+    net.fails(ServerError, " 416", "expected")
     assert hub.ranges == [None, "bytes=50000-", None]
     net.recovers()
 
@@ -388,9 +391,7 @@ def test_transfer_below_the_minimum_rate_is_an_error(net, hub, faults):
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(net.data)
     bytewise = (net.data[i : i + 1] for i in range(len(net.data)))
     hub.script.append(faults.raw(itertools.chain([head], bytewise), pause=0.02))
-    net.fails(
-        TransferError, "bytes per second came, at least 4096 are expected", "kept for the next"
-    )
+    net.fails(TransferError, "bytes per second", " 4096 ", "VITZOO_ENDPOINTS", "vitzoo import")
     assert len(hub.ranges) == 1
     assert 0 < len(net.kept) < 300
     net.recovers()
@@ -409,6 +410,6 @@ def test_endless_response_head_times_out(net, hub, faults, first, again):
     hub.script.append(
         faults.raw(itertools.chain([first], itertools.repeat(again, 200)), pause=0.02)
     )
-    net.fails(TransferError, "no answer within 0.5 s")
+    net.fails(TransferError, " 0.5 s")
     assert len(hub.ranges) == 1
     net.recovers()
