@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -11,6 +12,7 @@ import httpx2
 import pytest
 
 import vitzoo
+from messages import raises
 from vitzoo.cli.main import main
 from vitzoo.errors import (
     EntryNotFound,
@@ -24,6 +26,7 @@ from vitzoo.errors import (
 )
 from vitzoo.inventory import relock
 
+DEAD = "http://127.0.0.1:9"  # nothing answers there
 SOURCE = "hf://acme/net@main/model.safetensors"
 REVISION = "0123456789abcdef0123456789abcdef01234567"  # what the loopback Hub answers
 
@@ -77,13 +80,12 @@ def api_requests(hub):
 
 
 def test_trust_on_first_use_writes_the_lock(fresh, hub):
-    text = f"first use of {SOURCE}; {hub.endpoint} says it has {len(fresh.data)} bytes, sha256 "
     with pytest.warns(FirstUseWarning) as warned:
         fresh.assert_right(fresh.create())
     assert len(warned) == 1
     message = str(warned[0].message)
-    assert text + fresh.sha256 in message
-    assert f"from now on the lock {lock_of(fresh)} holds it to that" in message
+    assert re.search(f"{SOURCE}.*{hub.endpoint}.* {len(fresh.data)} bytes.*{fresh.sha256}", message)
+    assert str(lock_of(fresh)) in message
     assert json.loads(lock_of(fresh).read_text()) == {
         "version": 1,
         "weights": {
@@ -122,7 +124,7 @@ def test_locked_commit_is_fetched(locked, hub):
 def test_changed_file_on_the_hub_contradicts_the_lock(locked, hub):
     forget_bytes(locked)
     serve(hub, other_bytes(locked))
-    with pytest.raises(HashMismatch, match=f"expected .* with sha256 {locked.sha256}"):
+    with pytest.raises(HashMismatch, match=f"expected.*{locked.sha256}"):
         locked.create()
     assert not locked.stored.exists()
     assert len(api_requests(hub)) == 1, "the authority is not asked again"
@@ -147,7 +149,7 @@ def test_metadata_of_another_commit_is_refused(fresh):
         predicted_size=len(fresh.data),
         revision="f" * 40,
     )
-    with pytest.raises(PinError, match=f"answered with commit {REVISION}"):
+    with raises(PinError, f"@{'f' * 40}", fresh.hub.endpoint, REVISION):
         fresh.create()
     assert not lock_of(fresh).exists()
 
@@ -163,15 +165,15 @@ def test_lock_with_another_commit_than_the_registry_is_refused(locked):
     locked.register(
         pin="first-use", sha256=None, size=None, predicted_size=predicted, revision="f" * 40
     )
-    text = f"names commit {REVISION}, the registry {'f' * 40}; find out why"
-    with pytest.raises(PinError, match=text):
+    words = (str(lock_of(locked)), REVISION, f" {'f' * 40}", "vitzoo lock --update")
+    with raises(PinError, *words):
         locked.create()
 
 
 def test_store_in_memory_writes_no_lock(fresh, monkeypatch):
     monkeypatch.setenv("VITZOO_HOME", ":memory:")
     for _ in range(2):
-        with pytest.warns(FirstUseWarning, match="and no lock keeps that"):
+        with pytest.warns(FirstUseWarning, match="no lock"):
             fresh.assert_right(fresh.create())
     assert fresh.files() == []
 
@@ -190,7 +192,7 @@ def test_file_outside_lfs_is_refused(fresh, hub):
     siblings = [{"rfilename": "model.safetensors", "size": 9, "blobId": "0" * 40}]
     info = {"id": "acme/net", "sha": REVISION, "siblings": siblings, "tags": []}
     hub.api = lambda handler, _: reply(handler, 200, {}, json.dumps(info).encode())
-    with pytest.raises(PinError, match="states no usable commit, size and LFS sha256 for it"):
+    with pytest.raises(PinError, match=f"{SOURCE}.*{hub.endpoint}.*LFS"):
         fresh.create()
     assert hub.file_requests() == []
     assert not lock_of(fresh).exists()
@@ -201,8 +203,7 @@ def test_file_outside_lfs_is_refused(fresh, hub):
 
 def test_pins_required_refuses_unpinned_weights(fresh, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_PINS", "required")
-    text = f"the sha256 of {SOURCE} is not known and VITZOO_PINS=required; bring a lock that names"
-    with pytest.raises(PinError, match=text):
+    with raises(PinError, SOURCE, "VITZOO_PINS=required", "VITZOO_LOCK"):
         fresh.create()
     assert hub.requests == []
     assert fresh.files() == []
@@ -215,20 +216,19 @@ def test_pins_required_accepts_locked_weights(locked, monkeypatch):
 
 def test_unknown_value_of_vitzoo_pins_is_refused(fresh, monkeypatch):
     monkeypatch.setenv("VITZOO_PINS", "yes")
-    with pytest.raises(InvalidOption, match="VITZOO_PINS must be 'required' or unset, got 'yes'"):
+    with raises(InvalidOption, "VITZOO_PINS", "'required'", "'yes'"):
         fresh.create()
 
 
 @pytest.mark.parametrize("how", ["variable", "option"])
 def test_frozen_lock_refuses_unknown_weights(fresh, hub, how, monkeypatch, capsys):
     monkeypatch.setenv("VITZOO_FROZEN", "1" if how == "variable" else "0")
-    text = f"the sha256 of {SOURCE} is not known and the lock is frozen; fetch it once without"
     if how == "variable":
-        with pytest.raises(PinError, match=text):
+        with raises(PinError, SOURCE, "is frozen", "--frozen"):
             fresh.create()
     else:
         assert main(["fetch", fresh.name, "--frozen"]) == 3
-        assert text in capsys.readouterr().err
+        assert re.search(rf"{SOURCE}.*is frozen.*--frozen", capsys.readouterr().err)
     assert hub.requests == []
     assert not lock_of(fresh).exists()
 
@@ -245,7 +245,7 @@ def test_entry_removed_from_a_frozen_lock_is_an_error(locked, hub, monkeypatch):
     edit(locked, lambda data: data["weights"].clear())
     before = lock_of(locked).read_bytes()
     monkeypatch.setenv("VITZOO_FROZEN", "1")
-    with pytest.raises(PinError, match="the lock is frozen"):
+    with raises(PinError, SOURCE, "is frozen", "--frozen"):
         locked.create()
     assert lock_of(locked).read_bytes() == before
     monkeypatch.delenv("VITZOO_FROZEN")
@@ -263,13 +263,9 @@ def test_frozen_option_applies_to_one_command(fresh, monkeypatch):
 
 def test_unlocked_weights_offline_are_an_error(fresh, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
-    with pytest.raises(Offline) as raised:
+    fix = ("VITZOO_LOCK", "docs/offline.md", "vitzoo fetch faulty/net --weights main")
+    with raises(Offline, "faulty/net:main", SOURCE, "sha256", "offline", *fix):
         fresh.create()
-    assert str(raised.value) == (
-        f"faulty/net:main: the sha256 of {SOURCE} is not known and this is offline; bring the file "
-        "with a lock that names it (VITZOO_LOCK, see docs/offline.md), or fetch it once with a "
-        "network: vitzoo fetch faulty/net --weights main"
-    )
     assert hub.requests == []
 
 
@@ -289,27 +285,19 @@ def test_imported_file_with_its_lock_needs_no_network(locked, hub, monkeypatch, 
 
 def test_trusted_endpoint_without_the_file_or_repository(fresh, hub):
     hub.files = {("acme/net", "other.bin"): b"x"}
-    with pytest.raises(EntryNotFound, match="lists no such file at this revision"):
+    with raises(EntryNotFound, "faulty/net:main", SOURCE, hub.endpoint):
         fresh.create()
     hub.files = {}
-    with pytest.raises(RepoNotFound, match="has no repository acme/net"):
+    with raises(RepoNotFound, "faulty/net:main", " acme/net", hub.host):
         fresh.create()
     assert not lock_of(fresh).exists()
 
 
 def test_unreachable_trusted_endpoint_is_an_error(fresh, hub, monkeypatch):
-    monkeypatch.setenv("VITZOO_TRUST_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(TransferError) as raised:
+    monkeypatch.setenv("VITZOO_TRUST_ENDPOINT", DEAD)
+    cause = ("faulty/net:main", SOURCE, DEAD, "ConnectError")
+    with raises(TransferError, *cause, "mirror", "VITZOO_LOCK", "docs/offline.md"):
         fresh.create()
-    message = str(raised.value)
-    assert message.startswith(
-        f"faulty/net:main: {SOURCE}: http://127.0.0.1:9 cannot be reached: ConnectError"
-    )
-    assert message.endswith(
-        "; its word is needed on first use, and a mirror's is not taken: fetch it once where there "
-        "is a network, or bring the file with a lock that names it (VITZOO_LOCK, see "
-        "docs/offline.md)"
-    )
     assert hub.requests == [], "no mirror is trusted instead"
 
 
@@ -324,49 +312,52 @@ def with_pin(**changes):
 
 
 EDITED = {
-    "empty": (b"", "is not JSON"),
-    "not-json": (b"{", "is not JSON"),
-    "half": (with_pin()[:-9], "is not JSON"),
-    "binary": (bytes(range(256)), "is not JSON"),
-    "deep": (b"[" * 100_000, "is not JSON"),
-    "merge-conflict": (b"<<<<<<< ours\n" + with_pin(), "is not JSON"),
-    "list": (b"[]", "must hold version and weights"),
-    "no-version": (b'{"weights": {}}', "must hold version and weights"),
-    "more": (b'{"version": 1, "weights": {}, "x": 1}', "must hold version and weights"),
-    "version-2": (b'{"version": 2, "weights": {}}', "must be of version 1, got '2'"),
-    "version-text": (b'{"version": "1", "weights": {}}', "must be of version 1"),
-    "weights-list": (b'{"version": 1, "weights": []}', "must be of version 1"),
-    "row-text": (b'{"version": 1, "weights": {"a": "b"}}', "has a broken row 'a'"),
-    "row-null": (b'{"version": 1, "weights": {"a": null}}', "has a broken row 'a'"),
-    "no-sha256": (with_pin(sha256=None), "has a broken row"),
-    "empty-sha256": (with_pin(sha256=""), "has a broken row"),
-    "short-sha256": (with_pin(sha256="ab" * 31), "has a broken row"),
-    "upper-sha256": (with_pin(sha256="AB" * 32), "has a broken row"),
-    "null-sha256": (with_pin().replace(b'"' + b"ab" * 32 + b'"', b"null"), "has a broken row"),
-    "newline-sha256": (with_pin(sha256="ab" * 32 + "\n"), "has a broken row"),
-    "short-commit": (with_pin(commit="main"), "has a broken row"),
-    "size-zero": (with_pin(size=0), "has a broken row"),
-    "size-negative": (with_pin(size=-1), "has a broken row"),
-    "size-text": (with_pin(size="9"), "has a broken row"),
-    "size-true": (with_pin(size=True), "has a broken row"),
-    "size-float": (with_pin(size=9.0), "has a broken row"),
-    "unknown-key": (with_pin(verify=False), "has a broken row"),
+    "empty": (b"", "JSON"),
+    "not-json": (b"{", "JSON"),
+    "half": (with_pin()[:-9], "JSON"),
+    "binary": (bytes(range(256)), "JSON"),
+    "deep": (b"[" * 100_000, "JSON"),
+    "merge-conflict": (b"<<<<<<< ours\n" + with_pin(), "JSON"),
+    "list": (b"[]", "version and weights"),
+    "no-version": (b'{"weights": {}}', "version and weights"),
+    "more": (b'{"version": 1, "weights": {}, "x": 1}', "version and weights"),
+    "version-2": (b'{"version": 2, "weights": {}}', "version 1, got '2'"),
+    "version-text": (b'{"version": "1", "weights": {}}', "version 1, got"),
+    "weights-list": (b'{"version": 1, "weights": []}', "version 1, got"),
+    "row-text": (b'{"version": 1, "weights": {"a": "b"}}', " 'a'"),
+    "row-null": (b'{"version": 1, "weights": {"a": null}}', " 'a'"),
+    "no-sha256": (with_pin(sha256=None), f" {SOURCE!r}"),
+    "empty-sha256": (with_pin(sha256=""), f" {SOURCE!r}"),
+    "short-sha256": (with_pin(sha256="ab" * 31), f" {SOURCE!r}"),
+    "upper-sha256": (with_pin(sha256="AB" * 32), f" {SOURCE!r}"),
+    "null-sha256": (with_pin().replace(b'"' + b"ab" * 32 + b'"', b"null"), f" {SOURCE!r}"),
+    "newline-sha256": (with_pin(sha256="ab" * 32 + "\n"), f" {SOURCE!r}"),
+    "short-commit": (with_pin(commit="main"), f" {SOURCE!r}"),
+    "size-zero": (with_pin(size=0), f" {SOURCE!r}"),
+    "size-negative": (with_pin(size=-1), f" {SOURCE!r}"),
+    "size-text": (with_pin(size="9"), f" {SOURCE!r}"),
+    "size-true": (with_pin(size=True), f" {SOURCE!r}"),
+    "size-float": (with_pin(size=9.0), f" {SOURCE!r}"),
+    "unknown-key": (with_pin(verify=False), f" {SOURCE!r}"),
 }
 
 
-@pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize(("data", "text"), EDITED.values(), ids=EDITED)
-def test_malformed_lock_is_refused(net, hub, data, text, pinned):
-    """Whether the registry pins the file or not: a damaged lock is no empty one."""
-    if not pinned:
-        net.first_use()
+def test_malformed_lock_is_refused(fresh, hub, data, text):
+    """A damaged lock is not an empty one."""
+    refuse_lock(fresh, hub, data, text)
+
+
+@pytest.mark.parametrize("kind", ["empty", "no-sha256"])
+def test_malformed_lock_is_refused_for_weights_that_the_registry_pins(net, hub, kind):
+    refuse_lock(net, hub, *EDITED[kind])
+
+
+def refuse_lock(net, hub, data, text):
     net.home.mkdir()
     lock_of(net).write_bytes(data)
-    with pytest.raises(PinError) as caught:
+    with raises(PinError, text, f" {lock_of(net)} ", "remove it"):
         net.create()
-    assert text in str(caught.value)
-    assert f"the lock {lock_of(net)} " in str(caught.value)
-    assert "restore it, or remove it to trust on first use again" in str(caught.value)
     assert hub.requests == []
     assert lock_of(net).read_bytes() == data
 
@@ -375,21 +366,21 @@ def test_giant_lock_is_refused_by_size(fresh, hub):
     fresh.home.mkdir()
     lock_of(fresh).touch()
     os.truncate(lock_of(fresh), 2**34)
-    with pytest.raises(PinError, match="is larger than 16777216 bytes"):
+    with raises(PinError, f" {lock_of(fresh)} ", " 16777216 bytes"):
         fresh.create()
     assert hub.requests == []
 
 
 def test_lock_that_is_a_folder_is_refused(fresh, hub):
     lock_of(fresh).mkdir(parents=True)
-    with pytest.raises(PinError, match="cannot be read: Is a directory"):
+    with pytest.raises(PinError, match=f" {lock_of(fresh)} .*Is a directory"):
         fresh.create()
     assert hub.requests == []
 
 
 def test_edited_sha256_in_the_lock_is_a_mismatch(locked):
     edit(locked, lambda data: data["weights"][SOURCE].update(sha256="ab" * 32))
-    with pytest.raises(HashMismatch, match=f"expected .* with sha256 {'ab' * 32}"):
+    with pytest.raises(HashMismatch, match=f"expected.*{'ab' * 32}"):
         locked.create()
 
 
@@ -399,7 +390,7 @@ def test_unwritable_lock_is_an_error(fresh, monkeypatch):
     monkeypatch.setenv("VITZOO_LOCK", str(folder / "vitzoo.lock"))
     with (
         pytest.warns(FirstUseWarning),
-        pytest.raises(PinError, match=r"cannot write .*vitzoo.lock"),
+        raises(PinError, f" {folder / 'vitzoo.lock'}", "File exists", "VITZOO_LOCK"),
     ):
         fresh.create()
 
@@ -415,11 +406,9 @@ def test_sha256_of_lock_and_registry_that_differ_are_refused(locked):
 
     edit(locked, rename)
     locked.register(sha256="cd" * 32)
-    with pytest.raises(PinError) as caught:
+    text = rf" {lock_of(locked)} .*{locked.sha256}.*registry.*{'cd' * 32}"
+    with pytest.raises(PinError, match=text):
         locked.create()
-    text = str(caught.value)
-    assert f"the lock {lock_of(locked)} pins sha256 {locked.sha256}" in text
-    assert f"the registry {'cd' * 32}; find out which is right" in text
 
 
 def test_lock_that_agrees_with_the_registry_is_accepted(locked):
@@ -449,9 +438,13 @@ def test_lock_update_replaces_the_pin(locked, hub, capsys):
 @pytest.mark.parametrize(
     ("variables", "error", "text"),
     [
-        ({"VITZOO_FROZEN": "1"}, PinError, "the lock is frozen; leave --frozen out to update"),
-        ({"VITZOO_OFFLINE": "1"}, Offline, "asking the authority needs a network"),
-        ({"VITZOO_TRUST_ENDPOINT": "http://127.0.0.1:9"}, TransferError, "cannot be reached"),
+        ({"VITZOO_FROZEN": "1"}, PinError, "is frozen.*--frozen"),
+        ({"VITZOO_OFFLINE": "1"}, Offline, "faulty/net:main.*offline"),
+        (
+            {"VITZOO_TRUST_ENDPOINT": DEAD},
+            TransferError,
+            f"{DEAD} .*ConnectError",
+        ),
     ],
 )
 def test_failed_lock_update_changes_nothing(locked, monkeypatch, variables, error, text):
@@ -464,7 +457,7 @@ def test_failed_lock_update_changes_nothing(locked, monkeypatch, variables, erro
 
 
 def test_lock_update_of_pinned_weights_is_refused(net):
-    with pytest.raises(PinError, match="is pinned by the registry; there is nothing to lock"):
+    with raises(PinError, "faulty/net:main", "registry"):
         relock(net.name)
 
 
@@ -505,7 +498,7 @@ def test_trusted_endpoint_is_the_official_hub_by_default(fresh, monkeypatch):
     from vitzoo import settings
 
     monkeypatch.delenv("VITZOO_TRUST_ENDPOINT")
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_ENDPOINT", DEAD)
     asked = []
 
     def answer(request):
@@ -530,7 +523,7 @@ def test_mirror_with_wrong_bytes_is_skipped_on_first_use(fresh, hub, second_hub,
 
 
 def test_hub_address_is_locked_and_loaded(net, hub):
-    with pytest.warns(FirstUseWarning, match=f"first use of {SOURCE}"):
+    with pytest.warns(FirstUseWarning, match=SOURCE):
         net.assert_right(vitzoo.create(net.spec, weights=SOURCE))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -582,7 +575,7 @@ def test_hub_address_of_a_file_in_a_folder(net, hub):
     ids=lambda address: ascii(address[:40]),
 )
 def test_malformed_hub_address_is_refused(net, hub, address):
-    with pytest.raises(InvalidOption, match="is written hf://owner/repo@revision/file") as caught:
+    with pytest.raises(InvalidOption, match="hf://owner/repo@revision/file") as caught:
         vitzoo.create(net.spec, weights=address)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500
@@ -626,7 +619,7 @@ def test_lock_written_meanwhile_with_another_sha256_is_kept(fresh, hub, monkeypa
         return real(remote, note)
 
     monkeypatch.setattr(locate, "_bring", lock_first)
-    text = f"pins {SOURCE} to sha256 {'ab' * 32}, {hub.endpoint} now says {fresh.sha256}"
+    text = f"{SOURCE}.*{'ab' * 32}.*{hub.endpoint}.*{fresh.sha256}"
     with pytest.warns(FirstUseWarning), pytest.raises(PinError, match=text):
         fresh.create()
     assert json.loads(lock_of(fresh).read_text())["weights"][SOURCE]["sha256"] == "ab" * 32

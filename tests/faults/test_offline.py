@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
+from messages import raises
 from vitzoo.errors import (
     FirstUseWarning,
     IntegrityError,
@@ -39,7 +40,8 @@ def proxy(second_hub):
 def test_refused_connection_is_an_error(net, clock, monkeypatch, dead_port):
     net.limit(first_byte=5)
     monkeypatch.setenv("VITZOO_ENDPOINTS", f"http://{dead_port}")
-    with pytest.raises(TransferError, match=rf"net:main.*{dead_port}: ConnectError.*refused"):
+    words = ("net:main", f"{dead_port}: ConnectError", "refused", "VITZOO_ENDPOINTS")
+    with raises(TransferError, *words, "vitzoo import"):
         net.create()
     assert 1 <= len(clock.slept) <= 4
     assert sum(clock.slept) <= 5
@@ -49,7 +51,9 @@ def test_refused_connection_is_an_error(net, clock, monkeypatch, dead_port):
 def test_dns_failure_is_an_error(net, clock, monkeypatch):
     net.limit(first_byte=1)
     monkeypatch.setenv("VITZOO_ENDPOINTS", "http://vitzoo.invalid")
-    with pytest.raises(TransferError, match=r"net:main.*vitzoo\.invalid: .*or carry the file here"):
+    with raises(
+        TransferError, "net:main", " vitzoo.invalid: ", "VITZOO_ENDPOINTS", "vitzoo import"
+    ):
         net.create()
     assert sum(clock.slept) <= 1
 
@@ -68,7 +72,7 @@ def test_hanging_dns_lookup_times_out(net, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", hang)
         patch.setenv("VITZOO_ENDPOINTS", "http://slow.example")
-        with pytest.raises(TransferError, match=r"slow\.example: ReadTimeout: no answer within 0"):
+        with pytest.raises(TransferError, match=r"slow\.example: ReadTimeout: .* 0\.3 s"):
             net.create()
         released.set()
     net.recovers()
@@ -97,16 +101,14 @@ def test_dead_proxy_is_named_without_its_password(
 def test_dead_proxy_on_the_way_to_the_trusted_endpoint_is_named(net, hub, monkeypatch, dead_port):
     monkeypatch.setenv("HTTP_PROXY", dead_port)
     net.first_use()
-    with pytest.raises(
-        TransferError, match=rf"{hub.host} cannot be reached.*\(proxy {dead_port}\)"
-    ):
+    with raises(TransferError, hub.host, f"(proxy {dead_port})"):
         net.create()
 
 
 def test_proxy_that_requires_a_password_is_named(net, hub, proxy, faults, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", f"user:secret@{proxy.host}")
     proxy.always = faults.answer(407, {"Proxy-Authenticate": "Basic"})
-    message = net.fails(TransferError, "a proxy answered 407", f"(proxy {proxy.host})")
+    message = net.fails(TransferError, "proxy", " 407", f"(proxy {proxy.host})")
     assert "secret" not in message
     assert (len(proxy.requests), hub.requests) == (1, [])
 
@@ -115,7 +117,7 @@ def test_https_proxy_that_requires_a_password_is_named(net, proxy, faults, monke
     monkeypatch.setenv("HTTPS_PROXY", proxy.endpoint)
     monkeypatch.setenv("VITZOO_ENDPOINTS", "https://hub.example")
     proxy.always = faults.answer(407, {"Proxy-Authenticate": "Basic"})
-    with pytest.raises(TransferError, match=rf"hub\.example: the proxy failed.*{proxy.host}\)"):
+    with raises(TransferError, " hub.example: ", "407", f"(proxy {proxy.host})"):
         net.create()
     assert [method for method, _, _ in proxy.requests] == ["CONNECT"]
 
@@ -123,18 +125,16 @@ def test_https_proxy_that_requires_a_password_is_named(net, proxy, faults, monke
 @pytest.mark.parametrize("address", ["junk://127.0.0.1:1", "socks9://127.0.0.1:1"])
 def test_proxy_of_an_unknown_scheme_is_an_error(net, hub, monkeypatch, address):
     monkeypatch.setenv("ALL_PROXY", address)
-    net.fails(
-        TransferError, "a proxy or SSL_CERT_FILE is set that cannot be used", "(proxy 127.0.0.1:1)"
-    )
+    net.fails(TransferError, "SSL_CERT_FILE", "(proxy 127.0.0.1:1)")
     assert hub.requests == []
     net.first_use()
-    with pytest.raises(TransferError, match="a proxy or SSL_CERT_FILE is set that cannot be used"):
+    with raises(TransferError, "SSL_CERT_FILE", "(proxy 127.0.0.1:1)"):
         net.create()
 
 
 def test_missing_certificate_file_is_an_error(net, hub, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
-    net.fails(TransferError, "a proxy or SSL_CERT_FILE is set that cannot be used")
+    net.fails(TransferError, "SSL_CERT_FILE")
     assert hub.requests == []
 
 
@@ -176,15 +176,11 @@ OFFLINE = ("VITZOO_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 def test_offline_without_the_file_is_an_error_without_a_socket(net, monkeypatch, variable):
     monkeypatch.setenv(variable, "1")
     for _ in range(2):
-        with pytest.raises(Offline) as caught:
+        place = ("faulty/net:main", "acme/net/model.safetensors", "the store", "offline")
+        file = (f"sha256 {net.sha256}", f"{len(net.data)} bytes")
+        fixes = ("vitzoo fetch faulty/net --weights main", "vitzoo import FILE")
+        with raises(Offline, *place, *file, *fixes):
             net.create()
-        for words in (
-            "faulty/net:main: acme/net/model.safetensors is not in the store and this is offline",
-            f"sha256 {net.sha256}, {len(net.data)} bytes",
-            "vitzoo fetch faulty/net --weights main",
-            "vitzoo import FILE",
-        ):
-            assert words in str(caught.value)
     assert net.strays() == []
     assert net.kept == b""
 
@@ -193,7 +189,9 @@ def test_offline_without_the_file_is_an_error_without_a_socket(net, monkeypatch,
 def test_offline_without_a_pin_is_an_error_without_a_socket(net, monkeypatch):
     net.first_use()
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
-    with pytest.raises(Offline, match=r"the sha256 of hf://acme/net@main/.* is not known and this"):
+    with raises(
+        Offline, "hf://acme/net@main/model.safetensors", "sha256", "offline", "vitzoo fetch"
+    ):
         net.create()
     with pytest.raises(Offline):
         vitzoo.fetch("hf://acme/net@main/model.safetensors")
@@ -227,10 +225,10 @@ def test_offline_with_a_damaged_file_is_a_mismatch(net, monkeypatch, request):
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
     with monkeypatch.context() as patch:
         request.getfixturevalue("no_sockets")
-        with pytest.raises(IntegrityError, match=f"is damaged.*{net.sha256}") as caught:
+        with pytest.raises(IntegrityError, match=f"damaged.*{net.sha256}") as caught:
             net.create()
         assert "network" not in str(caught.value)
-        with pytest.raises(Offline, match="is not in the store"):
+        with pytest.raises(Offline, match="not in the store"):
             net.create()
         patch.undo()
 
@@ -252,9 +250,9 @@ def test_huggingface_hub_imported_offline_is_named(net, hub, monkeypatch):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    net.fails(Offline, "huggingface_hub is offline; unset HF_HUB_OFFLINE")
+    net.fails(Offline, "huggingface_hub", "offline", "HF_HUB_OFFLINE")
     net.first_use()
-    with pytest.raises(Offline, match=r"hf://acme/net@main.*huggingface_hub is offline; unset"):
+    with raises(Offline, "hf://acme/net@main", "huggingface_hub", "HF_HUB_OFFLINE"):
         net.create()
     assert hub.requests == []
 
@@ -334,7 +332,7 @@ def test_damaged_hub_cache_blob_is_ignored_and_kept(net, hub, caplog, damage, kn
     assert hub.ranges == [None]
     assert tree(net) == before
     assert path.read_bytes() == damage(net.data)
-    assert "left alone" in caplog.text
+    assert str(path) in caplog.text
     assert net.stored.read_bytes() == net.data
 
 
@@ -380,5 +378,5 @@ def test_unknown_value_of_a_switch_is_refused(monkeypatch, name):
     from vitzoo.errors import InvalidOption
 
     monkeypatch.setenv(name, "maybe")
-    with pytest.raises(InvalidOption, match=f"{name} must be 1 or 0, got 'maybe'"):
+    with pytest.raises(InvalidOption, match=f"{name} must be 1 or 0.*'maybe'"):
         settings.offline() if name == "VITZOO_OFFLINE" else settings.frozen()

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 import vitzoo
+from messages import raises
 from vitzoo.errors import (
     FirstUseWarning,
     HashMismatch,
@@ -19,6 +20,7 @@ from vitzoo.errors import (
 )
 
 TOKEN = "hf_secret"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
@@ -79,7 +81,7 @@ def test_resumed_download_follows_the_redirect_again(net, hub, cdn, faults):
 
 def test_redirect_loop_is_refused(net, hub, faults):
     hub.always = redirect(faults, "/acme/net/resolve/x/model.safetensors")
-    net.fails(RefusedResponse, "redirected more than 8 times", "VITZOO_ENDPOINTS")
+    net.fails(RefusedResponse, " 8 ", "VITZOO_ENDPOINTS")
     assert len(hub.requests) == 9
     net.recovers()
 
@@ -91,7 +93,7 @@ def test_more_than_8_redirects_are_refused(net, hub, faults, hops, good):
     if good:
         net.assert_right(net.create())
     else:
-        net.fails(RefusedResponse, "redirected more than 8 times")
+        net.fails(RefusedResponse, " 8 ")
         net.recovers()
 
 
@@ -110,7 +112,7 @@ TARGETS = {
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_redirect_to_an_unsafe_target_is_refused(net, hub, faults, target):
     hub.always = redirect(faults, target)
-    message = net.fails(RefusedResponse, "redirected to", "refused: only https, or http from http")
+    message = net.fails(RefusedResponse, repr(target)[:20], "https", "VITZOO_ENDPOINTS")
     assert "\x01" not in message
     assert len(hub.requests) == 1
     net.recovers()
@@ -119,7 +121,7 @@ def test_redirect_to_an_unsafe_target_is_refused(net, hub, faults, target):
 @pytest.mark.parametrize("status", [300, 302, 304, 307])
 def test_redirect_without_a_location_is_an_error(net, hub, faults, status):
     hub.always = faults.answer(status)
-    net.fails(ServerError, f"answered {status}, expected the file")
+    net.fails(ServerError, f" {status}", "expected")
     assert len(hub.requests) == 1
     net.recovers()
 
@@ -157,7 +159,7 @@ def web(net, monkeypatch):
 def test_redirect_from_https_to_http_is_refused(net, web):
     plain = (302, {"Location": "http://cdn.example/blob"}, b"")
     hosts = web("https://hub.example", hub_example=plain, cdn_example=(200, {}, net.data))
-    with pytest.raises(RefusedResponse, match=r"hub\.example redirected to 'http://cdn"):
+    with raises(RefusedResponse, "hub.example", "'http://cdn.example/blob'", "https"):
         net.create()
     assert [(scheme, host) for scheme, host, _ in hosts.requests] == [("https", "hub.example")]
 
@@ -226,8 +228,8 @@ def test_redirect_of_a_renamed_repository_is_followed_and_logged(net, hub, fault
     target = f"/acme/renamed/resolve/{'0' * 40}/model.safetensors"
     hub.script.append(redirect(faults, target, 307))
     net.assert_right(net.create())
-    assert f"{hub.endpoint}/acme/net/resolve" in caplog.text
-    assert f"redirects to {hub.endpoint}{target}" in caplog.text
+    (line,) = [line for line in caplog.messages if f"{hub.endpoint}/acme/net/resolve" in line]
+    assert f"{hub.endpoint}{target}" in line
 
 
 def test_redirect_to_another_network_is_a_mismatch(net, hub, faults):
@@ -252,7 +254,9 @@ def test_mirror_with_wrong_bytes_is_skipped(net, mirrors, faults, caplog):
     bad.always = faults.other(bytes(len(net.data)))
     net.assert_right(net.create())
     assert (len(bad.requests), good.ranges) == (2, [None])  # nothing of the bad one is continued
-    assert f"{bad.endpoint} failed: faulty/net:main" in caplog.text
+    (line,) = [line for line in caplog.messages if bad.endpoint in line]
+    assert "faulty/net:main" in line
+    assert net.sha256 in line
     assert net.stored.read_bytes() == net.data
     assert net.strays() == []
 
@@ -262,7 +266,7 @@ def test_mirror_without_the_file_is_skipped(net, mirrors, faults, caplog):
     bad.always = faults.answer(404, {"X-Error-Code": "RevisionNotFound"})
     net.assert_right(net.create())
     assert (len(bad.requests), good.ranges) == (1, [None])
-    assert "has no revision" in caplog.text
+    assert f"revision {COMMIT}" in caplog.text
 
 
 @pytest.mark.usefixtures("clock")
@@ -280,9 +284,10 @@ def test_failure_of_every_mirror_is_reported(net, mirrors, faults):
     bad, good = mirrors
     bad.always = faults.answer(404, {"X-Error-Code": "RevisionNotFound"})
     good.always = faults.other(bytes(len(net.data)))
-    net.fails(HashMismatch, "2 endpoints failed", bad.endpoint, "has no revision", good.endpoint)
+    missing = (bad.endpoint, f"revision {COMMIT}", good.endpoint)
+    net.fails(HashMismatch, *missing, net.sha256)
     good.always = faults.answer(503)
-    net.fails(ServerError, bad.endpoint, "has no revision", good.endpoint, "answered 503")
+    net.fails(ServerError, *missing, " 503")
     good.always = bad.always
     net.fails(RevisionNotFound, bad.endpoint, good.endpoint)
     net.recovers()
@@ -293,6 +298,6 @@ def test_mirrors_do_not_replace_the_trusted_endpoint(net, mirrors, monkeypatch):
     bad, good = mirrors
     monkeypatch.setenv("VITZOO_TRUST_ENDPOINT", "http://127.0.0.1:9")
     net.first_use()
-    with pytest.raises(TransferError, match="its word is needed on first use"):
+    with pytest.raises(TransferError, match=r"http://127\.0\.0\.1:9 .*mirror"):
         vitzoo.fetch(net.name)
     assert bad.requests == good.requests == []
