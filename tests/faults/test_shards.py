@@ -1,5 +1,6 @@
 """Weights in several files: the index is strict, and every tensor is exactly where it says."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import safetensors.torch
 import torch
 
 import vitzoo
+from messages import raises
 from vitzoo.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.inventory import import_file, verify
@@ -134,36 +136,36 @@ BAD += ["~/x.safetensors", "file://x.safetensors", "%2e%2e.safetensors", None, 1
 def test_unsafe_shard_name_is_refused(folder, refused, shard):
     (folder.parent / "x.safetensors").write_bytes((folder / NAMES[0]).read_bytes())
     write(folder, weight_map(folder) | {"norm.bias": shard})
-    refused(r"tensor 'norm\.bias': expected the plain name of a \.safetensors file beside the ind")
+    refused(r"index\.json.*tensor 'norm\.bias'.*expected.*\.safetensors")
 
 
 def test_missing_shard_is_refused(folder, refused):
     (folder / NAMES[1]).unlink()
-    refused(rf"json names the shard {NAMES[1]}: cannot read .*{NAMES[1]}: there is no such file$")
+    refused(rf"index\.json.* {NAMES[1]}.*{folder / NAMES[1]}.*no such file")
 
 
 def test_unknown_shard_in_the_index_is_refused(folder, refused):
     write(folder, weight_map(folder) | {"norm.bias": "other.safetensors"})
-    refused(r"names the shard other\.safetensors: cannot read .*: there is no such file$")
+    refused(rf"index\.json.*{folder / 'other.safetensors'}.*no such file")
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda path: path.mkdir(), "is not a regular file"),
-        (os.mkfifo, "is not a regular file"),
+        (lambda path: path.mkdir(), "not a regular file"),
+        (os.mkfifo, "not a regular file"),
         (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
-        (lambda path: path.symlink_to("/nowhere"), "there is no such file"),
-        (lambda path: path.write_bytes(b""), "is not safetensors .empty file"),
+        (lambda path: path.symlink_to("/nowhere"), "no such file"),
+        (lambda path: path.write_bytes(b""), "empty"),
         (
             lambda path: path.write_bytes(b"PK\3\4" + b"\0" * 99),
-            "not safetensors .looks like a zip",
+            "looks like a zip",
         ),
         (
             lambda path: path.write_bytes(b"\x80\x02}." * 9),
-            "looks like a pickle file: a pickle can",
+            "looks like a pickle",
         ),
-        (lambda path: path.write_text('{"weight_map": {}}'), "not safetensors .looks like a JSON"),
+        (lambda path: path.write_text('{"weight_map": {}}'), "looks like a JSON"),
     ],
 )
 def test_shard_of_another_file_kind_is_refused(folder, refused, make, text):
@@ -173,8 +175,9 @@ def test_shard_of_another_file_kind_is_refused(folder, refused, make, text):
 
 
 def test_truncated_shard_is_refused(folder, refused):
-    os.truncate(folder / NAMES[0], (folder / NAMES[0]).stat().st_size - 1)
-    refused(rf"{NAMES[0]} has \d+ bytes, its header accounts for \d+; it is truncated")
+    size = (folder / NAMES[0]).stat().st_size
+    os.truncate(folder / NAMES[0], size - 1)
+    refused(rf"{NAMES[0]} .*{size - 1} bytes.* {size}\b.*truncated")
 
 
 # The index against the shards.
@@ -182,37 +185,37 @@ def test_truncated_shard_is_refused(folder, refused):
 
 def test_tensor_in_no_shard_is_refused(folder, refused):
     write(folder, weight_map(folder) | {"extra": NAMES[1]})
-    refused(rf"its shards disagree: tensor 'extra' is in no shard, the index says {NAMES[1]}$")
+    refused(rf"'extra' is in no shard.*{NAMES[1]}$")
 
 
 def test_tensor_in_another_shard_is_refused(folder, refused, right):
     first = next(iter(right))
     write(folder, weight_map(folder) | {first: NAMES[1]})
-    refused(rf"disagree: tensor '{first}' is in {NAMES[0]}, the index says {NAMES[1]}$")
+    refused(rf"'{first}' is in {NAMES[0]},.*{NAMES[1]}$")
 
 
 def test_tensor_missing_in_the_index_is_refused(folder, refused, right):
     write(folder, {n: shard for n, shard in weight_map(folder).items() if n != "norm.bias"})
     place = NAMES[list(right).index("norm.bias") % 3]
-    refused(rf"disagree: tensor 'norm\.bias' is in {place}, not in the index$")
+    refused(rf"'norm\.bias' is in {place}, not in the index$")
 
 
 def test_tensor_in_two_shards_is_refused(folder, refused, right):
     first = next(iter(right))
     held = safetensors.torch.load_file(folder / NAMES[1])
     safetensors.torch.save_file(held | {first: right[first]}, folder / NAMES[1])
-    refused(rf"tensor '{first}' is in {NAMES[0]} and {NAMES[1]}, the index says {NAMES[0]}$")
+    refused(rf"'{first}' is in {NAMES[0]} and {NAMES[1]},.* {NAMES[0]}$")
 
 
 def test_one_file_under_two_shard_names_is_refused(folder, refused):
     (folder / NAMES[1]).unlink()
     (folder / NAMES[1]).hardlink_to(folder / NAMES[0])
-    refused(rf"is in {NAMES[0]} and {NAMES[1]}, the index says {NAMES[0]};.* is in no shard, the i")
+    refused(rf"is in {NAMES[0]} and {NAMES[1]},.* {NAMES[0]};.* is in no shard")
 
 
 def test_first_ten_disagreements_are_listed(folder, refused):
     write(folder, {f"tensor_{i}": NAMES[0] for i in range(30)})
-    refused(r"'tensor_0' is in no .*'tensor_9' is in no shard, the index says .*; and 31 more$")
+    refused(r"'tensor_0' .*'tensor_9' is in no shard.*and 31 more$")
 
 
 # The index itself.
@@ -220,46 +223,47 @@ def test_first_ten_disagreements_are_listed(folder, refused):
 
 def test_too_many_tensors_in_all_shards_are_refused(folder, refused):
     """Each has what one file may have; together they have more than any network."""
+    empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
     for i in (0, 1):
-        held = {f"{i}_{n:x}": torch.empty(0) for n in range(10_001)}
-        safetensors.torch.save_file(held, folder / NAMES[i])
-    refused(r"index\.json with its shards holds 20002 tensors, more than the 20000 accepted")
+        header = json.dumps({f"{i}_{n:x}": empty for n in range(10_001)}).encode()
+        (folder / NAMES[i]).write_bytes(len(header).to_bytes(8, "little") + header)
+    refused(r"index\.json.* 20002 tensors.* 20000\b")
 
 
 def test_giant_index_is_refused_by_size(folder, refused):
     os.truncate(folder / INDEX, MAX_INDEX + 1)
-    refused(f"has {MAX_INDEX + 1} bytes, an index at most {MAX_INDEX}")
+    refused(rf"index\.json.* {MAX_INDEX + 1} bytes.* {MAX_INDEX}\b")
 
 
 def test_too_many_shards_are_refused(folder, refused):
     write(folder, {f"t{i}": f"s{i}.safetensors" for i in range(MAX_SHARDS + 1)})
-    refused(f"names {MAX_SHARDS + 1} files, more than the {MAX_SHARDS} accepted")
+    refused(rf" {MAX_SHARDS + 1} files.* {MAX_SHARDS}\b")
 
 
 def test_too_many_tensors_in_the_index_are_refused(folder, refused):
     write(folder, {f"{i:x}": NAMES[0] for i in range(20_001)})
-    refused("holds 20001 tensors, more than the 20000 accepted")
+    refused(r" 20001 tensors.* 20000\b")
 
 
 TEXTS = {
-    "broken": ('{"weight_map": ', "looks like a JSON text., and no index: Expecting value"),
-    "nothing": ("{}", "looks like a JSON text., and no index: expected metadata and weight_map"),
-    "twice": ('{"weight_map": {"a": "x", "a": "y"}}', "and no index: a key stands twice"),
-    "twice-map": ('{"weight_map": {}, "weight_map": {}}', "and no index: a key stands twice"),
-    "more": ('{"weight_map": {}, "x": 1}', "and no index: expected metadata and weight_map"),
-    "list": ('{"weight_map": []}', "metadata and weight_map must be tables"),
-    "metadata": ('{"weight_map": {}, "metadata": 1}', "metadata and weight_map must be tables"),
-    "deep": ('{"weight_map":' + "[" * 100_000, "and no index: .*recursion"),
-    "digits": ('{"weight_map": ' + "9" * 5000 + "}", "and no index: Exceeds the limit"),
-    "nan": ('{"weight_map": NaN}', "metadata and weight_map must be tables"),
-    "utf-8": (b'{"weight_map": "\xff"}', "and no index: .*decode"),
+    "broken": ('{"weight_map": ', "JSON.*Expecting value"),
+    "nothing": ("{}", "JSON.*expected metadata and weight_map"),
+    "twice": ('{"weight_map": {"a": "x", "a": "y"}}', "twice"),
+    "twice-map": ('{"weight_map": {}, "weight_map": {}}', "twice"),
+    "more": ('{"weight_map": {}, "x": 1}', "expected metadata and weight_map"),
+    "list": ('{"weight_map": []}', "metadata and weight_map must be"),
+    "metadata": ('{"weight_map": {}, "metadata": 1}', "metadata and weight_map must be"),
+    "deep": ('{"weight_map":' + "[" * 100_000, "recursion"),
+    "digits": ('{"weight_map": ' + "9" * 5000 + "}", "Exceeds the limit"),
+    "nan": ('{"weight_map": NaN}', "metadata and weight_map must be"),
+    "utf-8": (b'{"weight_map": "\xff"}', "decode"),
     "error": (
         '{"error": "no such repository"}',
-        "looks like a JSON text.*: expected metadata and weight",
+        "JSON.*expected metadata and weight_map",
     ),
-    "name": ('{"weight_map": {"a\\u001bb": "x.safetensors"}}', "at most 256 printable charac"),
-    "long": ('{"weight_map": {"%s": "x.safetensors"}}' % ("a" * 300), "at most 256 printable"),
-    "empty": ('{"weight_map": {}}', "unknown layout; its first keys are none"),
+    "name": ('{"weight_map": {"a\\u001bb": "x.safetensors"}}', " 256 printable"),
+    "long": ('{"weight_map": {"%s": "x.safetensors"}}' % ("a" * 300), " 256 printable"),
+    "empty": ('{"weight_map": {}}', "unknown.* none"),
 }
 
 
@@ -290,20 +294,22 @@ def test_a_folder_with_one_file(tmp_path, small, right):
 def test_a_folder_with_none_or_several(tmp_path, small):
     place = tmp_path / "own"
     place.mkdir()
-    with pytest.raises(CheckpointError, match="own is a folder without weights; expected one"):
+    with pytest.raises(CheckpointError, match="own is a folder without weights"):
         vitzoo.create(small, weights=place)
     (place / "pytorch_model.bin").write_bytes(b"\x80")
-    with pytest.raises(CheckpointError, match="own is a folder without weights; expected one"):
+    with pytest.raises(CheckpointError, match="own is a folder without weights"):
         vitzoo.create(small, weights=place)
     for i in range(12):
         safetensors.torch.save_file({"a": torch.ones(1)}, place / f"{i:02}.safetensors")
     listed = ", ".join(f"{i:02}.safetensors" for i in range(10))
-    text = f"several weights, name one of them: {listed} and 2 more$"
+    text = f" {listed} and 2 more$"
     with pytest.raises(CheckpointError, match=text):
         vitzoo.create(small, weights=place)
     for name in ("a", "b"):
         (place / f"{name}{INDEX[5:]}").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"name one of them: a\.safetensors\.index\.json, b"):
+    with pytest.raises(
+        CheckpointError, match=r" a\.safetensors\.index\.json, b\.safetensors\.index\.json$"
+    ):
         vitzoo.create(small, weights=f"{place}/")
 
 
@@ -317,11 +323,11 @@ def test_too_long_path_is_an_error(tmp_path, small, name):
 
 
 def test_one_shard_points_to_the_index(folder, small):
-    text = rf"{NAMES[0]} \(a shard; the whole is {folder / INDEX}\)"
-    with pytest.raises(CheckpointError, match=rf"{text} does not fit the model; tensors \d+ miss"):
+    text = rf"{NAMES[0]} \(a shard.* {folder / INDEX}\)"
+    with pytest.raises(CheckpointError, match=rf"{text} .* \d+ missing"):
         vitzoo.create(small, weights=folder / NAMES[0])
     safetensors.torch.save_file({"x": torch.ones(1)}, folder / NAMES[1])
-    with pytest.raises(CheckpointError, match=r"of-00003.safetensors \(a shard; .*unknown layout"):
+    with pytest.raises(CheckpointError, match=r"of-00003\.safetensors \(a shard.*unknown"):
         vitzoo.create(small, weights=folder / NAMES[1])
     (folder / INDEX).unlink()
     with pytest.raises(CheckpointError) as caught:
@@ -331,7 +337,7 @@ def test_one_shard_points_to_the_index(folder, small):
 
 @pytest.mark.parametrize("name", [INDEX, "net.npz"])
 def test_weights_that_do_not_name_their_network(folder, name):
-    with pytest.raises(CheckpointError, match=rf"{name} was not written by vitzoo.save.*weights="):
+    with pytest.raises(CheckpointError, match=rf"{name} .*vitzoo\.save.*weights="):
         vitzoo.create(folder / name)
 
 
@@ -340,7 +346,7 @@ def test_weights_that_do_not_name_their_network(folder, name):
 )
 def test_an_index_on_the_hub(use):
     address = f"hf://owner/repo@main/{INDEX}"
-    text = r"is an index; .* \(hf download owner/repo --revision main --local-dir FOLDER\) and pass"
+    text = rf"{INDEX}.*index.*hf download owner/repo --revision main --local-dir FOLDER"
     with pytest.raises(InvalidOption, match=text):
         use(address)
 
@@ -360,7 +366,7 @@ def test_verify_hashes_every_shard(folder):
     (folder / NAMES[0]).unlink()
     assert [row.state for row in verify(folder)] == ["missing", "unpinned", "unpinned"]
     write(folder, {"a": "../x.safetensors"})
-    with pytest.raises(CheckpointError, match="expected the plain name"):
+    with pytest.raises(CheckpointError, match=r"tensor 'a'.*expected.*\.safetensors"):
         verify(folder / INDEX)
     assert [row.state for row in verify(folder / "not.safetensors.index.json")] == ["missing"]
 
@@ -375,7 +381,7 @@ def test_verify_and_import_of_a_registered_npz(net, tmp_path):
 
 
 def test_import_of_an_index_says_what_to_do(net, folder):
-    text = r"index\.json has sha256 .*, which neither the registry nor the lock names; load it with"
-    with pytest.raises(vitzoo.StoreError, match=text):
+    sha256 = hashlib.sha256((folder / INDEX).read_bytes()).hexdigest()
+    with raises(vitzoo.StoreError, str(folder / INDEX), sha256, "registry", "lock", "weights="):
         import_file(folder / INDEX)
     assert not net.stored.exists()
