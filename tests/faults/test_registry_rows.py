@@ -5,6 +5,8 @@ import tracemalloc
 
 import pytest
 
+from messages import raises
+from tables import check_all
 from vitzoo.errors import InvalidOption, RegistryError, UnknownOption
 from vitzoo.hubnames import valid_file, valid_repo, valid_revision
 from vitzoo.locate import from_address
@@ -75,18 +77,29 @@ def read_text(tmp_path):
     return call
 
 
-def refused(read, text, **changes):
-    with pytest.raises(RegistryError) as caught:
+def refused(read, *words, **changes):
+    with raises(RegistryError, "registry.toml: [variants.net.weights.main]: ", *words) as caught:
         read(**changes)
-    message = str(caught.value)
-    assert "registry.toml: [variants.net.weights.main]: " in message
-    assert text in message
-    assert message.isprintable()
+    assert str(caught.value).isprintable()
 
 
 def test_the_right_row_is_read(read):
     row = read()
     assert (row.repo, row.revision, row.size, row.sha256) == ("acme/net", COMMIT, 1000, HASH)
+
+
+def test_a_table_reports_every_case_that_fails():
+    """Also where an error that was expected does not come."""
+
+    def check(value):
+        with raises(ValueError, "literal"):
+            int(value)
+
+    check_all({"word": "x", "empty": ""}, check)
+    with pytest.raises(AssertionError, match=r"2 of 3 cases failed\none: .*\ntwo: "):
+        check_all({"one": "1", "word": "x", "two": "2"}, check)
+    with pytest.raises(AssertionError):
+        check_all({}, check)
 
 
 # Pins.
@@ -112,81 +125,92 @@ BAD_HASHES = {
 }
 
 
-@pytest.mark.parametrize("pin", ["confirmed", "reported", "first-use"])
 @pytest.mark.parametrize("sha256", BAD_HASHES.values(), ids=BAD_HASHES)
-def test_malformed_sha256_is_refused(read, sha256, pin):
-    what = "printable text" if sha256.endswith("\n") else "64 lower-case hex digits, got"
-    refused(read, f"sha256 must be {what}", sha256=sha256, pin=pin)
+def test_malformed_sha256_is_refused(read, sha256):
+    expected = "printable" if sha256.endswith("\n") else "64 "
+    refused(read, f"sha256 must be {expected}", sha256=sha256)
+
+
+@pytest.mark.parametrize("pin", ["reported", "first-use"])
+def test_malformed_sha256_of_weaker_pins_is_refused(read, pin):
+    refused(read, "sha256 must be 64 ", sha256="a" * 63, pin=pin)
 
 
 @pytest.mark.parametrize("pin", ["confirmed", "reported"])
 @pytest.mark.parametrize("sha256", [None, ""])
 def test_missing_sha256_of_a_pinned_entry_is_refused(read, sha256, pin):
-    text = f"a '{pin}' pin needs sha256" if sha256 is None else "sha256 must be printable text"
-    refused(read, text, sha256=sha256, pin=pin)
+    words = (f"'{pin}' pin", "sha256") if sha256 is None else ("sha256 must be printable",)
+    refused(read, *words, sha256=sha256, pin=pin)
 
 
 @pytest.mark.parametrize("value", [5, True, 1.5, [HASH]])
 def test_sha256_of_another_type_is_refused(read, value):
-    refused(read, "sha256 must be a string, got", sha256=value)
+    refused(read, "sha256 must be a string", sha256=value)
 
 
 def test_entry_without_a_pin_is_refused(read):
-    refused(read, "missing key 'pin'", pin=None)
+    refused(read, "'pin'", pin=None)
 
 
 @pytest.mark.parametrize("pin", ["", "none", "unpinned", "Confirmed", "first_use", "any"])
 def test_unknown_pin_is_refused(read, pin):
-    refused(read, "pin must be one of confirmed, reported, first-use", pin=pin)
+    refused(read, "confirmed, reported, first-use", repr(pin), pin=pin)
 
 
 @pytest.mark.parametrize("key", ["size", "predicted_size"])
 @pytest.mark.parametrize("value", [0, -1, -(10**30), 10**30, 2**53])
 def test_size_out_of_range_is_refused(read, key, value):
-    refused(read, f"{key} must be a whole number from 1, got {value}", **{key: value})
+    refused(read, f"{key} must be", "from 1", f" {value}", **{key: value})
 
 
 @pytest.mark.parametrize("value", ["1e30", "1000.0", "nan", "inf", '"1000"', "true", "[1000]"])
 def test_size_of_another_type_is_refused(read_text, value):
     rest = "".join(f"{k} = {as_toml(v)}\n" for k, v in RIGHT.items() if k != "size")
-    with pytest.raises(RegistryError, match="size must be a whole number, got"):
+    with pytest.raises(RegistryError, match="size must be a whole number"):
         read_text(f"{HEAD}{rest}size = {value}\n")
 
 
+NEEDED = {
+    "confirmed": ("sha256", "size", "revision"),
+    "reported": ("sha256", "revision", "size", "predicted_size"),
+    "first-use": ("repo", "size", "predicted_size"),
+}
 REVISIONS = ["main", "HEAD", "v1.0", COMMIT[:7], COMMIT[:39], COMMIT + "0", COMMIT.upper()]
 REVISIONS += ["refs/pr/1", "g" * 40, "\uff11" * 40, " " + COMMIT[:39]]
 
 
-@pytest.mark.parametrize("pin", ["confirmed", "reported", "first-use"])
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_revision_that_is_no_commit_is_refused(read, revision, pin):
-    sha256 = None if pin == "first-use" else HASH
-    refused(
-        read,
-        "revision must be a 40-digit lower-case commit, got",
-        revision=revision,
-        pin=pin,
-        sha256=sha256,
-    )
+def test_revision_that_is_no_commit_is_refused(read, revision):
+    refused(read, "revision must be", "40-digit", revision=revision)
+
+
+@pytest.mark.parametrize(("pin", "sha256"), [("reported", HASH), ("first-use", None)])
+def test_revision_of_weaker_pins_that_is_no_commit_is_refused(read, pin, sha256):
+    words = ("revision must be", "40-digit", "'main'")
+    refused(read, *words, revision="main", pin=pin, sha256=sha256)
 
 
 @pytest.mark.parametrize(
-    ("pin", "changes", "text"),
+    ("pin", "changes"),
     [
-        ("confirmed", {"revision": None}, "needs sha256, size and, on the Hub, revision"),
-        ("confirmed", {"size": None}, "needs sha256, size and"),
-        ("confirmed", {"size": None, "predicted_size": 1000}, "needs sha256, size and"),
-        ("confirmed", {"sha256": None}, "needs sha256, size and"),
-        ("reported", {"revision": None}, "needs sha256, revision and size or predicted_size"),
-        ("reported", {"size": None}, "needs sha256, revision and size or"),
-        ("reported", {"sha256": None}, "needs sha256, revision and size or"),
-        ("first-use", {"sha256": None, "size": None}, "needs repo and size or predicted_size"),
-        ("first-use", {"sha256": None, "repo": None}, "needs repo and size or predicted_size"),
-        ("first-use", {}, "a row with a sha256 is pinned; write pin = 'reported'"),
+        ("confirmed", {"revision": None}),
+        ("confirmed", {"size": None}),
+        ("confirmed", {"size": None, "predicted_size": 1000}),
+        ("confirmed", {"sha256": None}),
+        ("reported", {"revision": None}),
+        ("reported", {"size": None}),
+        ("reported", {"sha256": None}),
+        ("first-use", {"sha256": None, "size": None}),
+        ("first-use", {"sha256": None, "repo": None}),
     ],
+    ids=str,
 )
-def test_pin_without_the_keys_it_needs_is_refused(read, pin, changes, text):
-    refused(read, text, pin=pin, **changes)
+def test_pin_without_the_keys_it_needs_is_refused(read, pin, changes):
+    refused(read, f"'{pin}' pin", *NEEDED[pin], pin=pin, **changes)
+
+
+def test_first_use_pin_with_a_sha256_is_refused(read):
+    refused(read, "sha256", "pin = 'reported'", pin="first-use")
 
 
 def test_the_weaker_pins_are_read(read):
@@ -241,17 +265,20 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("repo", ["acme/net", None])
-@pytest.mark.parametrize("file", FILES.values(), ids=FILES)
-def test_unsafe_file_name_is_refused(read, file, repo):
-    text = "file must be " + ("" if file.isprintable() else "printable text")
-    changes = {} if repo else {"revision": None}
-    refused(read, text, file=file, repo=repo, **changes)
-    assert not valid_file(file)
+@pytest.mark.parametrize(
+    "place", [{}, {"repo": None, "revision": None}], ids=["on-the-hub", "bundled"]
+)
+def test_unsafe_file_name_is_refused(read, place):
+    def check(file):
+        expected = "" if file.isprintable() else "printable"
+        refused(read, f"file must be {expected}", file=file, **place)
+        assert not valid_file(file)
+
+    check_all(FILES, check)
 
 
 def test_bundled_file_in_a_folder_is_refused(read):
-    refused(read, "file must be a plain file name, got", file="a/b", repo=None, revision=None)
+    refused(read, "file must be", "'a/b'", file="a/b", repo=None, revision=None)
 
 
 @pytest.mark.parametrize(
@@ -276,11 +303,13 @@ REPOS += [
 REPOS += ["a/b?x", "a/b#x", "a/b@main", "a/%2e%2e", "https://a/b", "a..b/c"]
 
 
-@pytest.mark.parametrize("repo", REPOS, ids=ascii)
-def test_malformed_repository_id_is_refused(read, repo):
-    text = "repo must be " + ("'owner/name' on the Hub" if repo.isprintable() else "printable")
-    refused(read, text, repo=repo)
-    assert not valid_repo(repo)
+def test_malformed_repository_id_is_refused(read):
+    def check(repo):
+        expected = "'owner/name'" if repo.isprintable() else "printable"
+        refused(read, f"repo must be {expected}", repo=repo)
+        assert not valid_repo(repo)
+
+    check_all({ascii(repo): repo for repo in REPOS}, check)
 
 
 @pytest.mark.parametrize("repo", ["google/vit-base-patch16-224", "timm/a.b_c", "A1/b"])
@@ -288,16 +317,19 @@ def test_ordinary_repository_ids_are_accepted(read, repo):
     assert read(repo=repo).repo == repo
 
 
-@pytest.mark.parametrize("file", FILES.values(), ids=FILES)
-def test_unsafe_file_name_in_an_address_is_refused(file):
-    with pytest.raises(InvalidOption, match="is written hf://owner/repo@revision/file, got"):
-        from_address(f"hf://acme/net@main/{file}")
+def test_unsafe_file_name_in_an_address_is_refused():
+    addresses = {name: f"hf://acme/net@main/{file}" for name, file in FILES.items()}
+    check_all(addresses, refuse_address)
 
 
-@pytest.mark.parametrize("repo", REPOS, ids=ascii)
-def test_malformed_repository_id_in_an_address_is_refused(repo):
-    with pytest.raises(InvalidOption, match="is written hf://owner/repo@revision/file, got"):
-        from_address(f"hf://{repo}@main/model.safetensors")
+def test_malformed_repository_id_in_an_address_is_refused():
+    addresses = {ascii(repo): f"hf://{repo}@main/model.safetensors" for repo in REPOS}
+    check_all(addresses, refuse_address)
+
+
+def refuse_address(address):
+    with raises(InvalidOption, "hf://owner/repo@revision/file"):
+        from_address(address)
 
 
 @pytest.mark.parametrize(
@@ -305,8 +337,7 @@ def test_malformed_repository_id_in_an_address_is_refused(repo):
 )
 def test_malformed_revision_in_an_address_is_refused(revision):
     assert not valid_revision(revision)
-    with pytest.raises(InvalidOption, match="is written hf://owner/repo@revision/file, got"):
-        from_address(f"hf://acme/net@{revision}/model.safetensors")
+    refuse_address(f"hf://acme/net@{revision}/model.safetensors")
 
 
 # TOML.
@@ -321,24 +352,24 @@ TOML = {
     "empty": (b"", "missing key 'api'"),
     "nested-lists": (nested(200_000), "is not valid TOML: .*recursion"),
     "nested-tables": ("api = 1\nx = " + "{a=" * 100_000 + "1" + "}" * 100_000, "recursion"),
-    "nested-few": (nested(50), "is nested more than 12 deep"),
+    "nested-few": (nested(50), " 12 deep"),
     "digits": ("api = " + "1" * 5000, "is not valid TOML: Exceeds the limit"),
-    "hex-digits": ("api = 0x" + "f" * 5000, "api must be a whole number from 1, got"),
+    "hex-digits": ("api = 0x" + "f" * 5000, "api must be .* from 1"),
     "hex-digits-in-list": (
         FULL.replace("mean = [0.5]", f"mean = [{GIANT}]"),
-        "must be a list of numb",
+        "must be a list",
     ),
     "hex-digits-as-text": (
         FULL.replace('"timm"', GIANT),
-        "must be a string, got an unprintable int",
+        "must be a string.* unprintable int",
     ),
     "hex-digits-as-size": (
         FULL.replace("= 1000\nsha", f"= {GIANT}\nsha"),
-        "from 1, got an unprintable int",
+        "from 1.* unprintable int",
     ),
     "hex-digits-as-top1": (
         f"{FULL}top1 = {GIANT}\n",
-        "top1 must be a number, got an unprintable int",
+        "top1 must be .* unprintable int",
     ),
     "duplicate-key": ("api = 1\napi = 1\n", "is not valid TOML"),
     "duplicate-table": ("api = 1\n[sizes.a]\n[sizes.a]\n", "is not valid TOML"),
@@ -371,7 +402,7 @@ def test_giant_registry_file_is_refused_by_size(read_text, monkeypatch):
     data = b"# 50 MB\n" * (50 * 2**20 // 8)
 
     def call():
-        with pytest.raises(RegistryError, match=f"is larger than the {MAX_MANIFEST} bytes accep"):
+        with pytest.raises(RegistryError, match=f"registry.toml.* {MAX_MANIFEST} bytes"):
             read_text(data)
 
     tracemalloc.start()
@@ -386,7 +417,7 @@ def test_giant_registry_file_is_refused_by_size(read_text, monkeypatch):
 def test_endless_registry_file_is_refused_by_size():
     from pathlib import Path
 
-    with pytest.raises(RegistryError, match="/dev/zero: is larger than the"):
+    with pytest.raises(RegistryError, match=f"/dev/zero.* {MAX_MANIFEST} bytes"):
         read_manifest(Path("/dev/zero"), package="x")
 
 
@@ -398,7 +429,7 @@ def test_registry_file_at_the_size_limit_is_parsed(read_text):
 
 def test_missing_registry_file_and_folder_are_refused(tmp_path):
     for path, text in ((tmp_path / "no.toml", "No such file"), (tmp_path, "Is a directory")):
-        with pytest.raises(RegistryError, match=f"cannot be read: {text}"):
+        with pytest.raises(RegistryError, match=f"{path}.*{text}"):
             read_manifest(path, package="x")
 
 
@@ -433,7 +464,7 @@ def test_malformed_entry_is_refused_before_any_request(net, hub, changes):
     from vitzoo.errors import PluginError
 
     net.register(**changes)
-    with pytest.raises(PluginError, match=r"plugin 'faulty' cannot be used: .*must be"):
+    with pytest.raises(PluginError, match=r"plugin 'faulty' .*must be"):
         net.create()
     assert hub.requests == []
     assert net.files() == []
