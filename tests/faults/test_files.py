@@ -21,6 +21,7 @@ import safetensors.torch
 import torch
 
 import vitzoo
+from messages import raises
 from vitzoo.errors import CheckpointError, HashMismatch
 from vitzoo.header import MAX_HEADER, MAX_TENSORS, read_header
 
@@ -121,17 +122,18 @@ def test_all_misfits_are_reported_at_once(load, right):
     with pytest.raises(CheckpointError) as caught:
         load(right)
     text = str(caught.value)
-    assert "1 missing: cls_token; 1 unexpected: extra; 1 with another shape: pos_embed" in text
-    assert "1 of a type that weights do not have: norm.bias is torch.int64" in text
+    for word in ("1 missing: cls_token", "1 unexpected: extra", "shape: pos_embed"):
+        assert word in text
+    assert "norm.bias is torch.int64" in text
 
 
 def test_unknown_checkpoint_format_is_refused(load):
-    with pytest.raises(CheckpointError, match="unknown layout; its first keys are a, b; formats"):
+    with pytest.raises(CheckpointError, match=r"unknown.* a, b;.*timm"):
         load({"a": torch.ones(1), "b": torch.ones(1)})
 
 
 def test_file_without_tensors_is_refused(load):
-    with pytest.raises(CheckpointError, match="unknown layout; its first keys are none"):
+    with pytest.raises(CheckpointError, match=r"unknown.* none;.*timm"):
         load(raw({}))
 
 
@@ -145,7 +147,7 @@ def test_missing_tensors_of_several_blocks_are_joined(load, right):
     """The number is that of tensors, the list joins those that differ in their block only."""
     for i in range(2):
         del right[f"blocks.{i}.norm1.bias"]
-    with pytest.raises(CheckpointError, match=r"tensors 2 missing: blocks\.\{0-1\}\.norm1\.bias$"):
+    with pytest.raises(CheckpointError, match=r" 2 missing: blocks\.\{0-1\}\.norm1\.bias$"):
         load(right)
 
 
@@ -154,9 +156,7 @@ def test_missing_tensors_of_several_blocks_are_joined(load, right):
 
 def test_transposed_tensor_is_refused(load, right):
     right["blocks.0.attn.qkv.weight"] = right["blocks.0.attn.qkv.weight"].T
-    text = (
-        r"1 with another shape: blocks\.0\.attn\.qkv\.weight is \(32, 96\), the model has \(96, 32"
-    )
+    text = r"shape: blocks\.0\.attn\.qkv\.weight .*\(32, 96\),.*\(96, 32\)"
     with pytest.raises(CheckpointError, match=text):
         load(right)
 
@@ -164,7 +164,7 @@ def test_transposed_tensor_is_refused(load, right):
 @pytest.mark.parametrize("shape", [(1, 32), (32, 1), (31,), (33,), (), (0,)])
 def test_tensor_of_another_shape_is_refused(load, right, shape):
     right["norm.weight"] = torch.ones(shape)
-    text = rf"norm\.weight is {re.escape(str(shape))}, the model has \(32,\)"
+    text = rf"norm\.weight .*{re.escape(str(shape))},.*\(32,\)"
     with pytest.raises(CheckpointError, match=text):
         load(right)
 
@@ -187,7 +187,7 @@ def test_scalar_and_vector_of_one_are_not_interchangeable(tmp_path, has, wants):
     tensors = {"scale": torch.ones(has)} | {name: torch.ones(1) for name in names}
     safetensors.torch.save_file(tensors, path)
     model = Scaled()
-    text = rf"scale is {re.escape(str(has))}, the model has {re.escape(str(wants))}"
+    text = rf"scale .*{re.escape(str(has))},.*{re.escape(str(wants))}"
     with pytest.raises(CheckpointError, match=text):
         load_into(model, open_file(path), Adaptation())
     assert model.scale.eq(0).all(), "nothing was changed"
@@ -215,17 +215,24 @@ TYPES += (torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("name", ["norm.weight", "pos_embed", "patch_embed.proj.weight", "all"])
-@pytest.mark.parametrize("changes", [{}, {"image_size": 64, "in_chans": 1, "num_classes": 2}])
-def test_non_floating_dtype_is_refused(load, right, dtype, name, changes):
-    for key in right if name == "all" else [name]:
-        right[key] = right[key].abs().to(dtype)
-    with pytest.raises(CheckpointError) as caught:
-        load(right, **changes)
-    assert f"of a type that weights do not have: {'' if name == 'all' else name}" in str(
-        caught.value
-    )
-    assert str(dtype) in str(caught.value)
+def test_non_floating_dtype_is_refused(load, right, dtype):
+    right = {name: tensor.abs().to(dtype) for name, tensor in right.items()}
+    with raises(CheckpointError, f" {len(right)} of ", f" is {dtype}"):
+        load(right)
+
+
+@pytest.mark.parametrize("name", ["norm.weight", "pos_embed", "patch_embed.proj.weight"])
+def test_non_floating_dtype_of_one_tensor_is_refused(load, right, name):
+    right[name] = right[name].abs().to(torch.int64)
+    with raises(CheckpointError, " 1 of ", f"{name} is torch.int64"):
+        load(right)
+
+
+def test_non_floating_dtype_is_refused_before_tensors_are_adapted(load, right):
+    """Position embedding, patch embedding and head would all be changed to fit."""
+    right = {name: tensor.abs().to(torch.int64) for name, tensor in right.items()}
+    with raises(CheckpointError, "norm1.bias is torch.int64", "pos_embed is (1, 17, 32)"):
+        load(right, image_size=64, in_chans=1, num_classes=2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -239,14 +246,14 @@ def test_half_precision_is_cast_and_reported(load, right, dtype):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_nan_and_infinity_are_refused(load, right, value):
     right["blocks.1.norm2.bias"][3] = value
-    text = r"1 with NaN or infinite values: blocks\.1\.norm2\.bias$"
+    text = r"1 .*NaN or infinite.* blocks\.1\.norm2\.bias$"
     with pytest.raises(CheckpointError, match=text):
         load(right)
 
 
 def test_all_zero_weights_are_refused(load, right):
     right = {name: torch.zeros_like(tensor) for name, tensor in right.items()}
-    with pytest.raises(CheckpointError, match="every tensor in it is zero"):
+    with pytest.raises(CheckpointError, match=r"file\.safetensors.* zero"):
         load(right)
 
 
@@ -262,7 +269,7 @@ def test_nan_and_zero_registered_weights_are_refused(net, hub, spoil):
         hub.files[key] = data
     net.register(size=len(data), sha256=sha256(data).hexdigest())
     for _ in range(2):  # neither at first nor from the store
-        with pytest.raises(CheckpointError, match=r"faulty/net:main.*(norm\.weight|is zero)"):
+        with pytest.raises(CheckpointError, match=r"faulty/net:main.*(NaN.* norm\.weight|zero)"):
             net.create()
 
 
@@ -294,9 +301,7 @@ def test_giant_safetensors_header_is_refused(load, length):
         os.truncate(path, length + 8)
 
     def refused():
-        with pytest.raises(
-            CheckpointError, match=f"has {length} bytes, more than the {MAX_HEADER}"
-        ):
+        with pytest.raises(CheckpointError, match=rf" {length} bytes.* {MAX_HEADER}\b"):
             load(sparse)
 
     refused()  # what is imported and cached on the way is not counted
@@ -316,7 +321,7 @@ def test_header_longer_than_the_file_is_refused(load, length):
 def test_header_with_a_million_tensors_is_refused(tmp_path):
     path = tmp_path / "file.safetensors"
     path.write_bytes(raw(b"{" + b",".join(b'"%x":0' % i for i in range(MB)) + b"}"))
-    with pytest.raises(CheckpointError, match=r"header has \d+ bytes, more than the"):
+    with pytest.raises(CheckpointError, match=rf"header.* \d+ bytes.* {MAX_HEADER}\b"):
         header_of(path)
 
 
@@ -324,21 +329,20 @@ def test_too_many_tensors_are_refused(tmp_path):
     count = MAX_TENSORS + 1
     path = tmp_path / "file.safetensors"
     path.write_bytes(raw({f"{i:x}": row((0,), (0, 0)) for i in range(count)}))
-    with pytest.raises(
-        CheckpointError, match=f"holds {count} tensors, more than the {MAX_TENSORS}"
-    ):
+    with pytest.raises(CheckpointError, match=rf" {count} tensors.* {MAX_TENSORS}\b"):
         header_of(path)
 
 
 @pytest.mark.parametrize(
     "fill",
-    [b'{"a":[' + b"[]," * 2_700_000 + b"0]}", b'{"a":[' + b"{}," * 2_700_000 + b"0]}",
-     b"{" + b",".join(b'"%x":0' % i for i in range(750_000)) + b"}"],
+    [b'{"a":[' + b"[]," * 300_000 + b"0]}", b'{"a":[' + b"{}," * 300_000 + b"0]}",
+     b"{" + b",".join(b'"%x":0' % i for i in range(90_000)) + b"}"],
     ids=["lists", "tables", "names"],
 )  # fmt: skip  # one case a line would be longer
 def test_memory_for_a_dense_header_is_bounded(tmp_path, fill):
-    """The size cap bounds what a header can make the parser allocate."""
-    assert len(fill) < MAX_HEADER
+    """The size cap bounds what a header can make the parser allocate: it grows with the size."""
+    longest = MAX_HEADER / len(fill)
+    assert longest > 1
     path = tmp_path / "file.safetensors"
     path.write_bytes(raw(fill))
 
@@ -346,7 +350,7 @@ def test_memory_for_a_dense_header_is_bounded(tmp_path, fill):
         with pytest.raises(CheckpointError):
             header_of(path)
 
-    assert peak_of(refused) < 400 * MB
+    assert peak_of(refused) * longest < 400 * MB
 
 
 DEEP = {
@@ -358,25 +362,25 @@ DEEP = {
 
 @pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
 def test_deeply_nested_header_is_refused(load, text):
-    with pytest.raises(CheckpointError, match=r"is not safetensors: its header: .*recursion"):
+    with pytest.raises(CheckpointError, match=r"not safetensors.*header.*recursion"):
         load(raw(text))
 
 
 def test_duplicate_tensor_name_is_refused(load):
     one = json.dumps(row())
-    with pytest.raises(CheckpointError, match="its header: a key stands twice"):
+    with pytest.raises(CheckpointError, match=r"header.*twice"):
         load(raw(b'{"a":%b,"a":%b}' % (one.encode(), one.encode()), b"12345678"))
 
 
 def test_duplicate_key_of_a_tensor_is_refused(load):
     text = b'{"a":{"dtype":"F32","shape":[2],"shape":[1],"data_offsets":[0,8]}}'
-    with pytest.raises(CheckpointError, match="its header: a key stands twice"):
+    with pytest.raises(CheckpointError, match=r"header.*twice"):
         load(raw(text, b"12345678"))
 
 
 @pytest.mark.parametrize("rank", [9, 10_000])
 def test_tensor_of_too_many_axes_is_refused(load, rank):
-    with pytest.raises(CheckpointError, match=r"tensor 'a': shape must be at most 8 whole numbers"):
+    with pytest.raises(CheckpointError, match=r"tensor 'a': shape .* 8 "):
         load(raw({"a": row([1] * rank, (0, 4))}, b"1234"))
 
 
@@ -387,27 +391,25 @@ def test_tensor_of_too_many_axes_is_refused(load, rank):
 )
 def test_malformed_shape_is_refused(load, shape):
     header = {"a": row() | {"shape": shape}}
-    with pytest.raises(CheckpointError, match="tensor 'a': shape must be at most 8 whole numbers"):
+    with pytest.raises(CheckpointError, match=r"tensor 'a': shape .* 8 "):
         load(raw(header, b"12345678"))
 
 
 def test_number_of_5000_digits_is_refused(load):
     text = b'{"a":{"dtype":"F32","shape":[' + b"9" * 5000 + b'],"data_offsets":[0,8]}}'
-    with pytest.raises(CheckpointError, match="is not safetensors: its header: Exceeds the limit"):
+    with pytest.raises(CheckpointError, match=r"not safetensors.*header.*Exceeds the limit"):
         load(raw(text, b"12345678"))
 
 
 @pytest.mark.parametrize("shape", [[2**31, 2**31], [2**52] * 8, [2**52 + 1, 2], [0, 2**52, 2]])
 def test_overflowing_shape_is_refused(load, shape):
-    with pytest.raises(
-        CheckpointError, match=r"tensor 'a': shape must be .* product below 2\*\*53"
-    ):
+    with pytest.raises(CheckpointError, match=r"tensor 'a': shape .*2\*\*53"):
         load(raw({"a": row(shape)}, b"12345678"))
 
 
 @pytest.mark.parametrize(("shape", "size"), [([2**40], 2**42), ([3], 12), ([], 4), ([0], 0)])
 def test_data_offsets_that_contradict_the_shape_are_refused(load, shape, size):
-    text = rf"of F32 is {size} bytes, data_offsets span 8"
+    text = rf"tensor 'a'.*F32.* {size} bytes, data_offsets .* 8\b"
     with pytest.raises(CheckpointError, match=text):
         load(raw({"a": row(shape)}, b"12345678"))
 
@@ -416,7 +418,7 @@ def test_empty_tensor_with_giant_axes_is_refused(load):
     """Zero elements, and yet strides that do not fit into 64 bits."""
     names = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight")
     header = {name: row([0, *[2**52] * 7], (0, 0)) for name in names}
-    with pytest.raises(CheckpointError, match=r"product below 2\*\*53"):
+    with pytest.raises(CheckpointError, match=r"shape .*2\*\*53"):
         load(raw(header))
 
 
@@ -450,13 +452,13 @@ def test_unknown_dtype_is_refused(load, dtype):
 
 @pytest.mark.parametrize("value", [{}, [], 1, None, row() | {"more": 1}, {"dtype": "F32"}])
 def test_malformed_tensor_entry_is_refused(load, value):
-    with pytest.raises(CheckpointError, match="tensor 'a': expected dtype, shape and data_offsets"):
+    with pytest.raises(CheckpointError, match="tensor 'a': expected dtype, shape"):
         load(raw({"a": value}, b"12345678"))
 
 
 @pytest.mark.parametrize("metadata", [[], 1, {"a": 1}, {"a": None}, {"a": {}}, "x"])
 def test_malformed_metadata_is_refused(load, metadata):
-    with pytest.raises(CheckpointError, match="__metadata__ must be a table of strings"):
+    with pytest.raises(CheckpointError, match="__metadata__ must be"):
         load(raw({"__metadata__": metadata, "a": row()}, b"12345678"))
 
 
@@ -480,7 +482,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64
 KINDS = {
     "pickle": (
         pickle.dumps({"a": [1.0] * 99}, protocol=2),
-        r" \(looks like a pickle file: a pickle can run code and is never read; .*save_file\)",
+        r" \(looks like a pickle.* safetensors\.torch\.save_file\)",
     ),
     "old-pickle": (pickle.dumps({"a": [1.0] * 99}, protocol=0), ""),
     "lfs": (POINTER, r" \(looks like a Git LFS pointer\)"),
@@ -492,7 +494,7 @@ KINDS = {
     "zeros": (b"\0" * 1000, ""),
     "json": (
         b'{"error": "not found, sorry about that"}',
-        r" \(looks like a JSON text\), and no .*",
+        r" \(looks like a JSON text\).*",
     ),
     "numpy": (b"\x93NUMPY\x01\x00v\x00" + b" " * 200, r" \(looks like a NumPy file\)"),
     "hdf5": (b"\x89HDF\r\n\x1a\n" + b"\0" * 200, r" \(looks like an HDF5 file\)"),
@@ -514,7 +516,7 @@ def test_pickle_with_the_pinned_sha256_is_not_read(net, hub):
     for key in hub.files:
         hub.files[key] = data
     net.register(size=len(data), sha256=sha256(data).hexdigest())
-    with pytest.raises(CheckpointError, match=r"net:main is no \.npz file .looks like a zip"):
+    with pytest.raises(CheckpointError, match=r"net:main .*npz.*looks like a zip"):
         net.create()
 
 
@@ -522,7 +524,7 @@ def test_pickle_with_the_pinned_sha256_is_not_read(net, hub):
 def test_pickle_is_not_read_under_any_file_name(tmp_path, small, ending):
     path = tmp_path / f"model.{ending}"
     torch.save({"a": torch.ones(1)}, path)
-    text = r"is no \.npz file \(looks like a zip or torch pickle file: .* safetensors\.torch\.sav"
+    text = rf"{path} .*looks like a zip or torch pickle.* safetensors\.torch\.save_file"
     with pytest.raises(CheckpointError, match=text):
         vitzoo.create(small, weights=path)
 
@@ -531,11 +533,11 @@ def test_missing_file_folder_pipe_and_link_loop_are_refused(tmp_path, small):
     signal.alarm(20)
     try:
         for name, make, text in (
-            ("missing", lambda _: None, "there is no such file"),
-            ("folder", lambda path: path.mkdir(), "is a folder without weights|is not a regular"),
+            ("missing", lambda _: None, "no such file"),
+            ("folder", lambda path: path.mkdir(), "folder without weights|not a regular file"),
             ("pipe", os.mkfifo, "is not a regular file"),
             ("loop", lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
-            ("dangling", lambda path: path.symlink_to("/nowhere"), "there is no such file"),
+            ("dangling", lambda path: path.symlink_to("/nowhere"), "no such file"),
         ):
             path = tmp_path / f"{name}.safetensors"
             make(path)
@@ -571,19 +573,20 @@ BOUNDED = """
 import os, resource, sys, json, struct
 import torch, vitzoo
 from vitzoo.errors import CheckpointError
-small = json.loads(sys.argv[2])
+small = json.loads(sys.argv[1])
 vitzoo.create(small)
 used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 resource.setrlimit(resource.RLIMIT_AS, (used + 512 * 2**20,) * 2)
-try:
-    vitzoo.create(small, weights=sys.argv[1])
-except CheckpointError as error:
-    print("refused", error)
+for path in sys.argv[2:]:
+    try:
+        vitzoo.create(small, weights=path)
+    except CheckpointError as error:
+        print("refused", error)
 """
 TIB = 2**40
 
 
-def giant_without_header(path):
+def giant_without_header(path, _right):
     path.touch()
     os.truncate(path, TIB)
 
@@ -605,7 +608,7 @@ def giant_tensor(path, right):
     os.truncate(path, path.stat().st_size + end + 2**38)
 
 
-def giant_mis_shaped(path):
+def giant_mis_shaped(path, _right):
     """Nothing but the model's own names, one of them enormous."""
     names = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight")
     header = {n: row([2**36], (i * 2**38, (i + 1) * 2**38)) for i, n in enumerate(names)}
@@ -613,32 +616,35 @@ def giant_mis_shaped(path):
     os.truncate(path, path.stat().st_size + 3 * 2**38)
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (giant_without_header, "is not safetensors"),
-        (giant_behind_a_right_file, f"has {TIB} bytes, its header accounts for"),
-        (giant_tensor, "1 unexpected: giant"),
-        (giant_mis_shaped, "with another shape"),
-    ],
-)
-def test_sparse_terabyte_file_is_refused_in_bounded_memory(tmp_path, small, right, make, text):
-    path = tmp_path / "file.safetensors"
-    arguments = (path, right) if make.__code__.co_argcount == 2 else (path,)
-    try:
-        make(*arguments)
-    except OSError as error:
-        pytest.fail(f"this file system has no sparse files: {error}")
-    assert path.stat().st_size > 2**37
+GIANTS = {
+    "no-header": (giant_without_header, "not safetensors"),
+    "right-file": (giant_behind_a_right_file, f" {TIB} bytes"),
+    "tensor": (giant_tensor, "1 unexpected: giant"),
+    "mis-shaped": (giant_mis_shaped, "shape"),
+}
+
+
+def test_sparse_terabyte_file_is_refused_in_bounded_memory(tmp_path, small, right):
+    for name, (make, _) in GIANTS.items():
+        path = tmp_path / f"{name}.safetensors"
+        try:
+            make(path, right)
+        except OSError as error:
+            pytest.fail(f"this file system has no sparse files: {error}")
+        assert path.stat().st_size > 2**37
+    paths = [str(tmp_path / f"{name}.safetensors") for name in GIANTS]
     done = subprocess.run(
-        [sys.executable, "-c", BOUNDED, str(path), json.dumps(small)],
+        [sys.executable, "-c", BOUNDED, json.dumps(small), *paths],
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("refused")
-    assert text in done.stdout
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(GIANTS)
+    for line, path, (_, text) in zip(lines, paths, GIANTS.values(), strict=True):
+        assert line.startswith(f"refused {path}")
+        assert text in line
 
 
 def test_memory_limit_of_the_giant_file_tests_is_effective():
@@ -656,16 +662,20 @@ OFFSETS = {
     "same": ({"a": row((2,), (0, 8)), "b": row((2,), (0, 8))}, 8, "starts at byte"),
     "gap": ({"a": row((2,), (0, 8)), "b": row((2,), (12, 20))}, 20, "starts at byte"),
     "gap-at-start": ({"a": row((2,), (4, 12))}, 12, "starts at byte"),
-    "past-the-end": ({"a": row((2,), (0, 8))}, 7, "its header accounts for"),
-    "far-past-the-end": ({"a": row((2**30,), (0, 2**32))}, 8, "its header accounts for"),
-    "appended": ({"a": row((2,), (0, 8))}, 9, "its header accounts for"),
-    "backwards": ({"a": row((2,), (8, 0))}, 8, "data_offsets span -8"),
-    "too-short": ({"a": row((2,), (0, 4))}, 4, "is 8 bytes, data_offsets span 4"),
-    "too-long": ({"a": row((2,), (0, 16))}, 16, "is 8 bytes, data_offsets span 16"),
-    "negative": ({"a": row((2,), (-8, 0))}, 8, "must be two whole numbers"),
-    "three": ({"a": row((2,), (0, 4, 8))}, 8, "must be two whole numbers"),
-    "floats": ({"a": row((2,), (0.0, 8.0))}, 8, "must be two whole numbers"),
-    "huge": ({"a": row((2,), (2**63, 2**63 + 8))}, 8, "must be two whole numbers"),
+    "past-the-end": ({"a": row((2,), (0, 8))}, 7, r"file\.safetensors has \d+ bytes, .*header"),
+    "far-past-the-end": (
+        {"a": row((2**30,), (0, 2**32))},
+        8,
+        r"file\.safetensors has \d+ bytes, .*header",
+    ),
+    "appended": ({"a": row((2,), (0, 8))}, 9, r"file\.safetensors has \d+ bytes, .*header"),
+    "backwards": ({"a": row((2,), (8, 0))}, 8, "data_offsets .* -8"),
+    "too-short": ({"a": row((2,), (0, 4))}, 4, "8 bytes, data_offsets .* 4"),
+    "too-long": ({"a": row((2,), (0, 16))}, 16, "8 bytes, data_offsets .* 16"),
+    "negative": ({"a": row((2,), (-8, 0))}, 8, "data_offsets must be two"),
+    "three": ({"a": row((2,), (0, 4, 8))}, 8, "data_offsets must be two"),
+    "floats": ({"a": row((2,), (0.0, 8.0))}, 8, "data_offsets must be two"),
+    "huge": ({"a": row((2,), (2**63, 2**63 + 8))}, 8, "data_offsets must be two"),
 }
 
 
@@ -678,11 +688,9 @@ def test_malformed_data_offsets_are_refused(load, header, size, text):
 def test_truncated_or_extended_local_file_is_refused(load, right):
     data = safetensors.torch.save(right)
     for size in (len(data) - 1, len(data) // 2, 2000):
-        with pytest.raises(
-            CheckpointError, match=r"it is truncated or has something app|is not saf"
-        ):
+        with pytest.raises(CheckpointError, match=r"truncated|not safetensors"):
             load(data[:size])
-    with pytest.raises(CheckpointError, match="it is truncated or has something appended"):
+    with pytest.raises(CheckpointError, match="appended"):
         load(data + b"\0")
 
 
@@ -691,14 +699,9 @@ def test_truncated_or_extended_local_file_is_refused(load, right):
 
 def test_wrong_sha256_in_the_registry_leaves_nothing_in_the_store(net, hub):
     net.register(sha256="ab" * 32)
-    with pytest.raises(HashMismatch) as caught:
+    words = ("faulty/net:main", "acme/net/model.safetensors", hub.host, "registry")
+    with raises(HashMismatch, *words, net.sha256, "ab" * 32):
         net.create()
-    text = str(caught.value)
-    assert "faulty/net:main: acme/net/model.safetensors" in text
-    assert hub.host in text
-    assert net.sha256 in text
-    assert "ab" * 32 in text
-    assert "the registry or the file may be wrong; nothing was kept" in text
     assert len(hub.file_requests()) == 2, "one clean retry"
     assert not any("sha256/" in file or "partial/" in file for file in net.files())
     net.register()

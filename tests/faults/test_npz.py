@@ -3,6 +3,7 @@
 import io
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import torch
 from hypothesis import given, settings
 
 import vitzoo
+from tables import check_all
 from vitzoo.checkpoint import open_file
 from vitzoo.errors import CheckpointError
 from vitzoo.header import MAX_TENSORS
@@ -223,7 +225,7 @@ def test_npz_misfit_is_refused_before_the_data_is_read(small, randomise, tmp_pat
     right = {n: t.numpy() for n, t in randomise(vitzoo.create(small)).state_dict().items()}
     right["norm.weight"] = right["norm.weight"][:3]
     np.savez(tmp_path / "own.npz", **right)
-    with pytest.raises(CheckpointError, match=r"norm\.weight is \(3,\), the model has \(32,\)"):
+    with pytest.raises(CheckpointError, match=r"norm\.weight .*\(3,\),.*\(32,\)"):
         vitzoo.create(small, weights=tmp_path / "own.npz")
 
 
@@ -267,23 +269,23 @@ def patched(data, signature, offset, form, *values, which=0):
 def test_truncated_or_extended_npz_is_refused(read, refused):
     for data in (ONE, PACKED):
         for size in range(4, len(data)):
-            refused(data[:size], r"does not end like one\) or has something appended")
+            refused(data[:size], "truncated.*appended")
         for more in (b"\0", b"PK", b"x" * 30, data[-22:]):
             refused(data + more)
-    refused(ONE[:-1], r"is truncated \(.* does not end like one\) or has something appended")
-    refused(ONE + b"\0", r"is truncated \(.* does not end like one\) or has something appended")
+    refused(ONE[:-1], "truncated.*appended")
+    refused(ONE + b"\0", "truncated.*appended")
     assert read(ONE)
 
 
 def test_bytes_before_the_zip_are_refused(refused):
-    refused(LOCAL + b"x" * 40 + ONE, "members of the zip may not overlap or leave gaps")
+    refused(LOCAL + b"x" * 40 + ONE, "overlap")
 
 
 def test_zip_comment_is_refused(refused):
     buffer = io.BytesIO(ONE)
     with zipfile.ZipFile(buffer, "a") as archive:
         archive.comment = b"hello"
-    refused(buffer.getvalue(), "does not end like one")
+    refused(buffer.getvalue(), "truncated")
 
 
 def test_bytes_between_zip_members_are_refused(refused):
@@ -293,13 +295,13 @@ def test_bytes_between_zip_members_are_refused(refused):
     data = patched(data, CENTRAL, 42, "<I", local + 6, which=1)
     assert central
     data = patched(data, b"PK\x05\x06", 16, "<I", data.index(CENTRAL))
-    refused(data, rf"tensor 'b': starts at byte {local + 6}, expected {local}; members of the zip")
+    refused(data, rf"tensor 'b': .* byte {local + 6}, expected {local}\b")
 
 
 def test_duplicate_member_names_are_refused(refused):
     with pytest.warns(UserWarning, match="Duplicate name"):
         data = npz([("a.npy", np.arange(3.0)), ("a.npy", np.arange(4.0))])
-    refused(data, "two members are called 'a'")
+    refused(data, "two .*'a'")
 
 
 NAMES = ["../a.npy", "/a.npy", "a/../b.npy", "a//b.npy", "./a.npy", ".npy", "a/.npy", "a\\b.npy"]
@@ -308,61 +310,63 @@ NAMES += ["a", "a.npy/", "a.NPY", "a.txt", "C:\\a.npy", "a.npy.exe"]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_member_names_that_are_no_tensor_are_refused(refused, name):
-    refused(npz([(name, np.arange(3.0))]), "expected members called like a tensor and .npy, got")
+    refused(npz([(name, np.arange(3.0))]), rf"expected .*\.npy, got {re.escape(repr(name))}")
 
 
 @pytest.mark.parametrize("name", ["\x1b[31m.npy", "a\nb.npy", "\u202ea.npy", "a" * 257 + ".npy"])
 def test_unprintable_member_names_are_refused(refused, name):
-    refused(npz([(name, np.arange(3.0))]), "a name must have at most 256 printable characters")
+    refused(npz([(name, np.arange(3.0))]), " 256 printable")
 
 
 def test_member_name_with_nul_is_refused(refused):
     """`zipfile` shows what stands before the NUL; the other half counts too."""
     data = npz([("aXb.npy", np.arange(3.0))]).replace(b"aXb.npy", b"a\0b.npy")
-    refused(data, "a name must have at most 256 printable characters")
+    refused(data, " 256 printable")
 
 
 def test_member_name_that_contradicts_the_directory_is_refused(refused):
     data = bytearray(ONE)
     data[data.index(b"a.npy")] = ord("b")
-    refused(bytes(data), "directory and data of the zip disagree at byte 0")
+    refused(bytes(data), r"disagree at byte 0\b")
 
 
 def test_overlapping_zip_members_are_refused(refused):
     """A quoted overlap: many names, one stream of data."""
     data = patched(TWO, CENTRAL, 42, "<I", 0, which=1)
-    refused(data, "starts at byte 0, expected|disagree")
+    refused(data, r"byte 0, expected|disagree")
 
 
 def test_zip_member_that_overlaps_the_next_is_refused(refused):
     local = TWO.index(LOCAL, 1)
     for size in (local, local + 10, 2**31, 2**32 - 2):
         data = patched(TWO, CENTRAL, 20, "<II", size, size)
-        refused(data, "expected|ends at byte|is .* bytes with its header")
+        refused(data, "expected|ends at byte|bytes with its header")
 
 
 @pytest.mark.parametrize("flags", [1, 0x40, 0x20, 0x2000, 0x1 | 0x8])
 def test_encrypted_member_is_refused(refused, flags):
     data = patched(patched(ONE, CENTRAL, 8, "<H", flags), LOCAL, 6, "<H", flags)
-    refused(data, "is encrypted" if flags & 1 else "packed with method 0, flags 0x")
+    refused(data, "encrypted" if flags & 1 else f"flags {flags:#x}")
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_bzip2_and_lzma_members_are_refused(refused, method):
-    refused(npz([("a.npy", np.arange(3.0))], method), f"is packed with method {method}, flags")
+    refused(
+        npz([("a.npy", np.arange(3.0))], method), rf"method {method}\b.*expected stored or deflated"
+    )
 
 
 @pytest.mark.parametrize("method", [1, 9, 93, 99, 65535])
 def test_unknown_compression_method_is_refused(refused, method):
     data = patched(patched(ONE, CENTRAL, 10, "<H", method), LOCAL, 8, "<H", method)
-    refused(data, f"is packed with method {method}, flags 0x0; expected stored or deflated")
+    refused(data, rf"method {method}\b.*expected stored or deflated")
 
 
 def test_wrong_crc_is_refused(refused):
-    refused(patched(ONE, CENTRAL, 16, "<I", 1), "another CRC than the zip names; the file is dam")
+    refused(patched(ONE, CENTRAL, 16, "<I", 1), "another CRC.*damaged")
     data = bytearray(ONE)
     data[ONE.index(struct.pack("<f", 3.0))] ^= 1
-    refused(bytes(data), "another CRC than the zip names; the file is damaged")
+    refused(bytes(data), "another CRC.*damaged")
 
 
 @pytest.mark.parametrize("claim", [-1, 1, 10**6])
@@ -396,12 +400,8 @@ def test_zip_member_that_overlaps_the_directory_is_refused(read, refused):
     member = raw(described("'|u1'", shape="(40,)"), bytes(20))
     crc = zlib.crc32(member)
     whole = len(member) + 20
-    refused(
-        with_stream(member, whole, crc, method=0, claim=whole), "where the directory already is"
-    )
-    refused(
-        with_stream(member, whole, crc, method=0), f"is stored in {len(member)} bytes and said "
-    )
+    refused(with_stream(member, whole, crc, method=0, claim=whole), "directory")
+    refused(with_stream(member, whole, crc, method=0), rf" {len(member)} bytes\b")
     whole = raw(described("'|u1'", shape="(40,)"), bytes(40))
     good = with_stream(whole, len(whole), zlib.crc32(whole), method=0)
     assert read(good)["a"].tolist() == [0] * 40
@@ -410,9 +410,7 @@ def test_zip_member_that_overlaps_the_directory_is_refused(read, refused):
 def test_bytes_before_the_zip_directory_are_refused(refused):
     member = npy(np.arange(5, dtype="f4"))
     data = with_stream(member, len(member), zlib.crc32(member), method=0, after=b"hidden")
-    text = (
-        rf"its members end at byte {35 + len(member)}, its directory starts at {41 + len(member)}"
-    )
+    text = rf"members .* {35 + len(member)}, .*directory .* {41 + len(member)}\b"
     refused(data, text)
 
 
@@ -421,18 +419,30 @@ def test_deflated_member_of_another_size_is_refused(read, refused):
     crc = zlib.crc32(member)
     good = with_stream(deflated(member), len(member), crc)
     assert read(good)["a"].tolist() == list(range(1000))
-    refused(with_stream(deflated(member + b"\0"), len(member), crc), "more than the .* it claims")
-    refused(with_stream(deflated(member + bytes(MB)), len(member), crc), "inflates to more than")
-    refused(with_stream(deflated(member[:-1]), len(member), crc), "inflates to 4127 bytes, it cl")
-    refused(with_stream(deflated(member)[:-9], len(member), crc), "inflates to .* bytes, it clai")
-    refused(with_stream(deflated(member) + b"x", len(member), crc), "something follows its defla")
+    refused(
+        with_stream(deflated(member + b"\0"), len(member), crc),
+        rf"more than .*\b{len(member)} bytes",
+    )
+    refused(
+        with_stream(deflated(member + bytes(MB)), len(member), crc),
+        rf"inflates to more than .*\b{len(member)} bytes",
+    )
+    refused(
+        with_stream(deflated(member[:-1]), len(member), crc),
+        rf"inflates to {len(member) - 1} bytes, .*\b{len(member)}\b",
+    )
+    refused(
+        with_stream(deflated(member)[:-9], len(member), crc),
+        rf"inflates to .* bytes, .*\b{len(member)}\b",
+    )
+    refused(with_stream(deflated(member) + b"x", len(member), crc), "something follows")
     refused(with_stream(deflated(member) + bytes(10**5), len(member), crc), "something follows")
     refused(with_stream(b"\xff" * 2000, len(member), crc), "cannot be inflated")
     refused(with_stream(deflated(member), len(member), crc ^ 1), "another CRC")
     spoilt = bytearray(deflated(member))
     spoilt[len(spoilt) // 2] ^= 0x55
     refused(with_stream(bytes(spoilt), len(member), crc), "inflate|CRC|something follows")
-    refused(with_stream(b"", 0), "is no .npy array")
+    refused(with_stream(b"", 0), r"no \.npy array")
 
 
 def test_zip_bomb_with_an_honest_header_is_not_inflated(refused):
@@ -444,7 +454,7 @@ def test_zip_bomb_with_an_honest_header_is_not_inflated(refused):
     data = with_stream(stream + machine.flush(), len(head) + 4 * count)
 
     def bounded():
-        refused(data, rf"claims to inflate to {len(head) + 4 * count}, more than 8 times as much")
+        refused(data, rf"inflate to {len(head) + 4 * count}, more than 8 times")
 
     bounded()
     assert peak_of(bounded) < MB
@@ -458,7 +468,7 @@ def test_zip_bomb_with_a_wrong_size_is_stopped(refused):
     data = with_stream(stream + machine.flush(), len(member))
 
     def bounded():
-        refused(data, "inflates to more than the 100128 bytes it claims")
+        refused(data, rf"inflates to more than .*\b{len(member)} bytes")
 
     bounded()
     assert peak_of(bounded) < 2 * MB
@@ -483,7 +493,7 @@ def test_zip_directory_with_a_million_members_is_refused(refused):
     data = local + directory + end
 
     def bounded():
-        refused(data, "its zip directory: it is longer than 2097152 bytes")
+        refused(data, r"zip directory.* 2097152 bytes")
 
     bounded()
     assert peak_of(bounded) < MB
@@ -492,12 +502,12 @@ def test_zip_directory_with_a_million_members_is_refused(refused):
 def test_too_many_zip_members_are_refused(refused):
     member = npy(np.zeros(0, "f4"))
     data = npz([(f"{i:x}.npy", member) for i in range(MAX_TENSORS + 1)])
-    refused(data, f"holds {MAX_TENSORS + 1} tensors, more than the {MAX_TENSORS} accepted")
+    refused(data, rf" {MAX_TENSORS + 1} tensors.* {MAX_TENSORS}\b")
 
 
 @pytest.mark.parametrize("size", [2**31, 2**32 - 2])
 def test_zip_directory_of_a_huge_declared_size_is_refused(refused, size):
-    refused(patched(ONE, b"PK\x05\x06", 12, "<I", size), "no .npz file: its zip directory")
+    refused(patched(ONE, b"PK\x05\x06", 12, "<I", size), r"npz.*zip directory")
 
 
 @pytest.mark.parametrize("size", [2**40, 2**63, 2**64 - 1])
@@ -505,84 +515,91 @@ def test_huge_zip64_directory_is_refused(refused, size):
     end = ONE.index(b"PK\x05\x06")
     record = b"PK\x06\x06" + struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, 1, 1, size, 0)
     locator = b"PK\x06\x07" + struct.pack("<IQI", 0, end, 1)
-    refused(ONE[:end] + record + locator + ONE[end:], "no .npz file: its zip directory")
+    refused(ONE[:end] + record + locator + ONE[end:], r"npz.*zip directory")
 
 
 # Members that lie.
 
 HEADERS = {
-    "object": (described("'|O'"), "holds Python objects: a pickle can run code and is never read"),
-    "structured": (described("[('x', '<f4')]"), r"dtype \[\('x', '<f4'\)\] is not read"),
-    "big-endian": (described("'>f4'"), "dtype '>f4' is not read; save plain little-endian"),
-    "native": (described("'=f4'"), "dtype '=f4' is not read"),
-    "text": (described("'<U5'"), "dtype '<U5' is not read"),
-    "void": (described("'|V3'"), "dtype '|V3' is not read"),
-    "long-double": (described("'<f16'"), "dtype '<f16' is not read"),
-    "comma": (described("'f4,(1000000000,)f4'"), "is not read"),
-    "number": (described("4"), "dtype 4 is not read"),
-    "none": (described("None"), "dtype None is not read"),
-    "negative": (described(shape="(-2,)"), r"shape must be at most 8 whole numbers"),
+    "object": (described("'|O'"), "Python objects.*pickle"),
+    "structured": (described("[('x', '<f4')]"), r"dtype \[\('x', '<f4'\)\]"),
+    "big-endian": (described("'>f4'"), "dtype '>f4'.*little-endian"),
+    "native": (described("'=f4'"), "dtype '=f4'"),
+    "text": (described("'<U5'"), "dtype '<U5'"),
+    "void": (described("'|V3'"), r"dtype '\|V3'"),
+    "long-double": (described("'<f16'"), "dtype '<f16'"),
+    "comma": (described("'f4,(1000000000,)f4'"), "dtype 'f4,"),
+    "number": (described("4"), "dtype 4 "),
+    "none": (described("None"), "dtype None "),
+    "negative": (described(shape="(-2,)"), "shape .* 8 "),
     "huge": (described(shape="(2**63,)"), "no table of literals"),
-    "huge-literal": (described(shape=f"({2**63},)"), "shape must be at most 8 whole numbers"),
-    "product": (described(shape=f"({2**31}, {2**31})"), "shape must be at most 8 whole numbers"),
-    "empty-giant": (described(shape=f"(0, {2**52}, {2**52})"), "shape must be at most 8 whole"),
-    "rank": (described(shape="(1, 1, 1, 1, 1, 1, 1, 1, 2)"), "shape must be at most 8 whole"),
-    "float": (described(shape="(2.0,)"), "shape must be at most 8 whole numbers"),
-    "bool": (described(shape="(True,)"), "shape must be at most 8 whole numbers"),
+    "huge-literal": (described(shape=f"({2**63},)"), "shape .* 8 "),
+    "product": (described(shape=f"({2**31}, {2**31})"), "shape .* 8 "),
+    "empty-giant": (described(shape=f"(0, {2**52}, {2**52})"), "shape .* 8 "),
+    "rank": (described(shape="(1, 1, 1, 1, 1, 1, 1, 1, 2)"), "shape .* 8 "),
+    "float": (described(shape="(2.0,)"), "shape .* 8 "),
+    "bool": (described(shape="(True,)"), "shape .* 8 "),
     "list": (described(shape="[2]"), "shape must be a tuple"),
     "int": (described(shape="2"), "shape must be a tuple"),
     "text-shape": (described(shape="'2'"), "shape must be a tuple"),
-    "larger": (described(shape="(3,)"), r"\(3,\) of F32 is \d+ bytes with its header, the zip s"),
-    "smaller": (described(shape="(1,)"), r"\(1,\) of F32 is \d+ bytes with its header, the zip s"),
-    "terabyte": (described(shape=f"({2**40},)"), "bytes with its header, the zip says"),
+    "larger": (described(shape="(3,)"), r"\(3,\) of F32 is \d+ bytes"),
+    "smaller": (described(shape="(1,)"), r"\(1,\) of F32 is \d+ bytes"),
+    "terabyte": (described(shape=f"({2**40},)"), rf"\({2**40},\) of F32 is \d+ bytes"),
     "fortran": (described(fortran="1"), "fortran_order True or False"),
-    "missing": ("{'descr': '<f4', 'shape': (2,)}", "must name descr, fortran_order and shape"),
-    "more": ("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'x': 1}", "must name descr"),
-    "no-dict": ("('<f4', False, (2,))", "must name descr, fortran_order and shape"),
-    "code": ("__import__('os').system('false')", "its header is no table of literals"),
-    "call": (described(shape="exec('1')"), "its header is no table of literals"),
-    "format": ("{'descr': f'{exit()}'}", "its header is no table of literals"),
-    "unhashable": ("{[]: 1}", "its header is no table of literals"),
-    "empty": ("", "its header is no table of literals"),
-    "nul": ("\0", "its header is no table of literals"),
-    "utf-8": (b"{'\xff': 1}", "its header is no table of literals"),
-    "minus": ("-" * 1000 + "1", "its header is no table of literals"),
-    "deep": ("(" * 1000, "its header is no table of literals"),
-    "deep-lists": ("[" * 500 + "]" * 500, "literals|must name descr"),
-    "digits": ("9" * 1000, "must name descr"),
-    "sum": ("+".join(["1j"] * 300), "its header is no table of literals|must name descr"),
-    "long": (" " * 1025, "its header has 1025 bytes, of .* at most 1024 are accepted"),
+    "missing": ("{'descr': '<f4', 'shape': (2,)}", "descr, fortran_order and shape"),
+    "more": (
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'x': 1}",
+        "descr, fortran_order and shape",
+    ),
+    "no-dict": ("('<f4', False, (2,))", "descr, fortran_order and shape"),
+    "code": ("__import__('os').system('false')", "no table of literals"),
+    "call": (described(shape="exec('1')"), "no table of literals"),
+    "format": ("{'descr': f'{exit()}'}", "no table of literals"),
+    "unhashable": ("{[]: 1}", "no table of literals"),
+    "empty": ("", "no table of literals"),
+    "nul": ("\0", "no table of literals"),
+    "utf-8": (b"{'\xff': 1}", "no table of literals"),
+    "minus": ("-" * 1000 + "1", "no table of literals"),
+    "deep": ("(" * 1000, "no table of literals"),
+    "deep-lists": ("[" * 500 + "]" * 500, "literals|descr, fortran_order and shape"),
+    "digits": ("9" * 1000, "descr, fortran_order and shape"),
+    "sum": ("+".join(["1j"] * 300), "no table of literals|descr, fortran_order and shape"),
+    "long": (" " * 1025, r"header has 1025 bytes.* 1024\b"),
 }
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-@pytest.mark.parametrize(("header", "text"), HEADERS.values(), ids=HEADERS)
-def test_malformed_npy_headers_are_refused(refused, header, text, method):
-    refused(npz([("a.npy", raw(header, bytes(8)))], method), rf"file\.npz: tensor 'a': .*{text}")
+def test_malformed_npy_headers_are_refused(refused, method):
+    def check(case):
+        header, text = case
+        data = npz([("a.npy", raw(header, bytes(8)))], method)
+        refused(data, rf"file\.npz: tensor 'a': .*({text})")
+
+    check_all(HEADERS, check)
 
 
 @pytest.mark.parametrize("length", [1025, 65535, 2**31, 2**32 - 1])
 def test_npy_header_longer_than_its_member_is_refused(refused, length):
     text = raw(described(), bytes(8), (2, 0))
     spoilt = text[:8] + struct.pack("<I", length) + text[12:]
-    refused(npz([("a.npy", spoilt)]), f"its header has {length} bytes, of")
+    refused(npz([("a.npy", spoilt)]), rf"header has {length} bytes\b")
 
 
 @pytest.mark.parametrize("start", [b"", b"\x93NUMP", b"\x93NUMPY", b"\x93NUMPY\x04\0", b"\0" * 99])
 def test_members_that_are_no_arrays_are_refused(refused, start):
-    refused(npz([("a.npy", start)]), r"is no \.npy array of a known version")
+    refused(npz([("a.npy", start)]), r"no \.npy array.* version")
 
 
 def test_object_array_is_not_unpickled(refused):
     buffer = io.BytesIO()
     np.savez(buffer, a=np.array([{"x": 1}, None], dtype=object))
-    refused(buffer.getvalue(), "holds Python objects: a pickle can run code and is never read")
+    refused(buffer.getvalue(), "Python objects.*pickle")
 
 
 @pytest.mark.parametrize("name", ["archive/data.pkl", "data.pkl", "net/data.pkl", "archive/x"])
 def test_torch_pickle_among_the_members_is_refused(refused, name):
     data = npz([("a.npy", np.arange(3.0)), (name, b"cos\nsystem\n(S'false'\ntR.")])
-    refused(data, r"no \.npz file \(looks like a zip or torch pickle file: .*save_file\)")
+    refused(data, r"looks like a zip or torch pickle.* safetensors\.torch\.save_file")
 
 
 # Files that change, giants, memory.
@@ -607,7 +624,7 @@ def test_sparse_terabyte_npz_is_refused(tmp_path):
     path = tmp_path / "file.npz"
     path.write_bytes(ONE)
     os.truncate(path, 2**40)
-    with pytest.raises(CheckpointError, match="does not end like one"):
+    with pytest.raises(CheckpointError, match="truncated"):
         open_file(path)
 
 
@@ -633,7 +650,7 @@ print((status("VmHWM") - before) / held)
 def test_memory_for_reading_an_npz_is_bounded(tmp_path, save, most):
     """Peak of what is read, as a multiple of the tensors: the file is held once."""
     rng = np.random.default_rng(0)
-    arrays = {f"block_{i}/kernel": rng.normal(size=(1024, 1024)).astype("f4") for i in range(12)}
+    arrays = {f"block_{i}/kernel": rng.normal(size=(1024, 1024)).astype("f4") for i in range(6)}
     save(tmp_path / "file.npz", **arrays)
     command = [sys.executable, "-c", MEASURED, str(tmp_path / "file.npz")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
