@@ -19,7 +19,7 @@ def test_fetched_once_then_warm(net, hub):
 
 def test_first_use_is_locked(net):
     net.first_use()
-    with pytest.warns(vitzoo.errors.FirstUseWarning, match="from now on the lock"):
+    with pytest.warns(vitzoo.errors.FirstUseWarning, match="home/vitzoo.lock"):
         net.assert_right(net.create())
     net.assert_right(net.create())
     assert (net.home / "vitzoo.lock").exists()

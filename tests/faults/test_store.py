@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
+from messages import raises
 from vitzoo.errors import HashMismatch, Offline, SizeMismatch, StoreError
 from vitzoo.store import Stamp, read_stamp
 
@@ -94,7 +96,7 @@ def test_full_disk_before_the_download_is_an_error(net, hub, monkeypatch):
         os, "statvfs", lambda _: os.statvfs_result((4096, 4096, real[2], 1, 1, *real[5:]))
     )
     needed = len(net.data)
-    with pytest.raises(StoreError, match=rf"needs {needed} bytes in .*home, 4096 are free; make"):
+    with raises(StoreError, f" {needed} bytes", f" {net.home}", " 4096 ", "VITZOO_HOME"):
         net.create()
     assert hub.file_requests() == []
     assert not net.stored.exists()
@@ -112,8 +114,9 @@ def test_full_disk_during_the_download_keeps_the_partial_file(net, hub, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", pwrite)
-        text = rf"{os.strerror(code)} after 30000 of {len(net.data)} bytes; make room"
-        with pytest.raises(StoreError, match=text):
+        place = str(net.home / "partial" / net.sha256)
+        amount = (os.strerror(code), " 30000 ", f" {len(net.data)} bytes")
+        with raises(StoreError, place, *amount, "VITZOO_HOME"):
             net.create()
     assert not net.stored.exists()
     assert (net.home / "partial" / net.sha256).read_bytes() == net.data[:room]
@@ -133,7 +136,7 @@ def test_full_disk_at_rename_keeps_the_partial_file(net, hub, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", replace)
-        with pytest.raises(StoreError, match=r"No space left on device; make room.*kept for the"):
+        with raises(StoreError, str(net.stored), "No space left on device", "VITZOO_HOME", "kept"):
             net.create()
     assert not net.stored.exists()
     net.assert_right(net.create())
@@ -159,8 +162,9 @@ def test_file_size_limit_of_the_process_is_an_error(net, hub):
     code = f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (30000, 30000))\n{TOLD}"
     out, status = run(net, code)
     assert status == 0
-    assert out.startswith("StoreError cannot write")
-    assert f"File too large after 30000 of {len(net.data)} bytes" in out
+    assert out.startswith("StoreError ")
+    for word in (str(net.home / "partial"), "File too large", " 30000 ", f" {len(net.data)} bytes"):
+        assert word in out
     assert not net.stored.exists()
     net.assert_right(net.create())
     assert hub.file_requests()[-1][2]["Range"] == "bytes=30000-"
@@ -182,7 +186,9 @@ def test_small_mounted_disk_is_an_error(net, hub):
     net.home.mkdir()
     out, status = in_a_mount(net, f"mount -t tmpfs -o size=64k tmpfs {net.home}", TOLD)
     assert status == 0
-    assert out.startswith("StoreError faulty/net:main: acme/net/model.safetensors: needs ")
+    assert out.startswith("StoreError faulty/net:main: acme/net/model.safetensors: ")
+    assert f" {len(net.data)} bytes" in out
+    assert f" {net.home}" in out
     assert hub.requests == []
 
 
@@ -239,8 +245,8 @@ def test_read_only_store_with_the_file_is_used(warm, hub, read_only, hashed, sta
 
 def test_read_only_store_without_the_file_is_an_error(net, hub, read_only, monkeypatch):
     read_only()
-    text = r"cannot write in .*home/locks: Read-only file system; make it writable.*:memory:"
-    with pytest.raises(StoreError, match=text):
+    place = f" {net.home / 'locks'}"
+    with raises(StoreError, place, "Read-only file system", "VITZOO_HOME=:memory:"):
         net.create()
     assert hub.requests == []
     monkeypatch.setenv("VITZOO_HOME", ":memory:")
@@ -251,9 +257,8 @@ def test_read_only_store_without_the_file_is_an_error(net, hub, read_only, monke
 def test_read_only_store_with_a_damaged_file_is_an_error(warm, hub, read_only):
     flip(warm.stored)
     read_only()
-    with pytest.raises(
-        StoreError, match=r"cannot write in .*locks: permission denied, or a read-only disk"
-    ):
+    place = f" {warm.home / 'locks'}"
+    with raises(StoreError, place, "permission", "read-only", "VITZOO_HOME=:memory:"):
         warm.create()
     assert len(hub.file_requests()) == 1
 
@@ -265,7 +270,8 @@ def test_read_only_mount(warm, hub):
     warm.stored.unlink()
     out, status = in_a_mount(warm, mount, TOLD)
     assert status == 0
-    assert out.startswith("StoreError cannot ")
+    assert out.startswith("StoreError ")
+    assert f" {warm.home}" in out
     assert "read-only" in out.lower()
     assert len(hub.file_requests()) == 1
 
@@ -276,7 +282,7 @@ def test_store_in_memory_writes_nothing_to_disk(net, hub, monkeypatch):
     net.assert_right(net.create())
     assert len(hub.file_requests()) == 2
     assert net.files() == []
-    with pytest.raises(StoreError, match="VITZOO_HOME is ':memory:', so there is no store"):
+    with pytest.raises(StoreError, match="VITZOO_HOME is ':memory:'"):
         vitzoo.fetch(net.name)
     hub.files.clear()
     with pytest.raises(vitzoo.errors.EntryNotFound):
@@ -287,14 +293,15 @@ def test_store_in_memory_refuses_wrong_bytes(net, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_HOME", ":memory:")
     for key in hub.files:
         hub.files[key] = net.data[:-1] + bytes([net.data[-1] ^ 1])
-    with pytest.raises(HashMismatch, match="the registry or the file may be wrong"):
+    with raises(HashMismatch, net.sha256, "registry"):
         net.create()
     assert net.files() == []
 
 
 def test_unwritable_folder_is_an_error_before_any_request(net, hub, monkeypatch):
     monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
-    with pytest.raises(StoreError, match=r"cannot write in .*home/locks: permission denied, or a "):
+    place = f" {net.home / 'locks'}"
+    with raises(StoreError, place, "permission", "read-only", "VITZOO_HOME=:memory:"):
         net.create()
     assert hub.requests == []
     assert net.files() == []
@@ -302,7 +309,7 @@ def test_unwritable_folder_is_an_error_before_any_request(net, hub, monkeypatch)
 
 def test_store_path_that_is_a_file_is_an_error(net, hub):
     net.home.write_text("mine")
-    with pytest.raises(StoreError, match=r"cannot read .*home/sha256/.*: Not a directory"):
+    with pytest.raises(StoreError, match=rf" {net.home}/sha256/.*Not a directory"):
         net.create()
     assert hub.requests == []
     assert net.home.read_text() == "mine"
@@ -317,7 +324,7 @@ def test_unreadable_stored_file_is_an_error(warm, hub, monkeypatch):
         return real(path, *rest, **more)
 
     monkeypatch.setattr(os, "open", denied)
-    with pytest.raises(StoreError, match=f"cannot read {warm.stored}: Permission denied"):
+    with pytest.raises(StoreError, match=f" {warm.stored}.*Permission denied"):
         warm.create()
     assert len(hub.file_requests()) == 1
 
@@ -332,7 +339,7 @@ def test_read_error_while_hashing_is_an_error(warm, monkeypatch):
 
     monkeypatch.setenv("VITZOO_VERIFY", "always")
     monkeypatch.setattr(os, "pread", pread)
-    with pytest.raises(StoreError, match="cannot read on at byte 0: Input/output error"):
+    with pytest.raises(StoreError, match=r"byte 0\b.*Input/output error"):
         warm.create()
 
 
@@ -347,28 +354,26 @@ def public(warm):
     shutil.rmtree(folder)
 
 
-def as_nobody(net, folder):
+def as_nobody(net, folder, code=TOLD):
     prefix = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
     path = f"{folder / 'site'}:{Path(__file__).parents[2]}"
     environment = {"VITZOO_HOME": str(folder / "home"), "PYTHONPATH": path, "HOME": str(folder)}
-    if run(net, "import torch, vitzoo.create", prefix=prefix, **environment)[1]:
-        pytest.skip(
-            "no other user read the store, for none can run this installation; the injected "
-            "faults ran"
-        )
-    return run(net, TOLD, prefix=prefix, **environment)
+    return run(net, code, prefix=prefix, **environment)
 
 
 def test_store_of_another_user(warm, hub, public):
+    if as_nobody(warm, public, "from vitzoo import fetch; from vitzoo.errors import StoreError")[1]:
+        pytest.skip("no other user can run this installation; the injected faults ran")
     blob = public / "home" / warm.stored.relative_to(warm.home)
     assert as_nobody(warm, public) == (f"path {blob}\n", 0), "readable is enough"
     blob.chmod(0o000)
     out, status = as_nobody(warm, public)
-    assert (out, status) == (f"StoreError cannot read {blob}: Permission denied\n", 0)
+    assert status == 0
+    assert re.match(f"StoreError .*{blob}.*Permission denied\n$", out)
     blob.unlink()
     out, status = as_nobody(warm, public)
     assert status == 0
-    assert out.startswith(f"StoreError cannot write in {public}/home/locks: permission denied")
+    assert re.match(f"StoreError .* {public}/home/locks.*permission", out)
     assert len(hub.file_requests()) == 1
 
 
@@ -445,10 +450,10 @@ def test_damaged_stored_file_is_fetched_again(warm, hub, damage, hashed):
 def test_damaged_stored_file_offline_is_an_error(warm, hub, damage, error, monkeypatch):
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
     damage(warm.stored)
-    with pytest.raises(error, match=rf"{warm.stored} is damaged: it should have .* moved to "):
+    with pytest.raises(error, match=rf"{warm.stored} .*{warm.sha256}.*{warm.home}/quarantine"):
         warm.create()
     assert not warm.stored.exists()
-    with pytest.raises(Offline, match="not in the store and this is offline"):
+    with pytest.raises(Offline, match="offline"):
         warm.create()
     assert len(hub.file_requests()) == 1
 
@@ -529,13 +534,13 @@ def link_to_right_bytes(path):
 
 
 STRANGE = {
-    "link-to-etc": (link_to("/etc/passwd"), "is a symbolic link, expected a file; remove it"),
+    "link-to-etc": (link_to("/etc/passwd"), "is a symbolic link.*remove"),
     "link-to-right-bytes": (link_to_right_bytes, "is a symbolic link"),
     "link-to-folder": (link_to("/etc"), "is a symbolic link"),
     "dangling": (link_to("/nowhere/at/all"), "is a symbolic link"),
     "loop": (loop, "is a symbolic link"),
-    "fifo": (fifo, "is not a regular file; remove it"),
-    "folder": (Path.mkdir, "is not a regular file; remove it"),
+    "fifo": (fifo, "is not a regular file.*remove"),
+    "folder": (Path.mkdir, "is not a regular file.*remove"),
 }
 
 
@@ -637,7 +642,8 @@ def test_verify_modes_that_hash_at_each_load(warm, hashed, mode, monkeypatch):
 
 def test_unknown_verify_mode_is_refused(warm, monkeypatch):
     monkeypatch.setenv("VITZOO_VERIFY", "sometimes")
-    with pytest.raises(vitzoo.InvalidOption, match="must be stamp, always or tensors, got 'some"):
+    words = ("stamp", "always", "tensors", "'sometimes'")
+    with raises(vitzoo.InvalidOption, "VITZOO_VERIFY", *words):
         warm.create()
 
 
