@@ -1,4 +1,4 @@
-"""The commands in docs/offline.md and docs/trust.md, run against the loopback Hub."""
+"""The commands in docs/offline.md and docs/trust.md, run against a loopback Hub; docs/faults.md."""
 
 import re
 import subprocess
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 PAGES = ("offline.md", "trust.md")
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -60,3 +61,14 @@ def test_offline_says_how_to_fetch_a_hub_file(net, monkeypatch):
     address = "hf://acme/net@main/model.safetensors"
     with pytest.raises(Offline, match=f"with a network: vitzoo fetch {address}$"):
         vitzoo.create(net.spec, weights=address)
+
+
+def test_faults_page_names_tests_that_exist():
+    page = (DOCS / "faults.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page)
+    assert len(named) == page.count("::test_"), "a name has another form"
+    sources = {path: (ROOT / path).read_text() for path in {path for path, _ in named}}
+    absent = [f"{path}::{name}" for path, name in named if f"def {name}(" not in sources[path]]
+    assert absent == []
+    modules = {f"tests/faults/{path.name}" for path in Path(__file__).parent.glob("test_*.py")}
+    assert modules - sources.keys() == set()
