@@ -59,7 +59,7 @@ def test_offline_says_how_to_fetch_a_hub_file(net, monkeypatch):
 
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
     address = "hf://acme/net@main/model.safetensors"
-    with pytest.raises(Offline, match=f"with a network: vitzoo fetch {address}$"):
+    with pytest.raises(Offline, match=f"vitzoo fetch {address}$"):
         vitzoo.create(net.spec, weights=address)
 
 

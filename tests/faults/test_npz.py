@@ -373,8 +373,7 @@ def test_wrong_crc_is_refused(refused):
 @pytest.mark.parametrize("data", [ONE, PACKED])
 def test_wrong_declared_size_is_refused(refused, data, claim):
     (size,) = struct.unpack_from("<I", data, data.index(CENTRAL) + 24)
-    text = "is said to have|bytes with its header, the zip says"
-    refused(patched(data, CENTRAL, 24, "<I", size + claim), text.replace("is said", "said"))
+    refused(patched(data, CENTRAL, 24, "<I", size + claim), rf"tensor 'a'.*\b{size + claim}\b")
 
 
 def deflated(data):
@@ -676,6 +675,12 @@ def opened(data):
         os.close(fd)
 
 
+def check_tensors(tensors):
+    """Check what was read all the same: a date or a permission differs, no number does."""
+    for tensor in (tensors or {}).values():
+        assert tensor.tolist() in ([0, 1, 2, 3], [0] * 4000)
+
+
 def check_message(text):
     assert text.isascii()
     assert text.isprintable()
@@ -684,26 +689,23 @@ def check_message(text):
 
 @SOME
 @given(st.sampled_from(KINDS), st.integers(0, 10**6), st.binary(min_size=1, max_size=8))
-def test_damaged_files(data, place, change):
+def test_generated_damage_to_npz(data, place, change):
     place %= len(data)
-    spoilt = data[:place] + change + data[place + len(change) :]
-    tensors = opened(spoilt)
-    if tensors:  # a date, a permission
-        assert all(np.isfinite(t.numpy()).all() for t in tensors.values())
-        assert {t.shape[0] for t in tensors.values()} <= {4, 4000}
+    check_tensors(opened(data[:place] + change + data[place + len(change) :]))
 
 
 @SOME
 @given(st.sampled_from(KINDS), st.integers(0, 10**6), st.integers(0, 60), st.binary(max_size=60))
-def test_spliced_files(data, place, count, change):
+def test_generated_splices_of_npz(data, place, count, change):
     place %= len(data)
-    opened(data[:place] + change + data[place + count :])
+    check_tensors(opened(data[:place] + change + data[place + count :]))
 
 
 @SOME
 @given(st.text(alphabet="{}()[]',:<>f4O|V2TrueFals desc_shap0123456789\n", max_size=80))
-def test_nearly_headers(text):
-    opened(npz([("a.npy", raw(text, bytes(8)))]))
+def test_generated_npy_headers(text):
+    tensors = opened(npz([("a.npy", raw(text, bytes(8)))]))
+    assert tensors is None or tensors["a"].nbytes == 8
 
 
 def test_the_fault_tests_reach_the_parser():

@@ -119,9 +119,10 @@ def test_config_beside_the_index(folder):
     assert open_file(folder / INDEX).config == {"hidden_act": "gelu_new"}
 
 
-def test_metadata_may_be_left_out(folder, small):
+def test_metadata_may_be_left_out(folder, small, right):
     (folder / INDEX).write_text(json.dumps({"weight_map": weight_map(folder)}))
-    vitzoo.create(small, weights=folder / INDEX)
+    model = vitzoo.create(small, weights=folder / INDEX)
+    assert torch.equal(model.cls_token, right["cls_token"])
 
 
 # Names of shards.
@@ -273,9 +274,10 @@ def test_malformed_index_is_refused(folder, refused, text, says):
     refused(says)
 
 
-def test_index_under_another_file_name_is_recognised(folder, small):
+def test_index_under_another_file_name_is_recognised(folder, small, right):
     (folder / INDEX).rename(folder / "parts.json")
-    vitzoo.create(small, weights=folder / "parts.json")
+    model = vitzoo.create(small, weights=folder / "parts.json")
+    assert torch.equal(model.cls_token, right["cls_token"])
 
 
 # Folders.
