@@ -80,7 +80,7 @@ def test_wrong_bytes_of_a_file_of_unknown_size_are_refused(net, hub, faults, wro
 
 
 def test_wrong_bytes_for_a_hub_address_are_refused(net, hub, faults, wrong):
-    """The authority says what the bytes are; the mirror that serves others is refused."""
+    """The trusted Hub endpoint states the sha256; a mirror that serves other bytes is refused."""
     import vitzoo
 
     hub.always = faults.other(wrong)

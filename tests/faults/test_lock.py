@@ -1,4 +1,4 @@
-"""Weights without a pin: what the first use learns, and what holds from then on."""
+"""Weights without a pin: trust on first use writes the lock, and the lock decides from then on."""
 
 import hashlib
 import json
@@ -33,14 +33,14 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"  # what the loopback Hub a
 
 @pytest.fixture
 def fresh(net):
-    """The network with weights that nobody has pinned."""
+    """The network with weights that have no pin."""
     net.first_use()
     return net
 
 
 @pytest.fixture
 def locked(fresh):
-    """The network after its first use."""
+    """The network after the trust on first use."""
     with pytest.warns(FirstUseWarning):
         fresh.assert_right(fresh.create())
     return fresh
@@ -127,7 +127,7 @@ def test_changed_file_on_the_hub_contradicts_the_lock(locked, hub):
     with pytest.raises(HashMismatch, match=f"expected.*{locked.sha256}"):
         locked.create()
     assert not locked.stored.exists()
-    assert len(api_requests(hub)) == 1, "the authority is not asked again"
+    assert len(api_requests(hub)) == 1, "the trusted endpoint is not asked again"
     serve(hub, locked.data)
     locked.assert_right(locked.create())
 

@@ -218,7 +218,7 @@ def test_offline_with_a_locked_file_opens_no_socket(net, hub, monkeypatch, reque
 
 
 def test_offline_with_a_damaged_file_is_a_mismatch(net, monkeypatch, request):
-    """Damage is reported once as such, then the file is missing; nobody is sent in circles."""
+    """The first error reports the damage, the second one the missing file."""
     net.create()
     net.stored.chmod(0o644)
     net.stored.write_bytes(net.data[:-1] + b"\x01")

@@ -294,7 +294,7 @@ def test_failure_of_every_mirror_is_reported(net, mirrors, faults):
 
 
 def test_mirrors_do_not_replace_the_trusted_endpoint(net, mirrors, monkeypatch):
-    """Both mirrors agree on other bytes; the authority's word is what counts."""
+    """Both mirrors agree on other bytes; only the trusted Hub endpoint states the sha256."""
     bad, good = mirrors
     monkeypatch.setenv("VITZOO_TRUST_ENDPOINT", "http://127.0.0.1:9")
     net.first_use()

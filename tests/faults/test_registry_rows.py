@@ -239,6 +239,8 @@ FILES = {
     "slash-end": "a/",
     "300": "a" * 300,
     "300-deep": "a/" * 150 + "a",
+    "300-in-parts": "/".join(["a" * 99] * 3),
+    "dots-inside": "a..b",
     "nfc": "caf\u00e9.safetensors",
     "nfd": "cafe\u0301.safetensors",
     "rtl": "a\u202etxt.exe",
