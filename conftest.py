@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import importlib
 import json
@@ -12,6 +13,7 @@ import textwrap
 import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import hypothesis
@@ -291,3 +293,37 @@ def to_toml() -> Callable[[dict[Any, Any]], str]:
         return "".join(f"{value(str(k))} = {value(v)}\n" for k, v in table.items())
 
     return write
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _manifests_are_parsed_once() -> Iterator[None]:
+    """Parse the manifests of this repository once, however often a test forgets the registry.
+
+    Every other file, and each of these when it changes on disk, is parsed at each call. Tests that
+    call `read_manifest` themselves get the original.
+    """
+    from vitzoo.manifest import Manifest
+
+    plugins = importlib.import_module("vitzoo.plugins")  # `vitzoo.plugins` is a function, too
+
+    root = Path(__file__).parent
+    original = plugins.read_manifest
+    parsed: dict[Any, Manifest] = {}
+
+    def read_manifest(path: Path, **arguments: Any) -> Manifest:
+        own = any(path.is_relative_to(root / folder) for folder in ("vitzoo", "plugins"))
+        if not own or not path.is_file():
+            return original(path, **arguments)
+        file = path.stat()
+        sizes = tuple((arguments.get("sizes") or {}).items())
+        others = (arguments["package"], sizes, arguments.get("limit"))
+        key = (path, file.st_mtime_ns, file.st_size, others)
+        if key not in parsed:
+            found = original(path, **arguments)
+            frozen = {name: MappingProxyType(getattr(found, name)) for name in ("sizes", "aliases")}
+            parsed[key] = dataclasses.replace(found, **frozen)
+        return parsed[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plugins, "read_manifest", read_manifest)
+        yield
