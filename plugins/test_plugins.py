@@ -82,12 +82,14 @@ def test_it_runs_the_conformance_kit_on_itself(plugin):
     assert plugin.namespace in spaces
 
 
+@pytest.mark.conformance
 def test_the_registry_check_finds_nothing_wrong(plugin):
     report = importlib.import_module("vitzoo.audit").check(plugin.manifest_path)
     assert report.problems == ()
     assert report.counts["variants"] == len(variants(plugin))
 
 
+@pytest.mark.conformance
 def test_released_names_keep_their_meaning(plugin):
     tool = runpy.run_path(str(UPDATE))
     frozen = plugin.released_path
@@ -98,6 +100,7 @@ def test_released_names_keep_their_meaning(plugin):
     assert present == tool["normal"](released), how
 
 
+@pytest.mark.docs
 def test_readme_snippets_run_in_order(plugin, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = plugin.folder / "README.md"
@@ -120,6 +123,7 @@ def test_readme_names_every_part_and_variant(plugin):
         assert f"`{name}`" in text, name
 
 
+@pytest.mark.docs
 def test_docstring_examples(plugin):
     import doctest
 
@@ -128,6 +132,7 @@ def test_docstring_examples(plugin):
         assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
+@pytest.mark.conformance
 def test_this_file_sees_a_changed_snapshot(plugin):
     tool = runpy.run_path(str(UPDATE))
     present = tool["snapshot"](plugin.namespace)

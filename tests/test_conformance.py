@@ -8,6 +8,8 @@ import pytest
 
 from vitzoo.testing import PluginTests, Sizes
 
+pytestmark = pytest.mark.conformance
+
 
 class TestCore(PluginTests):
     namespace = "core"

@@ -8,6 +8,8 @@ import pytest
 
 from vitzoo.testing import PluginTests
 
+pytestmark = pytest.mark.conformance
+
 CLIP = {
     "pre_norm": True,
     "patch_embed": {"name": "conv", "bias": False},

@@ -8,6 +8,8 @@ import pytest
 
 from vitzoo.testing import PluginTests
 
+pytestmark = pytest.mark.conformance
+
 DISTILLED = {
     "num_registers": 1,
     "pool": {"name": "prefix", "tokens": 2},

@@ -193,6 +193,7 @@ def test_dropped_paths_do_not_act_in_evaluation(model, images):
         assert not kept.all()
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("training", [True, False])
 def test_the_network_is_compiled_as_one_graph(model, images, training):
     model.train(training)
@@ -200,6 +201,7 @@ def test_the_network_is_compiled_as_one_graph(model, images, training):
     torch.testing.assert_close(compiled(images), model(images), rtol=0, atol=1e-5)
 
 
+@pytest.mark.compile
 def test_the_network_is_exported(model, images):
     batch = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(model, (images,), dynamic_shapes={"images": {0: batch}})

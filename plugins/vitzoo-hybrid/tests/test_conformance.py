@@ -13,6 +13,8 @@ import pytest
 import vitzoo
 from vitzoo.testing import PluginTests, Sizes
 
+pytestmark = pytest.mark.conformance
+
 NARROW = {"width": 32}
 STRIDE_32 = Sizes(patch_size=(32, 32))
 

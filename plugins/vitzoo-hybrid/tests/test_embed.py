@@ -354,6 +354,7 @@ def test_a_training_step_reaches_every_parameter(spec):
     assert idle == []
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("arithmetic", ["timm", "google"])
 def test_the_stem_is_exported(arithmetic):
     stem = small(arithmetic=arithmetic)
@@ -365,6 +366,7 @@ def test_the_stem_is_exported(arithmetic):
         torch.testing.assert_close(program.module()(images), stem(images), rtol=0, atol=1e-5)
 
 
+@pytest.mark.compile
 def test_the_stem_is_compiled_as_one_graph():
     stem = small()
     images = torch.randn(2, 3, 32, 32)

@@ -8,6 +8,8 @@ import pytest
 
 from vitzoo.testing import PluginTests
 
+pytestmark = pytest.mark.conformance
+
 BEIT = {"pos_embed": "mim/relative", "block": {"qkv_bias": "qv", "layer_scale": 0.1}}
 AFTER = {"pool": {"name": "mean", "norm_first": False}}
 EVA = {"block": {"qkv_bias": "qv", "mlp": "swiglu", "mlp_norm": True, "attn_norm": True}}
