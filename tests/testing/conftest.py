@@ -95,6 +95,7 @@ def acme(distribution, monkeypatch, new_registry):
         monkeypatch.syspath_prepend(str(root))
         monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
         testing.plugin.in_worker.cache_clear()
+        testing.plugin._listing.cache_clear()
         new_registry()
         return root
 

@@ -20,13 +20,12 @@ def test_a_good_plugin_passes(acme, tmp_path):
     acme()
     check_variant("acme/net")
     check_variant("acme/own")
-    for check in (WHOLE.check_loads, WHOLE.check_discovery, WHOLE.check_hooks):
-        check("acme")
+    WHOLE.check_loads("acme")
+    WHOLE.check_discovery("acme")
     WHOLE.check_spawned("acme")
     WHOLE.check_offline("acme")
     row = WEIGHTS.WeightsSubject("acme/net", "main")
-    for check in (WEIGHTS.check_pin, WEIGHTS.check_row, WEIGHTS.check_bundled):
-        check(row)
+    WEIGHTS.check_row(row)
     WEIGHTS.check_served(row, tmp_path)
 
 
@@ -116,6 +115,32 @@ def test_a_plugin_that_needs_its_main_process(complaint, acme, monkeypatch):
     said = complaint(WHOLE.check_spawned, "acme")
     assert "plugin 'acme' fails in a spawned worker: PluginError" in said
     assert "a worker starts afresh" in said
+
+
+def test_a_plugin_that_ends_the_worker(complaint, acme, monkeypatch):
+    guard = "import os\nif os.getpid() != int(os.environ['ACME_PID']):\n    os._exit(3)\n"
+    monkeypatch.setenv("ACME_PID", str(os.getpid()))
+    acme(("from torch import nn\n", f"from torch import nn\n{guard}"))
+    assert "the worker died" in complaint(WHOLE.check_spawned, "acme")
+    WHOLE.in_worker.cache_clear()
+    assert WHOLE.in_worker("core")["error"] is None, "the next plugin has a new worker"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda found: found["names"].pop(), "a spawned worker has other variants: ['acme/net']"),
+        (lambda found: found["params"].update({"acme/own": 7}), "'acme/own' has 7 parameters"),
+    ],
+)
+def test_a_plugin_that_differs_in_a_worker(complaint, acme, monkeypatch, change, words):
+    acme()
+    found = {"names": ["acme/net", "acme/own"], "params": {"acme/own": 965}, "error": None}
+    with monkeypatch.context() as patch:
+        patch.setattr(WHOLE, "in_worker", lambda _namespace: found)
+        WHOLE.check_spawned("acme")
+        change(found)
+        assert words in complaint(WHOLE.check_spawned, "acme")
 
 
 def test_a_plugin_that_cannot_be_disabled(complaint, acme, monkeypatch):

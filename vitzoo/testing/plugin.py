@@ -9,9 +9,10 @@ import os
 import subprocess
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache, lru_cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -19,12 +20,12 @@ from typing import Any
 import vitzoo
 from vitzoo import hookspecs
 from vitzoo.errors import PluginError, did_you_mean
-from vitzoo.manifest import ManifestPlugin
 from vitzoo.plugin_states import CORE, PluginInfo
 from vitzoo.plugins import HOOKS
 from vitzoo.registry import registry
 from vitzoo.testing.events import SOCKETS, watched
 from vitzoo.testing.subject import fail, require
+from vitzoo.testing.variants import one_of_each
 
 PATIENCE = 300  # seconds for another process
 LISTING = """
@@ -32,7 +33,6 @@ import json, sys
 import vitzoo
 from vitzoo.cli.main import main
 
-namespace = sys.argv[1]
 names = [v.name for v in vitzoo.variants()]
 for name in names:
     vitzoo.describe(name)
@@ -78,7 +78,7 @@ def check_discovery(namespace: str) -> None:
     """Listing and describing import neither its package nor torch."""
     __tracebackhide__ = True
     info = info_of(namespace)
-    names, states, code, modules = json.loads(_python(LISTING, namespace))
+    names, states, code, modules = json.loads(_listing(LISTING, *_surroundings()))
     require(code == 0, f"`vitzoo list` ends with exit code {code}", "run it to see why")
     own = () if namespace == CORE else (_top(info),)
     found = [name for name in (*own, "torch") if name in modules]
@@ -97,13 +97,16 @@ def check_discovery(namespace: str) -> None:
         require(not missing, f"a fresh process does not list {', '.join(missing[:3])}", "reinstall")
 
 
+def has_module(namespace: str) -> bool:
+    """Tell whether a plugin is a module of hooks; one with a manifest has no hook functions."""
+    return isinstance(registry().host.manager.get_plugin(namespace), ModuleType)
+
+
 def check_hooks(namespace: str) -> None:
     """Hook functions of a module are marked, known, take no arguments and say what they return."""
     __tracebackhide__ = True
     info_of(namespace)
-    plugin = registry().host.manager.get_plugin(namespace)
-    if isinstance(plugin, ManifestPlugin) or not isinstance(plugin, ModuleType):
-        return
+    plugin: Any = registry().host.manager.get_plugin(namespace)
     functions = {n: f for n, f in vars(plugin).items() if n.startswith("vitzoo_") and callable(f)}
     for name, function in functions.items():
         what = f"{plugin.__name__}.{name}"
@@ -116,24 +119,31 @@ def check_hooks(namespace: str) -> None:
 
 
 def check_spawned(namespace: str) -> None:
-    """A spawned worker finds the plugin and builds its variants, without registration code."""
+    """A spawned worker finds all of the plugin and builds one variant of each architecture."""
     __tracebackhide__ = True
     info_of(namespace)
     found: Mapping[str, Any] = in_worker(namespace)
+    remedy = "a worker starts afresh: what is contributed must not depend on earlier imports"
     require(
         found["error"] is None,
         f"plugin {namespace!r} fails in a spawned worker: {found['error']}",
-        "a worker starts afresh: what is contributed must not depend on what was imported before",
+        remedy,
     )
     here = {v.name: v.params for v in vitzoo.variants(namespace=namespace)}
-    for name in [name for name in here if found["params"].get(name) not in (None, here[name])]:
-        here[name] = _params(name)  # the row is wrong here, too: `check_params` says so
     require(
-        found["params"] == here,
-        f"plugin {namespace!r}: a spawned worker has other variants or sizes, {found['params']}; "
-        f"this process has {here}",
-        "a worker starts afresh: what is contributed must not depend on what was imported before",
+        found["names"] == list(here),
+        f"plugin {namespace!r}: a spawned worker has other variants: {found['names']}; "
+        f"this process has {list(here)}",
+        remedy,
     )
+    for name, params in found["params"].items():
+        # A row that is wrong here, too, is for `check_params` to say.
+        require(
+            params == here[name] or params == _params(name),
+            f"plugin {namespace!r}: in a spawned worker {name!r} has {params} parameters, "
+            f"in this process {here[name]}",
+            remedy,
+        )
 
 
 def check_offline(namespace: str) -> None:
@@ -152,9 +162,7 @@ def check_disabled(namespace: str) -> None:
     """`VITZOO_DISABLE_PLUGINS` hides it, and the rest goes on working."""
     __tracebackhide__ = True
     info_of(namespace)
-    names, states, code, _ = json.loads(
-        _python(LISTING, namespace, VITZOO_DISABLE_PLUGINS=namespace)
-    )
+    names, states, code, _ = json.loads(_python(LISTING, VITZOO_DISABLE_PLUGINS=namespace))
     left = [name for name in names if name.startswith(f"{namespace}/")]
     require(
         not left and states.get(namespace) not in ("loaded", "lazy"),
@@ -187,23 +195,42 @@ def _check_annotation(what: str, function: Any, row: type) -> None:
 
 @cache
 def in_worker(namespace: str) -> Mapping[str, Any]:
-    """Use a plugin in a spawned worker, the way data loaders and Ray start theirs."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(use, namespace).result(timeout=PATIENCE)
+    """Use a plugin in a spawned worker, the way data loaders and Ray start theirs.
+
+    All namespaces that a test process asks for share one worker, which imports torch once. It is
+    replaced when the path or vitzoo's settings change, or when it dies.
+    """
+    built = one_of_each(namespace)
+    try:
+        return _worker(*_surroundings()).submit(use, namespace, built).result(timeout=PATIENCE)
+    except BrokenProcessPool as error:
+        _worker.cache_clear()
+        return {"names": [], "params": {}, "error": f"the worker died: {error}", "sockets": []}
 
 
-def use(namespace: str) -> dict[str, Any]:
-    """List, describe, import and build all that a plugin has; what a worker runs."""
-    found: dict[str, Any] = {"params": {}, "error": None}
+@lru_cache(maxsize=1)
+def _worker(_path: Sequence[str], _settings: Sequence[tuple[str, str]]) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+
+
+def _surroundings() -> tuple[Sequence[str], Sequence[tuple[str, str]]]:
+    """Return what decides which plugins a fresh process finds: the path and vitzoo's settings."""
+    settings = {key: value for key, value in os.environ.items() if key.startswith("VITZOO_")}
+    return tuple(sys.path), tuple(sorted(settings.items()))
+
+
+def use(namespace: str, built: Sequence[str]) -> dict[str, Any]:
+    """List and import all that a plugin has, and build some variants; what a worker runs."""
+    found: dict[str, Any] = {"names": [], "params": {}, "error": None}
     with watched(SOCKETS) as sockets:
         try:
             vitzoo.variants(f"{namespace}/*")  # which loads it
+            found["names"] = [v.name for v in vitzoo.variants(namespace=namespace)]
             for kind, rows in registry().parts.items():
                 for name in [n for n, (owner, _) in rows.items() if owner == namespace]:
                     registry().part(kind, name)
-            for variant in vitzoo.variants(namespace=namespace):
-                found["params"][variant.name] = _params(variant.name)
+            for name in [name for name in built if name in found["names"]]:
+                found["params"][name] = _params(name)
         except Exception as error:  # noqa: BLE001  # said by the process that asked
             found["error"] = f"{type(error).__name__}: {error}"
     return found | {"sockets": sockets}
@@ -218,12 +245,19 @@ def _top(info: PluginInfo) -> str:
     return info.entry_point.partition(":")[0].partition(".")[0]
 
 
-def _python(code: str, *args: str, **env: str) -> str:
+@cache
+def _listing(code: str, _path: Sequence[str], _settings: Sequence[tuple[str, str]]) -> str:
+    """Return what a fresh process lists; it is the same for every namespace."""
+    __tracebackhide__ = True
+    return _python(code)
+
+
+def _python(code: str, **env: str) -> str:
     """Run code in a fresh interpreter with this one's path, and return what it prints."""
     __tracebackhide__ = True
     path = os.pathsep.join(entry for entry in sys.path if entry)
     done = subprocess.run(  # noqa: S603  # this very interpreter
-        [sys.executable, "-c", code, *args],
+        [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": path, **env},
         capture_output=True,
         encoding="utf-8",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tomlkit
@@ -22,6 +22,18 @@ from vitzoo.spec import Spec
 from vitzoo.testing.subject import doing, draw, fill, require
 
 LARGEST = 100_000_000  # parameters that a check makes room for
+NUMBERS: dict[str, Any] = {
+    "variant": None,
+    "image_size": (1, 1),
+    "patch_size": (1, 1),
+    "in_chans": 1,
+    "num_classes": 1,
+    "embed_dim": 0,
+    "depth": 0,
+    "num_heads": 0,
+    "mlp_dim": 0,
+    "num_registers": 0,
+}
 SMALL = {"depth": 2, "embed_dim": 64, "num_heads": 2, "mlp_dim": 64, "num_classes": 5}
 
 
@@ -54,6 +66,21 @@ class VariantSubject:
         if row.builder != CORE_BUILDER:
             changes = {key: value for key, value in changes.items() if key in row.accepts}
         return {"variant": self.name, **changes, **self.network}
+
+
+def one_of_each(namespace: str) -> list[str]:
+    """Return the name of the smallest variant of each architecture.
+
+    Variants of the core's builder are of one architecture if they differ in `NUMBERS` alone, those
+    of a builder of its own if they name the same paper and accept the same changes.
+    """
+    smallest: dict[str, Variant] = {}
+    for row in vitzoo.variants(namespace=namespace):
+        own = (row.builder, row.accepts, row.paper)
+        kind = repr(replace(row.spec, **NUMBERS) if row.builder == CORE_BUILDER else own)
+        if kind not in smallest or row.params < smallest[kind].params:
+            smallest[kind] = row
+    return [row.name for row in smallest.values()]
 
 
 def check_params(subject: VariantSubject) -> None:
