@@ -116,7 +116,7 @@ POSITIONS = testing.positions
         (POSITIONS.check_tokens, ForgetsPrefix, "a 2x4 grid, (2, 9, 32) becomes (2, 8"),
         (POSITIONS.check_tokens, CutsQueries, "(2, 2, 8, 16) becomes (2, 2, 7, 16)"),
         (POSITIONS.check_tokens, NoAutocast, "rotate makes torch.float32 of bfloat16 queries"),
-        (POSITIONS.check_attention_bias, BiasOfPatches, "1 prefix tokens, grid (2, 4), it gives"),
+        (POSITIONS.check_tokens, BiasOfPatches, "1 prefix tokens, grid (2, 4), it gives"),
         (POSITIONS.check_resample, SwapsGrid, "(4, 2) it is (1, 18, 32), expected (1, 10"),
         (POSITIONS.check_resample, ChangesItsOwn, "resampled to its own grid it changes"),
         (POSITIONS.check_resample, SingleTable, "in torch.float64 on cpu it is torch.float32"),

@@ -30,6 +30,56 @@ def test_authors_get_one_test_for_each_contribution_and_check(author):
         "TestAcme::test_weights_served[acme/net:main]",
     } <= set(ids)
     assert not [name for name in ids if "patch_embedder" in name or "none" in name]
+    assert not [name for name in ids if "hooks" in name or "bundled" in name or "_spec" in name]
+
+
+MODULE_OF_HOOKS = """\
+import vitzoo
+
+DATA = {"embed_dim": 32, "depth": 3, "num_heads": 2, "mlp_dim": 64, "patch_size": 8}
+SPEC = vitzoo.Spec.read(vitzoo.schema.Reader(DATA | {"image_size": 32, "num_classes": 5}, "net"))
+
+
+@vitzoo.hookimpl
+def vitzoo_variants():
+    yield vitzoo.Variant("net", "a small network", SPEC, 32613, source="made up")
+"""
+
+
+def test_a_module_of_hooks_has_tests_of_its_own(author, acme):
+    acme(entry_point="acme_vit.hooks", files={"acme_vit/hooks.py": MODULE_OF_HOOKS})
+    said = author("-k", "hooks or spec")
+    assert "TestAcme::test_plugin_hooks[acme] PASSED" in said
+    assert "TestAcme::test_variant_spec[acme/net] PASSED" in said
+
+
+def test_bundled_weights_and_each_kind_of_pin_are_one_case_each():
+    suite = importlib.import_module("vitzoo.testing.suite")
+
+    class Core(testing.PluginTests):
+        namespace = "core"
+
+    found = suite._subjects(Core())
+    assert [name for name, _ in found["bundled"]] == ["vit_digits:digits_v1"]
+    pins = [subject.row.pin for _, subject in found["hosted"]]
+    every = {row.pin for variant in vitzoo.variants() for row in variant.weights if row.repo}
+    assert len(pins) == len(set(pins))
+    assert set(pins) == every
+    assert all(subject.row.repo for _, subject in found["hosted"])
+
+
+def test_several_networks_have_ids_of_their_own():
+    suite = importlib.import_module("vitzoo.testing.suite")
+
+    class Core(testing.PluginTests):
+        namespace = "core"
+        networks = {"timm": [{}, {"num_registers": 1}], "vit_b16": {"depth": 1}}
+
+    found = suite._subjects(Core())
+    formats = dict(found["checkpoint_format"])
+    assert formats["timm"].network == {}
+    assert formats["timm-2"].network == {"num_registers": 1}
+    assert dict(found["variant"])["vit_b16"].network == {"depth": 1}
 
 
 def test_authors_read_what_is_wrong_and_what_to_do(author):

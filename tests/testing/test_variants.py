@@ -73,6 +73,18 @@ def test_a_spec_that_does_not_come_back(complaint):
     assert "its spec changes in TOML" in complaint(VARIANT.check_spec, Fixed("vit_b16"))
 
 
+def test_one_variant_of_each_architecture_is_built_in_the_worker(acme):
+    deeper = acme.manifest.partition("[variants.own]")[0].partition("[variants.net]")[2]
+    deeper = deeper.replace("depth = 3", "depth = 4").replace("params = 32613", "params = 41125")
+    biased = deeper.replace("depth = 4", "depth = 4\nblock = {qkv_bias = false}")
+    own = acme.manifest.partition("[variants.own]")[2].partition("[variants.net.weights")[0]
+    more = f"[variants.deep]{deeper}[variants.plain]{biased}[variants.twin]{own}"
+    more += f"[variants.other]{own.rstrip()}\npaper = 'arXiv:2010.11929'\n\n"
+    acme(("[variants.net.weights.main]", f"{more}[variants.net.weights.main]"))
+    names = [f"acme/{name}" for name in ("net", "own", "plain", "other")]
+    assert sorted(VARIANT.one_of_each("acme")) == sorted(names)
+
+
 def test_a_small_copy_that_does_not_fit_says_where_to_change_it(complaint):
     subject = VARIANT.VariantSubject("vit_b16", {"num_heads": 7})
     said = complaint(VARIANT.check_runs, subject)
@@ -111,13 +123,6 @@ def of(**changes):
 @pytest.mark.parametrize(
     ("changes", "check", "words"),
     [
-        ({"sha256": ""}, WEIGHTS.check_pin, "a 'confirmed' pin needs sha256, size and, on the Hub"),
-        ({"sha256": "AB" * 32}, WEIGHTS.check_pin, "it has revision, size, bound"),
-        ({"revision": "main"}, WEIGHTS.check_pin, "it has sha256, size, bound"),
-        ({"pin": "first-use"}, WEIGHTS.check_pin, "a 'first-use' pin needs repo and size"),
-        ({"pin": "first-use", "sha256": "", "size": None}, WEIGHTS.check_pin, "it has revision"),
-        ({"pin": "none"}, WEIGHTS.check_pin, "pin is 'none'"),
-        ({"file": "../x"}, WEIGHTS.check_pin, "file '../x' is no place on the Hub"),
         ({"format": "acme"}, WEIGHTS.check_row, "there is no checkpoint format 'acme'"),
         ({"label_set": "imagenet-21k"}, WEIGHTS.check_row, "'imagenet-21k' names 21843"),
         ({"labels": ("cat",)}, WEIGHTS.check_row, "have 1000 classes, labels names 1"),
@@ -126,7 +131,6 @@ def of(**changes):
     ],
 )  # fmt: skip
 def test_a_broken_weights_row(complaint, changes, check, words):
-    WEIGHTS.check_pin(of())
     WEIGHTS.check_row(of())
     said = complaint(check, of(**changes))
     assert words in said

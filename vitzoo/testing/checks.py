@@ -61,7 +61,6 @@ def check_position_embedding(
         positions.check_protocol,
         positions.check_table,
         positions.check_tokens,
-        positions.check_attention_bias,
         positions.check_resample,
         positions.check_to_grid,
     )

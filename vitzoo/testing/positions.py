@@ -97,7 +97,10 @@ def check_table(subject: PositionEmbedding) -> None:
 
 
 def check_tokens(subject: PositionEmbedding) -> None:
-    """Tokens keep their shape, before every layer, whatever the grid and the prefix tokens."""
+    """Tokens keep their shape, before every layer, whatever the grid and the prefix tokens.
+
+    What is added to the attention fits heads and tokens.
+    """
     __tracebackhide__ = True
     for grid in GRIDS:
         for prefix in (0, 1, 5):
@@ -125,27 +128,8 @@ def check_tokens(subject: PositionEmbedding) -> None:
                     "precision gives",
                     "end with .to(x.dtype), so that queries, keys and values have one type",
                 )
-
-
-def check_attention_bias(subject: PositionEmbedding) -> None:
-    """What it adds to the attention is (heads, p + n, p + n), whatever the grid and the prefix."""
-    __tracebackhide__ = True
-    if not hasattr(subject.part(), "attention_bias"):
-        return
-    heads = subject.sizes.num_heads
-    for grid in GRIDS:
-        for prefix in (0, 1):
-            part = subject.part(grid_size=grid, num_prefix_tokens=prefix)
-            table, tokens = part.initial_table(grid), prefix + grid[0] * grid[1]
-            for layer in range(subject.sizes.depth):
-                what = f"asked for the attention bias of {prefix} prefix tokens, grid {grid}"
-                with torch.no_grad(), doing(subject, what):
-                    bias = part.attention_bias(table, layer)
-                require(
-                    tuple(bias.shape) == (heads, tokens, tokens),
-                    f"{subject}: {what}, it gives {tuple(bias.shape)}",
-                    f"return (heads, p + n, p + n), here {(heads, tokens, tokens)}",
-                )
+            if hasattr(part, "attention_bias"):
+                _require_bias(subject, part, grid, prefix)
 
 
 def check_resample(subject: PositionEmbedding) -> None:
@@ -228,3 +212,21 @@ def inputs(
         return (tokens,)
     head_dim = sizes.embed_dim // sizes.num_heads
     return tokens, draw(batch, sizes.num_heads, count, head_dim, seed=3)
+
+
+def _require_bias(
+    subject: PositionEmbedding, part: Any, grid: tuple[int, int], prefix: int
+) -> None:
+    __tracebackhide__ = True
+    tokens = prefix + grid[0] * grid[1]
+    expected = (subject.sizes.num_heads, tokens, tokens)
+    table = part.initial_table(grid)
+    what = f"asked for the attention bias of {prefix} prefix tokens, grid {grid}"
+    for layer in range(subject.sizes.depth):
+        with torch.no_grad(), doing(subject, what):
+            bias = part.attention_bias(table, layer)
+        require(
+            tuple(bias.shape) == expected,
+            f"{subject}: {what}, it gives {tuple(bias.shape)}",
+            f"return (heads, p + n, p + n), here {expected}",
+        )

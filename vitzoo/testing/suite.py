@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 import vitzoo
+from vitzoo.catalogue import Weights
 from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.plugin_states import CORE
 from vitzoo.registry import registry
@@ -35,7 +36,14 @@ PARTS: dict[str, type[Subject]] = {
     "drop_path_policy": drop_path.DropPathPolicy,
 }
 MODULES = ("patch_embedder", "position_embedding", "head")
-KINDS_IN_WORDS = {"made": "part", "row": "row of weights"}
+KINDS_IN_WORDS = {
+    "made": "part",
+    "hooks_of": "module of hooks",
+    "python_variant": "variant from a module of hooks",
+    "row": "weights",
+    "bundled": "bundled weights",
+    "hosted": "weights on the Hub",
+}
 
 
 class PluginTests:
@@ -47,7 +55,8 @@ class PluginTests:
             the registered ones, `acme/overlap`; where parts of two kinds have one name, with the
             kind in front, `head acme/linear`.
         sizes: by part, numbers of the network it is checked in, where the usual ones do not fit.
-        networks: by variant, changes to its small copy; by format, to the network it holds.
+        networks: by variant, changes to its small copy; by format, to the network it holds. Either
+            may be a list of several to try.
         project: folder with the plugin's pyproject.toml; looked for above the test's file.
         archives: whether wheel and sdist are built and looked into.
     """
@@ -55,7 +64,7 @@ class PluginTests:
     namespace: ClassVar[str] = ""
     options: ClassVar[Mapping[str, Options | Sequence[Options]]] = {}
     sizes: ClassVar[Mapping[str, Sizes]] = {}
-    networks: ClassVar[Mapping[str, Options]] = {}
+    networks: ClassVar[Mapping[str, Options | Sequence[Options]]] = {}
     project: ClassVar[Path | None] = None
     archives: ClassVar[bool] = True
 
@@ -93,9 +102,9 @@ class PluginTests:
         """Listing imports neither the plugin nor torch."""
         whole.check_discovery(self.namespace)
 
-    def test_plugin_hooks(self) -> None:
-        """Hook functions are marked, known and annotated rightly."""
-        whole.check_hooks(self.namespace)
+    def test_plugin_hooks(self, hooks_of: str) -> None:
+        """Hook functions of a module are marked, known and annotated rightly."""
+        whole.check_hooks(hooks_of)
 
     def test_plugin_in_a_spawned_worker(self) -> None:
         """It works in a spawned worker without registration code."""
@@ -201,14 +210,8 @@ class PluginTests:
     def test_position_embedding_tokens(
         self, position_embedding: positions.PositionEmbedding
     ) -> None:
-        """Tokens keep their shape."""
+        """Tokens keep their shape, and what is added to the attention fits them."""
         positions.check_tokens(position_embedding)
-
-    def test_position_embedding_attention_bias(
-        self, position_embedding: positions.PositionEmbedding
-    ) -> None:
-        """What it adds to the attention fits heads and tokens."""
-        positions.check_attention_bias(position_embedding)
 
     def test_position_embedding_resample(
         self, position_embedding: positions.PositionEmbedding
@@ -292,60 +295,76 @@ class PluginTests:
         """It has as many parameters as stated."""
         variants.check_params(variant)
 
-    def test_variant_spec(self, variant: variants.VariantSubject) -> None:
-        """Its spec comes back from TOML and JSON."""
-        variants.check_spec(variant)
+    def test_variant_spec(self, python_variant: variants.VariantSubject) -> None:
+        """A spec made in Python comes back from TOML and JSON."""
+        variants.check_spec(python_variant)
 
     def test_variant_runs(self, variant: variants.VariantSubject) -> None:
         """A small copy runs and trains."""
         variants.check_runs(variant)
 
-    def test_weights_pin(self, row: weights.WeightsSubject) -> None:
-        """The row names exact bytes, or bounds for its first use."""
-        weights.check_pin(row)
-
     def test_weights_row(self, row: weights.WeightsSubject) -> None:
         """The row is complete and fits its variant."""
         weights.check_row(row)
 
-    def test_weights_bundled(self, row: weights.WeightsSubject) -> None:
+    def test_weights_bundled(self, bundled: weights.WeightsSubject) -> None:
         """A bundled file has the bytes of its row."""
-        weights.check_bundled(row)
+        weights.check_bundled(bundled)
 
-    def test_weights_served(self, row: weights.WeightsSubject, tmp_path: Path) -> None:
-        """A changed byte is refused."""
-        weights.check_served(row, tmp_path)
+    def test_weights_served(self, hosted: weights.WeightsSubject, tmp_path: Path) -> None:
+        """A changed byte is refused, for each kind of pin."""
+        weights.check_served(hosted, tmp_path)
 
 
 def _subjects(tests: PluginTests) -> dict[str, list[tuple[str, Any]]]:
     """Return (test id, what is tested) pairs by the name of the argument that takes them."""
-    networks = tests.networks
     found: dict[str, list[tuple[str, Any]]] = {
         argument: list(_parts(tests, cls)) for argument, cls in PARTS.items()
     }
     found["part"] = [pair for argument in MODULES for pair in found[argument]]
     found["made"] = found["part"] + found["drop_path_policy"]
     found["checkpoint_format"] = [
-        (name, formats.FormatSubject(None, name, networks.get(name, {})))
+        (label, formats.FormatSubject(None, name, network))
         for name in _names(tests.namespace, formats.KIND)
+        for label, network in _networks(tests, name)
     ]
     rows = _variants(tests.namespace)
     found["variant"] = [
-        (row.name, variants.VariantSubject(row.name, networks.get(row.name, {}))) for row in rows
-    ]
-    found["row"] = [
-        (f"{row.name}:{file.name}", weights.WeightsSubject(row.name, file.name))
+        (label, variants.VariantSubject(row.name, network))
         for row in rows
-        for file in row.weights
+        for label, network in _networks(tests, row.name)
     ]
+    in_python = whole.has_module(tests.namespace)  # a manifest holds what TOML can hold
+    found["python_variant"] = found["variant"] if in_python else []
+    found["hooks_of"] = [(tests.namespace, tests.namespace)] if in_python else []
+    files = [(row, file) for row in rows for file in row.weights]
+    by_pin = {file.pin: (row, file) for row, file in reversed(files) if file.repo}
+    found["row"] = list(map(_weights, files))
+    found["bundled"] = [_weights(pair) for pair in files if not pair[1].repo]
+    found["hosted"] = list(map(_weights, by_pin.values()))
     return found
+
+
+def _weights(pair: tuple[vitzoo.Variant, Weights]) -> tuple[str, weights.WeightsSubject]:
+    row, file = pair
+    return f"{row.name}:{file.name}", weights.WeightsSubject(row.name, file.name)
+
+
+def _networks(tests: PluginTests, name: str) -> Iterator[tuple[str, Options]]:
+    """Yield (test id, changes to the network) for each entry of the `networks` table."""
+    for number, changes in enumerate(_several(tests.networks.get(name, {})), 1):
+        yield (name if number == 1 else f"{name}-{number}"), changes
+
+
+def _several(given: Options | Sequence[Options]) -> list[Options]:
+    return [given] if isinstance(given, Mapping) else list(given)
 
 
 def _parts(tests: PluginTests, cls: type[Subject]) -> Iterator[tuple[str, Subject]]:
     for name in _names(tests.namespace, cls.kind):
         full = f"{cls.kind} {name}"
         given = tests.options.get(full, tests.options.get(name, {}))
-        several = [given] if isinstance(given, Mapping) else list(given)
+        several = _several(given)
         sizes = tests.sizes.get(full, tests.sizes.get(name, Sizes()))
         ambiguous = sum(name in rows for rows in registry().parts.values()) > 1
         for options in several:

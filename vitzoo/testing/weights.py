@@ -13,11 +13,9 @@ from unittest import mock
 import vitzoo
 from vitzoo.catalogue import Variant, Weights
 from vitzoo.errors import HashMismatch, VitzooError
-from vitzoo.hubnames import valid_file, valid_repo
 from vitzoo.inventory import verify
 from vitzoo.labels import SETS
 from vitzoo.locate import obtain
-from vitzoo.manifest import COMMIT, PIN_NEEDS, SHA256
 from vitzoo.registry import registry
 from vitzoo.testing.hub import COMMIT as SOME_COMMIT
 from vitzoo.testing.hub import Hub
@@ -53,33 +51,6 @@ class WeightsSubject:
         return vitzoo.describe(self.variant)
 
 
-def check_pin(subject: WeightsSubject) -> None:
-    """The row is pinned to exact bytes, or to be pinned on first use within known bounds."""
-    __tracebackhide__ = True
-    row = subject.row
-    has = {
-        "sha256": bool(SHA256.fullmatch(row.sha256)),
-        "revision": bool(COMMIT.fullmatch(row.revision)),
-        "size": row.size is not None and row.size > 0,
-        "bound": bool(row.size or row.predicted_size),
-    }
-    needed = {
-        "confirmed": has["sha256"] and has["size"] and (has["revision"] or not row.repo),
-        "reported": has["sha256"] and has["bound"] and has["revision"],
-        "first-use": bool(row.repo) and has["bound"] and not row.sha256,
-    }
-    require(row.pin in needed, f"{subject}: pin is {row.pin!r}", f"one of {', '.join(needed)}")
-    require(
-        needed[row.pin],
-        f"{subject}: a {row.pin!r} pin needs {PIN_NEEDS[row.pin]}; it has "
-        f"{', '.join(key for key, there in has.items() if there) or 'none'}",
-        "`vitzoo registry pin FILE` fills them in; a sha256 has 64 lower-case hex digits, a "
-        "revision 40",
-    )
-    place = valid_file(row.file) and (valid_repo(row.repo) if row.repo else "/" not in row.file)
-    require(place, f"{subject}: repo {row.repo!r}, file {row.file!r} is no place on the Hub", KEYS)
-
-
 def check_row(subject: WeightsSubject) -> None:
     """Format, labels, preprocessing, licence and source are stated and fit."""
     __tracebackhide__ = True
@@ -109,10 +80,8 @@ def check_row(subject: WeightsSubject) -> None:
 
 
 def check_bundled(subject: WeightsSubject) -> None:
-    """A file that comes with the package has the bytes of its row."""
+    """A file that comes with the package, where a row names no repo, has the bytes of the row."""
     __tracebackhide__ = True
-    if subject.row.repo:
-        return
     label = f"{subject.variant}:{subject.name}"
     (found,) = (state for state in verify(subject.variant) if state.name == label)
     require(
@@ -128,12 +97,11 @@ def check_served(subject: WeightsSubject, folder: Path) -> None:
     A made-up file stands in for the real one, on a Hub on loopback, pinned as the row is.
 
     Args:
+        subject: weights with a repo on the Hub.
         folder: an empty one, for the store.
     """
     __tracebackhide__ = True
     row = subject.row
-    if not row.repo:
-        return
     right = b"stands in for " + repr(row).encode()
     wrong = bytes([right[0] ^ 1]) + right[1:]
     label = f"{subject.variant}:{subject.name}"
