@@ -118,7 +118,7 @@ def test_a_head_with_a_bias_has_no_place(case):
         return
     tensors = filled(spec).state_dict()
     tensors["head.bias"] = tensors["head.bias"] + 1
-    with pytest.raises(CheckpointError, match=rf"{name} has no place for head\.bias, which is not"):
+    with pytest.raises(CheckpointError, match=rf"{name}.*head\.bias"):
         layout.inverse(tensors)
 
 
@@ -126,7 +126,7 @@ def test_a_patch_bias_has_no_place_in_clip(case):
     name, layout, spec = case
     tensors = filled(spec).state_dict() | {"patch_embed.proj.bias": torch.ones(32)}
     if name.startswith("clip/"):
-        with pytest.raises(CheckpointError, match=r"has no place for 1 tensor: patch_embed\.proj"):
+        with pytest.raises(CheckpointError, match=r"1 tensor.*patch_embed\.proj"):
             layout.inverse(tensors)
 
 
@@ -167,7 +167,7 @@ def test_odd_shapes_of_siglip_are_refused(tmp_path, key, shape):
 def test_half_a_pooling_has_no_place():
     tensors = filled(SIGLIP).state_dict()
     del tensors["attn_pool.kv.bias"]
-    with pytest.raises(CheckpointError, match=r"no place for 1 tensor: attn_pool\.q\.bias"):
+    with pytest.raises(CheckpointError, match=r"1 tensor.*attn_pool\.q\.bias"):
         transformers_siglip.inverse(tensors)
 
 
@@ -220,7 +220,7 @@ def test_a_missing_projection_says_what_to_pass(tmp_path):
     written = transformers_clip.inverse(filled(CLIP).state_dict())
     del written["visual_projection.weight"]
     path = write(tmp_path, written)
-    with pytest.raises(CheckpointError, match="the file has no classifier: pass num_classes=, 0"):
+    with pytest.raises(CheckpointError, match=r"classifier.*num_classes=.*0"):
         vitzoo.create(CLIP, weights=path)
     assert vitzoo.create(CLIP, weights=path, num_classes=0).num_classes == 0
 
@@ -322,38 +322,38 @@ def test_averaged_patches_of_open_clip(tmp_path):
 @pytest.mark.parametrize(
     ("layout", "spec", "config", "text"),
     [
-        (transformers_clip, CLIP, {"hidden_act": "relu"}, "hidden_act 'relu' is none of"),
-        (transformers_clip, CLIP, {"layer_norm_eps": 2}, "layer_norm_eps must lie between 0 and 1"),
-        (transformers_siglip, SIGLIP, {"model_type": "siglip2"}, "'siglip2' is SigLIP 2 NaFlex"),
+        (transformers_clip, CLIP, {"hidden_act": "relu"}, "hidden_act 'relu'.*gelu"),
+        (transformers_clip, CLIP, {"layer_norm_eps": 2}, "layer_norm_eps.*0.*1.*2"),
+        (transformers_siglip, SIGLIP, {"model_type": "siglip2"}, "'siglip2'.*NaFlex"),
         (
             open_clip,
             CLIP,
             {"vision_cfg": SIZED | {"pool_type": "none"}},
-            "pool_type 'none' is none of tok",
+            "pool_type 'none'.*tok",
         ),
         (
             open_clip,
             CLIP,
             {"vision_cfg": SIZED | {"global_average_pool": True, "final_ln_after_pool": True}},
-            "final_ln_after_pool with pool_type 'avg' is not read here",
+            "final_ln_after_pool.*'avg'",
         ),
         (
             open_clip,
             CLIP,
             {"vision_cfg": SIZED | {"norm_kwargs": {"eps": "x"}}},
-            "norm_kwargs.eps must lie",
+            r"norm_kwargs\.eps.*0.*1.*x",
         ),
         (
             open_clip,
             CLIP,
             {"vision_cfg": SIZED | {"norm_kwargs": 3}},
-            "norm_kwargs tables; got False",
+            "norm_kwargs",
         ),
         (
             open_clip,
             CLIP,
             {"quick_gelu": 1, "vision_cfg": SIZED},
-            "quick_gelu must be true or false",
+            "quick_gelu.*true.*false.*1",
         ),
     ],
 )
@@ -377,7 +377,7 @@ def test_configs_that_no_network_of_ours_computes(tmp_path, layout, spec, config
 def test_another_number_of_heads_is_refused(tmp_path, layout, spec, config, heads):
     name = "open_clip_config.json" if "vision_cfg" in config else "config.json"
     path = write(tmp_path, layout.inverse(filled(spec).state_dict()), config, name)
-    with pytest.raises(CheckpointError, match=f"has {heads} attention heads, the model 2"):
+    with pytest.raises(CheckpointError, match=f"{heads} .*heads.* 2"):
         vitzoo.create(spec, weights=path)
 
 
@@ -422,7 +422,7 @@ def test_converting_a_nameless_file(tmp_path, to):
             SIGLIP | {"pool": {"name": "attention", "num_heads": 4}},
             r"pool = attention \(num_heads = 4\)",
         ),
-        ("siglip/transformers", SIGLIP | {"num_classes": 3}, r"no place for 2 tensors: head\.bias"),
+        ("siglip/transformers", SIGLIP | {"num_classes": 3}, r"2 tensors.*head\.bias"),
     ],
 )
 def test_networks_that_the_target_does_not_have(tmp_path, to, spec, text):

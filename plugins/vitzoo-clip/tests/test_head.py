@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from PIL import Image
@@ -66,7 +68,7 @@ def test_classes_get_a_fresh_classifier_on_pretrained_features(tmp_path):
 
 def test_predict_refuses_an_embedding(photo):
     model = vitzoo.create(SMALL)
-    text = r"embedding of 512 numbers, not classes; .* pass num_classes= for a fresh classifier and"
+    text = r"embedding.* 512 .*num_classes="
     with pytest.raises(InvalidOption, match=text):
         list(predict(model, [photo]))
 
@@ -85,7 +87,7 @@ def test_predict_works_with_classes(photo):
 
 
 def test_predict_refuses_the_features_of_siglip(photo):
-    with pytest.raises(InvalidOption, match="the model has no classifier, only features"):
+    with pytest.raises(InvalidOption, match="no classifier"):
         list(predict(vitzoo.create(SMALL | {"variant": "siglip/vit_b16"}), [photo]))
 
 
@@ -107,7 +109,7 @@ def test_resetting_goes_to_a_classifier_and_back():
 
 @pytest.mark.parametrize("width", [0, -1, True, 2.0, "512"])
 def test_a_width_that_is_none(width):
-    with pytest.raises(InvalidOption, match="width must be a positive whole number, got"):
+    with pytest.raises(InvalidOption, match=f"width.*positive.*{re.escape(repr(width))}"):
         ProjectionHead(in_dim=4, num_classes=2, width=width)
 
 
@@ -129,7 +131,7 @@ def test_what_is_beyond_whole_patches_is_not_seen():
 @pytest.mark.parametrize("size", [(13, 28), (28, 13), (0, 0)])
 def test_an_image_smaller_than_a_patch(size):
     part = CroppedPatchEmbed(patch_size=(14, 14), in_chans=3, embed_dim=4)
-    with pytest.raises(InvalidOption, match="has no whole patch of 14x14 px; take larger images"):
+    with pytest.raises(InvalidOption, match=f"{size[0]}x{size[1]}.*14x14.*larger"):
         part.grid(size)
 
 

@@ -53,7 +53,7 @@ def test_an_exponent_that_is_none_is_refused(rates, exponent):
 
 @pytest.mark.parametrize("rate", [1, -0.1, float("nan"), "0.1", True])
 def test_a_rate_that_is_none_is_refused(rates, rate):
-    with pytest.raises(InvalidOption, match="drop_path rate must be at least 0 and below 1"):
+    with pytest.raises(InvalidOption, match=r"drop_path rate.*0.*1"):
         rates(rate=rate)
 
 
@@ -64,7 +64,7 @@ def test_an_exponent_too_large_for_a_float_gives_zeros(rates):
 def test_other_options_are_refused(rates):
     with pytest.raises(UnknownOption, match="did you mean 'exponent'"):
         rates(rate=0.1, exponents=2)
-    with pytest.raises(InvalidOption, match="needs the option 'rate'"):
+    with pytest.raises(InvalidOption, match=r"needs.*'rate'"):
         rates()
 
 

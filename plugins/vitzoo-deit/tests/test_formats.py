@@ -109,7 +109,7 @@ def test_swapped_classifiers_are_seen(tmp_path, images):
 
 def test_timms_layout_has_no_place_for_a_single_classifier():
     state = vitzoo.create(SPEC, pool="class", head="linear").state_dict()
-    text = r"the layout deit/timm_distilled has no place for 2 tensors: head\.bias, head\.weight; t"
+    text = r"deit/timm_distilled.* 2 tensors.*head\.bias, head\.weight"
     with pytest.raises(CheckpointError, match=text):
         timm_distilled.inverse(state)
 
@@ -192,7 +192,7 @@ def test_facts_come_from_the_config(tmp_path):
     model = vitzoo.create(SPEC, weights=path)
     assert (model.spec.block.norm_eps, model.spec.block.activation) == (1e-5, "gelu_tanh")
     assert dict(model.spec.pos_embed.options) == {"resample": "bicubic"}
-    with pytest.raises(CheckpointError, match="has 2 attention heads, the model 4"):
+    with pytest.raises(CheckpointError, match=r"2 .*heads.* 4"):
         vitzoo.create(SPEC | {"num_heads": 4}, weights=path)
     (tmp_path / "config.json").unlink()
     model = vitzoo.create(SPEC, weights=path)
@@ -208,7 +208,7 @@ def test_masked_image_modelling_is_refused_by_name(tmp_path):
 
 def test_transformers_has_no_place_for_layer_scale():
     state = vitzoo.create(SPEC, block={"layer_scale": 1e-4}).state_dict()
-    text = r"deit/transformers has no place for 4 tensors: blocks\.0\.ls1\.gamma.*; timm, the m"
+    text = r"deit/transformers.* 4 tensors.*blocks\.0\.ls1\.gamma.*timm"
     with pytest.raises(CheckpointError, match=text):
         transformers_deit.inverse(state)
 
@@ -216,11 +216,11 @@ def test_transformers_has_no_place_for_layer_scale():
 def test_a_tensor_under_two_names_is_refused(tmp_path):
     _, tensors = saved(tmp_path, DeiTModel(config(), add_pooling_layer=False))
     twice = tensors | {f"deit.{TOKEN}": tensors[TOKEN].clone()}
-    with pytest.raises(CheckpointError, match=f"two tensors of the file are the model's '{TOKEN}'"):
+    with pytest.raises(CheckpointError, match=f"two tensors.*'{TOKEN}'"):
         vitzoo.create(SPEC, weights=write(tmp_path / "twice.safetensors", twice), num_classes=0)
     state = timms().state_dict()
     state["reg_token"] = state["dist_token"].clone()
-    with pytest.raises(CheckpointError, match=r"two tensors .* are the model's 'reg_token'"):
+    with pytest.raises(CheckpointError, match=r"two tensors.*'reg_token'"):
         vitzoo.create(SPEC, weights=write(tmp_path / "twice.safetensors", state))
 
 
@@ -286,7 +286,7 @@ def test_each_layout_is_claimed_by_its_format_alone():
 def test_a_plain_network_refuses_a_distilled_file(tmp_path):
     path = write(tmp_path / "deit.safetensors", timms().state_dict())
     plain = SPEC | {"variant": "deit/deit_ti16"}
-    text = r"1 unexpected: reg_token; 1 with another shape: pos_embed is \(1, 18, 32\), the model"
+    text = r"1 unexpected: reg_token.*pos_embed.*\(1, 18, 32\)"
     with pytest.raises(CheckpointError, match=text):
         vitzoo.create(plain, weights=path)
 
@@ -309,8 +309,8 @@ def test_odd_shapes(tmp_path, name, shape):
 def test_a_config_that_lies_is_refused(tmp_path):
     path, _ = saved(tmp_path, fill(DeiTForImageClassificationWithTeacher(config())))
     lies = {
-        '{"layer_norm_eps": -1}': "must lie between 0 and 1, got -1",
-        '{"hidden_act": "relu"}': "hidden_act 'relu' is none of gelu",
+        '{"layer_norm_eps": -1}': "layer_norm_eps.*0.*1.*-1",
+        '{"hidden_act": "relu"}': "hidden_act 'relu'.*gelu",
     }
     for stated, text in lies.items():
         (tmp_path / "config.json").write_text(stated)

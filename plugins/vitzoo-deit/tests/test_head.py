@@ -127,23 +127,23 @@ def test_loading_for_other_classes_replaces_both_and_says_so(tmp_path, model, im
 
 
 def test_options_are_checked():
-    with pytest.raises(InvalidOption, match="pair must be true or false, got 1"):
+    with pytest.raises(InvalidOption, match=r"pair.*true.*false.*1"):
         vitzoo.create(SPEC, head={"name": "deit/distilled", "pair": 1})
-    with pytest.raises(UnknownOption, match="has no option 'piar'; did you mean 'pair'"):
+    with pytest.raises(UnknownOption, match=r"'piar'.*'pair'"):
         vitzoo.create(SPEC, head={"name": "deit/distilled", "piar": True})
 
 
 @pytest.mark.parametrize("shape", [(2, 32), (2, 3, 32), (2, 1, 32), (2, 2, 2, 32)])
 def test_a_head_that_is_not_given_two_tokens_says_what_the_network_needs(shape):
     head = DistilledHead(in_dim=32, num_classes=3)
-    text = rf"got \({', '.join(map(str, shape))}\); the network needs num_registers = 1"
+    text = rf"\({', '.join(map(str, shape))}\).*num_registers = 1"
     with pytest.raises(InvalidInput, match=text):
         head(torch.zeros(shape))
 
 
 def test_it_does_not_pass_for_the_head_of_a_plain_network(images):
     spec = {k: v for k, v in SPEC.items() if k != "variant"}
-    with pytest.raises(InvalidOption, match="reads 2 tokens, pool 'class' gives one vector per"):
+    with pytest.raises(InvalidOption, match=r"2 tokens.*pool 'class'"):
         vitzoo.create(spec, head="deit/distilled", pool="class")
     with pytest.raises(InvalidInput, match=r"pool = \{'name': 'prefix', 'tokens': 2\}$"):
         DistilledHead(in_dim=32, num_classes=5)(images.flatten(1))

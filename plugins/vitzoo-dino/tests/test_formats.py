@@ -223,10 +223,10 @@ def test_facts_of_a_config_of_dinov2(tmp_path, randomise):
     model = vitzoo.create(V2, weights=write(tmp_path, tensors, config))
     assert (model.spec.block.activation, model.spec.block.norm_eps) == ("quick_gelu", 1e-4)
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_attention_heads": 4}))
-    with pytest.raises(CheckpointError, match="has 4 attention heads, the model 2"):
+    with pytest.raises(CheckpointError, match=r"4 .*heads.* 2"):
         vitzoo.create(V2, weights=tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": "relu"}))
-    with pytest.raises(CheckpointError, match="hidden_act 'relu' is none of"):
+    with pytest.raises(CheckpointError, match=r"hidden_act 'relu'.*gelu"):
         vitzoo.create(V2, weights=tmp_path / "model.safetensors")
 
 
@@ -264,7 +264,7 @@ def test_another_mask_is_refused(tmp_path, randomise):
     tensors = metas_file(randomise(vitzoo.create(V3_BIASED)))
     for value in (1.0, float("nan")):
         tensors["blocks.1.attn.qkv.bias_mask"][64:128] = value
-        with pytest.raises(CheckpointError, match=r"bias_mask must be 1 for queries|NaN"):
+        with pytest.raises(CheckpointError, match=r"bias_mask.*1.*queries|NaN"):
             vitzoo.create(V3_BIASED, weights=write(tmp_path, tensors))
 
 
@@ -284,24 +284,22 @@ def test_other_periods_are_refused(tmp_path, randomise):
     tensors["rope_embed.periods"] = tensors["rope_embed.periods"].bfloat16().float()
     assert vitzoo.create(V3, weights=write(tmp_path, tensors))
     tensors["rope_embed.periods"] = 90.0 ** (torch.arange(8) / 8)
-    with pytest.raises(
-        CheckpointError, match=r"periods are not those of rope with temperature 100"
-    ):
+    with pytest.raises(CheckpointError, match=r"periods.*temperature 100"):
         vitzoo.create(V3, weights=write(tmp_path, tensors))
     tensors["rope_embed.periods"] = torch.ones(2, 4, dtype=torch.int64)
-    with pytest.raises(CheckpointError, match=r"periods are not those|attention heads"):
+    with pytest.raises(CheckpointError, match=r"periods|heads"):
         vitzoo.create(V3, weights=write(tmp_path, tensors))
 
 
 def test_periods_show_the_number_of_heads(tmp_path, randomise):
     tensors = metas_file(randomise(vitzoo.create(V3)), heads=4)
-    with pytest.raises(CheckpointError, match="has 4 attention heads, the model 2"):
+    with pytest.raises(CheckpointError, match=r"4 .*heads.* 2"):
         vitzoo.create(V3, weights=write(tmp_path, tensors))
 
 
 def test_writing_metas_dinov3_needs_the_number_of_heads():
     model = vitzoo.create(V3)
-    with pytest.raises(CheckpointError, match="periods that follow from the width of a head"):
+    with pytest.raises(CheckpointError, match=r"periods.*head"):
         dinov3_meta.meta.inverse(model.state_dict())
 
 
@@ -309,7 +307,7 @@ def test_files_of_timm_that_are_no_dinov3_are_refused(tmp_path, randomise):
     tensors = dinov3.timm_eva.inverse(randomise(vitzoo.create(V3)).state_dict())
     assert "blocks.0.gamma_1" in tensors
     path = write(tmp_path, tensors, {"architecture": "vit_small_patch16_lingbot"})
-    with pytest.raises(CheckpointError, match="'vit_small_patch16_lingbot' is none of timm's DINO"):
+    with pytest.raises(CheckpointError, match=r"'vit_small_patch16_lingbot'.*DINO"):
         vitzoo.create(V3, weights=path)
     (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_small_patch16_dinov3"}))
     assert vitzoo.create(V3, weights=path).spec.pool.name == "mean"
@@ -319,7 +317,7 @@ def test_files_of_timm_that_are_no_dinov3_are_refused(tmp_path, randomise):
 def test_a_base_that_is_none_is_refused(tmp_path, randomise, theta):
     tensors = dinov3.transformers.inverse(randomise(vitzoo.create(V3)).state_dict())
     path = write(tmp_path, tensors, {"rope_theta": theta})
-    with pytest.raises(CheckpointError, match="rope_theta must be a number above 1, got"):
+    with pytest.raises(CheckpointError, match=r"rope_theta.*above 1"):
         vitzoo.create(V3, weights=path)
 
 
@@ -327,7 +325,7 @@ def test_a_gate_of_gelu_is_refused(tmp_path, randomise):
     tensors = dinov3.transformers.inverse(randomise(vitzoo.create(V3_BIASED)).state_dict())
     for config in ({"use_gated_mlp": True}, {"use_gated_mlp": True, "hidden_act": "gelu"}):
         path = write(tmp_path, tensors, config)
-        with pytest.raises(CheckpointError, match="hidden_act 'gelu' gates the MLP"):
+        with pytest.raises(CheckpointError, match=r"hidden_act 'gelu'.*MLP"):
             vitzoo.create(V3_BIASED, weights=path)
 
 
@@ -364,12 +362,12 @@ def test_networks_that_the_library_lacks_are_not_written(tmp_path, layout):
         (
             "dinov2/meta",
             "dinov2/vit_s14",
-            r"layer_scale = none, .*: name its variant \(--variant\)$",
+            r"layer_scale = none.*\(--variant\)",
         ),
         (
             "dinov3/meta",
             "dinov3/vit_s16",
-            r"how many heads .* variant \(--variant\), or give num_heads \(--heads\)$",
+            r"heads.*\(--variant\).*\(--heads\)",
         ),
     ],
 )

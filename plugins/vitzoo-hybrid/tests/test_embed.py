@@ -198,10 +198,10 @@ def test_the_map_of_the_paper():
 
 def test_an_image_that_is_not_tiled_is_refused_with_both_sizes():
     stem = small()
-    message = "image_size 30x36 is not a whole number of 8x8 patches; the nearest that are: 24x32"
+    message = "image_size 30x36.* 8x8 .*24x32"
     with pytest.raises(InvalidOption, match=message):
         stem.grid((30, 36))
-    with pytest.raises(InvalidOption, match="image_size 30x32 is not a whole number"):
+    with pytest.raises(InvalidOption, match=r"image_size 30x32.* 8x8 "):
         stem(torch.zeros(1, 3, 30, 32))
 
 
@@ -211,19 +211,19 @@ def test_an_image_that_is_not_tiled_is_refused_with_both_sizes():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"layers": "abc"}, InvalidOption, r"layers must list the blocks .* got 'abc'"),
-        ({"layers": (3, 0)}, InvalidOption, r"from 1 to 1000, such as \[3, 4, 9\]; got \(3, 0\)"),
-        ({"layers": (10**9,)}, InvalidOption, "layers must list"),
-        ({"layers": (1,) * 6}, InvalidOption, "of at most 5 stages"),
+        ({"layers": "abc"}, InvalidOption, "layers.*'abc'"),
+        ({"layers": (3, 0)}, InvalidOption, r"layers.*1 to 1000.*\(3, 0\)"),
+        ({"layers": (10**9,)}, InvalidOption, "layers.*1000000000"),
+        ({"layers": (1,) * 6}, InvalidOption, "layers.*at most 5"),
         ({"layers": (1,) * 10**5}, InvalidOption, r"got .{,80}$"),
-        ({"layers": (1, True)}, InvalidOption, "layers must list"),
-        ({"width": 48}, InvalidOption, "width must be a multiple of 32, the groups .* got 48"),
-        ({"width": 2**40}, InvalidOption, "up to 4096; got 1099511627776"),
-        ({"width": "32"}, InvalidOption, "width must be a multiple of 32"),
-        ({"arithmetic": "gogle"}, UnknownName, "unknown arithmetic 'gogle'; did you mean 'google'"),
-        ({"arithmetic": ("timm",)}, UnknownName, r"unknown arithmetic \('timm',\); did"),
-        ({"patch_size": (14, 14)}, InvalidOption, "patch_size 14x14 .* stride is 16 px; choose"),
-        ({"patch_size": (16, 24)}, InvalidOption, "patch_size 16x24 is not a whole number"),
+        ({"layers": (1, True)}, InvalidOption, "layers.*True"),
+        ({"width": 48}, InvalidOption, "width.*multiple of 32.*48"),
+        ({"width": 2**40}, InvalidOption, "width.*4096.*1099511627776"),
+        ({"width": "32"}, InvalidOption, "width.*multiple of 32"),
+        ({"arithmetic": "gogle"}, UnknownName, "'gogle'.*'google'"),
+        ({"arithmetic": ("timm",)}, UnknownName, r"arithmetic \('timm',\)"),
+        ({"patch_size": (14, 14)}, InvalidOption, "patch_size 14x14.*16 px"),
+        ({"patch_size": (16, 24)}, InvalidOption, "patch_size 16x24.*16"),
     ],
 )  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused(options, error, message):
@@ -234,7 +234,7 @@ def test_numbers_that_do_not_fit_are_refused(options, error, message):
 
 def test_a_misspelt_option_is_refused():
     part = {"name": "hybrid/resnet50", "widht": 32}
-    with pytest.raises(UnknownOption, match="has no option 'widht'; did you mean 'width'"):
+    with pytest.raises(UnknownOption, match=r"'widht'.*'width'"):
         vitzoo.create("vit_b16", patch_embed=part, device="meta")
 
 
@@ -251,7 +251,7 @@ def test_the_stem_is_a_part_of_any_vit(variant, stem, kernel):
 
 
 def test_the_stem_says_where_it_does_not_fit():
-    with pytest.raises(InvalidOption, match="patch_size 14x14 is not a whole number of steps of"):
+    with pytest.raises(InvalidOption, match=r"patch_size 14x14.*16"):
         vitzoo.create("vit_h14", patch_embed="hybrid/resnet50", device="meta")
 
 

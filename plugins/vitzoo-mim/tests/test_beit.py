@@ -207,10 +207,10 @@ def test_facts_come_from_the_config(tmp_path, parity):
 
 def test_heads_are_counted_by_the_tables(tmp_path, parity):
     path = write(tmp_path / "beit.safetensors", timms(parity, "own").state_dict())
-    with pytest.raises(CheckpointError, match="has 2 attention heads, the model 4"):
+    with pytest.raises(CheckpointError, match=r"2 .*heads.* 4"):
         vitzoo.create(SPEC | {"num_heads": 4}, weights=path)
     tables = {"blocks.0.attn.relative_position_bias_table": torch.zeros(52, 2)}
-    text = "states 4 attention heads, the tables of relative positions have 2"
+    text = "4 .*heads.*tables.* 2"
     with pytest.raises(CheckpointError, match=text):
         transformers_beit.num_heads({"num_attention_heads": 4}, tables)
 
@@ -251,9 +251,7 @@ def test_a_tensor_under_two_names_is_refused(tmp_path, parity):
     network = theirs(BeitForImageClassification, parity, "own", use_mean_pooling=False)
     path, tensors = saved(tmp_path, network)
     write(path, tensors | {"layernorm.weight": torch.ones(32)})
-    with pytest.raises(
-        CheckpointError, match=r"two tensors of the file are the model's '(layern|n)"
-    ):
+    with pytest.raises(CheckpointError, match=r"two tensors.*'(layern|n)"):
         vitzoo.create(SPEC, weights=path)
 
 
@@ -280,7 +278,7 @@ def test_index_buffers_are_checked_and_left_out(tmp_path, parity, name):
     assert set(model.load_report.dropped) == set(keys)
     for wrong in (index.T, index[:-1], torch.zeros(3), index.roll(1)):
         write(path, file | {keys[0]: wrong})
-        with pytest.raises(CheckpointError, match="is not the index of a square grid"):
+        with pytest.raises(CheckpointError, match=r"index.*square"):
             vitzoo.create(SPEC, weights=path)
 
 

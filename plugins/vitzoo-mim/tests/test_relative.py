@@ -66,9 +66,9 @@ def test_tables_start_at_zero_and_tokens_pass():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"shared": 1}, "shared must be true or false, got 1"),
+        ({"shared": 1}, "shared.*true.*false.*1"),
         ({"resample": "bilinaer"}, "resample distances 'bilinaer'.*bilinear"),
-        ({"resample": 3}, "resample distances 3; known: geometric, geometric_cubic, bilinear"),
+        ({"resample": 3}, "resample.* 3.*geometric_cubic"),
     ],
 )
 def test_wrong_options_are_refused(options, text):

@@ -117,7 +117,7 @@ def test_positions_are_resampled_as_timm_does(tmp_path):
 
 def test_what_cannot_be_resampled_is_refused(tmp_path):
     path = write(tmp_path / "pit.safetensors", reference("pit_ti_224"))
-    with pytest.raises(CheckpointError, match=r"pos_embed is \(1, 64, 27, 27\), the model has"):
+    with pytest.raises(CheckpointError, match=r"pos_embed.*\(1, 64, 27, 27\)"):
         vitzoo.create(SMALLEST, weights=path, image_size=448)
 
 
@@ -147,13 +147,13 @@ def test_rates_reach_the_network():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"pool": "mean"}, "cannot change pool; it accepts: num_classes, in_chans, image_size, dr"),
+        ({"pool": "mean"}, "pool.*num_classes, in_chans"),
         ({"head": "mlp"}, "cannot change head"),
         ({"pos_embed": "rope"}, "cannot change pos_embed"),
         ({"patch_embed": "unfold"}, "cannot change patch_embed"),
         ({"block": {"norm_eps": 1e-5}}, "cannot change block"),
-        ({"drop_path": {"name": "constant", "rate": 0.1}}, "drop path rises linearly and masks"),
-        ({"drop_path": {"name": "linear", "rate": 0.1, "mode": "subset"}}, "linearly and masks"),
+        ({"drop_path": {"name": "constant", "rate": 0.1}}, "drop path.*linear"),
+        ({"drop_path": {"name": "linear", "rate": 0.1, "mode": "subset"}}, "drop path.*mask"),
     ],
     ids=str,
 )
@@ -163,7 +163,7 @@ def test_what_timm_cannot_honour_is_refused(options, text):
 
 
 def test_dropout_is_refused_where_the_class_has_none():
-    with pytest.raises(InvalidOption, match="cannot change dropout; it accepts: num_classes"):
+    with pytest.raises(InvalidOption, match=r"dropout.*accepts.*num_classes"):
         vitzoo.create("timm/levit_128s", dropout=0.1)
 
 

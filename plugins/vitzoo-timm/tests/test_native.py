@@ -113,12 +113,12 @@ def with_relu(model):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (with_attribute, r"blocks\.1\.attn has attributes that are not known here: temperature; t"),
-        (with_hook, r"blocks\.0 has hooks, which may change what it computes; remove them"),
-        (with_other_eps, r"blocks\.1\.norm2 has norm_eps = 1e-05, blocks\.0\.norm1 has 1e-06"),
+        (with_attribute, r"blocks\.1\.attn .*temperature"),
+        (with_hook, r"blocks\.0 has hooks.*remove"),
+        (with_other_eps, r"blocks\.1\.norm2.*1e-05.*blocks\.0\.norm1.*1e-06"),
         (with_subclass, r"no part for blocks\.0\.mlp\.act: .*Louder"),
         (with_scale, r"no part for blocks\.0\.attn\.scale = 1\.0"),
-        (with_dropout, "no part for dropout before the head; use a rate of 0"),
+        (with_dropout, "dropout.*head.*rate of 0"),
         (with_forward, r"blocks\.0\.mlp has hooks"),
         (with_relu, r"no part for blocks\.0\.mlp\.act: torch\.nn\.modules\.activation\.ReLU"),
     ],
@@ -155,7 +155,7 @@ def test_a_model_without_blocks_is_refused_by_both(name):
     with torch.device("meta"):
         model = timm.create_model(name)
     for function in (spec_of, carry_over):
-        with pytest.raises(NotNative, match=r"^vitzoo has no part for the model: timm\.models\."):
+        with pytest.raises(NotNative, match=r"no part.*timm\.models\."):
             function(model)
 
 
@@ -218,7 +218,7 @@ def test_a_missing_crop_mode_is_the_center():
 def test_a_changed_head_is_refused():
     model = small()
     model.head = nn.Sequential(nn.Linear(64, 5))
-    with pytest.raises(NotNative, match="no part for head: "):
+    with pytest.raises(NotNative, match=r"no part.*head"):
         carry_over(model)
 
 
