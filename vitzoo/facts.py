@@ -90,7 +90,7 @@ def taken_over(spec: Spec, other: Spec, *, kept: Collection[str] = ()) -> Spec:
     return replace(spec, block=replace(spec.block, **block), **fields)
 
 
-def assumed(
+def only_assumed(
     native: Spec, usual: Mapping[str, Any], stated: Mapping[str, Any], kept: Collection[str]
 ) -> tuple[str, ...]:
     """Name the facts of a file that only its layout or the variant says.

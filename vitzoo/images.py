@@ -18,8 +18,6 @@ from torch import Tensor
 from vitzoo.catalogue import Preprocessing
 from vitzoo.errors import InvalidOption
 from vitzoo.manifest import read_preprocessing
-from vitzoo.pictures import find_images as find_images
-from vitzoo.pictures import open_image as open_image
 from vitzoo.pictures import read_picture
 from vitzoo.schema import Reader, describe, pair
 from vitzoo.spec import Spec

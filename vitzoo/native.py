@@ -56,7 +56,7 @@ def bring_in_facts(
     else:
         usual, stated = _facts_of_file(chosen, spec)
         if "block" not in fixed:  # else the builder knows, and nobody can say otherwise
-            assumed = facts.assumed(native, usual, stated, kept=origin.chosen | _named(asked))
+            assumed = facts.only_assumed(native, usual, stated, kept=origin.chosen | _named(asked))
     spec, native = (
         facts.applied(
             facts.applied(base, usual, kept=kept | fixed, lenient=True), stated, kept=kept

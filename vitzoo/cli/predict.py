@@ -48,7 +48,7 @@ def predict_command(
       vitzoo predict my_model.safetensors photo.jpg
     """
     from vitzoo.create import create
-    from vitzoo.images import find_images
+    from vitzoo.pictures import find_images
     from vitzoo.predict import predict
 
     if top < 1:
