@@ -202,7 +202,7 @@ def _miscounted(variants: list[Variant]) -> Iterator[str]:
             continue
         try:
             with torch.device("meta"):
-                model = build(variant.spec)
+                model = build(variant.spec, part=registry().part)
         except VitzooError as error:
             yield f"{variant.name}: cannot be built: {error}"
             continue

@@ -19,7 +19,6 @@ from vitzoo.parts.block import Block, LayerScale, ParallelBlock
 from vitzoo.parts.drop_path import MODES
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp, PackedSwiGLU, SwiGLU
 from vitzoo.parts.pool import POOLS
-from vitzoo.registry import registry
 from vitzoo.spec import PartSpec, Spec
 
 KINDS = {
@@ -36,12 +35,17 @@ PROTOCOLS = {
 }
 
 
-def build(spec: Spec, ready: Mapping[str, Any] | None = None) -> VisionTransformer:
+Lookup = Callable[[str, str], Any]
+"""Gives the class or function behind a part, by kind and registered name: `Registry.part`."""
+
+
+def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -> VisionTransformer:
     """Build the network that `spec` describes, initialised as published.
 
     Args:
         spec: numbers, and parts by registered name.
         ready: parts given as objects, by argument name.
+        part: looks parts up.
 
     Raises:
         InvalidOption: numbers that do not go together.
@@ -51,7 +55,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None) -> VisionTransform
     if spec.options:
         name = spec.options[0][0]
         raise UnknownOption(f"option {name!r} is not known; only a builder of its own has options")
-    make = partial(_part, spec, ready or {})
+    make = partial(_part, spec, ready or {}, part)
     prefix = int(spec.class_token) + spec.num_registers
     patch_embed = make(
         "patch_embed",
@@ -67,7 +71,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None) -> VisionTransform
         num_heads=spec.num_heads,
         depth=spec.depth,
     )
-    drop_paths = _drop_paths(spec, ready or {})
+    drop_paths = _drop_paths(spec, ready or {}, part)
     pool = make(
         "pool",
         usual={
@@ -178,7 +182,7 @@ def _norm(spec: Spec, width: int | None = None) -> nn.Module:
     return kind(width or spec.embed_dim, eps=spec.block.norm_eps)
 
 
-def _drop_paths(spec: Spec, ready: Mapping[str, Any]) -> list[nn.Module]:
+def _drop_paths(spec: Spec, ready: Mapping[str, Any], part: Lookup) -> list[nn.Module]:
     options = dict(spec.drop_path.options)
     mode = str(options.pop("mode", "mask"))
     if mode not in MODES:
@@ -188,7 +192,7 @@ def _drop_paths(spec: Spec, ready: Mapping[str, Any]) -> list[nn.Module]:
     if "drop_path" in ready:
         rates = ready["drop_path"](depth=spec.depth)
     else:
-        policy = registry().part("drop-path policy", spec.drop_path.name)
+        policy = part("drop-path policy", spec.drop_path.name)
         rates = _made(policy, f"drop_path {spec.drop_path.name!r}", options, depth=spec.depth)
     if len(rates) != spec.depth:
         raise InvalidOption(
@@ -200,6 +204,7 @@ def _drop_paths(spec: Spec, ready: Mapping[str, Any]) -> list[nn.Module]:
 def _part(
     spec: Spec,
     ready: Mapping[str, Any],
+    part: Lookup,
     field: str,
     usual: Mapping[str, Any] | None = None,
     **numbers: Any,
@@ -210,7 +215,7 @@ def _part(
     if chosen.opaque:
         raise _opaque(field, chosen)
     if field in KINDS:
-        constructor = registry().part(KINDS[field], chosen.name)
+        constructor = part(KINDS[field], chosen.name)
     elif chosen.name in POOLS:
         constructor = POOLS[chosen.name]
     else:

@@ -296,7 +296,7 @@ def _is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
 
 def _build(spec: Spec, ready: dict[str, Any], variant: Variant | None) -> nn.Module:
     if variant is None or variant.builder == CORE_BUILDER:
-        return build(spec, ready)
+        return build(spec, ready, part=registry().part)
     for field in fields(Spec):
         changed = getattr(spec, field.name) != getattr(variant.spec, field.name)
         if changed and field.name not in variant.accepts:

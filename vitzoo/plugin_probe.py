@@ -167,7 +167,11 @@ def _use_part(kind: str, name: str, constructor: Any) -> None:
                 part = construct(constructor, f"{field} {name!r}", {}, **_numbers(spec))
             except InvalidOption:
                 continue
-            build(spec, {field: _Rates(part) if field == "drop_path" else part})
+            build(
+                spec,
+                {field: _Rates(part) if field == "drop_path" else part},
+                part=registry().part,
+            )
         return
 
 

@@ -85,3 +85,9 @@ def _ranges(numbers: list[int]) -> str:
             runs.append([number])
     text = ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
     return text if text.isdigit() else f"{{{text}}}"
+
+
+def listed(rows: list[str], count: int = 10) -> str:
+    """Write the first rows, escaped, and how many more there are."""
+    more = f" and {len(rows) - count} more" if len(rows) > count else ""
+    return ", ".join(ascii(row)[1:-1] for row in rows[:count]) + more

@@ -16,7 +16,7 @@ from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.formats import Format, LeavesOut
 from vitzoo.model import VisionTransformer
 from vitzoo.registry import registry
-from vitzoo.report import LoadReport, fold
+from vitzoo.report import LoadReport, fold, listed
 from vitzoo.spec import PartSpec, Spec
 from vitzoo.store import Store
 
@@ -58,7 +58,7 @@ def format_name(checkpoint: Checkpoint) -> str:
             f"{checkpoint.source}: two formats claim its keys: {', '.join(claims)}; disable one"
         )
     shallow = sorted(keys, key=lambda key: (key.count(".") + key.count("/"), key))
-    first = _first(shallow, 5) or "none"  # those of the model itself tell most
+    first = listed(shallow, 5) or "none"  # those of the model itself tell most
     failed = "".join(f"; {name} could not be asked: {why}" for name, why in unasked.items())
     raise CheckpointError(
         f"{checkpoint.source}: unknown layout; its first keys are {first}; formats known: "
@@ -400,16 +400,11 @@ def _check_values(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> None
 
 
 def _raise_if(source: str, *groups: tuple[str, list[str]], hint: str = "") -> None:
-    problems = [f"{len(rows)} {what}: {_first(fold(rows))}" for what, rows in groups if rows]
+    problems = [f"{len(rows)} {what}: {listed(fold(rows))}" for what, rows in groups if rows]
     if problems:
         raise CheckpointError(
             f"{source} does not fit the model; tensors " + "; ".join(problems) + hint
         )
-
-
-def _first(rows: list[str], count: int = 10) -> str:
-    more = f" and {len(rows) - count} more" if len(rows) > count else ""
-    return ", ".join(ascii(row)[1:-1] for row in rows[:count]) + more
 
 
 def _fresh_head(model: nn.Module, names: list[str], dtype: torch.dtype | None) -> dict[str, Tensor]:
@@ -428,6 +423,6 @@ def _check_materialised(model: nn.Module) -> None:
     left = [name for name, tensor in state if tensor.is_meta]
     if left:
         raise CheckpointError(
-            f"{_first(left)} stayed without data; a part must compute its buffers on the CPU "
+            f"{listed(left)} stayed without data; a part must compute its buffers on the CPU "
             "(device='cpu') in its constructor"
         )
