@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import errno
 import itertools
 import json
 import os
@@ -16,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import vitzoo
+from helpers import refuses, says
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
@@ -74,21 +77,63 @@ def logits(model: nn.Module) -> torch.Tensor:
 # Round trips of the description
 
 
-@pytest.mark.parametrize("patch_embed", PATCH_EMBEDS)
-@pytest.mark.parametrize("pos_embed", POS_EMBEDS, ids=str)
-@pytest.mark.parametrize("head", HEADS, ids=str)
-def test_the_spec_of_a_model_creates_its_equal(small, patch_embed, pos_embed, head):
-    small["num_classes"] = 0 if head == "none" else 5
-    for pool, drop_path in itertools.product(POOLS, DROP_PATHS):
-        parts = {"patch_embed": patch_embed, "pos_embed": pos_embed, "head": head}
-        parts |= {"pool": pool, "drop_path": drop_path}
-        model = vitzoo.create(small, **parts, device="meta")
-        again = vitzoo.create(model.spec, device="meta")
-        assert again.spec == model.spec
-        assert repr(again) == repr(model)
-        assert {k: v.shape for k, v in again.state_dict().items()} == {
-            k: v.shape for k, v in model.state_dict().items()
-        }
+OPTIONS = {
+    "patch_embed": PATCH_EMBEDS,
+    "pos_embed": POS_EMBEDS,
+    "head": HEADS,
+    "pool": POOLS,
+    "drop_path": DROP_PATHS,
+}
+
+
+def pairs(networks):
+    """Return every pair of values of two options that occurs in a network."""
+    return {
+        ((one, network[one]), (other, network[other]))
+        for network in networks
+        for one, other in itertools.combinations(OPTIONS, 2)
+    }
+
+
+def pairwise():
+    """Choose, of all networks, the first with the most new pairs of values until all occur."""
+    indices = [range(len(values)) for values in OPTIONS.values()]
+    every = [dict(zip(OPTIONS, chosen, strict=True)) for chosen in itertools.product(*indices)]
+    offered, missing, chosen = [pairs([network]) for network in every], pairs(every), []
+    while missing:
+        new = [len(offer & missing) for offer in offered]
+        chosen.append(new.index(max(new)))
+        missing -= offered[chosen[-1]]
+    return [every[i] for i in chosen]
+
+
+NETWORKS = pairwise()
+
+
+def test_every_pair_of_values_occurs_in_a_network():
+    wanted = {
+        ((one, i), (other, j))
+        for one, other in itertools.combinations(OPTIONS, 2)
+        for i in range(len(OPTIONS[one]))
+        for j in range(len(OPTIONS[other]))
+    }
+    assert pairs(NETWORKS) == wanted
+    assert len(NETWORKS) <= 32
+
+
+@pytest.mark.parametrize(
+    "network", NETWORKS, ids=lambda network: "-".join(map(str, network.values()))
+)
+def test_the_spec_of_a_model_creates_its_equal(small, network):
+    parts = {option: values[network[option]] for option, values in OPTIONS.items()}
+    small["num_classes"] = 0 if parts["head"] == "none" else 5
+    model = vitzoo.create(small, **parts, device="meta")
+    again = vitzoo.create(model.spec, device="meta")
+    assert again.spec == model.spec
+    assert repr(again) == repr(model)
+    assert {k: v.shape for k, v in again.state_dict().items()} == {
+        k: v.shape for k, v in model.state_dict().items()
+    }
 
 
 @pytest.fixture
@@ -168,34 +213,33 @@ def test_create_reads_a_json_file(spec, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "message"),
+    ("file", "text", "parts"),
     [
-        ("net.toml", "depth = ", "net.toml is not valid TOML: Invalid value"),
-        ("net.json", "{", "net.json is not valid JSON: Expecting property name"),
-        ("net.json", "[]", "net.json: expected a table, got [] (list)"),
-        ("net.json", "[" * 100_000, "net.json is not valid JSON: "),
-        ("net.toml", 'head = "os:system"', "net.toml: head must be a registered name"),
+        ("net.toml", "depth = ", ["TOML", "Invalid value"]),
+        ("net.json", "{", ["JSON", "line 1"]),
+        ("net.json", "[]", ["table", "[]", "(list)"]),
+        ("net.json", "[" * 100_000, ["JSON"]),
+        ("net.toml", 'head = "os:system"', ["head", "'os:system'", "registered name"]),
     ],
 )
-def test_a_spec_file_that_is_wrong_names_itself(tmp_path, file, text, message):
+def test_a_spec_file_that_is_wrong_names_itself(tmp_path, file, text, parts):
     tmp_path.joinpath(file).write_text(text)
-    assert message in refused(InvalidOption, tmp_path / file)
+    says(refused(InvalidOption, tmp_path / file), tmp_path / file, *parts)
 
 
 def test_a_spec_file_with_an_unknown_key_names_itself(tmp_path):
     tmp_path.joinpath("net.toml").write_text("depht = 2")
-    message = refused(UnknownOption, tmp_path / "net.toml")
-    assert message.endswith("net.toml: unknown key 'depht'; did you mean 'depth'?")
+    says(refused(UnknownOption, tmp_path / "net.toml"), "net.toml", "'depht'", "'depth'")
 
 
 def test_a_spec_file_that_is_missing_says_so(tmp_path):
     message = refused(InvalidOption, tmp_path / "none.toml")
-    assert message == f"cannot read {tmp_path}/none.toml: No such file or directory"
+    says(message, f"{tmp_path}/none.toml", os.strerror(errno.ENOENT))
 
 
 def test_a_path_of_another_kind_says_what_is_read(tmp_path):
     message = refused(InvalidOption, tmp_path / "net.yaml")
-    assert message.startswith("a path must end in .toml, .json or .safetensors, got")
+    says(message, "net.yaml", ".toml", ".json", ".safetensors")
 
 
 def test_a_spec_may_start_from_a_variant():
@@ -211,7 +255,7 @@ def test_a_spec_may_start_from_a_size():
 
 def test_a_spec_has_a_variant_or_a_size():
     message = refused(UnknownOption, {"variant": "vit_ti16", "size": "s"})
-    assert message.startswith("spec: unknown key 'size'")
+    says(message, "spec", "'size'")
 
 
 def test_the_mlp_is_four_times_a_changed_width_unless_given(small):
@@ -247,12 +291,12 @@ def test_block_options_are_taken_one_by_one(small):
 
 def test_a_misspelt_argument_is_suggested(small):
     message = refused(UnknownOption, small, num_class=3)
-    assert message == "create() has no argument 'num_class'; did you mean 'num_classes'?"
+    says(message, "create()", "'num_class'", "'num_classes'")
 
 
 def test_an_unknown_argument_lists_all(small):
     message = refused(UnknownOption, small, zzz=3)
-    assert message.startswith("create() has no argument 'zzz'; it has: pretrained, weights, num_c")
+    says(message, "create()", "'zzz'", "pretrained", "weights", "num_classes", "drop_path", "block")
 
 
 def test_an_unknown_argument_is_a_type_error_too(small):
@@ -261,211 +305,162 @@ def test_an_unknown_argument_is_a_type_error_too(small):
 
 
 @pytest.mark.parametrize(
-    ("argument", "part", "message"),
+    ("argument", "part", "known"),
     [
-        ("head", "linaer", "unknown head 'linaer'; did you mean 'linear'?"),
-        ("patch_embed", "convolution", "unknown patch embedder 'convolution'"),
-        ("pos_embed", "sincos", "unknown position embedding 'sincos'; did you mean 'sincos_2d'?"),
-        ("drop_path", "linaer", "unknown drop-path policy 'linaer'; did you mean 'linear'?"),
-        ("pool", "maen", "unknown pool 'maen'; did you mean 'mean'?"),
+        ("head", "linaer", "linear"),
+        ("patch_embed", "convv", "conv"),
+        ("pos_embed", "sincos", "sincos_2d"),
+        ("drop_path", "linaer", "linear"),
+        ("pool", "maen", "mean"),
     ],
 )
-def test_a_misspelt_part_is_suggested(small, argument, part, message):
-    assert refused(UnknownName, small, **{argument: part}).startswith(message)
+def test_a_misspelt_part_is_suggested(small, argument, part, known):
+    kind = {"patch_embed": "patch embedder", "pos_embed": "position embedding"}
+    kind |= {"drop_path": "drop-path policy"}
+    message = refused(UnknownName, small, **{argument: part})
+    says(message, kind.get(argument, argument), repr(part), repr(known))
 
 
 def test_a_part_like_no_other_lists_all(small):
     message = refused(UnknownName, small, head="zzz")
-    start, _, known = message.partition("; known: ")
-    assert start == "unknown head 'zzz'"
+    start, _, known = message.rpartition(": ")
+    says(start, "head", "'zzz'")
     cores = [name for name in known.split(", ") if "/" not in name]
     assert cores == ["linear", "mlp", "none", "tanh"]
 
 
 @pytest.mark.parametrize(
-    ("argument", "part", "message"),
+    ("argument", "part", "parts"),
     [
-        (
-            "head",
-            {"name": "mlp", "hidden": 8},
-            "head 'mlp' has no option 'hidden'; did you mean 'hidden_dim'?",
-        ),
-        ("head", {"name": "linear", "zz": 8}, "head 'linear' has no option 'zz'; it has: none"),
-        (
-            "head",
-            {"name": "linear", "num_classes": 8},
-            "head 'linear' has no option 'num_classes'; it has: none",
-        ),
-        (
-            "pos_embed",
-            {"name": "sincos_2d", "temp": 8},
-            "pos_embed 'sincos_2d' has no option 'temp'; it has: temperature",
-        ),
-        (
-            "pool",
-            {"name": "mean", "norm": 1},
-            "pool 'mean' has no option 'norm'; it has: norm_first",
-        ),
-        (
-            "drop_path",
-            {"name": "constant", "rates": 0.1},
-            "drop_path 'constant' has no option 'rates'; did you mean 'rate'?",
-        ),
-        ("block", {"norm_esp": 1e-5}, "create(): [block]: unknown key 'norm_esp'; did you mean"),
+        ("head", {"name": "mlp", "hidden": 8}, ["'mlp'", "'hidden'", "'hidden_dim'"]),
+        ("head", {"name": "linear", "zz": 8}, ["'linear'", "'zz'", "none"]),
+        ("head", {"name": "linear", "num_classes": 8}, ["'linear'", "'num_classes'", "none"]),
+        ("pos_embed", {"name": "sincos_2d", "temp": 8}, ["'sincos_2d'", "'temp'", "temperature"]),
+        ("pool", {"name": "mean", "norm": 1}, ["'mean'", "'norm'", "norm_first"]),
+        ("drop_path", {"name": "constant", "rates": 0.1}, ["'constant'", "'rates'", "'rate'"]),
+        ("block", {"norm_esp": 1e-5}, ["create()", "'norm_esp'", "'norm_eps'"]),
     ],
 )
-def test_a_misspelt_option_is_suggested(small, argument, part, message):
-    assert refused(UnknownOption, small, **{argument: part}).startswith(message)
+def test_a_misspelt_option_is_suggested(small, argument, part, parts):
+    says(refused(UnknownOption, small, **{argument: part}), argument, *parts)
+
+
+PARTS_BY_NAME = ("registered name", "'linear'", "'acme/overlap'")  # what a part must be
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "parts"),
     [
-        ({"num_classes": -1}, "create(): num_classes must be a whole number from 0, got -1"),
-        ({"num_classes": 2.5}, "create(): num_classes must be a whole number, got 2.5 (float)"),
-        ({"num_classes": True}, "create(): num_classes must be a whole number, got True (bool)"),
-        ({"num_classes": "5"}, "create(): num_classes must be a whole number, got '5' (str)"),
-        ({"in_chans": 0}, "create(): in_chans must be a whole number from 1, got 0"),
-        ({"image_size": 0}, "create(): image_size must be a whole number of px from 1 to 65536"),
-        (
-            {"image_size": (32, 32, 3)},
-            "create(): image_size must be a whole number of px from 1 to 65536",
-        ),
-        ({"image_size": "32"}, "create(): image_size must be a whole number of px from 1 to 65536"),
-        ({"image_size": 33}, "image_size 33x33 is not a whole number of 8x8 patches; the nearest"),
-        ({"image_size": (32, 4)}, "image_size 32x4 is not a whole number of 8x8 patches; the near"),
-        ({"dropout": 1.0}, "create(): dropout must be a rate of at least 0 and below 1, got 1.0"),
-        ({"dropout": -0.1}, "create(): dropout must be a rate of at least 0 and below 1, got -0.1"),
-        ({"dropout": float("nan")}, "create(): dropout must be a rate of at least 0 and below 1"),
-        ({"dropout": "0.1"}, "create(): dropout must be a number, got '0.1' (str)"),
-        ({"drop_path": 1.0}, "drop_path rate must be at least 0 and below 1, got 1.0"),
-        ({"drop_path": -0.5}, "drop_path rate must be at least 0 and below 1, got -0.5"),
-        ({"drop_path": "0.1"}, "create(): drop_path must be a registered name such as"),
-        (
-            {"drop_path": "linear"},
-            "drop_path 'linear' needs the option 'rate'; give {'name': ..., 'rate': ...}",
-        ),
-        (
-            {"drop_path": {"name": "constant", "rate": "high"}},
-            "drop_path rate must be at least 0 and below 1, got 'high'",
-        ),
+        ({"num_classes": -1}, ["num_classes", "whole number", 0, -1]),
+        ({"num_classes": 2.5}, ["num_classes", "whole number", "2.5", "(float)"]),
+        ({"num_classes": True}, ["num_classes", "whole number", "True", "(bool)"]),
+        ({"num_classes": "5"}, ["num_classes", "whole number", "'5'", "(str)"]),
+        ({"in_chans": 0}, ["in_chans", "whole number", 1, 0]),
+        ({"image_size": 0}, ["image_size", "px", 1, 65536, 0]),
+        ({"image_size": (32, 32, 3)}, ["image_size", "px", 1, 65536, "(32, 32, 3)"]),
+        ({"image_size": "32"}, ["image_size", "px", 1, 65536, "'32'"]),
+        ({"image_size": 33}, ["image_size", "33x33", "8x8", "32x32", "40x40"]),
+        ({"image_size": (32, 4)}, ["image_size", "32x4", "8x8", "32x8"]),
+        ({"dropout": 1.0}, ["dropout", 0, 1, "1.0"]),
+        ({"dropout": -0.1}, ["dropout", 0, 1, -0.1]),
+        ({"dropout": float("nan")}, ["dropout", 0, 1, "nan"]),
+        ({"dropout": "0.1"}, ["dropout", "number", "'0.1'", "(str)"]),
+        ({"drop_path": 1.0}, ["drop_path", 0, 1, "1.0"]),
+        ({"drop_path": -0.5}, ["drop_path", 0, 1, -0.5]),
+        ({"drop_path": "0.1"}, ["drop_path", "'0.1'", *PARTS_BY_NAME]),
+        ({"drop_path": "linear"}, ["drop_path 'linear'", "'rate'", "{'name': ..., 'rate': ...}"]),
+        ({"drop_path": {"name": "constant", "rate": "high"}}, ["drop_path", 0, 1, "'high'"]),
         (
             {"head": {"name": "mlp", "hidden_dim": "wide"}},
-            "hidden_dim must be a positive whole number, got 'wide'",
+            ["hidden_dim", "positive", "whole number", "'wide'"],
         ),
-        (
-            {"head": {"name": "mlp", "hidden_dim": 0}},
-            "hidden_dim must be a positive whole number, got 0",
-        ),
+        ({"head": {"name": "mlp", "hidden_dim": 0}}, ["hidden_dim", "positive", 0]),
         (
             {"head": {"name": "mlp", "hidden_dim": {"a": 1}}},
-            "create(): head.hidden_dim must be a string, number, boolean or list of them, got",
+            ["head.hidden_dim", "string", "number", "list", "{'a': 1}"],
         ),
-        (
-            {"head": {"hidden_dim": 3}},
-            "create(): head must say which part it configures: add a 'name' to {'hidden_dim': 3}",
-        ),
-        ({"head": {}}, "create(): head must say which part it configures: add a 'name' to {}"),
-        (
-            {"head": {"name": 3}},
-            "create(): head must be a registered name such as 'linear' or 'acme/overlap', got 3",
-        ),
-        ({"head": 3}, "create(): head must be a name or a mapping with a 'name' and options, got"),
-        ({"head": ""}, "create(): head must be a registered name such as 'linear'"),
+        ({"head": {"hidden_dim": 3}}, ["head", "'name'", "{'hidden_dim': 3}"]),
+        ({"head": {}}, ["head", "'name'", "{}"]),
+        ({"head": {"name": 3}}, ["head", 3, *PARTS_BY_NAME]),
+        ({"head": 3}, ["head", "name", "mapping", "'name'", 3]),
+        ({"head": ""}, ["head", "''", *PARTS_BY_NAME]),
         (
             {"pos_embed": {"name": "sincos_2d", "temperature": 1}},
-            "temperature must be a number above 1, got 1",
+            ["temperature", "number above 1", "got 1"],
         ),
-        ({"block": {"norm_eps": 0}}, "create(): [block]: norm_eps must lie between 0 and 1, got 0"),
-        (
-            {"block": {"qkv_bias": 1}},
-            "create(): [block]: qkv_bias must be true, false or 'qv', got 1",
-        ),
-        (
-            {"block": {"qkv_bias": "kv"}},
-            "create(): [block]: qkv_bias must be true, false or 'qv', got 'kv'",
-        ),
-        ({"block": {"qk_scale": -1}}, "create(): [block]: qk_scale must be positive, got -1"),
-        (
-            {"block": {"attention_dropout": 1}},
-            "create(): [block]: attention_dropout must be a rate of at least 0 and below 1",
-        ),
+        ({"block": {"norm_eps": 0}}, ["[block]", "norm_eps", 0, 1, "0.0"]),
+        ({"block": {"qkv_bias": 1}}, ["[block]", "qkv_bias", "true", "false", "'qv'", 1]),
+        ({"block": {"qkv_bias": "kv"}}, ["[block]", "qkv_bias", "true", "false", "'qv'", "'kv'"]),
+        ({"block": {"qk_scale": -1}}, ["[block]", "qk_scale", "positive", "-1.0"]),
+        ({"block": {"attention_dropout": 1}}, ["[block]", "attention_dropout", 0, 1, "1.0"]),
         (
             {"block": {"activation": "gelu_tan"}},
-            (
-                "create(): [block]: activation must be one of gelu, gelu_tanh, quick_gelu, got "
-                "'gelu_tan'; did you mean 'gelu_tanh'"
-            ),
+            ["[block]", "activation", "gelu", "quick_gelu", "'gelu_tan'", "'gelu_tanh'"],
         ),
-        ({"block": "gelu"}, "create(): block must be a table, got 'gelu' (str)"),
-        ({"head": "none"}, "head 'none' has no classes, got num_classes=5; choose another head"),
+        ({"block": "gelu"}, ["block", "table", "'gelu'", "(str)"]),
+        ({"head": "none"}, ["head 'none'", "num_classes=5", "another head"]),
     ],
+    ids=str,
 )
-def test_arguments_that_cannot_be_right_are_refused(small, arguments, message):
-    assert refused(InvalidOption, small, **arguments).startswith(message)
+def test_arguments_that_cannot_be_right_are_refused(small, arguments, parts):
+    says(refused(InvalidOption, small, **arguments), *parts)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "parts"),
     [
-        ({"num_heads": 3}, "num_heads must divide embed_dim: 32 is not a multiple of 3"),
-        ({"patch_size": 7}, "image_size 32x32 is not a whole number of 7x7 patches; the nearest"),
-        ({"depth": "2"}, "spec: depth must be a whole number, got '2' (str)"),
-        ({"class_token": 1}, "spec: class_token must be true or false, got 1 (int)"),
-        ({"class_token": False}, "pool 'class' needs a class token and class_token is false; use"),
-        ({"size": "huge"}, "spec: size must be one of ti, s, b, l, h, g, gg, got 'huge'"),
-        (
-            {"embed_dim": 34, "pos_embed": "sincos_2d"},
-            "sincos_2d needs an embed_dim that is a multiple of 4 and at least 8, got 34",
-        ),
-        ({"head": "os:system"}, "spec: head must be a registered name"),
+        ({"num_heads": 3}, ["num_heads", "embed_dim", 32, 3]),
+        ({"patch_size": 7}, ["image_size", "32x32", "7x7", "28x28", "35x35"]),
+        ({"depth": "2"}, ["spec", "depth", "whole number", "'2'", "(str)"]),
+        ({"class_token": 1}, ["spec", "class_token", "true", "false", 1, "(int)"]),
+        ({"class_token": False}, ["pool 'class'", "class_token", "false", "pool='mean'"]),
+        ({"size": "huge"}, ["spec", "size", "ti", "s", "b", "l", "h", "g", "gg", "'huge'"]),
+        ({"embed_dim": 34, "pos_embed": "sincos_2d"}, ["sincos_2d", "embed_dim", 4, 8, 34]),
+        ({"head": "os:system"}, ["spec", "head", "'os:system'", *PARTS_BY_NAME]),
     ],
+    ids=str,
 )
-def test_a_spec_that_cannot_be_right_is_refused(small, change, message):
-    assert refused(InvalidOption, small | change).startswith(message)
+def test_a_spec_that_cannot_be_right_is_refused(small, change, parts):
+    says(refused(InvalidOption, small | change), *parts)
 
 
 @pytest.mark.parametrize("key", ["embed_dim", "depth", "num_heads"])
 def test_a_number_that_is_missing_is_named(small, key):
     del small[key]
     message = refused(InvalidOption, small)
-    assert message == (
-        f"{key} must be given as a positive whole number, or taken from a registered variant: "
-        "{'variant': 'vit_b16', ...}"
-    )
+    says(message, key, "positive", "whole number", "{'variant': 'vit_b16', ...}")
 
 
 def test_an_empty_spec_lacks_its_numbers():
-    assert refused(InvalidOption, {}).startswith("embed_dim must be given")
+    says(refused(InvalidOption, {}), "embed_dim", "'variant'")
 
 
 def test_an_unknown_key_of_a_spec_is_suggested(small):
     message = refused(UnknownOption, small | {"embed_dims": 3})
-    assert message == "spec: unknown key 'embed_dims'; did you mean 'embed_dim'?"
+    says(message, "spec", "'embed_dims'", "'embed_dim'")
 
 
 def test_a_ratio_instead_of_a_width_is_refused_with_the_right_key(small):
     message = refused(UnknownOption, small | {"mlp_ratio": 4})
-    assert message.startswith("spec: unknown key 'mlp_ratio'; ")
-    assert "mlp_dim" in message
+    says(message, "spec", "'mlp_ratio'", "mlp_dim")
 
 
 @pytest.mark.parametrize("name", [None, 3, ["vit_b16"], nn.Identity()])
 def test_a_name_of_another_type_is_refused(name):
     message = refused(InvalidOption, name)
-    assert message.startswith("name must be a registered name, a spec or a path, got ")
+    says(message, "registered name", "spec", "path", f"got {name!r}")
 
 
 def test_numpy_integers_are_numbers_or_refused_in_words(small):
     message = refused(InvalidOption, small, num_classes=np.int64(3))
-    assert message.startswith("create(): num_classes must be a whole number, got np.int64(3)")
+    says(message, "num_classes", "whole number", "np.int64(3)")
     assert vitzoo.create(small, dropout=np.float64(0.25)).spec.dropout == 0.25
 
 
 @pytest.mark.parametrize("field", ["patch_embed", "pos_embed", "pool", "head", "drop_path"])
 def test_a_part_is_no_truth_value(small, field):
     message = refused(InvalidOption, small, **{field: True})
-    assert message.startswith(f"create(): {field} must be a name or a mapping with a 'name'")
+    says(message, field, "name", "mapping", "'name'", "True")
 
 
 @pytest.mark.parametrize("part", [[0.1, 0.2], (0.1, 0.2), np.float32(0.1)], ids=repr)
@@ -531,69 +526,39 @@ def canary(tmp_path, monkeypatch):
 def test_an_import_path_is_no_name(small, field, name):
     for part in (name, {"name": name}):
         message = refused(InvalidOption, small | {field: part})
-        assert message == (
-            f"spec: {field} must be a registered name such as 'linear' or 'acme/overlap', got "
-            f"{name!r} (str); names are looked up, never imported"
-        )
+        says(message, field, repr(name), "(str)", *PARTS_BY_NAME, "never imported")
 
 
 @pytest.mark.usefixtures("canary")
 def test_the_name_of_a_module_is_only_looked_up(small):
-    assert refused(UnknownName, small | {"head": "canary_part"}).startswith("unknown head 'canary")
-    assert refused(UnknownName, small | {"head": "canary_part/head"}).startswith("unknown head")
+    says(refused(UnknownName, small | {"head": "canary_part"}), "head", "'canary_part'")
+    says(refused(UnknownName, small | {"head": "canary_part/head"}), "head", "'canary_part/head'")
 
 
 @pytest.mark.usefixtures("canary")
 def test_an_opaque_name_is_not_looked_up_at_all(small):
     part = {"name": "canary_part:Head", "opaque": True}
     message = refused(InvalidOption, small | {"head": part})
-    assert message == (
-        "head was a ready object (canary_part:Head), which a spec cannot describe; "
-        "pass it again: head=..."
-    )
+    says(message, "head", "(canary_part:Head)", "head=...")
 
 
 @pytest.mark.usefixtures("canary")
 def test_the_variant_of_a_spec_is_only_looked_up():
-    assert refused(UnknownName, {"variant": "canary_part:Head"}).startswith("unknown variant")
+    says(refused(UnknownName, {"variant": "canary_part:Head"}), "variant", "'canary_part:Head'")
 
 
-OPTIMISED = """
-import json, sys, vitzoo
-small = json.loads(sys.stdin.read()) if False else json.loads({small!r})
-for change, arguments in json.loads({cases!r}):
-    try:
-        vitzoo.create(small | change, **arguments)
-    except vitzoo.VitzooError as error:
-        print(json.dumps([type(error).__name__, str(error)]))
-    else:
-        print(json.dumps(["accepted", ""]))
-"""
-
-
-def test_nothing_is_checked_by_assert(small, python):
-    """`python -O` removes assert statements; the same calls are refused in the same words."""
-    cases = [
-        ({}, {"num_classes": -1}),
-        ({}, {"num_clases": 1}),
-        ({}, {"head": "os:system"}),
-        ({}, {"head": "linaer"}),
-        ({}, {"head": {"name": "mlp", "hidden": 1}}),
-        ({}, {"image_size": 33}),
-        ({}, {"dropout": 1.5}),
-        ({}, {"drop_path": 1.5}),
-        ({"num_heads": 3}, {}),
-        ({"embed_dims": 3}, {}),
-        ({"depth": 0}, {}),
-        ({}, {"weights": "/nowhere.safetensors"}),
+def test_nothing_is_checked_by_assert():
+    """`python -O` removes assert statements; only the conformance tests may have them."""
+    root = Path(vitzoo.__file__).parent
+    sources = [path for path in root.rglob("*.py") if "testing" not in path.relative_to(root).parts]
+    assert len(sources) > 80
+    found = [
+        f"{path}:{node.lineno}"
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assert) or (isinstance(node, ast.Name) and node.id == "__debug__")
     ]
-    expected = []
-    for change, arguments in cases:
-        with pytest.raises(VitzooError) as caught:
-            vitzoo.create(small | change, **arguments)
-        expected.append([type(caught.value).__name__, str(caught.value)])
-    code = OPTIMISED.format(small=json.dumps(small), cases=json.dumps(cases))
-    assert list(map(json.loads, python(code, "-O").splitlines())) == expected
+    assert not found
 
 
 # Parts as ready objects
@@ -637,24 +602,20 @@ def test_a_ready_head_is_recorded_as_opaque(small):
 def test_a_ready_head_must_be_passed_again(small):
     spec = vitzoo.create(small, head=Cosine()).spec
     message = refused(InvalidOption, spec)
-    assert message == (
-        "head was a ready object (Cosine), which a spec cannot describe; pass it again: head=..."
-    )
+    says(message, "head", "(Cosine)", "head=...")
     assert vitzoo.create(spec, head=Cosine()).spec == spec
 
 
 def test_a_ready_head_that_lacks_something_is_told_what(small):
     message = refused(InvalidOption, small, head=nn.Linear(32, 5))
-    assert message == (
-        "head: Linear lacks num_classes, pre_logits_dim, reset; see vitzoo.parts.protocols.Head"
-    )
+    says(message, "head", "Linear", "num_classes, pre_logits_dim, reset")
+    says(message, "vitzoo.parts.protocols.Head")
 
 
 def test_a_ready_patch_embedder_that_lacks_something_is_told_what(small):
     message = refused(InvalidOption, small, patch_embed=nn.Conv2d(3, 32, 8, 8))
-    assert message == (
-        "patch_embed: Conv2d lacks grid, in_chans; see vitzoo.parts.protocols.PatchEmbedder"
-    )
+    says(message, "patch_embed", "Conv2d", "grid, in_chans")
+    says(message, "vitzoo.parts.protocols.PatchEmbedder")
 
 
 def test_a_ready_part_that_is_no_module_is_refused(small):
@@ -664,8 +625,7 @@ def test_a_ready_part_that_is_no_module_is_refused(small):
         reset = __call__ = None
 
     message = refused(InvalidOption, small, head=Plain())
-    assert "head: " in message
-    assert message.endswith("see vitzoo.parts.protocols.Head")
+    says(message, "head", "Plain", "vitzoo.parts.protocols.Head")
 
 
 def test_a_ready_drop_path_policy_gives_the_rates(small):
@@ -676,13 +636,13 @@ def test_a_ready_drop_path_policy_gives_the_rates(small):
 
 def test_a_ready_policy_must_give_one_rate_per_block(small):
     message = refused(InvalidOption, small, drop_path=lambda *, depth: [0.1] * (depth - 1))
-    assert message.endswith("gave 1 rates for 2 blocks")
+    says(message, 1, "rates", 2, "blocks")
 
 
 def test_a_ready_drop_path_policy_must_be_passed_again(small):
     spec = vitzoo.create(small, drop_path=half).spec
     assert vitzoo.create(spec, drop_path=half).spec == spec
-    assert refused(InvalidOption, spec).endswith("pass it again: drop_path=...")
+    says(refused(InvalidOption, spec), "(function)", "drop_path=...")
 
 
 def test_the_spec_says_how_many_classes_a_ready_head_has(small):
@@ -693,7 +653,7 @@ def test_the_spec_says_how_many_classes_a_ready_head_has(small):
 def test_a_saved_model_with_a_ready_head_needs_it_again(small, tmp_path, randomise):
     model = randomise(vitzoo.create(small, head=Cosine()))
     path = vitzoo.save(model, tmp_path / "net.safetensors")
-    assert refused(InvalidOption, path).endswith("pass it again: head=...")
+    says(refused(InvalidOption, path), "(Cosine)", "head=...")
     again = vitzoo.create(path, head=Cosine())
     assert torch.equal(logits(again), logits(model))
 
@@ -771,25 +731,23 @@ def test_a_saved_local_variant_needs_no_registry_file(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "parts"),
     [
-        ({"pretrained": "no"}, "pretrained must be True or False, got 'no' (str)"),
-        (
-            {"dtype": "float16"},
-            "dtype must be a floating type such as torch.bfloat16, got 'float16'",
-        ),
-        ({"dtype": torch.int64}, "dtype must be a floating type such as torch.bfloat16"),
-        ({"device": "cdua"}, "device 'cdua' cannot be used here: "),
+        ({"pretrained": "no"}, ["pretrained", "True", "False", "'no'", "(str)"]),
+        ({"dtype": "float16"}, ["dtype", "floating", "torch.bfloat16", "'float16'"]),
+        ({"dtype": torch.int64}, ["dtype", "floating", "torch.bfloat16", "torch.int64"]),
+        ({"device": "cdua"}, ["device", "'cdua'", "cpu"]),
     ],
+    ids=str,
 )
-def test_arguments_beside_the_network_are_checked(small, arguments, message):
-    assert refused(InvalidOption, small, **arguments).startswith(message)
+def test_arguments_beside_the_network_are_checked(small, arguments, parts):
+    says(refused(InvalidOption, small, **arguments), *parts)
 
 
 def test_preprocessing_is_checked_before_it_is_saved(small, tmp_path):
     model = vitzoo.create(small)
     model.preprocessing = {"mean": 0.5}
-    with pytest.raises(InvalidOption, match=r"must be a vitzoo\.Preprocessing or None, got \{"):
+    with refuses(InvalidOption, "vitzoo.Preprocessing", "None", "{'mean': 0.5}"):
         vitzoo.save(model, tmp_path / "net.safetensors")
 
 
@@ -844,7 +802,7 @@ def test_the_sines_of_a_restored_model_have_its_dtype(small, tmp_path, randomise
 def test_a_saved_file_brings_its_own_weights(small, tmp_path):
     path = vitzoo.save(vitzoo.create(small), tmp_path / "net.safetensors")
     message = refused(InvalidOption, path, weights=path)
-    assert message == f"{path} holds its own weights; leave weights= out"
+    says(message, path, "weights=")
 
 
 def names(folder: Path) -> list[str]:
@@ -886,7 +844,7 @@ def test_save_leaves_the_old_file_if_it_fails(small, tmp_path, monkeypatch):
 
 
 def test_save_needs_an_existing_folder(small, tmp_path):
-    with pytest.raises(InvalidOption, match=r"there is no folder .*none; make it first"):
+    with refuses(InvalidOption, "no folder", tmp_path / "none"):
         vitzoo.save(vitzoo.create(small), tmp_path / "none" / "net.safetensors")
     assert names(tmp_path) == []
 
@@ -918,38 +876,36 @@ def test_a_saved_file_has_the_usual_permissions(small, tmp_path):
 
 @pytest.mark.parametrize("name", ["net.pt", "net", "net.safetensors.bak", ".safetensors"])
 def test_save_wants_a_safetensors_ending(small, tmp_path, name):
-    with pytest.raises(InvalidOption, match=r"the path must end in \.safetensors, got '"):
+    with refuses(InvalidOption, "end in .safetensors", name):
         vitzoo.save(vitzoo.create(small), tmp_path / name)
 
 
 def test_save_wants_a_model_of_create(tmp_path):
-    with pytest.raises(
-        InvalidOption, match=r"Linear has no spec; only models made by vitzoo\.crea"
-    ):
+    with refuses(InvalidOption, "Linear", "vitzoo.create"):
         vitzoo.save(nn.Linear(1, 1), tmp_path / "net.safetensors")
 
 
 def test_save_wants_one_label_per_class(small, tmp_path):
     model = vitzoo.create(small)
     model.labels = ("a", "b")
-    with pytest.raises(InvalidOption, match=r"model\.labels has 2 names for 5 classes; set it"):
+    with refuses(InvalidOption, "model.labels", "2 names", "5 classes"):
         vitzoo.save(model, tmp_path / "net.safetensors")
 
 
 # Files that are no saved model
 
 LOOKS = {
-    "zip": (b"PK\x03\x04" + b"\0" * 100, "looks like a zip, .npz or torch pickle file"),
-    "pickle": (b"\x80\x04\x95" + b"\0" * 100, "looks like a pickle file"),
-    "html": (b"<!DOCTYPE html><html>404</html>", "looks like an HTML page"),
+    "zip": (b"PK\x03\x04" + b"\0" * 100, ["zip", ".npz", "truncated"]),
+    "pickle": (b"\x80\x04\x95" + b"\0" * 100, ["pickle"]),
+    "html": (b"<!DOCTYPE html><html>404</html>", ["HTML"]),
     "lfs": (
         b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
-        "looks like a Git LFS pointer",
+        ["Git LFS pointer"],
     ),
-    "numpy": (b"\x93NUMPY\x01\0" + b"\0" * 100, "looks like a NumPy file"),
-    "gzip": (b"\x1f\x8b" + b"\0" * 100, "looks like a gzip file"),
-    "json": (b'{"error": "not found"}', "looks like a JSON text"),
-    "empty": (b"", "empty file"),
+    "numpy": (b"\x93NUMPY\x01\0" + b"\0" * 100, ["NumPy"]),
+    "gzip": (b"\x1f\x8b" + b"\0" * 100, ["gzip"]),
+    "json": (b'{"error": "not found"}', ["JSON"]),
+    "empty": (b"", ["empty"]),
 }
 
 
@@ -960,9 +916,8 @@ def test_a_file_of_another_kind_is_named(tmp_path, kind):
     path.write_bytes(data)
     for arguments in ({"name": path}, {"name": "vit_ti16", "weights": path}):
         message = refused(CheckpointError, **arguments)
-        start = f"{path} is truncated ({looks}" if kind == "zip" else f"{path} is not safetensors ("
-        assert message.startswith(start)
-        assert f"({looks}" in message
+        says(message, path, *looks)
+        assert ("not safetensors" in message) == (kind != "zip")
 
 
 def test_a_pickle_is_never_executed(tmp_path):
@@ -974,32 +929,31 @@ def test_a_pickle_is_never_executed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("size", "message"),
+    ("size", "parts"),
     [
-        (1, "is not safetensors"),
-        (8, "is not safetensors"),
-        (100, "is not safetensors"),
-        (5000, "has 5000 bytes, its header accounts for"),
-        (-1, "it is truncated or has something appended"),
+        (1, ["not safetensors"]),
+        (8, ["not safetensors"]),
+        (100, ["not safetensors"]),
+        (5000, ["5000 bytes", "header", "truncated"]),
+        (-1, ["header", "truncated"]),
     ],
 )
-def test_a_truncated_file_is_refused(small, tmp_path, size, message):
+def test_a_truncated_file_is_refused(small, tmp_path, size, parts):
     path = vitzoo.save(vitzoo.create(small), tmp_path / "net.safetensors")
     path.write_bytes(path.read_bytes()[:size])
-    assert message in refused(CheckpointError, path)
+    says(refused(CheckpointError, path), path, *parts)
 
 
 def test_a_missing_file_is_named(tmp_path):
     message = refused(CheckpointError, tmp_path / "none.safetensors")
-    assert message == f"cannot read {tmp_path}/none.safetensors: there is no such file"
+    says(message, f"{tmp_path}/none.safetensors", "no such file")
 
 
 def test_weights_of_someone_else_are_no_saved_model(small, tmp_path):
     path = tmp_path / "net.safetensors"
     save_file(vitzoo.create(small).state_dict(), path)
     message = refused(CheckpointError, path)
-    assert message.startswith(f"{path} was not written by vitzoo.save, so it does not say which")
-    assert f"create('vit_b16', weights='{path}')" in message
+    says(message, path, "vitzoo.save", f"create('vit_b16', weights='{path}')")
 
 
 @pytest.fixture
@@ -1018,49 +972,42 @@ def tampered(small, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("metadata", "message"),
+    ("metadata", "parts"),
     [
-        ("", ": its vitzoo metadata is not JSON: Expecting value"),
-        ("{", ": its vitzoo metadata is not JSON: Expecting property name"),
-        ("[" * 100_000, ": its vitzoo metadata is not JSON: "),
-        ("[]", ": expected a table, got [] (list)"),
-        ("{}", ": missing key 'api'"),
-        (lambda t: t | {"api": 99}, " was written by a newer vitzoo; pip install -U vitzoo"),
-        (lambda t: t | {"api": "1"}, ": api must be a whole number, got '1' (str)"),
-        (lambda t: t | {"extra": 1}, ": unknown key 'extra'; known keys: api, labels, prepro"),
-        (lambda t: t | {"spec": []}, ": spec must be a table, got [] (list)"),
-        (lambda t: t | {"labels": "abcde"}, ": labels must be a list, got 'abcde' (str)"),
-        (lambda t: t | {"labels": [1]}, ": labels must be a list of strings, got [1]"),
-        (lambda t: t | {"preprocessing": 1}, ": preprocessing: expected a table, got 1 (int)"),
-        (lambda t: t | {"preprocessing": {"mean": [1]}}, ": preprocessing: missing key 'std'"),
-        (lambda t: t | {"spec": t["spec"] | {"depth": 0.5}}, ": spec: depth must be a whole num"),
-        (lambda t: t | {"spec": t["spec"] | {"depht": 2}}, ": spec: unknown key 'depht'; did you"),
+        ("", ["JSON", "column 1"]),
+        ("{", ["JSON", "column 2"]),
+        ("[" * 100_000, ["JSON"]),
+        ("[]", ["table", "[]", "(list)"]),
+        ("{}", ["missing", "'api'"]),
+        (lambda t: t | {"api": 99}, ["newer", "pip install -U vitzoo"]),
+        (lambda t: t | {"api": "1"}, ["api", "whole number", "'1'", "(str)"]),
+        (lambda t: t | {"extra": 1}, ["'extra'", "api, labels, preprocessing, spec"]),
+        (lambda t: t | {"spec": []}, ["spec", "table", "[]", "(list)"]),
+        (lambda t: t | {"labels": "abcde"}, ["labels", "list", "'abcde'", "(str)"]),
+        (lambda t: t | {"labels": [1]}, ["labels", "list of strings", "[1]"]),
+        (lambda t: t | {"preprocessing": 1}, ["preprocessing", "table", 1, "(int)"]),
+        (lambda t: t | {"preprocessing": {"mean": [1]}}, ["preprocessing", "missing", "'std'"]),
+        (lambda t: t | {"spec": t["spec"] | {"depth": 0.5}}, ["spec", "depth", "whole", 0.5]),
+        (lambda t: t | {"spec": t["spec"] | {"depht": 2}}, ["spec", "'depht'", "'depth'"]),
         (
             lambda t: t | {"spec": t["spec"] | {"head": "os:system"}},
-            (
-                ": spec: head must be a registered name such as 'linear' or 'acme/overlap', got "
-                "'os:system' (str); names are looked up, never imported"
-            ),
+            ["spec", "head", "'os:system'", *PARTS_BY_NAME, "never imported"],
         ),
         (
             lambda t: t | {"spec": t["spec"] | {"head": {"name": "canary_part:Head"}}},
-            (
-                ": spec: head must be a registered name such as 'linear' or 'acme/overlap', got "
-                "'canary_part:Head' (str); names are looked up, never imported"
-            ),
+            ["spec", "head", "'canary_part:Head'", *PARTS_BY_NAME, "never imported"],
         ),
     ],
 )
 @pytest.mark.usefixtures("canary")
-def test_tampered_metadata_is_refused(tampered, metadata, message):
+def test_tampered_metadata_is_refused(tampered, metadata, parts):
     path = tampered(metadata)
-    assert refused(CheckpointError, path).startswith(f"{path}{message}")
+    says(refused(CheckpointError, path), path, *parts)
 
 
 def test_metadata_of_another_network_does_not_fit(tampered):
     path = tampered(lambda t: t | {"spec": t["spec"] | {"depth": 3}})
-    message = refused(CheckpointError, path)
-    assert message.startswith(f"{path} does not fit the model; tensors 12 missing: blocks.2.")
+    says(refused(CheckpointError, path), path, "12 missing", "blocks.2.")
 
 
 # A file of weights
@@ -1084,9 +1031,8 @@ def weights(local_registry, randomise, tmp_path):
 
 def misfit(path) -> str:
     message = refused(CheckpointError, "local/net", weights=path)
-    before = f"{path} does not fit the model; tensors "
-    assert message.startswith(before)
-    return message.removeprefix(before)
+    says(message, path)
+    return message.removeprefix(str(path))
 
 
 def test_a_file_of_weights_is_loaded_bit_by_bit(weights, randomise):
@@ -1106,8 +1052,8 @@ def test_a_missing_block_is_reported(weights):
             del tensors[name]
 
     message = misfit(weights(change))
-    assert message.startswith("12 missing: blocks.1.norm1.weight, blocks.1.norm1.bias, ")
-    assert message.endswith(" and 2 more")
+    says(message, "12 missing", "blocks.1.norm1.weight", "blocks.1.norm1.bias", "2 more")
+    assert "unexpected" not in message
 
 
 def test_a_renamed_layer_is_reported(weights):
@@ -1115,8 +1061,9 @@ def test_a_renamed_layer_is_reported(weights):
         tensors["blocks.0.mlp.dense1.weight"] = tensors.pop("blocks.0.mlp.fc1.weight")
 
     # two of the three names that tell timm's layout are left
-    assert misfit(weights(change)) == (
-        "1 missing: blocks.0.mlp.fc1.weight; 1 unexpected: blocks.0.mlp.dense1.weight"
+    says(
+        misfit(weights(change)),
+        *("1 missing: blocks.0.mlp.fc1.weight", "1 unexpected: blocks.0.mlp.dense1.weight"),
     )
 
 
@@ -1124,16 +1071,17 @@ def test_another_shape_is_reported(weights):
     def change(tensors):
         tensors["norm.weight"] = torch.ones(33)
 
-    assert misfit(weights(change)) == (
-        "1 with another shape: norm.weight is (33,), the model has (32,)"
-    )
+    message = misfit(weights(change))
+    says(message, "1 with another shape", "norm.weight", "(33,)", "(32,)")
+    assert "missing" not in message
+    assert "unexpected" not in message
 
 
 def test_a_transposed_matrix_is_reported(weights):
     def change(tensors):
         tensors["blocks.0.mlp.fc1.weight"] = tensors["blocks.0.mlp.fc1.weight"].T.contiguous()
 
-    assert "blocks.0.mlp.fc1.weight is (32, 64), the model has (64, 32)" in misfit(weights(change))
+    says(misfit(weights(change)), "blocks.0.mlp.fc1.weight", "(32, 64)", "(64, 32)")
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.bool, torch.int8], ids=str)
@@ -1141,7 +1089,7 @@ def test_a_type_that_weights_do_not_have_is_reported(weights, dtype):
     def change(tensors):
         tensors["norm.bias"] = torch.zeros(32, dtype=dtype)
 
-    assert misfit(weights(change)) == f"1 of a type that weights do not have: norm.bias is {dtype}"
+    says(misfit(weights(change)), "1 of a type", "norm.bias", dtype)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -1149,7 +1097,7 @@ def test_values_that_are_no_numbers_are_reported(weights, value):
     def change(tensors):
         tensors["cls_token"][0, 0, 7] = value
 
-    assert misfit(weights(change)) == "1 with NaN or infinite values: cls_token"
+    says(misfit(weights(change)), "NaN", "infinite", "cls_token")
 
 
 def test_extra_tensors_are_reported(weights):
@@ -1157,10 +1105,7 @@ def test_extra_tensors_are_reported(weights):
         tensors["ema.decay"] = torch.zeros(1)
         tensors["head_dist.weight"] = torch.zeros(1)
 
-    message = misfit(weights(change))
-    assert message.startswith("2 unexpected: ")
-    assert "ema.decay" in message
-    assert "head_dist.weight" in message
+    says(misfit(weights(change)), "2 unexpected", "ema.decay", "head_dist.weight")
 
 
 def test_a_hostile_tensor_name_is_printed_as_ascii(weights):
@@ -1169,8 +1114,8 @@ def test_a_hostile_tensor_name_is_printed_as_ascii(weights):
 
     path = weights(change)
     message = refused(CheckpointError, "local/net", weights=path)
-    name = r"'\x1b[2J\nnorm'"
-    assert message == f"{path}: tensor {name}: a name must have at most 256 printable characters"
+    says(message, path, r"'\x1b[2J\nnorm'", 256, "printable")
+    assert message.isprintable()
 
 
 def test_all_that_is_wrong_is_said_at_once(weights):
@@ -1179,10 +1124,9 @@ def test_all_that_is_wrong_is_said_at_once(weights):
         tensors["extra"] = torch.zeros(1)
         tensors["norm.weight"] = torch.ones(33)
 
-    assert misfit(weights(change)) == (
-        "1 missing: head.bias; 1 unexpected: extra; 1 with another shape: norm.weight is (33,), "
-        "the model has (32,)"
-    )
+    message = misfit(weights(change))
+    says(message, "1 missing: head.bias", "1 unexpected: extra")
+    says(message, "1 with another shape", "norm.weight", "(33,)", "(32,)")
 
 
 @pytest.mark.parametrize("names", [["conv1.weight", "layer1.0.bn1.weight", "fc.bias"], []])
@@ -1194,7 +1138,7 @@ def test_another_architecture_is_refused_by_its_keys(weights, names):
     path = weights(change)
     message = refused(CheckpointError, "local/net", weights=path)
     first = ", ".join(sorted(names)) or "none"
-    assert message.startswith(f"{path}: unknown layout; its first keys are {first}; formats known:")
+    says(message, path, first, "timm", "torchvision")
 
 
 def test_other_classes_give_a_fresh_head(weights):
@@ -1233,7 +1177,7 @@ def test_a_head_of_other_classes_is_never_dropped_unasked(weights):
     def change(tensors):
         tensors["head.weight"], tensors["head.bias"] = torch.zeros(7, 32), torch.zeros(7)
 
-    assert misfit(weights(change)).startswith("2 with another shape: head.")
+    says(misfit(weights(change)), "2 with another shape", "head.")
 
 
 def test_another_image_size_resamples_the_positions(weights):
@@ -1267,27 +1211,27 @@ def test_a_spec_without_variant_takes_a_file_of_weights(small, weights, randomis
 
 def test_pretrained_without_weights_is_an_error():
     message = refused(WeightsUnavailable, "vit_gg14", pretrained=True)
-    assert message.startswith("vit_gg14 has no published weights that vitzoo knows; create it with")
+    says(message, "vit_gg14", "pretrained=")
 
 
 def test_a_spec_without_variant_has_no_registered_weights(small):
     for arguments in ({"pretrained": True}, {"weights": "best"}):
         message = refused(WeightsUnavailable, small, **arguments)
-        assert message.startswith("a spec that names no variant has no registered weights; pass a")
+        says(message, "spec", "variant", "weights=")
 
 
 def test_a_misspelt_name_of_weights_is_suggested():
     (name, *_) = [weights.name for weights in vitzoo.describe("vit_digits").weights]
     message = refused(WeightsUnavailable, "vit_digits", weights=name[:-1])
-    assert message == f"vit_digits has no weights {name[:-1]!r}; did you mean {name!r}?"
+    says(message, "vit_digits", repr(name[:-1]), repr(name))
 
 
 def test_an_unknown_name_of_weights_lists_all():
     names = [weights.name for weights in vitzoo.describe("vit_digits").weights]
     message = refused(WeightsUnavailable, "vit_digits", weights="zzz")
-    assert message == f"vit_digits has no weights 'zzz'; choose from: {', '.join(names)}"
+    says(message, "vit_digits", "'zzz'", ", ".join(names))
 
 
 def test_a_file_of_weights_that_is_missing_is_named():
     message = refused(CheckpointError, "vit_ti16", weights="none.safetensors")
-    assert message == "cannot read none.safetensors: there is no such file"
+    says(message, "none.safetensors", "no such file")
