@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import vitzoo
-from helpers import SMALL
+from helpers import SMALL, refuses
 from vitzoo.model import VisionTransformer
 from vitzoo.parts.pool import MeanPool
 
@@ -68,11 +68,6 @@ def test_published_parameter_counts(name, params):
 def test_mlp_head_parameter_count():
     model = vitzoo.create("vit_b16", head="mlp", num_classes=10, device="meta")
     assert count(model) == 86_396_938
-
-
-@pytest.mark.parametrize("name", [v.name for v in vitzoo.variants(namespace="core")])
-def test_every_variant_has_the_parameters_it_states(name):
-    assert count(vitzoo.create(name, device="meta")) == vitzoo.describe(name).params
 
 
 @torch.inference_mode()
@@ -295,6 +290,7 @@ def test_positions_that_are_not_learned_are_not_in_the_state_dict():
 # Compilation and export.
 
 
+@pytest.mark.compile
 @torch.inference_mode()
 @pytest.mark.parametrize("pool", POOLS)
 def test_compiles_as_one_graph(pool):
@@ -304,6 +300,7 @@ def test_compiles_as_one_graph(pool):
     torch.testing.assert_close(compiled(images()), model(images()), rtol=0, atol=1e-6)
 
 
+@pytest.mark.compile
 def test_compiles_as_one_graph_in_training():
     model = make(drop_path=0.3, dropout=0.1).train()
     torch.compiler.reset()
@@ -312,6 +309,7 @@ def test_compiles_as_one_graph_in_training():
     assert all(p.grad is not None for p in model.parameters())
 
 
+@pytest.mark.compile
 @pytest.mark.parity
 @torch.inference_mode()
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside torch
@@ -322,6 +320,7 @@ def test_inductor_agrees_with_eager():
     torch.testing.assert_close(compiled(images()), model(images()), rtol=0, atol=1e-5)
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("pool", POOLS)
 def test_exports_for_any_batch_size(pool):
     model = make(**POOLS[pool])
@@ -463,17 +462,16 @@ def test_only_the_features_asked_for_in_that_order():
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
+    ("name", "known"),
     [
-        ("blocks.9", "; did you mean 'blocks."),
-        ("prelogits", "; did you mean 'pre_logits' or 'logits'?"),
-        ("xyz", "; known: patch_embed, embed, blocks.0, blocks.1, blocks.2, norm, pool, "),
+        ("blocks.9", ["'blocks."]),
+        ("prelogits", ["'pre_logits'", "'logits'"]),
+        ("xyz", ["patch_embed, embed, blocks.0, blocks.1, blocks.2, norm, pool"]),
     ],
 )
-def test_unknown_feature(name, hint):
-    with pytest.raises(vitzoo.UnknownOption) as caught:
+def test_unknown_feature(name, known):
+    with refuses(vitzoo.UnknownOption, "feature", repr(name), *known):
         make().features(images(), ["norm", name])
-    assert str(caught.value).startswith(f"unknown feature {name!r}{hint}")
 
 
 @torch.inference_mode()
@@ -586,18 +584,13 @@ def test_intermediate_layers_are_the_last(reshape):
 
 @pytest.mark.parametrize("indices", [0, 4, -1, [3], [-4], []])
 def test_blocks_that_do_not_exist(indices):
-    message = (
-        "the model has blocks 0 to 2: list some of them, or give a number of last ones from "
-        f"1 to 3; got {indices!r}"
-    )
     for call in (make().forward_intermediates, make().attention_maps):
-        with pytest.raises(vitzoo.InvalidOption) as caught:
+        with refuses(vitzoo.InvalidOption, "blocks", "0 to 2", "1 to 3", f"got {indices!r}"):
             call(images(), indices)
-        assert str(caught.value) == message
 
 
 def test_unknown_output_format():
-    with pytest.raises(vitzoo.InvalidOption, match=r"^output_fmt must be NCHW or NLC, got 'NHWC'$"):
+    with refuses(vitzoo.InvalidOption, "output_fmt", "NCHW", "NLC", "'NHWC'"):
         make().forward_intermediates(images(), output_fmt="NHWC")
 
 
@@ -666,12 +659,8 @@ def test_a_new_classifier_takes_the_type_of_the_network():
 
 @pytest.mark.parametrize("classes", [-1, 2.0, True, "7", None])
 def test_impossible_number_of_classes(classes):
-    with pytest.raises(vitzoo.InvalidOption) as caught:
+    with refuses(vitzoo.InvalidOption, "num_classes", "whole number", 0, f"got {classes!r}"):
         make().reset_classifier(classes)
-    assert str(caught.value) == (
-        f"num_classes must be a whole number of at least 0, got {classes!r}; "
-        "0 leaves the classifier out"
-    )
 
 
 @torch.inference_mode()
@@ -714,24 +703,17 @@ def test_the_same_image_size_changes_nothing():
 
 def test_an_image_size_that_patches_do_not_tile_changes_nothing():
     model = make()
-    with pytest.raises(vitzoo.InvalidOption) as caught:
+    with refuses(vitzoo.InvalidOption, "image_size", "36x32", "8x8", "32x32", "40x32"):
         model.set_input_size((36, 32))
-    assert str(caught.value) == (
-        "image_size 36x32 is not a whole number of 8x8 patches; "
-        "the nearest that are: 32x32 and 40x32"
-    )
     assert model.image_size == model.spec.image_size == (32, 32)
     assert model(images()).shape == (2, 7)
 
 
 @pytest.mark.parametrize("size", [0, -8, (32,), 32.0, "32", None])
 def test_impossible_image_size(size):
-    with pytest.raises(vitzoo.InvalidOption) as caught:
+    got = f"{size!r} ({type(size).__name__})"
+    with refuses(vitzoo.InvalidOption, "image_size", "px", 1, 65536, "(height, width)", got):
         make().set_input_size(size)
-    assert str(caught.value) == (
-        "image_size must be a whole number of px from 1 to 65536, or a (height, width) pair, got "
-        f"{size!r} ({type(size).__name__})"
-    )
 
 
 @pytest.mark.parametrize(
@@ -741,12 +723,9 @@ def test_impossible_image_size(size):
 def test_images_of_another_shape(shape, entry):
     model = make()
     names = (["patch_embed"],) if entry == "features" else ()
-    with pytest.raises(vitzoo.InvalidInput) as caught:
+    fix = ("image_size=", "in_chans=", "set_input_size")
+    with refuses(vitzoo.InvalidInput, "(b, 3, 32, 32)", f"got {shape}", *fix):
         getattr(model, entry)(images(*shape), *names)
-    assert str(caught.value) == (
-        f"expected images of shape (b, 3, 32, 32), got {shape}; resize them, or create the model "
-        "with image_size=/in_chans=, or call set_input_size"
-    )
 
 
 def test_timm_finds_how_images_become_inputs():
@@ -761,7 +740,7 @@ def test_timm_finds_how_images_become_inputs():
 
 def test_pixels_that_are_no_floats_are_refused():
     model = vitzoo.create("vit_digits")
-    with pytest.raises(vitzoo.InvalidInput, match=r"images of a floating type, got torch\.uint8"):
+    with refuses(vitzoo.InvalidInput, "floating", "torch.uint8"):
         model(torch.zeros(1, 1, 28, 28, dtype=torch.uint8))
 
 

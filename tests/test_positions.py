@@ -1,7 +1,6 @@
 """Position embeddings: what each adds, where, and how it follows another grid."""
 
 import math
-import re
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 
 import vitzoo
 from helpers import SMALL as SQUARE
-from helpers import message, randn
+from helpers import message, randn, refuses, says
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.pos_embed import (
     Learned2dPositions,
@@ -77,16 +76,14 @@ def test_sincos_2d_needs_a_multiple_of_four(dim):
         num_prefix_tokens=0,
         embed_dim=dim,
     )
-    assert text == (
-        f"sincos_2d needs an embed_dim that is a multiple of 4 and at least 8, got {dim}"
-    )
+    says(text, "sincos_2d", "embed_dim", 4, 8, f"got {dim}")
 
 
 @pytest.mark.parametrize("temperature", [1, 0, -3, math.inf, math.nan, True, "9"])
 def test_sincos_2d_needs_a_temperature_above_one(temperature):
     spec = SMALL | {"pos_embed": {"name": "sincos_2d", "temperature": temperature}}
     text = message(vitzoo.InvalidOption, vitzoo.create, spec)
-    assert text == f"temperature must be a number above 1, got {temperature!r}"
+    says(text, "temperature", "above 1", f"got {temperature!r}")
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 5])
@@ -227,7 +224,7 @@ def test_learned_2d_follows_another_grid():
 def test_learned_2d_needs_an_even_width():
     spec = SMALL | {"embed_dim": 45, "pos_embed": "learned_2d"}
     text = message(vitzoo.InvalidOption, vitzoo.create, spec)
-    assert text == "learned_2d needs an even embed_dim, got 45"
+    says(text, "learned_2d", "even embed_dim", 45)
 
 
 @pytest.mark.parametrize("name", ["learned", "learned_2d"])
@@ -235,7 +232,7 @@ def test_an_unknown_place(name):
     text = message(
         vitzoo.InvalidOption, vitzoo.create, SMALL, pos_embed={"name": name, "where": "layer"}
     )
-    assert text == "where must be one of stem, layers, layers_shared, got 'layer'"
+    says(text, "where", "stem, layers, layers_shared", "'layer'")
 
 
 @pytest.mark.parametrize("name", ["learned", "learned_2d", "rope"])
@@ -243,11 +240,11 @@ def test_an_unknown_way_to_resample(name):
     text = message(
         vitzoo.InvalidOption, vitzoo.create, SMALL, pos_embed={"name": name, "resample": "bicubik"}
     )
-    assert text == "unknown way to resample positions 'bicubik'; did you mean 'bicubic'?"
+    says(text, "resample", "'bicubik'", "'bicubic'")
     text = message(
         vitzoo.InvalidOption, vitzoo.create, SMALL, pos_embed={"name": name, "resample": 3}
     )
-    assert text == f"unknown way to resample positions 3; known: {', '.join(RESAMPLING)}"
+    says(text, "resample", 3, ", ".join(RESAMPLING))
 
 
 @torch.inference_mode()
@@ -402,16 +399,16 @@ def test_rope_reaches_every_block_and_the_attention_maps():
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "parts"),
     [
-        ({"offset": 1.0}, "offset shifts coordinates='index'; leave it out here"),
-        ({"coordinates": "index", "offset": True}, "offset must be a number, got True"),
-        ({"coordinates": "index", "offset": math.inf}, "offset must be a number, got inf"),
-        ({"indexing": "ij"}, "indexing must be one of yx, xy, got 'ij'"),
+        ({"offset": 1.0}, ["offset", "coordinates='index'"]),
+        ({"coordinates": "index", "offset": True}, ["offset", "number", "True"]),
+        ({"coordinates": "index", "offset": math.inf}, ["offset", "number", "inf"]),
+        ({"indexing": "ij"}, ["indexing", "yx, xy", "'ij'"]),
     ],
 )
-def test_other_coordinates_of_rope_are_checked(options, text):
-    with pytest.raises(InvalidOption, match=re.escape(text)):
+def test_other_coordinates_of_rope_are_checked(options, parts):
+    with refuses(InvalidOption, *parts):
         vitzoo.create(SMALL, pos_embed={"name": "rope"} | options)
 
 
@@ -461,14 +458,14 @@ def test_mixed_rotation_by_definition():
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "parts"),
     [
-        ({"temperature": 1}, "temperature must be a number above 1, got 1"),
-        ({"absolute": 1}, "absolute must be true or false, got 1"),
+        ({"temperature": 1}, ["temperature", "above 1", "got 1"]),
+        ({"absolute": 1}, ["absolute", "true", "false", 1]),
     ],
 )
-def test_options_of_mixed_rotation_are_checked(options, text):
-    with pytest.raises(InvalidOption, match=re.escape(text)):
+def test_options_of_mixed_rotation_are_checked(options, parts):
+    with refuses(InvalidOption, *parts):
         vitzoo.create(SMALL, pos_embed={"name": "rope_mixed"} | options)
 
 
@@ -524,51 +521,50 @@ def test_rope_follows_another_grid(tmp_path):
     assert model(randn(1, 3, 32, 24)).shape == (1, 7)
 
 
-NO_GRID = (
-    "reference_grid must be a whole number of px from 1 to 65536, or a (height, width) pair, "
-    "got 0 (int)"
-)
-
-
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "parts"),
     [
-        ({"temperature": 1}, "temperature must be a number above 1, got 1"),
-        ({"temperature": True}, "temperature must be a number above 1, got True"),
-        ({"absolute": 1}, "absolute must be true or false, got 1"),
-        ({"coordinates": "pixel"}, "coordinates must be one of centered, index, got 'pixel'"),
-        ({"layout": "halves"}, "layout must be one of half, interleaved, got 'halves'"),
+        ({"temperature": 1}, ["temperature", "above 1", "got 1"]),
+        ({"temperature": True}, ["temperature", "above 1", "got True"]),
+        ({"absolute": 1}, ["absolute", "true", "false", 1]),
+        ({"coordinates": "pixel"}, ["coordinates", "centered, index", "'pixel'"]),
+        ({"layout": "halves"}, ["layout", "half, interleaved", "'halves'"]),
+        ({"reference_grid": 16}, ["reference_grid", "coordinates='index'"]),
         (
-            {"reference_grid": 16},
-            "reference_grid scales coordinates='index'; leave it out here",
+            {"coordinates": "index", "reference_grid": 0},
+            ["reference_grid", 1, 65536, "pair", 0, "(int)"],
         ),
-        ({"coordinates": "index", "reference_grid": 0}, NO_GRID),
     ],
+    ids=str,
 )
-def test_wrong_options_of_rope(options, text):
-    call = message(vitzoo.InvalidOption, vitzoo.create, SMALL, pos_embed={"name": "rope"} | options)
-    assert call == text
+def test_wrong_options_of_rope(options, parts):
+    with refuses(InvalidOption, *parts):
+        vitzoo.create(SMALL, pos_embed={"name": "rope"} | options)
 
 
 def test_rope_needs_heads_of_a_multiple_of_four():
     spec = SMALL | {"embed_dim": 42, "pos_embed": "rope"}
-    assert message(vitzoo.InvalidOption, vitzoo.create, spec) == (
-        "rope needs heads whose width is a multiple of 4, got 14 (42 / 3)"
-    )
+    says(message(vitzoo.InvalidOption, vitzoo.create, spec), "rope", "heads", 4, 14, "42 / 3")
 
 
-@pytest.mark.parametrize(
-    "name", ["learned", "learned_2d", "sincos_2d", "rope", "rope_mixed", "none"]
-)
-def test_every_kind_trains_compiles_and_survives_a_spec(name):
+KINDS = ("learned", "learned_2d", "sincos_2d", "rope", "rope_mixed", "none")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_trains_and_survives_a_spec(name):
     model = vitzoo.create(SMALL, pos_embed=name, drop_path={"name": "linear", "rate": 0.3})
     model.set_grad_checkpointing()
     model(randn(2, 3, 32, 24)).square().sum().backward()
     again = vitzoo.create(model.spec.to_data()).eval()
     again.load_state_dict(model.state_dict(), strict=True)
     images = randn(2, 3, 32, 24)
-    expected = model.eval()(images)
-    torch.testing.assert_close(again(images), expected)
+    torch.testing.assert_close(again(images), model.eval()(images))
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_compiles_as_one_graph(name):
+    model, images = alive(vitzoo.create(SMALL, pos_embed=name)), randn(2, 3, 32, 24)
     torch.compiler.reset()  # networks of other tests count too
-    compiled = torch.compile(again, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(images), expected)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(images), model(images))
