@@ -7,6 +7,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 import vitzoo
+from helpers import refuses
 from vitzoo.catalogue import Preprocessing
 from vitzoo.errors import InvalidOption, UnknownOption
 from vitzoo.images import MAX_RESIZED, Transform
@@ -134,50 +135,50 @@ def test_nothing_passed_keeps_everything():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parts"),
     [
-        ({"crop_pct": 0}, r"crop_pct must lie in \(0, 1\], got 0"),
-        ({"crop_pct": 1.1}, r"crop_pct must lie in \(0, 1\], got 1.1"),
-        ({"crop_pct": "1"}, r"crop_pct must be a number, got '1' \(str\)"),
-        ({"crop_mode": "centre"}, "one of center, squash, got 'centre'; did you mean 'center'"),
-        ({"interpolation": "bicubik"}, "got 'bicubik'; did you mean 'bicubic'"),
-        ({"mean": (0.5,)}, "need one number per channel"),
-        ({"mean": 0.5}, r"mean must be a list, got 0.5 \(float\)"),
-        ({"std": (0.5, 0.5, 0)}, "std must be positive"),
-        ({"mean": (0.5,), "std": (0.5,)}, "statistics of 1 channels, the model takes 3; set mod"),
-        ({"image_size": 0}, "transform.*image_size must be a whole number of px from 1 to 65536"),
-        ({"image_size": "big"}, "image_size must be a whole number of px"),
+        ({"crop_pct": 0}, ["crop_pct", "(0, 1]", "0.0"]),
+        ({"crop_pct": 1.1}, ["crop_pct", "(0, 1]", 1.1]),
+        ({"crop_pct": "1"}, ["crop_pct", "number", "'1'", "(str)"]),
+        ({"crop_mode": "centre"}, ["crop_mode", "center, squash", "'centre'", "'center'"]),
+        ({"interpolation": "bicubik"}, ["interpolation", "'bicubik'", "'bicubic'"]),
+        ({"mean": (0.5,)}, ["mean", "std", "one number per channel"]),
+        ({"mean": 0.5}, ["mean", "list", 0.5, "(float)"]),
+        ({"std": (0.5, 0.5, 0)}, ["std", "positive"]),
+        ({"mean": (0.5,), "std": (0.5,)}, ["1 channels", 3, "mean=", "std="]),
+        ({"image_size": 0}, ["transform()", "image_size", "px", 1, 65536, 0]),
+        ({"image_size": "big"}, ["image_size", "px", "'big'"]),
     ],
     ids=str,
 )
-def test_values_are_checked(options, message):
-    with pytest.raises(InvalidOption, match=message):
+def test_values_are_checked(options, parts):
+    with refuses(InvalidOption, *parts):
         vitzoo.transform("vit_b16", **options)
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "known"),
     [
-        ("crop_pc", r"transform\(\) has no argument 'crop_pc'; did you mean 'crop_pct'"),
-        ("img_size", "no argument 'img_size'; did you mean 'image_size'"),
-        ("resize", r"no argument 'resize'; .*image_size"),
-        ("foo", "'foo'; it has: image_size, crop_pct, crop_mode, interpolation, mean, std"),
+        ("crop_pc", "'crop_pct'"),
+        ("img_size", "'image_size'"),
+        ("resize", "image_size"),
+        ("foo", "image_size, crop_pct, crop_mode, interpolation, mean, std"),
     ],
 )
-def test_a_misspelt_option_is_an_error(name, message):
-    with pytest.raises(UnknownOption, match=message):
+def test_a_misspelt_option_is_an_error(name, known):
+    with refuses(UnknownOption, "transform()", repr(name), known):
         vitzoo.transform("vit_b16", **{name: 1})
 
 
 def test_transform_of_what_has_no_spec():
-    with pytest.raises(InvalidOption, match="Linear has no spec, so its input is not known; pass"):
+    with refuses(InvalidOption, "Linear", "no spec"):
         vitzoo.transform(torch.nn.Linear(2, 2))
-    with pytest.raises(InvalidOption, match=r"expected a registered name or a model, got None"):
+    with refuses(InvalidOption, "registered name", "model", "None"):
         vitzoo.transform(None)
 
 
 def test_statistics_of_another_number_of_channels_are_refused():
-    with pytest.raises(InvalidOption, match=r"of 3 channels, the model takes 1.*pass mean= and st"):
+    with refuses(InvalidOption, "3 channels", 1, "mean=", "std="):
         Transform(Spec(in_chans=1), Preprocessing())
 
 
@@ -190,12 +191,10 @@ def test_statistics_of_the_right_number_of_channels_can_be_passed(small):
 
 
 def test_channels_that_no_image_has_are_refused():
-    with pytest.raises(InvalidOption, match="images have 1 or 3 channels, the model takes 4"):
+    with refuses(InvalidOption, "1 or 3 channels", 4):
         Transform(Spec(in_chans=4), None)
 
 
 def test_a_tensor_is_no_picture():
-    with pytest.raises(
-        InvalidOption, match="expected a Pillow image or the path of one, got Tensor"
-    ):
+    with refuses(InvalidOption, "Pillow image", "path", "Tensor"):
         prepare(torch.zeros(3, 8, 8))

@@ -7,6 +7,7 @@ import pytest
 from safetensors.torch import save_file
 
 import vitzoo
+from helpers import refuses, says
 from vitzoo.errors import InvalidOption
 from vitzoo.images import warn_of_default
 
@@ -32,8 +33,8 @@ def test_a_bare_file_is_prepared_as_its_variant(bare, warnings_of):
     model = vitzoo.create("vit_digits", weights=bare)
     assert model.preprocessing == vitzoo.transform(model).preprocessing == DIGITS
     (line,) = (line for line in model.load_report.assumed if "preprocessing" in line)
-    assert line.startswith("preprocessing = that of vit_digits: mean [")
-    assert line.endswith(f"{DIGITS.interpolation}, crop_pct {DIGITS.crop_pct}, {DIGITS.crop_mode}")
+    says(line, "preprocessing", "vit_digits", "mean [", *DIGITS.mean)
+    says(line, DIGITS.interpolation, f"crop_pct {DIGITS.crop_pct}", DIGITS.crop_mode)
     assert not warnings_of()
 
 
@@ -65,9 +66,7 @@ def test_where_nothing_is_known_the_log_says_once_what_is_used(small, warnings_o
     for _ in range(2):
         assert vitzoo.transform(model).preprocessing == vitzoo.Preprocessing()
     (warning,) = warnings_of()
-    assert warning.startswith("no preprocessing is known for this model; its images are prepared")
-    assert "mean=(0.5, 0.5, 0.5)" in warning
-    assert "Set model.preprocessing = vitzoo.Preprocessing(...)" in warning
+    says(warning, "mean=(0.5, 0.5, 0.5)", "model.preprocessing = vitzoo.Preprocessing(...)")
     model.preprocessing = ROW
     assert vitzoo.transform(model).preprocessing == ROW
 
@@ -78,29 +77,29 @@ def test_statistics_that_are_passed_need_no_warning(small, warnings_of):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parts"),
     [
-        ({"crop_pct": 0}, r"Preprocessing\(\): crop_pct must lie in \(0, 1\], got 0"),
-        ({"crop_pct": 1.1}, r"crop_pct must lie in \(0, 1\], got 1.1"),
-        ({"crop_pct": float("nan")}, r"crop_pct must lie in \(0, 1\], got nan"),
-        ({"crop_pct": "1"}, r"crop_pct must be a number, got '1' \(str\)"),
-        ({"crop_mode": "centre"}, "one of center, squash, got 'centre'; did you mean 'center'"),
-        ({"crop_mode": None}, "crop_mode must be a string, got None"),
-        ({"interpolation": "bicubik"}, "got 'bicubik'; did you mean 'bicubic'"),
-        ({"interpolation": 3}, "interpolation must be a string, got 3"),
-        ({"mean": (0.5,)}, "need one number per channel"),
-        ({"mean": (), "std": ()}, "need one number per channel"),
-        ({"mean": 0.5}, r"mean must be a list, got 0.5 \(float\)"),
-        ({"mean": (0.5, "a", 0.5)}, "mean must be a list of numbers"),
-        ({"mean": (0.5, float("inf"), 0.5)}, "mean must be a list of numbers"),
-        ({"mean": np.zeros(3)}, "mean must be a list, got array"),
-        ({"std": (0.5, 0.5, 0)}, "std must be positive"),
-        ({"std": (0.5, -1, 0.5)}, "std must be positive"),
+        ({"crop_pct": 0}, ["crop_pct", "(0, 1]", "0.0"]),
+        ({"crop_pct": 1.1}, ["crop_pct", "(0, 1]", 1.1]),
+        ({"crop_pct": float("nan")}, ["crop_pct", "(0, 1]", "nan"]),
+        ({"crop_pct": "1"}, ["crop_pct", "number", "'1'", "(str)"]),
+        ({"crop_mode": "centre"}, ["crop_mode", "center, squash", "'centre'", "'center'"]),
+        ({"crop_mode": None}, ["crop_mode", "string", "None"]),
+        ({"interpolation": "bicubik"}, ["interpolation", "'bicubik'", "'bicubic'"]),
+        ({"interpolation": 3}, ["interpolation", "string", 3]),
+        ({"mean": (0.5,)}, ["mean", "std", "one number per channel"]),
+        ({"mean": (), "std": ()}, ["mean", "std", "one number per channel"]),
+        ({"mean": 0.5}, ["mean", "list", 0.5, "(float)"]),
+        ({"mean": (0.5, "a", 0.5)}, ["mean", "list of numbers", "'a'"]),
+        ({"mean": (0.5, float("inf"), 0.5)}, ["mean", "list of numbers", "inf"]),
+        ({"mean": np.zeros(3)}, ["mean", "list", "array"]),
+        ({"std": (0.5, 0.5, 0)}, ["std", "positive"]),
+        ({"std": (0.5, -1, 0.5)}, ["std", "positive"]),
     ],
     ids=str,
 )
-def test_preprocessing_checks_itself(options, message):
-    with pytest.raises(InvalidOption, match=message):
+def test_preprocessing_checks_itself(options, parts):
+    with refuses(InvalidOption, "Preprocessing()", *parts):
         vitzoo.Preprocessing(**options)
 
 
@@ -115,10 +114,10 @@ def test_preprocessing_holds_tuples_of_floats():
 def test_something_else_than_preprocessing(small, tmp_path, wrong):
     model = vitzoo.create(small)
     model.preprocessing = wrong
-    text = r"must be a vitzoo.Preprocessing or None, got .*; vitzoo.transform\(name\).preprocessing"
-    with pytest.raises(InvalidOption, match=text):
+    parts = ("vitzoo.Preprocessing", "None", wrong, "vitzoo.transform(name).preprocessing")
+    with refuses(InvalidOption, *parts):
         vitzoo.transform(model)
-    with pytest.raises(InvalidOption, match=text):
+    with refuses(InvalidOption, *parts):
         vitzoo.save(model, tmp_path / "net.safetensors")
 
 
@@ -130,22 +129,21 @@ def test_transform_and_labels_of_a_saved_file(small, tmp_path, kind):
     assert vitzoo.transform(path).preprocessing == ROW
     assert vitzoo.transform(path).image_size == (32, 32)
     assert vitzoo.labels(path) == tuple("abcde")
-    with pytest.raises(vitzoo.CheckpointError, match="no such file"):
+    with refuses(vitzoo.CheckpointError, "gone.safetensors", "no such file"):
         vitzoo.labels(tmp_path / "gone.safetensors")
 
 
 @pytest.mark.parametrize(
-    ("argument", "way"),
+    ("argument", "fix"),
     [
-        ("layer_scale", "it is an option of the blocks: block={'layer_scale': ...}"),
-        ("init_values", "it is an option of the blocks: block={'layer_scale': ...}"),
-        ("norm_eps", "it is an option of the blocks: block={'norm_eps': ...}"),
-        ("num_registers", "it stands in a spec: create({'variant': ..., 'num_registers': ...})"),
-        ("reg_tokens", "it stands in a spec: create({'variant': ..., 'num_registers': ...})"),
-        ("class_token", "it stands in a spec: create({'variant': ..., 'class_token': ...})"),
+        ("layer_scale", "block={'layer_scale': ...}"),
+        ("init_values", "block={'layer_scale': ...}"),
+        ("norm_eps", "block={'norm_eps': ...}"),
+        ("num_registers", "create({'variant': ..., 'num_registers': ...})"),
+        ("reg_tokens", "create({'variant': ..., 'num_registers': ...})"),
+        ("class_token", "create({'variant': ..., 'class_token': ...})"),
     ],
 )
-def test_an_argument_that_belongs_elsewhere_is_told_where(argument, way):
-    with pytest.raises(vitzoo.UnknownOption) as caught:
+def test_an_argument_that_belongs_elsewhere_is_told_where(argument, fix):
+    with refuses(vitzoo.UnknownOption, "create()", repr(argument), fix):
         vitzoo.create("vit_ti16", **{argument: 1})
-    assert str(caught.value) == f"create() has no argument {argument!r}; {way}"

@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 import vitzoo
+from helpers import message, refuses, says
 from vitzoo.errors import CheckpointError, UnknownName, WeightsUnavailable
 
 
@@ -20,22 +21,21 @@ def write(tmp_path):
 @pytest.mark.parametrize("head", ["linear", "tanh"])
 def test_other_classes(small, write, head):
     path = write(vitzoo.create(small | {"head": head}, num_classes=7))
-    with pytest.raises(CheckpointError, match=r"; the file has 7 classes: pass num_classes=7$"):
+    with refuses(CheckpointError, "7 classes", "num_classes=7"):
         vitzoo.create(small | {"head": head}, weights=path)
     vitzoo.create(small | {"head": head}, weights=path, num_classes=7)
 
 
 def test_no_classifier(small, write):
     path = write(vitzoo.create(small, num_classes=0))
-    text = r"; the file has no classifier: pass num_classes=, 0 for none or K for a fresh one$"
-    with pytest.raises(CheckpointError, match=text):
+    with refuses(CheckpointError, "no classifier", "num_classes=", 0):
         vitzoo.create(small, weights=path)
     vitzoo.create(small, weights=path, num_classes=0)
 
 
 def test_another_variant_is_suggested(write):
     path = write(vitzoo.create("vit_ti16", num_classes=3))
-    with pytest.raises(CheckpointError, match=r"; the tensors fit vit_ti16( or \w+)*$"):
+    with refuses(CheckpointError, "fit vit_ti16"):
         vitzoo.create("vit_s16", weights=path)
 
 
@@ -55,7 +55,7 @@ def test_a_folder_without_a_slash(small, write, tmp_path, monkeypatch):
     again = vitzoo.create(small, weights="folder")
     assert torch.equal(again.norm.weight, model.norm.weight)
     assert again.load_report.source == "folder/model.safetensors"
-    with pytest.raises(WeightsUnavailable, match="names no variant"):
+    with refuses(WeightsUnavailable, "spec", "no variant"):
         vitzoo.create(small, weights="nowhere")
 
 
@@ -69,40 +69,33 @@ def test_weights_of_the_variant_come_before_a_folder(tmp_path, monkeypatch):
 def test_a_folder_as_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hf_base").mkdir()
-    text = (
-        r"hf_base is a folder, which does not say which network its weights belong to; name the "
-        r"variant: create\('vit_b16', weights='.*hf_base/'\)"
-    )
     for name in ("hf_base", tmp_path / "hf_base"):
-        with pytest.raises(CheckpointError, match=text):
+        fix = f"create('vit_b16', weights='{name}/')"
+        with refuses(CheckpointError, name, "folder", "variant", fix):
             vitzoo.create(name)
-    with pytest.raises(UnknownName, match="hf_bass"):
+    with refuses(UnknownName, "'hf_bass'"):
         vitzoo.create("hf_bass")
 
 
 def test_a_pickle_as_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"a": torch.ones(2)}, tmp_path / "x.pt")
-    with pytest.raises(CheckpointError, match=r"x\.pt is no .npz file .looks like .*pickle"):
+    with refuses(CheckpointError, "x.pt", ".npz", "pickle"):
         vitzoo.create("x.pt")
 
 
 def test_weights_without_their_ending_as_a_name(small, write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(vitzoo.create(small), "weights.bin")
-    with pytest.raises(CheckpointError, match=r"create\('vit_b16', weights='weights.bin'\)"):
+    with refuses(CheckpointError, "create('vit_b16', weights='weights.bin')"):
         vitzoo.create("weights.bin")
 
 
 def test_a_repository_as_weights():
-    text = (
-        r"google/vit-base-patch16-224: there is no such file; one on the Hub is written with its "
-        r"revision and name: weights='hf://google/vit-base-patch16-224@main/model.safetensors'"
-    )
-    with pytest.raises(CheckpointError, match=text):
-        vitzoo.create("vit_b16", weights="google/vit-base-patch16-224")
-    with pytest.raises(
-        CheckpointError, match=r"such\.safetensors: there is no such file"
-    ) as caught:
-        vitzoo.create("vit_b16", weights="no/such.safetensors")
-    assert "hf://" not in str(caught.value)
+    repository = "google/vit-base-patch16-224"
+    fix = f"weights='hf://{repository}@main/model.safetensors'"
+    with refuses(CheckpointError, repository, "no such file", fix):
+        vitzoo.create("vit_b16", weights=repository)
+    text = message(CheckpointError, vitzoo.create, "vit_b16", weights="no/such.safetensors")
+    says(text, "no/such.safetensors", "no such file")
+    assert "hf://" not in text

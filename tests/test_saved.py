@@ -9,7 +9,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import vitzoo
-from helpers import close
+from helpers import close, refuses, says
 from vitzoo.cli.main import cli
 from vitzoo.errors import CheckpointError, VitzooError
 
@@ -93,20 +93,19 @@ def test_what_the_caller_says_comes_first_and_is_reported(finetuned, saved, smal
     _, path = finetuned
     model = vitzoo.create("local/net", weights=path, block={"norm_eps": 1e-3}, pool="mean")
     assert (model.spec.block.norm_eps, model.spec.pool.name) == (1e-3, "mean")
-    assert model.load_report.assumed == (
-        "pool = mean, not the weights' class",
-        "block.norm_eps = 0.001, not the weights' 0.01",
-    )
+    pool, epsilon = model.load_report.assumed
+    says(pool, "pool = mean", "class")
+    says(epsilon, "block.norm_eps = 0.001", 0.01)
     _, path = saved(pool="mean")
     stated = vitzoo.create(small | {"pool": "class"}, weights=path)
     assert stated.spec.pool.name == "class"
-    assert stated.load_report.assumed == ("pool = class, not the weights' mean",)
+    (pool,) = stated.load_report.assumed
+    says(pool, "pool = class", "mean")
 
 
 def test_other_heads_are_refused(saved, small):
     _, path = saved()
-    text = r"net.safetensors has 2 attention heads, the model 4; no other tensor would show it"
-    with pytest.raises(CheckpointError, match=text):
+    with refuses(CheckpointError, "net.safetensors", "2 attention heads", 4):
         vitzoo.create(small | {"num_heads": 4}, weights=path)
 
 
@@ -114,8 +113,7 @@ def test_another_image_size_has_to_be_asked_for(saved, small):
     """A table of 2 x 8 patches has as many rows as one of 4 x 4."""
     model, path = saved(image_size=(16, 64))
     plain = {key: value for key, value in small.items() if key != "image_size"}
-    text = r"for images of 16x64 px, this one takes 224x224; pass image_size=\(16, 64\), or image_s"
-    with pytest.raises(CheckpointError, match=text):
+    with refuses(CheckpointError, "16x64 px", "224x224", "image_size=(16, 64)"):
         vitzoo.create(plain, weights=path)
     again = vitzoo.create(plain, weights=path, image_size=(16, 64)).eval()
     wide = torch.randn(1, 3, 16, 64)
@@ -129,8 +127,7 @@ def test_another_image_size_has_to_be_asked_for(saved, small):
 @pytest.mark.parametrize("field", ["pos_embed", "patch_embed", "head", "pool"])
 def test_a_part_that_is_not_registered(saved, small, field):
     path = tamper(saved()[1], lambda t: t | {"spec": t["spec"] | {field: "gone/part"}})
-    text = rf"was saved with {field} 'gone/part', which is not registered here; .* or pass {field}="
-    with pytest.raises(CheckpointError, match=text):
+    with refuses(CheckpointError, path, f"{field} 'gone/part'", "not registered", f"{field}="):
         vitzoo.create(small, weights=path)
     part = {"pos_embed": "learned", "patch_embed": "conv", "head": "linear", "pool": "class"}
     vitzoo.create(small, weights=path, **{field: part[field]})
@@ -141,27 +138,27 @@ def test_a_variant_that_is_not_registered_does_not_matter(saved, small, images):
     tamper(path, lambda t: t | {"spec": t["spec"] | {"variant": "gone/net"}})
     close(vitzoo.create(small, weights=path).eval()(images), model(images))
     tamper(path, lambda t: t | {"spec": {"variant": "gone/net"}})
-    with pytest.raises(VitzooError, match=r"gone/net"):
+    with refuses(VitzooError, "gone/net"):
         vitzoo.create(small, weights=path)
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("change", "parts"),
     [
-        (lambda _: [], r"expected a table"),
-        (lambda _: {}, r"missing key 'api'"),
-        (lambda t: t | {"api": 99}, "was written by a newer vitzoo"),
-        (lambda t: t | {"labels": [1]}, "labels must be a list of strings"),
-        (lambda t: t | {"preprocessing": {"mean": [1], "std": [0]}}, "preprocessing"),
-        (lambda t: t | {"spec": t["spec"] | {"depht": 2}}, "spec: unknown key 'depht'"),
-        (lambda t: t | {"spec": t["spec"] | {"pool": "os:system"}}, "must be a registered name"),
-        (lambda t: t | {"spec": t["spec"] | {"block": {"norm_eps": 2}}}, "norm_eps must lie"),
+        (lambda _: [], ["table", "[]"]),
+        (lambda _: {}, ["missing", "'api'"]),
+        (lambda t: t | {"api": 99}, ["newer", "pip install -U vitzoo"]),
+        (lambda t: t | {"labels": [1]}, ["labels", "list of strings", "[1]"]),
+        (lambda t: t | {"preprocessing": {"mean": [1]}}, ["preprocessing", "missing"]),
+        (lambda t: t | {"spec": t["spec"] | {"depht": 2}}, ["spec", "'depht'", "'depth'"]),
+        (lambda t: t | {"spec": t["spec"] | {"pool": "os:system"}}, ["pool", "'os:system'"]),
+        (lambda t: t | {"spec": t["spec"] | {"block": {"norm_eps": 2}}}, ["norm_eps", "2.0"]),
     ],
 )
-def test_hostile_metadata_is_refused_as_without_a_name(saved, small, change, text):
+def test_hostile_metadata_is_refused_as_without_a_name(saved, small, change, parts):
     path = tamper(saved()[1], change)
     for arguments in ((path,), (small, path)):
-        with pytest.raises(CheckpointError, match=text):
+        with refuses(CheckpointError, path, *parts):
             vitzoo.create(arguments[0], weights=arguments[1] if arguments[1:] else None)
 
 
