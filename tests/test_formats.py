@@ -14,7 +14,7 @@ import torchvision
 from transformers import ViTConfig, ViTForImageClassification, ViTModel
 
 import vitzoo
-from helpers import close, fill, same, write
+from helpers import SPEC, close, comes_back, fill, refuses, same, says, write
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format, NeedsHeads, StatesHeads
 from vitzoo.formats.google import big_vision, google
@@ -29,15 +29,6 @@ FORMATS = {
     "torchvision": torchvision_format,
     "google": google,
     "big_vision": big_vision,
-}
-SPEC = {
-    "image_size": 32,
-    "patch_size": 8,
-    "num_classes": 5,
-    "embed_dim": 32,
-    "depth": 2,
-    "num_heads": 2,
-    "mlp_dim": 64,
 }
 WEIGHTS = ("own", "scaled")
 
@@ -174,20 +165,17 @@ def test_google_evaluation_is_not_a_ports(tmp_path, images, weights):
     expected = reference["forward"](arrays, images)[2]
     with torch.no_grad():
         assert (port(images) - expected).abs().max() > 1e-4 * max(1, expected.abs().max())
-    assert port.load_report.assumed == (
-        "norm_eps = 1e-06",
-        "block.activation = gelu, not the weights' gelu_tanh",
-    )
+    _, activation = port.load_report.assumed
+    says(activation, "block.activation = gelu", "gelu_tanh")
 
 
 def test_a_mapping_says_its_own_before_the_layout(tmp_path):
     path = write(tmp_path / "google.safetensors", reference["draw"]("original", "own"))
     model = vitzoo.create(SPEC | {"block": {"activation": "gelu"}}, weights=path)
     assert model.spec.block.activation == "gelu"
-    assert model.load_report.assumed == (
-        "norm_eps = 1e-06",
-        "block.activation = gelu, not the weights' gelu_tanh",
-    )
+    epsilon, activation = model.load_report.assumed
+    assert epsilon == "norm_eps = 1e-06"
+    says(activation, "block.activation = gelu", "gelu_tanh")
 
 
 @pytest.mark.parametrize("layout", ["original", "big_vision"])
@@ -227,18 +215,18 @@ def test_what_training_keeps_beside_the_network(tmp_path, images):
     with torch.no_grad():
         close(model(images), reference["forward"](arrays, images, "big_vision")[2])
     stored["loss/bias"] = torch.ones(3)
-    with pytest.raises(CheckpointError, match=r"1 unexpected: loss/bias"):
+    with refuses(CheckpointError, "1 unexpected: loss/bias"):
         vitzoo.create(SPEC, weights=write(tmp_path / "stray.safetensors", stored))
 
 
 def test_another_number_of_heads_is_refused(tmp_path):
     """Every shape fits, the numbers would be nonsense."""
     path = write(tmp_path / "google.safetensors", reference["draw"]("original", "own"))
-    with pytest.raises(CheckpointError, match=r"has 2 attention heads, the model 4; no other tens"):
+    with refuses(CheckpointError, path, "2 attention heads", 4):
         vitzoo.create(SPEC | {"num_heads": 4}, weights=path)
     ViTForImageClassification(vit_config()).save_pretrained(tmp_path / "theirs")
     path = tmp_path / "theirs" / "model.safetensors"
-    with pytest.raises(CheckpointError, match=r"has 2 attention heads, the model 4; no other tens"):
+    with refuses(CheckpointError, path, "2 attention heads", 4):
         vitzoo.create(SPEC | {"num_heads": 4}, weights=path)
     (path.parent / "config.json").write_text('{"num_attention_heads": "2"}')
     vitzoo.create(SPEC | {"num_heads": 4}, weights=path)
@@ -246,7 +234,7 @@ def test_another_number_of_heads_is_refused(tmp_path):
 
 def test_inverse_of_a_big_vision_file_has_no_class_row():
     state = vitzoo.create(SPEC).state_dict()
-    with pytest.raises(CheckpointError, match=r"big_vision has no place for the first row of pos_"):
+    with refuses(CheckpointError, "big_vision", "first row", "pos_embed"):
         big_vision.for_heads(2).inverse(state)
     state["pos_embed"] = state["pos_embed"].index_fill(1, torch.tensor([0]), 0)
     back = big_vision.for_heads(2).inverse(state)
@@ -308,7 +296,7 @@ def test_another_way_to_resample_is_seen_and_can_be_asked_for(tmp_path):
         model = vitzoo.create(SPEC, weights=path, image_size=48, pos_embed=asked).eval()
         assert (model(images) - googles).abs().max() > 1e-4 * googles.abs().max()
         own = {"name": "learned", "resample": "zoom"}
-        assert model.load_report.assumed[-1] == f"pos_embed = {asked}, not the weights' {own}"
+        says(model.load_report.assumed[-1], f"pos_embed = {asked}", own)
         said = vitzoo.create(SPEC | {"pos_embed": asked}, weights=path, image_size=48).eval()
         assert torch.equal(said(images), model(images))
 
@@ -431,8 +419,8 @@ def test_a_distilled_network_is_left_to_a_format_that_knows_its_heads(layout, to
 def test_an_unknown_layout_shows_the_keys_of_the_model_itself_first(tmp_path):
     names = ["a.0.b.weight", "a.0.bias", "a/0/c/scale", "other_token", "the.weight"]
     path = write(tmp_path / "other.safetensors", {name: torch.ones(1) for name in names})
-    first = r"other_token, the\.weight, a\.0\.bias, a\.0\.b\.weight, a/0/c/scale"
-    with pytest.raises(CheckpointError, match=rf"unknown layout; its first keys are {first};"):
+    first = "other_token, the.weight, a.0.bias, a.0.b.weight, a/0/c/scale"
+    with refuses(CheckpointError, path, first, *FORMATS):
         vitzoo.create(SPEC, weights=path)
 
 
@@ -476,22 +464,21 @@ def test_tensors_without_a_place(name, stray):
     layout = layout.for_heads(2) if isinstance(layout, NeedsHeads) else layout
     state = vitzoo.create(SPEC).state_dict()
     state["pos_embed"][:, 0] = 0
-    text = rf"the layout {name} has no place for 1 tensor: {stray}; timm, the model's own layout, h"
-    with pytest.raises(CheckpointError, match=text):
+    with refuses(CheckpointError, name, "1 tensor", stray, "timm"):
         layout.inverse(state | {stray: torch.ones(2)})
 
 
 def test_transformers_has_no_classifier_behind_a_pooler():
     state = vitzoo.create(SPEC, head="tanh").state_dict()
-    with pytest.raises(CheckpointError, match=r"2 tensors: head\.fc\.bias, head\.fc\.weight; timm"):
+    with refuses(CheckpointError, "2 tensors: head.fc.bias, head.fc.weight", "timm"):
         transformers_vit.inverse(state)
 
 
 @pytest.mark.parametrize("layout", [google, big_vision])
 def test_google_needs_the_number_of_heads(layout):
-    with pytest.raises(CheckpointError, match=r"head by head, and the tensors do not say how many"):
+    with refuses(CheckpointError, "attention", "num_heads", "--variant"):
         layout.inverse(vitzoo.create(SPEC).state_dict())
-    with pytest.raises(CheckpointError, match=r"no place for \d+ tensors: blocks\.0\.attn\.proj"):
+    with refuses(CheckpointError, "tensors: blocks.0.attn.proj.weight"):
         layout.for_heads(5).inverse(vitzoo.create(SPEC).state_dict())
 
 
@@ -515,17 +502,27 @@ def test_odd_shapes(tmp_path, name, shape):
                 vitzoo.create(SPEC, weights=path)
 
 
-@pytest.mark.parametrize("name", [n for n in FORMATS if n != "timm"])
-def test_inverse_of_odd_shapes(name):
+QKV = {f"blocks.{i}.attn.qkv.{kind}" for i in (0, 1) for kind in ("weight", "bias")}
+HEADED = QKV | {f"blocks.{i}.attn.proj.weight" for i in (0, 1)}  # written head by head
+REFUSED = {  # what a layout cannot write, by the shape; it writes every other tensor
+    "transformers_vit": {(): QKV, (0,): set(), (3,): set(), (3, 5): set(), (2,) * 6: QKV},
+    "torchvision": {(): set(), (0,): set(), (3,): set(), (3, 5): set(), (2,) * 6: set()},
+    "google": {(): HEADED, (0,): set(), (3,): HEADED, (3, 5): HEADED, (2,) * 6: QKV},
+}
+REFUSED["big_vision"] = {  # its table has no row of the class token to leave out
+    shape: names | {"pos_embed"} for shape, names in REFUSED["google"].items()
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [(name, shape) for name, shapes in REFUSED.items() for shape in shapes]
+)
+def test_inverse_of_odd_shapes(name, shape):
     layout = FORMATS[name].for_heads(2) if isinstance(FORMATS[name], NeedsHeads) else FORMATS[name]
     state = vitzoo.create(SPEC).state_dict()
     state["pos_embed"][:, 0] = 0
-    for key in state:
-        for shape in ((), (0,), (3,), (3, 5), (2,) * 6):
-            try:
-                layout.inverse(state | {key: torch.ones(shape)})
-            except CheckpointError:
-                continue
+    refused = {key for key in state if not comes_back(layout, state, key, shape)}
+    assert refused == REFUSED[name][shape]
 
 
 def test_a_scanned_file_of_absurd_depth(tmp_path):
@@ -533,7 +530,7 @@ def test_a_scanned_file_of_absurd_depth(tmp_path):
     key = "Transformer/encoderblock/LayerNorm_0/scale"
     stored = arrays | {key: torch.ones(2**20, 0)}
     assert key in big_vision.canonical(stored)
-    with pytest.raises(CheckpointError, match="1 unexpected: Transformer/encoderblock/LayerNorm_0"):
+    with refuses(CheckpointError, "1 unexpected: Transformer/encoderblock/LayerNorm_0/"):
         vitzoo.create(SPEC, weights=write(tmp_path / "deep.safetensors", stored))
 
 
@@ -541,5 +538,5 @@ def test_query_key_and_value_of_other_types(tmp_path):
     arrays = reference["draw"]("original", "own")
     key = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/key/kernel"
     path = write(tmp_path / "mixed.safetensors", arrays | {key: arrays[key].half()})
-    with pytest.raises(CheckpointError, match=r"1 missing: blocks\.0\.attn\.qkv\.weight; 3 unexpe"):
+    with refuses(CheckpointError, "1 missing: blocks.0.attn.qkv.weight", "3 unexpected"):
         vitzoo.create(SPEC, weights=path)

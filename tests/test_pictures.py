@@ -1,5 +1,6 @@
 """Picture files of every kind: what users expect of them, and clear words where they are bad."""
 
+import errno
 import io
 import os
 import random
@@ -17,6 +18,7 @@ from PIL import Image, ImageCms, ImageSequence, PngImagePlugin
 from sklearn.datasets import load_sample_images
 
 import vitzoo
+from helpers import message, refuses, says
 from vitzoo.errors import ImageError
 from vitzoo.pictures import find_images, open_image, printable, read_picture
 
@@ -89,21 +91,21 @@ def test_floats_up_to_1_or_255(tmp_path, top):
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "parts"),
     [
-        ([[0, 70000]], "has values from 0 to 70000, expected 16 bits, 0 to 65535; scale it to 8"),
-        ([[-1, 5]], "has values from -1 to 5, expected 16 bits"),
-        ([[0.0, 300.0]], "has values from 0 to 300, expected 0 to 1, or 0 to 255; scale it to 8"),
-        ([[-0.5, 0.5]], "has values from -0.5 to 0.5, expected 0 to 1"),
-        ([[float("nan"), 0.5]], "has values from nan to nan, expected 0 to 1"),
-        ([[float("inf"), 0.5]], "has values from 0.5 to inf, expected 0 to 1"),
+        ([[0, 70000]], ["0 to 70000", "16 bits", "0 to 65535", "scale it to 8"]),
+        ([[-1, 5]], ["-1 to 5", "16 bits", "scale it to 8"]),
+        ([[0.0, 300.0]], ["0 to 300", "0 to 1", "0 to 255", "scale it to 8"]),
+        ([[-0.5, 0.5]], ["-0.5 to 0.5", "0 to 1", "0 to 255"]),
+        ([[float("nan"), 0.5]], ["nan to nan", "0 to 1", "0 to 255"]),
+        ([[float("inf"), 0.5]], ["0.5 to inf", "0 to 1", "0 to 255"]),
     ],
 )
-def test_values_without_an_agreed_meaning_are_refused(tmp_path, values, message):
+def test_values_without_an_agreed_meaning_are_refused(tmp_path, values, parts):
     kind = np.int32 if isinstance(values[0][0], int) else np.float32
     for image in both(Image.fromarray(np.array(values, kind)), tmp_path, "odd.tif"):
         name = "the image" if isinstance(image, Image.Image) else f"{tmp_path}/odd.tif"
-        with pytest.raises(ImageError, match=f"^{name} {message}"):
+        with refuses(ImageError, name, *parts):
             read_picture(image, "RGB")
 
 
@@ -235,16 +237,16 @@ def test_an_image_changed_in_the_program_is_not_turned(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "parts"),
     [
-        ("text.png", b"not an image", r"text\.png is not an image that can be read here \(PNG, "),
-        ("empty.png", b"", r"empty\.png is empty, expected an image file"),
-        ("fig.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", r"eps is not an image"),
+        ("text.png", b"not an image", ["not an image", "PNG"]),
+        ("empty.png", b"", ["empty", "image file"]),
+        ("fig.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", ["not an image"]),
     ],
 )
-def test_a_file_that_is_no_image(tmp_path, name, content, message):
+def test_a_file_that_is_no_image(tmp_path, name, content, parts):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ImageError, match=message):
+    with refuses(ImageError, tmp_path / name, *parts):
         open_image(tmp_path / name)
 
 
@@ -253,7 +255,7 @@ def test_a_truncated_image(tmp_path, ending):
     path = tmp_path / f"photo.{ending}"
     PHOTO.save(path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(ImageError, match=rf"(cannot read the image )?\S*photo\.{ending}[ :]"):
+    with refuses(ImageError, path):
         open_image(path)
 
 
@@ -262,31 +264,31 @@ def test_a_truncated_image_is_called_so(tmp_path, ending):
     PHOTO.save(tmp_path / f"photo.{ending}")
     data = (tmp_path / f"photo.{ending}").read_bytes()
     (tmp_path / f"photo.{ending}").write_bytes(data[: len(data) // 2])
-    with pytest.raises(ImageError, match=r"cannot read the image \S+: .*truncated"):
+    with refuses(ImageError, tmp_path / f"photo.{ending}", "truncated"):
         open_image(tmp_path / f"photo.{ending}")
     opened = Image.open(io.BytesIO(data[: len(data) // 2]))
-    with pytest.raises(ImageError, match=r"^cannot read the image: .*truncated"):
+    with refuses(ImageError, "the image", "truncated"):
         read_picture(opened, "RGB")
 
 
 def test_a_closed_image():
     image = Image.open(io.BytesIO(png_48_bit(np.zeros((2, 2, 3), np.uint16))))
     image.close()
-    with pytest.raises(ImageError, match=r"^cannot read the image: "):
+    with refuses(ImageError, "cannot read", "the image"):
         read_picture(image, "RGB")
 
 
 def test_no_pixels():
-    with pytest.raises(ImageError, match="the image has no pixels: 0x5"):
+    with refuses(ImageError, "no pixels", "0x5"):
         read_picture(Image.new("RGB", (0, 5)), "RGB")
 
 
 def test_a_missing_file_and_a_folder(tmp_path):
-    with pytest.raises(ImageError, match=r"cannot read the image .*none\.png: No such file"):
+    with refuses(ImageError, tmp_path / "none.png", os.strerror(errno.ENOENT)):
         open_image(tmp_path / "none.png")
-    with pytest.raises(ImageError, match="is a folder, expected an image file"):
+    with refuses(ImageError, tmp_path, "folder", "image file"):
         open_image(tmp_path)
-    with pytest.raises(ImageError, match=r"cannot read the image a\\x00b: embedded null byte"):
+    with refuses(ImageError, r"a\x00b", "null byte"):
         open_image("a\0b")
 
 
@@ -301,7 +303,7 @@ def test_a_pipe_or_device_does_not_hang(tmp_path, kind):
     caught = []
 
     def read():
-        with pytest.raises(ImageError, match="is a pipe or a device, expected an image file"):
+        with refuses(ImageError, path, "pipe", "device", "image file"):
             open_image(path)
         caught.append(True)
 
@@ -315,8 +317,7 @@ def test_an_enormous_text_chunk(tmp_path):
     info = PngImagePlugin.PngInfo()
     info.add_text("note", "a" * 2**22, zip=True)
     PHOTO.save(tmp_path / "note.png", pnginfo=info)
-    message = r"cannot read the image \S+: its text chunks are enormous; save it without metadata"
-    with pytest.raises(ImageError, match=message):
+    with refuses(ImageError, tmp_path / "note.png", "text chunks", "without metadata"):
         open_image(tmp_path / "note.png")
 
 
@@ -390,9 +391,7 @@ def test_a_decompression_bomb_costs_no_memory(tmp_path, kind):
     path.write_bytes(bomb(kind))
     assert path.stat().st_size < 10_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(
-        ImageError, match=rf"bomb\.{kind} is unreasonably large: more than 89478485"
-    ):
+    with refuses(ImageError, path, "large", 89478485):
         open_image(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 
@@ -400,7 +399,7 @@ def test_a_decompression_bomb_costs_no_memory(tmp_path, kind):
 def test_a_user_may_trust_larger_images(tmp_path, monkeypatch):
     PHOTO.save(tmp_path / "large.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    with pytest.raises(ImageError, match=r"than 1000 pixels; shrink it, or raise PIL\.Image\.MAX_"):
+    with refuses(ImageError, "1000 pixels", "PIL.Image.MAX_IMAGE_PIXELS"):
         open_image(tmp_path / "large.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     assert np.array_equal(pixels(tmp_path / "large.png"), RGB)
@@ -431,10 +430,8 @@ def test_a_name_that_cannot_be_printed(tmp_path):
     name = os.fsencode(tmp_path) + b"/\xff\x1b[31m\n.png"
     with open(name, "wb") as file:  # noqa: PTH123  # bytes are no path
         file.write(b"no image")
-    with pytest.raises(ImageError) as caught:
-        open_image(os.fsdecode(name))
-    said = str(caught.value)
-    assert r"/\xff\x1b[31m\n.png is not an image" in said
+    said = message(ImageError, open_image, os.fsdecode(name))
+    says(said, r"/\xff\x1b[31m\n.png", "not an image")
     assert said.isprintable()
     said.encode()
 
@@ -452,14 +449,13 @@ def test_a_folder_gives_its_images_sorted(tmp_path):
 
 
 def test_a_folder_without_images_and_a_missing_one(tmp_path):
-    with pytest.raises(ImageError, match=r"the folder \S+ holds no images \(\.png, \.jpg"):
+    with refuses(ImageError, f"folder {tmp_path}", "no images", ".png, .jpg"):
         find_images([tmp_path])
-    with pytest.raises(ImageError, match=r"there is no file \S+none\.png"):
+    with refuses(ImageError, "no file", tmp_path / "none.png"):
         find_images([tmp_path / "none.png"])
 
 
-@pytest.mark.parametrize("start", ["spawn"])
-def test_a_transform_works_in_workers(tmp_path, start):
+def test_a_transform_works_in_spawned_workers(tmp_path):
     """What a DataLoader does: the transform is pickled, and errors come back as they are."""
     PHOTO.save(tmp_path / "a.png")
     (tmp_path / "b.png").touch()
@@ -471,7 +467,7 @@ class Photos(Dataset):
     def __len__(self): return 2
     def __getitem__(self, i): return self.prepare({str(tmp_path)!r} + "/" + "ab"[i] + ".png")
 if __name__ == "__main__":
-    found = iter(DataLoader(Photos(), num_workers=1, multiprocessing_context={start!r}))
+    found = iter(DataLoader(Photos(), num_workers=1, multiprocessing_context='spawn'))
     print(next(found).shape)
     try: next(found)
     except vitzoo.ImageError as error: print("b.png is empty" in str(error))

@@ -16,18 +16,9 @@ from torch.nn import functional as F
 from transformers import ViTConfig, ViTForImageClassification, ViTModel
 
 import vitzoo
-from helpers import close
+from helpers import SPEC, close, refuses, says
 from vitzoo.errors import CheckpointError
 
-SPEC = {
-    "image_size": 32,
-    "patch_size": 8,
-    "num_classes": 5,
-    "embed_dim": 32,
-    "depth": 2,
-    "num_heads": 2,
-    "mlp_dim": 64,
-}
 PREPROCESSING = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic"}
 PRE_LOGITS = ("head.pre_logits.weight", "head.pre_logits.bias")
 CLASSIFIER = ("head.weight", "head.bias")
@@ -153,8 +144,8 @@ def test_headless_weights_give_the_tanh_pre_logits(google, images, caplog, argum
     with torch.no_grad():
         close(model(images), reference(images).pooler_output)
         close(model.forward_features(images), reference(images).last_hidden_state)
-    text = "small/net: the classifier of google was never published; the model gives features."
-    assert warnings_of(caplog) == [f"{text} Pass num_classes= for a fresh classifier"]
+    (warning,) = warnings_of(caplog)
+    says(warning, "small/net", "google", "features", "num_classes=")
     assert model.num_classes == model.spec.num_classes == 0
     report = model.load_report
     assert set(report.kept) == set(model.state_dict())
@@ -244,7 +235,7 @@ def test_trunk_alone_for_a_tanh_variant_lacks_its_layer(zoo):
     """The pre-logits layer is part of the network; without it the features are others."""
     data = safetensors.torch.save(fill(vitzoo.create(SPEC | {"num_classes": 0})).state_dict())
     name = zoo({"orig": (data, {"default": True, "num_classes": 0})}, num_classes=21, head="tanh")
-    with pytest.raises(CheckpointError, match=r"2 missing: head\.pre_logits\.weight, head\.pre_lo"):
+    with refuses(CheckpointError, f"2 missing: {', '.join(PRE_LOGITS)}"):
         pretrained(name)
     assert pretrained(name, num_classes=7).load_report.reinitialised == CLASSIFIER
 
@@ -410,7 +401,7 @@ def test_an_adaptation_nobody_asked_for_is_an_error(augreg, tmp_path):
     ):
         path = tmp_path / "other.safetensors"
         safetensors.torch.save_file(fill(vitzoo.create(SPEC | {key: value})).state_dict(), path)
-        with pytest.raises(CheckpointError, match=f"with another shape: .*{tensor} is"):
+        with refuses(CheckpointError, path, "another shape", tensor):
             vitzoo.create(augreg[0], weights=path)
 
 
@@ -460,7 +451,7 @@ def test_transformers_backbone(saved, images, with_config):
 def test_transformers_backbone_without_its_pooler(saved, images):
     reference = fill(ViTModel(config(), add_pooling_layer=True))
     path = saved(reference)
-    with pytest.raises(CheckpointError, match=r"2 missing: head.* 2 unexpected: head\.pre_logits"):
+    with refuses(CheckpointError, "2 missing: head.", "2 unexpected: head.pre_logits."):
         vitzoo.create(SPEC, weights=path)
     model = vitzoo.create(SPEC, weights=path, num_classes=0).eval()
     with torch.no_grad():
@@ -501,24 +492,24 @@ def test_block_argument_comes_before_the_config(saved):
 
 
 @pytest.mark.parametrize(
-    ("changes", "text"),
+    ("changes", "parts"),
     [
-        ({"hidden_act": "relu"}, "config.json: hidden_act 'relu' is none of gelu, gelu_new"),
-        ({"hidden_act": None}, "hidden_act None is none of"),
-        ({"hidden_act": ["gelu"]}, "is none of"),
-        ({"layer_norm_eps": 0}, "layer_norm_eps must lie between 0 and 1, got 0"),
-        ({"layer_norm_eps": -1e-6}, "must lie between 0 and 1"),
-        ({"layer_norm_eps": float("nan")}, "must lie between 0 and 1, got nan"),
-        ({"layer_norm_eps": True}, "must lie between 0 and 1, got True"),
-        ({"layer_norm_eps": "1e-6"}, "must lie between 0 and 1"),
+        ({"hidden_act": "relu"}, ["hidden_act", "'relu'", "gelu, gelu_new"]),
+        ({"hidden_act": None}, ["hidden_act", "None", "gelu, gelu_new"]),
+        ({"hidden_act": ["gelu"]}, ["hidden_act", "['gelu']", "gelu, gelu_new"]),
+        ({"layer_norm_eps": 0}, ["layer_norm_eps", 0, 1, "got 0"]),
+        ({"layer_norm_eps": -1e-6}, ["layer_norm_eps", 0, 1, "-1e-06"]),
+        ({"layer_norm_eps": float("nan")}, ["layer_norm_eps", 0, 1, "nan"]),
+        ({"layer_norm_eps": True}, ["layer_norm_eps", 0, 1, "True"]),
+        ({"layer_norm_eps": "1e-6"}, ["layer_norm_eps", 0, 1, "'1e-6'"]),
     ],
     ids=str,
 )
-def test_config_that_the_model_cannot_follow(saved, changes, text):
+def test_config_that_the_model_cannot_follow(saved, changes, parts):
     path = saved(fill(ViTForImageClassification(config())))
     stated = json.loads((path.parent / "config.json").read_text()) | changes
     (path.parent / "config.json").write_text(json.dumps(stated))
-    with pytest.raises(CheckpointError, match=text):
+    with refuses(CheckpointError, "config.json", *parts):
         vitzoo.create(SPEC, weights=path)
 
 
@@ -572,7 +563,7 @@ def test_transformers_file_without_a_projection(saved, lost):
     tensors = safetensors.torch.load_file(path)
     del tensors[f"vit.encoder.layer.1.attention.attention.{lost}.weight"]
     safetensors.torch.save_file(tensors, path)
-    with pytest.raises(CheckpointError, match=r"1 missing: blocks\.1\.attn\.qkv\.weight; 2 unexp"):
+    with refuses(CheckpointError, "1 missing: blocks.1.attn.qkv.weight", "2 unexpected"):
         vitzoo.create(SPEC, weights=path)
 
 
@@ -582,17 +573,20 @@ def test_transformers_file_with_a_stray_projection(saved, stray):
     tensors = safetensors.torch.load_file(path)
     tensors[f"vit.encoder.layer.9.attention.attention.{stray}.weight"] = torch.ones(32, 32)
     safetensors.torch.save_file(tensors, path)
-    with pytest.raises(CheckpointError, match=rf"1 unexpected: encoder\.layer\.9.*{stray}\.weight"):
+    with refuses(CheckpointError, "1 unexpected: encoder.layer.9.", f".{stray}.weight"):
         vitzoo.create(SPEC, weights=path)
 
 
-@pytest.mark.parametrize("twice", ["layernorm.weight", "vit.norm.weight"])
-def test_two_tensors_for_one(saved, twice):
+@pytest.mark.parametrize(
+    ("twice", "name"),
+    [("layernorm.weight", "layernorm.weight"), ("vit.norm.weight", "norm.weight")],
+)
+def test_two_tensors_for_one(saved, twice, name):
     path = saved(fill(ViTForImageClassification(config())))
     tensors = safetensors.torch.load_file(path)
     tensors[twice] = torch.ones(32)
     safetensors.torch.save_file(tensors, path)
-    with pytest.raises(CheckpointError, match="two tensors of the file are the model's"):
+    with refuses(CheckpointError, "two tensors", name):
         vitzoo.create(SPEC, weights=path)
 
 
@@ -603,7 +597,7 @@ def test_projections_of_odd_shapes(saved, shape):
     for part in ("query", "key", "value"):
         tensors[f"vit.encoder.layer.0.attention.attention.{part}.bias"] = torch.ones(shape)
     safetensors.torch.save_file(tensors, path)
-    with pytest.raises(CheckpointError, match=r"blocks\.0\.attn\.qkv\.bias"):
+    with refuses(CheckpointError, "blocks.0.attn.qkv.bias"):
         vitzoo.create(SPEC, weights=path)
 
 
@@ -639,8 +633,8 @@ def test_timm_file_of_another_mlp_width_is_refused(tmp_path):
     path = tmp_path / "timm.safetensors"
     other = fill(vitzoo.create(SPEC | {"mlp_dim": 128}))
     safetensors.torch.save_file(other.state_dict(), path)
-    text = r"6 with another shape: .*blocks\.\{0-1\}\.mlp\.fc1\.weight is \(128, 32\), the model"
-    with pytest.raises(CheckpointError, match=text):
+    shapes = ("blocks.{0-1}.mlp.fc1.weight", "(128, 32)", "(64, 32)")
+    with refuses(CheckpointError, path, "6 with another shape", *shapes):
         vitzoo.create(SPEC, weights=path)
 
 
@@ -731,7 +725,8 @@ def test_the_part_of_the_caller_comes_before_a_row(zoo, images):
     ):
         close(model(images), reference(images))
         own, asked = ({"name": "sincos_2d", "temperature": t} for t in (100.0, 50.0))
-        assert model.load_report.assumed == (f"pos_embed = {asked}, not the weights' {own}",)
+        (line,) = model.load_report.assumed
+        says(line, f"pos_embed = {asked}", own)
     repeated = pretrained({"variant": name} | positions(200.0))  # what the variant says anyway
     assert repeated.spec.pos_embed.to_data()["temperature"] == 100.0
 
@@ -742,15 +737,15 @@ def test_a_row_takes_the_facts_of_its_format_where_it_is_silent(zoo, saved, imag
     row = {"format": "transformers_vit"}
     name = zoo({"silent": (data, row), "says": (data, row | {"block": {"norm_eps": 1e-2}})})
     assert vitzoo.create(name, weights="silent").spec.block.norm_eps == 1e-12
-    says = vitzoo.create(name, weights="says").eval()
+    stated = vitzoo.create(name, weights="says").eval()
     with torch.no_grad():
-        close(says(images), reference(images).logits)
-    assert says.load_report.assumed == ()
+        close(stated(images), reference(images).logits)
+    assert stated.load_report.assumed == ()
     asked = vitzoo.create(name, weights="silent", block={"norm_eps": 1e-2}).eval()
     with torch.no_grad():
         close(asked(images), reference(images).logits)
-    text = "block.norm_eps = 0.01, not the weights' 1e-12"
-    assert asked.load_report.assumed == (text,)
+    (line,) = asked.load_report.assumed
+    says(line, "block.norm_eps = 0.01", "1e-12")
 
 
 # What comes out.
@@ -761,7 +756,7 @@ def test_the_report_names_the_format(augreg, saved, tmp_path):
     assert report.format == "timm"
     count = len(report.kept)
     sha256 = report.sha256[:12]
-    assert report.summary() == f"small/net:in1k (sha256 {sha256}), timm layout: {count} kept"
+    says(report.summary(), "small/net:in1k", f"sha256 {sha256}", "timm", f"{count} kept")
     assert str(report).splitlines()[1:] == ["  format timm", *str(report).splitlines()[2:]]
     path = saved(fill(ViTForImageClassification(config())))
     assert vitzoo.create(SPEC, weights=path).load_report.format == "transformers_vit"
@@ -769,7 +764,7 @@ def test_the_report_names_the_format(augreg, saved, tmp_path):
     assert vitzoo.create(tmp_path / "own.safetensors").load_report.format == "timm"
     fresh = vitzoo.create(SPEC).load_report
     assert fresh.format == ""
-    assert "layout" not in fresh.summary()
+    assert "timm" not in fresh.summary()
 
 
 def test_nothing_stays_on_meta(augreg):
@@ -790,12 +785,10 @@ def test_bundled_file_that_was_changed(augreg, tmp_path):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(vitzoo.IntegrityError, match="the file is damaged or was replaced: reinst"):
+    with refuses(vitzoo.IntegrityError, path, "reinstall"):
         pretrained(augreg[0])
     path.unlink()
-    with pytest.raises(
-        vitzoo.WeightsUnavailable, match=r"in1k.safetensors is missing from the pac"
-    ):
+    with refuses(vitzoo.WeightsUnavailable, "in1k.safetensors", "missing", "package"):
         pretrained(augreg[0])
 
 
@@ -806,16 +799,15 @@ def test_arguments_are_checked_before_anything_is_fetched(monkeypatch):
         raise AssertionError("fetched before the arguments were checked")
 
     monkeypatch.setattr(locate, "obtain", fetched)
-    with pytest.raises(vitzoo.InvalidOption, match="is not a whole number of 16x16 patches"):
+    with refuses(vitzoo.InvalidOption, "225x225", "16x16"):
         vitzoo.create("vit_b16", pretrained=True, image_size=225)
-    with pytest.raises(vitzoo.UnknownName, match="unknown head 'liner'"):
+    with refuses(vitzoo.UnknownName, "head", "'liner'"):
         vitzoo.create("vit_b16", pretrained=True, head="liner")
 
 
 def test_the_report_names_what_no_tensor_shows():
     model = vitzoo.create("vit_digits", pretrained=True, pool="mean", block={"norm_eps": 1e-5})
-    assert model.load_report.assumed == (
-        "pool = mean, not the weights' class",
-        "block.norm_eps = 1e-05, not the weights' 1e-06",
-    )
+    pool, epsilon = model.load_report.assumed
+    says(pool, "pool = mean", "class")
+    says(epsilon, "block.norm_eps = 1e-05", "1e-06")
     assert vitzoo.create("vit_digits", pretrained=True).load_report.assumed == ()
