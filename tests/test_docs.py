@@ -3,7 +3,6 @@
 import doctest
 import importlib
 import inspect
-import pkgutil
 import re
 import sys
 from pathlib import Path
@@ -21,8 +20,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXECUTED = [
     ROOT / "README.md",
     *(ROOT / "docs" / f"{n}.md" for n in ("create", "images", "parts")),
-    *sorted(ROOT.glob("docs/families/*.md")),
-]
+]  # the pages of families are run by test_families.py
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -35,15 +33,18 @@ def names(pages):
     return [str(page.relative_to(ROOT)) for page in pages]
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("page", EXECUTED, ids=names(EXECUTED))
 def test_python_snippets_run_in_order(page, tmp_path, monkeypatch):
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     monkeypatch.chdir(tmp_path)
-    scope = {}
-    for block in blocks(page, "python"):
+    scope, found = {}, blocks(page, "python")
+    assert found
+    for block in found:
         exec(compile(block, str(page), "exec"), scope)
 
 
+@pytest.mark.docs
 def test_readme_says_what_its_prediction_gives(monkeypatch):
     monkeypatch.chdir(ROOT)
     text = (ROOT / "README.md").read_text()
@@ -101,6 +102,7 @@ def test_every_page_of_a_hook_is_linked_from_the_plugin_page():
     assert all(f"](hooks/{hook_page(name).name})" in page for name in HOOKS)
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", HOOKS)
 def test_the_plugin_on_a_hooks_page_works(name, distribution, monkeypatch, tmp_path, new_registry):
     plugin, _, use = hook_page(name).read_text().partition("\n## Use\n")
@@ -126,6 +128,7 @@ def registry_of(hook: str) -> list[str]:
     return [row.name for name, row in zoo.host.rows["acme"] if name == hook]
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", HOOKS)
 def test_the_manifest_on_a_hooks_page_says_the_same(name, tmp_path):
     (text,) = blocks(hook_page(name), "toml")
@@ -156,6 +159,7 @@ def test_the_page_of_a_hook_has_every_member_of_its_protocol(name):
         assert public | ({"call"} if "__call__" in members else set()) <= set(rows)
 
 
+@pytest.mark.docs
 def test_a_documented_format_is_asked_what_it_expresses():
     page = hook_page("vitzoo_checkpoint_formats").read_text()
     scope = {}
@@ -190,6 +194,7 @@ def documented_plugin(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.docs
 @pytest.mark.usefixtures("documented_plugin")
 def test_the_documented_plugin_works():
     import torch
@@ -204,6 +209,7 @@ def test_the_documented_plugin_works():
     assert base.spec.patch_embed.name == "acme/overlap"
 
 
+@pytest.mark.docs
 def test_the_tutorial_works(distribution, monkeypatch, tmp_path, new_registry):
     page = (ROOT / "docs" / "tutorial.md").read_text()
     found = re.findall(r"^`(acme_vit/\S+)`\n\n```\w+\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
@@ -227,6 +233,7 @@ def test_the_tutorial_works(distribution, monkeypatch, tmp_path, new_registry):
             sys.modules.pop(name, None)
 
 
+@pytest.mark.docs
 def test_the_tutorials_row_of_weights_is_one(tmp_path):
     page = (ROOT / "docs" / "tutorial.md").read_text()
     (row,) = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
@@ -238,6 +245,7 @@ def test_the_tutorials_row_of_weights_is_one(tmp_path):
     assert read.variants[0].default_weights.name == "v1"
 
 
+@pytest.mark.docs
 def test_the_documented_registry_file_works(tmp_path, monkeypatch):
     (text,) = blocks(ROOT / "docs" / "registry.md", "toml")
     (tmp_path / "my.toml").write_text(text)
@@ -261,27 +269,34 @@ def test_every_key_of_a_registry_file_is_documented(monkeypatch):
     assert asked <= written, sorted(asked - written)
 
 
-MODULES = ["vitzoo"] + [
-    found.name
-    for found in pkgutil.walk_packages(vitzoo.__path__, "vitzoo.")
-    if found.name != "vitzoo.__main__"
-]
+def with_examples(package: Path) -> list[str]:
+    """Return the modules of a package whose source holds an example, by their names."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        if re.search(r"^ *>>> ", path.read_text(), re.MULTILINE):
+            parts = path.relative_to(package.parent).with_suffix("").parts
+            found.append(".".join(parts).removesuffix(".__init__"))
+    return found
 
 
+MODULES = with_examples(Path(vitzoo.__file__).parent)
+
+
+def test_modules_with_examples_are_found(tmp_path):
+    example, package = '"""Add.\n\n    >>> 1 + 1\n    2\n"""\n', tmp_path / "acme"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").write_text(example)
+    (package / "none.py").write_text("shift = 8 >> 1\n")
+    (package / "inner" / "deep.py").write_text(example)
+    assert with_examples(package) == ["acme", "acme.inner.deep"]
+    assert len(MODULES) >= 10
+
+
+@pytest.mark.docs
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples(name):
     import torch
 
-    module = importlib.import_module(name)
-    result = doctest.testmod(module, extraglobs={"torch": torch})
+    result = doctest.testmod(importlib.import_module(name), extraglobs={"torch": torch})
+    assert result.attempted > 0
     assert result.failed == 0
-
-
-def test_the_docstring_examples_are_really_run():
-    found = [
-        example
-        for name in MODULES
-        for test in doctest.DocTestFinder().find(importlib.import_module(name))
-        for example in test.examples
-    ]
-    assert len(found) >= 10
