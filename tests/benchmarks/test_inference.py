@@ -1,5 +1,7 @@
 """Eager fp32 inference on the CPU against timm, same weights."""
 
+import os
+
 import pytest
 import timm
 import torch
@@ -8,8 +10,10 @@ import vitzoo
 
 pytestmark = pytest.mark.benchmark
 
+BATCHES = [1, 8] if os.environ.get("VITZOO_BENCH") == "full" else [1]
 
-@pytest.mark.parametrize("batch", [1, 8])
+
+@pytest.mark.parametrize("batch", BATCHES)
 def test_eager_inference_against_timm(compare, batch):
     theirs = timm.create_model("vit_base_patch16_224").eval()
     ours = vitzoo.create("vit_b16").eval()

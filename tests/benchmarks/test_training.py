@@ -1,5 +1,7 @@
 """A training step with drop path against timm's, equal settings; mode `subset` skips work."""
 
+import os
+
 import pytest
 import timm
 import torch
@@ -9,6 +11,9 @@ import vitzoo
 pytestmark = pytest.mark.benchmark
 
 RATE = 0.4
+NETWORKS = {"vit_s16": "vit_small_patch16_224"}
+if os.environ.get("VITZOO_BENCH") == "full":
+    NETWORKS["vit_b16"] = "vit_base_patch16_224"
 
 
 def step(model, images, labels):
@@ -19,9 +24,7 @@ def step(model, images, labels):
     return run
 
 
-@pytest.mark.parametrize(
-    ("name", "theirs"), [("vit_s16", "vit_small_patch16_224"), ("vit_b16", "vit_base_patch16_224")]
-)
+@pytest.mark.parametrize(("name", "theirs"), NETWORKS.items())
 def test_training_step_in_mode_subset(compare, name, theirs):
     ours = vitzoo.create(name, drop_path={"name": "linear", "rate": RATE, "mode": "subset"})
     reference = timm.create_model(theirs, drop_path_rate=RATE)
