@@ -61,16 +61,19 @@ def fill(model, weights):
             parameter.normal_(0, parameter[0].numel() ** -0.5, generator=generator)
 
 
-def make_twins(name, weights, *, timm_options=None, vitzoo_options=None, spec=None):
+def make_twins(name, weights, *, timm_options=None, vitzoo_options=None, spec=None, depth=None):
     """Return timm's network, ours with the same weights, and images for both.
 
     The weights go both ways, strictly and without renaming. `spec` are keys that change the
-    variant where `create` has no argument for them.
+    variant where `create` has no argument for them. `depth` cuts both where every block is alike.
     """
     torch.manual_seed(1)
-    reference = timm.create_model(TIMM[name], pretrained=False, **(timm_options or {})).eval()
+    cut = {} if depth is None else {"depth": depth}
+    theirs = cut | (timm_options or {})
+    reference = timm.create_model(TIMM[name], pretrained=False, **theirs).eval()
     fill(reference, weights)
-    model = vitzoo.create({"variant": name, **(spec or {})}, **(vitzoo_options or {})).eval()
+    ours = {"variant": name} | cut | (spec or {})
+    model = vitzoo.create(ours, **(vitzoo_options or {})).eval()
     model.load_state_dict(reference.state_dict(), strict=True)
     reference.load_state_dict(model.state_dict(), strict=True)
     images = torch.randn(2, model.patch_embed.in_chans, *model.image_size)

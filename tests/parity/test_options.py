@@ -10,6 +10,7 @@ from torch import nn
 
 pytestmark = pytest.mark.parity
 
+DEPTH = 4  # an option is the same in every block; test_timm.py compares all 12
 MEAN_THEN_NORM = {"pool": {"name": "mean", "norm_first": False}}
 NORM_THEN_MEAN = {"pool": {"name": "mean", "norm_first": True}}
 PRE_NORM = {"spec": {"pre_norm": True}, "patch_embed": {"name": "conv", "bias": False}}
@@ -104,7 +105,12 @@ def option_twins(parity, weights, timm_options, options):
     options = dict(options)
     spec = options.pop("spec", None)
     return parity.make_twins(
-        "vit_ti16", weights, timm_options=timm_options, vitzoo_options=options, spec=spec
+        "vit_ti16",
+        weights,
+        timm_options=timm_options,
+        vitzoo_options=options,
+        spec=spec,
+        depth=DEPTH,
     )
 
 
@@ -126,7 +132,7 @@ def test_option_keeps_maps(parity, weights, option):
 
 
 def test_qk_scale(parity, weights):
-    twins = parity.make_twins("vit_ti16", weights, vitzoo_options={"block": {"qk_scale": 0.2}})
+    twins = option_twins(parity, weights, {}, {"block": {"qk_scale": 0.2}})
     for block in twins.reference.blocks:
         block.attn.fused_attn = False  # timm's fused attention ignores `scale`
         block.attn.scale = 0.2

@@ -42,6 +42,7 @@ def test_parallel_blocks(parity, weights, bias, norm, scale):
     torch.manual_seed(1)
     reference = timm.create_model(
         "vit_tiny_patch16_224",
+        depth=4,
         block_fn=ParallelScalingBlock,
         qkv_bias=bias,
         qk_norm=norm,
@@ -50,7 +51,7 @@ def test_parallel_blocks(parity, weights, bias, norm, scale):
     parity.fill(reference, weights)
     block = {"parallel": True, "qkv_bias": bias, "qk_norm": norm}
     block |= {} if scale is None else {"layer_scale": scale}
-    model = vitzoo.create("vit_ti16", block=block).eval()
+    model = vitzoo.create({"variant": "vit_ti16", "depth": 4}, block=block).eval()
     model.load_state_dict(split(reference.state_dict(), 192), strict=True)
     images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(4))
     parity.assert_same_network(reference, model, images)

@@ -1,7 +1,5 @@
 """Inputs are, pixel for pixel, those of timm's evaluation and of transformers' processors."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -46,8 +44,8 @@ def prepare(size, row):
 @pytest.mark.parametrize("crop_mode", ["center", "squash"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_timms_evaluation(size, crop_mode, interpolation):
-    pairs = itertools.product((0.9, 1.0, 0.875, 0.95), STATISTICS.values())
-    for crop_pct, (mean, std) in pairs:
+    """The statistics come after the crop, so each share of a crop is with one of them."""
+    for crop_pct, (mean, std) in zip((0.9, 1.0, 0.875, 0.95), STATISTICS.values(), strict=True):
         row = {
             "interpolation": interpolation, "crop_pct": crop_pct, "crop_mode": crop_mode,
             "mean": mean, "std": std,
@@ -97,19 +95,21 @@ def levels(x, mean, std):
 
 
 @pytest.mark.parametrize("interpolation", RESAMPLE)
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_transformers_processor_with_pillow(size, interpolation):
-    for mean, std in STATISTICS.values():
-        row = {"mean": mean, "std": std, "interpolation": interpolation}
-        ours = prepare(size, row | {"crop_mode": "squash", "crop_pct": 1.0})
-        theirs = processor(ViTImageProcessorPil, size, interpolation, mean, std)
-        for name, picture in PICTURES.items():
-            expected = torch.from_numpy(np.asarray(theirs(picture)["pixel_values"][0]))
-            x = ours(picture)
-            assert torch.equal(levels(x, mean, std).round(), levels(expected, mean, std).round()), (
-                name
-            )
-            torch.testing.assert_close(x, expected.float(), rtol=0, atol=2e-6)
+@pytest.mark.parametrize(
+    ("size", "statistics"),
+    list(zip(SIZES, [*STATISTICS, "imagenet"], strict=True)),
+    ids=str,
+)
+def test_transformers_processor_with_pillow(size, statistics, interpolation):
+    mean, std = STATISTICS[statistics]
+    row = {"mean": mean, "std": std, "interpolation": interpolation}
+    ours = prepare(size, row | {"crop_mode": "squash", "crop_pct": 1.0})
+    theirs = processor(ViTImageProcessorPil, size, interpolation, mean, std)
+    for name, picture in PICTURES.items():
+        expected = torch.from_numpy(np.asarray(theirs(picture)["pixel_values"][0]))
+        x = ours(picture)
+        assert torch.equal(levels(x, mean, std).round(), levels(expected, mean, std).round()), name
+        torch.testing.assert_close(x, expected.float(), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])

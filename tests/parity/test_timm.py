@@ -29,6 +29,12 @@ def test_every_block_as_a_map_with_its_prefix_tokens(twins, parity):
         parity.assert_same(ours[1], theirs[1], what=f"prefix tokens of block {i}")
 
 
+TINY = pytest.mark.parametrize(  # what the size of the network does not change
+    "twins", [("vit_ti16", "own"), ("vit_ti16", "scaled")], ids="-".join, indirect=True
+)
+
+
+@TINY
 @torch.inference_mode()
 @pytest.mark.parametrize("reshape", [False, True])
 def test_intermediate_layers_in_the_style_of_dino(twins, parity, reshape):
@@ -41,6 +47,7 @@ def test_intermediate_layers_in_the_style_of_dino(twins, parity, reshape):
         parity.assert_same(ours[1], theirs[1], what="prefix tokens")
 
 
+@TINY
 @torch.inference_mode()
 def test_attention_maps_are_what_unfused_attention_multiplies_values_by(twins, parity):
     expected = []
