@@ -439,7 +439,8 @@ def test_the_usual_scale_may_be_written_out(tmp_path, small):
     path = vitzoo.save(
         vitzoo.create(small, block={"qk_scale": 0.25}), tmp_path / "usual.safetensors"
     )
-    convert(path, "torchvision", tmp_path / "out.safetensors")
+    done = convert(path, "torchvision", tmp_path / "out.safetensors")
+    assert done.written == len(read(tmp_path / "out.safetensors")) == done.read == 32
 
 
 GATED = {"act_layer": torch.nn.SiLU}
@@ -542,6 +543,8 @@ def test_a_variant_at_another_size_of_image(tmp_path, local_registry):
     model = vitzoo.create("local/net", image_size=64, num_classes=3)
     safetensors.torch.save_file(model.state_dict(), path)
     convert(path, "google", tmp_path / "out.npz", variant="local/net")
+    convert(tmp_path / "out.npz", "timm", tmp_path / "back.safetensors")
+    same(read(tmp_path / "back.safetensors"), model.state_dict())
 
 
 def test_one_of_several_files(tmp_path, saved, unchanged):

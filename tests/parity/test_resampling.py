@@ -66,6 +66,7 @@ def test_weights_made_for_another_size_load_after_resampling():
     model = vitzoo.create("vit_ti16")
     model.set_input_size(384)
     model.load_state_dict(big.state_dict(), strict=True)
+    assert torch.equal(model.pos_embed, big.pos_embed)
 
 
 @pytest.mark.parametrize("size", [384, 96])
