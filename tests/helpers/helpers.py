@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,31 @@ def message(error: type[Exception], call: Callable[..., object], *args: Any, **k
     with pytest.raises(error) as caught:
         call(*args, **kwargs)
     return str(caught.value)
+
+
+def says(text: str, *parts: object) -> None:
+    """Check that a message contains each part as whole words: its value, its expectation, its fix.
+
+    The order and the words between are free, so a message can be reworded.
+    """
+    assert parts
+    missing = [part for part in map(str, parts) if not re.search(_whole(part), text)]
+    assert not missing, f"{missing} not in {text!r}"
+
+
+def _whole(part: str) -> str:
+    """Return a pattern that finds no part of a longer word, number or dotted name."""
+    before = r"(?<![\w-])" if re.match(r"[\w-]", part) else ""
+    after = r"(?!\.?\w)" if re.search(r"\w$", part) else ""
+    return before + re.escape(part) + after
+
+
+@contextlib.contextmanager
+def refuses(error: type[Exception], *parts: object) -> Iterator[None]:
+    """Expect an error whose message says every part."""
+    with pytest.raises(error) as caught:
+        yield
+    says(str(caught.value), *parts)
 
 
 @torch.no_grad()
