@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import vitzoo
-from messages import says
+from helpers import refuses, says
 from vitzoo.errors import RegistryError, UnknownName, UnknownOption, VitzooError
 from vitzoo.manifest import Manifest, read_manifest
 from vitzoo.registry import Registry
@@ -105,12 +105,12 @@ def test_filters_may_be_functions():
 
 
 def test_an_unknown_filter_suggests_the_field():
-    with pytest.raises(UnknownOption, match=r"'embed_dims'.*'embed_dim'"):
+    with refuses(UnknownOption, "'embed_dims'", "'embed_dim'"):
         vitzoo.variants(embed_dims=768)
 
 
 def test_an_unknown_filter_lists_all_fields():
-    with pytest.raises(UnknownOption, match=r"'zzz'.*name, params, image_size, "):
+    with refuses(UnknownOption, "'zzz'", "name, params, image_size,"):
         vitzoo.variants(zzz=1)
 
 
@@ -136,12 +136,12 @@ def test_the_list_is_the_callers_own():
 
 
 def test_an_unknown_variant_suggests_the_nearest():
-    with pytest.raises(UnknownName, match=r"'vit_b61'.*'vit_b16'"):
+    with refuses(UnknownName, "'vit_b61'", "'vit_b16'"):
         vitzoo.describe("vit_b61")
 
 
 def test_a_variant_unlike_any_other_points_to_the_list():
-    with pytest.raises(UnknownName, match=r"'zzzzzz'.*`vitzoo list`"):
+    with refuses(UnknownName, "'zzzzzz'", "`vitzoo list`"):
         vitzoo.describe("zzzzzz")
 
 
@@ -152,7 +152,7 @@ def test_a_name_is_taken_literally(name):
 
 
 def test_a_namespace_of_no_installed_plugin_is_named():
-    with pytest.raises(UnknownName, match=r"'nobody/vit_b16'.* plugin 'nobody'"):
+    with refuses(UnknownName, "'nobody/vit_b16'", "plugin 'nobody'"):
         vitzoo.describe("nobody/vit_b16")
 
 
@@ -226,7 +226,7 @@ def test_the_snapshot_refuses_changes(tmp_path, capsys, change, message):
     before = json.dumps({"vit_b16": released["vit_b16"] | change})
     path.write_text(before)
     assert runpy.run_path(str(HERE / "update_released.py"))["main"](path) == 1
-    says(capsys.readouterr().out, "vit_b16: ", message)
+    says(capsys.readouterr().out, "vit_b16: ", *message)
     assert path.read_text() == before
 
 
@@ -344,7 +344,7 @@ PARAMS = "params = 24000"
         ("depth = 2\n", "", ("[sizes.one]", "'depth'")),
         ('summary = "a network"\n', "", (NET, "'summary'")),
         ('summary = "a head"\n', "", ("[heads.flat]", "'summary'")),
-        ("api = 1\n", "", "'api'"),
+        ("api = 1\n", "", ("'api'",)),
         ("pin =", "pim =", (ROW, "'pin'", "'pim'")),
         ('size = "one"', 'size = "one"\nimage_siz = 32', (NET, "'image_siz'", "'image_size'")),
         ("size = 4096", "size = 4096\nzz = 1", (ROW, "'zz'", "block, default")),
@@ -438,7 +438,7 @@ PARAMS = "params = 24000"
     ],
 )
 def test_a_registry_that_breaks_the_schema_is_refused(problem, old, new, said):
-    says(problem(change(old, new)), said)
+    says(problem(change(old, new)), *said)
 
 
 def test_a_table_must_be_a_table(problem):
@@ -495,17 +495,17 @@ def test_the_size_names_of_the_core_cannot_be_taken(tmp_path):
     path.write_text(VALID)
     sizes = Registry().host.core.sizes
     path.write_text(change("[sizes.one]", "[sizes.b]"))
-    with pytest.raises(RegistryError, match=r"size 'b'.* core"):
+    with refuses(RegistryError, "size 'b'", "core"):
         read_manifest(path, package="acme", sizes=sizes)
 
 
 def test_a_missing_file_says_so(tmp_path):
-    with pytest.raises(RegistryError, match=r"none\.toml: .*No such file"):
+    with refuses(RegistryError, "none.toml:", "No such file"):
         read_manifest(tmp_path / "none.toml", package="acme")
 
 
 def test_a_folder_is_no_registry(tmp_path):
-    with pytest.raises(RegistryError, match=r": .*Is a directory"):
+    with refuses(RegistryError, ":", "Is a directory"):
         read_manifest(tmp_path, package="acme")
 
 
@@ -542,7 +542,7 @@ def test_a_hexadecimal_number_of_5000_digits_is_refused(problem):
     ],
 )
 def test_a_number_too_large_for_a_float_is_refused(problem, old, new, said):
-    says(problem(change(old, new)), said)
+    says(problem(change(old, new)), *said)
 
 
 def test_a_size_in_px_has_an_upper_bound(problem):
@@ -567,7 +567,9 @@ def test_a_builder_accepts_fields_that_exist(problem):
 
 @pytest.mark.parametrize("top1", ["nan", "inf", "-1", "101"])
 def test_an_accuracy_is_a_percentage(problem, top1):
-    says(problem(change("default = true", f"top1 = {top1}")), ROW, "top1", "percentage", top1)
+    says(
+        problem(change("default = true", f"top1 = {top1}")), ROW, "top1", "percentage", float(top1)
+    )
 
 
 # A valid registry that uses every key, for random changes.
@@ -627,13 +629,12 @@ def reads_or_refuses(data: bytes) -> None:
     assert isinstance(result, Manifest) or str(result).startswith(f"{path}: ")
 
 
-@settings(max_examples=100)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_random_bytes_are_read_or_refused(data):
     reads_or_refuses(data)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(table=st.dictionaries(KEYS, VALUES, max_size=5))
 def test_random_tables_are_read_or_refused(to_toml, table):
     reads_or_refuses(to_toml({"api": 1} | table).encode())
@@ -683,7 +684,7 @@ def test_nasty_values_everywhere_are_read_or_refused(to_toml, place):
         reads_or_refuses(to_toml(table).encode())
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_valid_registry_with_one_random_change_is_read_or_refused(to_toml, data):
     table: Any = tomllib.loads(RICH)
@@ -735,7 +736,7 @@ def test_an_alias_is_not_listed():
 
 @pytest.mark.usefixtures("renamed")
 def test_a_misspelt_alias_is_suggested():
-    with pytest.raises(UnknownName, match=r"'olds'.*'old'"):
+    with refuses(UnknownName, "'olds'", "'old'"):
         vitzoo.describe("olds")
 
 
@@ -777,7 +778,7 @@ def test_the_users_own_variant_does_not_shadow_the_core(local_registry):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('api=1\n[heads.h]\ntarget="os:system"\nsummary="x"\n', "'heads'"),
+        ('api=1\n[heads.h]\ntarget="os:system"\nsummary="x"\n', ("'heads'",)),
         (
             'api=1\n[variants.x]\nsize="b"\nsummary="x"\nsource="x"\nparams=1\nbuilder="os:system"\n',
             ("[variants.x]", "'builder'"),
@@ -789,19 +790,19 @@ def test_the_users_own_variant_does_not_shadow_the_core(local_registry):
             ),
             ("[variants.x]", "'weights'"),
         ),
-        ("api = ", "TOML"),
+        ("api = ", ("TOML",)),
     ],
 )
 def test_the_users_own_file_is_data_only(local_registry, text, message):
     path = local_registry(text)
     with pytest.raises(RegistryError) as caught:
         vitzoo.variants()
-    says(str(caught.value), "VITZOO_REGISTRY", f"{path}: ", message)
+    says(str(caught.value), "VITZOO_REGISTRY", f"{path}: ", *message)
 
 
 def test_the_users_own_file_must_exist(monkeypatch, tmp_path):
     monkeypatch.setenv("VITZOO_REGISTRY", str(tmp_path / "none.toml"))
-    with pytest.raises(RegistryError, match=r"none\.toml: .*No such file"):
+    with refuses(RegistryError, "none.toml:", "No such file"):
         vitzoo.variants()
 
 

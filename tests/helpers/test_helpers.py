@@ -4,9 +4,7 @@ import pytest
 
 from helpers import refuses, says
 
-TEXT = (
-    "net.toml: depth must be a number from 1, got -2; drop num_classes=7 from blocks.1.attn"
-)
+TEXT = "net.toml: depth must be a number from 1, got -2; drop num_classes=7 from blocks.1.attn"
 
 
 @pytest.mark.parametrize(
