@@ -73,7 +73,7 @@ def by_namespace(out: str) -> dict:
     return {row["namespace"]: row for row in json.loads(out)}
 
 
-# vitzoo plugins
+# vitzoo plugins (module cli.plugins)
 
 
 def test_plugins_json_has_a_row_for_each_plugin(run, acme, install):
@@ -184,7 +184,7 @@ def test_an_unknown_subcommand_suggests_the_nearest(run):
     assert "check" in err
 
 
-# vitzoo plugins why
+# vitzoo plugins why (module plugin_trace)
 
 
 def test_why_traces_a_manifest_plugin_step_by_step(run, acme):
@@ -304,7 +304,7 @@ def test_why_reads_the_users_own_file(run, local_registry):
     says(trace["remedy"], "unset VITZOO_REGISTRY")
 
 
-# vitzoo plugins check
+# vitzoo plugins check and registry check (modules plugin_check, plugin_probe, audit)
 
 
 def test_check_builds_everything_in_other_processes(run, install, monkeypatch):
@@ -625,7 +625,7 @@ def test_check_of_a_broken_plugin_works_in_strict_mode(run, install, monkeypatch
     says(problem["cause"], "globex-vit 1.0", "ZeroDivisionError: division by zero")
 
 
-# vitzoo which, and where things are
+# vitzoo which, and source lines (module plugin_source)
 
 
 def test_which_gives_file_and_line_without_importing(run, acme):
@@ -715,7 +715,7 @@ def test_what_is_not_there_has_no_place(tmp_path):
     assert where_declared(str(tmp_path / "none.toml"), "vitzoo_heads", "a").endswith("none.toml")
 
 
-# --no-plugins, and commands that leave plugins alone
+# --no-plugins, and commands that read no plugin (module switches)
 
 LOOK = """
 import importlib, json, sys

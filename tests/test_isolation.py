@@ -1,4 +1,4 @@
-"""No plugin can hurt anyone else: switches, odd metadata, hostile files, threads, the index."""
+"""A plugin that fails affects no other: switches, metadata, limits, threads, the index."""
 
 from __future__ import annotations
 
@@ -119,7 +119,383 @@ def _the_core_goes_on_working(request, new_registry):
     new_registry()
 
 
-# Switches
+# Discovery of distributions and their metadata (module discovery)
+
+
+@pytest.fixture
+def here(acme, tmp_path, monkeypatch):
+    """The plugin `acme` in the current directory."""
+    acme()
+    monkeypatch.chdir(tmp_path / "site")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_plugin_in_the_current_directory_is_shown_and_not_used():
+    info = state("acme")
+    assert info.state == "disabled"
+    says(info.cause, "current directory", "VITZOO_PLUGINS")
+    says(info.remedy, "VITZOO_PLUGINS")
+    with refuses(PluginError, "'acme'", info.cause, info.remedy):
+        vitzoo.describe("acme/net")
+
+
+@pytest.mark.parametrize("only", ["acme", "Acme.Parts", "*"])
+@pytest.mark.usefixtures("here")
+def test_a_plugin_in_the_current_directory_is_used_where_it_is_named(switch, only):
+    switch(only=only)
+    assert state("acme").state == ("disabled" if only == "*" else "loaded")
+
+
+@pytest.mark.usefixtures("here")
+def test_an_installed_plugin_wins_over_one_in_the_current_directory(switch, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    info = elsewhere / "installed_acme-2.0.dist-info"
+    info.mkdir(parents=True)
+    info.joinpath("METADATA").write_text(
+        "Metadata-Version: 2.1\nName: installed-acme\nVersion: 2.0"
+    )
+    info.joinpath("entry_points.txt").write_text("[vitzoo]\nacme = acme:registry.toml\n")
+    monkeypatch.syspath_prepend(elsewhere)
+    for only in (None, "acme"):
+        switch(only=only)
+        assert state("acme", "installed-acme").state == "loaded"
+        assert state("acme", "acme-parts").state == "disabled"
+    says(state("acme", "acme-parts").cause, "current directory", "installed-acme 2.0")
+
+
+def test_metadata_in_the_current_directory_hides_no_installed_plugin(
+    acme, tmp_path, monkeypatch, new_registry
+):
+    acme()
+    work = tmp_path / "work"
+    (work / "acme_parts.egg-info").mkdir(parents=True)
+    (work / "acme_parts.egg-info/PKG-INFO").write_text("Name: acme-parts\nVersion: 0")
+    monkeypatch.syspath_prepend(work)
+    monkeypatch.chdir(work)
+    new_registry()
+    assert state("acme").state == "loaded"
+
+
+def test_the_first_of_two_versions_counts(acme, tmp_path, new_registry):
+    acme()
+    old = tmp_path / "old" / "Acme.Parts-0.1.dist-info"
+    old.mkdir(parents=True)
+    old.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: Acme.Parts\nVersion: 0.1\n")
+    old.joinpath("entry_points.txt").write_text("[vitzoo]\nacme = acme:gone.toml\n")
+    sys.path.append(str(old.parent))
+    new_registry()
+    try:
+        assert (state("acme").state, state("acme").version) == ("loaded", "1.0")
+        sys.path.insert(0, sys.path.pop())
+        new_registry()
+        assert (state("acme").state, state("acme").version) == ("broken", "0.1")
+    finally:
+        sys.path.remove(str(old.parent))
+
+
+def damage(
+    root: Path, data: bytes, name: str = "acme_parts", file: str = "entry_points.txt"
+) -> None:
+    folder = root / f"{name}-1.0.dist-info"
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.joinpath(file).write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[vitzoo]\nacme = acme:\xff.toml\n",
+        b"[vitzoo]\nacme\n",
+        b"[vitzoo]\n" + b"# a comment\n" * 100_000,
+    ],
+)
+def test_a_plugins_own_damaged_entry_points_are_shown(install, acme, data, new_registry):
+    install("globex-vit", "globex = globex", {"globex.py": MODULE})
+    root = acme().parents[1]
+    damage(root, data)
+    new_registry()
+    info = state("acme-parts")
+    assert info.state == "broken"
+    says(info.cause, "metadata", "/acme_parts-1.0.dist-info/entry_points.txt")
+    says(info.remedy, "pip uninstall acme-parts", "VITZOO_DISABLE_PLUGINS=acme-parts")
+    with refuses(UnknownName, "'acme/net'", "acme-parts", info.cause, info.remedy):
+        vitzoo.describe("acme/net")
+    assert vitzoo.describe("globex/net").namespace == "globex"
+
+
+@pytest.mark.parametrize(
+    "data", [b"[console_scripts]\nx = \xff", b"\xff\xfe[\0v\0", b"[x]\nvitzoo"]
+)
+def test_damaged_metadata_of_other_distributions_is_ignored(acme, data, new_registry):
+    damage(acme().parents[1], data, "unrelated")
+    new_registry()
+    assert "unrelated" not in {info.distribution for info in vitzoo.plugins()}
+    assert state("acme").state == "loaded"
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\0", b"", b"Name: \x1b[31mred\nVersion: \x07\n"])
+def test_a_plugin_with_damaged_metadata_is_used(acme, data, new_registry):
+    damage(acme().parents[1], data, file="METADATA")
+    new_registry()
+    info = state("acme")
+    assert info.state == "loaded"
+    assert info.distribution.isprintable()
+    assert info.version.isprintable()
+
+
+def test_unprintable_entry_points_are_shown_printable(install):
+    install("acme-parts", "a\x1b[31mcme = acme:\x07.toml", ACME)
+    (info,) = (i for i in vitzoo.plugins() if i.distribution == "acme-parts")
+    assert info.state == "broken"
+    assert all(text.isprintable() for text in (info.namespace, info.cause, *info.trace))
+
+
+def test_an_import_hook_that_fails_hides_no_plugin(acme, monkeypatch, new_registry):
+    class Hook:
+        def find_spec(self, *args):
+            return None
+
+        def find_distributions(self, context):
+            raise OSError("no such registry")
+
+    acme()
+    monkeypatch.setattr(sys, "meta_path", [Hook(), *sys.meta_path])
+    new_registry()
+    assert state("acme").state == "loaded"
+
+
+def test_an_import_hook_that_fails_at_a_package_breaks_that_plugin_alone(acme, monkeypatch):
+    class Hook:
+        def find_spec(self, name, *args):
+            if name == "acme":
+                raise ZeroDivisionError("odd hook")
+
+    acme()
+    monkeypatch.setattr(sys, "meta_path", [Hook(), *sys.meta_path])
+    assert state("acme").state == "broken"
+    assert "ZeroDivisionError: odd hook" in state("acme").cause
+
+
+# States: namespaces, entry points, conflicts (module plugin_states)
+
+
+def test_the_same_namespace_twice_in_one_distribution_is_a_conflict(install):
+    install("acme-parts", "acme = acme:a.toml\nacme = acme:b.toml", ACME)
+    info = state("acme")
+    assert info.state == "conflict"
+    says(info.cause, "acme-parts 1.0", "'acme'", "acme:a.toml", "acme:b.toml")
+
+
+def test_a_conflict_ends_when_one_side_is_off(acme, install, switch):
+    acme()
+    install("acme-fork", "acme = acme:registry.toml")
+    assert state("acme").state == "conflict"
+    assert "VITZOO_DISABLE_PLUGINS" in state("acme").remedy
+    switch(off="acme-fork")
+    assert state("acme", "acme-parts").state == "loaded"
+    assert state("acme", "acme-fork").state == "disabled"
+    assert vitzoo.describe("acme/net").namespace == "acme"
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("kind", ["hybrid:registry.toml", "acme"])
+def test_a_reserved_namespace_is_refused_to_other_distributions(
+    install, monkeypatch, new_registry, real, kind
+):
+    every = discovery.find_plugins
+    monkeypatch.setattr(
+        plugins,
+        "find_plugins",
+        lambda: [f for f in every() if real or f.distribution != "vitzoo-hybrid"],
+    )
+    root = install(
+        "evil", f"hybrid = {kind}", {"hybrid/registry.toml": MANIFEST, "acme.py": "1 / 0"}
+    )
+    if real and not any(f.distribution == "vitzoo-hybrid" for f in every()):
+        damage(root, b"[vitzoo]\nhybrid = acme_hybrid:registry.toml\n", "vitzoo_hybrid")
+        damage(root, b"Name: vitzoo-hybrid\nVersion: 1.0\n", "vitzoo_hybrid", "METADATA")
+        (root / "acme_hybrid").mkdir()
+        text = MANIFEST.replace("acme.", "acme_hybrid.")
+        (root / "acme_hybrid/registry.toml").write_text(text)
+    new_registry()
+    info = state("hybrid", "evil")
+    assert info.state == "broken"
+    says(info.cause, "'hybrid'", "reserved", "vitzoo-hybrid")
+    says(info.remedy, "pip uninstall evil", "VITZOO_DISABLE_PLUGINS=evil")  # and not the real one
+    if real:
+        assert state("hybrid", "vitzoo-hybrid").state == "loaded"
+        assert names("hybrid/*")
+    else:
+        with refuses(UnknownName, "'hybrid/net'", "plugin 'hybrid'"):
+            vitzoo.describe("hybrid/net")
+    assert "acme" not in sys.modules
+
+
+@pytest.mark.parametrize("value", ["vitzoo:registry.toml", "vitzoo.plugins", "vitzoo"])
+def test_an_entry_point_into_the_core_is_refused(install, value):
+    install("acme-parts", f"acme = {value}")
+    assert state("acme").state == "broken"
+    says(state("acme").cause, "acme-parts 1.0", repr(value), "vitzoo")
+
+
+# The host: modules, threads, what is not read (module plugins)
+
+
+def test_one_module_cannot_be_two_plugins(install):
+    install("globex-vit", "globex = globex\ninitech = globex", {"globex.py": MODULE})
+    assert vitzoo.describe("globex/net")
+    with refuses(PluginError, "'initech'", "module globex", "plugin 'globex'"):
+        vitzoo.describe("initech/net")
+    assert vitzoo.describe("globex/net")
+
+
+def test_a_plugin_overrides_nothing_of_the_core(acme):
+    core = vitzoo.describe("vit_b16")
+    text = MANIFEST.replace("variants.net]", "variants.vit_b16]").replace(
+        "heads.flat", "heads.linear"
+    )
+    text = text.replace('former = "net"', 'vit_l16 = "vit_b16"')
+    text += '[variants.vit_b16.known_as]\ntimm = "vit_base_patch16_224"\n'
+    acme(text)
+    assert vitzoo.describe("acme/vit_b16").spec.embed_dim == 192
+    assert vitzoo.describe("vit_b16") == core
+    assert vitzoo.describe("vit_l16").name == "vit_l16"
+    assert registry().contribution("head", "linear")[0] == "core"
+    with refuses(UnknownName, "timm", "vitzoo.create('vit_b16'"):
+        vitzoo.describe("vit_base_patch16_224")
+
+
+def together(function, count: int = 8) -> list:
+    """Call a function in threads that start at once; return results, or errors."""
+    barrier, found = threading.Barrier(count), []
+
+    def work():
+        barrier.wait(30)
+        try:
+            found.append(function())
+        except Exception as error:  # noqa: BLE001
+            found.append(error)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == count, "a thread hangs"
+    return found
+
+
+@pytest.fixture
+def _quick_switching():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_quick_switching")
+def test_threads_that_ask_first_get_one_registry(acme):
+    acme()
+    zoos = together(registry)
+    assert len({id(zoo) for zoo in zoos}) == 1
+
+
+@pytest.mark.usefixtures("_quick_switching")
+@pytest.mark.parametrize("name", ["acme/net", "globex/net"])
+def test_threads_that_ask_for_one_plugin_at_once_all_get_it(acme, install, name, tmp_path):
+    acme()
+    note = f"with open({str(tmp_path / 'runs')!r}, 'a') as file:\n    print(1, file=file)\n"
+    slow = f"{note}import time\ntime.sleep(0.05)\n"
+    install("globex-vit", "globex = globex", {"globex.py": slow + MODULE})
+    stdout = sys.stdout
+    registry()
+    found = together(lambda: vitzoo.describe(name))
+    assert [getattr(v, "name", v) for v in found] == [name] * len(found)
+    assert len({id(v) for v in found}) == 1
+    assert sys.stdout is stdout
+    if name == "globex/net":
+        assert tmp_path.joinpath("runs").read_text() == "1\n"
+
+
+@pytest.mark.usefixtures("_quick_switching")
+def test_threads_that_ask_for_a_broken_plugin_all_get_its_error(install):
+    install("globex-vit", "globex = globex", {"globex.py": "import time\ntime.sleep(0.05)\n1 / 0"})
+    found = together(lambda: vitzoo.describe("globex/net"))
+    assert {type(error) for error in found} == {PluginError}
+    assert len({str(error) for error in found}) == 1
+
+
+@pytest.mark.usefixtures("_quick_switching")
+def test_threads_list_while_plugins_are_loaded(install, new_registry):
+    files = {"acme/__init__.py": ""} | {f"acme/m{i}.toml": MANIFEST for i in range(6)}
+    points = "\n".join(f"acme{i} = acme:m{i}.toml" for i in range(6))
+    install("acme-parts", points, files)
+    for _ in range(3):
+        new_registry()
+        todo = iter([*range(6)] * 2)
+
+        def work(todo=todo):
+            vitzoo.describe(f"acme{next(todo)}/net")
+            registry().core_parts("head")
+            dict(registry().parts["head"])
+            return len(names("acme?/*"))
+
+        assert together(work, 12) == [12] * 12
+
+
+def test_a_plugin_that_hangs_blocks_no_other_thread(install, acme):
+    files = {
+        "initech.py": EVENTS,
+        "globex.py": f"{WAIT}{MODULE}",
+    }
+    acme()
+    install("globex-vit", "globex = globex", files)
+    install("other-vit", "another = another", {"another.py": MODULE})
+    events = importlib.import_module("initech")
+    slow = threading.Thread(target=vitzoo.describe, args=("globex/net",), daemon=True)
+    slow.start()
+    assert events.started.wait(30)
+    done = []
+
+    def others():
+        done.append(vitzoo.create("vit_ti16", device="meta").num_classes)
+        done.append(len(names("acme/*")))
+        done.append(state("globex").state)
+        done.append(vitzoo.describe("another/net").name)
+
+    thread = threading.Thread(target=others, daemon=True)
+    thread.start()
+    thread.join(30)
+    events.go.set()
+    slow.join(30)
+    sys.modules.pop("another", None)
+    assert done == [1000, 2, "lazy", "another/net"]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: vitzoo.create("vit_ti16", device="meta"),
+        lambda: vitzoo.describe("vit_b16"),
+        lambda: registry().part("head", "linear"),
+        lambda: registry().core_parts("checkpoint format"),
+    ],
+)
+def test_the_core_looks_for_no_plugin(acme, ask, monkeypatch, local_registry):
+    acme()
+    local_registry()
+    with monkeypatch.context() as patch:
+        patch.setattr(plugins, "find_plugins", fails)
+        ask()
+
+
+def test_every_error_about_a_plugin_is_a_vitzoo_error():
+    assert issubclass(PluginError, VitzooError)
+    with pytest.raises(RegistryError):
+        read_manifest(Path("/nowhere"), package="acme")
+
+
+# Switches (module switches)
 
 
 @pytest.mark.parametrize(
@@ -314,253 +690,70 @@ def test_strict_leaves_a_module_lazy_and_what_is_off_alone(install, acme, switch
         vitzoo.describe("globex/net")
 
 
-# Where a distribution lies
+# Requirements (module requirements)
 
 
-@pytest.fixture
-def here(acme, tmp_path, monkeypatch):
-    """The plugin `acme` in the current directory."""
-    acme()
-    monkeypatch.chdir(tmp_path / "site")
-
-
-@pytest.mark.usefixtures("here")
-def test_a_plugin_in_the_current_directory_is_shown_and_not_used():
-    info = state("acme")
-    assert info.state == "disabled"
-    says(info.cause, "current directory", "VITZOO_PLUGINS")
-    says(info.remedy, "VITZOO_PLUGINS")
-    with refuses(PluginError, "'acme'", info.cause, info.remedy):
-        vitzoo.describe("acme/net")
-
-
-@pytest.mark.parametrize("only", ["acme", "Acme.Parts", "*"])
-@pytest.mark.usefixtures("here")
-def test_a_plugin_in_the_current_directory_is_used_where_it_is_named(switch, only):
-    switch(only=only)
-    assert state("acme").state == ("disabled" if only == "*" else "loaded")
-
-
-@pytest.mark.usefixtures("here")
-def test_an_installed_plugin_wins_over_one_in_the_current_directory(switch, tmp_path, monkeypatch):
-    elsewhere = tmp_path / "elsewhere"
-    info = elsewhere / "installed_acme-2.0.dist-info"
-    info.mkdir(parents=True)
-    info.joinpath("METADATA").write_text(
-        "Metadata-Version: 2.1\nName: installed-acme\nVersion: 2.0"
-    )
-    info.joinpath("entry_points.txt").write_text("[vitzoo]\nacme = acme:registry.toml\n")
-    monkeypatch.syspath_prepend(elsewhere)
-    for only in (None, "acme"):
-        switch(only=only)
-        assert state("acme", "installed-acme").state == "loaded"
-        assert state("acme", "acme-parts").state == "disabled"
-    says(state("acme", "acme-parts").cause, "current directory", "installed-acme 2.0")
-
-
-def test_metadata_in_the_current_directory_hides_no_installed_plugin(
-    acme, tmp_path, monkeypatch, new_registry
-):
-    acme()
-    work = tmp_path / "work"
-    (work / "acme_parts.egg-info").mkdir(parents=True)
-    (work / "acme_parts.egg-info/PKG-INFO").write_text("Name: acme-parts\nVersion: 0")
-    monkeypatch.syspath_prepend(work)
-    monkeypatch.chdir(work)
-    new_registry()
-    assert state("acme").state == "loaded"
-
-
-def test_the_first_of_two_versions_counts(acme, tmp_path, new_registry):
-    acme()
-    old = tmp_path / "old" / "Acme.Parts-0.1.dist-info"
-    old.mkdir(parents=True)
-    old.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: Acme.Parts\nVersion: 0.1\n")
-    old.joinpath("entry_points.txt").write_text("[vitzoo]\nacme = acme:gone.toml\n")
-    sys.path.append(str(old.parent))
-    new_registry()
-    try:
-        assert (state("acme").state, state("acme").version) == ("loaded", "1.0")
-        sys.path.insert(0, sys.path.pop())
-        new_registry()
-        assert (state("acme").state, state("acme").version) == ("broken", "0.1")
-    finally:
-        sys.path.remove(str(old.parent))
-
-
-# Metadata
-
-
-def damage(
-    root: Path, data: bytes, name: str = "acme_parts", file: str = "entry_points.txt"
-) -> None:
-    folder = root / f"{name}-1.0.dist-info"
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.joinpath(file).write_bytes(data)
+PLUGGY = f"pluggy {version('pluggy')}"
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("text", "cause"),
     [
-        b"[vitzoo]\nacme = acme:\xff.toml\n",
-        b"[vitzoo]\nacme\n",
-        b"[vitzoo]\n" + b"# a comment\n" * 100_000,
+        ("no-such-lib", ("'no-such-lib'", "pip install no-such-lib")),
+        ("no-such-lib>=2", ("'no-such-lib>=2'", "pip install 'no-such-lib>=2'")),
+        ("pluggy>=99", ("'pluggy>=99'", PLUGGY, "pip install 'pluggy>=99'")),
+        ("pluggy<1; python_version >= '3'", (PLUGGY, "pip install")),
+        ("pluggy===odd", ("'pluggy===odd'", PLUGGY)),
+        ("pluggy >", ("'pluggy >'",)),
+        ("pluggy; nonsense == '1'", ("nonsense",)),
+        ("pluggy; python_version ~= 'x'", ("python_version ~= 'x'",)),
+        ("$(reboot)", ("'$(reboot)'",)),
+        ("", ("''",)),
     ],
 )
-def test_a_plugins_own_damaged_entry_points_are_shown(install, acme, data, new_registry):
-    install("globex-vit", "globex = globex", {"globex.py": MODULE})
-    root = acme().parents[1]
-    damage(root, data)
-    new_registry()
-    info = state("acme-parts")
-    assert info.state == "broken"
-    says(info.cause, "metadata", "/acme_parts-1.0.dist-info/entry_points.txt")
-    says(info.remedy, "pip uninstall acme-parts", "VITZOO_DISABLE_PLUGINS=acme-parts")
-    with refuses(UnknownName, "'acme/net'", "acme-parts", info.cause, info.remedy):
-        vitzoo.describe("acme/net")
-    assert vitzoo.describe("globex/net").namespace == "globex"
+def test_a_requirement_that_is_not_met_is_refused(text, cause):
+    with pytest.raises(PluginError) as caught:
+        requirements.check_requirements([text], "plugin 'acme' (acme-parts 1.0): 'flat'")
+    says(str(caught.value), "plugin 'acme' (acme-parts 1.0): 'flat'", *cause)
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize(
-    "data", [b"[console_scripts]\nx = \xff", b"\xff\xfe[\0v\0", b"[x]\nvitzoo"]
+    "text",
+    [
+        "pluggy",
+        "Pluggy>=1",
+        "pluggy[dev]>=1",
+        "no-such-lib; python_version < '3'",
+        "no-such-lib; extra == 'x'",
+        "pluggy @ git+https://example.org/pluggy",
+    ],
 )
-def test_damaged_metadata_of_other_distributions_is_ignored(acme, data, new_registry):
-    damage(acme().parents[1], data, "unrelated")
-    new_registry()
-    assert "unrelated" not in {info.distribution for info in vitzoo.plugins()}
+def test_a_requirement_that_is_met_passes(text):
+    assert requirements.check_requirements([text], "x") is None
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"Name: globex\n"])
+def test_a_requirement_with_damaged_metadata_counts_as_installed(install, data):
+    root = install("globex", "globex = globex")
+    damage(root, data, "globex", "METADATA")
+    requirements.check_requirements(["globex"], "x")
+    with refuses(PluginError, "'globex>=1'", "globex"):
+        requirements.check_requirements(["globex>=1"], "x")
+
+
+def test_a_missing_requirement_stops_its_part_alone(acme):
+    text = MANIFEST.replace('"a head"\n', '"a head"\nrequires = ["no-such-lib>=2"]\n')
+    acme(text)
+    part = "plugin 'acme' (acme-parts 1.0): 'flat'"
+    with refuses(PluginError, part, "'no-such-lib>=2'", "pip install 'no-such-lib>=2'"):
+        vitzoo.create("vit_ti16", head="acme/flat", device="meta")
     assert state("acme").state == "loaded"
-
-
-@pytest.mark.parametrize("data", [b"\xff\xfe\0", b"", b"Name: \x1b[31mred\nVersion: \x07\n"])
-def test_a_plugin_with_damaged_metadata_is_used(acme, data, new_registry):
-    damage(acme().parents[1], data, file="METADATA")
-    new_registry()
-    info = state("acme")
-    assert info.state == "loaded"
-    assert info.distribution.isprintable()
-    assert info.version.isprintable()
-
-
-def test_unprintable_entry_points_are_shown_printable(install):
-    install("acme-parts", "a\x1b[31mcme = acme:\x07.toml", ACME)
-    (info,) = (i for i in vitzoo.plugins() if i.distribution == "acme-parts")
-    assert info.state == "broken"
-    assert all(text.isprintable() for text in (info.namespace, info.cause, *info.trace))
-
-
-def test_an_import_hook_that_fails_hides_no_plugin(acme, monkeypatch, new_registry):
-    class Hook:
-        def find_spec(self, *args):
-            return None
-
-        def find_distributions(self, context):
-            raise OSError("no such registry")
-
-    acme()
-    monkeypatch.setattr(sys, "meta_path", [Hook(), *sys.meta_path])
-    new_registry()
-    assert state("acme").state == "loaded"
-
-
-def test_an_import_hook_that_fails_at_a_package_breaks_that_plugin_alone(acme, monkeypatch):
-    class Hook:
-        def find_spec(self, name, *args):
-            if name == "acme":
-                raise ZeroDivisionError("odd hook")
-
-    acme()
-    monkeypatch.setattr(sys, "meta_path", [Hook(), *sys.meta_path])
-    assert state("acme").state == "broken"
-    assert "ZeroDivisionError: odd hook" in state("acme").cause
-
-
-# Namespaces
-
-
-def test_the_same_namespace_twice_in_one_distribution_is_a_conflict(install):
-    install("acme-parts", "acme = acme:a.toml\nacme = acme:b.toml", ACME)
-    info = state("acme")
-    assert info.state == "conflict"
-    says(info.cause, "acme-parts 1.0", "'acme'", "acme:a.toml", "acme:b.toml")
-
-
-def test_a_conflict_ends_when_one_side_is_off(acme, install, switch):
-    acme()
-    install("acme-fork", "acme = acme:registry.toml")
-    assert state("acme").state == "conflict"
-    assert "VITZOO_DISABLE_PLUGINS" in state("acme").remedy
-    switch(off="acme-fork")
-    assert state("acme", "acme-parts").state == "loaded"
-    assert state("acme", "acme-fork").state == "disabled"
-    assert vitzoo.describe("acme/net").namespace == "acme"
-
-
-@pytest.mark.parametrize("real", [False, True])
-@pytest.mark.parametrize("kind", ["hybrid:registry.toml", "acme"])
-def test_a_reserved_namespace_is_refused_to_other_distributions(
-    install, monkeypatch, new_registry, real, kind
-):
-    every = discovery.find_plugins
-    monkeypatch.setattr(
-        plugins,
-        "find_plugins",
-        lambda: [f for f in every() if real or f.distribution != "vitzoo-hybrid"],
-    )
-    root = install(
-        "evil", f"hybrid = {kind}", {"hybrid/registry.toml": MANIFEST, "acme.py": "1 / 0"}
-    )
-    if real and not any(f.distribution == "vitzoo-hybrid" for f in every()):
-        damage(root, b"[vitzoo]\nhybrid = acme_hybrid:registry.toml\n", "vitzoo_hybrid")
-        damage(root, b"Name: vitzoo-hybrid\nVersion: 1.0\n", "vitzoo_hybrid", "METADATA")
-        (root / "acme_hybrid").mkdir()
-        text = MANIFEST.replace("acme.", "acme_hybrid.")
-        (root / "acme_hybrid/registry.toml").write_text(text)
-    new_registry()
-    info = state("hybrid", "evil")
-    assert info.state == "broken"
-    says(info.cause, "'hybrid'", "reserved", "vitzoo-hybrid")
-    says(info.remedy, "pip uninstall evil", "VITZOO_DISABLE_PLUGINS=evil")  # and not the real one
-    if real:
-        assert state("hybrid", "vitzoo-hybrid").state == "loaded"
-        assert names("hybrid/*")
-    else:
-        with refuses(UnknownName, "'hybrid/net'", "plugin 'hybrid'"):
-            vitzoo.describe("hybrid/net")
+    assert vitzoo.create("acme/net", device="meta")
     assert "acme" not in sys.modules
 
 
-@pytest.mark.parametrize("value", ["vitzoo:registry.toml", "vitzoo.plugins", "vitzoo"])
-def test_an_entry_point_into_the_core_is_refused(install, value):
-    install("acme-parts", f"acme = {value}")
-    assert state("acme").state == "broken"
-    says(state("acme").cause, "acme-parts 1.0", repr(value), "vitzoo")
-
-
-def test_one_module_cannot_be_two_plugins(install):
-    install("globex-vit", "globex = globex\ninitech = globex", {"globex.py": MODULE})
-    assert vitzoo.describe("globex/net")
-    with refuses(PluginError, "'initech'", "module globex", "plugin 'globex'"):
-        vitzoo.describe("initech/net")
-    assert vitzoo.describe("globex/net")
-
-
-def test_a_plugin_overrides_nothing_of_the_core(acme):
-    core = vitzoo.describe("vit_b16")
-    text = MANIFEST.replace("variants.net]", "variants.vit_b16]").replace(
-        "heads.flat", "heads.linear"
-    )
-    text = text.replace('former = "net"', 'vit_l16 = "vit_b16"')
-    text += '[variants.vit_b16.known_as]\ntimm = "vit_base_patch16_224"\n'
-    acme(text)
-    assert vitzoo.describe("acme/vit_b16").spec.embed_dim == 192
-    assert vitzoo.describe("vit_b16") == core
-    assert vitzoo.describe("vit_l16").name == "vit_l16"
-    assert registry().contribution("head", "linear")[0] == "core"
-    with refuses(UnknownName, "timm", "vitzoo.create('vit_b16'"):
-        vitzoo.describe("vit_base_patch16_224")
-
-
-# Manifests
+# Limits of manifests (module manifest)
 
 
 @pytest.mark.parametrize(
@@ -615,7 +808,7 @@ def test_a_manifest_of_terabytes_is_refused_unread(acme, new_registry):
     assert vitzoo.variants("vit_b16")
 
 
-# What modules give
+# Validation of module plugins (module contributed)
 
 
 @pytest.mark.parametrize(
@@ -732,21 +925,6 @@ def test_a_module_that_fails_is_broken_with_its_cause(install, code, cause):
     says(state("globex").remedy, "pip uninstall globex-vit", "VITZOO_DISABLE_PLUGINS=globex")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "def f(:\n", "\n\nimport no_such_module", "\n\n1 / 0", "import json\n\njson.loads('')",
-        "def f():\n    import json\n    json.loads('')\nf()",
-    ],
-)  # fmt: skip
-def test_file_and_line_are_those_of_the_plugin(install, code):
-    install("globex-vit", "globex = globex", {"globex.py": code})
-    with pytest.raises(PluginError):
-        vitzoo.describe("globex/net")
-    line = 1 if code.startswith("def f(:") else 3
-    assert state("globex").cause.endswith(f"site/globex.py:{line})")
-
-
 def test_mock_objects_in_a_module_are_no_hooks(install):
     code = f"from unittest.mock import MagicMock, call\nthing = MagicMock()\n{MODULE}"
     install("globex-vit", "globex = globex", {"globex.py": code})
@@ -801,7 +979,26 @@ def test_a_hook_function_that_asks_for_its_own_plugin_does_not_recurse(install):
     assert vitzoo.describe("globex/net").name == "globex/net"
 
 
-# Output
+# File and line of a failure (module reasons)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(:\n", "\n\nimport no_such_module", "\n\n1 / 0", "import json\n\njson.loads('')",
+        "def f():\n    import json\n    json.loads('')\nf()",
+    ],
+)  # fmt: skip
+def test_file_and_line_are_those_of_the_plugin(install, code):
+    install("globex-vit", "globex = globex", {"globex.py": code})
+    with pytest.raises(PluginError):
+        vitzoo.describe("globex/net")
+    line = 1 if code.startswith("def f(:") else 3
+    assert state("globex").cause.endswith(f"site/globex.py:{line})")
+
+
+# Output of plugins (module quiet)
+
 
 EVENTS = "import threading\nstarted, go = threading.Event(), threading.Event()\n"
 WAIT = "import initech\ninitech.started.set()\ninitech.go.wait(60)\n"
@@ -834,180 +1031,8 @@ def test_prints_of_other_threads_during_an_import_go_to_stdout(install, capsys):
     assert capsys.readouterr() == ("yours\n", "mine\n")
 
 
-# Threads
+# Checkpoint formats of plugins (module asking)
 
-
-def together(function, count: int = 8) -> list:
-    """Call a function in threads that start at once; return results, or errors."""
-    barrier, found = threading.Barrier(count), []
-
-    def work():
-        barrier.wait(30)
-        try:
-            found.append(function())
-        except Exception as error:  # noqa: BLE001
-            found.append(error)
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(found) == count, "a thread hangs"
-    return found
-
-
-@pytest.fixture
-def _quick_switching():
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("_quick_switching")
-def test_threads_that_ask_first_get_one_registry(acme):
-    acme()
-    zoos = together(registry)
-    assert len({id(zoo) for zoo in zoos}) == 1
-
-
-@pytest.mark.usefixtures("_quick_switching")
-@pytest.mark.parametrize("name", ["acme/net", "globex/net"])
-def test_threads_that_ask_for_one_plugin_at_once_all_get_it(acme, install, name, tmp_path):
-    acme()
-    note = f"with open({str(tmp_path / 'runs')!r}, 'a') as file:\n    print(1, file=file)\n"
-    slow = f"{note}import time\ntime.sleep(0.05)\n"
-    install("globex-vit", "globex = globex", {"globex.py": slow + MODULE})
-    stdout = sys.stdout
-    registry()
-    found = together(lambda: vitzoo.describe(name))
-    assert [getattr(v, "name", v) for v in found] == [name] * len(found)
-    assert len({id(v) for v in found}) == 1
-    assert sys.stdout is stdout
-    if name == "globex/net":
-        assert tmp_path.joinpath("runs").read_text() == "1\n"
-
-
-@pytest.mark.usefixtures("_quick_switching")
-def test_threads_that_ask_for_a_broken_plugin_all_get_its_error(install):
-    install("globex-vit", "globex = globex", {"globex.py": "import time\ntime.sleep(0.05)\n1 / 0"})
-    found = together(lambda: vitzoo.describe("globex/net"))
-    assert {type(error) for error in found} == {PluginError}
-    assert len({str(error) for error in found}) == 1
-
-
-@pytest.mark.usefixtures("_quick_switching")
-def test_threads_list_while_plugins_are_loaded(install, new_registry):
-    files = {"acme/__init__.py": ""} | {f"acme/m{i}.toml": MANIFEST for i in range(6)}
-    points = "\n".join(f"acme{i} = acme:m{i}.toml" for i in range(6))
-    install("acme-parts", points, files)
-    for _ in range(3):
-        new_registry()
-        todo = iter([*range(6)] * 2)
-
-        def work(todo=todo):
-            vitzoo.describe(f"acme{next(todo)}/net")
-            registry().core_parts("head")
-            dict(registry().parts["head"])
-            return len(names("acme?/*"))
-
-        assert together(work, 12) == [12] * 12
-
-
-def test_a_plugin_that_hangs_blocks_no_other_thread(install, acme):
-    files = {
-        "initech.py": EVENTS,
-        "globex.py": f"{WAIT}{MODULE}",
-    }
-    acme()
-    install("globex-vit", "globex = globex", files)
-    install("other-vit", "another = another", {"another.py": MODULE})
-    events = importlib.import_module("initech")
-    slow = threading.Thread(target=vitzoo.describe, args=("globex/net",), daemon=True)
-    slow.start()
-    assert events.started.wait(30)
-    done = []
-
-    def others():
-        done.append(vitzoo.create("vit_ti16", device="meta").num_classes)
-        done.append(len(names("acme/*")))
-        done.append(state("globex").state)
-        done.append(vitzoo.describe("another/net").name)
-
-    thread = threading.Thread(target=others, daemon=True)
-    thread.start()
-    thread.join(30)
-    events.go.set()
-    slow.join(30)
-    sys.modules.pop("another", None)
-    assert done == [1000, 2, "lazy", "another/net"]
-
-
-# Requirements
-
-
-PLUGGY = f"pluggy {version('pluggy')}"
-
-
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        ("no-such-lib", ("'no-such-lib'", "pip install no-such-lib")),
-        ("no-such-lib>=2", ("'no-such-lib>=2'", "pip install 'no-such-lib>=2'")),
-        ("pluggy>=99", ("'pluggy>=99'", PLUGGY, "pip install 'pluggy>=99'")),
-        ("pluggy<1; python_version >= '3'", (PLUGGY, "pip install")),
-        ("pluggy===odd", ("'pluggy===odd'", PLUGGY)),
-        ("pluggy >", ("'pluggy >'",)),
-        ("pluggy; nonsense == '1'", ("nonsense",)),
-        ("pluggy; python_version ~= 'x'", ("python_version ~= 'x'",)),
-        ("$(reboot)", ("'$(reboot)'",)),
-        ("", ("''",)),
-    ],
-)
-def test_a_requirement_that_is_not_met_is_refused(text, cause):
-    with pytest.raises(PluginError) as caught:
-        requirements.check_requirements([text], "plugin 'acme' (acme-parts 1.0): 'flat'")
-    says(str(caught.value), "plugin 'acme' (acme-parts 1.0): 'flat'", *cause)
-    assert str(caught.value).isprintable()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "pluggy",
-        "Pluggy>=1",
-        "pluggy[dev]>=1",
-        "no-such-lib; python_version < '3'",
-        "no-such-lib; extra == 'x'",
-        "pluggy @ git+https://example.org/pluggy",
-    ],
-)
-def test_a_requirement_that_is_met_passes(text):
-    assert requirements.check_requirements([text], "x") is None
-
-
-@pytest.mark.parametrize("data", [b"\xff", b"Name: globex\n"])
-def test_a_requirement_with_damaged_metadata_counts_as_installed(install, data):
-    root = install("globex", "globex = globex")
-    damage(root, data, "globex", "METADATA")
-    requirements.check_requirements(["globex"], "x")
-    with refuses(PluginError, "'globex>=1'", "globex"):
-        requirements.check_requirements(["globex>=1"], "x")
-
-
-def test_a_missing_requirement_stops_its_part_alone(acme):
-    text = MANIFEST.replace('"a head"\n', '"a head"\nrequires = ["no-such-lib>=2"]\n')
-    acme(text)
-    part = "plugin 'acme' (acme-parts 1.0): 'flat'"
-    with refuses(PluginError, part, "'no-such-lib>=2'", "pip install 'no-such-lib>=2'"):
-        vitzoo.create("vit_ti16", head="acme/flat", device="meta")
-    assert state("acme").state == "loaded"
-    assert vitzoo.create("acme/net", device="meta")
-    assert "acme" not in sys.modules
-
-
-# Checkpoint formats of plugins
 
 FORMATS = """\
 import vitzoo
@@ -1057,7 +1082,7 @@ def test_a_format_that_fails_does_not_take_files_from_others(
     assert vitzoo.create(small, weights=str(odd)).load_report
 
 
-# A plugin that was there once
+# Names of plugins that are gone (module registry)
 
 
 def test_a_spec_whose_plugin_is_gone_names_it(small, tmp_path):
@@ -1070,7 +1095,7 @@ def test_a_spec_whose_plugin_is_gone_names_it(small, tmp_path):
         vitzoo.create(path)
 
 
-# The index of listings
+# The index of listings (module listing_index)
 
 
 @pytest.fixture
@@ -1288,31 +1313,8 @@ def test_old_entries_are_cleared(acme, folder, monkeypatch, new_registry):
     assert len(list(folder.iterdir())) <= 2
 
 
-# Nothing is asked, nothing is paid
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda: vitzoo.create("vit_ti16", device="meta"),
-        lambda: vitzoo.describe("vit_b16"),
-        lambda: registry().part("head", "linear"),
-        lambda: registry().core_parts("checkpoint format"),
-    ],
-)
-def test_the_core_looks_for_no_plugin(acme, ask, monkeypatch, local_registry):
-    acme()
-    local_registry()
-    with monkeypatch.context() as patch:
-        patch.setattr(plugins, "find_plugins", fails)
-        ask()
+# Pickling (package vitzoo)
 
 
 def test_a_function_that_uses_vitzoo_can_be_sent_to_a_worker():
     assert pickle.loads(pickle.dumps(vitzoo)) is vitzoo  # Ray and dask do so with its globals
-
-
-def test_every_error_about_a_plugin_is_a_vitzoo_error():
-    assert issubclass(PluginError, VitzooError)
-    with pytest.raises(RegistryError):
-        read_manifest(Path("/nowhere"), package="acme")

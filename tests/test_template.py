@@ -37,7 +37,7 @@ def globex(distribution, monkeypatch, new_registry):
         del sys.modules[name]
 
 
-# vitzoo plugins new
+# vitzoo plugins new (module plugin_template)
 
 
 def test_new_writes_a_project(run, tmp_path):
@@ -185,7 +185,7 @@ def test_a_new_project_passes_its_tests_from_a_wheel(tmp_path, new_environment, 
     assert environment.run(code) == "(1, 3)\n"
 
 
-# vitzoo plugins compile
+# vitzoo plugins compile (module plugin_compile)
 
 PLUGIN = """\
 import dataclasses
