@@ -278,7 +278,7 @@ def test_a_module_that_contributes_nothing_is_told_the_likely_cause(install):
 
 def test_a_module_without_hooks_is_told_the_likely_cause(install):
     install("acme-parts", "acme = acme", {"acme.py": "import vitzoo"})
-    broken("nothing", "@vitzoo.hookimpl")
+    broken("acme", "@vitzoo.hookimpl")
 
 
 @pytest.mark.parametrize(

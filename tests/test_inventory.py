@@ -364,7 +364,7 @@ def test_import_of_a_file_that_changes_meanwhile(net, tmp_path, monkeypatch):
         return sha256
 
     monkeypatch.setattr(inventory, "hash_file", change_after)
-    with refuses(vitzoo.IntegrityError, str(path), "changed", "again"):
+    with refuses(vitzoo.IntegrityError, str(path), "copied", "try"):
         import_file(path)
     assert not net.stored.exists()
 
@@ -561,7 +561,7 @@ def test_pin_of_what_the_hub_lacks(hub, manifest, run):
     before = manifest.read_bytes()
     code, out, _ = run("registry", "pin", manifest)
     assert "net:fresh\tfailed: " in out
-    says(out, "hf://acme/net@main/model.safetensors", hub.host, "no such file")
+    says(out, "hf://acme/net@main/model.safetensors", hub.host)
     assert code == 1
     assert manifest.read_bytes() == before
 

@@ -185,7 +185,7 @@ CASES = [
     module(
         "twice", MODULE.replace('[vitzoo.Head("flat", Flat, "a head")]',
                                 '[vitzoo.Head("flat", Flat, "a head")] * 2'),
-        "vitzoo_heads", "two", "'flat'", "rename",
+        "vitzoo_heads", "'flat'", "rename",
     ),
     module(
         "outside", MODULE.replace("Flat, ", '"torch.nn:Linear", '),

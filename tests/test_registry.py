@@ -464,7 +464,7 @@ def test_weights_without_sha256_are_refused(problem):
     "file", ["../x", "/x", "a/b", "..", ".hidden", "a\\b", "a b", "x" * 300, "é", "C:x", "~", "-f"]
 )
 def test_a_file_is_a_plain_name(problem, file):
-    says(problem(change('"first.safetensors"', json.dumps(file))), ROW, "file name", repr(file))
+    says(problem(change('"first.safetensors"', json.dumps(file))), ROW, "file", repr(file))
 
 
 def test_a_file_name_has_no_nul(problem):

@@ -389,10 +389,10 @@ def row(text: str) -> dict[str, str]:
                 "def vitzoo_heads():\n    yield vitzoo.Head('h', nn.Linear, 'x')\n"
                 "    yield vitzoo.Head('h', nn.Linear, 'x')"
             ),
-            ("vitzoo_heads", "two", "'h'", "rename"),
+            ("vitzoo_heads", "'h'", "rename"),
         ),
         ("def vitzoo_heads():\n    yield 3", ("vitzoo_heads", "Head objects", "3")),
-        ("def vitzoo_heads():\n    return []", ("globex.plugin", "nothing", "@vitzoo.hookimpl")),
+        ("def vitzoo_heads():\n    return []", ("globex.plugin", "@vitzoo.hookimpl")),
         (
             "def vitzoo_heads():\n    1 / 0",
             ("globex.plugin", "ZeroDivisionError: division by zero"),
@@ -420,7 +420,7 @@ def test_what_is_imported_into_the_package_has_a_name_there(globex):
     [
         ("core", 2, ("plugin 'core'", "manifest")),
         ("nonesuch", 1, ("module 'nonesuch'", "pip install -e .")),
-        ("vitzoo.spec", 1, ("vitzoo.spec", "nothing", "@vitzoo.hookimpl")),
+        ("vitzoo.spec", 1, ("vitzoo.spec", "@vitzoo.hookimpl")),
     ],
 )
 def test_compile_refuses_what_is_no_module_plugin(run, name, code, said):
@@ -437,4 +437,4 @@ def test_compile_replaces_a_file_only_by_force(run, globex, tmp_path):
     assert (code, file.read_text()) == (2, "mine")
     says(err, str(file), "--force")
     assert run("plugins", "compile", "globex", "--out", file, "--force")[0] == 0
-    assert file.read_text().startswith("# Compiled from globex.plugin")
+    says(file.read_text().partition("\n")[0], "globex.plugin")
