@@ -2,9 +2,13 @@
 
 import pytest
 
-from helpers import refuses, says
+from helpers import SPEC, refuses, says
 
 TEXT = "net.toml: depth must be a number from 1, got -2; drop num_classes=7 from blocks.1.attn"
+
+
+def test_the_spec_is_that_of_the_fixture(small):
+    assert small == SPEC
 
 
 @pytest.mark.parametrize(
