@@ -202,8 +202,12 @@ def test_wrong_params_fail_check_params_and_not_check_spawned(
     path = tmp_path / "site" / "acme" / "registry.toml"
     path.write_text(MANIFEST.replace("params = 5586328", "params = 5700000"))
     new_registry()
-    # What the worker runs, in this process: tests/testing and the plugins spawn real ones.
-    monkeypatch.setattr(testing.plugin, "in_worker", testing.plugin.use)
+    # What a worker finds; tests/testing and the plugins spawn real ones.
+    names = [variant.name for variant in vitzoo.variants("acme/*")]
+    models = {name: vitzoo.create(name, device="meta") for name in names}
+    counts = {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()}
+    found = {"names": names, "params": counts, "error": None, "sockets": []}
+    monkeypatch.setattr(testing.plugin, "in_worker", lambda _: found)
     testing.plugin.check_spawned("acme")
     variant = testing.variants.VariantSubject("acme/vit_ti16_pooled")
     text = message(AssertionError, testing.variants.check_params, variant)
