@@ -14,6 +14,7 @@ import pytest
 import vitzoo
 from helpers import LAZY_MODULE as MODULE
 from helpers import UNTOUCHABLE as ACME
+from helpers import refuses, says
 from vitzoo.errors import IntegrityError, PluginError, UnknownName, WeightsUnavailable
 from vitzoo.registry import registry
 
@@ -98,9 +99,12 @@ def test_every_specification_shows_an_example_that_is_python(hook):
 
 
 def test_every_part_of_the_core_can_be_imported():
-    for rows in registry().parts.values():
+    for kind, rows in registry().parts.items():
         for namespace, row in rows.values():
-            assert callable(registry().host.import_target(namespace, row)) or row.name
+            if namespace == "core":
+                target = registry().host.import_target(namespace, row)
+                assert kind == "checkpoint format" or callable(target), row.name
+                assert kind != "checkpoint format" or target.claims({}) in (True, False), row.name
 
 
 # Manifest plugins
@@ -145,16 +149,14 @@ def test_a_part_whose_package_cannot_be_imported_names_the_distribution(install)
     install("acme-parts", "acme = acme:registry.toml", ACME | {"acme/registry.toml": MANIFEST})
     with pytest.raises(PluginError) as caught:
         vitzoo.create("vit_ti16", head="acme/flat", device="meta")
-    assert str(caught.value).startswith(
-        "plugin 'acme' (acme-parts 1.0): cannot import 'acme.parts:Flat': ImportError: nobody may "
-    )
+    says(str(caught.value), "'acme'", "acme-parts 1.0", "'acme.parts:Flat'", "ImportError: nobody")
     assert re.search(r"acme/__init__\.py:1\)$", str(caught.value))
 
 
 def test_a_part_whose_package_exits_names_the_distribution(install):
     files = {"acme/__init__.py": "raise SystemExit(3)", "acme/registry.toml": MANIFEST}
     install("acme-parts", "acme = acme:registry.toml", files)
-    with pytest.raises(PluginError, match="SystemExit: 3"):
+    with refuses(PluginError, "acme-parts 1.0", "'acme.parts:Flat'", "SystemExit: 3"):
         vitzoo.create("vit_ti16", head="acme/flat", device="meta")
 
 
@@ -193,7 +195,7 @@ def test_a_part_of_a_module_plugin_is_used_by_name(install):
 
 def test_asking_for_something_a_module_does_not_have_suggests(install):
     install("globex-vit", "globex = globex", {"globex.py": MODULE})
-    with pytest.raises(UnknownName, match="unknown variant 'globex/nett'; did you mean 'globex/ne"):
+    with refuses(UnknownName, "'globex/nett'", "'globex/net'"):
         vitzoo.describe("globex/nett")
 
 
@@ -210,38 +212,36 @@ def broken(*causes: str) -> None:
     ):
         with pytest.raises(PluginError) as caught:
             ask()
-        assert str(caught.value).startswith("plugin 'acme' cannot be used: acme-parts 1.0: ")
-        for cause in causes:
-            assert cause in str(caught.value)
+        says(str(caught.value), "'acme'", "acme-parts 1.0", *causes)
     assert info("acme").state == "broken"
     assert str(caught.value).endswith(info("acme").trouble)
     assert the_core_works()
 
 
 @pytest.mark.parametrize(
-    ("text", "cause"),
+    ("text", "causes"),
     [
-        ("api = ", "acme/registry.toml: is not valid TOML: Invalid value"),
-        ("", "acme/registry.toml: missing key 'api'"),
-        (MANIFEST.replace("acme.parts", "os"), "[heads.flat]: target must lie inside the package"),
-        (MANIFEST.replace('"ti"', '"tiny"'), "[variants.net]: size must be one of ti, s, b, l"),
-        ("api = " + "[" * 5000, "acme/registry.toml: is not valid TOML"),
+        ("api = ", ("TOML", "Invalid value")),
+        ("", ("'api'",)),
+        (MANIFEST.replace("acme.parts", "os"), ("[heads.flat]", "target", "'acme'", "'os:Flat'")),
+        (MANIFEST.replace('"ti"', '"tiny"'), ("[variants.net]", "size", "ti, s, b, l", "'tiny'")),
+        ("api = " + "[" * 5000, ("TOML",)),
     ],
 )
-def test_a_broken_manifest_is_a_state_with_its_cause(install, text, cause):
+def test_a_broken_manifest_is_a_state_with_its_cause(install, text, causes):
     install("acme-parts", "acme = acme:registry.toml", ACME | {"acme/registry.toml": text})
-    broken(cause)
+    broken("acme/registry.toml:", *causes)
     assert "acme" not in sys.modules
 
 
 def test_a_manifest_that_is_not_there_is_a_state(install):
     install("acme-parts", "acme = acme:registry.toml", ACME)
-    broken("its manifest 'registry.toml' is not in ", "site/acme; does the wheel include it?")
+    broken("'registry.toml'", "site/acme", "wheel", "package-data")
 
 
 def test_a_package_that_is_not_there_is_a_state(install):
     install("acme-parts", "acme = acme:registry.toml")
-    broken("its manifest 'registry.toml' is not in any package of that name")
+    broken("'registry.toml'", "package")
 
 
 def test_a_module_that_is_not_there_is_a_state(install):
@@ -273,23 +273,23 @@ def test_a_broken_module_names_file_and_line(install):
 def test_a_module_that_contributes_nothing_is_told_the_likely_cause(install):
     code = MODULE.replace("@vitzoo.hookimpl\n", "")
     install("acme-parts", "acme = acme", {"acme.py": code})
-    broken("acme.vitzoo_drop_path_policies is not decorated with @vitzoo.hookimpl")
+    broken("acme.vitzoo_drop_path_policies", "@vitzoo.hookimpl")
 
 
 def test_a_module_without_hooks_is_told_the_likely_cause(install):
     install("acme-parts", "acme = acme", {"acme.py": "import vitzoo"})
-    broken("acme contributes nothing; is every hook function decorated with @vitzoo.hookimpl")
+    broken("acme", "@vitzoo.hookimpl")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "cause"),
     [
-        ("vitzoo_variants", "vitzoo_variant", "unknown hook 'vitzoo_variant'"),
-        ("vitzoo_variants()", "vitzoo_variants(zoo)", "Argument(s) {'zoo'} are declared in the"),
-        ('yield vitzoo.DropPathPolicy("late"', 'yield ("late"', "must give DropPathPolicy objects"),
-        ("yield vitzoo.DropPathPolicy", "return vitzoo.DropPathPolicy", "is not iterable"),
-        ('"late"', '"Late/"', "vitzoo_drop_path_policies must give DropPathPolicy objects named"),
-        ('vitzoo.Variant("net"', 'vitzoo.Head("net"', "vitzoo_variants must give Variant objects"),
+        ("vitzoo_variants", "vitzoo_variant", "hook 'vitzoo_variant'"),
+        ("vitzoo_variants()", "vitzoo_variants(zoo)", "{'zoo'}"),
+        ('yield vitzoo.DropPathPolicy("late"', 'yield ("late"', "DropPathPolicy objects"),
+        ("yield vitzoo.DropPathPolicy", "return vitzoo.DropPathPolicy", "TypeError:"),
+        ('"late"', '"Late/"', "'Late/'"),
+        ('vitzoo.Variant("net"', 'vitzoo.Head("net"', "Variant objects"),
         ("yield vitzoo.Variant", "1 / 0; yield vitzoo.Variant", "ZeroDivisionError"),
         ("yield vitzoo.Variant", "raise SystemExit(3); yield vitzoo.Variant", "SystemExit: 3"),
     ],
@@ -312,13 +312,9 @@ def test_two_distributions_with_one_namespace_are_both_off(install):
     files = ACME | {"acme/registry.toml": MANIFEST}
     install("acme-parts", "acme = acme:registry.toml", files)
     install("acme-fork", "acme = acme:registry.toml", files)
-    with pytest.raises(PluginError) as caught:
+    claimants = ("acme-parts 1.0", "acme-fork 1.0")
+    with refuses(PluginError, "'acme'", *claimants, "VITZOO_DISABLE_PLUGINS", "uninstall"):
         vitzoo.describe("acme/net")
-    message = str(caught.value)
-    assert message.startswith("plugin 'acme' cannot be used: the namespace 'acme' is claimed by ")
-    assert "acme-parts 1.0" in message
-    assert "acme-fork 1.0" in message
-    assert message.endswith("uninstall one of them")
     assert info("acme").state == "conflict"
     assert vitzoo.variants("*/net") == []
     assert the_core_works()
@@ -327,7 +323,7 @@ def test_two_distributions_with_one_namespace_are_both_off(install):
 def test_a_conflict_between_modules_imports_neither(install):
     install("acme-parts", "acme = acme", {"acme.py": MODULE})
     install("acme-fork", "acme = acme")
-    with pytest.raises(PluginError, match="is claimed by"):
+    with refuses(PluginError, "acme-parts 1.0", "acme-fork 1.0"):
         vitzoo.describe("acme/net")
     assert "acme" not in sys.modules
 
@@ -336,18 +332,18 @@ def test_a_conflict_between_modules_imports_neither(install):
 def test_a_malformed_namespace_is_a_state(install, name):
     install("acme-parts", f"{name} = acme:registry.toml", ACME | {"acme/registry.toml": MANIFEST})
     assert info(name).state == "broken"
-    assert info(name).cause.startswith(f"its namespace {name!r} is reserved or malformed")
+    says(info(name).cause, repr(name), "malformed", "lower-case letters")
     assert the_core_works()
 
 
-def test_nobody_takes_the_namespace_of_the_core(install):
+def test_the_namespace_of_the_core_is_reserved(install):
     install("acme-parts", "core = acme:registry.toml", ACME | {"acme/registry.toml": MANIFEST})
     assert the_core_works()
     assert not vitzoo.variants("*/net")
     assert "acme-parts" in str(vitzoo.plugins())
 
 
-def test_nobody_takes_the_namespace_of_the_users_own_file(install, local_registry):
+def test_the_namespace_of_the_users_own_file_is_reserved(install, local_registry):
     install("acme-parts", "local = acme:registry.toml", ACME | {"acme/registry.toml": MANIFEST})
     assert info("local").state == "broken"
     local_registry()
@@ -360,7 +356,7 @@ def test_a_malformed_entry_point_is_a_state(install, value):
     broken(value)
 
 
-def test_a_distribution_without_metadata_does_not_take_the_zoo_down(install):
+def test_a_distribution_without_metadata_is_used(install):
     files = ACME | {"acme/registry.toml": MANIFEST}
     install("acme-parts", "acme = acme:registry.toml", files, metadata=False)
     assert the_core_works()
@@ -368,7 +364,7 @@ def test_a_distribution_without_metadata_does_not_take_the_zoo_down(install):
 
 
 def test_an_unknown_namespace_is_not_a_broken_plugin():
-    with pytest.raises(UnknownName, match="no plugin 'acme' is installed"):
+    with refuses(UnknownName, "'acme/net'", "plugin 'acme'"):
         vitzoo.describe("acme/net")
 
 
@@ -419,13 +415,15 @@ def test_weights_of_a_plugin_with_one_other_bit_are_refused(with_weights, place)
     data = bytearray(with_weights.saved)
     data[place] ^= 1
     with_weights(bytes(data))
-    with pytest.raises(IntegrityError, match=r"the registry names \d+ bytes, sha256 [0-9a-f]{64};"):
+    pinned = hashlib.sha256(with_weights.saved).hexdigest()
+    found = hashlib.sha256(data).hexdigest()
+    with refuses(IntegrityError, f"{len(data)} bytes", f"sha256 {pinned}", f"sha256 {found}"):
         vitzoo.create("acme/net", pretrained=True)
 
 
 def test_weights_that_a_plugin_forgot_to_ship_are_named(with_weights):
     with_weights(where="acme/elsewhere")
-    with pytest.raises(WeightsUnavailable, match=r"first\.safetensors is missing from the package"):
+    with refuses(WeightsUnavailable, "first.safetensors", "missing", "acme"):
         vitzoo.create("acme/net", pretrained=True)
 
 

@@ -1,4 +1,4 @@
-"""Every way in which an installed plugin can be wrong, in one environment and all at once.
+"""Every way in which an installed plugin can be broken, all in one environment.
 
 The wheels are written by hand and installed by pip. Each case asks for what it owns; the rest of
 the zoo has to work beside all of them.
@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
+from helpers import says
 
 pytestmark = pytest.mark.install
 
@@ -89,7 +90,7 @@ class Case:
         namespace: its own.
         files: of its package, by name; `.toml` alone makes a manifest plugin.
         state: before and after it was asked for.
-        says: parts of the message: the culprit, the cause, the cure.
+        says: parts of the message: the plugin, the cause, the fix.
         ask: what is asked for, `describe` of `net` unless it says otherwise.
         value: of the entry point.
         others: further distributions with the same entry point.
@@ -128,28 +129,27 @@ CASES = [
     Case(
         "no-manifest",
         {"__init__.py": NOTE},
-        says=("its manifest 'registry.toml' is not in ", "does the wheel include it? ",
-              "(setuptools: package-data, hatchling: "),
+        says=("manifest 'registry.toml'", "wheel", "package-data", "hatchling"),
     ),
-    manifest("bad-toml", "[variants.net\n", "p_bad_toml/registry.toml: is not valid TOML: "),
-    manifest("unknown-key", GOOD + "sumary = 1\n", "unknown key 'sumary'; did you mean 'summary'"),
-    manifest("clash", GOOD + "[variants.net]\n", "is not valid TOML: ", "twice"),
+    manifest("bad-toml", "[variants.net\n", "/p_bad_toml/registry.toml", "TOML"),
+    manifest("unknown-key", GOOD + "sumary = 1\n", "'sumary'", "'summary'"),
+    manifest("clash", GOOD + "[variants.net]\n", "TOML", "('variants', 'net')"),
     manifest(
         "newer", GOOD.replace("api = 1", "api = 2"),
-        "api is 2, this vitzoo reads up to 1", "; pip install --upgrade vitzoo",
+        "api", "2", "pip install --upgrade vitzoo",
         state=("incompatible", "incompatible"),
     ),
     manifest(
         "target", GOOD + HEAD.format(package="os"),
-        "[heads.flat]: target must lie inside the package 'p_target', got 'os.parts:Flat'",
+        "[heads.flat]", "target", "'p_target'", "'os.parts:Flat'",
     ),
     manifest(
         "builder", GOOD + 'builder = "vitzoo.build:build"\n',
-        "[variants.net]: builder must lie inside the package 'p_builder', got 'vitzoo.",
+        "[variants.net]", "builder", "'p_builder'", "'vitzoo.build:build'",
     ),
     manifest(
         "needy", GOOD + HEAD.format(package="p_needy") + 'requires = ["no-such-lib>=2"]\n',
-        "'flat' needs 'no-such-lib>=2', which is not installed: pip install 'no-such-lib>=2'",
+        "'flat'", "'no-such-lib>=2'", "pip install 'no-such-lib>=2'",
         ask=PART, state=("loaded", "loaded"),
     ),
     Case(
@@ -157,7 +157,7 @@ CASES = [
         {"registry.toml": GOOD + HEAD.format(package="p_native"), "__init__.py": NOTE,
          "parts.py": "from p_native import _ops\n", "_ops.abi3.so": b"\x7fELF, or not"},
         ask=PART, state=("loaded", "loaded"),
-        says=("cannot import 'p_native.parts:Flat': ImportError: ", "_ops.abi3.so: ", ".py:1)"),
+        says=("'p_native.parts:Flat'", "ImportError: ", "/_ops.abi3.so: ", ".py:1)"),
     ),
     module(
         "library", "import ctypes\nctypes.CDLL('libno_such.so.9')",
@@ -172,36 +172,35 @@ CASES = [
     module("exit", "import sys\nsys.exit(3)", "SystemExit: 3", "p_exit/hooks.py:2)"),
     module(
         "unknown-hook", MODULE.replace("vitzoo_heads", "vitzoo_hedas"),
-        "unknown hook 'vitzoo_hedas' in p_unknown_hook.hooks; did you mean 'vitzoo_heads'",
+        "'vitzoo_hedas'", "p_unknown_hook.hooks", "'vitzoo_heads'",
     ),
     module(
         "undecorated", MODULE.replace("@vitzoo.hookimpl\n", ""),
-        "p_undecorated.hooks.vitzoo_heads is not decorated with @vitzoo.hookimpl",
+        "p_undecorated.hooks.vitzoo_heads", "@vitzoo.hookimpl",
     ),
     module(
         "signature", MODULE.replace("vitzoo_heads()", "vitzoo_heads(zoo)"),
-        "vitzoo_heads", "{'zoo'} are declared in the hookimpl but can not be found in the hookspec",
+        "vitzoo_heads", "{'zoo'}", "hookimpl",
     ),
     module(
         "twice", MODULE.replace('[vitzoo.Head("flat", Flat, "a head")]',
                                 '[vitzoo.Head("flat", Flat, "a head")] * 2'),
-        "vitzoo_heads gives two rows named 'flat'; rename one of them",
+        "vitzoo_heads", "'flat'", "rename",
     ),
     module(
         "outside", MODULE.replace("Flat, ", '"torch.nn:Linear", '),
-        "target is 'torch.nn:Linear', which must lie inside the package 'p_outside'",
+        "target", "'torch.nn:Linear'", "'p_outside'",
     ),
     Case(
         "twins", {"registry.toml": GOOD}, others=("other-twins",), state=("conflict", "conflict"),
-        says=("the namespace 'twins' is claimed by dist-twins 1.0 and other-twins 1.0",
-              "VITZOO_DISABLE_PLUGINS, or uninstall one of them"),
+        says=("'twins'", "dist-twins 1.0", "other-twins 1.0", "VITZOO_DISABLE_PLUGINS"),
     ),
     manifest(
-        "dino", GOOD, "its namespace 'dino' is reserved to the distribution vitzoo-dino",
+        "dino", GOOD, "'dino'", "reserved", "vitzoo-dino",
         ask="raise_(next(i for i in vitzoo.plugins() if i.distribution == 'dist-dino').trouble)",
     ),
     manifest(
-        "core", GOOD, "its namespace 'core' is reserved",
+        "core", GOOD, "'core'", "reserved",
         ask="raise_(next(i for i in vitzoo.plugins() if i.distribution == 'dist-core').trouble)",
     ),
     manifest(
@@ -218,10 +217,10 @@ CASES = [
         "    def canonical(self, tensors): raise RuntimeError('not yours')\n"
         "@vitzoo.hookimpl\ndef vitzoo_checkpoint_formats():\n"
         "    yield vitzoo.CheckpointFormat('all', Format(), 'takes everything')\n",
-        "unknown variant 'greedy/net'", state=("lazy", "loaded"),
+        "'greedy/net'", state=("lazy", "loaded"),
     ),
     module(
-        "printing", "print('hello, stdout')\n" + MODULE, "unknown variant 'printing/net'",
+        "printing", "print('hello, stdout')\n" + MODULE, "'printing/net'",
         state=("lazy", "loaded"),
     ),
 ]  # fmt: skip
@@ -355,7 +354,7 @@ CORE = list(json.loads(ROOT.joinpath("tests/released.json").read_text()))
 LISTED = {"needy/net", "native/net", "override/net", "override/vit_b16", "acme/net", "leaver/net"}
 
 
-def test_listing_imports_none_and_hears_of_all(call):
+def test_listing_imports_no_plugin_and_reports_the_broken_ones(call):
     for _ in range(2):  # reading manifests, then their index
         done = call("vitzoo", "list", "-q")
         assert set(done.out.split()) == {*CORE, *LISTED}
@@ -363,7 +362,7 @@ def test_listing_imports_none_and_hears_of_all(call):
         for case in CASES:
             if case.state[0] in ("broken", "incompatible", "conflict"):
                 assert case.distribution in done.err, case.namespace
-                assert all(text in done.err for text in case.says), case.namespace
+                says(done.err, *case.says)
             elif case.state[0] == "lazy":
                 assert case.distribution not in done.err
 
@@ -377,7 +376,7 @@ def test_plugins_shows_all_and_imports_none(run):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.namespace)
-def test_a_plugin_that_is_wrong_says_why_and_hurts_nobody(run, case):
+def test_a_broken_plugin_names_its_cause_and_the_rest_works(run, case):
     code = f"""
         error = None
         try:
@@ -392,13 +391,13 @@ def test_a_plugin_that_is_wrong_says_why_and_hurts_nobody(run, case):
     """
     (error, names, states, pin, head), done = run(code)
     assert error, "nothing was raised"
-    assert all(text in error[1] for text in case.says)
+    says(error[1], *case.says)
     unknown = case.state[1] == "loaded" and "describe" in case.ask
     assert error[0] == ("UnknownName" if unknown else "PluginError")
     if case.state[1] in ("broken", "incompatible", "conflict"):
         assert case.distribution in error[1] or case.namespace in ("dino", "core")
-        cure = "pip install --upgrade" if case.state[1] != "conflict" else "uninstall one of them"
-        assert cure in error[1]
+        fix = "VITZOO_DISABLE_PLUGINS" if case.state[1] == "conflict" else "pip install --upgrade"
+        assert fix in error[1]
     assert states[case.distribution] == case.state[1]
     assert set(names) == {*CORE, *LISTED}
     released = vitzoo.describe("vit_b16")
@@ -461,9 +460,7 @@ def test_a_plugin_that_hangs_may_be_switched_off(run):
             print(json.dumps(str(error)))
     """
     message, done = run(code, VITZOO_DISABLE_PLUGINS="dist_hanging")
-    assert message.startswith(
-        "plugin 'hanging' cannot be used: VITZOO_DISABLE_PLUGINS names 'dist_h"
-    )
+    says(message, "plugin 'hanging'", "VITZOO_DISABLE_PLUGINS", "'dist_hanging'")
     assert "p_hanging" not in done.imported
 
 
@@ -485,7 +482,7 @@ def test_a_conflict_ends_when_one_distribution_is_off(run):
     assert (states["dist-twins"], states["other-twins"]) == ("loaded", "disabled")
 
 
-def test_strict_names_them_all(run):
+def test_strict_names_every_broken_plugin(run):
     code = """
         try:
             vitzoo.describe("vit_b16")
@@ -495,7 +492,7 @@ def test_strict_names_them_all(run):
     message, done = run(code, VITZOO_STRICT_PLUGINS="1")
     for case in CASES:
         if case.state[0] in ("broken", "incompatible", "conflict"):
-            assert all(text in message for text in case.says), case.namespace
+            says(message, *case.says)
     assert done.imported == set()
 
 
@@ -586,7 +583,7 @@ def test_parts_reach_a_ray_worker(worker, short_folder):
 # Last, for it changes the environment
 
 
-def test_a_plugin_that_leaves_while_its_spec_is_saved(zoo, run, tmp_path):
+def test_a_saved_spec_of_an_uninstalled_plugin_names_it(zoo, run, tmp_path):
     save = f"""
         model = vitzoo.create("leaver/net", image_size=32, num_classes=2)
         vitzoo.save(model, {str(tmp_path / "net.safetensors")!r})
@@ -601,6 +598,6 @@ def test_a_plugin_that_leaves_while_its_spec_is_saved(zoo, run, tmp_path):
     """
     zoo.uninstall("dist-leaver")
     (message, names, states), _ = run(ask)
-    assert "unknown variant 'leaver/net': no plugin 'leaver' is installed" in message
+    says(message, "variant 'leaver/net'", "plugin 'leaver'")
     assert set(names) == {*CORE, *LISTED} - {"leaver/net"}
     assert "dist-leaver" not in states

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import vitzoo
+from helpers import refuses, says
 from vitzoo.errors import RegistryError, UnknownName, UnknownOption, VitzooError
 from vitzoo.manifest import Manifest, read_manifest
 from vitzoo.registry import Registry
@@ -104,12 +105,12 @@ def test_filters_may_be_functions():
 
 
 def test_an_unknown_filter_suggests_the_field():
-    with pytest.raises(UnknownOption, match="unknown field 'embed_dims'; did you mean 'embed_dim'"):
+    with refuses(UnknownOption, "'embed_dims'", "'embed_dim'"):
         vitzoo.variants(embed_dims=768)
 
 
 def test_an_unknown_filter_lists_all_fields():
-    with pytest.raises(UnknownOption, match="fields: name, params, image_size, "):
+    with refuses(UnknownOption, "'zzz'", "name, params, image_size,"):
         vitzoo.variants(zzz=1)
 
 
@@ -135,23 +136,23 @@ def test_the_list_is_the_callers_own():
 
 
 def test_an_unknown_variant_suggests_the_nearest():
-    with pytest.raises(UnknownName, match=r"unknown variant 'vit_b61'; did you mean 'vit_b16'"):
+    with refuses(UnknownName, "'vit_b61'", "'vit_b16'"):
         vitzoo.describe("vit_b61")
 
 
 def test_a_variant_unlike_any_other_points_to_the_list():
-    with pytest.raises(UnknownName, match="unknown variant 'zzzzzz'; `vitzoo list` shows all"):
+    with refuses(UnknownName, "'zzzzzz'", "`vitzoo list`"):
         vitzoo.describe("zzzzzz")
 
 
 @pytest.mark.parametrize("name", ["", "vit_b16 ", "VIT_B16", "core/vit_b16", "vit_b16/", "a/b/c"])
 def test_a_name_is_taken_literally(name):
-    with pytest.raises(UnknownName, match="unknown variant"):
+    with pytest.raises(UnknownName, match=f"'{name}'"):
         vitzoo.describe(name)
 
 
-def test_a_namespace_that_nobody_installed_is_named():
-    with pytest.raises(UnknownName, match="no plugin 'nobody' is installed"):
+def test_a_namespace_of_no_installed_plugin_is_named():
+    with refuses(UnknownName, "'nobody/vit_b16'", "plugin 'nobody'"):
         vitzoo.describe("nobody/vit_b16")
 
 
@@ -167,7 +168,7 @@ def test_a_namespace_that_nobody_installed_is_named():
     ],
 )
 def test_a_name_of_another_library_is_refused_with_the_call_to_make(theirs, library, ours):
-    expected = rf"'{theirs}': that is the name in {library}; here it is vitzoo.create\('{ours}'"
+    expected = rf"'{theirs}'.* {library}.* vitzoo\.create\('{ours}'"
     for use in (vitzoo.describe, vitzoo.create):
         with pytest.raises(UnknownName, match=expected):
             use(theirs)
@@ -213,10 +214,10 @@ def test_the_snapshot_takes_additions(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"params": 1}, "vit_b16: params was 1, is 86567656"),
-        ({"builder": "x:y"}, "vit_b16: builder was 'x:y', is 'vitzoo.build:build'"),
-        ({"default": "lost"}, "vit_b16: default was 'lost', is 'augreg2_in21k_ft_in1k'"),
-        ({"weights": {"lost": "ab"}}, "vit_b16: weights lost had sha256 ab, now None"),
+        ({"params": 1}, ("params", "1", "86567656")),
+        ({"builder": "x:y"}, ("builder", "'x:y'", "'vitzoo.build:build'")),
+        ({"default": "lost"}, ("default", "'lost'", "'augreg2_in21k_ft_in1k'")),
+        ({"weights": {"lost": "ab"}}, ("weights lost", "sha256 ab", "None")),
     ],
 )
 def test_the_snapshot_refuses_changes(tmp_path, capsys, change, message):
@@ -225,7 +226,7 @@ def test_the_snapshot_refuses_changes(tmp_path, capsys, change, message):
     before = json.dumps({"vit_b16": released["vit_b16"] | change})
     path.write_text(before)
     assert runpy.run_path(str(HERE / "update_released.py"))["main"](path) == 1
-    assert message in capsys.readouterr().out
+    says(capsys.readouterr().out, "vit_b16: ", *message)
     assert path.read_text() == before
 
 
@@ -234,7 +235,8 @@ def test_the_snapshot_refuses_a_name_that_is_gone(tmp_path, capsys):
     released = json.loads((HERE / "released.json").read_text())
     path.write_text(json.dumps({"vit_gone": released["vit_b16"]}))
     assert runpy.run_path(str(HERE / "update_released.py"))["main"](path) == 1
-    assert "vit_gone is gone" in capsys.readouterr().out
+    assert "vit_gone" in capsys.readouterr().out
+    assert set(json.loads(path.read_text())) == {"vit_gone"}
 
 
 # The schema of registry files
@@ -328,168 +330,120 @@ def test_numbers_of_a_size_may_be_overridden(read):
     assert (variant.spec.depth, variant.spec.image_size) == (3, (32, 64))
 
 
+NET = "[variants.net]"
+ROW = f"[{FIRST}]"
+PREPROCESSING = f"[{FIRST}.preprocessing]"
+PARAMS = "params = 24000"
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "said"),
     [
         # keys
-        ("depth = 2", "dept = 2", "[sizes.one]: missing key 'depth'; was it meant by 'dept'?"),
-        ("depth = 2\n", "", "[sizes.one]: missing key 'depth'"),
-        ('summary = "a network"\n', "", "[variants.net]: missing key 'summary'"),
-        ('summary = "a head"\n', "", "[heads.flat]: missing key 'summary'"),
-        ("api = 1\n", "", "missing key 'api'"),
-        ("pin =", "pim =", f"[{FIRST}]: missing key 'pin'; was it meant by 'pim'?"),
-        (
-            'size = "one"',
-            'size = "one"\nimage_siz = 32',
-            "[variants.net]: unknown key 'image_siz'; did you mean 'image_size'",
-        ),
-        (
-            "size = 4096",
-            "size = 4096\nzz = 1",
-            f"[{FIRST}]: unknown key 'zz'; known keys: block, default",
-        ),
-        ("mean = ", "crop = 1\nmean = ", f"[{FIRST}.preprocessing]: unknown key 'crop'"),
-        ("[aliases]", "[alias]", "unknown key 'alias'; did you mean 'aliases'"),
-        ("[heads.flat]", "[head.flat]", "unknown key 'head'; did you mean 'heads'"),
+        ("depth = 2", "dept = 2", ("[sizes.one]", "'depth'", "'dept'")),
+        ("depth = 2\n", "", ("[sizes.one]", "'depth'")),
+        ('summary = "a network"\n', "", (NET, "'summary'")),
+        ('summary = "a head"\n', "", ("[heads.flat]", "'summary'")),
+        ("api = 1\n", "", ("'api'",)),
+        ("pin =", "pim =", (ROW, "'pin'", "'pim'")),
+        ('size = "one"', 'size = "one"\nimage_siz = 32', (NET, "'image_siz'", "'image_size'")),
+        ("size = 4096", "size = 4096\nzz = 1", (ROW, "'zz'", "block, default")),
+        ("mean = ", "crop = 1\nmean = ", (PREPROCESSING, "'crop'", "crop_mode")),
+        ("[aliases]", "[alias]", ("'alias'", "'aliases'")),
+        ("[heads.flat]", "[head.flat]", ("'head'", "'heads'")),
         # types
-        ("depth = 2", 'depth = "2"', "[sizes.one]: depth must be a whole number, got '2' (str)"),
-        ("depth = 2", "depth = 2.0", "[sizes.one]: depth must be a whole number, got 2.0 (float)"),
-        ("depth = 2", "depth = true", "[sizes.one]: depth must be a whole number, got True (bool)"),
-        ("depth = 2", "depth = inf", "[sizes.one]: depth must be a whole number, got inf"),
-        ("= true", "= 1", f"[{FIRST}]: default must be true or false, got 1 (int)"),
-        ('"a paper"\n\n[heads', '["x"]\n[heads', "[sizes.one]: source must be a string, got ['x']"),
-        ('"a network"', '""', "[variants.net]: summary must be printable text, got ''"),
-        ('"a network"', r'"\u001b[2J"', r"[variants.net]: summary must be printable text"),
-        ('old = "net"', "old = 1", "[aliases]: old must be a string, got 1 (int)"),
-        ("[0.5, 0.5, 0.5]\nstd", "[true]\nstd", f"[{FIRST}.preprocessing]: mean must be a list of"),
-        ("[0.5, 0.5, 0.5]\nstd", "[nan]\nstd", f"[{FIRST}.preprocessing]: mean must be a list of"),
-        ("[0.5, 0.5, 0.5]\nstd", "0.5\nstd", f"[{FIRST}.preprocessing]: mean must be a list, got"),
+        ("depth = 2", 'depth = "2"', ("[sizes.one]", "depth", "whole number", "'2' (str)")),
+        ("depth = 2", "depth = 2.0", ("[sizes.one]", "depth", "whole number", "2.0 (float)")),
+        ("depth = 2", "depth = true", ("[sizes.one]", "depth", "whole number", "True (bool)")),
+        ("depth = 2", "depth = inf", ("[sizes.one]", "depth", "whole number", "inf")),
+        ("= true", "= 1", (ROW, "default", "true", "false", "1 (int)")),
+        ('"a paper"\n\n[heads', '["x"]\n[heads', ("[sizes.one]", "source", "string", "['x']")),
+        ('"a network"', '""', (NET, "summary", "printable", "''")),
+        ('"a network"', r'"\u001b[2J"', (NET, "summary", "printable", r"\x1b[2J")),
+        ('old = "net"', "old = 1", ("[aliases]", "old", "string", "1 (int)")),
+        ("[0.5, 0.5, 0.5]\nstd", "[true]\nstd", (PREPROCESSING, "mean", "list", "[True]")),
+        ("[0.5, 0.5, 0.5]\nstd", "[nan]\nstd", (PREPROCESSING, "mean", "list", "[nan]")),
+        ("[0.5, 0.5, 0.5]\nstd", "0.5\nstd", (PREPROCESSING, "mean", "list", "0.5 (float)")),
         # numbers
-        ("depth = 2", "depth = -2", "[sizes.one]: depth must be a whole number from 1, got -2"),
-        ("depth = 2", "depth = 0", "[sizes.one]: depth must be a whole number from 1, got 0"),
-        ("depth = 2", f"depth = {2**53}", "[sizes.one]: depth must be a whole number from 1, got"),
-        ("size = 4096", "size = 0", f"[{FIRST}]: size must be a whole number from 1, got 0"),
-        ("params = 24000", "params = -1", "[variants.net]: params must be a whole number from 1"),
+        ("depth = 2", "depth = -2", ("[sizes.one]", "depth", "whole number", "-2")),
+        ("depth = 2", "depth = 0", ("[sizes.one]", "depth", "whole number", "0")),
+        ("depth = 2", f"depth = {2**53}", ("[sizes.one]", "depth", "whole number", f"{2**53}")),
+        ("size = 4096", "size = 0", (ROW, "size", "whole number", "0")),
+        (PARAMS, "params = -1", (NET, "params", "whole number", "-1")),
+        (PARAMS, "params = 1\nimage_size = true", (NET, "image_size", "px", "65536", "True")),
+        (PARAMS, "params = 1\nimage_size = [32, 0]", (NET, "image_size", "px", "65536", "[32, 0]")),
         (
-            "params = 24000",
-            "params = 1\nimage_size = true",
-            "[variants.net]: image_size must be a whole number of px from 1 to 65536",
-        ),
-        (
-            "params = 24000",
-            "params = 1\nimage_size = [32, 0]",
-            "[variants.net]: image_size must be a whole number of px from 1 to 65536",
-        ),
-        (
-            "params = 24000",
+            PARAMS,
             "params = 1\nimage_size = [32, 32, 3]",
-            "[variants.net]: image_size must be a whole number of px from 1 to 65536",
+            (NET, "image_size", "px", "65536", "[32, 32, 3]"),
         ),
-        (
-            "params = 24000",
-            "params = 1\ndropout = 1.0",
-            "[variants.net]: dropout must be a rate of at least 0 and below 1, got 1.0",
-        ),
-        (
-            "params = 24000",
-            "params = 1\ndropout = nan",
-            "[variants.net]: dropout must be a rate of at least 0 and below 1, got nan",
-        ),
-        ("std = [0.5,", "std = [0,", f"[{FIRST}.preprocessing]: std must be positive, got (0.0"),
-        ("std = [0.5,", "std = [", f"[{FIRST}.preprocessing]: mean and std need one number per"),
+        (PARAMS, "params = 1\ndropout = 1.0", (NET, "dropout", "rate", "1.0")),
+        (PARAMS, "params = 1\ndropout = nan", (NET, "dropout", "rate", "nan")),
+        ("std = [0.5,", "std = [0,", (PREPROCESSING, "std", "positive", "(0.0")),
+        ("std = [0.5,", "std = [", (PREPROCESSING, "mean", "std", "channel")),
         # choices
         (
-            "params = 24000",
+            PARAMS,
             'params = 1\nblock = { activation = "glu" }',
-            (
-                "[variants.net.block]: activation must be one of gelu, gelu_tanh, quick_gelu, got "
-                "'glu'; did you mean 'gelu'"
-            ),
+            ("[variants.net.block]", "activation", "gelu, gelu_tanh, quick_gelu", "'glu'"),
         ),
         (
-            "params = 24000",
+            PARAMS,
             "params = 1\nblock = { norm_esp = 1e-6 }",
-            "[variants.net.block]: unknown key 'norm_esp'; did you mean 'norm_eps'",
+            ("[variants.net.block]", "'norm_esp'", "'norm_eps'"),
         ),
         (
-            "params = 24000",
+            PARAMS,
             "params = 1\nblock = { norm_eps = 1 }",
-            "[variants.net.block]: norm_eps must lie between 0 and 1, got 1.0",
+            ("[variants.net.block]", "norm_eps", "0", "1.0"),
         ),
-        ('size = "one"', 'size = "ane"', "[variants.net]: size must be one of one, got 'ane'; did"),
-        ('"bicubic"', '"cubic"', f"[{FIRST}.preprocessing]: interpolation must be one of nearest"),
-        ('"confirmed"', '"hoped"', f"[{FIRST}]: pin must be one of confirmed"),
+        ('size = "one"', 'size = "ane"', (NET, "size", "'ane'", "'one'")),
+        ('"bicubic"', '"cubic"', (PREPROCESSING, "interpolation", "nearest", "'cubic'")),
+        ('"confirmed"', '"hoped"', (ROW, "pin", "confirmed", "reported", "'hoped'")),
         # names
+        ("[heads.flat]", "[heads.Flat]", ("[heads.Flat]", "'Flat'", "64", "lower-case")),
+        ("[sizes.one]", '[sizes."o ne"]', ("[sizes.o ne]", "'o ne'", "64", "lower-case")),
+        ("[variants.net]", "[variants._net]", ("[variants._net]", "'_net'", "64", "lower-case")),
+        ("[variants.net]", '[variants."a/b"]', ("[variants.a/b]", "'a/b'", "64", "lower-case")),
+        ("[variants.net]", '[variants.""]', ("[variants.]", "''", "64", "lower-case")),
         (
-            "[heads.flat]",
-            "[heads.Flat]",
-            "[heads.Flat]: the name 'Flat' must be 1 to 64 lower-case",
-        ),
-        ("[sizes.one]", '[sizes."o ne"]', "[sizes.o ne]: the name 'o ne' must be 1 to 64"),
-        ("[variants.net]", "[variants._net]", "[variants._net]: the name '_net' must be 1 to 64"),
-        ("[variants.net]", '[variants."a/b"]', "[variants.a/b]: the name 'a/b' must be 1 to 64"),
-        ("[variants.net]", '[variants.""]', "[variants.]: the name '' must be 1 to 64"),
-        (
-            "params = 24000",
+            PARAMS,
             'params = 1\nhead = "os:system"',
-            (
-                "[variants.net]: head must be a registered name such as 'linear' or "
-                "'acme/overlap', got 'os:system' (str); names are looked up, never imported"
-            ),
+            (NET, "head", "'linear'", "'acme/overlap'", "'os:system' (str)"),
         ),
-        (
-            "params = 24000",
-            "params = 1\nhead = { hidden_dim = 3 }",
-            "[variants.net]: head must say which part it configures: add a 'name' to",
-        ),
+        (PARAMS, "params = 1\nhead = { hidden_dim = 3 }", (NET, "head", "'name'")),
         # targets
-        (
-            "acme.parts:Flat",
-            "os:system",
-            "[heads.flat]: target must lie inside the package 'acme', got 'os:system'",
-        ),
+        ("acme.parts:Flat", "os:system", ("[heads.flat]", "target", "'acme'", "'os:system'")),
         (
             "acme.parts:Flat",
             "acmes.parts:Flat",
-            "[heads.flat]: target must lie inside the package 'acme', got 'acmes.parts:Flat'",
+            ("[heads.flat]", "target", "'acme'", "'acmes.parts:Flat'"),
         ),
         (
-            "params = 24000",
+            PARAMS,
             'params = 1\nbuilder = "vitzoo.build:build"',
-            "[variants.net]: builder must lie inside the package 'acme'",
+            (NET, "builder", "'acme'", "'vitzoo.build:build'"),
         ),
         # aliases
-        (
-            'old = "net"',
-            'old = "nett"',
-            "[aliases]: old points to 'nett', which is no variant of this file; did you mean 'net'",
-        ),
-        (
-            'old = "net"',
-            'net = "net"',
-            "[aliases]: 'net' is a variant; a former name is never used again",
-        ),
-        ('old = "net"', 'old = "net"\nolder = "old"', "[aliases]: older points to 'old', which is"),
+        ('old = "net"', 'old = "nett"', ("[aliases]", "old", "'nett'", "'net'")),
+        ('old = "net"', 'net = "net"', ("[aliases]", "'net'", "former")),
+        ('old = "net"', 'old = "net"\nolder = "old"', ("[aliases]", "older", "'old'")),
         # versions
-        (
-            "api = 1",
-            "api = 2",
-            "api is 2, this vitzoo reads up to 1; the file was written for a newer one",
-        ),
-        ("api = 1", "api = 0", "api must be a whole number from 1, got 0"),
+        ("api = 1", "api = 2", ("api", "2", "1")),
+        ("api = 1", "api = 0", ("api", "whole number", "0")),
         # syntax
-        ("depth = 2", "depth = ", "is not valid TOML: Invalid value (at line 5"),
-        ("depth = 2", "depth = 2\ndepth = 2", "is not valid TOML: Cannot overwrite a value"),
-        ("[aliases]", "[heads.flat]", "is not valid TOML: Cannot declare ('heads', 'flat') twice"),
+        ("depth = 2", "depth = ", ("TOML", "line 5")),
+        ("depth = 2", "depth = 2\ndepth = 2", ("TOML", "Cannot overwrite")),
+        ("[aliases]", "[heads.flat]", ("TOML", "('heads', 'flat')")),
     ],
 )
-def test_a_registry_that_breaks_the_schema_is_refused(problem, old, new, message):
-    assert problem(change(old, new)).startswith(message)
+def test_a_registry_that_breaks_the_schema_is_refused(problem, old, new, said):
+    says(problem(change(old, new)), *said)
 
 
 def test_a_table_must_be_a_table(problem):
-    assert problem("api = 1\nheads = 1") == "heads must be a table, got 1 (int)"
-    assert problem("api = 1\nheads = { flat = 1 }") == "[heads.flat]: expected a table, got 1 (int)"
+    says(problem("api = 1\nheads = 1"), "heads", "table", "1 (int)")
+    says(problem("api = 1\nheads = { flat = 1 }"), "[heads.flat]", "table", "1 (int)")
 
 
 @pytest.mark.parametrize(
@@ -498,27 +452,24 @@ def test_a_table_must_be_a_table(problem):
     ids=["63 digits", "65 digits", "upper-case", "md5", "no hex", "space", "full-width digit"],
 )
 def test_a_sha256_is_64_lower_case_hex_digits(problem, sha256):
-    message = problem(change(SHA, sha256))
-    assert message == f"[{FIRST}]: sha256 must be 64 lower-case hex digits, got {sha256!r}"
+    says(problem(change(SHA, sha256)), ROW, "sha256", "64 lower-case hex digits", repr(sha256))
 
 
 def test_weights_without_sha256_are_refused(problem):
-    assert problem(change(f'sha256 = "{SHA}"\n', "")) == (
-        f"[{FIRST}]: a 'confirmed' pin needs sha256, size and, on the Hub, revision"
-    )
+    message = problem(change(f'sha256 = "{SHA}"\n', ""))
+    says(message, ROW, "'confirmed'", "sha256", "size", "revision")
 
 
 @pytest.mark.parametrize(
     "file", ["../x", "/x", "a/b", "..", ".hidden", "a\\b", "a b", "x" * 300, "é", "C:x", "~", "-f"]
 )
 def test_a_file_is_a_plain_name(problem, file):
-    message = problem(change('"first.safetensors"', json.dumps(file)))
-    assert message == f"[{FIRST}]: file must be a plain file name, got {file!r}"
+    says(problem(change('"first.safetensors"', json.dumps(file))), ROW, "file", repr(file))
 
 
 def test_a_file_name_has_no_nul(problem):
     message = problem(change('"first.safetensors"', r'"a\u0000b"'))
-    assert message == f"[{FIRST}]: file must be printable text, got 'a\\x00b'"
+    says(message, ROW, "file", "printable", r"'a\x00b'")
 
 
 @pytest.mark.parametrize(
@@ -527,12 +478,11 @@ def test_a_file_name_has_no_nul(problem):
 )
 def test_a_target_is_module_and_name(problem, target):
     message = problem(change("acme.parts:Flat", target))
-    assert message == f"[heads.flat]: target must look like 'package.module:Name', got {target!r}"
+    says(message, "[heads.flat]", "target", "'package.module:Name'", repr(target))
 
 
 def test_two_defaults_are_refused(problem):
-    message = problem(VALID + SECOND)
-    assert message == "[variants.net]: at most one of the weights may be the default"
+    says(problem(VALID + SECOND), NET, "weights", "default")
 
 
 def test_weights_without_a_default_are_fine(read):
@@ -545,82 +495,81 @@ def test_the_size_names_of_the_core_cannot_be_taken(tmp_path):
     path.write_text(VALID)
     sizes = Registry().host.core.sizes
     path.write_text(change("[sizes.one]", "[sizes.b]"))
-    with pytest.raises(RegistryError, match="the size 'b' is the core's; choose another name"):
+    with refuses(RegistryError, "size 'b'", "core"):
         read_manifest(path, package="acme", sizes=sizes)
 
 
 def test_a_missing_file_says_so(tmp_path):
-    with pytest.raises(RegistryError, match=r"none\.toml: cannot be read: No such file"):
+    with refuses(RegistryError, "none.toml:", "No such file"):
         read_manifest(tmp_path / "none.toml", package="acme")
 
 
 def test_a_folder_is_no_registry(tmp_path):
-    with pytest.raises(RegistryError, match="cannot be read: Is a directory"):
+    with refuses(RegistryError, ":", "Is a directory"):
         read_manifest(tmp_path, package="acme")
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", VALID.encode("utf-16"), b"\x00", b"PK\x03\x04"])
 def test_a_file_that_is_no_text_is_refused(problem, data):
-    assert problem(data).startswith("is not valid TOML: ")
+    assert "TOML" in problem(data)
 
 
 def test_an_empty_file_lacks_its_api(problem):
-    assert problem("") == "missing key 'api'"
+    assert "'api'" in problem("")
 
 
 def test_deep_nesting_is_refused(problem):
-    assert problem("api = " + "[" * 5000 + "]" * 5000).startswith("is not valid TOML: ")
+    assert "TOML" in problem("api = " + "[" * 5000 + "]" * 5000)
 
 
 def test_deep_nesting_by_dotted_keys_is_refused(problem):
-    assert problem("api" + ".a" * 3000 + " = 1").startswith("is nested more than 12 deep")
+    says(problem("api" + ".a" * 3000 + " = 1"), "nested", "12")
 
 
 def test_a_number_of_5000_digits_is_refused(problem):
-    assert problem("api = " + "1" * 5000).startswith("is not valid TOML: ")
+    assert "TOML" in problem("api = " + "1" * 5000)
 
 
 def test_a_hexadecimal_number_of_5000_digits_is_refused(problem):
-    assert problem("api = 0x" + "1" * 5000).startswith("api must be a whole number from 1")
+    says(problem("api = 0x" + "1" * 5000), "api", "whole number")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "said"),
     [
-        ("params = 24000", f"params = 1\ndropout = {10**400}", "[variants.net]: dropout must be"),
-        ("[0.5, 0.5, 0.5]\nstd", f"[{10**400}]\nstd", f"[{FIRST}.preprocessing]: mean must be"),
+        (PARAMS, f"params = 1\ndropout = {10**400}", (NET, "dropout", "number")),
+        ("[0.5, 0.5, 0.5]\nstd", f"[{10**400}]\nstd", (PREPROCESSING, "mean", "list")),
     ],
 )
-def test_a_number_too_large_for_a_float_is_refused(problem, old, new, message):
-    assert problem(change(old, new)).startswith(message)
+def test_a_number_too_large_for_a_float_is_refused(problem, old, new, said):
+    says(problem(change(old, new)), *said)
 
 
 def test_a_size_in_px_has_an_upper_bound(problem):
-    message = problem(change("params = 24000", f"params = 1\nimage_size = {10**30}"))
-    assert message.startswith("[variants.net]: image_size must be")
+    message = problem(change(PARAMS, f"params = 1\nimage_size = {10**30}"))
+    says(message, NET, "image_size", "65536")
 
 
 @pytest.mark.parametrize("field", ["patch_embed", "pos_embed", "pool", "head", "drop_path"])
 def test_a_part_is_no_truth_value(problem, field):
-    message = problem(change("params = 24000", f"params = 1\n{field} = true"))
-    assert message.startswith(f"[variants.net]: {field} must be a name or a mapping")
+    message = problem(change(PARAMS, f"params = 1\n{field} = true"))
+    says(message, NET, field, "name", "mapping", "True")
 
 
 def test_a_registry_has_no_opaque_parts(problem):
     part = '{ name = "os:system", opaque = true }'
-    message = problem(change("params = 24000", f"params = 1\nhead = {part}"))
-    assert message.startswith("[variants.net]: head")
+    says(problem(change(PARAMS, f"params = 1\nhead = {part}")), NET, "head", "'os:system'")
 
 
 def test_a_builder_accepts_fields_that_exist(problem):
-    message = problem(change("params = 24000", 'params = 1\naccepts = ["dept"]'))
-    assert message.startswith("[variants.net]: accepts")
+    says(problem(change(PARAMS, 'params = 1\naccepts = ["dept"]')), NET, "accepts", "'dept'")
 
 
 @pytest.mark.parametrize("top1", ["nan", "inf", "-1", "101"])
 def test_an_accuracy_is_a_percentage(problem, top1):
-    message = problem(change("default = true", f"top1 = {top1}"))
-    assert message.startswith(f"[{FIRST}]: top1 must")
+    says(
+        problem(change("default = true", f"top1 = {top1}")), ROW, "top1", "percentage", float(top1)
+    )
 
 
 # A valid registry that uses every key, for random changes.
@@ -680,13 +629,12 @@ def reads_or_refuses(data: bytes) -> None:
     assert isinstance(result, Manifest) or str(result).startswith(f"{path}: ")
 
 
-@settings(max_examples=100)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_random_bytes_are_read_or_refused(data):
     reads_or_refuses(data)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(table=st.dictionaries(KEYS, VALUES, max_size=5))
 def test_random_tables_are_read_or_refused(to_toml, table):
     reads_or_refuses(to_toml({"api": 1} | table).encode())
@@ -736,7 +684,7 @@ def test_nasty_values_everywhere_are_read_or_refused(to_toml, place):
         reads_or_refuses(to_toml(table).encode())
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_valid_registry_with_one_random_change_is_read_or_refused(to_toml, data):
     table: Any = tomllib.loads(RICH)
@@ -788,7 +736,7 @@ def test_an_alias_is_not_listed():
 
 @pytest.mark.usefixtures("renamed")
 def test_a_misspelt_alias_is_suggested():
-    with pytest.raises(UnknownName, match="unknown variant 'olds'; did you mean 'old'"):
+    with refuses(UnknownName, "'olds'", "'old'"):
         vitzoo.describe("olds")
 
 
@@ -830,30 +778,31 @@ def test_the_users_own_variant_does_not_shadow_the_core(local_registry):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('api=1\n[heads.h]\ntarget="os:system"\nsummary="x"\n', "unknown key 'heads'"),
+        ('api=1\n[heads.h]\ntarget="os:system"\nsummary="x"\n', ("'heads'",)),
         (
             'api=1\n[variants.x]\nsize="b"\nsummary="x"\nsource="x"\nparams=1\nbuilder="os:system"\n',
-            r"\[variants.x\]: unknown key 'builder'",
+            ("[variants.x]", "'builder'"),
         ),
         (
             (
                 'api=1\n[variants.x]\nsize="b"\nsummary="x"\nsource="x"\nparams=1\n'
                 f'[variants.x.weights.w]\nfile="f"\nsize=1\nsha256="{SHA}"\n'
             ),
-            r"\[variants.x\]: unknown key 'weights'",
+            ("[variants.x]", "'weights'"),
         ),
-        ("api = ", "is not valid TOML"),
+        ("api = ", ("TOML",)),
     ],
 )
 def test_the_users_own_file_is_data_only(local_registry, text, message):
     path = local_registry(text)
-    with pytest.raises(RegistryError, match=f"{path}: {message}"):
+    with pytest.raises(RegistryError) as caught:
         vitzoo.variants()
+    says(str(caught.value), "VITZOO_REGISTRY", f"{path}: ", *message)
 
 
 def test_the_users_own_file_must_exist(monkeypatch, tmp_path):
     monkeypatch.setenv("VITZOO_REGISTRY", str(tmp_path / "none.toml"))
-    with pytest.raises(RegistryError, match=r"none\.toml: cannot be read: No such file"):
+    with refuses(RegistryError, "none.toml:", "No such file"):
         vitzoo.variants()
 
 
