@@ -6,10 +6,18 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from vitzoo import testing
+
+def pytest_collection_modifyitems(items):
+    """Mark every test of this folder: most start pytest in a process of its own."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.conformance)
+
 
 MANIFEST = """\
 api = 1
