@@ -342,7 +342,7 @@ def collect() -> None:
 def _contexts(data: CoverageData, path: Path, line: int) -> set[str]:
     """Return the tests that execute a line, by their ids."""
     contexts = data.contexts_by_lineno(str(path))
-    wanted = _lines(path.read_text(), line)
+    wanted = _lines(path.read_text(encoding="utf-8"), line)
     return {text.rpartition("|")[0] for number in wanted for text in contexts.get(number, ())}
 
 
@@ -513,7 +513,7 @@ def _git(*arguments: str) -> str:
 
 
 def _write(path: Path, data: object) -> None:
-    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _say(*lines: str) -> None:

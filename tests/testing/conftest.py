@@ -12,6 +12,7 @@ import pytest
 
 from vitzoo import testing
 
+
 def pytest_collection_modifyitems(items):
     """Mark every test of this folder: most start pytest in a process of its own."""
     for item in items:
