@@ -43,8 +43,8 @@ from vitzoo.errors import (
     StoreError,
     TransferError,
 )
+from vitzoo.files.access import open_regular
 from vitzoo.settings import may_see_token
-from vitzoo.store import open_regular
 
 if TYPE_CHECKING:
     from vitzoo.remote import Remote

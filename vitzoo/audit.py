@@ -10,13 +10,13 @@ from typing import Any
 
 from vitzoo.catalogue import Variant, Weights
 from vitzoo.errors import NetworkError, Offline, PinError, VitzooError, did_you_mean
+from vitzoo.files.access import write_atomic
 from vitzoo.labels import SETS
 from vitzoo.locate import ask_authority
 from vitzoo.manifest import CORE_BUILDER, Manifest, read_manifest
 from vitzoo.plugin_states import TROUBLE
 from vitzoo.plugins import CORE_MANIFEST
 from vitzoo.registry import registry
-from vitzoo.store import write_atomic
 
 HEADER_SLACK = 1024 * 1024  # bytes a safetensors header may take
 DTYPE_BYTES = (4, 2)

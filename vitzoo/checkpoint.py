@@ -16,16 +16,16 @@ from vitzoo import locate, settings
 from vitzoo.catalogue import Preprocessing, Variant, Weights
 from vitzoo.container import DTYPES, Container, OpenFile, open_own
 from vitzoo.errors import HashMismatch, StoreError
-from vitzoo.header import Header
-from vitzoo.npz import ZIP_MAGIC
+from vitzoo.files.access import open_regular
+from vitzoo.files.npz import ZIP_MAGIC
+from vitzoo.files.safetensors import Header
+from vitzoo.files.shard_index import index_of, is_json, weights_in
 from vitzoo.npz_file import NpzFile
 from vitzoo.registry import registry
 from vitzoo.safetensors_file import SafetensorsFile
-from vitzoo.shard_index import index_of, is_json, weights_in
 from vitzoo.shards import Shards
 from vitzoo.siblings import labels_in, processor_beside
 from vitzoo.spec import Spec
-from vitzoo.store import open_regular
 
 CONFIGS = ("open_clip_config.json", "config.json")  # of two that say one thing the last counts
 MAX_CONFIG = 1024 * 1024

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError, StoreError
-from vitzoo.header import Header, TensorInfo
-from vitzoo.store import open_regular
+from vitzoo.files.access import open_regular
+from vitzoo.files.safetensors import Header, TensorInfo
 
 DTYPES = {
     "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64,

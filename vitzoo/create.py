@@ -25,7 +25,8 @@ from vitzoo.errors import (
     WeightsUnavailable,
     did_you_mean,
 )
-from vitzoo.hubnames import valid_repo
+from vitzoo.files.access import write_atomic
+from vitzoo.files.names import valid_repo
 from vitzoo.images import check_preprocessing
 from vitzoo.inputs import preprocessing_of
 from vitzoo.labels import known_labels
@@ -46,7 +47,6 @@ from vitzoo.report import LoadReport
 from vitzoo.saved import METADATA, described
 from vitzoo.schema import NAME, Reader, describe
 from vitzoo.spec import BlockSpec, Spec
-from vitzoo.store import write_atomic
 from vitzoo.weights import Adaptation, format_name, load
 
 log = logging.getLogger("vitzoo")

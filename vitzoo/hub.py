@@ -13,7 +13,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 
 from vitzoo.asking import headers_for, printable, proxies, refusal, session, within
 from vitzoo.errors import EntryNotFound, Offline, PinError, RefusedResponse, TransferError
-from vitzoo.header import strict_json
+from vitzoo.files.strict_json import strict_json
 from vitzoo.pins import COMMIT, SHA256, Pin
 from vitzoo.remote import Remote
 from vitzoo.settings import limits, trust_endpoint

@@ -18,22 +18,14 @@ from vitzoo.errors import (
     UnknownName,
     WeightsError,
 )
-from vitzoo.locate import (
-    ask_authority,
-    choose,
-    from_address,
-    make_folder_or_raise,
-    obtain,
-    pin_of,
-    source_of,
-    stored,
-)
+from vitzoo.files.access import CHUNK, hash_file, make_folder_or_raise, open_regular
+from vitzoo.files.shard_index import ENDING, read_index, weights_in
+from vitzoo.locate import ask_authority, choose, from_address, obtain, pin_of, source_of, stored
 from vitzoo.partial import Partial
 from vitzoo.pins import Lock
 from vitzoo.plugins import data_file
 from vitzoo.registry import registry
-from vitzoo.shard_index import ENDING, read_index, weights_in
-from vitzoo.store import CHUNK, Store, hash_file, open_regular
+from vitzoo.store import Store
 
 PATHS = ("/", ".safetensors", ".npz", ENDING)
 

@@ -32,12 +32,13 @@ from vitzoo.errors import (
     WeightsUnavailable,
     did_you_mean,
 )
-from vitzoo.hubnames import valid_file, valid_repo, valid_revision
+from vitzoo.files.access import CHUNK, hash_file, make_folder_or_raise, open_regular
+from vitzoo.files.names import valid_file, valid_repo, valid_revision
 from vitzoo.partial import Partial
 from vitzoo.pins import Lock, Pin
 from vitzoo.plugins import data_file
 from vitzoo.remote import Remote
-from vitzoo.store import CHUNK, Store, hash_file, make_folder, open_regular
+from vitzoo.store import Store
 
 log = logging.getLogger("vitzoo")
 
@@ -447,21 +448,3 @@ def _check_space(home: Path, remote: Remote, present: int) -> None:
             f"{remote}: needs {needed} bytes in {home}, {free} are free; make room, or point "
             "VITZOO_HOME to another disk"
         )
-
-
-def make_folder_or_raise(path: Path) -> None:
-    """Make a folder that can be written to, before anything is asked of a network."""
-    try:
-        make_folder(path)
-        writable = os.access(path, os.W_OK | os.X_OK)
-    except OSError as error:
-        raise _unwritable(path, error.strerror or str(error)) from error
-    if not writable:
-        raise _unwritable(path, "permission denied, or a read-only disk")
-
-
-def _unwritable(path: Path, reason: str) -> StoreError:
-    return StoreError(
-        f"cannot write in {path}: {reason}; make it writable, point VITZOO_HOME to another folder, "
-        "or set VITZOO_HOME=:memory: to keep nothing on disk"
-    )

@@ -29,8 +29,8 @@ from vitzoo.catalogue import (
     preprocessing_values,
 )
 from vitzoo.errors import IncompatibleManifest, RegistryError, did_you_mean
+from vitzoo.files.names import valid_file, valid_repo
 from vitzoo.hookspecs import hookimpl
-from vitzoo.hubnames import valid_file, valid_repo
 from vitzoo.schema import Reader
 from vitzoo.spec import BlockSpec, Option, PartSpec, Spec
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from vitzoo.container import OpenFile, contents, view
 from vitzoo.errors import CheckpointError
-from vitzoo.header import Header
-from vitzoo.npz import Member, read_directory
+from vitzoo.files.npz import Member, read_directory
+from vitzoo.files.safetensors import Header
 
 STEP = 16 * 1024  # compressed bytes at a time; a thousand times as many may come out
 

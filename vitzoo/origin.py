@@ -19,10 +19,10 @@ from vitzoo.errors import (
     InvalidOption,
     UnknownName,
 )
+from vitzoo.files.shard_index import ENDING
 from vitzoo.registry import registry
 from vitzoo.saved import read_network, read_saved
 from vitzoo.schema import Reader, describe
-from vitzoo.shard_index import ENDING
 from vitzoo.spec import Spec
 
 log = logging.getLogger("vitzoo")

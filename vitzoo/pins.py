@@ -15,7 +15,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from vitzoo.errors import PinError
-from vitzoo.store import make_folder, write_atomic
+from vitzoo.files.access import make_folder, write_atomic
 
 VERSION = 1
 MAX_LOCK = 16 * 1024 * 1024

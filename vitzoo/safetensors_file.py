@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from vitzoo.container import OpenFile, contents, view
-from vitzoo.header import read_header
+from vitzoo.files.safetensors import read_header
 
 
 class SafetensorsFile:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from vitzoo.container import OpenFile, open_own
 from vitzoo.errors import CheckpointError
-from vitzoo.header import Header, check_count
+from vitzoo.files.safetensors import Header, check_count
+from vitzoo.files.shard_index import read_index
 from vitzoo.safetensors_file import SafetensorsFile
-from vitzoo.shard_index import read_index
 
 
 class Shards:

@@ -13,9 +13,9 @@ from typing import Any
 
 from vitzoo.catalogue import Preprocessing
 from vitzoo.errors import InvalidOption, StoreError
-from vitzoo.header import strict_json
+from vitzoo.files.access import open_regular
+from vitzoo.files.strict_json import strict_json
 from vitzoo.schema import MAX_PX, describe
-from vitzoo.store import open_regular
 
 PROCESSOR = "preprocessor_config.json"
 MAX_PROCESSOR = 64 * 1024

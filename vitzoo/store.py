@@ -14,22 +14,17 @@ file still has all of them, and they are older than the clock's grain, it is not
 from __future__ import annotations
 
 import contextlib
-import errno
-import hashlib
 import json
 import os
-import re
-import stat
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from vitzoo.errors import HashMismatch, IntegrityError, SizeMismatch, StoreError
+from vitzoo.files.access import hash_file, make_folder, open_regular, sync_folder, write_atomic
 
-CHUNK = 1024 * 1024
 MAX_STAMP = 4096
-LEFT = 60.0  # seconds after which a file half-written by `write_atomic` is nobody's any more
 GRAIN_NS = 50_000_000  # a change within this time of another might not show in a file's times
 
 
@@ -222,47 +217,6 @@ class Store:
         return kind(f"{path} is damaged: it should have sha256 {sha256} and has {found}; {moved}")
 
 
-def open_regular(path: Path, *, follow: bool = False) -> int | None:
-    """Open a regular file for reading; None if there is nothing at `path`.
-
-    Args:
-        path: the file.
-        follow: whether a symbolic link is followed; never inside the store.
-
-    Raises:
-        StoreError: it is a link, a folder, a pipe, or cannot be read.
-    """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
-    try:
-        fd = os.open(path, flags)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EMLINK) and not follow:
-            raise StoreError(f"{path} is a symbolic link, expected a file; remove it") from error
-        raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise StoreError(f"{path} is not a regular file" + ("" if follow else "; remove it"))
-    return fd
-
-
-def hash_file(fd: int) -> str:
-    """Return the sha256 of the open file from its first byte, as hex.
-
-    Raises:
-        StoreError: the disk fails.
-    """
-    digest, position = hashlib.sha256(), 0
-    try:
-        while chunk := os.pread(fd, CHUNK, position):
-            digest.update(chunk)
-            position += len(chunk)
-    except OSError as error:
-        raise StoreError(f"cannot read on at byte {position}: {error.strerror}") from error
-    return digest.hexdigest()
-
-
 def read_stamp(path: Path) -> Stamp | None:
     """Read a stamp; anything odd about the file (owner, size, kind, content) makes it None."""
     try:
@@ -283,44 +237,3 @@ def read_stamp(path: Path) -> Stamp | None:
     if any(type(n) is not int for n in (*numbers, stamp.hashed_ns)):
         return None
     return stamp if type(stamp.finite) is bool else None
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder and its parents, for the user alone."""
-    path.mkdir(mode=0o755, parents=True, exist_ok=True)
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file at once or not at all; one that was there keeps its mode."""
-    make_folder(path.parent)
-    _clear_leftovers(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
-    try:
-        with part.open("xb") as file:
-            file.write(data)
-            file.flush()
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def _clear_leftovers(path: Path) -> None:
-    """Remove what killed processes left of writing `path`: names of ours only, nobody's backups."""
-    ours = re.compile(rf"\.{re.escape(path.name)}\.\d+\.\d{{16,}}")
-    for left in path.parent.iterdir():
-        with contextlib.suppress(OSError):
-            if ours.fullmatch(left.name) and time.time() - left.lstat().st_mtime > LEFT:
-                left.unlink()
-
-
-def sync_folder(path: Path) -> None:
-    """Make a rename in `path` survive a power cut."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -23,7 +23,7 @@ import torch
 import vitzoo
 from messages import raises
 from vitzoo.errors import CheckpointError, HashMismatch
-from vitzoo.header import MAX_HEADER, MAX_TENSORS, read_header
+from vitzoo.files.safetensors import MAX_HEADER, MAX_TENSORS, read_header
 
 MB = 1024 * 1024
 

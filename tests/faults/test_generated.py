@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 
 from vitzoo.errors import CheckpointError, RegistryError
-from vitzoo.header import ITEM_SIZES, Header, read_header
-from vitzoo.hubnames import valid_file, valid_repo, valid_revision
+from vitzoo.files.names import valid_file, valid_repo, valid_revision
+from vitzoo.files.safetensors import ITEM_SIZES, Header, read_header
 from vitzoo.manifest import Manifest, read_manifest
 
 SOME = settings(max_examples=300)
@@ -152,12 +152,12 @@ def test_generated_damage_to_safetensors(file, place, byte, change):
 
 def test_the_checks_can_fail(monkeypatch):
     """A reader without the check of coverage does not get past these tests."""
-    import vitzoo.header
+    import vitzoo.files.safetensors
 
     row = {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}
     data = pack({"a": row}, bytes(8))
     assert header_of(data) is None
-    monkeypatch.setattr(vitzoo.header, "_check_coverage", lambda *_: None)
+    monkeypatch.setattr(vitzoo.files.safetensors, "_check_coverage", lambda *_: None)
     assert header_of(data) is not None  # starts later, ends with the file
     with pytest.raises(AssertionError):
         header_of(pack({"a": row}, bytes(9)))

@@ -23,7 +23,7 @@ import vitzoo
 from tables import check_all
 from vitzoo.checkpoint import open_file
 from vitzoo.errors import CheckpointError
-from vitzoo.header import MAX_TENSORS
+from vitzoo.files.safetensors import MAX_TENSORS
 
 MB = 1024 * 1024
 SOME = settings(max_examples=300)

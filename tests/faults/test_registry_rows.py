@@ -8,7 +8,7 @@ import pytest
 from messages import raises
 from tables import check_all
 from vitzoo.errors import InvalidOption, RegistryError, UnknownOption
-from vitzoo.hubnames import valid_file, valid_repo, valid_revision
+from vitzoo.files.names import valid_file, valid_repo, valid_revision
 from vitzoo.locate import from_address
 from vitzoo.manifest import MAX_MANIFEST, read_manifest
 

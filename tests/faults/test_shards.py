@@ -13,8 +13,8 @@ import vitzoo
 from messages import raises
 from vitzoo.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption
+from vitzoo.files.shard_index import MAX_INDEX, MAX_SHARDS
 from vitzoo.inventory import import_file, verify
-from vitzoo.shard_index import MAX_INDEX, MAX_SHARDS
 
 NAMES = [f"model-{i:05}-of-00003.safetensors" for i in (1, 2, 3)]
 INDEX = "model.safetensors.index.json"

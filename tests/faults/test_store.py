@@ -49,7 +49,7 @@ def hashed(monkeypatch):
     """List of the calls of the function that hashes stored files."""
     import vitzoo.store
 
-    calls, real = [], vitzoo.store.hash_file
+    calls, real = [], vitzoo.files.access.hash_file
     monkeypatch.setattr(vitzoo.store, "hash_file", lambda fd: calls.append(fd) or real(fd))
     return calls
 
@@ -487,7 +487,7 @@ def test_file_changed_during_the_check_gets_no_stamp(warm, monkeypatch):
 def test_file_changed_while_it_is_hashed_gets_no_stamp(warm, monkeypatch):
     import vitzoo.store
 
-    real = vitzoo.store.hash_file
+    real = vitzoo.files.access.hash_file
 
     def change_after(fd):
         sha256 = real(fd)

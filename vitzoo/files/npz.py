@@ -19,7 +19,14 @@ from math import prod
 from typing import Any, cast
 
 from vitzoo.errors import CheckpointError
-from vitzoo.header import ITEM_SIZES, NO_PICKLE, TensorInfo, check_count, check_shape, place
+from vitzoo.files.safetensors import (
+    ITEM_SIZES,
+    NO_PICKLE,
+    TensorInfo,
+    check_count,
+    check_shape,
+    place,
+)
 
 ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second where it is empty
 MAX_DIRECTORY = 2 * 1024 * 1024

@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from vitzoo.errors import CheckpointError
-from vitzoo.header import check_count, place, strict_json
-from vitzoo.hubnames import valid_file
+from vitzoo.files.names import valid_file
+from vitzoo.files.safetensors import check_count, place
+from vitzoo.files.strict_json import strict_json
 
 ENDING = ".safetensors.index.json"
 MAX_INDEX = 8 * 1024 * 1024

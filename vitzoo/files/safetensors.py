@@ -7,7 +7,6 @@ Transformers have headers of some 50 KB with a few hundred tensors.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from math import prod
 from typing import Any
 
 from vitzoo.errors import CheckpointError
+from vitzoo.files.strict_json import strict_json
 
 MAX_HEADER = 8 * 1024 * 1024
 MAX_TENSORS = 20_000
@@ -92,25 +92,6 @@ def read_header(fd: int, source: str) -> Header:
     tensors = {name: _row(name, row, data_start, source) for name, row in table.items()}
     _check_coverage(tensors, data_start, size, source)
     return Header(tensors, metadata)
-
-
-def strict_json(text: bytes) -> Any:
-    """Parse JSON in which no key stands twice in a table.
-
-    Raises:
-        ValueError: it is not JSON, or nested too deeply.
-    """
-
-    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        table = dict(pairs)
-        if len(table) != len(pairs):
-            raise ValueError("a key stands twice")
-        return table
-
-    try:
-        return json.loads(text.decode(), object_pairs_hook=no_duplicates)
-    except RecursionError as error:
-        raise ValueError(str(error)) from error
 
 
 def _parse(text: bytes, source: str) -> dict[str, Any]:

@@ -1,0 +1,158 @@
+"""Opening, hashing and writing files; torch-free."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from vitzoo.errors import InvalidOption, StoreError, VitzooError
+
+CHUNK = 1024 * 1024
+LEFT = 60.0  # seconds after which a file half-written by `write_atomic` is nobody's any more
+
+
+def open_regular(path: Path, *, follow: bool = False) -> int | None:
+    """Open a regular file for reading; None if there is nothing at `path`.
+
+    Args:
+        path: the file.
+        follow: whether a symbolic link is followed; never inside the store.
+
+    Raises:
+        StoreError: it is a link, a folder, a pipe, or cannot be read.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    try:
+        fd = os.open(path, flags)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK) and not follow:
+            raise StoreError(f"{path} is a symbolic link, expected a file; remove it") from error
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StoreError(f"{path} is not a regular file" + ("" if follow else "; remove it"))
+    return fd
+
+
+def hash_file(fd: int) -> str:
+    """Return the sha256 of the open file from its first byte, as hex.
+
+    Raises:
+        StoreError: the disk fails.
+    """
+    digest, position = hashlib.sha256(), 0
+    try:
+        while chunk := os.pread(fd, CHUNK, position):
+            digest.update(chunk)
+            position += len(chunk)
+    except OSError as error:
+        raise StoreError(f"cannot read on at byte {position}: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, for the user alone."""
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file at once or not at all; one that was there keeps its mode."""
+    make_folder(path.parent)
+    _clear_leftovers(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
+    try:
+        with part.open("xb") as file:
+            file.write(data)
+            file.flush()
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _clear_leftovers(path: Path) -> None:
+    """Remove what killed processes left of writing `path`: names of ours only, nobody's backups."""
+    ours = re.compile(rf"\.{re.escape(path.name)}\.\d+\.\d{{16,}}")
+    for left in path.parent.iterdir():
+        with contextlib.suppress(OSError):
+            if ours.fullmatch(left.name) and time.time() - left.lstat().st_mtime > LEFT:
+                left.unlink()
+
+
+def sync_folder(path: Path) -> None:
+    """Make a rename in `path` survive a power cut."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_folder_or_raise(path: Path) -> None:
+    """Make a folder that can be written to, before anything is asked of a network."""
+    try:
+        make_folder(path)
+        writable = os.access(path, os.W_OK | os.X_OK)
+    except OSError as error:
+        raise _unwritable(path, error.strerror or str(error)) from error
+    if not writable:
+        raise _unwritable(path, "permission denied, or a read-only disk")
+
+
+def _unwritable(path: Path, reason: str) -> StoreError:
+    return StoreError(
+        f"cannot write in {path}: {reason}; make it writable, point VITZOO_HOME to another folder, "
+        "or set VITZOO_HOME=:memory: to keep nothing on disk"
+    )
+
+
+def check_target(path: Path, *, force: bool) -> None:
+    """Refuse a path that cannot be written, or that would overwrite something.
+
+    Raises:
+        InvalidOption: it is there, is a folder, or its folder is not there.
+    """
+    if path.is_dir():
+        raise InvalidOption(f"{path} is a folder; name a file")
+    if not force and os.path.lexists(path):
+        raise InvalidOption(f"{path} is already there; pass --force (force=True) to replace it")
+    if not path.parent.is_dir():
+        raise InvalidOption(f"there is no folder {path.parent}; make it first")
+
+
+@contextlib.contextmanager
+def arriving(path: Path, *, force: bool) -> Iterator[Path]:
+    """Give a temporary path in the folder of `path`; it takes its place when the block is done.
+
+    Nothing is left of it when the block raises.
+
+    Raises:
+        InvalidOption: as `check_target`; also when someone else wrote the path meanwhile.
+        StoreError: the disk is full, or the folder is not the user's.
+    """
+    check_target(path, force=force)
+    part = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
+    try:
+        yield part
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        check_target(path, force=force)
+        part.replace(path)
+    except OSError as error:
+        if isinstance(error, VitzooError):
+            raise
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,25 @@
+"""JSON in which no key occurs twice; torch-free."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def strict_json(text: bytes) -> Any:
+    """Parse JSON in which no key stands twice in a table.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deeply.
+    """
+
+    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) != len(pairs):
+            raise ValueError("a key stands twice")
+        return table
+
+    try:
+        return json.loads(text.decode(), object_pairs_hook=no_duplicates)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
