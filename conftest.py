@@ -314,7 +314,7 @@ def _manifests_are_parsed_once() -> Iterator[None]:
     Every other file, and each of these when it changes on disk, is parsed at each call. Tests that
     call `read_manifest` themselves get the original.
     """
-    from vitzoo.manifest import Manifest
+    from vitzoo.schema.manifest import Manifest
 
     plugins = importlib.import_module("vitzoo.plugins")  # `vitzoo.plugins` is a function, too
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from helpers import says
-from vitzoo.catalogue import Weights
 from vitzoo.cli.browse import _changed
 from vitzoo.cli.main import main
 from vitzoo.registry import describe
-from vitzoo.spec import PartSpec
+from vitzoo.schema.rows import Weights
+from vitzoo.schema.spec import PartSpec
 
 DIGITS = Path(__file__).parents[1] / "docs" / "examples" / "digits"
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from vitzoo import hookspecs, manifest, schema
+from vitzoo import hookspecs
 from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads
 from vitzoo.parts import protocols
+from vitzoo.schema import manifest, reader
 from vitzoo.testing import check_patch_embedder
 
 ROOT = Path(__file__).parents[1]
@@ -257,9 +258,9 @@ def test_the_documented_registry_file_works(tmp_path, monkeypatch):
 
 def test_every_key_of_a_registry_file_is_documented(monkeypatch):
     asked = set()
-    done = schema.Reader.done
+    done = reader.Reader.done
     monkeypatch.setattr(
-        schema.Reader, "done", lambda self: (asked.update(self._asked), done(self))[1]
+        reader.Reader, "done", lambda self: (asked.update(self._asked), done(self))[1]
     )
     path = ROOT / "registry.toml"
     manifest.read_manifest(path, package="vitzoo")

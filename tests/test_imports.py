@@ -25,7 +25,7 @@ LIGHT = [
     "import vitzoo; vitzoo.plugins()",
     "import vitzoo; dir(vitzoo); vitzoo.__version__; vitzoo.__all__",
     "import vitzoo; vitzoo.PartSpec, vitzoo.Variant, vitzoo.RegistryError, vitzoo.hookimpl",
-    "import vitzoo.catalogue, vitzoo.schema, vitzoo.spec, vitzoo.errors, vitzoo.hookspecs",
+    "import vitzoo.schema.rows, vitzoo.schema.reader, vitzoo.schema.spec, vitzoo.errors, vitzoo.hookspecs",
     "import vitzoo.registry, vitzoo.plugins, vitzoo.manifest, vitzoo.listing",
     "import vitzoo\ntry: vitzoo.describe('vit_b61')\nexcept vitzoo.UnknownName: pass",
 ]

@@ -26,8 +26,8 @@ from vitzoo.errors import (
     UnknownName,
     VitzooError,
 )
-from vitzoo.manifest import MAX_PLUGIN_MANIFEST, read_manifest
 from vitzoo.registry import registry
+from vitzoo.schema.manifest import MAX_PLUGIN_MANIFEST, read_manifest
 
 plugins = importlib.import_module("vitzoo.plugins")
 discovery = importlib.import_module("vitzoo.discovery")

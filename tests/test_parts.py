@@ -139,7 +139,7 @@ def test_activations_by_name(name, formula):
 
 
 def test_every_activation_of_a_spec_exists():
-    from vitzoo.spec import ACTIVATIONS as NAMES
+    from vitzoo.schema.spec import ACTIVATIONS as NAMES
 
     assert tuple(ACTIVATIONS) == NAMES
 

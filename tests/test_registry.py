@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 import vitzoo
 from helpers import refuses, says
 from vitzoo.errors import RegistryError, UnknownName, UnknownOption, VitzooError
-from vitzoo.manifest import Manifest, read_manifest
 from vitzoo.registry import Registry
+from vitzoo.schema.manifest import Manifest, read_manifest
 
 HERE = Path(__file__).parent
 NAMES = re.findall(

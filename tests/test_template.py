@@ -15,10 +15,10 @@ import pytest
 
 import vitzoo
 from helpers import refuses, says
-from vitzoo.manifest import read_manifest
 from vitzoo.plugin_compile import compile_plugin
 from vitzoo.plugin_template import write_project
 from vitzoo.registry import registry
+from vitzoo.schema.manifest import read_manifest
 
 ROOT = Path(__file__).parents[1]
 
@@ -419,7 +419,7 @@ def test_what_is_imported_into_the_package_has_a_name_there(globex):
     [
         ("core", 2, ("plugin 'core'", "manifest")),
         ("nonesuch", 1, ("module 'nonesuch'", "pip install -e .")),
-        ("vitzoo.spec", 1, ("vitzoo.spec", "@vitzoo.hookimpl")),
+        ("vitzoo.schema.spec", 1, ("vitzoo.schema.spec", "@vitzoo.hookimpl")),
     ],
 )
 def test_compile_refuses_what_is_no_module_plugin(run, name, code, said):

@@ -10,17 +10,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitzoo.catalogue import (
-        CheckpointFormat,
-        DropPathPolicy,
-        Head,
-        PaperResult,
-        PatchEmbedder,
-        PositionEmbedding,
-        Preprocessing,
-        Variant,
-        Weights,
-    )
     from vitzoo.create import create, save
     from vitzoo.errors import (
         AccessDenied,
@@ -61,20 +50,31 @@ if TYPE_CHECKING:
     from vitzoo.plugin_states import PluginInfo
     from vitzoo.registry import describe, plugins, variants
     from vitzoo.report import LoadReport
-    from vitzoo.spec import BlockSpec, PartSpec, Spec
+    from vitzoo.schema.rows import (
+        CheckpointFormat,
+        DropPathPolicy,
+        Head,
+        PaperResult,
+        PatchEmbedder,
+        PositionEmbedding,
+        Preprocessing,
+        Variant,
+        Weights,
+    )
+    from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
 
 _HOME = {
     "AccessDenied": "errors",
     "AuthenticationError": "errors",
-    "BlockSpec": "spec",
+    "BlockSpec": "schema.spec",
     "CheckpointError": "errors",
-    "CheckpointFormat": "catalogue",
-    "DropPathPolicy": "catalogue",
+    "CheckpointFormat": "schema.rows",
+    "DropPathPolicy": "schema.rows",
     "EntryNotFound": "errors",
     "FirstUseWarning": "errors",
     "GatedRepo": "errors",
     "HashMismatch": "errors",
-    "Head": "catalogue",
+    "Head": "schema.rows",
     "ImageError": "errors",
     "IncompatibleManifest": "errors",
     "IntegrityError": "errors",
@@ -84,30 +84,30 @@ _HOME = {
     "NetworkError": "errors",
     "NotFoundOnHub": "errors",
     "Offline": "errors",
-    "PaperResult": "catalogue",
-    "PartSpec": "spec",
-    "PatchEmbedder": "catalogue",
+    "PaperResult": "schema.rows",
+    "PartSpec": "schema.spec",
+    "PatchEmbedder": "schema.rows",
     "PinError": "errors",
     "PluginError": "errors",
     "PluginInfo": "plugin_states",
-    "PositionEmbedding": "catalogue",
-    "Preprocessing": "catalogue",
+    "PositionEmbedding": "schema.rows",
+    "Preprocessing": "schema.rows",
     "RefusedResponse": "errors",
     "RegistryError": "errors",
     "RepoNotFound": "errors",
     "RevisionNotFound": "errors",
     "ServerError": "errors",
     "SizeMismatch": "errors",
-    "Spec": "spec",
+    "Spec": "schema.spec",
     "StoreError": "errors",
     "TransferError": "errors",
     "UnknownName": "errors",
     "UnknownOption": "errors",
-    "Variant": "catalogue",
+    "Variant": "schema.rows",
     "Verification": "inventory",
     "VisionTransformer": "model",
     "VitzooError": "errors",
-    "Weights": "catalogue",
+    "Weights": "schema.rows",
     "WeightsError": "errors",
     "WeightsUnavailable": "errors",
     "create": "create",

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitzoo.catalogue import Variant, Weights
 from vitzoo.errors import NetworkError, Offline, PinError, VitzooError, did_you_mean
 from vitzoo.files.access import write_atomic
 from vitzoo.labels import SETS
 from vitzoo.locate import ask_authority
-from vitzoo.manifest import CORE_BUILDER, Manifest, read_manifest
 from vitzoo.plugin_states import TROUBLE
-from vitzoo.plugins import CORE_MANIFEST
 from vitzoo.registry import registry
+from vitzoo.schema.manifest import CORE_BUILDER, CORE_MANIFEST, Manifest, read_manifest
+from vitzoo.schema.rows import Variant, Weights
 
 HEADER_SLACK = 1024 * 1024  # bytes a safetensors header may take
 DTYPE_BYTES = (4, 2)

@@ -19,7 +19,7 @@ from vitzoo.parts.block import Block, LayerScale, ParallelBlock
 from vitzoo.parts.drop_path import MODES
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp, PackedSwiGLU, SwiGLU
 from vitzoo.parts.pool import POOLS
-from vitzoo.spec import PartSpec, Spec
+from vitzoo.schema.spec import PartSpec, Spec
 
 KINDS = {
     "patch_embed": "patch embedder",

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from vitzoo import locate, settings
-from vitzoo.catalogue import Preprocessing, Variant, Weights
 from vitzoo.container import DTYPES, Container, OpenFile, open_own
 from vitzoo.errors import HashMismatch, StoreError
 from vitzoo.files.access import open_regular
@@ -23,9 +22,10 @@ from vitzoo.files.shard_index import index_of, is_json, weights_in
 from vitzoo.npz_file import NpzFile
 from vitzoo.registry import registry
 from vitzoo.safetensors_file import SafetensorsFile
+from vitzoo.schema.rows import Preprocessing, Variant, Weights
+from vitzoo.schema.spec import Spec
 from vitzoo.shards import Shards
 from vitzoo.siblings import labels_in, processor_beside
-from vitzoo.spec import Spec
 
 CONFIGS = ("open_clip_config.json", "config.json")  # of two that say one thing the last counts
 MAX_CONFIG = 1024 * 1024

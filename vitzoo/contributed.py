@@ -10,12 +10,12 @@ import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from vitzoo.catalogue import Contribution, Preprocessing, Variant, Weights
 from vitzoo.errors import PluginError, RegistryError, did_you_mean
 from vitzoo.hookspecs import hookimpl
-from vitzoo.manifest import CORE_BUILDER, TARGET, check_pin, check_variant
-from vitzoo.schema import NAME, NAME_RULE, Reader, describe
-from vitzoo.spec import Spec
+from vitzoo.schema.manifest import CORE_BUILDER, TARGET, check_pin, check_variant
+from vitzoo.schema.reader import NAME, NAME_RULE, Reader, describe
+from vitzoo.schema.rows import Contribution, Preprocessing, Variant, Weights
+from vitzoo.schema.spec import Spec
 
 MAX_ROWS = 20_000  # of one hook; a generator without an end would fill the memory
 

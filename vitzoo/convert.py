@@ -12,20 +12,19 @@ import torch
 from torch import Tensor
 
 from vitzoo import facts
-from vitzoo.catalogue import Variant, Weights
 from vitzoo.checkpoint import Checkpoint, open_file, open_row, open_weights
 from vitzoo.create import create
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.files.access import arriving, check_target
 from vitzoo.files.shard_index import ENDING, SHARD, index_of
 from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads
-from vitzoo.locate import choose, from_address
 from vitzoo.progress import progress
 from vitzoo.registry import registry
 from vitzoo.report import fold
 from vitzoo.saved import METADATA, described
-from vitzoo.schema import describe
-from vitzoo.spec import BlockSpec, PartSpec, Spec
+from vitzoo.schema.reader import describe
+from vitzoo.schema.rows import Variant, Weights, choose, from_address
+from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
 from vitzoo.weights import fitting, format_name
 from vitzoo.writers import write_npz, write_safetensors
 

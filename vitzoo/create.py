@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from vitzoo.build import build
-from vitzoo.catalogue import Preprocessing, Variant, Weights
 from vitzoo.checkpoint import Checkpoint, open_file, open_row, open_weights
 from vitzoo.errors import (
     CheckpointError,
@@ -30,8 +29,6 @@ from vitzoo.files.names import valid_repo
 from vitzoo.images import check_preprocessing
 from vitzoo.inputs import preprocessing_of
 from vitzoo.labels import known_labels
-from vitzoo.locate import choose, from_address
-from vitzoo.manifest import API, CORE_BUILDER
 from vitzoo.model import VisionTransformer
 from vitzoo.native import (
     assumed_resampling,
@@ -45,8 +42,10 @@ from vitzoo.progress import progress
 from vitzoo.registry import registry
 from vitzoo.report import LoadReport
 from vitzoo.saved import METADATA, described
-from vitzoo.schema import NAME, Reader, describe
-from vitzoo.spec import BlockSpec, Spec
+from vitzoo.schema.manifest import API, CORE_BUILDER
+from vitzoo.schema.reader import NAME, Reader, describe
+from vitzoo.schema.rows import Preprocessing, Variant, Weights, choose, from_address
+from vitzoo.schema.spec import BlockSpec, Spec
 from vitzoo.weights import Adaptation, format_name, load
 
 log = logging.getLogger("vitzoo")

@@ -16,13 +16,13 @@ from dataclasses import replace
 from typing import Any
 
 from vitzoo.build import KINDS
-from vitzoo.catalogue import Variant, Weights
 from vitzoo.errors import CheckpointError
-from vitzoo.manifest import CORE_BUILDER
 from vitzoo.parts.pool import POOLS
 from vitzoo.registry import registry
-from vitzoo.schema import Reader
-from vitzoo.spec import PartSpec, Spec
+from vitzoo.schema.manifest import CORE_BUILDER
+from vitzoo.schema.reader import Reader
+from vitzoo.schema.rows import Variant, Weights
+from vitzoo.schema.spec import PartSpec, Spec
 
 PARTS = ("pool", "head", "patch_embed", "pos_embed")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import pluggy
 
-from vitzoo.catalogue import (
+from vitzoo.schema.rows import (
     CheckpointFormat,
     DropPathPolicy,
     Head,

@@ -15,12 +15,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitzoo.catalogue import Preprocessing
 from vitzoo.errors import InvalidOption
-from vitzoo.manifest import read_preprocessing
 from vitzoo.pictures import read_picture
-from vitzoo.schema import Reader, describe, pair
-from vitzoo.spec import Spec
+from vitzoo.schema.manifest import read_preprocessing
+from vitzoo.schema.reader import Reader, describe, pair
+from vitzoo.schema.rows import Preprocessing
+from vitzoo.schema.spec import Spec
 
 log = logging.getLogger("vitzoo")
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import nn
 
-from vitzoo.catalogue import Preprocessing, Variant
 from vitzoo.errors import (
     InvalidOption,
     UnknownOption,
@@ -20,8 +19,9 @@ from vitzoo.images import Transform, check_preprocessing, make_transform, warn_o
 from vitzoo.labels import SETS, check_label_set, class_names, known_labels
 from vitzoo.origin import from_saved
 from vitzoo.registry import registry
-from vitzoo.schema import describe
-from vitzoo.spec import Spec
+from vitzoo.schema.reader import describe
+from vitzoo.schema.rows import Preprocessing, Variant
+from vitzoo.schema.spec import Spec
 
 log = logging.getLogger("vitzoo")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitzoo import settings
-from vitzoo.catalogue import Variant, Weights
 from vitzoo.errors import (
     IntegrityError,
     InvalidOption,
@@ -20,11 +19,12 @@ from vitzoo.errors import (
 )
 from vitzoo.files.access import CHUNK, hash_file, make_folder_or_raise, open_regular
 from vitzoo.files.shard_index import ENDING, read_index, weights_in
-from vitzoo.locate import ask_authority, choose, from_address, obtain, pin_of, source_of, stored
+from vitzoo.locate import ask_authority, obtain, pin_of, source_of, stored
 from vitzoo.partial import Partial
 from vitzoo.pins import Lock
 from vitzoo.plugins import data_file
 from vitzoo.registry import registry
+from vitzoo.schema.rows import Variant, Weights, choose, from_address
 from vitzoo.store import Store
 
 PATHS = ("/", ".safetensors", ".npz", ENDING)

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from vitzoo.catalogue import Variant
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
+from vitzoo.schema.rows import Variant
 
 CONDITION = re.compile(r"\s*(\w+)\s*(<=|>=|!=|==|=|<|>|~)\s*(.+?)\s*")
 UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo import __version__, settings
-from vitzoo.catalogue import Variant
 from vitzoo.errors import StoreError
 from vitzoo.files.access import make_folder, write_atomic
 from vitzoo.listing import FIELDS, fields
-from vitzoo.manifest import MAX_PLUGIN_MANIFEST
-from vitzoo.plugins import CORE_MANIFEST
-from vitzoo.schema import LARGE
+from vitzoo.schema.manifest import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
+from vitzoo.schema.reader import LARGE
+from vitzoo.schema.rows import Variant
 
 Row = dict[str, Any]
 KNOWN_AS = "known_as"

@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,89 +19,29 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from vitzoo import settings
-from vitzoo.catalogue import Variant, Weights
 from vitzoo.errors import (
     FirstUseWarning,
     IntegrityError,
-    InvalidOption,
     NetworkError,
     Offline,
     PinError,
     StoreError,
     WeightsUnavailable,
-    did_you_mean,
 )
 from vitzoo.files.access import CHUNK, hash_file, make_folder_or_raise, open_regular
-from vitzoo.files.names import valid_file, valid_repo, valid_revision
 from vitzoo.partial import Partial
 from vitzoo.pins import Lock, Pin
 from vitzoo.plugins import data_file
 from vitzoo.remote import Remote
+from vitzoo.schema.rows import Weights
 from vitzoo.store import Store
 
 log = logging.getLogger("vitzoo")
 
 FICLONE = 0x40049409  # ioctl: a copy that shares blocks, where the file system can
-HF_ADDRESS = re.compile(r"hf://(?P<repo>[^@]+)@(?P<revision>[^/]+)/(?P<file>.+)")
 Note = Callable[[int, int], Any]
 TERMS = "accept the terms on that page, then log in with `hf auth login` or set HF_TOKEN"
 _SHOWN: set[str] = set()  # repositories whose terms this process has shown
-
-
-def from_address(address: str) -> Weights:
-    """Read `hf://owner/repo@revision/file` as a row of weights without a pin.
-
-    Raises:
-        InvalidOption: it has another form.
-    """
-    match = HF_ADDRESS.fullmatch(address)
-    good = (
-        match
-        and valid_repo(match["repo"])
-        and valid_revision(match["revision"])
-        and valid_file(match["file"])
-    )
-    if not match or not good:
-        raise InvalidOption(
-            f"a Hub file is written hf://owner/repo@revision/file, got {address[:300]!r}"
-        )
-    if match["file"].endswith(".index.json"):
-        raise InvalidOption(
-            f"{address} is an index; each file it names would need a pin of its own. Download them "
-            f"(hf download {match['repo']} --revision {match['revision']} --local-dir FOLDER) and "
-            "pass weights='FOLDER/'"
-        )
-    return Weights(
-        address,
-        file=match["file"],
-        repo=match["repo"],
-        revision=match["revision"],
-        pin="first-use",
-        format="",
-    )
-
-
-def choose(variant: Variant, name: str | None) -> Weights:
-    """Return the weights of `variant` called `name`, its default if None.
-
-    Raises:
-        WeightsUnavailable: there are none, or none of that name.
-    """
-    names = [weights.name for weights in variant.weights]
-    for weights in variant.weights:
-        if weights.name == name or (name is None and weights.default):
-            return weights
-    if not names:
-        raise WeightsUnavailable(
-            f"{variant.name} has no published weights that vitzoo knows; create it with "
-            "pretrained=False, or pass a file: weights='model.safetensors'"
-        )
-    if name is None:
-        raise WeightsUnavailable(
-            f"{variant.name} has no default weights; choose from: {', '.join(names)}"
-        )
-    hint = did_you_mean(name, names) or f"; choose from: {', '.join(names)}"
-    raise WeightsUnavailable(f"{variant.name} has no weights {name!r}{hint}")
 
 
 def source_of(weights: Weights) -> str:

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitzoo.catalogue import Preprocessing
 from vitzoo.errors import InvalidInput, InvalidOption, UnknownOption, did_you_mean
 from vitzoo.parts.init import normal_
-from vitzoo.schema import pair
-from vitzoo.spec import PartSpec
+from vitzoo.schema.reader import pair
+from vitzoo.schema.rows import Preprocessing
+from vitzoo.schema.spec import PartSpec
 
 if TYPE_CHECKING:
     from vitzoo.parts.attention import Rotate
     from vitzoo.parts.protocols import Head, PatchEmbedder, Pool, PositionEmbedding
     from vitzoo.report import LoadReport
-    from vitzoo.spec import Spec
+    from vitzoo.schema.spec import Spec
 
 
 class VisionTransformer(nn.Module):

@@ -9,7 +9,6 @@ from typing import Any
 
 from vitzoo import facts
 from vitzoo.build import KINDS
-from vitzoo.catalogue import Weights
 from vitzoo.checkpoint import Checkpoint
 from vitzoo.errors import (
     CheckpointError,
@@ -19,7 +18,8 @@ from vitzoo.formats import StatesHeads
 from vitzoo.origin import Origin
 from vitzoo.parts.pool import POOLS
 from vitzoo.registry import registry
-from vitzoo.spec import PartSpec, Spec
+from vitzoo.schema.rows import Weights
+from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.weights import format_of
 
 log = logging.getLogger("vitzoo")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo import facts
-from vitzoo.catalogue import Variant
 from vitzoo.checkpoint import Checkpoint, open_file
 from vitzoo.errors import (
     CheckpointError,
@@ -22,8 +21,9 @@ from vitzoo.errors import (
 from vitzoo.files.shard_index import ENDING
 from vitzoo.registry import registry
 from vitzoo.saved import read_network, read_saved
-from vitzoo.schema import Reader, describe
-from vitzoo.spec import Spec
+from vitzoo.schema.reader import Reader, describe
+from vitzoo.schema.rows import Variant
+from vitzoo.schema.spec import Spec
 
 log = logging.getLogger("vitzoo")
 

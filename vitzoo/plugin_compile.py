@@ -19,15 +19,22 @@ from typing import Any
 import pluggy
 
 from vitzoo import hookspecs
-from vitzoo.catalogue import Contribution, PartFact, Preprocessing, Variant, Weights
 from vitzoo.discovery import GROUP
 from vitzoo.errors import InvalidOption, PluginError, RegistryError, UnknownName
 from vitzoo.files.access import write_atomic
-from vitzoo.manifest import API, CORE_BUILDER, MAX_PLUGIN_MANIFEST, TARGET, Manifest, read_manifest
 from vitzoo.plugin_source import module_file
 from vitzoo.plugins import HOOKS, PluginHost
 from vitzoo.quiet import no_output
-from vitzoo.spec import PartSpec, Spec
+from vitzoo.schema.manifest import (
+    API,
+    CORE_BUILDER,
+    MAX_PLUGIN_MANIFEST,
+    TARGET,
+    Manifest,
+    read_manifest,
+)
+from vitzoo.schema.rows import Contribution, PartFact, Preprocessing, Variant, Weights
+from vitzoo.schema.spec import PartSpec, Spec
 
 Table = dict[str, Any]
 PARTS = ("patch_embed", "pos_embed", "pool", "head")

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from vitzoo.catalogue import CheckpointFormat, Contribution, Variant
 from vitzoo.errors import InvalidOption, PluginError, VitzooError
 from vitzoo.plugin_source import where_declared
 from vitzoo.plugin_states import CORE, OFF, PluginInfo
 from vitzoo.plugins import data_file
 from vitzoo.registry import KINDS, Registry, registry
-from vitzoo.spec import Spec
+from vitzoo.schema.rows import CheckpointFormat, Contribution, Variant
+from vitzoo.schema.spec import Spec
 
 READING = "reading it"
 ENDING = "ending the process that used it"
@@ -120,7 +120,7 @@ def _use(
 
 def _use_variant(zoo: Registry, namespace: str, name: str) -> list[str]:
     from vitzoo.audit import problems_of
-    from vitzoo.manifest import CORE_BUILDER
+    from vitzoo.schema.manifest import CORE_BUILDER
 
     variant = zoo.variant(name)
     problems = problems_of(variant)

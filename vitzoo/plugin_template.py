@@ -12,7 +12,7 @@ from string import Template
 
 from vitzoo.errors import InvalidOption, StoreError
 from vitzoo.plugin_states import CORE, FIRST_PARTY, LOCAL
-from vitzoo.schema import describe
+from vitzoo.schema.reader import describe
 
 NAMESPACE = re.compile(r"[a-z]([a-z0-9_-]{0,62}[a-z0-9])?")
 ENDING = ".tmpl"

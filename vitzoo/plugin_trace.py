@@ -16,15 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitzoo.catalogue import CheckpointFormat, Variant
 from vitzoo.discovery import Found, normal
 from vitzoo.errors import RegistryError, did_you_mean
 from vitzoo.listing_index import index_path, read_rows
-from vitzoo.manifest import CORE_BUILDER, ManifestPlugin, read_manifest
+from vitzoo.manifest import ManifestPlugin
 from vitzoo.plugin_source import module_file, package_folders, where_declared, where_defined
 from vitzoo.plugin_states import CORE, LOCAL, OFF, PluginInfo
 from vitzoo.plugins import HOOKS, PluginHost
 from vitzoo.registry import KINDS
+from vitzoo.schema.manifest import CORE_BUILDER, read_manifest
+from vitzoo.schema.rows import CheckpointFormat, Variant
 from vitzoo.switches import NOT
 
 VARIANT_HOOK = "vitzoo_variants"

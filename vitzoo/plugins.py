@@ -20,20 +20,10 @@ from typing import Any
 import pluggy
 
 from vitzoo import hookspecs
-from vitzoo.catalogue import (
-    CheckpointFormat,
-    Contribution,
-    DropPathPolicy,
-    Head,
-    PatchEmbedder,
-    PositionEmbedding,
-    Target,
-    Variant,
-)
 from vitzoo.contributed import check_marks, check_rows, check_twice
 from vitzoo.discovery import GROUP, Found, find_plugins
 from vitzoo.errors import IncompatibleManifest, PluginError
-from vitzoo.manifest import MAX_PLUGIN_MANIFEST, ManifestPlugin, read_manifest
+from vitzoo.manifest import ManifestPlugin
 from vitzoo.plugin_states import (
     CORE,
     LOCAL,
@@ -49,6 +39,17 @@ from vitzoo.plugin_states import (
 )
 from vitzoo.quiet import no_output
 from vitzoo.reasons import reason_of, text_of
+from vitzoo.schema.manifest import CORE_MANIFEST, MAX_PLUGIN_MANIFEST, read_manifest
+from vitzoo.schema.rows import (
+    CheckpointFormat,
+    Contribution,
+    DropPathPolicy,
+    Head,
+    PatchEmbedder,
+    PositionEmbedding,
+    Target,
+    Variant,
+)
 from vitzoo.switches import NOT, ONLY, STRICT, Switches
 
 HOOKS: dict[str, type[Contribution] | type[Variant]] = {
@@ -59,7 +60,6 @@ HOOKS: dict[str, type[Contribution] | type[Variant]] = {
     "vitzoo_checkpoint_formats": CheckpointFormat,
     "vitzoo_variants": Variant,
 }
-CORE_MANIFEST = Path(__file__).with_name("registry.toml")
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from vitzoo.catalogue import Contribution, Variant, Weights
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
 from vitzoo.listing import FIELDS, keeps
 from vitzoo.listing_index import HUB, KNOWN_AS, Row, index_path, read_rows, row_of, write_rows
-from vitzoo.manifest import ManifestPlugin, read_manifest
+from vitzoo.manifest import ManifestPlugin
 from vitzoo.plugin_states import CORE, LOCAL, PluginInfo
 from vitzoo.plugins import PluginHost
-from vitzoo.schema import describe as describe_value
+from vitzoo.schema.manifest import read_manifest
+from vitzoo.schema.reader import describe as describe_value
+from vitzoo.schema.rows import Contribution, Variant, Weights
 from vitzoo.switches import NOT, VARIABLES
 
 KINDS = {

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vitzoo.catalogue import Preprocessing, Variant
 from vitzoo.checkpoint import Checkpoint
 from vitzoo.errors import CheckpointError, UnknownName
-from vitzoo.manifest import API, read_preprocessing
 from vitzoo.registry import registry
-from vitzoo.schema import Reader
-from vitzoo.spec import Spec
+from vitzoo.schema.manifest import API, read_preprocessing
+from vitzoo.schema.reader import Reader
+from vitzoo.schema.rows import Preprocessing, Variant
+from vitzoo.schema.spec import Spec
 
 METADATA = "vitzoo"
 COMPLETE = {"embed_dim", "depth", "num_heads", "mlp_dim", "block", "pool", "pos_embed"}

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitzoo.catalogue import Preprocessing
 from vitzoo.errors import InvalidOption, StoreError
 from vitzoo.files.access import open_regular
 from vitzoo.files.strict_json import strict_json
-from vitzoo.schema import MAX_PX, describe
+from vitzoo.schema.reader import MAX_PX, describe
+from vitzoo.schema.rows import Preprocessing
 
 PROCESSOR = "preprocessor_config.json"
 MAX_PROCESSOR = 64 * 1024

@@ -17,7 +17,7 @@ from vitzoo.formats import Format, LeavesOut
 from vitzoo.model import VisionTransformer
 from vitzoo.registry import registry
 from vitzoo.report import LoadReport, fold, listed
-from vitzoo.spec import PartSpec, Spec
+from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.store import Store
 
 HEADS = ("head.",)

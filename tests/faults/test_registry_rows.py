@@ -9,8 +9,8 @@ from messages import raises
 from tables import check_all
 from vitzoo.errors import InvalidOption, RegistryError, UnknownOption
 from vitzoo.files.names import valid_file, valid_repo, valid_revision
-from vitzoo.locate import from_address
-from vitzoo.manifest import MAX_MANIFEST, read_manifest
+from vitzoo.schema.manifest import MAX_MANIFEST, read_manifest
+from vitzoo.schema.rows import from_address
 
 HASH, COMMIT = "ab" * 32, "0123456789abcdef0123456789abcdef01234567"
 HEAD = """\

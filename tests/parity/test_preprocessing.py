@@ -10,9 +10,9 @@ from transformers import ViTImageProcessor
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 import vitzoo
-from vitzoo.catalogue import Preprocessing
 from vitzoo.images import Transform
-from vitzoo.spec import Spec
+from vitzoo.schema.rows import Preprocessing
+from vitzoo.schema.spec import Spec
 
 pytestmark = pytest.mark.parity
 

@@ -80,7 +80,7 @@ LATER = "from __future__ import annotations"
     ("changes", "words"),
     [
         ([("-> Iterable[vitzoo.Head]", "-> list[vitzoo.Variant]")],
-         "hooks.vitzoo_heads is annotated to return list[vitzoo.catalogue.Variant]"),
+         "hooks.vitzoo_heads is annotated to return list[vitzoo.schema.rows.Variant]"),
         ([("from collections.abc import Iterable", LATER)],
          "hooks.vitzoo_heads: its annotations cannot be read: NameError"),
         ([("@vitzoo.hookimpl", UNMARKED)], "hooks.vitzoo_variants is not decorated with @vitzoo"),

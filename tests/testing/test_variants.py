@@ -10,8 +10,8 @@ import pytest
 
 import vitzoo
 from vitzoo import testing
-from vitzoo.catalogue import Preprocessing, Weights
 from vitzoo.errors import InvalidOption
+from vitzoo.schema.rows import Preprocessing, Weights
 
 VARIANT, WEIGHTS = testing.variants, testing.weights
 

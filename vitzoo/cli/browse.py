@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from vitzoo.catalogue import PaperResult, Variant, Weights
 from vitzoo.cli.output import (
     count,
     json_option,
@@ -23,7 +22,8 @@ from vitzoo.listing import sort, where
 from vitzoo.plugin_source import where_declared, where_defined
 from vitzoo.plugin_states import CORE, TROUBLE
 from vitzoo.registry import KINDS, Registry, describe, registry
-from vitzoo.spec import PartSpec, Spec
+from vitzoo.schema.rows import PaperResult, Variant, Weights
+from vitzoo.schema.spec import PartSpec, Spec
 
 COLUMNS = (
     "name", "params", "image_size", "num_classes", "top1", "license", "pin", "weights", "summary"

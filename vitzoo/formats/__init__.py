@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import networks
 from vitzoo.formats.keys import block_of, split_qkv, stack_qkv, unheld, unique
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 
 EMBEDDING = "embedding/kernel"
 PROJECTIONS = ("query", "key", "value")

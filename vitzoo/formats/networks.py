@@ -11,7 +11,7 @@ from collections.abc import Collection
 from math import isclose
 from typing import Any
 
-from vitzoo.spec import PartSpec, Spec
+from vitzoo.schema.spec import PartSpec, Spec
 
 PATCHES = ("conv", "unfold")
 LEARNED = {"where": "stem", "prefix": True}

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from vitzoo.formats import networks
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 
 
 class TimmFormat:

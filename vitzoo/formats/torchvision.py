@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitzoo.formats import networks
 from vitzoo.formats.keys import block_of, invert, unheld, unique
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 
 STEM = {
     "class_token": "cls_token",

@@ -11,7 +11,7 @@ from torch import Tensor
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import networks
 from vitzoo.formats.keys import block_of, invert, split_qkv, stack_qkv, unheld, unique
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 DISTILLATION = "embeddings.distillation_token"  # of a DeiT, whose heads are not a ViT's

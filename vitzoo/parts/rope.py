@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.pos_embed import LearnedPositions
-from vitzoo.schema import pair
+from vitzoo.schema.reader import pair
 
 COORDINATES = ("centered", "index")
 LAYOUTS = ("half", "interleaved")

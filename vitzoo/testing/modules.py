@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitzoo.create import create, save
 from vitzoo.errors import InvalidOption
-from vitzoo.spec import PartSpec
+from vitzoo.schema.spec import PartSpec
 from vitzoo.testing.subject import (
     ON_META,
     ModuleSubject,

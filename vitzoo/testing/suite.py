@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import pytest
 
 import vitzoo
-from vitzoo.catalogue import Weights
 from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.plugin_states import CORE
 from vitzoo.registry import registry
+from vitzoo.schema.rows import Weights
 from vitzoo.testing import (
     archives,
     drop_path,

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 import vitzoo
-from vitzoo.catalogue import Variant
 from vitzoo.create import create
 from vitzoo.errors import InvalidOption
-from vitzoo.manifest import CORE_BUILDER
-from vitzoo.schema import Reader
-from vitzoo.spec import Spec
+from vitzoo.schema.manifest import CORE_BUILDER
+from vitzoo.schema.reader import Reader
+from vitzoo.schema.rows import Variant
+from vitzoo.schema.spec import Spec
 from vitzoo.testing.subject import doing, draw, fill, require
 
 LARGEST = 100_000_000  # parameters that a check makes room for

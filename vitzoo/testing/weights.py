@@ -11,12 +11,12 @@ from pathlib import Path
 from unittest import mock
 
 import vitzoo
-from vitzoo.catalogue import Variant, Weights
 from vitzoo.errors import HashMismatch, VitzooError
 from vitzoo.inventory import verify
 from vitzoo.labels import SETS
 from vitzoo.locate import obtain
 from vitzoo.registry import registry
+from vitzoo.schema.rows import Variant, Weights
 from vitzoo.testing.hub import COMMIT as SOME_COMMIT
 from vitzoo.testing.hub import Hub
 from vitzoo.testing.hub import serve as serve_file

@@ -11,7 +11,7 @@ from torch import Tensor
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import networks
 from vitzoo.formats.keys import block_of, invert, unheld, unique
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 from vitzoo_clip.keys import BIAS, PATCH_BIAS, check_bias, plain_tokens, projection, tokens
 from vitzoo_clip.transformers import transformers_clip
 

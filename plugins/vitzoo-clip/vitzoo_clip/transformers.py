@@ -14,7 +14,7 @@ from vitzoo.errors import CheckpointError
 from vitzoo.formats import networks
 from vitzoo.formats.keys import block_of, invert, split_qkv, stack_qkv, unheld, unique
 from vitzoo.formats.transformers import transformers_vit
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 from vitzoo_clip.keys import (
     BIAS,
     PATCH_BIAS,

@@ -16,7 +16,7 @@ from vitzoo.formats import networks
 from vitzoo.formats.keys import invert, unheld, unique
 from vitzoo.formats.timm import timm
 from vitzoo.formats.transformers import transformers_vit
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 
 TIMM = {
     "dist_token": "reg_token",

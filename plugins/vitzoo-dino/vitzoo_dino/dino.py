@@ -10,7 +10,7 @@ from torch import Tensor
 from vitzoo.formats import networks
 from vitzoo.formats.keys import unheld, unique
 from vitzoo.formats.timm import timm
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 
 # Of the network in files of training, the one that counts first: the teacher is what is published.
 PREFIXES = (

@@ -16,7 +16,7 @@ from torch import Tensor
 from vitzoo.formats import networks
 from vitzoo.formats.keys import unique
 from vitzoo.formats.transformers import transformers_vit
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 from vitzoo_dino.dino import beside, prefix_of
 from vitzoo_dino.names import Names, parameters, parted, stacked, without
 

@@ -13,7 +13,7 @@ from vitzoo.errors import CheckpointError
 from vitzoo.formats import networks
 from vitzoo.formats.keys import unique
 from vitzoo.formats.transformers import transformers_vit
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 from vitzoo_dino.names import Names, parameters, parted, stacked, without
 
 TEMPERATURE = 100.0

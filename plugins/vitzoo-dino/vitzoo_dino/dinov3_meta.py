@@ -13,7 +13,7 @@ from torch import Tensor
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import networks
 from vitzoo.formats.keys import split_qkv, unique
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 from vitzoo_dino.dino import beside, prefix_of
 from vitzoo_dino.dinov3 import (
     BIASES,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitzoo.errors import InvalidOption, UnknownName, did_you_mean
 from vitzoo.parts.init import lecun_normal_
 from vitzoo.parts.patch_embed import tiled
-from vitzoo.schema import written
+from vitzoo.schema.reader import written
 from vitzoo_hybrid.resnet import ARITHMETICS, EXPANSION, GROUPS, ROOT_STRIDE, ResNet, Root
 
 MAX_STAGES = 5

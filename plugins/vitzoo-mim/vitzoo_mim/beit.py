@@ -17,7 +17,7 @@ from vitzoo.errors import CheckpointError
 from vitzoo.formats import networks
 from vitzoo.formats.keys import block_of, invert, split_qkv, stack_qkv, unheld, unique
 from vitzoo.formats.transformers import LAYER, RELEASE_5, transformers_vit
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 
 TABLE = "relative_position_bias_table"
 INDEX = "relative_position_index"  # a buffer of older files, which the grid determines

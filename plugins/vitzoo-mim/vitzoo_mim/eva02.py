@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitzoo.formats import networks
 from vitzoo.formats.keys import split_qkv, stack_qkv, unheld, unique
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 
 MARKS = ("patch_embed.proj.weight", "blocks.0.attn.q_proj.weight", "blocks.0.attn.v_proj.weight")
 BIASES = {"q_proj.bias": "q_bias", "v_proj.bias": "v_bias"}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import vitzoo
 from vitzoo.errors import InvalidOption, PluginError
-from vitzoo.spec import Spec
+from vitzoo.schema.spec import Spec
 
 NAMESPACE = "timm/"
 

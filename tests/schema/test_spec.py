@@ -27,8 +27,8 @@ from vitzoo.errors import (
     VitzooError,
     WeightsUnavailable,
 )
-from vitzoo.schema import Reader
-from vitzoo.spec import BlockSpec, PartSpec, Spec
+from vitzoo.schema.reader import Reader
+from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
 
 PATCH_EMBEDS = ("conv", "unfold")
 POS_EMBEDS = (

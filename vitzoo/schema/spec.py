@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitzoo.errors import InvalidOption, RegistryError, VitzooError
-from vitzoo.schema import Reader, describe, written
+from vitzoo.schema.reader import Reader, describe, written
 
 FULL_NAME = re.compile(r"(?:[a-z][a-z0-9_-]{0,63}/)?[a-z0-9][a-z0-9_]{0,63}")
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu")

@@ -5,13 +5,15 @@ All of it is frozen and torch-free. Hooks return these objects and manifests are
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from vitzoo.errors import InvalidOption
-from vitzoo.schema import Reader
-from vitzoo.spec import Option, PartSpec, Spec
+from vitzoo.errors import InvalidOption, WeightsUnavailable, did_you_mean
+from vitzoo.files.names import valid_file, valid_repo, valid_revision
+from vitzoo.schema.reader import Reader
+from vitzoo.schema.spec import Option, PartSpec, Spec
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 CROP_MODES = ("center", "squash")
@@ -239,3 +241,62 @@ class Variant:
     def default_weights(self) -> Weights | None:
         """The weights that `pretrained=True` means, None where nothing is published."""
         return next((w for w in self.weights if w.default), None)
+
+
+HF_ADDRESS = re.compile(r"hf://(?P<repo>[^@]+)@(?P<revision>[^/]+)/(?P<file>.+)")
+
+
+def from_address(address: str) -> Weights:
+    """Read `hf://owner/repo@revision/file` as a row of weights without a pin.
+
+    Raises:
+        InvalidOption: it has another form.
+    """
+    match = HF_ADDRESS.fullmatch(address)
+    good = (
+        match
+        and valid_repo(match["repo"])
+        and valid_revision(match["revision"])
+        and valid_file(match["file"])
+    )
+    if not match or not good:
+        raise InvalidOption(
+            f"a Hub file is written hf://owner/repo@revision/file, got {address[:300]!r}"
+        )
+    if match["file"].endswith(".index.json"):
+        raise InvalidOption(
+            f"{address} is an index; each file it names would need a pin of its own. Download them "
+            f"(hf download {match['repo']} --revision {match['revision']} --local-dir FOLDER) and "
+            "pass weights='FOLDER/'"
+        )
+    return Weights(
+        address,
+        file=match["file"],
+        repo=match["repo"],
+        revision=match["revision"],
+        pin="first-use",
+        format="",
+    )
+
+
+def choose(variant: Variant, name: str | None) -> Weights:
+    """Return the weights of `variant` called `name`, its default if None.
+
+    Raises:
+        WeightsUnavailable: there are none, or none of that name.
+    """
+    names = [weights.name for weights in variant.weights]
+    for weights in variant.weights:
+        if weights.name == name or (name is None and weights.default):
+            return weights
+    if not names:
+        raise WeightsUnavailable(
+            f"{variant.name} has no published weights that vitzoo knows; create it with "
+            "pretrained=False, or pass a file: weights='model.safetensors'"
+        )
+    if name is None:
+        raise WeightsUnavailable(
+            f"{variant.name} has no default weights; choose from: {', '.join(names)}"
+        )
+    hint = did_you_mean(name, names) or f"; choose from: {', '.join(names)}"
+    raise WeightsUnavailable(f"{variant.name} has no weights {name!r}{hint}")
