@@ -316,7 +316,7 @@ def _manifests_are_parsed_once() -> Iterator[None]:
     """
     from vitzoo.schema.manifest import Manifest
 
-    plugins = importlib.import_module("vitzoo.plugins")  # `vitzoo.plugins` is a function, too
+    plugins = importlib.import_module("vitzoo.plugin.host")  # `vitzoo.plugins` is a function, too
 
     root = Path(__file__).parent
     original = plugins.read_manifest

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from vitzoo.plugins import HOOKS
+from vitzoo.plugin.host import HOOKS
 from vitzoo.registry import registry
 from vitzoo.testing import PluginTests
 

@@ -15,8 +15,9 @@ import pytest
 
 import vitzoo
 from helpers import says
+from vitzoo.plugin.package_files import module_file
+from vitzoo.plugin.source_lines import where_declared, where_defined
 from vitzoo.plugin_probe import Notes, probe
-from vitzoo.plugin_source import module_file, where_declared, where_defined
 
 MANIFEST = """\
 api = 1
@@ -720,7 +721,7 @@ def test_what_is_not_there_has_no_place(tmp_path):
 
 LOOK = """
 import importlib, json, sys
-plugins = importlib.import_module("vitzoo.plugins")
+plugins = importlib.import_module("vitzoo.plugin.host")
 from vitzoo.cli.main import main
 from vitzoo.registry import _registry
 read = []

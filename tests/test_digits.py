@@ -15,7 +15,7 @@ import vitzoo
 from helpers import message, refuses, says
 from vitzoo import locate
 from vitzoo.errors import IntegrityError
-from vitzoo.plugins import data_file
+from vitzoo.plugin.package_files import data_file
 from vitzoo.predict import predict
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from vitzoo import hookspecs
 from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads
 from vitzoo.parts import protocols
+from vitzoo.plugin import hookspecs
 from vitzoo.schema import manifest, reader
 from vitzoo.testing import check_patch_embedder
 

@@ -25,8 +25,8 @@ LIGHT = [
     "import vitzoo; vitzoo.plugins()",
     "import vitzoo; dir(vitzoo); vitzoo.__version__; vitzoo.__all__",
     "import vitzoo; vitzoo.PartSpec, vitzoo.Variant, vitzoo.RegistryError, vitzoo.hookimpl",
-    "import vitzoo.schema.rows, vitzoo.schema.reader, vitzoo.schema.spec, vitzoo.errors, vitzoo.hookspecs",
-    "import vitzoo.registry, vitzoo.plugins, vitzoo.manifest, vitzoo.listing",
+    "import vitzoo.schema.rows, vitzoo.schema.reader, vitzoo.schema.spec, vitzoo.errors, vitzoo.plugin.hookspecs",
+    "import vitzoo.registry, vitzoo.plugin.host, vitzoo.plugin.manifest_plugin, vitzoo.listing",
     "import vitzoo\ntry: vitzoo.describe('vit_b61')\nexcept vitzoo.UnknownName: pass",
 ]
 

@@ -35,9 +35,9 @@ from vitzoo.cli.main import main
 from vitzoo.convert import convert
 from vitzoo.errors import FirstUseWarning, VitzooError
 from vitzoo.inventory import import_file, remove
+from vitzoo.plugin.requirements import check_requirements
 from vitzoo.predict import predict
 from vitzoo.registry import registry
-from vitzoo.requirements import check_requirements
 from vitzoo.schema.manifest import read_manifest
 from vitzoo.testing import check_head, check_patch_embedder
 from vitzoo.testing.hub import COMMIT, Hub, reply, serve

@@ -719,7 +719,7 @@ def renamed(tmp_path, monkeypatch, new_registry):
     path = tmp_path / "registry.toml"
     path.write_text(RENAMED)
     # not by the name "vitzoo.plugins", which is the function
-    monkeypatch.setattr(sys.modules["vitzoo.plugins"], "CORE_MANIFEST", path)
+    monkeypatch.setattr(sys.modules["vitzoo.plugin.host"], "CORE_MANIFEST", path)
     new_registry()
 
 

@@ -43,11 +43,11 @@ if TYPE_CHECKING:
         WeightsError,
         WeightsUnavailable,
     )
-    from vitzoo.hookspecs import hookimpl
     from vitzoo.inputs import labels, transform
     from vitzoo.inventory import Verification, fetch, verify
     from vitzoo.model import VisionTransformer
-    from vitzoo.plugin_states import PluginInfo
+    from vitzoo.plugin.hookspecs import hookimpl
+    from vitzoo.plugin.info import PluginInfo
     from vitzoo.registry import describe, plugins, variants
     from vitzoo.report import LoadReport
     from vitzoo.schema.rows import (
@@ -89,7 +89,7 @@ _HOME = {
     "PatchEmbedder": "schema.rows",
     "PinError": "errors",
     "PluginError": "errors",
-    "PluginInfo": "plugin_states",
+    "PluginInfo": "plugin.info",
     "PositionEmbedding": "schema.rows",
     "Preprocessing": "schema.rows",
     "RefusedResponse": "errors",
@@ -113,7 +113,7 @@ _HOME = {
     "create": "create",
     "describe": "registry",
     "fetch": "inventory",
-    "hookimpl": "hookspecs",
+    "hookimpl": "plugin.hookspecs",
     "labels": "inputs",
     "plugins": "registry",
     "save": "create",

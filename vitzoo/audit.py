@@ -12,7 +12,7 @@ from vitzoo.errors import NetworkError, Offline, PinError, VitzooError, did_you_
 from vitzoo.files.access import write_atomic
 from vitzoo.labels import SETS
 from vitzoo.locate import ask_authority
-from vitzoo.plugin_states import TROUBLE
+from vitzoo.plugin.info import TROUBLE
 from vitzoo.registry import registry
 from vitzoo.schema.manifest import CORE_BUILDER, CORE_MANIFEST, Manifest, read_manifest
 from vitzoo.schema.rows import Variant, Weights

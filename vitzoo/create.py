@@ -37,7 +37,7 @@ from vitzoo.native import (
     without_published_classifier,
 )
 from vitzoo.origin import Origin, origin_of
-from vitzoo.plugin_states import LOCAL
+from vitzoo.plugin.info import LOCAL
 from vitzoo.progress import progress
 from vitzoo.registry import registry
 from vitzoo.report import LoadReport

@@ -22,7 +22,7 @@ from vitzoo.files.shard_index import ENDING, read_index, weights_in
 from vitzoo.locate import ask_authority, obtain, pin_of, source_of, stored
 from vitzoo.partial import Partial
 from vitzoo.pins import Lock
-from vitzoo.plugins import data_file
+from vitzoo.plugin.package_files import data_file
 from vitzoo.registry import registry
 from vitzoo.schema.rows import Variant, Weights, choose, from_address
 from vitzoo.store import Store

@@ -31,7 +31,7 @@ from vitzoo.errors import (
 from vitzoo.files.access import CHUNK, hash_file, make_folder_or_raise, open_regular
 from vitzoo.partial import Partial
 from vitzoo.pins import Lock, Pin
-from vitzoo.plugins import data_file
+from vitzoo.plugin.package_files import data_file
 from vitzoo.remote import Remote
 from vitzoo.schema.rows import Weights
 from vitzoo.store import Store

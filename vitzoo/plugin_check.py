@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitzoo.errors import UnknownName, did_you_mean
-from vitzoo.plugin_source import module_file
-from vitzoo.plugin_states import CORE, OFF, PluginInfo
+from vitzoo.plugin.host import PluginHost
+from vitzoo.plugin.info import CORE, OFF, PluginInfo
+from vitzoo.plugin.package_files import module_file
+from vitzoo.plugin.switches import STRICT
 from vitzoo.plugin_trace import called, place
-from vitzoo.plugins import PluginHost
-from vitzoo.switches import STRICT
 
 TIMEOUT = 60.0  # seconds for one plugin
 GRACE = 1.0  # seconds in which a process that is out of time says where it hangs

@@ -18,13 +18,13 @@ from typing import Any
 
 import pluggy
 
-from vitzoo import hookspecs
-from vitzoo.discovery import GROUP
 from vitzoo.errors import InvalidOption, PluginError, RegistryError, UnknownName
 from vitzoo.files.access import write_atomic
-from vitzoo.plugin_source import module_file
-from vitzoo.plugins import HOOKS, PluginHost
-from vitzoo.quiet import no_output
+from vitzoo.plugin import hookspecs
+from vitzoo.plugin.entry_points import GROUP
+from vitzoo.plugin.guard import no_output
+from vitzoo.plugin.host import HOOKS, PluginHost
+from vitzoo.plugin.package_files import module_file
 from vitzoo.schema.manifest import (
     API,
     CORE_BUILDER,

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from vitzoo.errors import InvalidOption, PluginError, VitzooError
-from vitzoo.plugin_source import where_declared
-from vitzoo.plugin_states import CORE, OFF, PluginInfo
-from vitzoo.plugins import data_file
+from vitzoo.plugin.guard import raised_at
+from vitzoo.plugin.info import CORE, OFF, PluginInfo
+from vitzoo.plugin.package_files import data_file
+from vitzoo.plugin.source_lines import where_declared
 from vitzoo.registry import KINDS, Registry, registry
 from vitzoo.schema.rows import CheckpointFormat, Contribution, Variant
 from vitzoo.schema.spec import Spec
@@ -59,7 +60,7 @@ class Notes:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            self.problem(what, _said(error), _raised_at(error) or location)
+            self.problem(what, _said(error), raised_at(error) or location)
 
 
 def main() -> None:
@@ -204,19 +205,3 @@ def _numbers(spec: Spec) -> dict[str, Any]:
 
 def _said(error: BaseException) -> str:
     return str(error) if isinstance(error, VitzooError) else f"{type(error).__name__}: {error}"
-
-
-def _raised_at(error: BaseException) -> str:
-    """Return `file:line` of the innermost code outside vitzoo that an error came through."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    found, trace = "", error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        ours = Path(file).is_relative_to(Path(__file__).parent)
-        if not ours and not file.startswith("<"):
-            found = f"{file}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return found

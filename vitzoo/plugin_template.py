@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 
 from vitzoo.errors import InvalidOption, StoreError
-from vitzoo.plugin_states import CORE, FIRST_PARTY, LOCAL
+from vitzoo.plugin.info import CORE, FIRST_PARTY, LOCAL
 from vitzoo.schema.reader import describe
 
 NAMESPACE = re.compile(r"[a-z]([a-z0-9_-]{0,62}[a-z0-9])?")

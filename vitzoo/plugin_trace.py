@@ -16,17 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitzoo.discovery import Found, normal
 from vitzoo.errors import RegistryError, did_you_mean
 from vitzoo.listing_index import index_path, read_rows
-from vitzoo.manifest import ManifestPlugin
-from vitzoo.plugin_source import module_file, package_folders, where_declared, where_defined
-from vitzoo.plugin_states import CORE, LOCAL, OFF, PluginInfo
-from vitzoo.plugins import HOOKS, PluginHost
+from vitzoo.plugin.entry_points import Found, normal
+from vitzoo.plugin.host import HOOKS, PluginHost
+from vitzoo.plugin.info import CORE, LOCAL, OFF, PluginInfo
+from vitzoo.plugin.manifest_plugin import ManifestPlugin
+from vitzoo.plugin.package_files import module_file, package_folders
+from vitzoo.plugin.source_lines import where_declared, where_defined
+from vitzoo.plugin.switches import NOT
 from vitzoo.registry import KINDS
 from vitzoo.schema.manifest import CORE_BUILDER, read_manifest
 from vitzoo.schema.rows import CheckpointFormat, Variant
-from vitzoo.switches import NOT
 
 VARIANT_HOOK = "vitzoo_variants"
 Counts = tuple[int, int, int]

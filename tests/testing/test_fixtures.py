@@ -7,7 +7,7 @@ import shutil
 
 
 def test_only_manifests_of_this_repository_are_parsed_once(tmp_path):
-    plugins = importlib.import_module("vitzoo.plugins")
+    plugins = importlib.import_module("vitzoo.plugin.host")
     core = plugins.read_manifest(plugins.CORE_MANIFEST, package="vitzoo")
     assert plugins.read_manifest(plugins.CORE_MANIFEST, package="vitzoo") is core
     assert plugins.read_manifest(plugins.CORE_MANIFEST, package="vitzoo", limit=10**6) is not core

@@ -19,8 +19,8 @@ from vitzoo.cli.output import (
 )
 from vitzoo.errors import UnknownName
 from vitzoo.listing import sort, where
-from vitzoo.plugin_source import where_declared, where_defined
-from vitzoo.plugin_states import CORE, TROUBLE
+from vitzoo.plugin.info import CORE, TROUBLE
+from vitzoo.plugin.source_lines import where_declared, where_defined
 from vitzoo.registry import KINDS, Registry, describe, registry
 from vitzoo.schema.rows import PaperResult, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec

@@ -8,7 +8,7 @@ from functools import partial
 
 import click
 
-from vitzoo.switches import NOT, STRICT
+from vitzoo.plugin.switches import NOT, STRICT
 
 
 def set_for_command(name: str, value: str) -> None:

@@ -11,7 +11,7 @@ import click
 
 import vitzoo
 from vitzoo.errors import VitzooError
-from vitzoo.switches import NOT
+from vitzoo.plugin.switches import NOT
 
 INTERRUPTED = 130
 COMMANDS = {

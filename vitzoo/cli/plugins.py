@@ -200,7 +200,7 @@ def compile_command(name: str, out: Path | None, force: bool) -> None:
 
 
 def _states() -> list[dict[str, Any]]:
-    from vitzoo.plugin_states import LOCAL
+    from vitzoo.plugin.info import LOCAL
     from vitzoo.plugin_trace import counts, place
     from vitzoo.registry import registry
 

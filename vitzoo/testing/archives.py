@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import vitzoo
-from vitzoo.discovery import GROUP
-from vitzoo.plugin_states import CORE
-from vitzoo.plugins import data_file
+from vitzoo.plugin.entry_points import GROUP
+from vitzoo.plugin.info import CORE
+from vitzoo.plugin.package_files import data_file
 from vitzoo.registry import registry
 from vitzoo.testing.plugin import info_of
 from vitzoo.testing.subject import fail, require

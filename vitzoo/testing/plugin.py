@@ -18,10 +18,10 @@ from types import ModuleType
 from typing import Any
 
 import vitzoo
-from vitzoo import hookspecs
 from vitzoo.errors import PluginError, did_you_mean
-from vitzoo.plugin_states import CORE, PluginInfo
-from vitzoo.plugins import HOOKS
+from vitzoo.plugin import hookspecs
+from vitzoo.plugin.host import HOOKS
+from vitzoo.plugin.info import CORE, PluginInfo
 from vitzoo.registry import registry
 from vitzoo.testing.events import SOCKETS, watched
 from vitzoo.testing.subject import fail, require

@@ -11,7 +11,7 @@ import pytest
 
 import vitzoo
 from vitzoo.errors import PluginError, did_you_mean
-from vitzoo.plugin_states import CORE
+from vitzoo.plugin.info import CORE
 from vitzoo.registry import registry
 from vitzoo.schema.rows import Weights
 from vitzoo.testing import (

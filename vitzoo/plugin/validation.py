@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from vitzoo.errors import PluginError, RegistryError, did_you_mean
-from vitzoo.hookspecs import hookimpl
+from vitzoo.plugin.hookspecs import hookimpl
 from vitzoo.schema.manifest import CORE_BUILDER, TARGET, check_pin, check_variant
 from vitzoo.schema.reader import NAME, NAME_RULE, Reader, describe
 from vitzoo.schema.rows import Contribution, Preprocessing, Variant, Weights

@@ -6,7 +6,7 @@ one schema; docs/registry.md lists every key. Reading one imports nothing but th
 
 from __future__ import annotations
 
-from vitzoo.hookspecs import hookimpl
+from vitzoo.plugin.hookspecs import hookimpl
 from vitzoo.schema.manifest import Manifest
 from vitzoo.schema.rows import (
     CheckpointFormat,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
+
+from vitzoo.plugin.package_files import module_file
 
 MAX_SOURCE = 4 * 1024 * 1024  # bytes of a module that is parsed
 MAX_HOPS = 8  # re-exports that are followed
@@ -40,33 +40,6 @@ def where_defined(target: object) -> str:
         name = next(alias.name for alias in node.names if name in (alias.asname, alias.name))
         module, file = _source_of(node, module, file), after
     return str(file)
-
-
-def module_file(module: str) -> Path | None:
-    """Return the source file of a module, None if it is not found; nothing is imported."""
-    above, _, last = module.rpartition(".")
-    if not above:
-        spec = _top(module)
-        if spec is not None and not spec.submodule_search_locations:
-            return Path(spec.origin) if spec.origin else None
-    places = [folder / "__init__.py" for folder in package_folders(module)]
-    places += [folder / f"{last}.py" for folder in package_folders(above)] if above else []
-    return next((path for path in places if path.is_file()), None)
-
-
-def package_folders(package: str) -> list[Path]:
-    """Return where the modules of a package lie, or would lie; nothing is imported."""
-    top, *below = package.split(".")
-    spec = _top(top)
-    roots = (spec and spec.submodule_search_locations) or ()
-    return [Path(root, *below) for root in roots]
-
-
-def _top(name: str) -> ModuleSpec | None:
-    try:
-        return importlib.util.find_spec(name)  # of a top-level name: imports nothing
-    except (ImportError, ValueError, AttributeError):
-        return None
 
 
 def _named(target: object) -> tuple[str, str]:

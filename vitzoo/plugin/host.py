@@ -9,7 +9,6 @@ working, and asking for something it owns raises that cause.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 import threading
 from collections.abc import Iterator
@@ -19,12 +18,11 @@ from typing import Any
 
 import pluggy
 
-from vitzoo import hookspecs
-from vitzoo.contributed import check_marks, check_rows, check_twice
-from vitzoo.discovery import GROUP, Found, find_plugins
 from vitzoo.errors import IncompatibleManifest, PluginError
-from vitzoo.manifest import ManifestPlugin
-from vitzoo.plugin_states import (
+from vitzoo.plugin import hookspecs
+from vitzoo.plugin.entry_points import GROUP, Found, find_plugins
+from vitzoo.plugin.guard import no_output, reason_of, text_of
+from vitzoo.plugin.info import (
     CORE,
     LOCAL,
     OFF,
@@ -37,8 +35,10 @@ from vitzoo.plugin_states import (
     outdone,
     renewal,
 )
-from vitzoo.quiet import no_output
-from vitzoo.reasons import reason_of, text_of
+from vitzoo.plugin.manifest_plugin import ManifestPlugin
+from vitzoo.plugin.package_files import manifest_path
+from vitzoo.plugin.switches import NOT, ONLY, STRICT, Switches
+from vitzoo.plugin.validation import check_marks, check_rows, check_twice
 from vitzoo.schema.manifest import CORE_MANIFEST, MAX_PLUGIN_MANIFEST, read_manifest
 from vitzoo.schema.rows import (
     CheckpointFormat,
@@ -50,7 +50,6 @@ from vitzoo.schema.rows import (
     Target,
     Variant,
 )
-from vitzoo.switches import NOT, ONLY, STRICT, Switches
 
 HOOKS: dict[str, type[Contribution] | type[Variant]] = {
     "vitzoo_patch_embedders": PatchEmbedder,
@@ -138,7 +137,7 @@ class PluginHost:
         Its package is not imported.
         """
         try:
-            return _manifest_path(self._waiting[namespace])
+            return manifest_path(self._waiting[namespace])
         except Exception:  # noqa: BLE001  # whatever it is, reading the manifest says it
             return None
 
@@ -195,7 +194,7 @@ class PluginHost:
         info = self._infos[namespace]
         whose = f"plugin {namespace!r} ({info.distribution} {info.version})".replace(" )", ")")
         if row.requires:
-            from vitzoo.requirements import check_requirements
+            from vitzoo.plugin.requirements import check_requirements
 
             check_requirements(row.requires, f"{whose}: {row.name!r}")
         if not isinstance(target, str):
@@ -292,7 +291,7 @@ class PluginHost:
             )
 
     def _read_manifest(self, info: PluginInfo, found: Found) -> Outcome:
-        path = _manifest_path(found)
+        path = manifest_path(found)
         module, _, _ = found.value.partition(":")
         manifest = read_manifest(
             path, package=module.split(".")[0], sizes=self.core.sizes, limit=MAX_PLUGIN_MANIFEST
@@ -353,17 +352,6 @@ class PluginHost:
         return {row.name for _, row in self._every[namespace]} | {*aliases}
 
 
-def data_file(package: str, file: str) -> Path | None:
-    """Return the path of a bundled file in the `data` folder of `package`, without importing."""
-    top, *below = package.split(".")
-    spec = importlib.util.find_spec(top)
-    for root in (spec and spec.submodule_search_locations) or ():
-        path = Path(root, *below, "data", file)
-        if path.is_file():
-            return path
-    return None
-
-
 def _new_manager() -> pluggy.PluginManager:
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
@@ -385,22 +373,6 @@ def _contributions(plugin: object, namespace: str, package: str = "") -> Iterato
         for rows in getattr(manager.hook, hook)():
             for row in check_rows(hook, cls, rows, package) if package else rows:
                 yield hook, row
-
-
-def _manifest_path(found: Found) -> Path:
-    module, _, file = found.value.partition(":")
-    top, *below = module.split(".")
-    spec = importlib.util.find_spec(top)  # of a top-level name: finds it and imports nothing
-    roots = list((spec and spec.submodule_search_locations) or ())
-    for root in roots:
-        path = Path(root, *below, file)
-        if path.is_file():
-            return path
-    where = ", ".join(str(Path(root, *below)) for root in roots) or "any package of that name"
-    raise PluginError(
-        f"its manifest {file!r} is not in {where}; does the wheel include it? "
-        "(setuptools: package-data, hatchling: it lies inside the package)"
-    )
 
 
 def _warn(problems: list[str]) -> None:

@@ -13,8 +13,8 @@ import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from vitzoo.discovery import Found, normal
 from vitzoo.errors import InvalidOption, did_you_mean
+from vitzoo.plugin.entry_points import Found, normal
 from vitzoo.settings import FALSE, TRUE
 
 ONLY = "VITZOO_PLUGINS"

@@ -18,8 +18,8 @@ from helpers import refuses, says
 from vitzoo.errors import IntegrityError, PluginError, UnknownName, WeightsUnavailable
 from vitzoo.registry import registry
 
-plugins = importlib.import_module("vitzoo.plugins")
-hookspecs = importlib.import_module("vitzoo.hookspecs")
+plugins = importlib.import_module("vitzoo.plugin.host")
+hookspecs = importlib.import_module("vitzoo.plugin.hookspecs")
 
 MANIFEST = """\
 api = 1

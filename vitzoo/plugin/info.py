@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from vitzoo.discovery import Found, normal
-from vitzoo.switches import NOT
+from vitzoo.plugin.entry_points import Found, normal
+from vitzoo.plugin.switches import NOT
 
 CORE = "core"
 LOCAL = "local"

@@ -29,9 +29,9 @@ from vitzoo.errors import (
 from vitzoo.registry import registry
 from vitzoo.schema.manifest import MAX_PLUGIN_MANIFEST, read_manifest
 
-plugins = importlib.import_module("vitzoo.plugins")
-discovery = importlib.import_module("vitzoo.discovery")
-requirements = importlib.import_module("vitzoo.requirements")
+plugins = importlib.import_module("vitzoo.plugin.host")
+discovery = importlib.import_module("vitzoo.plugin.entry_points")
+requirements = importlib.import_module("vitzoo.plugin.requirements")
 index = importlib.import_module("vitzoo.listing_index")
 
 MANIFEST = """\
@@ -548,7 +548,7 @@ def test_a_plugin_that_is_off_is_not_read(acme, switch, monkeypatch):
     acme("no TOML at all")
     switch(off="acme")
     with monkeypatch.context() as patch:
-        patch.setattr(plugins, "_manifest_path", fails)
+        patch.setattr(plugins, "manifest_path", fails)
         assert state("acme").state == "disabled"
         assert "acme/net" not in names()
 

@@ -26,7 +26,7 @@ from helpers import says
 
 pytestmark = pytest.mark.install
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TIMEOUT = 240  # seconds; a plugin that hangs must not be imported by anything here
 GOOD = """\
 api = 1

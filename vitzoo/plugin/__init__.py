@@ -1,0 +1,1 @@
+"""Plugins: found without being imported, loaded, and kept from doing damage; torch-free."""

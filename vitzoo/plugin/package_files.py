@@ -1,0 +1,64 @@
+"""Files of a package, found without importing it; torch-free."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from vitzoo.errors import PluginError
+from vitzoo.plugin.entry_points import Found
+
+
+def data_file(package: str, file: str) -> Path | None:
+    """Return the path of a bundled file in the `data` folder of `package`, without importing."""
+    top, *below = package.split(".")
+    spec = importlib.util.find_spec(top)
+    for root in (spec and spec.submodule_search_locations) or ():
+        path = Path(root, *below, "data", file)
+        if path.is_file():
+            return path
+    return None
+
+
+def manifest_path(found: Found) -> Path:
+    module, _, file = found.value.partition(":")
+    top, *below = module.split(".")
+    spec = importlib.util.find_spec(top)  # of a top-level name: finds it and imports nothing
+    roots = list((spec and spec.submodule_search_locations) or ())
+    for root in roots:
+        path = Path(root, *below, file)
+        if path.is_file():
+            return path
+    where = ", ".join(str(Path(root, *below)) for root in roots) or "any package of that name"
+    raise PluginError(
+        f"its manifest {file!r} is not in {where}; does the wheel include it? "
+        "(setuptools: package-data, hatchling: it lies inside the package)"
+    )
+
+
+def module_file(module: str) -> Path | None:
+    """Return the source file of a module, None if it is not found; nothing is imported."""
+    above, _, last = module.rpartition(".")
+    if not above:
+        spec = top_package(module)
+        if spec is not None and not spec.submodule_search_locations:
+            return Path(spec.origin) if spec.origin else None
+    places = [folder / "__init__.py" for folder in package_folders(module)]
+    places += [folder / f"{last}.py" for folder in package_folders(above)] if above else []
+    return next((path for path in places if path.is_file()), None)
+
+
+def package_folders(package: str) -> list[Path]:
+    """Return where the modules of a package lie, or would lie; nothing is imported."""
+    top, *below = package.split(".")
+    spec = top_package(top)
+    roots = (spec and spec.submodule_search_locations) or ()
+    return [Path(root, *below) for root in roots]
+
+
+def top_package(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)  # of a top-level name: imports nothing
+    except (ImportError, ValueError, AttributeError):
+        return None
