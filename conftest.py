@@ -69,7 +69,7 @@ def _no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch, cache: Path) -> No
 @pytest.fixture
 def new_registry() -> Iterator[Callable[[], None]]:
     """Forget the registry of this process now, on demand, and when the test is over."""
-    from vitzoo.registry import _registry
+    from vitzoo.registry.registry import _registry
 
     def forget() -> None:
         importlib.invalidate_caches()

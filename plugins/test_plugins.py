@@ -13,7 +13,7 @@ import pytest
 
 import vitzoo
 from vitzoo.plugin.host import HOOKS
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.testing import PluginTests
 
 HERE = Path(__file__).parent

@@ -15,7 +15,7 @@ import pytest
 from helpers import says
 from vitzoo.cli.browse import _changed
 from vitzoo.cli.main import main
-from vitzoo.registry import describe
+from vitzoo.registry.registry import describe
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.spec import PartSpec
 

@@ -723,7 +723,7 @@ LOOK = """
 import importlib, json, sys
 plugins = importlib.import_module("vitzoo.plugin.host")
 from vitzoo.cli.main import main
-from vitzoo.registry import _registry
+from vitzoo.registry.registry import _registry
 read = []
 whole = plugins.PluginHost._read_manifest
 plugins.PluginHost._read_manifest = lambda *args: read.append(args[-1]) or whole(*args)

@@ -125,7 +125,7 @@ def test_the_plugin_on_a_hooks_page_works(name, distribution, monkeypatch, tmp_p
 
 def registry_of(hook: str) -> list[str]:
     """Return what a hook gave the registry in the namespace of the documented plugins."""
-    zoo = importlib.import_module("vitzoo.registry").registry()
+    zoo = importlib.import_module("vitzoo.registry.registry").registry()
     return [row.name for name, row in zoo.host.rows["acme"] if name == hook]
 
 
@@ -134,7 +134,7 @@ def registry_of(hook: str) -> list[str]:
 def test_the_manifest_on_a_hooks_page_says_the_same(name, tmp_path):
     (text,) = blocks(hook_page(name), "toml")
     (tmp_path / "registry.toml").write_text(text)
-    sizes = importlib.import_module("vitzoo.registry").registry().host.core.sizes
+    sizes = importlib.import_module("vitzoo.registry.registry").registry().host.core.sizes
     read = manifest.read_manifest(tmp_path / "registry.toml", package="acme_vit", sizes=sizes)
     (row,) = getattr(read, name.removeprefix("vitzoo_"))
     page = hook_page(name).read_text()
@@ -187,7 +187,7 @@ def documented_plugin(tmp_path, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-vit\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[vitzoo]\nacme = acme_vit:registry.toml\n")
     monkeypatch.syspath_prepend(tmp_path)
-    cache = importlib.import_module("vitzoo.registry")._registry
+    cache = importlib.import_module("vitzoo.registry.registry")._registry
     cache.cache_clear()
     yield
     cache.cache_clear()
@@ -241,7 +241,7 @@ def test_the_tutorials_row_of_weights_is_one(tmp_path):
     (text,) = [t for t in blocks(ROOT / "docs" / "tutorial.md", "toml") if "[variants" in t]
     row = row.replace("<40 digits>", "0" * 40).replace("<64 digits>", "0" * 64)
     (tmp_path / "registry.toml").write_text(text + row)
-    sizes = importlib.import_module("vitzoo.registry").registry().host.core.sizes
+    sizes = importlib.import_module("vitzoo.registry.registry").registry().host.core.sizes
     read = manifest.read_manifest(tmp_path / "registry.toml", package="acme_vit", sizes=sizes)
     assert read.variants[0].default_weights.name == "v1"
 

@@ -14,7 +14,7 @@ import pytest
 
 import vitzoo
 from helpers import says
-from vitzoo.labels import OWN, SHARED, SYNSETS
+from vitzoo.registry.label_sets import OWN, SHARED, SYNSETS
 
 pytestmark = pytest.mark.install
 

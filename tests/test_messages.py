@@ -37,7 +37,7 @@ from vitzoo.errors import FirstUseWarning, VitzooError
 from vitzoo.inventory import import_file, remove
 from vitzoo.plugin.requirements import check_requirements
 from vitzoo.predict import predict
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.schema.manifest import read_manifest
 from vitzoo.testing import check_head, check_patch_embedder
 from vitzoo.testing.hub import COMMIT, Hub, reply, serve
@@ -104,7 +104,7 @@ class World:
         for name, value in values.items():
             self.patch.setenv(name, value)
         importlib.invalidate_caches()
-        importlib.import_module("vitzoo.registry")._registry.cache_clear()
+        importlib.import_module("vitzoo.registry.registry")._registry.cache_clear()
         return self
 
     def only(self, namespaces: str) -> World:
@@ -595,7 +595,7 @@ def world(hub: Hub) -> Iterator[World]:
     for name in set(sys.modules) - modules:
         if name.partition(".")[0] in ("acme", "globex", "faulty"):
             del sys.modules[name]
-    importlib.import_module("vitzoo.registry")._registry.cache_clear()
+    importlib.import_module("vitzoo.registry.registry")._registry.cache_clear()
 
 
 class _Clock:

@@ -17,7 +17,7 @@ import vitzoo
 from helpers import refuses, says
 from vitzoo.plugin_compile import compile_plugin
 from vitzoo.plugin_template import write_project
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.schema.manifest import read_manifest
 
 ROOT = Path(__file__).parents[1]

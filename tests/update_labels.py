@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from vitzoo.labels import DATA, MARK, OWN, SETS, SHARED, SYNSETS
+from vitzoo.registry.label_sets import DATA, MARK, OWN, SETS, SHARED, SYNSETS
 
 FILES = {
     "imagenet-1k": "imagenet_synsets.txt",

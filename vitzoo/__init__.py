@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from vitzoo.model import VisionTransformer
     from vitzoo.plugin.hookspecs import hookimpl
     from vitzoo.plugin.info import PluginInfo
-    from vitzoo.registry import describe, plugins, variants
+    from vitzoo.registry.registry import describe, plugins, variants
     from vitzoo.report import LoadReport
     from vitzoo.schema.rows import (
         CheckpointFormat,
@@ -111,14 +111,14 @@ _HOME = {
     "WeightsError": "errors",
     "WeightsUnavailable": "errors",
     "create": "create",
-    "describe": "registry",
+    "describe": "registry.registry",
     "fetch": "inventory",
     "hookimpl": "plugin.hookspecs",
     "labels": "inputs",
-    "plugins": "registry",
+    "plugins": "registry.registry",
     "save": "create",
     "transform": "inputs",
-    "variants": "registry",
+    "variants": "registry.registry",
     "verify": "inventory",
 }
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from vitzoo.errors import NetworkError, Offline, PinError, VitzooError, did_you_mean
 from vitzoo.files.access import write_atomic
-from vitzoo.labels import SETS
 from vitzoo.locate import ask_authority
 from vitzoo.plugin.info import TROUBLE
-from vitzoo.registry import registry
+from vitzoo.registry.label_sets import SETS
+from vitzoo.registry.registry import registry
 from vitzoo.schema.manifest import CORE_BUILDER, CORE_MANIFEST, Manifest, read_manifest
 from vitzoo.schema.rows import Variant, Weights
 

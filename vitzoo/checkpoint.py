@@ -20,7 +20,7 @@ from vitzoo.files.npz import ZIP_MAGIC
 from vitzoo.files.safetensors import Header
 from vitzoo.files.shard_index import index_of, is_json, weights_in
 from vitzoo.npz_file import NpzFile
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.safetensors_file import SafetensorsFile
 from vitzoo.schema.rows import Preprocessing, Variant, Weights
 from vitzoo.schema.spec import Spec

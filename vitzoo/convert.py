@@ -19,7 +19,7 @@ from vitzoo.files.access import arriving, check_target
 from vitzoo.files.shard_index import ENDING, SHARD, index_of
 from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads
 from vitzoo.progress import progress
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.report import fold
 from vitzoo.saved import METADATA, described
 from vitzoo.schema.reader import describe

@@ -28,7 +28,6 @@ from vitzoo.files.access import write_atomic
 from vitzoo.files.names import valid_repo
 from vitzoo.images import check_preprocessing
 from vitzoo.inputs import preprocessing_of
-from vitzoo.labels import known_labels
 from vitzoo.model import VisionTransformer
 from vitzoo.native import (
     assumed_resampling,
@@ -39,7 +38,8 @@ from vitzoo.native import (
 from vitzoo.origin import Origin, origin_of
 from vitzoo.plugin.info import LOCAL
 from vitzoo.progress import progress
-from vitzoo.registry import registry
+from vitzoo.registry.label_sets import known_labels
+from vitzoo.registry.registry import registry
 from vitzoo.report import LoadReport
 from vitzoo.saved import METADATA, described
 from vitzoo.schema.manifest import API, CORE_BUILDER

@@ -18,7 +18,7 @@ from typing import Any
 from vitzoo.build import KINDS
 from vitzoo.errors import CheckpointError
 from vitzoo.parts.pool import POOLS
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant, Weights

@@ -16,9 +16,9 @@ from vitzoo.errors import (
     did_you_mean,
 )
 from vitzoo.images import Transform, check_preprocessing, make_transform, warn_of_default
-from vitzoo.labels import SETS, check_label_set, class_names, known_labels
 from vitzoo.origin import from_saved
-from vitzoo.registry import registry
+from vitzoo.registry.label_sets import SETS, check_label_set, class_names, known_labels
+from vitzoo.registry.registry import registry
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import Spec

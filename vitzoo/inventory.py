@@ -23,7 +23,7 @@ from vitzoo.locate import ask_authority, obtain, pin_of, source_of, stored
 from vitzoo.partial import Partial
 from vitzoo.pins import Lock
 from vitzoo.plugin.package_files import data_file
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import Variant, Weights, choose, from_address
 from vitzoo.store import Store
 

@@ -17,7 +17,7 @@ from vitzoo.errors import (
 from vitzoo.formats import StatesHeads
 from vitzoo.origin import Origin
 from vitzoo.parts.pool import POOLS
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.weights import format_of

@@ -19,7 +19,7 @@ from vitzoo.errors import (
     UnknownName,
 )
 from vitzoo.files.shard_index import ENDING
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.saved import read_network, read_saved
 from vitzoo.schema.reader import Reader, describe
 from vitzoo.schema.rows import Variant

@@ -21,7 +21,7 @@ from vitzoo.plugin.guard import raised_at
 from vitzoo.plugin.info import CORE, OFF, PluginInfo
 from vitzoo.plugin.package_files import data_file
 from vitzoo.plugin.source_lines import where_declared
-from vitzoo.registry import KINDS, Registry, registry
+from vitzoo.registry.registry import KINDS, Registry, registry
 from vitzoo.schema.rows import CheckpointFormat, Contribution, Variant
 from vitzoo.schema.spec import Spec
 

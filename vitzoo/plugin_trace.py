@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo.errors import RegistryError, did_you_mean
-from vitzoo.listing_index import index_path, read_rows
 from vitzoo.plugin.entry_points import Found, normal
 from vitzoo.plugin.host import HOOKS, PluginHost
 from vitzoo.plugin.info import CORE, LOCAL, OFF, PluginInfo
@@ -25,7 +24,8 @@ from vitzoo.plugin.manifest_plugin import ManifestPlugin
 from vitzoo.plugin.package_files import module_file, package_folders
 from vitzoo.plugin.source_lines import where_declared, where_defined
 from vitzoo.plugin.switches import NOT
-from vitzoo.registry import KINDS
+from vitzoo.registry.listing_cache import index_path, read_rows
+from vitzoo.registry.registry import KINDS
 from vitzoo.schema.manifest import CORE_BUILDER, read_manifest
 from vitzoo.schema.rows import CheckpointFormat, Variant
 

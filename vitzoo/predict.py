@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitzoo.errors import ImageError, InvalidOption
 from vitzoo.inputs import transform
 from vitzoo.pictures import find_images
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 
 
 @dataclass(frozen=True)

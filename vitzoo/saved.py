@@ -9,7 +9,7 @@ from typing import Any
 
 from vitzoo.checkpoint import Checkpoint
 from vitzoo.errors import CheckpointError, UnknownName
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.schema.manifest import API, read_preprocessing
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Preprocessing, Variant

@@ -15,7 +15,7 @@ from vitzoo.checkpoint import Checkpoint
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.formats import Format, LeavesOut
 from vitzoo.model import VisionTransformer
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.report import LoadReport, fold, listed
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.store import Store

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from vitzoo.registry import _registry
+from vitzoo.registry.registry import _registry
 
 pytestmark = pytest.mark.benchmark
 

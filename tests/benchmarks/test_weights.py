@@ -103,7 +103,7 @@ def here(warm, monkeypatch):
     for name, value in warm.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.syspath_prepend(str(warm.folder / "site"))
-    cache = importlib.import_module("vitzoo.registry")._registry
+    cache = importlib.import_module("vitzoo.registry.registry")._registry
     importlib.invalidate_caches()
     cache.cache_clear()
     yield warm

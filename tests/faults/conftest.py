@@ -293,7 +293,7 @@ interpolation = "bicubic"
     def forget(self):
         """Make this process read the registry anew."""
         importlib.invalidate_caches()
-        importlib.import_module("vitzoo.registry")._registry.cache_clear()
+        importlib.import_module("vitzoo.registry.registry")._registry.cache_clear()
 
     def create(self, **arguments):
         import vitzoo

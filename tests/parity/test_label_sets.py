@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from timm.data import ImageNetInfo
 
-from vitzoo.labels import SETS, synsets
+from vitzoo.registry.label_sets import SETS, synsets
 
 pytestmark = pytest.mark.parity
 

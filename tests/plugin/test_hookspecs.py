@@ -16,7 +16,7 @@ from helpers import LAZY_MODULE as MODULE
 from helpers import UNTOUCHABLE as ACME
 from helpers import refuses, says
 from vitzoo.errors import IntegrityError, PluginError, UnknownName, WeightsUnavailable
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 
 plugins = importlib.import_module("vitzoo.plugin.host")
 hookspecs = importlib.import_module("vitzoo.plugin.hookspecs")

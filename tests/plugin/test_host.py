@@ -26,13 +26,13 @@ from vitzoo.errors import (
     UnknownName,
     VitzooError,
 )
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.schema.manifest import MAX_PLUGIN_MANIFEST, read_manifest
 
 plugins = importlib.import_module("vitzoo.plugin.host")
 discovery = importlib.import_module("vitzoo.plugin.entry_points")
 requirements = importlib.import_module("vitzoo.plugin.requirements")
-index = importlib.import_module("vitzoo.listing_index")
+index = importlib.import_module("vitzoo.registry.listing_cache")
 
 MANIFEST = """\
 api = 1

@@ -341,7 +341,7 @@ def run(call):
     """Run code in the environment and return the JSON that it prints."""
 
     def run(code: str, *args: object, **env: str):
-        head = "import json, sys, vitzoo\nfrom vitzoo.registry import registry\n"
+        head = "import json, sys, vitzoo\nfrom vitzoo.registry.registry import registry\n"
         head += "def raise_(text): raise vitzoo.PluginError(text)\n"
         done = call("python", "-c", head + textwrap.dedent(code), *args, **env)
         return json.loads(done.out), done
@@ -525,7 +525,7 @@ if __name__ == "__main__":
         how = {"num_workers": 1, "multiprocessing_context": "spawn"}
         loader = DataLoader(Features(), batch_size=2, **how)
         for features, rates in loader:
-            print(tuple(features.shape), rates.tolist(), "vitzoo.registry" in sys.modules)
+            print(tuple(features.shape), rates.tolist(), "vitzoo.registry.registry" in sys.modules)
     elif sys.argv[1] == "spawn":
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             print(pool.map(classes, ["acme/net", "globex/net", "acme/old"]))

@@ -18,10 +18,10 @@ from vitzoo.cli.output import (
     print_rows,
 )
 from vitzoo.errors import UnknownName
-from vitzoo.listing import sort, where
 from vitzoo.plugin.info import CORE, TROUBLE
 from vitzoo.plugin.source_lines import where_declared, where_defined
-from vitzoo.registry import KINDS, Registry, describe, registry
+from vitzoo.registry.listing import sort, where
+from vitzoo.registry.registry import KINDS, Registry, describe, registry
 from vitzoo.schema.rows import PaperResult, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
 

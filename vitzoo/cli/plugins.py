@@ -202,7 +202,7 @@ def compile_command(name: str, out: Path | None, force: bool) -> None:
 def _states() -> list[dict[str, Any]]:
     from vitzoo.plugin.info import LOCAL
     from vitzoo.plugin_trace import counts, place
-    from vitzoo.registry import registry
+    from vitzoo.registry.registry import registry
 
     zoo = registry()
     zoo.load_manifests()

@@ -15,7 +15,7 @@ import vitzoo
 from vitzoo.plugin.entry_points import GROUP
 from vitzoo.plugin.info import CORE
 from vitzoo.plugin.package_files import data_file
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.testing.plugin import info_of
 from vitzoo.testing.subject import fail, require
 

@@ -14,7 +14,7 @@ from vitzoo import facts
 from vitzoo.create import create
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.formats import Format, NeedsHeads
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
 from vitzoo.testing.events import EXECUTION, watched
 from vitzoo.testing.subject import Sizes, doing, fail, fill, network, require

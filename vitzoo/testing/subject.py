@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitzoo.build import construct
 from vitzoo.errors import InvalidOption, VitzooError
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 
 ON_META = (
     "what is computed in the constructor (tables of angles, lists of rates) is computed on the "

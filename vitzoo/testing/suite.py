@@ -12,7 +12,7 @@ import pytest
 import vitzoo
 from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.plugin.info import CORE
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import Weights
 from vitzoo.testing import (
     archives,

@@ -13,9 +13,9 @@ from unittest import mock
 import vitzoo
 from vitzoo.errors import HashMismatch, VitzooError
 from vitzoo.inventory import verify
-from vitzoo.labels import SETS
 from vitzoo.locate import obtain
-from vitzoo.registry import registry
+from vitzoo.registry.label_sets import SETS
+from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.testing.hub import COMMIT as SOME_COMMIT
 from vitzoo.testing.hub import Hub

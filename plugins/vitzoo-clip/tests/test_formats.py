@@ -13,7 +13,7 @@ import vitzoo
 from vitzoo import convert
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Expresses, Format, LeavesOut, StatesHeads
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo_clip.open_clip import open_clip
 from vitzoo_clip.transformers import transformers_clip, transformers_siglip
 

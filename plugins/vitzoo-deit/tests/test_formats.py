@@ -20,7 +20,7 @@ from helpers import check_odd_shapes, close, fill, same, write
 from vitzoo.checkpoint import open_file
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format, StatesHeads
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo_deit.formats import timm_distilled, transformers_deit
 
 SPEC = {

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import vitzoo
 from vitzoo.convert import convert
 from vitzoo.errors import CheckpointError
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo_dino import dino, dinov2, dinov3, dinov3_meta
 
 SIZES = {"embed_dim": 64, "depth": 2, "num_heads": 2, "mlp_dim": 96, "num_classes": 0}

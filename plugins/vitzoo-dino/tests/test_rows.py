@@ -8,7 +8,7 @@ import vitzoo
 from vitzoo.create import create
 from vitzoo.native import bring_in_facts
 from vitzoo.origin import origin_of
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 
 SPACES = ("dino", "dinov2", "dinov3")
 ROWS = {

@@ -16,7 +16,7 @@ from helpers import check_odd_shapes, same, write
 from vitzoo.convert import convert
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Expresses, Format, LeavesOut, StatesHeads
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo_mim.beit import timm_beit, transformers_beit
 from vitzoo_mim.relative import RelativePositions
 

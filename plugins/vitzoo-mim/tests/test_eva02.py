@@ -9,7 +9,7 @@ from helpers import check_odd_shapes, same, write
 from vitzoo.convert import convert
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Expresses, Format
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 from vitzoo_mim.eva02 import timm_eva
 
 SIZES = {

@@ -17,7 +17,7 @@ import vitzoo
 from helpers import write
 from vitzoo.checkpoint import open_file
 from vitzoo.errors import CheckpointError
-from vitzoo.registry import registry
+from vitzoo.registry.registry import registry
 
 pytestmark = pytest.mark.parity
 

@@ -15,7 +15,7 @@ from vitzoo.errors import UnknownName, did_you_mean
 
 T = TypeVar("T")
 
-DATA = Path(__file__).with_name("data")
+DATA = Path(__file__).parents[1] / "data"
 OWN = "imagenet_1k_labels.txt"  # one name a line, in the order of the logits
 SHARED = "imagenet_labels.txt.gz"  # a line of marks, then one name a synset, sorted by its id
 SYNSETS = "imagenet_synsets.txt.gz"  # one synset a line: its id, a tab, its names

@@ -15,7 +15,16 @@ import torch
 import vitzoo
 from helpers import refuses, says
 from vitzoo.errors import InvalidOption, UnknownName
-from vitzoo.labels import DATA, OWN, SETS, SHARED, SYNSETS, class_names, known_labels, synsets
+from vitzoo.registry.label_sets import (
+    DATA,
+    OWN,
+    SETS,
+    SHARED,
+    SYNSETS,
+    class_names,
+    known_labels,
+    synsets,
+)
 
 WNID = re.compile(r"n\d{8}")
 SPEC = {
@@ -268,4 +277,6 @@ vitzoo.labels('vit_digits')
 
 
 def test_the_thousand_names_are_read_without_the_large_files():
-    assert read_by("from vitzoo.labels import class_names; class_names('imagenet-1k')") == [OWN]
+    assert read_by(
+        "from vitzoo.registry.label_sets import class_names; class_names('imagenet-1k')"
+    ) == [OWN]

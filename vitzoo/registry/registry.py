@@ -17,12 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
-from vitzoo.listing import FIELDS, keeps
-from vitzoo.listing_index import HUB, KNOWN_AS, Row, index_path, read_rows, row_of, write_rows
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo
 from vitzoo.plugin.manifest_plugin import ManifestPlugin
 from vitzoo.plugin.switches import NOT, VARIABLES
+from vitzoo.registry.listing import FIELDS, keeps
+from vitzoo.registry.listing_cache import (
+    HUB,
+    KNOWN_AS,
+    Row,
+    index_path,
+    read_rows,
+    row_of,
+    write_rows,
+)
 from vitzoo.schema.manifest import read_manifest
 from vitzoo.schema.reader import describe as describe_value
 from vitzoo.schema.rows import Contribution, Variant, Weights

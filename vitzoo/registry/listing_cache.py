@@ -17,7 +17,7 @@ from typing import Any
 from vitzoo import __version__, settings
 from vitzoo.errors import StoreError
 from vitzoo.files.access import make_folder, write_atomic
-from vitzoo.listing import FIELDS, fields
+from vitzoo.registry.listing import FIELDS, fields
 from vitzoo.schema.manifest import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
 from vitzoo.schema.reader import LARGE
 from vitzoo.schema.rows import Variant

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 import vitzoo
 from helpers import refuses, says
 from vitzoo.errors import RegistryError, UnknownName, UnknownOption, VitzooError
-from vitzoo.registry import Registry
+from vitzoo.registry.registry import Registry
 from vitzoo.schema.manifest import Manifest, read_manifest
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 NAMES = re.findall(
     r"\w+",
     """

@@ -1,0 +1,1 @@
+"""What a name means: variants, parts, labels and their listing; torch-free."""
