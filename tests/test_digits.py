@@ -13,10 +13,10 @@ from sklearn.datasets import load_digits
 
 import vitzoo
 from helpers import message, refuses, says
-from vitzoo import locate
 from vitzoo.errors import IntegrityError
 from vitzoo.plugin.package_files import data_file
 from vitzoo.predict import predict
+from vitzoo.store import obtain
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 SCANS = sorted(EXAMPLES.glob("digits/*.png"))
@@ -138,7 +138,7 @@ def test_the_examples_are_predicted_right(model):
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 def test_a_file_with_one_other_bit_is_refused(damaged, place, monkeypatch):
     path = damaged(place)
-    monkeypatch.setattr(locate, "data_file", lambda *_: path)
+    monkeypatch.setattr(obtain, "data_file", lambda *_: path)
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     text = message(IntegrityError, vitzoo.create, "vit_digits", pretrained=True)
     says(text, f"vit_digits:{ROW.name}", path, f"{ROW.size} bytes", "reinstall")
@@ -147,7 +147,7 @@ def test_a_file_with_one_other_bit_is_refused(damaged, place, monkeypatch):
 
 def test_a_cut_file_is_refused(tmp_path, monkeypatch):
     path = tmp_path / ROW.file
-    monkeypatch.setattr(locate, "data_file", lambda *_: path)
+    monkeypatch.setattr(obtain, "data_file", lambda *_: path)
     path.write_bytes(FILE.read_bytes()[:-1])
     with refuses(IntegrityError, path, f"{ROW.size - 1} bytes", f"{ROW.size} bytes"):
         vitzoo.create("vit_digits", pretrained=True)

@@ -161,7 +161,7 @@ def test_verify_ignores_stamps(fetched, offline):
     from dataclasses import asdict
     from time import sleep, time_ns
 
-    from vitzoo.store import Stamp
+    from vitzoo.store.stamp import Stamp
 
     damage(fetched.stored)
     sleep(0.1)

@@ -589,7 +589,7 @@ def world(hub: Hub) -> Iterator[World]:
         tempfile.TemporaryDirectory(prefix="messages-") as folder,
         pytest.MonkeyPatch.context() as p,
     ):
-        fetch = importlib.import_module("vitzoo.fetch")
+        fetch = importlib.import_module("vitzoo.store.download")
         p.setattr(fetch, "time", _Clock())
         yield World(Path(folder).resolve(), p, hub)
     for name in set(sys.modules) - modules:

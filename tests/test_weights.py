@@ -793,12 +793,12 @@ def test_bundled_file_that_was_changed(augreg, tmp_path):
 
 
 def test_arguments_are_checked_before_anything_is_fetched(monkeypatch):
-    from vitzoo import locate
+    from vitzoo.store import obtain
 
     def fetched(*_):
         raise AssertionError("fetched before the arguments were checked")
 
-    monkeypatch.setattr(locate, "obtain", fetched)
+    monkeypatch.setattr(obtain, "obtain", fetched)
     with refuses(vitzoo.InvalidOption, "225x225", "16x16"):
         vitzoo.create("vit_b16", pretrained=True, image_size=225)
     with refuses(vitzoo.UnknownName, "head", "'liner'"):

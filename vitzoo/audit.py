@@ -10,12 +10,12 @@ from typing import Any
 
 from vitzoo.errors import NetworkError, Offline, PinError, VitzooError, did_you_mean
 from vitzoo.files.access import write_atomic
-from vitzoo.locate import ask_authority
 from vitzoo.plugin.info import TROUBLE
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import registry
 from vitzoo.schema.manifest import CORE_BUILDER, CORE_MANIFEST, Manifest, read_manifest
 from vitzoo.schema.rows import Variant, Weights
+from vitzoo.store.hub_metadata import ask_authority
 
 HEADER_SLACK = 1024 * 1024  # bytes a safetensors header may take
 DTYPE_BYTES = (4, 2)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitzoo import locate, settings
+from vitzoo import settings
 from vitzoo.container import DTYPES, Container, OpenFile, open_own
 from vitzoo.errors import HashMismatch, StoreError
 from vitzoo.files.access import open_regular
@@ -26,6 +26,7 @@ from vitzoo.schema.rows import Preprocessing, Variant, Weights
 from vitzoo.schema.spec import Spec
 from vitzoo.shards import Shards
 from vitzoo.siblings import labels_in, processor_beside
+from vitzoo.store import lockfile, obtain
 
 CONFIGS = ("open_clip_config.json", "config.json")  # of two that say one thing the last counts
 MAX_CONFIG = 1024 * 1024
@@ -140,8 +141,8 @@ def open_row(
     row: Weights, label: str, package: str = "vitzoo", note: Callable[[int, int], Any] | None = None
 ) -> Checkpoint:
     """Open the verified file of a row."""
-    file = OpenFile(locate.obtain(row, label, package, note))
-    pin = locate.pin_of(row) if row.repo else None
+    file = OpenFile(obtain.obtain(row, label, package, note))
+    pin = lockfile.pin_of(row) if row.repo else None
     return Checkpoint(
         label,
         _container(file, label),

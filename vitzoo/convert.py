@@ -18,13 +18,13 @@ from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.files.access import arriving, check_target
 from vitzoo.files.shard_index import ENDING, SHARD, index_of
 from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads
-from vitzoo.progress import progress
 from vitzoo.registry.registry import registry
 from vitzoo.report import fold
 from vitzoo.saved import METADATA, described
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Variant, Weights, choose, from_address
 from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
+from vitzoo.store.progress import progress
 from vitzoo.weights import fitting, format_name
 from vitzoo.writers import write_npz, write_safetensors
 

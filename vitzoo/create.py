@@ -37,7 +37,6 @@ from vitzoo.native import (
 )
 from vitzoo.origin import Origin, origin_of
 from vitzoo.plugin.info import LOCAL
-from vitzoo.progress import progress
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import registry
 from vitzoo.report import LoadReport
@@ -46,6 +45,7 @@ from vitzoo.schema.manifest import API, CORE_BUILDER
 from vitzoo.schema.reader import NAME, Reader, describe
 from vitzoo.schema.rows import Preprocessing, Variant, Weights, choose, from_address
 from vitzoo.schema.spec import BlockSpec, Spec
+from vitzoo.store.progress import progress
 from vitzoo.weights import Adaptation, format_name, load
 
 log = logging.getLogger("vitzoo")

@@ -19,13 +19,14 @@ from vitzoo.errors import (
 )
 from vitzoo.files.access import CHUNK, hash_file, make_folder_or_raise, open_regular
 from vitzoo.files.shard_index import ENDING, read_index, weights_in
-from vitzoo.locate import ask_authority, obtain, pin_of, source_of, stored
-from vitzoo.partial import Partial
-from vitzoo.pins import Lock
 from vitzoo.plugin.package_files import data_file
 from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import Variant, Weights, choose, from_address
-from vitzoo.store import Store
+from vitzoo.store.hub_metadata import ask_authority
+from vitzoo.store.lockfile import Lock, pin_of, source_of
+from vitzoo.store.obtain import obtain, stored
+from vitzoo.store.partial_file import Partial
+from vitzoo.store.store import Store
 
 PATHS = ("/", ".safetensors", ".npz", ENDING)
 

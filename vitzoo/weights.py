@@ -18,7 +18,7 @@ from vitzoo.model import VisionTransformer
 from vitzoo.registry.registry import registry
 from vitzoo.report import LoadReport, fold, listed
 from vitzoo.schema.spec import PartSpec, Spec
-from vitzoo.store import Store
+from vitzoo.store.store import Store
 
 HEADS = ("head.",)
 CLASSIFIERS = ("head.weight", "head.fc.weight")

@@ -21,9 +21,9 @@ import timm
 import torch
 
 import vitzoo
-from vitzoo.locate import obtain
-from vitzoo.partial import Partial
-from vitzoo.store import Store
+from vitzoo.store.obtain import obtain
+from vitzoo.store.partial_file import Partial
+from vitzoo.store.store import Store
 
 pytestmark = pytest.mark.benchmark
 

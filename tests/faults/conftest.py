@@ -136,7 +136,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     stand_in = Clock()
-    monkeypatch.setattr(importlib.import_module("vitzoo.fetch"), "time", stand_in)
+    monkeypatch.setattr(importlib.import_module("vitzoo.store.download"), "time", stand_in)
     return stand_in
 
 
@@ -208,7 +208,7 @@ class Net:
         """Bound downloads in this process by other limits."""
         settings = importlib.import_module("vitzoo.settings")
         limits = settings.Limits(**({"first_byte": 2.0, "stall": 0.4, "lock_wait": 0.5} | changes))
-        for module in ("vitzoo.settings", "vitzoo.hub"):
+        for module in ("vitzoo.settings", "vitzoo.store.hub_metadata"):
             target = importlib.import_module(module)
             self.monkeypatch.setattr(target, "limits", lambda: limits)
 

@@ -145,13 +145,13 @@ def test_long_body_is_refused_by_its_content_length(net, hub, faults):
 @pytest.mark.parametrize("head", [CHUNKED, ENDLESS], ids=["chunked", "until-closed"])
 @pytest.mark.parametrize("known", [True, False], ids=["size-known", "size-predicted"])
 def test_endless_body_is_stopped_at_the_pinned_size(net, hub, faults, monkeypatch, head, known):
-    from vitzoo import partial
+    from vitzoo.store import partial_file
 
     if not known:
         net.register(pin="reported", size=None, predicted_size=len(net.data))
     bound = len(net.data) + (0 if known else 4096)
     sizes, sent = [], itertools.count()
-    write = partial.Partial.write
+    write = partial_file.Partial.write
 
     def watched(self, chunk):
         write(self, chunk)
@@ -167,7 +167,7 @@ def test_endless_body_is_stopped_at_the_pinned_size(net, hub, faults, monkeypatc
         while next(sent) < 10_000:
             yield b"2000\r\n" + bytes(0x2000) + b"\r\n" if head == CHUNKED else bytes(0x2000)
 
-    monkeypatch.setattr(partial.Partial, "write", watched)
+    monkeypatch.setattr(partial_file.Partial, "write", watched)
     hub.script.append(faults.raw(pieces()))
     net.fails(SizeMismatch, f"more than {'' if known else 'at most '}{bound} bytes")
     assert max(sizes) <= bound

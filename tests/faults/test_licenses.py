@@ -20,7 +20,7 @@ LOG_IN = ("hf auth login", "HF_TOKEN")
 
 @pytest.fixture(autouse=True)
 def nothing_shown(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("vitzoo.locate"), "_SHOWN", set())
+    monkeypatch.setattr(importlib.import_module("vitzoo.store.obtain"), "_SHOWN", set())
 
 
 def notices(caplog):
@@ -92,7 +92,7 @@ def test_terms_are_not_shown_for_a_file_in_the_store(net, caplog, monkeypatch):
     net.register(license="cc-by-nc-4.0")
     net.create()
     caplog.clear()
-    monkeypatch.setattr(importlib.import_module("vitzoo.locate"), "_SHOWN", set())
+    monkeypatch.setattr(importlib.import_module("vitzoo.store.obtain"), "_SHOWN", set())
     assert net.create().load_report.license == "cc-by-nc-4.0"
     assert notices(caplog) == []
 

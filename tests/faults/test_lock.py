@@ -609,16 +609,16 @@ def test_processes_that_write_the_lock_at_once(fresh, hub):
 
 def test_lock_written_meanwhile_with_another_sha256_is_kept(fresh, hub, monkeypatch):
     """Another process locked other bytes while this one was fetching."""
-    from vitzoo import locate
-    from vitzoo.pins import Lock, Pin
+    from vitzoo.store import obtain
+    from vitzoo.store.lockfile import Lock, Pin
 
-    real = locate._bring
+    real = obtain._bring
 
     def lock_first(remote, note):
         Lock(lock_of(fresh)).add(SOURCE, Pin(REVISION, 9, "ab" * 32, "another"))
         return real(remote, note)
 
-    monkeypatch.setattr(locate, "_bring", lock_first)
+    monkeypatch.setattr(obtain, "_bring", lock_first)
     text = f"{SOURCE}.*{'ab' * 32}.*{hub.endpoint}.*{fresh.sha256}"
     with pytest.warns(FirstUseWarning), pytest.raises(PinError, match=text):
         fresh.create()
@@ -628,7 +628,7 @@ def test_lock_written_meanwhile_with_another_sha256_is_kept(fresh, hub, monkeypa
 def test_interrupted_lock_update_keeps_the_old_lock(locked, monkeypatch):
     from pathlib import Path
 
-    from vitzoo.pins import Lock, Pin
+    from vitzoo.store.lockfile import Lock, Pin
 
     before = lock_of(locked).read_bytes()
 

@@ -6,7 +6,7 @@ import pytest
 
 import vitzoo
 from vitzoo.errors import FirstUseWarning, PinError, StoreError
-from vitzoo.pins import Lock, Pin
+from vitzoo.store.lockfile import Lock, Pin
 
 
 @pytest.fixture

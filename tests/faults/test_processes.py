@@ -105,7 +105,7 @@ def test_abandoned_partial_file_without_effective_file_locks(net, hub, start):
 def leave_abandoned(net, data):
     """Leave a partial file as a killed process does."""
     code = (
-        "import os, sys; from pathlib import Path; from vitzoo.partial import Partial\n"
+        "import os, sys; from pathlib import Path; from vitzoo.store.partial_file import Partial\n"
         "Partial(Path(sys.argv[1]), 10**6).write(sys.stdin.buffer.read()); os._exit(9)"
     )
     path = net.home / "partial" / net.sha256
@@ -391,7 +391,7 @@ def test_fork_after_the_http_client_was_created(net, hub, start):
 @pytest.mark.usefixtures("clock")
 def test_http_client_closed_by_other_code(net, hub, monkeypatch):
     """huggingface_hub closes the shared client on some errors, at any moment."""
-    asking = importlib.import_module("vitzoo.asking")
+    asking = importlib.import_module("vitzoo.store.hub_client")
     closed = httpx2.Client()
     closed.close()
     sessions = [closed]

@@ -22,7 +22,7 @@ import pytest
 import vitzoo
 from messages import raises
 from vitzoo.errors import HashMismatch, Offline, SizeMismatch, StoreError
-from vitzoo.store import Stamp, read_stamp
+from vitzoo.store.stamp import Stamp, read_stamp
 
 NOBODY = 65534
 REVISION = "0123456789abcdef0123456789abcdef01234567"  # of the registered row
@@ -47,10 +47,10 @@ def warm(net):
 @pytest.fixture
 def hashed(monkeypatch):
     """List of the calls of the function that hashes stored files."""
-    import vitzoo.store
+    import vitzoo.store.store
 
     calls, real = [], vitzoo.files.access.hash_file
-    monkeypatch.setattr(vitzoo.store, "hash_file", lambda fd: calls.append(fd) or real(fd))
+    monkeypatch.setattr(vitzoo.store.store, "hash_file", lambda fd: calls.append(fd) or real(fd))
     return calls
 
 
@@ -148,10 +148,10 @@ def test_full_disk_without_a_stamp_hashes_the_file(net, hub, monkeypatch, hashed
     def no_space(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    import vitzoo.store
+    import vitzoo.store.store
 
     with monkeypatch.context() as patch:
-        patch.setattr(vitzoo.store, "write_atomic", no_space)
+        patch.setattr(vitzoo.store.store, "write_atomic", no_space)
         net.assert_right(net.create())
         net.assert_right(net.create())
     assert len(hub.file_requests()) == 1
@@ -485,7 +485,7 @@ def test_file_changed_during_the_check_gets_no_stamp(warm, monkeypatch):
 
 
 def test_file_changed_while_it_is_hashed_gets_no_stamp(warm, monkeypatch):
-    import vitzoo.store
+    import vitzoo.store.store
 
     real = vitzoo.files.access.hash_file
 
@@ -497,7 +497,7 @@ def test_file_changed_while_it_is_hashed_gets_no_stamp(warm, monkeypatch):
 
     shutil.rmtree(warm.home / "stamps")
     with monkeypatch.context() as patch:
-        patch.setattr(vitzoo.store, "hash_file", change_after)
+        patch.setattr(vitzoo.store.store, "hash_file", change_after)
         vitzoo.fetch(warm.name)
     warm.assert_right(warm.create())
 

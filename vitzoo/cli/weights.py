@@ -9,7 +9,7 @@ import click
 
 from vitzoo.cli.environment import set_for_command, without_plugins
 from vitzoo.cli.output import json_option, print_json, print_rows
-from vitzoo.progress import progress
+from vitzoo.store.progress import progress
 
 frozen_option = click.option(
     "--frozen", is_flag=True, help="Never write the lock; an unpinned file is an error."
@@ -149,7 +149,7 @@ def lock_command(names: tuple[str, ...], weights: str | None, frozen: bool, as_j
     """
     from vitzoo import settings
     from vitzoo.inventory import relock
-    from vitzoo.pins import Lock
+    from vitzoo.store.lockfile import Lock
 
     _freeze(frozen)
     without_plugins(names)

@@ -13,10 +13,10 @@ from unittest import mock
 import vitzoo
 from vitzoo.errors import HashMismatch, VitzooError
 from vitzoo.inventory import verify
-from vitzoo.locate import obtain
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import Variant, Weights
+from vitzoo.store.obtain import obtain
 from vitzoo.testing.hub import COMMIT as SOME_COMMIT
 from vitzoo.testing.hub import Hub
 from vitzoo.testing.hub import serve as serve_file

@@ -47,7 +47,7 @@ from vitzoo.files.access import open_regular
 from vitzoo.settings import may_see_token
 
 if TYPE_CHECKING:
-    from vitzoo.remote import Remote
+    from vitzoo.store.hub_file import Remote
 
 log = logging.getLogger("vitzoo")
 

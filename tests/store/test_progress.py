@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 from helpers import says
-from vitzoo.progress import progress
+from vitzoo.store.progress import progress
 
 CODE = """
-from vitzoo.progress import progress
+from vitzoo.store.progress import progress
 with progress("net:main") as note:
     for done in range(0, 1001, 50):
         note(done, 1000)

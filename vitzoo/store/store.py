@@ -18,60 +18,12 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from vitzoo.errors import HashMismatch, IntegrityError, SizeMismatch, StoreError
 from vitzoo.files.access import hash_file, make_folder, open_regular, sync_folder, write_atomic
-
-MAX_STAMP = 4096
-GRAIN_NS = 50_000_000  # a change within this time of another might not show in a file's times
-
-
-@dataclass(frozen=True)
-class Stamp:
-    """What a file looked like when its bytes were hashed.
-
-    Args:
-        device, inode, size, mtime_ns, ctime_ns: of the file, by fstat.
-        hashed_ns: wall-clock time at which the hashing began.
-        sha256: of its bytes.
-        finite: whether its tensors were checked for NaN and infinity, and had none.
-    """
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    hashed_ns: int
-    sha256: str
-    finite: bool = False
-
-    @classmethod
-    def of(cls, status: os.stat_result, sha256: str, hashed_ns: int) -> Stamp:
-        """Describe a file by what it looked like right before it was hashed."""
-        return cls(
-            status.st_dev,
-            status.st_ino,
-            status.st_size,
-            status.st_mtime_ns,
-            status.st_ctime_ns,
-            hashed_ns,
-            sha256,
-        )
-
-    def fits(self, status: os.stat_result) -> bool:
-        """Tell whether the file is the one that was hashed, unchanged as far as times tell."""
-        same = (self.device, self.inode, self.size, self.mtime_ns, self.ctime_ns) == (
-            status.st_dev,
-            status.st_ino,
-            status.st_size,
-            status.st_mtime_ns,
-            status.st_ctime_ns,
-        )
-        newest = max(self.mtime_ns, self.ctime_ns)
-        return same and 0 < newest <= self.hashed_ns - GRAIN_NS and self.hashed_ns <= time.time_ns()
+from vitzoo.store.stamp import GRAIN_NS, Stamp, read_stamp
 
 
 class Store:
@@ -215,25 +167,3 @@ class Store:
         where = self.quarantine(sha256)
         moved = f"it was moved to {where}" if where else "remove it by hand"
         return kind(f"{path} is damaged: it should have sha256 {sha256} and has {found}; {moved}")
-
-
-def read_stamp(path: Path) -> Stamp | None:
-    """Read a stamp; anything odd about the file (owner, size, kind, content) makes it None."""
-    try:
-        fd = open_regular(path)
-    except StoreError:
-        return None
-    if fd is None:
-        return None
-    with os.fdopen(fd, "rb") as file:
-        status = os.fstat(fd)
-        if status.st_uid != os.geteuid() or status.st_size > MAX_STAMP:
-            return None
-        try:
-            stamp = Stamp(**json.loads(file.read()))
-        except (ValueError, TypeError, RecursionError):
-            return None
-    numbers = (stamp.device, stamp.inode, stamp.size, stamp.mtime_ns, stamp.ctime_ns)
-    if any(type(n) is not int for n in (*numbers, stamp.hashed_ns)):
-        return None
-    return stamp if type(stamp.finite) is bool else None

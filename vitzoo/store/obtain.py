@@ -7,7 +7,6 @@ first use, by the authority. Then the store is asked, the user's Hub cache, the 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import warnings
@@ -28,78 +27,21 @@ from vitzoo.errors import (
     StoreError,
     WeightsUnavailable,
 )
-from vitzoo.files.access import CHUNK, hash_file, make_folder_or_raise, open_regular
-from vitzoo.partial import Partial
-from vitzoo.pins import Lock, Pin
+from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
 from vitzoo.plugin.package_files import data_file
-from vitzoo.remote import Remote
 from vitzoo.schema.rows import Weights
-from vitzoo.store import Store
+from vitzoo.store.hub_cache import from_hub_cache
+from vitzoo.store.hub_file import Remote
+from vitzoo.store.hub_metadata import ask_authority
+from vitzoo.store.lockfile import Lock, Pin, pin_of, source_of
+from vitzoo.store.partial_file import Partial
+from vitzoo.store.store import Store
 
 log = logging.getLogger("vitzoo")
 
-FICLONE = 0x40049409  # ioctl: a copy that shares blocks, where the file system can
 Note = Callable[[int, int], Any]
 TERMS = "accept the terms on that page, then log in with `hf auth login` or set HF_TOKEN"
 _SHOWN: set[str] = set()  # repositories whose terms this process has shown
-
-
-def source_of(weights: Weights) -> str:
-    """Return the address under which the lock knows a file."""
-    return f"hf://{weights.repo}@{weights.revision or 'main'}/{weights.file}"
-
-
-def pin_of(weights: Weights) -> Pin | None:
-    """Return what a file must be according to registry and lock; None before its first use.
-
-    Raises:
-        PinError: registry and lock disagree, or the lock is damaged.
-    """
-    locked = Lock(settings.lock_path()).pins().get(source_of(weights))
-    if not weights.sha256:
-        if locked and len(weights.revision) == 40 and locked.commit != weights.revision:
-            raise PinError(
-                f"{source_of(weights)}: the lock {settings.lock_path()} names commit "
-                f"{locked.commit}, the registry {weights.revision}; find out why, then "
-                "`vitzoo lock --update`"
-            )
-        return locked
-    if locked and locked.sha256 != weights.sha256:
-        raise PinError(
-            f"{source_of(weights)}: the lock {settings.lock_path()} pins sha256 {locked.sha256}, "
-            f"the registry {weights.sha256}; find out which is right, then remove it from the lock"
-        )
-    return Pin(weights.revision or "main", weights.size or 0, weights.sha256, "registry")
-
-
-def ask_authority(weights: Weights, label: str) -> Pin:
-    """Ask the authority what a file is, at the revision that its row names.
-
-    Args:
-        weights: the row.
-        label: what it is, for messages: `vit_b16:augreg_in21k`.
-
-    Raises:
-        Offline: no socket may be opened.
-        NetworkError: no answer, or there is no such file.
-        PinError: no usable answer, or one for another commit than the row's.
-    """
-    if settings.offline():
-        raise Offline(
-            f"{label}: the sha256 of {source_of(weights)} has to be requested from "
-            f"{settings.trust_endpoint()}, and this is offline; unset VITZOO_OFFLINE, "
-            "HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE where there is a network"
-        )
-    from vitzoo.hub import ask
-
-    revision = weights.revision or "main"
-    pin = ask(weights.repo, revision, weights.file, label=label, gated=weights.gated)
-    if len(weights.revision) == 40 and pin.commit != weights.revision:
-        raise PinError(
-            f"{source_of(weights)}: {pin.authority} answered with commit {pin.commit}; ask again, "
-            "or find out who changed the repository"
-        )
-    return pin
 
 
 def obtain(weights: Weights, label: str, package: str = "vitzoo", note: Note | None = None) -> int:
@@ -257,7 +199,7 @@ def _bring(remote: Remote, note: Note | None) -> int:
 
 
 def _fill(remote: Remote, partial: Partial, note: Note | None) -> None:
-    if _from_hub_cache(remote, partial):
+    if from_hub_cache(remote, partial):
         return
     if settings.offline():
         size = f"{remote.size} bytes" if remote.size else "size not known"
@@ -266,7 +208,7 @@ def _fill(remote: Remote, partial: Partial, note: Note | None) -> None:
             f"{remote.sha256}, {size}); with a network: {_fetch_command(remote.label)}; or carry "
             "the file here: vitzoo import FILE"
         )
-    from vitzoo.fetch import download
+    from vitzoo.store.download import download
 
     _show_terms(remote)
     failures: list[IntegrityError | NetworkError] = []
@@ -304,53 +246,6 @@ def _raise_worst(failures: list[IntegrityError | NetworkError], endpoints: list[
         raise worst
     others = "; ".join(f"{url}: {e}" for url, e in zip(endpoints, failures, strict=True))
     raise type(worst)(f"{len(failures)} endpoints failed. {others}") from worst
-
-
-def _from_hub_cache(remote: Remote, partial: Partial) -> bool:
-    """Copy the file from the user's Hub cache if it is there and its bytes are right."""
-    from huggingface_hub import constants
-    from huggingface_hub.file_download import repo_folder_name
-
-    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=remote.repo, repo_type="model")
-    blob = folder / "blobs" / remote.sha256
-    without_links = folder / "snapshots" / remote.revision / remote.file
-    return any(_from_cached(path, remote, partial) for path in (blob, without_links))
-
-
-def _from_cached(blob: Path, remote: Remote, partial: Partial) -> bool:
-    try:
-        source = open_regular(blob, follow=True)
-    except StoreError:
-        return False
-    if source is None:
-        return False
-    try:
-        if remote.size not in (None, os.fstat(source).st_size):
-            log.warning("%s has another size than %s; left alone", blob, remote)
-            return False
-        _copy(source, partial)
-    finally:
-        os.close(source)
-    if partial.sha256 == remote.sha256:
-        return True
-    log.warning("%s is damaged (sha256 %s); left alone", blob, partial.sha256)
-    partial.restart()
-    return False
-
-
-def _copy(source: int, partial: Partial) -> None:
-    partial.restart()
-    try:
-        fcntl.ioctl(partial.fd, FICLONE, source)
-    except OSError:
-        position = 0
-        while chunk := os.pread(source, CHUNK, position):
-            if position + len(chunk) > partial.bound:
-                return
-            partial.write(chunk)
-            position += len(chunk)
-    else:
-        partial.read_beginning()
 
 
 @contextmanager

@@ -20,7 +20,16 @@ import httpx2
 from huggingface_hub import hf_hub_url
 from huggingface_hub.errors import OfflineModeIsEnabled
 
-from vitzoo.asking import (
+from vitzoo.errors import (
+    HashMismatch,
+    NetworkError,
+    Offline,
+    RefusedResponse,
+    SizeMismatch,
+    TransferError,
+)
+from vitzoo.settings import Limits, has_host
+from vitzoo.store.hub_client import (
     headers_for,
     may_pass,
     printable,
@@ -31,17 +40,8 @@ from vitzoo.asking import (
     whole,
     within,
 )
-from vitzoo.errors import (
-    HashMismatch,
-    NetworkError,
-    Offline,
-    RefusedResponse,
-    SizeMismatch,
-    TransferError,
-)
-from vitzoo.partial import Partial
-from vitzoo.remote import Remote
-from vitzoo.settings import Limits, has_host
+from vitzoo.store.hub_file import Remote
+from vitzoo.store.partial_file import Partial
 
 log = logging.getLogger("vitzoo")
 

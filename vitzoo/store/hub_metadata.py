@@ -1,4 +1,4 @@
-"""Metadata from the trusted Hub: commit, size and sha256 of a file; torch-free."""
+"""Metadata of the trusted Hub: commit, size, sha256 of a file; torch-free."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from urllib.parse import quote, urljoin, urlsplit
 import httpx2
 from huggingface_hub.errors import OfflineModeIsEnabled
 
-from vitzoo.asking import headers_for, printable, proxies, refusal, session, within
+from vitzoo import settings
 from vitzoo.errors import EntryNotFound, Offline, PinError, RefusedResponse, TransferError
 from vitzoo.files.strict_json import strict_json
-from vitzoo.pins import COMMIT, SHA256, Pin
-from vitzoo.remote import Remote
+from vitzoo.schema.rows import Weights
 from vitzoo.settings import limits, trust_endpoint
+from vitzoo.store.hub_client import headers_for, printable, proxies, refusal, session, within
+from vitzoo.store.hub_file import Remote
+from vitzoo.store.lockfile import COMMIT, SHA256, Pin, source_of
 
 MAX_METADATA = 8 * 1024 * 1024  # bytes; a repository of 10,000 files takes 3 MB
 NEEDED = (
@@ -154,3 +156,32 @@ def _pin(what: str, authority: str, commit: object, sibling: Mapping[str, Any]) 
             "kept in LFS can be trusted on first use"
         )
     return Pin(str(commit), int(size or 0), str(sha256), authority)
+
+
+def ask_authority(weights: Weights, label: str) -> Pin:
+    """Ask the authority what a file is, at the revision that its row names.
+
+    Args:
+        weights: the row.
+        label: what it is, for messages: `vit_b16:augreg_in21k`.
+
+    Raises:
+        Offline: no socket may be opened.
+        NetworkError: no answer, or there is no such file.
+        PinError: no usable answer, or one for another commit than the row's.
+    """
+    if settings.offline():
+        raise Offline(
+            f"{label}: the sha256 of {source_of(weights)} has to be requested from "
+            f"{settings.trust_endpoint()}, and this is offline; unset VITZOO_OFFLINE, "
+            "HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE where there is a network"
+        )
+
+    revision = weights.revision or "main"
+    pin = ask(weights.repo, revision, weights.file, label=label, gated=weights.gated)
+    if len(weights.revision) == 40 and pin.commit != weights.revision:
+        raise PinError(
+            f"{source_of(weights)}: {pin.authority} answered with commit {pin.commit}; ask again, "
+            "or find out who changed the repository"
+        )
+    return pin
