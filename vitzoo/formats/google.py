@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import networks
-from vitzoo.formats.keys import block_of, split_qkv, stack_qkv, unheld, unique
+from vitzoo.formats import unsupported
+from vitzoo.formats.keymap import block_of, split_qkv, stack_qkv, unheld, unique
 from vitzoo.schema.spec import Spec
 
 EMBEDDING = "embedding/kernel"
@@ -136,12 +136,12 @@ class GoogleFormat:
         temperature = dict(spec.pos_embed.options).get("temperature", 10_000)
         other = fixed and spec.pos_embed.name in fixed and temperature != 10_000
         return [
-            *networks.patch_bias(spec),
-            *networks.plain_blocks(spec),
-            *networks.one_learned_table(spec, *(fixed or ("none",))),
-            *([networks.part("pos_embed", spec.pos_embed)] if other else []),
-            *networks.pooled(spec, "class", "mean"),
-            *networks.token_mean(spec),
+            *unsupported.patch_bias(spec),
+            *unsupported.plain_blocks(spec),
+            *unsupported.one_learned_table(spec, *(fixed or ("none",))),
+            *([unsupported.part("pos_embed", spec.pos_embed)] if other else []),
+            *unsupported.pooled(spec, "class", "mean"),
+            *unsupported.token_mean(spec),
         ]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:

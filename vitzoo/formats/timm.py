@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitzoo.formats import networks
+from vitzoo.formats import unsupported
 from vitzoo.schema.spec import Spec
 
 
@@ -47,11 +47,11 @@ class TimmFormat:
         allowed = {"qk_norm", "layer_scale", "mlp", "qkv_bias", "num_registers", "pre_norm"}
         allowed |= {"norm", "attn_norm", "mlp_norm", "post_norm", "final_norm"}
         return [
-            *networks.patch_bias(spec, bias=not spec.pre_norm),
-            *networks.plain_blocks(spec, allowed=allowed),
-            *networks.one_learned_table(spec, "none", prefix=(True, False)),
-            *networks.pooled(spec, "class", "mean", "attention"),
-            *networks.attention_pool(spec),
+            *unsupported.patch_bias(spec, bias=not spec.pre_norm),
+            *unsupported.plain_blocks(spec, allowed=allowed),
+            *unsupported.one_learned_table(spec, "none", prefix=(True, False)),
+            *unsupported.pooled(spec, "class", "mean", "attention"),
+            *unsupported.attention_pool(spec),
         ]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vitzoo.formats import networks
-from vitzoo.formats.keys import block_of, invert, unheld, unique
+from vitzoo.formats import unsupported
+from vitzoo.formats.keymap import block_of, invert, unheld, unique
 from vitzoo.schema.spec import Spec
 
 STEM = {
@@ -72,11 +72,11 @@ class TorchvisionFormat:
         return [
             *([] if square else ["images or patches that are not square"]),
             *([] if spec.in_chans == 3 else [f"in_chans = {spec.in_chans}"]),
-            *networks.class_token(spec),
-            *networks.patch_bias(spec),
-            *networks.plain_blocks(spec),
-            *networks.one_learned_table(spec),
-            *networks.pooled(spec, "class"),
+            *unsupported.class_token(spec),
+            *unsupported.patch_bias(spec),
+            *unsupported.plain_blocks(spec),
+            *unsupported.one_learned_table(spec),
+            *unsupported.pooled(spec, "class"),
         ]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import networks
-from vitzoo.formats.keys import block_of, invert, split_qkv, stack_qkv, unheld, unique
+from vitzoo.formats import unsupported
+from vitzoo.formats.keymap import block_of, invert, split_qkv, stack_qkv, unheld, unique
 from vitzoo.schema.spec import Spec
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
@@ -120,11 +120,11 @@ class TransformersViTFormat:
     def expresses(self, spec: Spec) -> list[str]:
         """Return what transformers' ViT lacks: it is the paper's, biases of queries by choice."""
         return [
-            *networks.class_token(spec),
-            *networks.patch_bias(spec),
-            *networks.plain_blocks(spec, allowed=("qkv_bias",)),
-            *networks.one_learned_table(spec),
-            *networks.pooled(spec, "class"),
+            *unsupported.class_token(spec),
+            *unsupported.patch_bias(spec),
+            *unsupported.plain_blocks(spec, allowed=("qkv_bias",)),
+            *unsupported.one_learned_table(spec),
+            *unsupported.pooled(spec, "class"),
         ]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import networks
-from vitzoo.formats.keys import block_of, invert, unheld, unique
+from vitzoo.formats import unsupported
+from vitzoo.formats.keymap import block_of, invert, unheld, unique
 from vitzoo.schema.spec import Spec
 from vitzoo_clip.keys import BIAS, PATCH_BIAS, check_bias, plain_tokens, projection, tokens
 from vitzoo_clip.transformers import transformers_clip
@@ -83,12 +83,12 @@ class OpenClipFormat:
     def expresses(self, spec: Spec) -> list[str]:
         """Return what open_clip's tower lacks; it can average the patches, too."""
         return [
-            *networks.class_token(spec),
+            *unsupported.class_token(spec),
             *([] if spec.pre_norm else ["pre_norm = false"]),
-            *networks.patch_bias(spec, bias=False),
-            *networks.plain_blocks(spec, allowed=("pre_norm",)),
-            *networks.one_learned_table(spec),
-            *networks.pooled(spec, "class", "mean"),
+            *unsupported.patch_bias(spec, bias=False),
+            *unsupported.plain_blocks(spec, allowed=("pre_norm",)),
+            *unsupported.one_learned_table(spec),
+            *unsupported.pooled(spec, "class", "mean"),
         ]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import networks
-from vitzoo.formats.keys import block_of, invert, split_qkv, stack_qkv, unheld, unique
+from vitzoo.formats import unsupported
+from vitzoo.formats.keymap import block_of, invert, split_qkv, stack_qkv, unheld, unique
 from vitzoo.formats.transformers import transformers_vit
 from vitzoo.schema.spec import Spec
 from vitzoo_clip.keys import (
@@ -138,11 +138,11 @@ class TransformersTower:
         return [
             *([f"class_token = {str(spec.class_token).lower()}"] if token else []),
             *([] if spec.pre_norm == self.projects else [f"pre_norm = {spec.pre_norm}".lower()]),
-            *networks.patch_bias(spec, bias=not self.projects),
-            *networks.plain_blocks(spec, allowed=("pre_norm",)),
-            *networks.one_learned_table(spec),
-            *networks.pooled(spec, "class" if self.projects else "attention"),
-            *networks.attention_pool(spec),
+            *unsupported.patch_bias(spec, bias=not self.projects),
+            *unsupported.plain_blocks(spec, allowed=("pre_norm",)),
+            *unsupported.one_learned_table(spec),
+            *unsupported.pooled(spec, "class" if self.projects else "attention"),
+            *unsupported.attention_pool(spec),
         ]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import networks
-from vitzoo.formats.keys import invert, unheld, unique
+from vitzoo.formats import unsupported
+from vitzoo.formats.keymap import invert, unheld, unique
 from vitzoo.formats.timm import timm
 from vitzoo.formats.transformers import transformers_vit
 from vitzoo.schema.spec import Spec
@@ -65,9 +65,9 @@ class TimmDistilledFormat:
         allowed = ("qk_norm", "layer_scale", "mlp", "qkv_bias", "num_registers", "pre_norm")
         return [
             *_tokens(spec),
-            *networks.patch_bias(spec, bias=not spec.pre_norm),
-            *networks.plain_blocks(spec, allowed=allowed),
-            *networks.one_learned_table(spec, "none", prefix=(True, False)),
+            *unsupported.patch_bias(spec, bias=not spec.pre_norm),
+            *unsupported.plain_blocks(spec, allowed=allowed),
+            *unsupported.one_learned_table(spec, "none", prefix=(True, False)),
             *_both_classifiers(spec),
         ]
 
@@ -120,9 +120,9 @@ class TransformersDeiTFormat:
         single = (spec.pool.name, spec.head.name) == ("class", "linear")
         return [
             *_tokens(spec),
-            *networks.patch_bias(spec),
-            *networks.plain_blocks(spec, allowed=("qkv_bias", "num_registers")),
-            *networks.one_learned_table(spec),
+            *unsupported.patch_bias(spec),
+            *unsupported.plain_blocks(spec, allowed=("qkv_bias", "num_registers")),
+            *unsupported.one_learned_table(spec),
             *([] if single else _both_classifiers(spec)),
         ]
 
@@ -152,8 +152,8 @@ def _both_classifiers(spec: Spec) -> list[str]:
         return []
     two = spec.pool.name == "prefix" and dict(spec.pool.options).get("tokens", 2) == 2
     return [
-        *([] if two else [networks.part("pool", spec.pool)]),
-        *([] if spec.head.name == "deit/distilled" else [networks.part("head", spec.head)]),
+        *([] if two else [unsupported.part("pool", spec.pool)]),
+        *([] if spec.head.name == "deit/distilled" else [unsupported.part("head", spec.head)]),
     ]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vitzoo.formats import networks
-from vitzoo.formats.keys import unheld, unique
+from vitzoo.formats import unsupported
+from vitzoo.formats.keymap import unheld, unique
 from vitzoo.formats.timm import timm
 from vitzoo.schema.spec import Spec
 
@@ -86,11 +86,11 @@ class MetaDinoFormat:
     def expresses(self, spec: Spec) -> list[str]:
         """Return what the network of Meta's DINO lacks: it is the paper's, without classifier."""
         return [
-            *networks.class_token(spec),
-            *networks.patch_bias(spec),
-            *networks.plain_blocks(spec, allowed=("qkv_bias",)),
-            *networks.one_learned_table(spec),
-            *networks.pooled(spec, "class"),
+            *unsupported.class_token(spec),
+            *unsupported.patch_bias(spec),
+            *unsupported.plain_blocks(spec, allowed=("qkv_bias",)),
+            *unsupported.one_learned_table(spec),
+            *unsupported.pooled(spec, "class"),
         ]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitzoo.formats import networks
-from vitzoo.formats.keys import unique
+from vitzoo.formats import unsupported
+from vitzoo.formats.keymap import unique
 from vitzoo.formats.transformers import transformers_vit
 from vitzoo.schema.spec import Spec
 from vitzoo_dino.dino import beside, prefix_of
@@ -110,7 +110,7 @@ class MetaDinoV2Format:
 
     def expresses(self, spec: Spec) -> list[str]:
         """Return what Meta's DINOv2 lacks of a spec."""
-        return [*_lacks(spec), *networks.pooled(spec, "class")]
+        return [*_lacks(spec), *unsupported.pooled(spec, "class")]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return what Meta's code computes; with registers it resamples in another way."""
@@ -168,9 +168,9 @@ class TransformersDinoV2Format:
     def expresses(self, spec: Spec) -> list[str]:
         """Return what transformers' DINOv2 lacks of a spec."""
         both = (spec.pool.name, spec.head.name) == ("class_mean", "dinov2/class_and_mean")
-        pool = [] if both and spec.num_classes else networks.pooled(spec, "class")
+        pool = [] if both and spec.num_classes else unsupported.pooled(spec, "class")
         head = spec.num_classes and not both and spec.head.name != "none"
-        return [*_lacks(spec), *pool, *([networks.part("head", spec.head)] if head else [])]
+        return [*_lacks(spec), *pool, *([unsupported.part("head", spec.head)] if head else [])]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return what transformers computes; its classifier reads more than the class token."""
@@ -247,12 +247,12 @@ def _lacks(spec: Spec) -> list[str]:
     allowed = ("layer_scale", "num_registers", "qkv_bias", "mlp")
     mlp = spec.block.mlp not in ("mlp", "swiglu_packed")
     return [
-        *networks.class_token(spec),
-        *networks.patch_bias(spec),
-        *networks.plain_blocks(spec, allowed=allowed),
+        *unsupported.class_token(spec),
+        *unsupported.patch_bias(spec),
+        *unsupported.plain_blocks(spec, allowed=allowed),
         *(["block.layer_scale = none"] if spec.block.layer_scale is None else []),
         *([f"block.mlp = {spec.block.mlp}"] if mlp else []),
-        *networks.one_learned_table(spec, prefix=(not spec.num_registers,)),
+        *unsupported.one_learned_table(spec, prefix=(not spec.num_registers,)),
     ]
 
 

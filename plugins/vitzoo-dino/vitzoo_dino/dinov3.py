@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import networks
-from vitzoo.formats.keys import unique
+from vitzoo.formats import unsupported
+from vitzoo.formats.keymap import unique
 from vitzoo.formats.transformers import transformers_vit
 from vitzoo.schema.spec import Spec
 from vitzoo_dino.names import Names, parameters, parted, stacked, without
@@ -94,7 +94,7 @@ class TimmDinoV3Format:
     def expresses(self, spec: Spec) -> list[str]:
         """Return what timm's DINOv3 lacks of a spec; it has no biases of keys."""
         bias = ["block.qkv_bias = true"] if spec.block.qkv_bias is True else []
-        return [*lacks(spec), *bias, *networks.pooled(spec, "class", "mean")]
+        return [*lacks(spec), *bias, *unsupported.pooled(spec, "class", "mean")]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return what timm computes: it averages the patch tokens, where Meta's code does not.
@@ -148,7 +148,7 @@ class TransformersDinoV3Format:
 
     def expresses(self, spec: Spec) -> list[str]:
         """Return what transformers' DINOv3 lacks of a spec; the base of its rotations is free."""
-        return [*lacks(spec, temperature=None), *networks.pooled(spec, "class")]
+        return [*lacks(spec, temperature=None), *unsupported.pooled(spec, "class")]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return what transformers computes, and which biases the file has.
@@ -214,13 +214,13 @@ def lacks(spec: Spec, temperature: float | None = TEMPERATURE) -> list[str]:
     rope = spec.pos_embed.name == "rope" and not other and not options.get("absolute", False)
     mlp = spec.block.mlp not in ("mlp", "swiglu")
     return [
-        *networks.class_token(spec),
-        *networks.patch_bias(spec),
-        *networks.plain_blocks(spec, allowed=allowed),
+        *unsupported.class_token(spec),
+        *unsupported.patch_bias(spec),
+        *unsupported.plain_blocks(spec, allowed=allowed),
         *([] if spec.num_registers else ["num_registers = 0"]),
         *(["block.layer_scale = none"] if spec.block.layer_scale is None else []),
         *([f"block.mlp = {spec.block.mlp}"] if mlp else []),
-        *([] if rope else [networks.part("pos_embed", spec.pos_embed)]),
+        *([] if rope else [unsupported.part("pos_embed", spec.pos_embed)]),
     ]
 
 

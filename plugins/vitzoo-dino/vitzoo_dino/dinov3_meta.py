@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import networks
-from vitzoo.formats.keys import split_qkv, unique
+from vitzoo.formats import unsupported
+from vitzoo.formats.keymap import split_qkv, unique
 from vitzoo.schema.spec import Spec
 from vitzoo_dino.dino import beside, prefix_of
 from vitzoo_dino.dinov3 import (
@@ -112,7 +112,7 @@ class MetaDinoV3Format:
 
     def expresses(self, spec: Spec) -> list[str]:
         """Return what Meta's DINOv3 lacks of a spec."""
-        return [*lacks(spec), *networks.pooled(spec, "class")]
+        return [*lacks(spec), *unsupported.pooled(spec, "class")]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return what Meta's code computes, and which biases the file has."""

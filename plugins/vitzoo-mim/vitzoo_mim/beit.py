@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import networks
-from vitzoo.formats.keys import block_of, invert, split_qkv, stack_qkv, unheld, unique
+from vitzoo.formats import unsupported
+from vitzoo.formats.keymap import block_of, invert, split_qkv, stack_qkv, unheld, unique
 from vitzoo.formats.transformers import LAYER, RELEASE_5, transformers_vit
 from vitzoo.schema.spec import Spec
 
@@ -87,7 +87,7 @@ class TimmBeitFormat:
             *_common(spec, allowed=("qkv_bias", "layer_scale", "mlp", "mlp_norm")),
             *(["block.qkv_bias = true"] if spec.block.qkv_bias is True else []),
             *(["block.mlp = swiglu_packed"] if spec.block.mlp == "swiglu_packed" else []),
-            *networks.pooled(spec, "class", "mean"),
+            *unsupported.pooled(spec, "class", "mean"),
         ]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
@@ -158,12 +158,12 @@ class TransformersBeitFormat:
     def expresses(self, spec: Spec) -> list[str]:
         """Return what transformers' BEiT lacks of a spec."""
         first = dict(spec.pool.options).get("norm_first", True)
-        early = [networks.part("pool", spec.pool)] if spec.pool.name == "mean" and first else []
+        early = [unsupported.part("pool", spec.pool)] if spec.pool.name == "mean" and first else []
         bias = spec.block.qkv_bias
         return [
             *_common(spec, allowed=("qkv_bias", "layer_scale")),
             *([] if bias == "qv" else [f"block.qkv_bias = {str(bias).lower()}"]),
-            *networks.pooled(spec, "class", "mean"),
+            *unsupported.pooled(spec, "class", "mean"),
             *early,
         ]
 
@@ -204,14 +204,14 @@ class TransformersBeitFormat:
 
 def _common(spec: Spec, *, allowed: Collection[str]) -> list[str]:
     """Return what a spec has beyond the networks of both libraries."""
-    blocks = networks.plain_blocks(spec, allowed=allowed)
+    blocks = unsupported.plain_blocks(spec, allowed=allowed)
     relative = spec.pos_embed.name == "mim/relative"
     return [
-        *networks.class_token(spec),
-        *networks.patch_bias(spec),
+        *unsupported.class_token(spec),
+        *unsupported.patch_bias(spec),
         *(row for row in blocks if not row.startswith("block.qkv_bias")),
-        *([] if relative else [networks.part("pos_embed", spec.pos_embed)]),
-        *([] if spec.head.name in ("linear", "none") else [networks.part("head", spec.head)]),
+        *([] if relative else [unsupported.part("pos_embed", spec.pos_embed)]),
+        *([] if spec.head.name in ("linear", "none") else [unsupported.part("head", spec.head)]),
     ]
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vitzoo.formats import networks
-from vitzoo.formats.keys import split_qkv, stack_qkv, unheld, unique
+from vitzoo.formats import unsupported
+from vitzoo.formats.keymap import split_qkv, stack_qkv, unheld, unique
 from vitzoo.schema.spec import Spec
 
 MARKS = ("patch_embed.proj.weight", "blocks.0.attn.q_proj.weight", "blocks.0.attn.v_proj.weight")
@@ -64,15 +64,15 @@ class TimmEvaFormat:
     def expresses(self, spec: Spec) -> list[str]:
         """Return what timm's `Eva` lacks of a spec."""
         allowed = ("qkv_bias", "qk_norm", "mlp", "attn_norm", "mlp_norm", "post_norm")
-        blocks = networks.plain_blocks(spec, allowed=(*allowed, "num_registers"))
+        blocks = unsupported.plain_blocks(spec, allowed=(*allowed, "num_registers"))
         known = spec.pos_embed.name in POSITIONS
         good = known and dict(spec.pos_embed.options).get("where", "stem") == "stem"
         return [
-            *networks.patch_bias(spec),
+            *unsupported.patch_bias(spec),
             *(row for row in blocks if not row.startswith("block.qkv_bias")),
             *(["block.qkv_bias = true"] if spec.block.qkv_bias is True else []),
-            *([] if good else [networks.part("pos_embed", spec.pos_embed)]),
-            *networks.pooled(spec, "class", "mean"),
+            *([] if good else [unsupported.part("pos_embed", spec.pos_embed)]),
+            *unsupported.pooled(spec, "class", "mean"),
         ]
 
     def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
