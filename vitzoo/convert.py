@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from vitzoo import facts
-from vitzoo.checkpoint import Checkpoint, open_file, open_row, open_weights
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_row, open_weights
+from vitzoo.checkpoint.detect import format_name
+from vitzoo.checkpoint.saved import METADATA, described
+from vitzoo.checkpoint.writers import write_npz, write_safetensors
 from vitzoo.create import create
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.files.access import arriving, check_target
@@ -20,13 +23,11 @@ from vitzoo.files.shard_index import ENDING, SHARD, index_of
 from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads
 from vitzoo.registry.registry import registry
 from vitzoo.report import fold
-from vitzoo.saved import METADATA, described
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Variant, Weights, choose, from_address
 from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
 from vitzoo.store.progress import progress
-from vitzoo.weights import fitting, format_name
-from vitzoo.writers import write_npz, write_safetensors
+from vitzoo.weights import fitting
 
 FILES = (".safetensors", ".npz", ".json")
 VARIANTS = "the variant's"

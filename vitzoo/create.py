@@ -16,7 +16,9 @@ import torch
 from torch import nn
 
 from vitzoo.build import build
-from vitzoo.checkpoint import Checkpoint, open_file, open_row, open_weights
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_row, open_weights
+from vitzoo.checkpoint.detect import format_name
+from vitzoo.checkpoint.saved import METADATA, described
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
@@ -40,13 +42,12 @@ from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import registry
 from vitzoo.report import LoadReport
-from vitzoo.saved import METADATA, described
 from vitzoo.schema.manifest import API, CORE_BUILDER
 from vitzoo.schema.reader import NAME, Reader, describe
 from vitzoo.schema.rows import Preprocessing, Variant, Weights, choose, from_address
 from vitzoo.schema.spec import BlockSpec, Spec
 from vitzoo.store.progress import progress
-from vitzoo.weights import Adaptation, format_name, load
+from vitzoo.weights import Adaptation, load
 
 log = logging.getLogger("vitzoo")
 

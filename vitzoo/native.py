@@ -9,7 +9,8 @@ from typing import Any
 
 from vitzoo import facts
 from vitzoo.build import KINDS
-from vitzoo.checkpoint import Checkpoint
+from vitzoo.checkpoint.checkpoint import Checkpoint
+from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import (
     CheckpointError,
     UnknownName,
@@ -20,7 +21,6 @@ from vitzoo.parts.pool import POOLS
 from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.spec import PartSpec, Spec
-from vitzoo.weights import format_of
 
 log = logging.getLogger("vitzoo")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo import facts
-from vitzoo.checkpoint import Checkpoint, open_file
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_file
+from vitzoo.checkpoint.saved import read_network, read_saved
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
@@ -20,7 +21,6 @@ from vitzoo.errors import (
 )
 from vitzoo.files.shard_index import ENDING
 from vitzoo.registry.registry import registry
-from vitzoo.saved import read_network, read_saved
 from vitzoo.schema.reader import Reader, describe
 from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import Spec

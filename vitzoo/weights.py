@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo import settings
-from vitzoo.checkpoint import Checkpoint
-from vitzoo.errors import CheckpointError, VitzooError
+from vitzoo.checkpoint.checkpoint import Checkpoint
+from vitzoo.checkpoint.detect import format_of
+from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format, LeavesOut
 from vitzoo.model import VisionTransformer
 from vitzoo.registry.registry import registry
@@ -24,72 +25,6 @@ HEADS = ("head.",)
 CLASSIFIERS = ("head.weight", "head.fc.weight")
 MAX_NAMES = 4  # of variants in a message
 LOADABLE = (torch.float32, torch.float16, torch.bfloat16)
-
-
-def format_of(checkpoint: Checkpoint) -> Format:
-    """Return the format of a file, by its row or by its keys.
-
-    Raises:
-        CheckpointError: no format claims the keys, or two of a plugin's do.
-    """
-    found: Format = registry().part("checkpoint format", format_name(checkpoint))
-    return found
-
-
-def format_name(checkpoint: Checkpoint) -> str:
-    """Return the registered name of the format of a file.
-
-    Raises:
-        CheckpointError: as `format_of`.
-    """
-    zoo = registry()
-    if checkpoint.format is not None:
-        return checkpoint.format
-    keys = checkpoint.header.tensors.keys()
-    own = sorted(zoo.core_parts("checkpoint format"))
-    claims = _claimants(own, keys)
-    others = [] if claims else sorted(zoo.parts["checkpoint format"].keys() - set(own))
-    unasked: dict[str, str] = {}
-    claims = claims or _claimants(others, keys, unasked)
-    if len(claims) == 1:
-        return claims[0]
-    if claims:
-        raise CheckpointError(
-            f"{checkpoint.source}: two formats claim its keys: {', '.join(claims)}; disable one"
-        )
-    shallow = sorted(keys, key=lambda key: (key.count(".") + key.count("/"), key))
-    first = listed(shallow, 5) or "none"  # those of the model itself tell most
-    failed = "".join(f"; {name} could not be asked: {why}" for name, why in unasked.items())
-    raise CheckpointError(
-        f"{checkpoint.source}: unknown layout; its first keys are {first}; formats known: "
-        f"{', '.join(own + others)}{failed}"
-    )
-
-
-def _claimants(
-    names: list[str], keys: Collection[str], unasked: dict[str, str] | None = None
-) -> list[str]:
-    """Return which formats claim the keys of a file.
-
-    Args:
-        names: of formats.
-        keys: of the file.
-        unasked: takes why a plugin's format could not be asked; the others' files are theirs still.
-    """
-    claims = []
-    for name in names:
-        try:
-            candidate: Format = registry().part("checkpoint format", name)
-            if candidate.claims(keys):
-                claims.append(name)
-        except Exception as error:
-            if unasked is None:
-                raise
-            text = (
-                str(error) if isinstance(error, VitzooError) else f"{type(error).__name__}: {error}"
-            )
-            unasked[name] = text
-    return claims
 
 
 class Foreign(Protocol):

@@ -172,7 +172,7 @@ def test_tensor_of_another_shape_is_refused(load, right, shape):
 @pytest.mark.parametrize(("has", "wants"), [((1,), ()), ((), (1,))])
 def test_scalar_and_vector_of_one_are_not_interchangeable(tmp_path, has, wants):
     """`copy_` would broadcast silently."""
-    from vitzoo.checkpoint import open_file
+    from vitzoo.checkpoint.checkpoint import open_file
     from vitzoo.weights import Adaptation
     from vitzoo.weights import load as load_into
 
@@ -194,7 +194,7 @@ def test_scalar_and_vector_of_one_are_not_interchangeable(tmp_path, has, wants):
 
 
 def test_misfit_leaves_the_model_unchanged(tmp_path, right, small):
-    from vitzoo.checkpoint import open_file
+    from vitzoo.checkpoint.checkpoint import open_file
     from vitzoo.weights import Adaptation
     from vitzoo.weights import load as load_into
 

@@ -73,11 +73,11 @@ def test_mapped_file_changed_after_loading(net, how):
 
 
 def test_stored_file_changed_while_it_is_read(net, monkeypatch):
-    import vitzoo.container
+    import vitzoo.checkpoint.containers
 
     monkeypatch.setenv("VITZOO_VERIFY", "tensors")
     net.assert_right(net.create())
-    real = vitzoo.container._read
+    real = vitzoo.checkpoint.containers._read
 
     def change_first(file):
         net.stored.chmod(0o644)
@@ -87,24 +87,24 @@ def test_stored_file_changed_while_it_is_read(net, monkeypatch):
         return real(file)
 
     with monkeypatch.context() as patch:
-        patch.setattr(vitzoo.container, "_read", change_first)
+        patch.setattr(vitzoo.checkpoint.containers, "_read", change_first)
         with raises(HashMismatch, net.sha256, "changed"):
             net.create()
     net.assert_right(net.create())
 
 
 def test_local_file_truncated_while_it_is_read(net, monkeypatch):
-    import vitzoo.container
+    import vitzoo.checkpoint.containers
 
     path = net.root / "own.safetensors"
     path.write_bytes(net.data)
-    real = vitzoo.container._read
+    real = vitzoo.checkpoint.containers._read
 
     def cut(file):
         os.truncate(path, file.size // 2)
         return real(file)
 
-    monkeypatch.setattr(vitzoo.container, "_read", cut)
+    monkeypatch.setattr(vitzoo.checkpoint.containers, "_read", cut)
     with pytest.raises(CheckpointError, match=rf"truncated.* {len(net.data) // 2}\b"):
         vitzoo.create(net.spec, weights=path)
 

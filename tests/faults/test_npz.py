@@ -21,7 +21,7 @@ from hypothesis import given, settings
 
 import vitzoo
 from tables import check_all
-from vitzoo.checkpoint import open_file
+from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError
 from vitzoo.files.safetensors import MAX_TENSORS
 
@@ -216,12 +216,12 @@ def test_a_model_from_npz(small, randomise, tmp_path, save):
 
 
 def test_npz_misfit_is_refused_before_the_data_is_read(small, randomise, tmp_path, monkeypatch):
-    import vitzoo.npz_file
+    import vitzoo.checkpoint.containers
 
     def unread(*_, **__):
         raise AssertionError("data was read")
 
-    monkeypatch.setattr(vitzoo.npz_file, "contents", unread)
+    monkeypatch.setattr(vitzoo.checkpoint.containers, "contents", unread)
     right = {n: t.numpy() for n, t in randomise(vitzoo.create(small)).state_dict().items()}
     right["norm.weight"] = right["norm.weight"][:3]
     np.savez(tmp_path / "own.npz", **right)
@@ -630,7 +630,7 @@ def test_sparse_terabyte_npz_is_refused(tmp_path):
 MEASURED = """
 import resource, sys, threading, torch
 from pathlib import Path
-from vitzoo.checkpoint import open_file
+from vitzoo.checkpoint.checkpoint import open_file
 
 def status(key):
     for line in open("/proc/self/status"):

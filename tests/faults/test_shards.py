@@ -11,7 +11,7 @@ import torch
 
 import vitzoo
 from messages import raises
-from vitzoo.checkpoint import open_file
+from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.files.shard_index import MAX_INDEX, MAX_SHARDS
 from vitzoo.inventory import import_file, verify

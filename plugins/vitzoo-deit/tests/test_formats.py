@@ -17,7 +17,7 @@ from transformers import (
 
 import vitzoo
 from helpers import check_odd_shapes, close, fill, same, write
-from vitzoo.checkpoint import open_file
+from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format, StatesHeads
 from vitzoo.registry.registry import registry

@@ -15,7 +15,7 @@ import transformers
 
 import vitzoo
 from helpers import write
-from vitzoo.checkpoint import open_file
+from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError
 from vitzoo.registry.registry import registry
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitzoo.container import DTYPES
+from vitzoo.checkpoint.containers import DTYPES
 from vitzoo.errors import CheckpointError
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}

@@ -5,6 +5,7 @@ Both are hints from outside: what is odd is left out and named in the report, ne
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -114,3 +115,27 @@ def _sides(size: object, edge: object) -> tuple[int, int]:
     if not h or not w:
         raise InvalidOption(f"a size must be height and width in px, got {describe(size)}")
     return h, w
+
+
+CONFIGS = ("open_clip_config.json", "config.json")  # of two that say one thing the last counts
+MAX_CONFIG = 1024 * 1024
+
+
+def configs_beside(path: Path) -> Mapping[str, Any]:
+    """Return what the sibling configs of a file say, empty where there is none that can be read."""
+    stated: dict[str, Any] = {}
+    for name in CONFIGS:
+        stated |= _read_config(path.with_name(name))
+    return stated
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    try:
+        fd = open_regular(path, follow=True)
+        if fd is None:
+            return {}
+        with os.fdopen(fd, "rb") as file:
+            data = json.loads(file.read(MAX_CONFIG).decode())
+    except (StoreError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}

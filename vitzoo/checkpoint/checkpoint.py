@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,23 +12,24 @@ import torch
 from torch import Tensor
 
 from vitzoo import settings
-from vitzoo.container import DTYPES, Container, OpenFile, open_own
-from vitzoo.errors import HashMismatch, StoreError
-from vitzoo.files.access import open_regular
+from vitzoo.checkpoint.containers import (
+    DTYPES,
+    Container,
+    NpzFile,
+    OpenFile,
+    SafetensorsFile,
+    Shards,
+    open_own,
+)
+from vitzoo.checkpoint.sidecars import configs_beside, labels_in, processor_beside
+from vitzoo.errors import HashMismatch
 from vitzoo.files.npz import ZIP_MAGIC
 from vitzoo.files.safetensors import Header
 from vitzoo.files.shard_index import index_of, is_json, weights_in
-from vitzoo.npz_file import NpzFile
 from vitzoo.registry.registry import registry
-from vitzoo.safetensors_file import SafetensorsFile
 from vitzoo.schema.rows import Preprocessing, Variant, Weights
 from vitzoo.schema.spec import Spec
-from vitzoo.shards import Shards
-from vitzoo.siblings import labels_in, processor_beside
 from vitzoo.store import lockfile, obtain
-
-CONFIGS = ("open_clip_config.json", "config.json")  # of two that say one thing the last counts
-MAX_CONFIG = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def open_file(path: Path) -> Checkpoint:
     file = open_own(path)
     sharded = is_json(os.pread(file.fd, 64, 0))
     container = Shards(file, path) if sharded else _container(file, source)
-    config = _config(path)
+    config = configs_beside(path)
     preprocessing, notes = processor_beside(path)
     return Checkpoint(
         source,
@@ -159,23 +159,3 @@ def _container(file: OpenFile, source: str) -> Container:
     if os.pread(file.fd, 4, 0) in ZIP_MAGIC:
         return NpzFile(file, source)
     return SafetensorsFile(file, source)
-
-
-def _config(path: Path) -> Mapping[str, Any]:
-    """Return what the sibling configs of a file say, empty where there is none that can be read."""
-    stated: dict[str, Any] = {}
-    for name in CONFIGS:
-        stated |= _read_config(path.with_name(name))
-    return stated
-
-
-def _read_config(path: Path) -> Mapping[str, Any]:
-    try:
-        fd = open_regular(path, follow=True)
-        if fd is None:
-            return {}
-        with os.fdopen(fd, "rb") as file:
-            data = json.loads(file.read(MAX_CONFIG).decode())
-    except (StoreError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}

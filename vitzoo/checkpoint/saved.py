@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vitzoo.checkpoint import Checkpoint
+from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.errors import CheckpointError, UnknownName
 from vitzoo.registry.registry import registry
 from vitzoo.schema.manifest import API, read_preprocessing

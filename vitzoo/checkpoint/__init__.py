@@ -1,0 +1,1 @@
+"""An open weights file: its container, its format, and the files beside it."""
