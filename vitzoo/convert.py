@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitzoo import facts
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_row, open_weights
 from vitzoo.checkpoint.detect import format_name
 from vitzoo.checkpoint.saved import METADATA, described
@@ -21,13 +20,14 @@ from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.files.access import arriving, check_target
 from vitzoo.files.shard_index import ENDING, SHARD, index_of
 from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads
+from vitzoo.loading import overrides
+from vitzoo.loading.misfit import fitting
 from vitzoo.registry.registry import registry
 from vitzoo.report import fold
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Variant, Weights, choose, from_address
 from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
 from vitzoo.store.progress import progress
-from vitzoo.weights import fitting
 
 FILES = (".safetensors", ".npz", ".json")
 VARIANTS = "the variant's"
@@ -272,13 +272,13 @@ def _network(opened: _Source, reading: Format, skeleton: Mapping[str, Tensor]) -
     if spec is None:
         return None
     keys = checkpoint.header.tensors.keys()
-    spec = facts.applied(spec, reading.facts({}, keys), lenient=True)
+    spec = overrides.applied(spec, reading.facts({}, keys), lenient=True)
     if checkpoint.config:
-        spec = facts.applied(spec, reading.facts(checkpoint.config, keys))
+        spec = overrides.applied(spec, reading.facts(checkpoint.config, keys))
     row = checkpoint.row
     if row and row.num_classes is not None:
         spec = replace(spec, num_classes=row.num_classes)
-    return facts.applied(spec, facts.of_row(row)) if row else spec
+    return overrides.applied(spec, overrides.of_row(row)) if row else spec
 
 
 def _seen(skeleton: Mapping[str, Tensor]) -> Spec | None:
@@ -406,7 +406,7 @@ def _notes(
     if checkpoint.config:
         usual |= _flat(reading.facts(checkpoint.config, keys))
     if checkpoint.row:
-        usual |= _flat(facts.of_row(checkpoint.row))
+        usual |= _flat(overrides.of_row(checkpoint.row))
     theirs = _flat(writing.facts({}, written))
     notes = []
     if isinstance(reading, LeavesOut) and (left := reading.left_out(keys)):

@@ -30,14 +30,17 @@ from vitzoo.files.access import write_atomic
 from vitzoo.files.names import valid_repo
 from vitzoo.images import check_preprocessing
 from vitzoo.inputs import preprocessing_of
-from vitzoo.model import VisionTransformer
-from vitzoo.native import (
+from vitzoo.loading.adapt import Adaptation
+from vitzoo.loading.load import load
+from vitzoo.loading.request import Origin
+from vitzoo.loading.trained_spec import (
     assumed_resampling,
     bring_in_facts,
     chosen_over,
     without_published_classifier,
 )
-from vitzoo.origin import Origin, origin_of
+from vitzoo.model import VisionTransformer
+from vitzoo.origin import origin_of
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import registry
@@ -47,7 +50,6 @@ from vitzoo.schema.reader import NAME, Reader, describe
 from vitzoo.schema.rows import Preprocessing, Variant, Weights, choose, from_address
 from vitzoo.schema.spec import BlockSpec, Spec
 from vitzoo.store.progress import progress
-from vitzoo.weights import Adaptation, load
 
 log = logging.getLogger("vitzoo")
 

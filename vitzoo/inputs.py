@@ -16,7 +16,7 @@ from vitzoo.errors import (
     did_you_mean,
 )
 from vitzoo.images import Transform, check_preprocessing, make_transform, warn_of_default
-from vitzoo.origin import from_saved
+from vitzoo.loading.request import from_saved
 from vitzoo.registry.label_sets import SETS, check_label_set, class_names, known_labels
 from vitzoo.registry.registry import registry
 from vitzoo.schema.reader import describe

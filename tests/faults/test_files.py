@@ -173,8 +173,8 @@ def test_tensor_of_another_shape_is_refused(load, right, shape):
 def test_scalar_and_vector_of_one_are_not_interchangeable(tmp_path, has, wants):
     """`copy_` would broadcast silently."""
     from vitzoo.checkpoint.checkpoint import open_file
-    from vitzoo.weights import Adaptation
-    from vitzoo.weights import load as load_into
+    from vitzoo.loading.adapt import Adaptation
+    from vitzoo.loading.load import load as load_into
 
     class Scaled(torch.nn.Module):
         def __init__(self):
@@ -195,8 +195,8 @@ def test_scalar_and_vector_of_one_are_not_interchangeable(tmp_path, has, wants):
 
 def test_misfit_leaves_the_model_unchanged(tmp_path, right, small):
     from vitzoo.checkpoint.checkpoint import open_file
-    from vitzoo.weights import Adaptation
-    from vitzoo.weights import load as load_into
+    from vitzoo.loading.adapt import Adaptation
+    from vitzoo.loading.load import load as load_into
 
     right["norm.bias"] = torch.ones(3)
     path = tmp_path / "file.safetensors"

@@ -467,9 +467,9 @@ def test_stored_file_damaged_twice_is_quarantined_twice(warm):
 
 def test_file_changed_during_the_check_gets_no_stamp(warm, monkeypatch):
     """Bytes that change after they were hashed never get a stamp that vouches for them."""
-    import vitzoo.weights
+    import vitzoo.loading.load
 
-    real = vitzoo.weights._check_values
+    real = vitzoo.loading.load._check_values
 
     def change_first(tensors, checkpoint):
         time.sleep(0.06)
@@ -479,7 +479,7 @@ def test_file_changed_during_the_check_gets_no_stamp(warm, monkeypatch):
 
     shutil.rmtree(warm.home / "stamps")
     with monkeypatch.context() as patch:
-        patch.setattr(vitzoo.weights, "_check_values", change_first)
+        patch.setattr(vitzoo.loading.load, "_check_values", change_first)
         warm.create()  # mapped, so what it holds is not asked here: see VITZOO_VERIFY=tensors
     warm.assert_right(warm.create())
 
@@ -595,7 +595,7 @@ def test_link_pipe_folder_or_wrong_bytes_as_partial_file(net, hub, kind):
 
 @pytest.mark.parametrize(
     ("module", "when"),
-    [("safetensors_file", "read_header"), ("weights", "format_of"), ("weights", "_check")],
+    [("safetensors_file", "read_header"), ("weights", "format_of"), ("weights", "check")],
 )
 def test_file_swapped_between_check_and_load(warm, hub, module, when, monkeypatch):
     place = importlib.import_module(f"vitzoo.{module}")

@@ -10,7 +10,7 @@ from PIL import Image
 
 import vitzoo
 from vitzoo.errors import InvalidOption
-from vitzoo.native import bring_in_facts, without_published_classifier
+from vitzoo.loading.trained_spec import bring_in_facts, without_published_classifier
 from vitzoo.origin import origin_of
 from vitzoo.predict import predict
 from vitzoo_clip.head import ProjectionHead

@@ -6,7 +6,7 @@ import pytest
 
 import vitzoo
 from vitzoo.create import create
-from vitzoo.native import bring_in_facts
+from vitzoo.loading.trained_spec import bring_in_facts
 from vitzoo.origin import origin_of
 from vitzoo.registry.registry import registry
 

@@ -7,16 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vitzoo import facts
 from vitzoo.build import KINDS
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
-from vitzoo.errors import (
-    CheckpointError,
-    UnknownName,
-)
+from vitzoo.errors import CheckpointError, UnknownName
 from vitzoo.formats import StatesHeads
-from vitzoo.origin import Origin
+from vitzoo.loading import overrides
+from vitzoo.loading.request import Origin
 from vitzoo.parts.pool import POOLS
 from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import Weights
@@ -43,12 +40,12 @@ def bring_in_facts(
         return origin.spec, origin.native, ()
     spec, native = origin.spec, origin.native
     assumed: tuple[str, ...] = ()
-    fixed = frozenset() if origin.variant is None else facts.fixed(origin.variant)
+    fixed = frozenset() if origin.variant is None else overrides.fixed(origin.variant)
     if isinstance(chosen, Checkpoint) and chosen.spec:
         return *_as_saved(origin, chosen, chosen.spec, asked), ()
     if isinstance(chosen, Weights):
         layout = registry().part("checkpoint format", chosen.format)
-        usual, stated = layout.facts({}, ()), facts.of_row(chosen)
+        usual, stated = layout.facts({}, ()), overrides.of_row(chosen)
         if chosen.num_classes is not None:
             native = replace(native, num_classes=chosen.num_classes)
             if not origin.has_other_head:
@@ -56,10 +53,12 @@ def bring_in_facts(
     else:
         usual, stated = _facts_of_file(chosen, spec)
         if "block" not in fixed:  # else the builder knows, and nobody can say otherwise
-            assumed = facts.only_assumed(native, usual, stated, kept=origin.chosen | _named(asked))
+            assumed = overrides.only_assumed(
+                native, usual, stated, kept=origin.chosen | _named(asked)
+            )
     spec, native = (
-        facts.applied(
-            facts.applied(base, usual, kept=kept | fixed, lenient=True), stated, kept=kept
+        overrides.applied(
+            overrides.applied(base, usual, kept=kept | fixed, lenient=True), stated, kept=kept
         )
         for base, kept in ((spec, origin.chosen), (native, frozenset()))
     )
@@ -87,14 +86,16 @@ def _as_saved(
             f"{source} is of a model for images of {h}x{w} px, this one takes {height}x{width}; "
             f"pass image_size=({h}, {w}), or image_size=({height}, {width}) to resample positions"
         )
-    for field in facts.PARTS:
+    for field in overrides.PARTS:
         if not _says(origin, asked, field):
             _check_part(source, field, getattr(saved, field))
     native = replace(native, image_size=saved.image_size, num_classes=saved.num_classes)
     open_classes = not origin.has_other_head and "num_classes" not in origin.stated
     if origin.variant and open_classes:
         spec = replace(spec, num_classes=saved.num_classes)
-    return facts.taken_over(spec, saved, kept=origin.chosen), facts.taken_over(native, saved)
+    return overrides.taken_over(spec, saved, kept=origin.chosen), overrides.taken_over(
+        native, saved
+    )
 
 
 def _says(origin: Origin, asked: Mapping[str, Any], field: str) -> bool:
@@ -171,7 +172,7 @@ def without_published_classifier(spec: Spec, row: Weights, asked: Mapping[str, A
 
 def chosen_over(native: Spec, spec: Spec) -> tuple[str, ...]:
     """Name what was asked for and no tensor shows: the weights were trained otherwise."""
-    differing = facts.differing(native, spec)
+    differing = overrides.differing(native, spec)
     differing.pop("head", None)  # what became of its tensors is in the report
     if native.patch_embed.options == spec.patch_embed.options:
         differing.pop("patch_embed", None)  # another name with the same tensors: the same numbers

@@ -1,0 +1,1 @@
+"""Tensors of a checkpoint into a network."""

@@ -1,0 +1,169 @@
+"""Changing weights for other classes, channels and image sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from vitzoo.formats import Format, LeavesOut
+from vitzoo.model import VisionTransformer
+
+HEADS = ("head.",)
+CLASSIFIERS = ("head.weight", "head.fc.weight")
+LOADABLE = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Foreign(Protocol):
+    """What a network of a builder of its own says of its weights, as its attribute `foreign`.
+
+    Without it, the weights of such a network are loaded as they are or not at all.
+
+    Attributes:
+        classifiers: how the names of its classifiers' tensors begin, `head.`; where other classes
+            are asked for, those that do not fit are zero.
+        input_convs: names of the kernels that read the channels of the image.
+    """
+
+    classifiers: tuple[str, ...]
+    input_convs: tuple[str, ...]
+
+    def resample(
+        self, tensors: Mapping[str, Tensor], native_size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """Return what becomes of a file's tensors with the images of this network.
+
+        Args:
+            tensors: with data or on `meta`.
+            native_size: (h, w) px of the images that they are for.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What the caller asked for that the file may not have.
+
+    Args:
+        native_size: (h, w) px that the file's position embedding is for.
+        fresh_head: whether a head that does not fit is replaced by a fresh one.
+        fresh_pre_logits: whether the file's pre-logits belong to a head of another kind, whatever
+            their shape.
+        in_chans: whether the patch projection may be brought to other channels.
+    """
+
+    native_size: tuple[int, int] | None = None
+    fresh_head: bool = False
+    fresh_pre_logits: bool = False
+    in_chans: bool = False
+
+
+def left_out(layout: Format, keys: Collection[str]) -> list[str]:
+    return layout.left_out(keys) if isinstance(layout, LeavesOut) else []
+
+
+@dataclass
+class Adapted:
+    tensors: dict[str, Tensor]
+    resampled: list[str] = field(default_factory=list)
+    rebuilt: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    fresh: list[str] = field(default_factory=list)
+    unnamed: bool = False  # whether channels shall change, and no kernel that does is known
+
+
+def adapt(
+    tensors: dict[str, Tensor],
+    model: nn.Module,
+    expected: Mapping[str, tuple[int, ...]],
+    adaptation: Adaptation,
+) -> Adapted:
+    result = Adapted(tensors)
+    foreign: Foreign | None = getattr(model, "foreign", None)
+    if adaptation.native_size is not None:
+        if isinstance(model, VisionTransformer):
+            _resample(result, model, adaptation.native_size)
+        elif foreign is not None:
+            moved = foreign.resample(tensors, adaptation.native_size)
+            result.resampled += [name for name in moved if moved[name] is not tensors.get(name)]
+            result.tensors = moved
+    if adaptation.in_chans:
+        part = getattr(model, "patch_embed", None)
+        own = (f"patch_embed.{getattr(part, 'input_conv', 'proj.weight')}",)
+        for name in own if foreign is None else foreign.input_convs:
+            _change_channels(result, name, expected)
+    if adaptation.fresh_head:
+        heads = HEADS if foreign is None else foreign.classifiers
+        _drop_head(result, expected, heads, pre_logits=adaptation.fresh_pre_logits)
+        missing = [name for name in expected if name not in result.tensors]
+        result.fresh = [name for name in missing if name.startswith(heads)]
+    return result
+
+
+def _resample(result: Adapted, model: VisionTransformer, native_size: tuple[int, int]) -> None:
+    table = result.tensors.get("pos_embed")
+    if table is None or native_size == model.image_size or model.pos_embed is None:
+        return
+    if table.dtype not in LOADABLE:
+        return  # refused later, by name
+    old = model.patch_embed.grid(native_size)
+    with torch.device("meta"):
+        expected = model.positions.initial_table(old)
+    if expected is not None and table.shape == expected.shape:
+        moved = model.positions.resample(table, old, model.grid_size)
+        result.tensors["pos_embed"] = table if moved is None else moved
+        result.resampled.append("pos_embed")
+
+
+def _change_channels(result: Adapted, name: str, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Bring the first convolution to other channels: summed to one, else repeated and scaled.
+
+    Source: timm's `adapt_input_conv`.
+    """
+    kernel, wanted = result.tensors.get(name), expected.get(name, ())
+    if kernel is None or len(wanted) != 4 or kernel.dim() != 4 or kernel.shape[1] == wanted[1]:
+        result.unnamed = True
+        return
+    if kernel.dtype not in LOADABLE or not kernel.shape[1]:
+        return  # refused later, by name
+    if wanted[1] == 1:
+        changed = kernel.float().sum(dim=1, keepdim=True)
+    else:
+        copies = -(-wanted[1] // kernel.shape[1])
+        changed = kernel.float().repeat(1, copies, 1, 1)[:, : wanted[1]]
+        changed = changed * (kernel.shape[1] / wanted[1])
+    result.tensors[name] = changed.to(kernel.dtype)
+    result.rebuilt.append(name)
+
+
+def _drop_head(
+    result: Adapted,
+    expected: Mapping[str, tuple[int, ...]],
+    heads: tuple[str, ...],
+    *,
+    pre_logits: bool,
+) -> None:
+    unfit = [
+        name
+        for name, tensor in result.tensors.items()
+        if (name.startswith(heads) and expected.get(name) != tuple(tensor.shape))
+        or (pre_logits and name.startswith("head.pre_logits."))
+    ]
+    layers = {name.rpartition(".")[0] for name in unfit}
+    result.dropped = [name for name in result.tensors if name.rpartition(".")[0] in layers]
+    for name in result.dropped:
+        del result.tensors[name]
+
+
+def fresh_head(model: nn.Module, names: list[str], dtype: torch.dtype | None) -> dict[str, Tensor]:
+    if not isinstance(model, VisionTransformer):
+        shapes = {name: model.state_dict()[name] for name in names}
+        return {n: torch.zeros_like(t, dtype=dtype, device="cpu") for n, t in shapes.items()}
+    head: Any = model.head
+    if any(p.is_meta for p in head.parameters()):
+        head = head.reset(head.num_classes)
+    state = {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
+    return {name: state[name].to(dtype or state[name].dtype) for name in names}
