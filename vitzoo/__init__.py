@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         WeightsError,
         WeightsUnavailable,
     )
-    from vitzoo.inputs import labels, transform
+    from vitzoo.images.lookup import labels, transform
     from vitzoo.inventory import Verification, fetch, verify
     from vitzoo.model import VisionTransformer
     from vitzoo.plugin.hookspecs import hookimpl
@@ -114,10 +114,10 @@ _HOME = {
     "describe": "registry.registry",
     "fetch": "inventory",
     "hookimpl": "plugin.hookspecs",
-    "labels": "inputs",
+    "labels": "images.lookup",
     "plugins": "registry.registry",
     "save": "create",
-    "transform": "inputs",
+    "transform": "images.lookup",
     "variants": "registry.registry",
     "verify": "inventory",
 }

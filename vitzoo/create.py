@@ -28,8 +28,8 @@ from vitzoo.errors import (
 )
 from vitzoo.files.access import write_atomic
 from vitzoo.files.names import valid_repo
-from vitzoo.images import check_preprocessing
-from vitzoo.inputs import preprocessing_of
+from vitzoo.images.lookup import preprocessing_of
+from vitzoo.images.transform import check_preprocessing
 from vitzoo.loading.adapt import Adaptation
 from vitzoo.loading.load import load
 from vitzoo.loading.request import Origin

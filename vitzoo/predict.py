@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.errors import ImageError, InvalidOption
-from vitzoo.inputs import transform
-from vitzoo.pictures import find_images
+from vitzoo.images.decode import find_images
+from vitzoo.images.lookup import transform
 from vitzoo.registry.registry import registry
 
 

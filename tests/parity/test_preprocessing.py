@@ -10,7 +10,7 @@ from transformers import ViTImageProcessor
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 import vitzoo
-from vitzoo.images import Transform
+from vitzoo.images.transform import Transform
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
 

@@ -48,7 +48,7 @@ def predict_command(
       vitzoo predict my_model.safetensors photo.jpg
     """
     from vitzoo.create import create
-    from vitzoo.pictures import find_images
+    from vitzoo.images.decode import find_images
     from vitzoo.predict import predict
 
     if top < 1:
@@ -118,6 +118,8 @@ def _ranked(prediction: Prediction) -> list[dict[str, Any]]:
 
 
 def _printable(text: str | Path) -> str:
-    from vitzoo.pictures import printable  # needs Pillow, which the command line starts without
+    from vitzoo.images.decode import (
+        printable,  # needs Pillow, which the command line starts without
+    )
 
     return printable(text)

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitzoo.errors import InvalidOption
-from vitzoo.pictures import read_picture
+from vitzoo.images.decode import read_picture
 from vitzoo.schema.manifest import read_preprocessing
 from vitzoo.schema.reader import Reader, describe, pair
 from vitzoo.schema.rows import Preprocessing

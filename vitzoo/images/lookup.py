@@ -10,12 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from vitzoo.errors import (
-    InvalidOption,
-    UnknownOption,
-    did_you_mean,
-)
-from vitzoo.images import Transform, check_preprocessing, make_transform, warn_of_default
+from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
+from vitzoo.images.transform import Transform, check_preprocessing, make_transform, warn_of_default
 from vitzoo.loading.request import from_saved
 from vitzoo.registry.label_sets import SETS, check_label_set, class_names, known_labels
 from vitzoo.registry.registry import registry

@@ -20,7 +20,7 @@ from sklearn.datasets import load_sample_images
 import vitzoo
 from helpers import message, refuses, says
 from vitzoo.errors import ImageError
-from vitzoo.pictures import find_images, open_image, printable, read_picture
+from vitzoo.images.decode import find_images, open_image, printable, read_picture
 
 PHOTO = Image.fromarray(load_sample_images().images[0]).resize((64, 43))
 RGB = np.asarray(PHOTO).astype(int)
