@@ -14,8 +14,8 @@ from sklearn.datasets import load_digits
 import vitzoo
 from helpers import message, refuses, says
 from vitzoo.errors import IntegrityError
+from vitzoo.inference.predict import predict
 from vitzoo.plugin.package_files import data_file
-from vitzoo.predict import predict
 from vitzoo.store import obtain
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"

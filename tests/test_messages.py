@@ -34,9 +34,9 @@ from helpers import LAZY_MODULE
 from vitzoo.cli.main import main
 from vitzoo.convert import convert
 from vitzoo.errors import FirstUseWarning, VitzooError
+from vitzoo.inference.predict import predict
 from vitzoo.inventory import import_file, remove
 from vitzoo.plugin.requirements import check_requirements
-from vitzoo.predict import predict
 from vitzoo.registry.registry import registry
 from vitzoo.schema.manifest import read_manifest
 from vitzoo.testing import check_head, check_patch_embedder

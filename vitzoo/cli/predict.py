@@ -14,7 +14,7 @@ from vitzoo.errors import InvalidOption
 
 if TYPE_CHECKING:
     from vitzoo.errors import ImageError
-    from vitzoo.predict import Prediction
+    from vitzoo.inference.predict import Prediction
     from vitzoo.report import LoadReport
 
 
@@ -49,7 +49,7 @@ def predict_command(
     """
     from vitzoo.create import create
     from vitzoo.images.decode import find_images
-    from vitzoo.predict import predict
+    from vitzoo.inference.predict import predict
 
     if top < 1:
         raise InvalidOption(f"--top must be at least 1, got {top}")

@@ -13,10 +13,10 @@ from sklearn.datasets import load_sample_images
 import vitzoo
 from helpers import refuses, says
 from vitzoo.errors import ImageError, InvalidOption
-from vitzoo.predict import predict
+from vitzoo.inference.predict import predict
 
 PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]
-DIGITS = Path(__file__).parents[1] / "docs" / "examples" / "digits"
+DIGITS = Path(__file__).parents[2] / "docs" / "examples" / "digits"
 
 
 @pytest.fixture

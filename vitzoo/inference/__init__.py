@@ -1,0 +1,1 @@
+"""Networks at work on images."""
