@@ -84,7 +84,7 @@ def test_it_runs_the_conformance_kit_on_itself(plugin):
 
 @pytest.mark.conformance
 def test_the_registry_check_finds_nothing_wrong(plugin):
-    report = importlib.import_module("vitzoo.audit").check(plugin.manifest_path)
+    report = importlib.import_module("vitzoo.tools.registry_check").check(plugin.manifest_path)
     assert report.problems == ()
     assert report.counts["variants"] == len(variants(plugin))
 

@@ -17,7 +17,7 @@ import vitzoo
 from helpers import says
 from vitzoo.plugin.package_files import module_file
 from vitzoo.plugin.source_lines import where_declared, where_defined
-from vitzoo.plugin_probe import Notes, probe
+from vitzoo.tools.plugin_check_worker import Notes, probe
 
 MANIFEST = """\
 api = 1

@@ -17,8 +17,8 @@ from vitzoo.cli.output import json_option, on_terminal, print_json, print_rows
 from vitzoo.errors import UnknownName
 
 if TYPE_CHECKING:
-    from vitzoo.plugin_check import Checked
-    from vitzoo.plugin_trace import Trace
+    from vitzoo.tools.plugin_check import Checked
+    from vitzoo.tools.plugin_why import Trace
 
 COLUMNS = ("namespace", "state", "distribution", "version", "variants", "parts", "formats")
 DETAILS = ("entry_point", "location", "cause", "remedy")
@@ -86,7 +86,7 @@ def check_command(
       vitzoo plugins check acme --timeout 120
       vitzoo plugins check vitzoo-deit --json
     """
-    from vitzoo.plugin_check import check
+    from vitzoo.tools.plugin_check import check
 
     done = []
     for row in check(names, timeout=timeout):
@@ -121,7 +121,7 @@ def why_command(context: click.Context, name: str, as_json: bool) -> None:
       vitzoo plugins why acme/overlap
       vitzoo plugins why acme-vit --json
     """
-    from vitzoo.plugin_trace import traces
+    from vitzoo.tools.plugin_why import traces
 
     found = traces(name)
     if as_json:
@@ -157,7 +157,7 @@ def new_command(name: str, folder: Path, as_json: bool) -> None:
       vitzoo plugins new acme
       vitzoo plugins new acme --dir ~/src
     """
-    from vitzoo.plugin_template import write_project
+    from vitzoo.tools.plugin_new import write_project
 
     project = write_project(name, folder)
     files = sorted(str(path) for path in project.rglob("*") if path.is_file())
@@ -187,7 +187,7 @@ def compile_command(name: str, out: Path | None, force: bool) -> None:
       vitzoo plugins compile acme
       vitzoo plugins compile acme_vit.hooks --out acme_vit/registry.toml
     """
-    from vitzoo.plugin_compile import compile_plugin, write_manifest
+    from vitzoo.tools.plugin_compile import compile_plugin, write_manifest
 
     compiled = compile_plugin(name)
     if out is None:
@@ -201,8 +201,8 @@ def compile_command(name: str, out: Path | None, force: bool) -> None:
 
 def _states() -> list[dict[str, Any]]:
     from vitzoo.plugin.info import LOCAL
-    from vitzoo.plugin_trace import counts, place
     from vitzoo.registry.registry import registry
+    from vitzoo.tools.plugin_why import counts, place
 
     zoo = registry()
     zoo.load_manifests()
@@ -251,7 +251,7 @@ def _outcome(row: Checked) -> str:
 
 
 def _trace_data(name: str, trace: Trace) -> dict[str, Any]:
-    from vitzoo.plugin_trace import place
+    from vitzoo.tools.plugin_why import place
 
     info = trace.info
     return {

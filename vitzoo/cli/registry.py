@@ -40,7 +40,7 @@ def check_command(context: click.Context, file: Path | None, as_json: bool) -> N
       vitzoo registry check
       vitzoo registry check my_package/registry.toml --json
     """
-    from vitzoo.audit import check
+    from vitzoo.tools.registry_check import check
 
     report = check(file)
     if as_json:
@@ -70,7 +70,7 @@ def pin_command(context: click.Context, file: Path | None, dry_run: bool, as_jso
       vitzoo registry pin registry.toml --dry-run
       vitzoo registry pin registry.toml
     """
-    from vitzoo.audit import pin
+    from vitzoo.tools.registry_pin import pin
 
     if file is None:
         raise click.UsageError("name the file to write")

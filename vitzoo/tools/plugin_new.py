@@ -41,7 +41,7 @@ def write_project(namespace: str, folder: Path) -> Path:
     project = folder.expanduser() / words["distribution"]
     texts = {
         _renamed(path, package, namespace): Template(text).substitute(words)
-        for path, text in _templates(files("vitzoo") / "templates" / "plugin")
+        for path, text in _templates(files("vitzoo.tools") / "templates" / "plugin")
     }
     try:
         project.parent.mkdir(parents=True, exist_ok=True)

@@ -15,12 +15,12 @@ import pytest
 
 import vitzoo
 from helpers import refuses, says
-from vitzoo.plugin_compile import compile_plugin
-from vitzoo.plugin_template import write_project
 from vitzoo.registry.registry import registry
 from vitzoo.schema.manifest import read_manifest
+from vitzoo.tools.plugin_compile import compile_plugin
+from vitzoo.tools.plugin_new import write_project
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Using everything that one plugin brings, in a process that may end badly.
 
-`vitzoo.plugin_check` starts it. What is being done is written down before it is done, so that
+`vitzoo.tools.plugin_check` starts it. What is being done is written down before it is done, so that
 whoever waits knows what a process that hangs or dies was at.
 """
 
@@ -98,7 +98,7 @@ def _read(zoo: Registry, namespace: str, notes: Notes) -> PluginInfo | None:
     info = zoo.host.infos[namespace]
     if info.state not in OFF:
         return info
-    from vitzoo.plugin_trace import place
+    from vitzoo.tools.plugin_why import place
 
     notes.problem("the plugin", info.trouble, place(info))
     return None
@@ -120,8 +120,8 @@ def _use(
 
 
 def _use_variant(zoo: Registry, namespace: str, name: str) -> list[str]:
-    from vitzoo.audit import problems_of
     from vitzoo.schema.manifest import CORE_BUILDER
+    from vitzoo.tools.registry_check import problems_of
 
     variant = zoo.variant(name)
     problems = problems_of(variant)

@@ -27,14 +27,14 @@ from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import CORE, OFF, PluginInfo
 from vitzoo.plugin.package_files import module_file
 from vitzoo.plugin.switches import STRICT
-from vitzoo.plugin_trace import called, place
+from vitzoo.tools.plugin_why import called, place
 
 TIMEOUT = 60.0  # seconds for one plugin
 GRACE = 1.0  # seconds in which a process that is out of time says where it hangs
 TAIL = 64 * 1024  # bytes of what it printed that are kept
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']; "
-    "from vitzoo.plugin_probe import main; main()"
+    "from vitzoo.tools.plugin_check_worker import main; main()"
 )
 FRAME = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
 
@@ -215,7 +215,7 @@ def _read(notes: Path) -> _Seen:
 
 def _bad_end(seen: _Seen, code: int, in_time: bool, timeout: float, said: str) -> str:
     """Say how a process ended that did not end as it should, empty if it did."""
-    from vitzoo.plugin_probe import ENDING
+    from vitzoo.tools.plugin_check_worker import ENDING
 
     if not in_time:
         return f"took longer than {timeout:g} s and was killed"

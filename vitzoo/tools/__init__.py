@@ -1,0 +1,1 @@
+"""What `vitzoo plugins ...` and `vitzoo registry ...` run."""

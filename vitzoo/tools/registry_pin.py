@@ -1,0 +1,82 @@
+"""Pinning the weights of a registry file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitzoo.errors import NetworkError, Offline, PinError
+from vitzoo.files.access import write_atomic
+from vitzoo.schema.rows import Weights
+from vitzoo.store.hub_metadata import ask_authority
+from vitzoo.tools.registry_check import _read
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """What `pin` found of one row.
+
+    Args:
+        weights: variant and weights name.
+        state: `pinned` now, `already`, or `failed: cause`.
+    """
+
+    weights: str
+    state: str
+    sha256: str = ""
+    size: int | None = None
+    revision: str = ""
+
+
+def pin(file: Path, *, write: bool = True) -> list[Pinned]:
+    """Fill in commit, size and sha256 of the unpinned rows of a registry file.
+
+    Args:
+        file: rewritten at once or not at all, comments, order, line ends and mode kept.
+        write: False only reports.
+
+    Raises:
+        RegistryError: the file breaks the schema.
+        PinError: a pinned row contradicts the Hub; nothing is written.
+        Offline: a row has to be requested and no socket may be opened; nothing is written.
+    """
+    import tomlkit
+
+    manifest = _read(file)
+    before = file.read_bytes().decode()
+    document: Any = tomlkit.parse(before)
+    found: list[Pinned] = []
+    for variant in manifest.variants:
+        for row in variant.weights:
+            if row.repo:
+                table = document["variants"][variant.name]["weights"][row.name]
+                found.append(_pin_row(f"{variant.name}:{row.name}", row, table))
+    if write and any(row.state == "pinned" for row in found):
+        after = tomlkit.dumps(document)
+        if before.count("\n") == before.count("\r\n"):  # the lines that were added end in LF
+            after = after.replace("\r\n", "\n").replace("\n", "\r\n")
+        write_atomic(file.resolve(), after.encode())
+    return found
+
+
+def _pin_row(label: str, row: Weights, table: Any) -> Pinned:
+    try:
+        stated = ask_authority(row, label)
+    except Offline:
+        raise
+    except NetworkError as error:
+        return Pinned(label, f"failed: {error}", row.sha256, row.size, row.revision)
+    if row.sha256:
+        if (row.sha256, row.size or stated.size) != (stated.sha256, stated.size):
+            raise PinError(
+                f"{label}: the file pins sha256 {row.sha256}, {stated.authority} says "
+                f"{stated.sha256}; nothing was written"
+            )
+        return Pinned(label, "already", row.sha256, row.size, row.revision)
+    table["pin"] = "reported"
+    table["revision"] = stated.commit
+    table["size"] = stated.size
+    table["sha256"] = stated.sha256
+    table.pop("predicted_size", None)
+    return Pinned(label, "pinned", stated.sha256, stated.size, stated.commit)
