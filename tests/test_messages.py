@@ -32,7 +32,7 @@ from PIL import Image
 import vitzoo
 from helpers import LAZY_MODULE
 from vitzoo.cli.main import main
-from vitzoo.convert import convert
+from vitzoo.conversion import convert
 from vitzoo.errors import FirstUseWarning, VitzooError
 from vitzoo.inference.predict import predict
 from vitzoo.inventory import import_file, remove

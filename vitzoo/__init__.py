@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitzoo.create import create, save
     from vitzoo.errors import (
         AccessDenied,
         AuthenticationError,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
         WeightsError,
         WeightsUnavailable,
     )
+    from vitzoo.factory import create
     from vitzoo.images.lookup import labels, transform
     from vitzoo.inventory import Verification, fetch, verify
     from vitzoo.model import VisionTransformer
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from vitzoo.plugin.info import PluginInfo
     from vitzoo.registry.registry import describe, plugins, variants
     from vitzoo.report import LoadReport
+    from vitzoo.saving import save
     from vitzoo.schema.rows import (
         CheckpointFormat,
         DropPathPolicy,
@@ -110,13 +111,13 @@ _HOME = {
     "Weights": "schema.rows",
     "WeightsError": "errors",
     "WeightsUnavailable": "errors",
-    "create": "create",
+    "create": "factory",
     "describe": "registry.registry",
     "fetch": "inventory",
     "hookimpl": "plugin.hookspecs",
     "labels": "images.lookup",
     "plugins": "registry.registry",
-    "save": "create",
+    "save": "saving",
     "transform": "images.lookup",
     "variants": "registry.registry",
     "verify": "inventory",

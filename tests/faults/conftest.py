@@ -177,7 +177,7 @@ class Net:
             monkeypatch.delenv(name, raising=False)
             monkeypatch.delenv(name.upper(), raising=False)
         self.keep_inside()
-        from vitzoo.create import create
+        from vitzoo.factory import create
 
         numbers = dict(line.split(" = ") for line in SPEC.splitlines())
         self.spec = {key: int(value) for key, value in numbers.items()}

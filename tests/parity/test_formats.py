@@ -12,7 +12,7 @@ from torch import nn
 from transformers import ViTConfig, ViTForImageClassification
 
 import vitzoo
-from vitzoo.convert import convert
+from vitzoo.conversion import convert
 
 pytestmark = pytest.mark.parity
 

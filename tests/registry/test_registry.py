@@ -742,7 +742,7 @@ def test_a_misspelt_alias_is_suggested():
 
 @pytest.mark.usefixtures("renamed")
 def test_a_spec_may_name_an_alias():
-    from vitzoo.origin import origin_of
+    from vitzoo.resolve import origin_of
 
     assert origin_of({"variant": "old"}).spec.variant == "new"
 

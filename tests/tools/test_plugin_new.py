@@ -352,7 +352,7 @@ def row(text: str) -> dict[str, str]:
         ),
         (
             "def vitzoo_heads():\n    yield vitzoo.Head('h', vitzoo.create, 'x')",
-            ("'h'", "vitzoo.create.create", "`name = ...`"),
+            ("'h'", "vitzoo.factory.create", "`name = ...`"),
         ),
         (
             "def vitzoo_heads():\n    yield vitzoo.Head('h', 'globex.plugin:nn', '')",

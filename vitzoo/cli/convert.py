@@ -41,7 +41,7 @@ def convert_command(
       vitzoo convert ViT-B_16.npz --to transformers_vit model.safetensors
       vitzoo convert vit_b16:augreg_in21k --to google B_16.npz
     """
-    from vitzoo.convert import convert
+    from vitzoo.conversion import convert
 
     done = convert(source, to, target, num_heads=heads, variant=variant, force=force)
     click.echo(

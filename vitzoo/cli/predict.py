@@ -47,7 +47,7 @@ def predict_command(
       vitzoo predict vit_digits scans/ --top 3 --json
       vitzoo predict my_model.safetensors photo.jpg
     """
-    from vitzoo.create import create
+    from vitzoo.factory import create
     from vitzoo.images.decode import find_images
     from vitzoo.inference.predict import predict
 

@@ -56,7 +56,7 @@ def summary_command(
       vitzoo summary vit_b16 --image-size 224x336
       vitzoo summary vit_h14 --all --json
     """
-    from vitzoo.create import create
+    from vitzoo.factory import create
     from vitzoo.summary import summarize
 
     summary = summarize(create(name, device="meta", **arguments), batch_size)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitzoo.build import construct
-from vitzoo.create import create
+from vitzoo.factory import create
 from vitzoo.testing.subject import Subject, doing, draw, require
 
 DEPTHS = (1, 2, 12, 40)

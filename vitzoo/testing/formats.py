@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitzoo.create import create
 from vitzoo.errors import CheckpointError, VitzooError
+from vitzoo.factory import create
 from vitzoo.formats import Format, NeedsHeads
 from vitzoo.loading import overrides
 from vitzoo.registry.registry import registry

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitzoo.create import create, save
 from vitzoo.errors import InvalidOption
+from vitzoo.factory import create
+from vitzoo.saving import save
 from vitzoo.schema.spec import PartSpec
 from vitzoo.testing.subject import (
     ON_META,

@@ -237,7 +237,7 @@ def use(namespace: str, built: Sequence[str]) -> dict[str, Any]:
 
 
 def _params(name: str) -> int:
-    model = import_module("vitzoo.create").create(name, device="meta")
+    model = import_module("vitzoo.factory").create(name, device="meta")
     return sum(p.numel() for p in model.parameters())
 
 

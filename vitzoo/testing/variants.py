@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import vitzoo
-from vitzoo.create import create
 from vitzoo.errors import InvalidOption
+from vitzoo.factory import create
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant

@@ -130,7 +130,7 @@ def _use_variant(zoo: Registry, namespace: str, name: str) -> list[str]:
         if not row.repo and data_file(package, row.file) is None:
             problems.append(f"{name}:{row.name}: {row.file} is not in the data folder of {package}")
     if variant.builder != CORE_BUILDER:
-        from vitzoo.create import create
+        from vitzoo.factory import create
 
         params = sum(p.numel() for p in create(name, device="meta").parameters())
         if params != variant.params:

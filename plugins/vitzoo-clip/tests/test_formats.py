@@ -10,7 +10,7 @@ import torch
 import transformers
 
 import vitzoo
-from vitzoo import convert
+from vitzoo import conversion
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Expresses, Format, LeavesOut, StatesHeads
 from vitzoo.registry.registry import registry
@@ -395,9 +395,9 @@ def test_converting_there_and_back_is_bit_equal(tmp_path, to):
     layout, spec = LAYOUTS[to]
     model = filled(spec)
     source = vitzoo.save(model, tmp_path / "saved.safetensors")
-    done = convert.convert(source, to, tmp_path / "theirs.safetensors")
+    done = conversion.convert(source, to, tmp_path / "theirs.safetensors")
     assert done.written == len(layout.inverse(model.state_dict()))
-    convert.convert(tmp_path / "theirs.safetensors", "timm", tmp_path / "back.safetensors")
+    conversion.convert(tmp_path / "theirs.safetensors", "timm", tmp_path / "back.safetensors")
     same(safetensors.torch.load_file(tmp_path / "back.safetensors"), model.state_dict())
 
 
@@ -405,7 +405,7 @@ def test_converting_there_and_back_is_bit_equal(tmp_path, to):
 def test_converting_a_nameless_file(tmp_path, to):
     layout, spec = LAYOUTS[to]
     path = write(tmp_path, filled(spec).state_dict())
-    convert.convert(path, to, tmp_path / "theirs.safetensors")
+    conversion.convert(path, to, tmp_path / "theirs.safetensors")
     assert layout.claims(safetensors.torch.load_file(tmp_path / "theirs.safetensors"))
 
 
@@ -428,5 +428,5 @@ def test_converting_a_nameless_file(tmp_path, to):
 def test_networks_that_the_target_does_not_have(tmp_path, to, spec, text):
     source = vitzoo.save(vitzoo.create(spec), tmp_path / "saved.safetensors")
     with pytest.raises(CheckpointError, match=text):
-        convert.convert(source, to, tmp_path / "theirs.safetensors")
+        conversion.convert(source, to, tmp_path / "theirs.safetensors")
     assert not (tmp_path / "theirs.safetensors").exists()

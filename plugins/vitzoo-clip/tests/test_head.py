@@ -12,7 +12,7 @@ import vitzoo
 from vitzoo.errors import InvalidOption
 from vitzoo.inference.predict import predict
 from vitzoo.loading.trained_spec import bring_in_facts, without_published_classifier
-from vitzoo.origin import origin_of
+from vitzoo.resolve import origin_of
 from vitzoo_clip.head import ProjectionHead
 from vitzoo_clip.patches import CroppedPatchEmbed
 

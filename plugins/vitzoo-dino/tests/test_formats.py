@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import vitzoo
-from vitzoo.convert import convert
+from vitzoo.conversion import convert
 from vitzoo.errors import CheckpointError
 from vitzoo.registry.registry import registry
 from vitzoo_dino import dino, dinov2, dinov3, dinov3_meta

@@ -5,10 +5,10 @@ import json
 import pytest
 
 import vitzoo
-from vitzoo.create import create
+from vitzoo.factory import create
 from vitzoo.loading.trained_spec import bring_in_facts
-from vitzoo.origin import origin_of
 from vitzoo.registry.registry import registry
+from vitzoo.resolve import origin_of
 
 SPACES = ("dino", "dinov2", "dinov3")
 ROWS = {

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 import vitzoo
-from vitzoo.convert import convert
+from vitzoo.conversion import convert
 
 pytestmark = pytest.mark.parity
 

@@ -13,7 +13,7 @@ from transformers import (
 
 import vitzoo
 from helpers import check_odd_shapes, same, write
-from vitzoo.convert import convert
+from vitzoo.conversion import convert
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Expresses, Format, LeavesOut, StatesHeads
 from vitzoo.registry.registry import registry

@@ -6,7 +6,7 @@ from timm.models.eva import Eva
 
 import vitzoo
 from helpers import check_odd_shapes, same, write
-from vitzoo.convert import convert
+from vitzoo.conversion import convert
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Expresses, Format
 from vitzoo.registry.registry import registry

@@ -7,7 +7,7 @@ from timm.models.vision_transformer import VisionTransformer
 from transformers import ViTMAEConfig, ViTMAEForPreTraining, ViTMAEModel
 
 import vitzoo
-from vitzoo.convert import convert
+from vitzoo.conversion import convert
 from vitzoo.errors import CheckpointError, UnknownName
 from vitzoo.formats.transformers import transformers_vit
 

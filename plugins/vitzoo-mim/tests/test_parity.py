@@ -182,7 +182,7 @@ def test_registered_weights_are_read_as_their_row_says(parity, tmp_path, monkeyp
     def fetched(_variant, row, _note):
         return replace(open_file(path), format=row.format, row=row)
 
-    monkeypatch.setattr(importlib.import_module("vitzoo.create"), "open_weights", fetched)
+    monkeypatch.setattr(importlib.import_module("vitzoo.factory"), "open_weights", fetched)
     model = vitzoo.create("beit/beit_b16", weights="microsoft_in22k", num_classes=0).eval()
     assert "was never published" in caplog.text
     assert set(model.load_report.kept) == set(model.state_dict())

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import nn
 
 from vitzoo.build import build
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_row, open_weights
 from vitzoo.checkpoint.detect import format_name
-from vitzoo.checkpoint.saved import METADATA, described
+from vitzoo.checkpoint.saved import described
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
@@ -26,10 +24,8 @@ from vitzoo.errors import (
     WeightsUnavailable,
     did_you_mean,
 )
-from vitzoo.files.access import write_atomic
 from vitzoo.files.names import valid_repo
 from vitzoo.images.lookup import preprocessing_of
-from vitzoo.images.transform import check_preprocessing
 from vitzoo.loading.adapt import Adaptation
 from vitzoo.loading.load import load
 from vitzoo.loading.request import Origin
@@ -40,12 +36,12 @@ from vitzoo.loading.trained_spec import (
     without_published_classifier,
 )
 from vitzoo.model import VisionTransformer
-from vitzoo.origin import origin_of
-from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import registry
 from vitzoo.report import LoadReport
-from vitzoo.schema.manifest import API, CORE_BUILDER
+from vitzoo.resolve import origin_of
+from vitzoo.saving import _written
+from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import NAME, Reader, describe
 from vitzoo.schema.rows import Preprocessing, Variant, Weights, choose, from_address
 from vitzoo.schema.spec import BlockSpec, Spec
@@ -175,52 +171,6 @@ def create(
     return _annotate(model, spec, report, checkpoint, known)
 
 
-def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
-    """Write a model to a safetensors file that `create(path)` restores.
-
-    The file holds the tensors, the spec, the labels and the preprocessing. It replaces an
-    existing file at once or not at all.
-
-    Args:
-        model: made by `create`; its parts may have been given as objects, which are then needed
-            again to restore it.
-        path: ending in `.safetensors`.
-
-    Raises:
-        InvalidOption: the model has no spec, its labels do not fit, or the path another ending.
-    """
-    target = Path(path)
-    if target.suffix != ".safetensors":
-        raise InvalidOption(f"the path must end in .safetensors, got {str(path)!r}")
-    spec = getattr(model, "spec", None)
-    if spec is None:
-        raise InvalidOption(
-            f"{type(model).__name__} has no spec; only models made by vitzoo.create can be saved"
-        )
-    labels = list(getattr(model, "labels", ()))
-    if labels and len(labels) != spec.num_classes:
-        raise InvalidOption(
-            f"model.labels has {len(labels)} names for {spec.num_classes} classes; set it to one "
-            "name per class, or to ()"
-        )
-    preprocessing = check_preprocessing(getattr(model, "preprocessing", None))
-    data = spec.to_data()
-    if (spec.variant or "").startswith(f"{LOCAL}/"):
-        del data["variant"]  # known on this machine only, and the rest of the spec is complete
-    metadata = {
-        "api": API,
-        "spec": data,
-        "labels": labels,
-        "preprocessing": preprocessing and asdict(preprocessing),
-    }
-    tensors = {name: t.detach().contiguous().cpu() for name, t in model.state_dict().items()}
-    header = {METADATA: json.dumps(metadata)}  # one key: several are written in any order
-    if not target.parent.is_dir():
-        raise InvalidOption(f"there is no folder {target.parent}; make it first")
-    write_atomic(target, safetensors.torch.save(tensors, header))
-    return target
-
-
 def _resolve(base: Spec, asked: dict[str, Any]) -> tuple[Spec, dict[str, Any]]:
     """Return `base` with the arguments of the call, and the parts given as ready objects."""
     ready = {key: asked[key] for key in PARTS if key in asked and _is_ready(asked[key])}
@@ -333,15 +283,6 @@ def _annotate(
         noted.labels = ()
     log.info("created %s from %s", spec.variant or "a custom spec", report)
     return model
-
-
-def _written(variant: Variant | None, row: Preprocessing) -> str:
-    """Write the preprocessing that is taken from a variant, for a report."""
-    statistics = f"mean {list(row.mean)}, std {list(row.std)}"
-    return (
-        f"preprocessing = that of {variant.name if variant else 'the variant'}: {statistics}, "
-        f"{row.interpolation}, crop_pct {row.crop_pct}, {row.crop_mode}"
-    )
 
 
 def _check_place(dtype: object, device: Any) -> None:

@@ -15,8 +15,8 @@ from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_row, open_w
 from vitzoo.checkpoint.detect import format_name
 from vitzoo.checkpoint.saved import METADATA, described
 from vitzoo.checkpoint.writers import write_npz, write_safetensors
-from vitzoo.create import create
 from vitzoo.errors import CheckpointError, InvalidOption
+from vitzoo.factory import create
 from vitzoo.files.access import arriving, check_target
 from vitzoo.files.shard_index import ENDING, SHARD, index_of
 from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads

@@ -16,9 +16,9 @@ from transformers import ViTConfig, ViTForImageClassification
 
 import vitzoo
 from helpers import message, refuses, same, says
-from vitzoo import convert as module
+from vitzoo import conversion as module
 from vitzoo.cli.main import cli, main
-from vitzoo.convert import convert
+from vitzoo.conversion import convert
 from vitzoo.errors import CheckpointError, InvalidOption, StoreError, UnknownName
 
 reference = runpy.run_path(str(Path(__file__).with_name("google_reference.py")))

@@ -19,7 +19,7 @@ from vitzoo.registry.registry import describe
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.spec import PartSpec
 
-DIGITS = Path(__file__).parents[1] / "docs" / "examples" / "digits"
+DIGITS = Path(__file__).parents[2] / "docs" / "examples" / "digits"
 
 
 def vitzoo(*args, **env):

@@ -1,0 +1,74 @@
+"""Saving a network with its spec."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import safetensors.torch
+from torch import nn
+
+from vitzoo.checkpoint.saved import METADATA
+from vitzoo.errors import InvalidOption
+from vitzoo.files.access import write_atomic
+from vitzoo.images.transform import check_preprocessing
+from vitzoo.plugin.info import LOCAL
+from vitzoo.schema.manifest import API
+from vitzoo.schema.rows import Preprocessing, Variant
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
+    """Write a model to a safetensors file that `create(path)` restores.
+
+    The file holds the tensors, the spec, the labels and the preprocessing. It replaces an
+    existing file at once or not at all.
+
+    Args:
+        model: made by `create`; its parts may have been given as objects, which are then needed
+            again to restore it.
+        path: ending in `.safetensors`.
+
+    Raises:
+        InvalidOption: the model has no spec, its labels do not fit, or the path another ending.
+    """
+    target = Path(path)
+    if target.suffix != ".safetensors":
+        raise InvalidOption(f"the path must end in .safetensors, got {str(path)!r}")
+    spec = getattr(model, "spec", None)
+    if spec is None:
+        raise InvalidOption(
+            f"{type(model).__name__} has no spec; only models made by vitzoo.create can be saved"
+        )
+    labels = list(getattr(model, "labels", ()))
+    if labels and len(labels) != spec.num_classes:
+        raise InvalidOption(
+            f"model.labels has {len(labels)} names for {spec.num_classes} classes; set it to one "
+            "name per class, or to ()"
+        )
+    preprocessing = check_preprocessing(getattr(model, "preprocessing", None))
+    data = spec.to_data()
+    if (spec.variant or "").startswith(f"{LOCAL}/"):
+        del data["variant"]  # known on this machine only, and the rest of the spec is complete
+    metadata = {
+        "api": API,
+        "spec": data,
+        "labels": labels,
+        "preprocessing": preprocessing and asdict(preprocessing),
+    }
+    tensors = {name: t.detach().contiguous().cpu() for name, t in model.state_dict().items()}
+    header = {METADATA: json.dumps(metadata)}  # one key: several are written in any order
+    if not target.parent.is_dir():
+        raise InvalidOption(f"there is no folder {target.parent}; make it first")
+    write_atomic(target, safetensors.torch.save(tensors, header))
+    return target
+
+
+def _written(variant: Variant | None, row: Preprocessing) -> str:
+    """Write the preprocessing that is taken from a variant, for a report."""
+    statistics = f"mean {list(row.mean)}, std {list(row.std)}"
+    return (
+        f"preprocessing = that of {variant.name if variant else 'the variant'}: {statistics}, "
+        f"{row.interpolation}, crop_pct {row.crop_pct}, {row.crop_mode}"
+    )
