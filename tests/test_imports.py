@@ -25,8 +25,7 @@ LIGHT = [
     "import vitzoo; vitzoo.plugins()",
     "import vitzoo; dir(vitzoo); vitzoo.__version__; vitzoo.__all__",
     "import vitzoo; vitzoo.PartSpec, vitzoo.Variant, vitzoo.RegistryError, vitzoo.hookimpl",
-    "import vitzoo.schema.rows, vitzoo.schema.reader, vitzoo.schema.spec, vitzoo.errors, vitzoo.plugin.hookspecs",
-    "import vitzoo.registry.registry, vitzoo.plugin.host, vitzoo.plugin.manifest_plugin, vitzoo.registry.listing",
+    "import vitzoo.errors, vitzoo.settings, vitzoo.report",
     "import vitzoo\ntry: vitzoo.describe('vit_b61')\nexcept vitzoo.UnknownName: pass",
 ]
 
@@ -155,6 +154,35 @@ def test_public_names_are_those_of_the_table_after_every_module_is_imported(pyth
     count, wrong = json.loads(python(EVERYTHING))
     assert count > 90
     assert wrong == []
+
+
+TORCH_FREE = """
+import importlib, json, pkgutil, sys
+for folder in ("files", "schema", "plugin", "registry", "store"):
+    package = importlib.import_module(f"vitzoo.{folder}")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+print(json.dumps([name for name in sys.modules if name in ("torch", "numpy", "vitzoo.model")]))
+print("vitzoo.store.download" in sys.modules)
+"""
+
+
+def test_folders_up_to_the_store_are_torch_free(python):
+    assert python(TORCH_FREE).splitlines() == ["[]", "True"]
+
+
+def test_no_module_has_the_name_of_a_public_function():
+    """Importing it would replace the function."""
+    folder = Path(vitzoo.__file__).parent
+    modules = {path.stem for path in folder.iterdir()}
+    assert {"factory", "schema", "plugin"} < modules
+    assert modules & set(vitzoo.__all__) == set()
+    assert modules & {"predict", "convert", "embed", "plot", "export", "probe", "freeze"} == set()
+
+
+def test_few_files_lie_directly_in_the_package():
+    files = list(Path(vitzoo.__file__).parent.glob("*.py"))
+    assert 10 < len(files) <= 16, sorted(path.name for path in files)
 
 
 def test_the_version_is_that_of_the_installed_distribution():

@@ -5,65 +5,68 @@ Importing it imports no torch; `create` and its kind do on first use.
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitzoo.errors import (
-        AccessDenied,
-        AuthenticationError,
-        CheckpointError,
-        EntryNotFound,
-        FirstUseWarning,
-        GatedRepo,
-        HashMismatch,
-        ImageError,
-        IncompatibleManifest,
-        IntegrityError,
-        InvalidInput,
-        InvalidOption,
-        NetworkError,
-        NotFoundOnHub,
-        Offline,
-        PinError,
-        PluginError,
-        RefusedResponse,
-        RegistryError,
-        RepoNotFound,
-        RevisionNotFound,
-        ServerError,
-        SizeMismatch,
-        StoreError,
-        TransferError,
-        UnknownName,
-        UnknownOption,
-        VitzooError,
-        WeightsError,
-        WeightsUnavailable,
+        AccessDenied as AccessDenied,
+        AuthenticationError as AuthenticationError,
+        CheckpointError as CheckpointError,
+        EntryNotFound as EntryNotFound,
+        FirstUseWarning as FirstUseWarning,
+        GatedRepo as GatedRepo,
+        HashMismatch as HashMismatch,
+        ImageError as ImageError,
+        IncompatibleManifest as IncompatibleManifest,
+        IntegrityError as IntegrityError,
+        InvalidInput as InvalidInput,
+        InvalidOption as InvalidOption,
+        NetworkError as NetworkError,
+        NotFoundOnHub as NotFoundOnHub,
+        Offline as Offline,
+        PinError as PinError,
+        PluginError as PluginError,
+        RefusedResponse as RefusedResponse,
+        RegistryError as RegistryError,
+        RepoNotFound as RepoNotFound,
+        RevisionNotFound as RevisionNotFound,
+        ServerError as ServerError,
+        SizeMismatch as SizeMismatch,
+        StoreError as StoreError,
+        TransferError as TransferError,
+        UnknownName as UnknownName,
+        UnknownOption as UnknownOption,
+        VitzooError as VitzooError,
+        WeightsError as WeightsError,
+        WeightsUnavailable as WeightsUnavailable,
     )
-    from vitzoo.factory import create
-    from vitzoo.images.lookup import labels, transform
-    from vitzoo.inventory import Verification, fetch, verify
-    from vitzoo.model import VisionTransformer
-    from vitzoo.plugin.hookspecs import hookimpl
-    from vitzoo.plugin.info import PluginInfo
-    from vitzoo.registry.registry import describe, plugins, variants
-    from vitzoo.report import LoadReport
-    from vitzoo.saving import save
+    from vitzoo.factory import create as create
+    from vitzoo.images.lookup import labels as labels, transform as transform
+    from vitzoo.inventory import Verification as Verification, fetch as fetch, verify as verify
+    from vitzoo.model import VisionTransformer as VisionTransformer
+    from vitzoo.plugin.hookspecs import hookimpl as hookimpl
+    from vitzoo.plugin.info import PluginInfo as PluginInfo
+    from vitzoo.registry.registry import (
+        describe as describe,
+        plugins as plugins,
+        variants as variants,
+    )
+    from vitzoo.report import LoadReport as LoadReport
+    from vitzoo.saving import save as save
     from vitzoo.schema.rows import (
-        CheckpointFormat,
-        DropPathPolicy,
-        Head,
-        PaperResult,
-        PatchEmbedder,
-        PositionEmbedding,
-        Preprocessing,
-        Variant,
-        Weights,
+        CheckpointFormat as CheckpointFormat,
+        DropPathPolicy as DropPathPolicy,
+        Head as Head,
+        PaperResult as PaperResult,
+        PatchEmbedder as PatchEmbedder,
+        PositionEmbedding as PositionEmbedding,
+        Preprocessing as Preprocessing,
+        Variant as Variant,
+        Weights as Weights,
     )
-    from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
+    from vitzoo.schema.spec import BlockSpec as BlockSpec, PartSpec as PartSpec, Spec as Spec
 
+# The module of each public name, below vitzoo; it is imported when the name is first used.
 _HOME = {
     "AccessDenied": "errors",
     "AuthenticationError": "errors",
@@ -122,65 +125,7 @@ _HOME = {
     "variants": "registry.registry",
     "verify": "inventory",
 }
-
-__all__ = [
-    "AccessDenied",
-    "AuthenticationError",
-    "BlockSpec",
-    "CheckpointError",
-    "CheckpointFormat",
-    "DropPathPolicy",
-    "EntryNotFound",
-    "FirstUseWarning",
-    "GatedRepo",
-    "HashMismatch",
-    "Head",
-    "ImageError",
-    "IncompatibleManifest",
-    "IntegrityError",
-    "InvalidInput",
-    "InvalidOption",
-    "LoadReport",
-    "NetworkError",
-    "NotFoundOnHub",
-    "Offline",
-    "PaperResult",
-    "PartSpec",
-    "PatchEmbedder",
-    "PinError",
-    "PluginError",
-    "PluginInfo",
-    "PositionEmbedding",
-    "Preprocessing",
-    "RefusedResponse",
-    "RegistryError",
-    "RepoNotFound",
-    "RevisionNotFound",
-    "ServerError",
-    "SizeMismatch",
-    "Spec",
-    "StoreError",
-    "TransferError",
-    "UnknownName",
-    "UnknownOption",
-    "Variant",
-    "Verification",
-    "VisionTransformer",
-    "VitzooError",
-    "Weights",
-    "WeightsError",
-    "WeightsUnavailable",
-    "create",
-    "describe",
-    "fetch",
-    "hookimpl",
-    "labels",
-    "plugins",
-    "save",
-    "transform",
-    "variants",
-    "verify",
-]
+__all__ = list(_HOME)
 __version__ = "0.1.0"
 
 
@@ -196,20 +141,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
-
-
-class _Package(ModuleType):
-    """Keeps `vitzoo.create` the function after the submodule `vitzoo.create` is imported."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel by name, as other modules do, with functions that are sent to Ray or dask."""
-        from importlib import import_module
-
-        return import_module, (__name__,)
-
-
-sys.modules[__name__].__class__ = _Package

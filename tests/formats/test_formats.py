@@ -22,7 +22,7 @@ from vitzoo.formats.timm import timm as timm_format
 from vitzoo.formats.torchvision import torchvision as torchvision_format
 from vitzoo.formats.transformers import transformers_vit
 
-reference = runpy.run_path(str((Path(__file__).parents[1] / "google_reference.py")))
+reference = runpy.run_path(str(Path(__file__).parents[1] / "google_reference.py"))
 FORMATS = {
     "timm": timm_format,
     "transformers_vit": transformers_vit,

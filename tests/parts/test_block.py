@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import vitzoo
-from helpers import SMALL as DEEPER
-from helpers import message, randn, refuses, says
+from helpers import SMALL as DEEPER, message, randn, refuses, says
 from vitzoo.parts.block import LayerScale
 from vitzoo.parts.mlp import PackedSwiGLU, SwiGLU
 from vitzoo.parts.pool import AttentionPool, PrefixPool

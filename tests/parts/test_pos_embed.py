@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import vitzoo
-from helpers import SMALL as SQUARE
-from helpers import message, randn, refuses, says
+from helpers import SMALL as SQUARE, message, randn, refuses, says
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.pos_embed import (
     Learned2dPositions,

@@ -12,9 +12,7 @@ import sys
 import pytest
 
 import vitzoo
-from helpers import LAZY_MODULE as MODULE
-from helpers import UNTOUCHABLE as ACME
-from helpers import refuses, says
+from helpers import LAZY_MODULE as MODULE, UNTOUCHABLE as ACME, refuses, says
 from vitzoo.errors import IntegrityError, PluginError, UnknownName, WeightsUnavailable
 from vitzoo.registry.registry import registry
 

@@ -15,9 +15,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from helpers import LAZY_MODULE as MODULE
-from helpers import UNTOUCHABLE as ACME
-from helpers import refuses, says
+from helpers import LAZY_MODULE as MODULE, UNTOUCHABLE as ACME, refuses, says
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
@@ -1317,4 +1315,5 @@ def test_old_entries_are_cleared(acme, folder, monkeypatch, new_registry):
 
 
 def test_a_function_that_uses_vitzoo_can_be_sent_to_a_worker():
-    assert pickle.loads(pickle.dumps(vitzoo)) is vitzoo  # Ray and dask do so with its globals
+    # Ray and dask send globals by cloudpickle, which sends plain modules by name.
+    assert type(vitzoo) is type(pickle)

@@ -7,8 +7,10 @@ A format is an object with four methods (`Format`). They work on real tensors an
 
 from __future__ import annotations
 
-from vitzoo.formats.base import Expresses as Expresses
-from vitzoo.formats.base import Format as Format
-from vitzoo.formats.base import LeavesOut as LeavesOut
-from vitzoo.formats.base import NeedsHeads as NeedsHeads
-from vitzoo.formats.base import StatesHeads as StatesHeads
+from vitzoo.formats.base import (
+    Expresses as Expresses,
+    Format as Format,
+    LeavesOut as LeavesOut,
+    NeedsHeads as NeedsHeads,
+    StatesHeads as StatesHeads,
+)

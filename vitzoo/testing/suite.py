@@ -21,11 +21,11 @@ from vitzoo.testing import (
     heads,
     modules,
     patch_embed,
+    plugin as whole,
     positions,
     variants,
     weights,
 )
-from vitzoo.testing import plugin as whole
 from vitzoo.testing.subject import ModuleSubject, Sizes, Subject, fail, require
 
 Options = Mapping[str, Any]

@@ -17,9 +17,7 @@ from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.store.obtain import obtain
-from vitzoo.testing.hub import COMMIT as SOME_COMMIT
-from vitzoo.testing.hub import Hub
-from vitzoo.testing.hub import serve as serve_file
+from vitzoo.testing.hub import COMMIT as SOME_COMMIT, Hub, serve as serve_file
 from vitzoo.testing.subject import fail, require
 
 KEYS = "docs/registry.md lists every key of a weights row"

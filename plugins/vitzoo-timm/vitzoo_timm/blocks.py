@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from timm.layers.attention import AttentionRope
-from timm.models import beit, eva
-from timm.models import vision_transformer as vit
-from timm.models import vision_transformer_relpos as relpos
+from timm.models import beit, eva, vision_transformer as vit, vision_transformer_relpos as relpos
 from torch import nn
 
 from vitzoo_timm.facts import (
