@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from vitzoo.plugin.host import HOOKS
 from vitzoo.registry.registry import registry
+from vitzoo.schema.kinds import HOOKS
 from vitzoo.testing import PluginTests
 
 HERE = Path(__file__).parent

@@ -7,8 +7,10 @@ import importlib
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -215,3 +217,16 @@ def test_type_checkers_see_the_public_names(tmp_path):
     )
     assert "explicitly export" not in done.stdout
     assert done.returncode == 0, done.stdout
+
+
+def test_the_diagram_of_the_architecture_page_shows_the_contracts():
+    root = Path(__file__).parents[1]
+    layers = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    wanted = [layer.replace(" : ", ", ") for layer in layers["contracts"][0]["layers"]]
+    page = (root / "docs" / "architecture.md").read_text("utf-8")
+    _, drawing, _ = page.partition("## Folders and import order")[2].split("```", 2)
+    assert drawing.split("\n")[1:-1] == wanted
+    table = page.partition("| folder or file |")[2].partition("\n\n")[0]
+    places = " ".join(row.split("|")[1] for row in table.splitlines()[2:])
+    named = set(re.findall(r"`(\w+)(?:\.py|/)`", places))
+    assert named == {name for layer in wanted for name in layer.split(", ")}

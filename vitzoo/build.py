@@ -19,14 +19,9 @@ from vitzoo.parts.block import Block, LayerScale, ParallelBlock
 from vitzoo.parts.drop_path import MODES
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp, PackedSwiGLU, SwiGLU
 from vitzoo.parts.pool import POOLS
+from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.spec import PartSpec, Spec
 
-KINDS = {
-    "patch_embed": "patch embedder",
-    "pos_embed": "position embedding",
-    "head": "head",
-    "drop_path": "drop-path policy",
-}
 PROTOCOLS = {
     "patch_embed": protocols.PatchEmbedder,
     "pos_embed": protocols.PositionEmbedding,
@@ -214,8 +209,8 @@ def _part(
         return _checked(field, ready[field])
     if chosen.opaque:
         raise _opaque(field, chosen)
-    if field in KINDS:
-        constructor = part(KINDS[field], chosen.name)
+    if field in KIND_OF_FIELD:
+        constructor = part(KIND_OF_FIELD[field], chosen.name)
     elif chosen.name in POOLS:
         constructor = POOLS[chosen.name]
     else:

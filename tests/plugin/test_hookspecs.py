@@ -15,6 +15,7 @@ import vitzoo
 from helpers import LAZY_MODULE as MODULE, UNTOUCHABLE as ACME, refuses, says
 from vitzoo.errors import IntegrityError, PluginError, UnknownName, WeightsUnavailable
 from vitzoo.registry.registry import registry
+from vitzoo.schema import kinds
 
 plugins = importlib.import_module("vitzoo.plugin.host")
 hookspecs = importlib.import_module("vitzoo.plugin.hookspecs")
@@ -79,16 +80,16 @@ def test_every_hook_has_a_specification():
     manager = registry().host.manager
     named = {name for name in vars(hookspecs) if name.startswith("vitzoo_")}
     specified = {name for name in named if getattr(manager.hook, name).spec is not None}
-    assert specified == named == set(plugins.HOOKS)
+    assert specified == named == set(kinds.HOOKS)
 
 
 def test_every_hook_is_implemented_by_the_core():
     manager = registry().host.manager
     callers = manager.get_hookcallers(manager.get_plugin("core"))
-    assert {caller.name for caller in callers} == set(plugins.HOOKS)
+    assert {caller.name for caller in callers} == set(kinds.HOOKS)
 
 
-@pytest.mark.parametrize("hook", plugins.HOOKS)
+@pytest.mark.parametrize("hook", kinds.HOOKS)
 def test_every_specification_shows_an_example_that_is_python(hook):
     doc = inspect.getdoc(getattr(hookspecs, hook))
     example = inspect.cleandoc(doc.partition("::\n")[2])

@@ -21,7 +21,8 @@ from vitzoo.errors import UnknownName
 from vitzoo.plugin.info import CORE, TROUBLE
 from vitzoo.plugin.source_lines import where_declared, where_defined
 from vitzoo.registry.listing import sort, where
-from vitzoo.registry.registry import KINDS, Registry, describe, registry
+from vitzoo.registry.registry import Registry, describe, registry
+from vitzoo.schema.kinds import KIND_OF_HOOK, VARIANT_HOOK
 from vitzoo.schema.rows import PaperResult, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
 
@@ -232,7 +233,7 @@ def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
 
 def _meaning(zoo: Registry, namespace: str, name: str, kind: str, target: Any) -> dict[str, Any]:
     info = zoo.host.infos[namespace]
-    hook = next((hook for hook, named in KINDS.items() if named == kind), "vitzoo_variants")
+    hook = next((hook for hook, named in KIND_OF_HOOK.items() if named == kind), VARIANT_HOOK)
     return {
         "name": name,
         "kind": kind,

@@ -15,10 +15,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from vitzoo.build import KINDS
 from vitzoo.errors import CheckpointError
 from vitzoo.parts.pool import POOLS
 from vitzoo.registry.registry import registry
+from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant, Weights
@@ -148,5 +148,5 @@ def _has(part: PartSpec, field: str, option: str) -> bool:
     if field == "pool":
         constructor: Any = POOLS.get(part.name)
     else:
-        constructor = registry().part(KINDS[field], part.name)
+        constructor = registry().part(KIND_OF_FIELD[field], part.name)
     return constructor is not None and option in inspect.signature(constructor).parameters

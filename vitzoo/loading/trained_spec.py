@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vitzoo.build import KINDS
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import CheckpointError, UnknownName
@@ -16,6 +15,7 @@ from vitzoo.loading import overrides
 from vitzoo.loading.request import Origin
 from vitzoo.parts.pool import POOLS
 from vitzoo.registry.registry import registry
+from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.spec import PartSpec, Spec
 
@@ -108,7 +108,7 @@ def _check_part(source: str, field: str, part: PartSpec) -> None:
     known = part.name in POOLS
     if field != "pool" and not part.opaque:
         try:
-            registry().part(KINDS[field], part.name)
+            registry().part(KIND_OF_FIELD[field], part.name)
             known = True
         except UnknownName:
             known = False

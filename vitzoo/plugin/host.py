@@ -39,26 +39,13 @@ from vitzoo.plugin.manifest_plugin import ManifestPlugin
 from vitzoo.plugin.package_files import manifest_path
 from vitzoo.plugin.switches import NOT, ONLY, STRICT, Switches
 from vitzoo.plugin.validation import check_marks, check_rows, check_twice
+from vitzoo.schema.kinds import HOOKS
 from vitzoo.schema.manifest import CORE_MANIFEST, MAX_PLUGIN_MANIFEST, read_manifest
 from vitzoo.schema.rows import (
-    CheckpointFormat,
     Contribution,
-    DropPathPolicy,
-    Head,
-    PatchEmbedder,
-    PositionEmbedding,
     Target,
     Variant,
 )
-
-HOOKS: dict[str, type[Contribution] | type[Variant]] = {
-    "vitzoo_patch_embedders": PatchEmbedder,
-    "vitzoo_position_embeddings": PositionEmbedding,
-    "vitzoo_heads": Head,
-    "vitzoo_drop_path_policies": DropPathPolicy,
-    "vitzoo_checkpoint_formats": CheckpointFormat,
-    "vitzoo_variants": Variant,
-}
 
 
 @dataclass(frozen=True)

@@ -31,17 +31,10 @@ from vitzoo.registry.listing_cache import (
     row_of,
     write_rows,
 )
+from vitzoo.schema.kinds import KIND_OF_HOOK, KINDS
 from vitzoo.schema.manifest import read_manifest
 from vitzoo.schema.reader import describe as describe_value
 from vitzoo.schema.rows import Contribution, Variant, Weights
-
-KINDS = {
-    "vitzoo_patch_embedders": "patch embedder",
-    "vitzoo_position_embeddings": "position embedding",
-    "vitzoo_heads": "head",
-    "vitzoo_drop_path_policies": "drop-path policy",
-    "vitzoo_checkpoint_formats": "checkpoint format",
-}
 
 
 class Registry:
@@ -60,7 +53,7 @@ class Registry:
         self._lock = self.host.lock
         self._variants: dict[str, Variant] = {}
         self._parts: dict[str, dict[str, tuple[str, Contribution]]] = {
-            kind: {} for kind in KINDS.values()
+            kind.name: {} for kind in KINDS
         }
         self.aliases: dict[str, str] = dict(self.host.core.aliases)
         self._collect(CORE)
@@ -258,7 +251,7 @@ class Registry:
             if hook == "vitzoo_variants":
                 self._variants[name] = self._named(namespace, row)
             else:
-                self._parts[KINDS[hook]][name] = (namespace, row)
+                self._parts[KIND_OF_HOOK[hook]][name] = (namespace, row)
 
     def _add_aliases(self, namespace: str, aliases: Mapping[str, str]) -> None:
         for former, present in aliases.items():

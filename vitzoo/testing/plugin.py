@@ -20,9 +20,9 @@ from typing import Any
 import vitzoo
 from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.plugin import hookspecs
-from vitzoo.plugin.host import HOOKS
 from vitzoo.plugin.info import CORE, PluginInfo
 from vitzoo.registry.registry import registry
+from vitzoo.schema.kinds import HOOKS
 from vitzoo.testing.events import SOCKETS, watched
 from vitzoo.testing.subject import fail, require
 from vitzoo.testing.variants import one_of_each

@@ -21,18 +21,13 @@ from vitzoo.plugin.guard import raised_at
 from vitzoo.plugin.info import CORE, OFF, PluginInfo
 from vitzoo.plugin.package_files import data_file
 from vitzoo.plugin.source_lines import where_declared
-from vitzoo.registry.registry import KINDS, Registry, registry
+from vitzoo.registry.registry import Registry, registry
+from vitzoo.schema.kinds import FIELD_OF_KIND, KIND_OF_HOOK
 from vitzoo.schema.rows import CheckpointFormat, Contribution, Variant
 from vitzoo.schema.spec import Spec
 
 READING = "reading it"
 ENDING = "ending the process that used it"
-FIELDS = {
-    "patch embedder": "patch_embed",
-    "position embedding": "pos_embed",
-    "head": "head",
-    "drop-path policy": "drop_path",
-}
 PATCHES = (16, 32)  # px; some stems have no smaller stride
 
 
@@ -85,7 +80,7 @@ def probe(namespace: str, notes: Notes) -> None:
     for hook, row in rows:
         place = where_declared(info.location, hook, row.name)
         name = row.name if namespace == CORE else f"{namespace}/{row.name}"
-        kind = KINDS.get(hook, "variant")
+        kind = KIND_OF_HOOK.get(hook, "variant")
         with notes.step(f"{kind} {name}", place):
             for cause in _use(zoo, namespace, kind, name, row):
                 notes.problem(f"{kind} {name}", cause, place)
@@ -163,7 +158,7 @@ def _use_part(kind: str, name: str, constructor: Any) -> None:
 
     from vitzoo.build import build, construct
 
-    field = FIELDS[kind]
+    field = FIELD_OF_KIND[kind]
     for patch in PATCHES:
         base = registry().variant("vit_ti16").spec
         spec = replace(base, depth=2, num_classes=10, patch_size=(patch, patch))

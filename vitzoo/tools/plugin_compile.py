@@ -23,8 +23,9 @@ from vitzoo.files.access import write_atomic
 from vitzoo.plugin import hookspecs
 from vitzoo.plugin.entry_points import GROUP
 from vitzoo.plugin.guard import no_output
-from vitzoo.plugin.host import HOOKS, PluginHost
+from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.package_files import module_file
+from vitzoo.schema.kinds import HOOKS
 from vitzoo.schema.manifest import (
     API,
     CORE_BUILDER,

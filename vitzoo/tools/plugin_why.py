@@ -18,18 +18,17 @@ from typing import Any
 
 from vitzoo.errors import RegistryError, did_you_mean
 from vitzoo.plugin.entry_points import Found, normal
-from vitzoo.plugin.host import HOOKS, PluginHost
+from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import CORE, LOCAL, OFF, PluginInfo
 from vitzoo.plugin.manifest_plugin import ManifestPlugin
 from vitzoo.plugin.package_files import module_file, package_folders
 from vitzoo.plugin.source_lines import where_declared, where_defined
 from vitzoo.plugin.switches import NOT
 from vitzoo.registry.listing_cache import index_path, read_rows
-from vitzoo.registry.registry import KINDS
+from vitzoo.schema.kinds import HOOKS, KIND_OF_HOOK, VARIANT_HOOK
 from vitzoo.schema.manifest import CORE_BUILDER, read_manifest
 from vitzoo.schema.rows import CheckpointFormat, Variant
 
-VARIANT_HOOK = "vitzoo_variants"
 Counts = tuple[int, int, int]
 RAISED_AT = re.compile(r"\(([^()]+):(\d+)\)$")
 TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
@@ -225,7 +224,7 @@ def _contributions(host: PluginHost, namespace: str) -> Iterator[Named]:
 
 def kind_of(hook: str) -> str:
     """Return what users call the things that a hook gives."""
-    return "variant" if hook == VARIANT_HOOK else KINDS[hook]
+    return "variant" if hook == VARIANT_HOOK else KIND_OF_HOOK[hook]
 
 
 def written_target(target: Any) -> str:
