@@ -21,10 +21,9 @@ from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo
 from vitzoo.plugin.manifest_plugin import ManifestPlugin
 from vitzoo.plugin.switches import NOT, VARIABLES
+from vitzoo.registry import foreign_names
 from vitzoo.registry.listing import FIELDS, keeps
 from vitzoo.registry.listing_cache import (
-    HUB,
-    KNOWN_AS,
     Row,
     index_path,
     read_rows,
@@ -34,7 +33,7 @@ from vitzoo.registry.listing_cache import (
 from vitzoo.schema.kinds import KIND_OF_HOOK, KINDS
 from vitzoo.schema.manifest import read_manifest
 from vitzoo.schema.reader import describe as describe_value
-from vitzoo.schema.rows import Contribution, Variant, Weights
+from vitzoo.schema.rows import Contribution, Variant
 
 
 class Registry:
@@ -154,44 +153,10 @@ class Registry:
         self.load_manifests()
         return list(self.host.infos.values())
 
-    def known_elsewhere(self, name: str) -> list[tuple[str, Variant, Weights | None]]:
-        """Return (library, variant, weights) for a name of another library or a Hub repository.
-
-        A timm tag (`vit_base_patch16_224.augreg_in21k`) also picks the weights of that name, a
-        repository its own. A network known by the whole name comes alone.
-        """
-        architecture, _, tag = name.partition(".")
-        found: list[tuple[str, Variant, Weights | None]] = []
+    def known_elsewhere(self, name: str) -> list[foreign_names.Match]:
+        """Return what a name of another library or a Hub repository is here."""
         rows = sorted(self._rows(), key=lambda row: _place(row["namespace"]))
-        whole = any(theirs == name for row in rows for _, theirs, _ in row[KNOWN_AS])
-        names = (name,) if whole else (name, architecture)
-        for row in rows:
-            for library, theirs, own in row[KNOWN_AS]:
-                if theirs in names and (variant := self.listed(row)):
-                    wanted = own or tag
-                    weights = next((w for w in variant.weights if w.name == wanted), None)
-                    found.append((library, variant, weights))
-        found.sort(key=lambda match: match[0] == HUB)
-        once = {variant.name: (library, variant, row) for library, variant, row in reversed(found)}
-        return [match for match in found if match in once.values()]
-
-    def _elsewhere(self, name: str) -> str:
-        """Say what a name of another library is here, empty if it is none."""
-        elsewhere = self.known_elsewhere(name)
-        if not elsewhere:
-            return ""
-        library, variant, weights = elsewhere[0]
-        tag = name.partition(".")[2]
-        if tag and weights is None:
-            names = ", ".join(row.name for row in variant.weights) or "none"
-            return (
-                f"unknown variant {name!r}: its network is {variant.name!r} here, but the weights "
-                f"{tag!r} of {library} are not registered; registered: {names}"
-            )
-        call = f"vitzoo.create({variant.name!r}"
-        call += f", weights={weights.name!r})" if weights else ")"
-        what = "a repository on" if library == HUB else "the name in"
-        return f"unknown variant {name!r}: that is {what} {library}; here it is {call}"
+        return foreign_names.find(name, rows, self.listed)
 
     def _rows(self, read: Mapping[str, list[Row]] | None = None) -> list[Row]:
         """Return a row for every variant, those of manifests from their index if there is one.
@@ -294,8 +259,8 @@ class Registry:
             raise PluginError(_switched_off(name))
 
     def _unknown_variant(self, name: str) -> str:
-        if elsewhere := self._elsewhere(name):
-            return elsewhere
+        if elsewhere := self.known_elsewhere(name):
+            return foreign_names.explain(name, elsewhere[0])
         self._check_namespace_of(name, "variant")
         known = [*(row["name"] for row in self.listing()), *self.aliases]
         near = did_you_mean(name, [name for name in known if not self.host.switches.hides(name)])
