@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitzoo.conversion import convert as convert
     from vitzoo.errors import (
         AccessDenied as AccessDenied,
         AuthenticationError as AuthenticationError,
@@ -42,10 +43,12 @@ if TYPE_CHECKING:
     )
     from vitzoo.factory import create as create
     from vitzoo.images.lookup import labels as labels, transform as transform
+    from vitzoo.inference.predict import predict as predict
     from vitzoo.inventory import Verification as Verification, fetch as fetch, verify as verify
     from vitzoo.model import VisionTransformer as VisionTransformer
     from vitzoo.plugin.hookspecs import hookimpl as hookimpl
     from vitzoo.plugin.info import PluginInfo as PluginInfo
+    from vitzoo.registry.label_sets import synsets as synsets
     from vitzoo.registry.registry import (
         describe as describe,
         plugins as plugins,
@@ -114,13 +117,16 @@ _HOME = {
     "Weights": "schema.rows",
     "WeightsError": "errors",
     "WeightsUnavailable": "errors",
+    "convert": "conversion",
     "create": "factory",
     "describe": "registry.registry",
     "fetch": "inventory",
     "hookimpl": "plugin.hookspecs",
     "labels": "images.lookup",
     "plugins": "registry.registry",
+    "predict": "inference.predict",
     "save": "saving",
+    "synsets": "registry.label_sets",
     "transform": "images.lookup",
     "variants": "registry.registry",
     "verify": "inventory",

@@ -251,7 +251,7 @@ def _open(index: Path, name: str) -> SafetensorsFile:
 def _check_union(
     weight_map: Mapping[str, str], parts: Mapping[str, SafetensorsFile], source: str
 ) -> None:
-    """Refuse a tensor that is missing, in another shard, in two, or not in the index."""
+    """Refuse an index that disagrees with its shards: tensors missing, twice, or elsewhere."""
     places: dict[str, list[str]] = {name: [] for name in weight_map}
     for shard, part in parts.items():
         for name in part.header.tensors:

@@ -25,7 +25,7 @@ from vitzoo.schema.spec import Spec
 log = logging.getLogger("vitzoo")
 
 MODES = {1: "L", 3: "RGB"}
-INTERPOLATIONS = {
+FILTERS = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
@@ -88,7 +88,7 @@ class Transform:
         height, width = self.image_size
         size = self._size_before_crop(image)
         left, top = round((size[0] - width) / 2), round((size[1] - height) / 2)
-        resample = INTERPOLATIONS[self.preprocessing.interpolation]
+        resample = FILTERS[self.preprocessing.interpolation]
         if size[0] * size[1] <= MAX_RESIZED:
             return image.resize(size, resample).crop((left, top, left + width, top + height))
         x, y = image.width / size[0], image.height / size[1]  # px of the image for one of the input

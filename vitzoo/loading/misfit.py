@@ -50,6 +50,17 @@ def check(
     counts: Mapping[str, torch.dtype],
     source: str,
 ) -> None:
+    """Refuse tensors that are missing, unexpected, of another shape or of another type.
+
+    Args:
+        plan: the file's tensors by the model's names, without data.
+        expected: shapes that the model has.
+        counts: types of the model's integer tensors.
+        source: for messages.
+
+    Raises:
+        CheckpointError: the file does not fit; lists every problem.
+    """
     missing = [n for n in expected if n not in plan.tensors and n not in plan.fresh]
     unexpected = [name for name in plan.tensors if name not in expected]
     both = {name: tensor for name, tensor in plan.tensors.items() if name in expected}
@@ -112,6 +123,7 @@ def _unnamed_kernel(
 
 
 def raise_if(source: str, *groups: tuple[str, list[str]], hint: str = "") -> None:
+    """Raise the error about a file that does not fit, if any group of problems has one."""
     problems = [f"{len(rows)} {what}: {listed(fold(rows))}" for what, rows in groups if rows]
     if problems:
         raise CheckpointError(

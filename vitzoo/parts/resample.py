@@ -1,4 +1,4 @@
-"""Moving a learned position embedding to another grid, as each family of weights does it."""
+"""Interpolation of learned position embeddings to another grid, as each family of weights does."""
 
 from __future__ import annotations
 

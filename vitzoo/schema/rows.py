@@ -15,7 +15,7 @@ from vitzoo.files.names import valid_file, valid_repo, valid_revision
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.spec import Option, PartSpec, Spec
 
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # images/transform.py has filters
 CROP_MODES = ("center", "squash")
 # Licences by which files may be used for any purpose; all others are shown before a download.
 PERMISSIVE = frozenset(
