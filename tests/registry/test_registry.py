@@ -813,3 +813,13 @@ def test_an_alias_of_the_users_own_file_works(local_registry):
 def test_all_these_errors_are_vitzoo_errors():
     assert issubclass(RegistryError, VitzooError)
     assert issubclass(UnknownName, LookupError)
+
+
+def test_a_spec_whose_plugin_is_gone_names_it(small, tmp_path):
+    path = tmp_path / "net.json"
+    path.write_text(json.dumps(small | {"head": "acme/flat"}))
+    with refuses(UnknownName, "'acme/flat'", "plugin 'acme'"):
+        vitzoo.create(path)
+    path.write_text(json.dumps({"variant": "acme/net"}))
+    with refuses(UnknownName, "'acme/net'", "plugin 'acme'"):
+        vitzoo.create(path)

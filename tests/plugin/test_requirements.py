@@ -1,0 +1,78 @@
+"""What a part requires is checked when that part is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import vitzoo
+from helpers import refuses, says
+from plugin_helpers import MANIFEST, damage, state
+from vitzoo.errors import PluginError
+
+requirements = importlib.import_module("vitzoo.plugin.requirements")
+
+pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
+
+
+PLUGGY = f"pluggy {version('pluggy')}"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("no-such-lib", ("'no-such-lib'", "pip install no-such-lib")),
+        ("no-such-lib>=2", ("'no-such-lib>=2'", "pip install 'no-such-lib>=2'")),
+        ("pluggy>=99", ("'pluggy>=99'", PLUGGY, "pip install 'pluggy>=99'")),
+        ("pluggy<1; python_version >= '3'", (PLUGGY, "pip install")),
+        ("pluggy===odd", ("'pluggy===odd'", PLUGGY)),
+        ("pluggy >", ("'pluggy >'",)),
+        ("pluggy; nonsense == '1'", ("nonsense",)),
+        ("pluggy; python_version ~= 'x'", ("python_version ~= 'x'",)),
+        ("$(reboot)", ("'$(reboot)'",)),
+        ("", ("''",)),
+    ],
+)
+def test_a_requirement_that_is_not_met_is_refused(text, cause):
+    with pytest.raises(PluginError) as caught:
+        requirements.check_requirements([text], "plugin 'acme' (acme-parts 1.0): 'flat'")
+    says(str(caught.value), "plugin 'acme' (acme-parts 1.0): 'flat'", *cause)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pluggy",
+        "Pluggy>=1",
+        "pluggy[dev]>=1",
+        "no-such-lib; python_version < '3'",
+        "no-such-lib; extra == 'x'",
+        "pluggy @ git+https://example.org/pluggy",
+    ],
+)
+def test_a_requirement_that_is_met_passes(text):
+    assert requirements.check_requirements([text], "x") is None
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"Name: globex\n"])
+def test_a_requirement_with_damaged_metadata_counts_as_installed(install, data):
+    root = install("globex", "globex = globex")
+    damage(root, data, "globex", "METADATA")
+    requirements.check_requirements(["globex"], "x")
+    with refuses(PluginError, "'globex>=1'", "globex"):
+        requirements.check_requirements(["globex>=1"], "x")
+
+
+def test_a_missing_requirement_stops_its_part_alone(acme):
+    text = MANIFEST.replace('"a head"\n', '"a head"\nrequires = ["no-such-lib>=2"]\n')
+    acme(text)
+    part = "plugin 'acme' (acme-parts 1.0): 'flat'"
+    with refuses(PluginError, part, "'no-such-lib>=2'", "pip install 'no-such-lib>=2'"):
+        vitzoo.create("vit_ti16", head="acme/flat", device="meta")
+    assert state("acme").state == "loaded"
+    assert vitzoo.create("acme/net", device="meta")
+    assert "acme" not in sys.modules

@@ -1,0 +1,231 @@
+"""The index of a manifest: used in its place for listings, and replaced when it is wrong."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+import vitzoo
+from helpers import refuses
+from plugin_helpers import MANIFEST, fails, names, together
+from vitzoo.errors import UnknownName
+from vitzoo.registry.registry import registry
+
+plugins = importlib.import_module("vitzoo.plugin.host")
+index = importlib.import_module("vitzoo.registry.listing_cache")
+
+pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
+
+
+@pytest.fixture
+def folder(own_home) -> Path:
+    return own_home / "cache" / "listing"
+
+
+@pytest.fixture
+def entry(acme, folder, new_registry):
+    """The plugin `acme`, listed once: the file of its index."""
+    acme()
+    assert names("acme/*") == ["acme/net", "acme/other"]
+    paths = [path for path in folder.iterdir() if b"acme/net" in path.read_bytes()]
+    new_registry()
+    (path,) = paths
+    return path
+
+
+@pytest.mark.usefixtures("entry")
+def test_a_listing_does_not_parse_again(monkeypatch):
+    registry()
+    with monkeypatch.context() as patch:
+        patch.setattr(plugins, "read_manifest", fails)
+        assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/net", "acme/other"]
+        assert [row["name"] for row in registry().listing(["vit_b16"])] == ["vit_b16"]
+
+
+@pytest.mark.usefixtures("entry")
+def test_the_index_says_what_the_manifest_says():
+    rows = {row["name"]: row for row in registry().listing(["acme/*"])}
+    vitzoo.describe("acme/net")
+    assert {row["name"]: row for row in registry().listing(["acme/*"])} == rows
+
+
+@pytest.mark.usefixtures("entry")
+def test_an_edited_manifest_is_read_again(tmp_path, new_registry):
+    path = tmp_path / "site/acme/registry.toml"
+    path.write_text(path.read_text().replace('"a network"', '"an edited one"'))
+    new_registry()
+    assert "an edited one" in [row["summary"] for row in registry().listing(["acme/*"])]
+
+
+@pytest.mark.parametrize("change", ["version", "core", "namespace", "place"])
+def test_what_an_index_was_made_from_is_in_its_name(entry, tmp_path, monkeypatch, change):
+    manifest, namespace = tmp_path / "site/acme/registry.toml", "acme"
+    assert index.index_path(manifest, namespace) == entry
+    index._version.cache_clear()
+    if change == "version":
+        monkeypatch.setattr(index, "__version__", "99")
+    elif change == "core":
+        other = tmp_path / "core.toml"
+        other.write_text("another")
+        monkeypatch.setattr(index, "CORE_MANIFEST", other)
+    elif change == "namespace":
+        namespace = "globex"
+    else:
+        (tmp_path / "copy").mkdir()
+        manifest = manifest.rename(tmp_path / "copy/registry.toml")
+    assert index.index_path(manifest, namespace) != entry
+    monkeypatch.undo()
+    index._version.cache_clear()
+
+
+def rows_of(entry: Path) -> list:
+    return json.loads(entry.read_text(encoding="utf-8"))
+
+
+WRONG_FIELDS = {
+    "params": ["9", -1, 1.5, None, True, 10**400, {}],
+    "name": ["globex/net", "vit_b16", 5, None, ["acme/net"], "acme/\x1b[31m"],
+    "namespace": ["core", None, 5],
+    "summary": [None, 5, "two\nlines", "\x1b[31m"],
+    "image_size": [None, [224, 224], -5, "\x07"],
+    "top1": ["80", float("nan"), 1e400, -1, {}],
+    "weights": [5, ["x"]],
+    "known_as": [None, "timm", [["timm"]], [["timm", 5]], [5], {"timm": "x"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [(field, value) for field, values in WRONG_FIELDS.items() for value in values],
+)
+def test_a_row_of_the_index_with_a_wrong_field_is_replaced(entry, new_registry, field, value):
+    rows = rows_of(entry)
+    rows[0][index.COLUMNS.index(field)] = value
+    entry.write_text(json.dumps(rows))
+    new_registry()
+    listed = {row["name"]: row for row in registry().listing(["acme/*"])}
+    assert listed["acme/net"]["params"] == 5717416
+    assert listed["acme/net"]["summary"] == "a network"
+    assert rows_of(entry)[0][index.COLUMNS.index(field)] != value  # written anew
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{", b"null", b"5", b'"x"', b"{}", b"[5]", b"[[]]", b"[[1]]", b"\xff\xfe",
+        b"[" * 10**5, b'[{"name": "acme/net"}]', b"9" * 5000,
+    ],
+)  # fmt: skip
+def test_garbage_in_the_index_is_replaced(entry, new_registry, data):
+    entry.write_bytes(data)
+    new_registry()
+    assert names("acme/*") == ["acme/net", "acme/other"]
+    assert rows_of(entry)[0][0] == "acme/net"
+
+
+def test_a_cut_index_is_replaced(entry, new_registry):
+    data = entry.read_bytes()
+    for end in (0, 1, len(data) // 2, len(data) - 1):
+        entry.write_bytes(data[:end])
+        new_registry()
+        assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/net", "acme/other"]
+
+
+def test_a_folder_in_place_of_an_index_is_ignored(entry, new_registry):
+    entry.unlink()
+    entry.mkdir()
+    new_registry()
+    assert names("acme/*") == ["acme/net", "acme/other"]
+
+
+def add_unregistered(entry: Path) -> None:
+    """Write rows that fit, for variants that the manifest does not have."""
+    row = rows_of(entry)[0]
+    row[index.COLUMNS.index("name")] = "acme/ghost"
+    row[index.COLUMNS.index("known_as")] = [["timm", "acme/ghost"], ["timm", "acme/gone"]]
+    entry.write_text(json.dumps([*rows_of(entry), row]), encoding="utf-8")
+
+
+def test_a_variant_that_only_the_index_has_is_no_variant(entry, new_registry):
+    add_unregistered(entry)
+    new_registry()
+    assert names("acme/*") == ["acme/net", "acme/other"]
+    new_registry()
+    for name in ("acme/ghost", "acme/gone", "ghost"):
+        with refuses(UnknownName, repr(name)):
+            vitzoo.describe(name)
+    assert vitzoo.describe("acme/net").params == 5717416
+
+
+def test_pins_are_never_taken_from_the_index(entry, new_registry):
+    rows = rows_of(entry)
+    for field, value in (
+        ("weights", "evil"),
+        ("pin", "confirmed"),
+        ("params", 1),
+        ("embed_dim", 7),
+    ):
+        rows[0][index.COLUMNS.index(field)] = value
+    entry.write_text(json.dumps(rows))
+    new_registry()
+    (listed,) = registry().listing(["acme/net"])
+    assert listed["weights"] == "evil"  # what is shown comes from it
+    (variant,) = vitzoo.variants("acme/net")
+    assert (variant.weights, variant.params, variant.spec.embed_dim) == ((), 5717416, 192)
+    (listed,) = registry().listing(["acme/net"])
+    assert listed["weights"] is None
+
+
+@pytest.mark.usefixtures("entry")
+def test_a_variant_that_is_off_is_in_the_index_but_not_listed(switch):
+    switch(off="acme/net")
+    assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/other"]
+    assert [row["name"] for row in registry().listing(["*/net"])] == []
+    switch(off="")
+    assert names("acme/*") == ["acme/net", "acme/other"]
+
+
+def test_an_index_written_while_a_name_is_off_has_it(acme, switch):
+    acme()
+    switch(off="acme/net")
+    assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/other"]
+    switch(off="")
+    assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/net", "acme/other"]
+
+
+def test_listing_works_where_the_index_cannot_be_written(acme, folder):
+    folder.parent.parent.mkdir()
+    folder.parent.write_text("a file where a folder should be")
+    acme()
+    assert names("acme/*") == ["acme/net", "acme/other"]
+
+
+@pytest.mark.parametrize("home", [":memory:", "~nobody-of-that-name/x", "/proc/nowhere"])
+def test_without_a_home_listing_works(acme, monkeypatch, home, new_registry):
+    acme()
+    monkeypatch.setenv("VITZOO_HOME", home)
+    new_registry()
+    assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/net", "acme/other"]
+
+
+def test_concurrent_writers_leave_a_whole_index(acme, folder):
+    path = acme()
+    place = index.index_path(path, "acme")
+    registry().listing(["acme/*"])
+    rows = index.read_rows(place, "acme")
+    together(lambda: [index.write_rows(place, rows) for _ in range(10)])
+    assert index.read_rows(place, "acme") == rows
+    assert not [p for p in folder.iterdir() if p.suffix != ".json"]
+
+
+def test_old_entries_are_cleared(acme, folder, monkeypatch, new_registry):
+    monkeypatch.setattr(index, "MAX_ENTRIES", 2)
+    path = acme()
+    for i in range(4):
+        path.write_text(MANIFEST + f"# {i}\n")
+        new_registry()
+        registry().listing(["acme/*"])
+    assert len(list(folder.iterdir())) <= 2
