@@ -1,0 +1,177 @@
+"""`vitzoo plugins check`: every contribution is built in another process, however it ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from helpers import says
+from plugin_files import ACME, MODULE, UNTOUCHABLE
+
+pytestmark = pytest.mark.usefixtures("own_home")
+
+
+@pytest.fixture
+def acme(install):
+    return install("acme-parts", "acme = acme:registry.toml", UNTOUCHABLE)
+
+
+def test_check_builds_everything_in_other_processes(run, install, monkeypatch):
+    """Two plugins that work, one of which prints, beside a broken one in strict mode."""
+    install("acme-parts", "acme = acme:registry.toml", ACME)
+    install("globex-vit", "globex = globex.plugin", ends(f"print('hello')\n{MODULE}"))
+    install("initech-vit", "initech = initech:registry.toml", {"initech/__init__.py": ""})
+    monkeypatch.setenv("VITZOO_STRICT_PLUGINS", "1")
+    code, out, err = run("plugins", "check", "acme", "globex-vit", "--json")
+    done = json.loads(out)
+    assert code == 0, out
+    assert [(p["namespace"], p["state"], p["contributions"]) for p in done["plugins"]] == [
+        ("acme", "ok", 2),
+        ("globex", "ok", 2),
+    ]
+    assert done["problems"] == []
+    says(err, "acme", "acme-parts 1.0", "2", "ok")
+    assert "hello" not in err
+    assert not {"acme", "globex"} & set(sys.modules)
+
+
+def checked(run, *names: str) -> list[dict]:
+    code, out, _ = run("plugins", "check", *names, "--json")
+    problems = json.loads(out)["problems"]
+    assert code == (1 if problems else 0)
+    assert all(list(problem) == ["namespace", "what", "cause", "location"] for problem in problems)
+    return problems
+
+
+def ends(code: str) -> dict[str, str]:
+    return {"globex/__init__.py": "", "globex/plugin.py": code}
+
+
+# One contribution that no network is built with, so that its process does without torch.
+CHEAP = """\
+import vitzoo
+
+@vitzoo.hookimpl
+def vitzoo_drop_path_policies():
+    yield vitzoo.DropPathPolicy("late", ["no function"], "a policy that cannot be called")
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "what", "cause", "line"),
+    [
+        ("\n1 / 0", "plugin", ("ZeroDivisionError: division by zero",), ":2"),
+        ("\n\nraise SystemExit(3)", "plugin", ("SystemExit: 3",), ":3"),
+        ("import vitzoo", "plugin", ("globex.plugin", "@vitzoo.hookimpl"), ""),
+        ("def broken(:", "plugin", ("SyntaxError:",), ":1"),
+        ("import os\nos._exit(0)", "reading", ("exit code 0",), ""),
+        ("import os\nprint('bye')\nos._exit(7)", "reading", ("exit code 7", "bye"), ""),
+        ("import ctypes\n\nctypes.string_at(0)", "reading", ("SIGSEGV",), ":3"),
+        (f"{CHEAP}\nimport atexit, os\natexit.register(os._exit, 3)", "process", ("code 3",), ""),
+    ],
+)
+def test_check_survives_a_module_that_ends_badly(run, install, code, what, cause, line):
+    root = install("globex-vit", "globex = globex.plugin", ends(code))
+    problem = checked(run, "globex")[-1]
+    assert problem["namespace"] == "globex"
+    says(problem["what"], what)
+    says(problem["cause"], *cause)
+    assert problem["location"] == f"{root}/globex/plugin.py{line}"
+
+
+HANG = """\
+import subprocess, time
+subprocess.Popen(["sleep", "600"])
+print("x" * 1_000_000, flush=True)
+open({file!r}, "w").write("here")
+while True:
+    time.sleep(1)
+"""
+
+
+def test_check_kills_a_plugin_that_hangs_and_what_it_started(run, install, tmp_path):
+    before = sleepers()
+    flag = tmp_path / "flag"
+    root = install("globex-vit", "globex = globex.plugin", ends(HANG.format(file=str(flag))))
+    begin = time.monotonic()
+    code, out, _ = run("plugins", "check", "globex", "--timeout", "3", "--json")
+    assert time.monotonic() - begin < 20
+    assert flag.exists(), "the machine was too busy for this test"
+    (problem,) = json.loads(out)["problems"]
+    assert code == 1
+    says(problem["cause"], "3 s", "killed")
+    assert problem["location"] == f"{root}/globex/plugin.py:6"
+    assert sleepers() == before
+
+
+def sleepers() -> set[str]:
+    """Return the processes that sleep for the time that HANG gives."""
+    found = set()
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if line.read_bytes() == b"sleep\x00600\x00":
+                found.add(line.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_check_reports_a_thread_that_does_not_end(run, install):
+    thread = "threading.Thread(target=time.sleep, args=(600,)).start()"
+    code = f"{CHEAP}\nimport threading, time\n{thread}"
+    install("globex-vit", "globex = globex.plugin", ends(code))
+    done, out, _ = run("plugins", "check", "globex", "--timeout", "4", "--json")
+    cheap, problem = json.loads(out)["problems"]
+    assert done == 1
+    says(cheap["cause"], "['no function']", "called")
+    says(problem["what"], "process")
+    says(problem["cause"], "4 s", "killed")
+
+
+def test_check_fails_for_what_cannot_be_used(run, install):
+    install("acme-parts", "acme = acme:registry.toml", UNTOUCHABLE)
+    install("acme-fork", "acme = acme:registry.toml")
+    (problem,) = checked(run, "acme")
+    says(problem["cause"], "'acme'", "acme-fork 1.0", "acme-parts 1.0", "VITZOO_DISABLE_PLUGINS")
+
+
+def test_check_fails_for_a_reserved_namespace(run, install):
+    install("acme-parts", "core = acme:registry.toml\ndeit = acme:registry.toml", UNTOUCHABLE)
+    causes = [problem["cause"] for problem in checked(run, "acme-parts")]
+    assert len(causes) == 2
+    says(causes[0], "'core'", "reserved")
+    says(causes[1], "'deit'", "reserved", "vitzoo-deit")
+
+
+@pytest.mark.usefixtures("acme")
+def test_check_leaves_out_what_is_switched_off_unless_it_is_named(run, monkeypatch):
+    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "*")
+    code, out, err = run("plugins", "check")
+    assert (code, out) == (0, "namespace\twhat\tcause\tlocation\n")
+    says(err, "acme", "acme-parts 1.0")
+    assert "ok" not in err
+    (problem,) = checked(run, "acme")
+    says(problem["cause"], "VITZOO_DISABLE_PLUGINS", "'*'")
+
+
+@pytest.mark.usefixtures("acme")
+def test_check_of_a_name_that_is_not_installed(run):
+    code, _, err = run("plugins", "check", "acne")
+    assert code == 1
+    says(err, "plugin 'acne'", "'acme'")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "soon"])
+def test_check_needs_a_time_that_passes(run, seconds):
+    assert run("plugins", "check", "--timeout", seconds)[0] == 2
+
+
+def test_check_of_a_broken_plugin_works_in_strict_mode(run, install, monkeypatch):
+    install("globex-vit", "globex = globex.plugin", ends("1 / 0"))
+    monkeypatch.setenv("VITZOO_STRICT_PLUGINS", "1")
+    (problem,) = checked(run, "globex")
+    says(problem["cause"], "globex-vit 1.0", "ZeroDivisionError: division by zero")

@@ -1,0 +1,55 @@
+"""`vitzoo registry check`: the networks of a registry file are built and counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers import says
+from plugin_files import ACME, MANIFEST
+
+pytestmark = pytest.mark.usefixtures("own_home")
+
+
+LATE = MANIFEST.replace('source = "made up"', 'source = "made up"\ndrop_path = DROP')
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ()),
+        ({"params = 5717416": "params = 1"}, ("params", "1", "5717416")),
+        ({'"acme/late"': '{name = "acme/late", rates = 1}'}, ("drop_path", "'rates'")),
+        ({"parts:late": "parts:lat"}, ("'acme.parts:lat'",)),
+    ],
+    ids=["right", "params", "option", "target"],
+)
+def test_the_registry_check_builds_only_with_the_plugin_installed(
+    run, install, tmp_path, new_registry, changes, said
+):
+    text = LATE.replace("DROP", '"acme/late"')
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    file = tmp_path / "source" / "acme" / "registry.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    new_registry()
+    code, _, err = run("registry", "check", file)
+    assert code == 1
+    says(err, "problem:", str(file), "net", "'acme'", "pip install -e .")
+    install("acme-parts", "acme = acme:registry.toml", ACME | {"acme/registry.toml": text})
+    code, _, err = run("registry", "check", file)
+    assert (code, err.count("\n")) == ((1, 1) if said else (0, 0))
+    if said:
+        says(err, "problem: net:", *said)
+
+
+def test_the_registry_check_of_a_file_without_parts_of_plugins(run, tmp_path):
+    file = tmp_path / "local.toml"
+    text = MANIFEST.replace(MANIFEST[MANIFEST.index("[drop") : MANIFEST.index("[variants")], "")
+    file.write_text(text)
+    assert run("registry", "check", file)[::2] == (0, "")
+    file.write_text(text.replace("5717416", "1"))
+    code, _, err = run("registry", "check", file)
+    assert code == 1
+    says(err, "problem: net:", "params", "1", "5717416")
