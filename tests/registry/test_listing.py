@@ -1,0 +1,44 @@
+"""Patterns and filters select variants."""
+
+from __future__ import annotations
+
+import vitzoo
+from helpers import refuses
+from vitzoo.errors import UnknownOption
+
+
+def test_a_pattern_selects_names():
+    assert [v.name for v in vitzoo.variants("vit_l*_384")] == ["vit_l16_384", "vit_l32_384"]
+
+
+def test_several_patterns_are_a_union_in_registered_order():
+    found = [v.name for v in vitzoo.variants(["vit_h14", "vit_b1?"])]
+    assert found == ["vit_b16", "vit_h14"]
+
+
+def test_a_pattern_that_matches_nothing_gives_an_empty_list():
+    assert vitzoo.variants("resnet*") == []
+
+
+def test_patterns_are_case_sensitive():
+    assert vitzoo.variants("VIT_B16") == []
+
+
+def test_filters_compare_values():
+    found = [v.name for v in vitzoo.variants("vit_*", depth=12, image_size=384, embed_dim=768)]
+    assert found == ["vit_b16_384", "vit_b32_384"]
+
+
+def test_filters_may_be_functions():
+    found = [v.name for v in vitzoo.variants(namespace="core", params=lambda n: n > 1e9)]
+    assert found == ["vit_g14", "vit_gg14"]
+
+
+def test_an_unknown_filter_suggests_the_field():
+    with refuses(UnknownOption, "'embed_dims'", "'embed_dim'"):
+        vitzoo.variants(embed_dims=768)
+
+
+def test_an_unknown_filter_lists_all_fields():
+    with refuses(UnknownOption, "'zzz'", "name, params, image_size,"):
+        vitzoo.variants(zzz=1)
