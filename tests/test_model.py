@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import vitzoo
-from helpers import SMALL, refuses
+from helpers import SMALL, message, randn, refuses, says
 from vitzoo.model import VisionTransformer
 from vitzoo.parts.pool import MeanPool
 
@@ -813,3 +813,52 @@ def test_the_last_block_computes_all_tokens_for_gradients(small, randomise):
     widths = widths_in_last_mlp(model)
     model(torch.randn(2, 3, 32, 32))
     assert widths == [17]
+
+
+# Dropout.
+
+
+def test_dropout_acts_after_positions_projection_and_mlp():
+    model = vitzoo.create(SMALL, dropout=0.1)
+    rates = {name: m.p for name, m in model.named_modules() if isinstance(m, nn.Dropout)}
+    expected = {"pos_drop"}
+    for i in range(3):
+        expected |= {f"blocks.{i}.attn.proj_drop", f"blocks.{i}.mlp.drop"}
+    assert rates == dict.fromkeys(expected, 0.1)
+    assert {block.attn.attention_dropout for block in model.blocks} == {0.0}
+
+
+@pytest.mark.parametrize("head", ["linear", "tanh", "mlp"])
+def test_dropout_is_never_in_the_head(head):
+    torch.manual_seed(0)
+    model = vitzoo.create(SMALL, dropout=0.9, head=head).train()
+    for parameter in model.head.parameters():
+        nn.init.normal_(parameter)
+    assert not [m for m in model.head.modules() if isinstance(m, nn.Dropout)]
+    tokens = randn(2, 17, 48)
+    assert torch.equal(model.forward_head(tokens), model.forward_head(tokens))
+
+
+@torch.inference_mode()
+def test_dropout_acts_after_positions():
+    torch.manual_seed(0)
+    model = vitzoo.create(SMALL, dropout=0.25)
+    dropped = (model.embed(randn(8, 3, 32, 32)) == 0).float().mean()
+    assert dropped == pytest.approx(0.25, abs=0.05)
+
+
+@torch.inference_mode()
+def test_dropout_is_off_in_evaluation():
+    torch.manual_seed(0)
+    model = vitzoo.create(SMALL, dropout=0.5, drop_path=0.5, block={"attention_dropout": 0.5})
+    images = randn(2, 3, 32, 32)
+    model.eval()
+    assert torch.equal(model.forward_features(images), model.forward_features(images))
+    model.train()
+    assert not torch.equal(model.forward_features(images), model.forward_features(images))
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, math.nan])
+def test_impossible_dropout(rate):
+    text = message(vitzoo.InvalidOption, vitzoo.create, SMALL, dropout=rate)
+    says(text, "dropout", 0, 1, f"got {rate}")

@@ -6,9 +6,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import vitzoo
-from helpers import SMALL as DEEPER, message, randn, refuses, says
-from vitzoo.parts.block import LayerScale
-from vitzoo.parts.mlp import PackedSwiGLU, SwiGLU
+from helpers import SMALL as DEEPER
+from helpers import message, randn, refuses, says
+from vitzoo.parts.attention import Attention
+from vitzoo.parts.block import Block, LayerScale
+from vitzoo.parts.drop_path import MaskDropPath
+from vitzoo.parts.mlp import Mlp, PackedSwiGLU, QuickGELU, SwiGLU
 from vitzoo.parts.pool import AttentionPool, PrefixPool
 
 SMALL = DEEPER | {"depth": 2}
@@ -252,3 +255,35 @@ def test_every_option_compiles_as_one_graph(option, mode):
     torch.compiler.reset()  # networks of other tests count too
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(images), model(images), rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_block_formula():
+    torch.manual_seed(0)
+    norms = [nn.LayerNorm(12), nn.LayerNorm(12)]
+    for norm in norms:
+        nn.init.normal_(norm.weight)
+    attn = Attention(embed_dim=12, num_heads=3)
+    mlp = Mlp(embed_dim=12, hidden_dim=24, activation=nn.GELU())
+    block = Block(norm1=norms[0], attn=attn, norm2=norms[1], mlp=mlp, drop_path=MaskDropPath())
+    x = randn(2, 5, 12)
+    middle = x + attn(norms[0](x))
+    assert torch.equal(block(x), middle + mlp(norms[1](middle)))
+
+
+def test_every_block_gets_the_options():
+    options = {
+        "norm_eps": 1e-3,
+        "activation": "quick_gelu",
+        "qkv_bias": False,
+        "qk_scale": 0.3,
+        "attention_dropout": 0.2,
+    }
+    model = vitzoo.create(DEEPER, block=options)
+    for block in model.blocks:
+        assert (block.norm1.eps, block.norm2.eps) == (1e-3, 1e-3)
+        assert isinstance(block.mlp.act, QuickGELU)
+        assert block.attn.qkv.bias is None
+        assert block.attn.scale == 0.3
+        assert block.attn.attention_dropout == 0.2
+    assert model.norm.eps == 1e-3

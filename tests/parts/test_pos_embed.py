@@ -4,22 +4,20 @@ import math
 
 import numpy as np
 import pytest
-import scipy.ndimage
 import torch
 import torch.nn.functional as F
 
 import vitzoo
-from helpers import SMALL as SQUARE, message, randn, refuses, says
-from vitzoo.errors import InvalidOption
+from helpers import SMALL as SQUARE
+from helpers import message, randn, says
+from positions import alive
 from vitzoo.parts.pos_embed import (
     Learned2dPositions,
     LearnedPositions,
     NoPositions,
     SinCos2dPositions,
 )
-from vitzoo.parts.resample import RESAMPLING, resample_grid
-from vitzoo.parts.rope import RotaryPositions
-from vitzoo.parts.rope_mixed import MixedRotaryPositions
+from vitzoo.parts.resample import RESAMPLING
 
 SMALL = SQUARE | {"image_size": [32, 24]}
 
@@ -139,14 +137,6 @@ def by_hand(model, images, added):
     for table, block in zip(added, model.blocks, strict=True):
         x = block(x if table is None else x + table)
     return model.forward_head(model.norm(x))
-
-
-def alive(model):
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
-    return model.eval()
 
 
 @torch.inference_mode()
@@ -270,204 +260,6 @@ def test_positions_follow_the_image_size_of_a_whole_model(tmp_path, name, where)
     torch.testing.assert_close(loaded(images), model(images), rtol=0, atol=1e-5)
 
 
-# Resampling, against the functions of the libraries that the weights come from.
-
-
-def scipy_zoom(table, old, new):
-    grid = table.reshape(*old, -1).numpy()
-    return torch.from_numpy(
-        scipy.ndimage.zoom(grid, (new[0] / old[0], new[1] / old[1], 1), order=1)
-    )
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [((7, 7), (12, 12)), ((14, 14), (24, 24)), ((5, 9), (9, 4))]
-)
-def test_zoom_is_googles(old, new):
-    table = randn(1, old[0] * old[1], 6)
-    expected = scipy_zoom(table[0], old, new).reshape(1, -1, 6)
-    torch.testing.assert_close(resample_grid(table, old, new, "zoom"), expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("method", RESAMPLING)
-def test_methods_differ_and_keep_prefix_tokens(method):
-    table = randn(2, 3 + 20, 6)
-    moved = resample_grid(table, (4, 5), (6, 3), method)
-    assert moved.shape == (2, 3 + 18, 6)
-    assert torch.equal(moved[:, :3], table[:, :3])
-    for layer in range(2):  # each layer by itself
-        alone = resample_grid(table[layer : layer + 1], (4, 5), (6, 3), method)
-        torch.testing.assert_close(moved[layer : layer + 1], alone, rtol=0, atol=1e-6)
-    others = [resample_grid(table, (4, 5), (6, 3), name) for name in RESAMPLING if name != method]
-    assert all((moved - other).abs().max() > 1e-2 for other in others)
-
-
-@pytest.mark.parametrize("method", RESAMPLING)
-def test_the_option_reaches_the_table(method):
-    options = {"name": "learned", "resample": method}
-    model = vitzoo.create(SMALL, pos_embed=options)
-    table = model.pos_embed.detach().clone()
-    model.set_input_size((56, 48))
-    assert torch.equal(model.pos_embed, resample_grid(table, (4, 3), (7, 6), method))
-    assert dict(model.spec.pos_embed.options)["resample"] == method
-
-
-@pytest.mark.parametrize("method", RESAMPLING)
-@pytest.mark.parametrize("wide", [(1, 5), (2, 5), (1, 9)])
-def test_a_single_column_is_resampled_as_a_single_row(method, wide):
-    table = randn(1, wide[0] * wide[1], 6)
-    across = resample_grid(table, wide, (1, 3), method)
-    turned = table.reshape(*wide, 6).transpose(0, 1).reshape(1, -1, 6)
-    down = resample_grid(turned, wide[::-1], (3, 1), method)
-    torch.testing.assert_close(down, across, rtol=0, atol=1e-6)
-
-
-# Rotation.
-
-
-def turn(x, angle, pairs):
-    """Turn each pair of elements of a vector by its angle."""
-    result = x.clone()
-    for (i, j), a in zip(pairs, angle, strict=True):
-        result[i] = x[i] * math.cos(a) - x[j] * math.sin(a)
-        result[j] = x[i] * math.sin(a) + x[j] * math.cos(a)
-    return result
-
-
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-@pytest.mark.parametrize("coordinates", ["centered", "index"])
-def test_rotation_by_definition(layout, coordinates):
-    grid, width = (2, 3), 8
-    part = RotaryPositions(
-        grid_size=grid,
-        num_prefix_tokens=1,
-        embed_dim=2 * width,
-        num_heads=2,
-        temperature=50.0,
-        layout=layout,
-        coordinates=coordinates,
-    )
-    queries = randn(2, 2, 7, width)
-    result = part.rotate(queries)
-    assert torch.equal(result[:, :, 0], queries[:, :, 0])  # the class token is not turned
-    half = width // 2
-    if layout == "half":
-        pairs = [(i, i + half) for i in range(half)]
-    else:
-        pairs = [(2 * i, 2 * i + 1) for i in range(half)]
-    for n in range(6):
-        place = [float(n // 3), float(n % 3)]
-        if coordinates == "centered":
-            middles = [(p + 0.5) / g for p, g in zip(place, grid, strict=True)]
-            place = [2 * math.pi * (2 * m - 1) for m in middles]
-        angle = [p * 50.0 ** -(i / 2) for p in place for i in range(2)]
-        for b, head in np.ndindex(2, 2):
-            expected = turn(queries[b, head, 1 + n], angle, pairs)
-            torch.testing.assert_close(result[b, head, 1 + n], expected, rtol=0, atol=1e-5)
-
-
-@torch.inference_mode()
-def test_attention_sees_only_differences_of_positions():
-    """The product of a turned query and key depends on how far apart they stand."""
-    part = RotaryPositions(
-        grid_size=(4, 4), num_prefix_tokens=0, embed_dim=8, num_heads=1, coordinates="index"
-    )
-    q, k = randn(8), randn(8, seed=1)
-    turned_q = part.rotate(q.expand(1, 1, 16, 8))[0, 0].reshape(4, 4, 8)
-    turned_k = part.rotate(k.expand(1, 1, 16, 8))[0, 0].reshape(4, 4, 8)
-    products = [turned_q[y, x] @ turned_k[y + 1, x + 2] for y in range(3) for x in range(2)]
-    torch.testing.assert_close(torch.stack(products), products[0].expand(6), rtol=0, atol=1e-5)
-    assert abs(turned_q[0, 0] @ turned_k[2, 1] - products[0]) > 1e-2
-
-
-@torch.inference_mode()
-def test_rope_reaches_every_block_and_the_attention_maps():
-    model = alive(vitzoo.create(SMALL, pos_embed="rope", image_size=32))
-    images = randn(2, 3, 32, 32)
-    maps = model.attention_maps(images)
-    x = model.embed(images)
-    for i, block in enumerate(model.blocks):
-        qkv = block.attn.qkv(block.norm1(x)).reshape(2, 17, 3, 3, 16).permute(2, 0, 3, 1, 4)
-        q, k = (model.positions.rotate(part) for part in qkv[:2])
-        expected = (q @ k.transpose(-2, -1) * block.attn.scale).softmax(-1)
-        torch.testing.assert_close(maps[i], expected, rtol=0, atol=1e-6)
-        plain = block.attention_probabilities(x)
-        assert (plain - maps[i]).abs().max() > 1e-3
-        x = block(x, model.positions.rotate)
-    torch.testing.assert_close(model(images), model.forward_head(model.norm(x)))
-
-
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        ({"offset": 1.0}, ["offset", "coordinates='index'"]),
-        ({"coordinates": "index", "offset": True}, ["offset", "number", "True"]),
-        ({"coordinates": "index", "offset": math.inf}, ["offset", "number", "inf"]),
-        ({"indexing": "ij"}, ["indexing", "yx, xy", "'ij'"]),
-    ],
-)
-def test_other_coordinates_of_rope_are_checked(options, parts):
-    with refuses(InvalidOption, *parts):
-        vitzoo.create(SMALL, pos_embed={"name": "rope"} | options)
-
-
-@torch.inference_mode()
-def test_indexing_and_offset_by_definition():
-    """Exchanging the axes turns a grid as its transpose; an offset is a shift before scaling."""
-    numbers = {"num_prefix_tokens": 0, "embed_dim": 8, "num_heads": 1, "coordinates": "index"}
-    queries = randn(1, 1, 6, 8)
-    wide = RotaryPositions(grid_size=(2, 3), indexing="xy", **numbers).rotate(queries)
-    turned = queries.reshape(1, 1, 2, 3, 8).transpose(2, 3).reshape(1, 1, 6, 8)
-    tall = RotaryPositions(grid_size=(3, 2), **numbers).rotate(turned)
-    expected = tall.reshape(1, 1, 3, 2, 8).transpose(2, 3).reshape(1, 1, 6, 8)
-    torch.testing.assert_close(wide, expected, rtol=0, atol=1e-6)
-    shifted = RotaryPositions(grid_size=(2, 3), offset=1.0, **numbers).rotate(queries)
-    larger = RotaryPositions(grid_size=(3, 4), **numbers).rotate(
-        torch.zeros(1, 1, 3, 4, 8)
-        .index_put(
-            (torch.tensor(0), torch.tensor(0), torch.arange(1, 3)[:, None], torch.arange(1, 4)),
-            queries.reshape(2, 3, 8),
-        )
-        .reshape(1, 1, 12, 8)
-    )
-    expected = larger.reshape(3, 4, 8)[1:, 1:].reshape(1, 1, 6, 8)
-    torch.testing.assert_close(shifted, expected, rtol=0, atol=1e-6)
-
-
-@torch.inference_mode()
-def test_mixed_rotation_by_definition():
-    grid, width, heads = (2, 3), 8, 2
-    part = MixedRotaryPositions(
-        grid_size=grid, num_prefix_tokens=1, embed_dim=heads * width, num_heads=heads, depth=3
-    )
-    start = part.freqs.norm(dim=0).flatten(0, 1)  # of each head's pairs, whatever its direction
-    for rows in start:
-        torch.testing.assert_close(rows, torch.tensor([1.0, 10**-0.5] * 2))
-    part.freqs.copy_(randn(2, 3, heads, width // 2, seed=5))
-    queries = randn(2, heads, 7, width)
-    pairs = [(2 * i, 2 * i + 1) for i in range(width // 2)]
-    for layer in range(3):
-        result = part.rotate(queries, layer)
-        assert torch.equal(result[:, :, 0], queries[:, :, 0])  # the class token is not turned
-        for b, head, n in np.ndindex(2, heads, 6):
-            across, down = part.freqs[:, layer, head]
-            angle = (n % 3 * across + n // 3 * down).tolist()
-            expected = turn(queries[b, head, 1 + n], angle, pairs)
-            torch.testing.assert_close(result[b, head, 1 + n], expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        ({"temperature": 1}, ["temperature", "above 1", "got 1"]),
-        ({"absolute": 1}, ["absolute", "true", "false", 1]),
-    ],
-)
-def test_options_of_mixed_rotation_are_checked(options, parts):
-    with refuses(InvalidOption, *parts):
-        vitzoo.create(SMALL, pos_embed={"name": "rope_mixed"} | options)
-
-
 class Distances(NoPositions):
     """A learned bias per layer and head, times how far apart two tokens stand in the sequence."""
 
@@ -505,45 +297,6 @@ def test_a_bias_reaches_every_block_and_the_attention_maps():
     model.train().set_grad_checkpointing()
     model(images).square().sum().backward()
     assert (model.pos_embed.grad.abs() > 0).all()
-
-
-def test_rope_follows_another_grid(tmp_path):
-    model = alive(vitzoo.create(SMALL, pos_embed={"name": "rope", "absolute": True}))
-    assert set(model.state_dict()) >= {"pos_embed"}
-    assert not any("sine" in name for name in model.state_dict())
-    vitzoo.save(model, tmp_path / "model.safetensors")
-    loaded = vitzoo.create(tmp_path / "model.safetensors", image_size=(48, 40)).eval()
-    model.set_input_size((48, 40))
-    images = randn(1, 3, 48, 40)
-    torch.testing.assert_close(loaded(images), model(images), rtol=0, atol=1e-5)
-    model.set_input_size((32, 24))
-    assert model(randn(1, 3, 32, 24)).shape == (1, 7)
-
-
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        ({"temperature": 1}, ["temperature", "above 1", "got 1"]),
-        ({"temperature": True}, ["temperature", "above 1", "got True"]),
-        ({"absolute": 1}, ["absolute", "true", "false", 1]),
-        ({"coordinates": "pixel"}, ["coordinates", "centered, index", "'pixel'"]),
-        ({"layout": "halves"}, ["layout", "half, interleaved", "'halves'"]),
-        ({"reference_grid": 16}, ["reference_grid", "coordinates='index'"]),
-        (
-            {"coordinates": "index", "reference_grid": 0},
-            ["reference_grid", 1, 65536, "pair", 0, "(int)"],
-        ),
-    ],
-    ids=str,
-)
-def test_wrong_options_of_rope(options, parts):
-    with refuses(InvalidOption, *parts):
-        vitzoo.create(SMALL, pos_embed={"name": "rope"} | options)
-
-
-def test_rope_needs_heads_of_a_multiple_of_four():
-    spec = SMALL | {"embed_dim": 42, "pos_embed": "rope"}
-    says(message(vitzoo.InvalidOption, vitzoo.create, spec), "rope", "heads", 4, 14, "42 / 3")
 
 
 KINDS = ("learned", "learned_2d", "sincos_2d", "rope", "rope_mixed", "none")

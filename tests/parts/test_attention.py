@@ -1,0 +1,49 @@
+"""Attention against its formula."""
+
+import pytest
+import torch
+from torch import nn
+
+import vitzoo
+from helpers import SMALL, message, randn, says
+from vitzoo.parts.attention import Attention
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_attention_formula(bias, scale):
+    torch.manual_seed(0)
+    part = Attention(embed_dim=12, num_heads=3, qkv_bias=bias, qk_scale=scale).eval()
+    if bias:
+        nn.init.normal_(part.qkv.bias)
+    assert (part.qkv.bias is not None) is bias
+    x = randn(2, 5, 12)
+    q, k, v = (t.unflatten(-1, (3, 4)).transpose(1, 2) for t in part.qkv(x).chunk(3, dim=-1))
+    weights = (q @ k.transpose(-2, -1) * (scale or 0.5)).softmax(-1)
+    expected = part.proj((weights @ v).transpose(1, 2).reshape(2, 5, 12))
+    torch.testing.assert_close(part(x), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(part.probabilities(x), weights, rtol=0, atol=1e-6)
+
+
+@torch.inference_mode()
+def test_attention_dropout_acts_in_training_only():
+    torch.manual_seed(0)
+    part = Attention(embed_dim=12, num_heads=3, attention_dropout=0.5)
+    x = randn(2, 5, 12)
+    assert not torch.equal(part.train()(x), part(x))
+    assert torch.equal(part.eval()(x), part(x))
+
+
+@pytest.mark.parametrize("heads", [5, 7, 64])
+def test_heads_must_divide_the_width(heads):
+    text = message(vitzoo.InvalidOption, vitzoo.create, SMALL | {"num_heads": heads})
+    says(text, "num_heads", "embed_dim", 48, heads)
+
+
+@torch.inference_mode()
+def test_dropout_acts_after_the_attention_projection():
+    torch.manual_seed(0)
+    part = Attention(embed_dim=64, num_heads=2, dropout=0.25)
+    dropped = (part(randn(1, 64, 64)) == 0).float().mean()
+    assert dropped == pytest.approx(0.25, abs=0.05)

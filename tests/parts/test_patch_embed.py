@@ -1,0 +1,69 @@
+"""Patch embedders: a token is the projection of its patch."""
+
+import pytest
+import torch
+from torch import nn
+
+import vitzoo
+from helpers import SMALL, message, randn, says
+from vitzoo.parts.patch_embed import ConvPatchEmbed, UnfoldPatchEmbed
+
+PUBLISHED = [(16, 768), (32, 768), (16, 1024), (32, 1024), (14, 1280)]  # B, L and H
+
+
+def embedders(**numbers):
+    torch.manual_seed(0)
+    conv, unfold = ConvPatchEmbed(**numbers), UnfoldPatchEmbed(**numbers)
+    nn.init.normal_(conv.proj.bias)
+    unfold.load_state_dict(conv.state_dict(), strict=True)
+    return conv, unfold
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("patch", [(8, 8), (4, 8), (8, 2), (1, 1)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_conv_and_unfold_agree(patch, channels):
+    conv, unfold = embedders(patch_size=patch, in_chans=channels, embed_dim=24)
+    images = randn(2, channels, 16, 24)
+    tokens = conv(images)
+    assert tokens.shape == (2, (16 // patch[0]) * (24 // patch[1]), 24)
+    torch.testing.assert_close(unfold(images), tokens, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parity
+@torch.inference_mode()
+@pytest.mark.parametrize(("patch", "width"), PUBLISHED)
+def test_conv_and_unfold_agree_at_published_sizes(patch, width):
+    conv, unfold = embedders(patch_size=(patch, patch), in_chans=3, embed_dim=width)
+    images = randn(2, 3, 224, 224).clamp(-1, 1)  # the range of pictures; rounding grows with it
+    torch.testing.assert_close(unfold(images), conv(images), rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("embedder", [ConvPatchEmbed, UnfoldPatchEmbed])
+def test_a_token_is_the_projection_of_its_patch(embedder):
+    torch.manual_seed(0)
+    part = embedder(patch_size=(4, 8), in_chans=3, embed_dim=24)
+    images = randn(1, 3, 16, 24)
+    grid = part.grid((16, 24))
+    assert grid == (4, 3)
+    tokens = part(images).reshape(4, 3, 24)
+    patch = images[0, :, 8:12, 16:24]
+    expected = part.proj.weight.flatten(1) @ patch.flatten()
+    torch.testing.assert_close(tokens[2, 2], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("embedder", ["conv", "unfold"])
+@pytest.mark.parametrize(
+    ("image", "patch", "wrong", "nearest"),
+    [
+        (225, 16, ("225x225", "16x16"), ("224x224", "240x240")),
+        ([224, 230], 16, ("224x230", "16x16"), ("224x224", "224x240")),
+        ([64, 50], [32, 16], ("64x50", "32x16"), ("64x48", "64x64")),
+        ([8, 40], 16, ("8x40", "16x16"), ("16x32", "16x48")),
+    ],
+)
+def test_an_image_that_patches_do_not_tile(embedder, image, patch, wrong, nearest):
+    spec = SMALL | {"image_size": image, "patch_size": patch, "patch_embed": embedder}
+    text = message(vitzoo.InvalidOption, vitzoo.create, spec)
+    says(text, "image_size", *wrong, *nearest)
