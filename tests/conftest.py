@@ -1,4 +1,4 @@
-"""Fixtures of the tests of plugins: a plugin with a manifest, the switches, an own home."""
+"""Fixtures of several folders: a plugin with a manifest, the switches, an own home, a spec."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 import vitzoo
 from helpers import UNTOUCHABLE as ACME
 from plugin_helpers import MANIFEST, names
+from vitzoo.schema.reader import Reader
+from vitzoo.schema.spec import Spec
 
 
 @pytest.fixture
@@ -65,3 +67,63 @@ def _quick_switching():
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.fixture(scope="module")
+def _one_thread():
+    """Networks this small lose time to threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def spec(small) -> Spec:
+    """A spec in which nothing is at its default."""
+    table = small | {
+        "image_size": [32, 64],
+        "patch_size": [8, 16],
+        "in_chans": 1,
+        "class_token": False,
+        "num_registers": 2,
+        "pre_norm": True,
+        "final_norm": False,
+        "patch_embed": "unfold",
+        "pos_embed": {"name": "sincos_2d", "temperature": 10.5},
+        "block": {
+            "norm_eps": 1e-5,
+            "norm": "rms",
+            "activation": "quick_gelu",
+            "qkv_bias": "qv",
+            "qk_scale": 0.25,
+            "attention_dropout": 0.1,
+            "qk_norm": True,
+            "attn_norm": True,
+            "layer_scale": 1e-4,
+            "mlp": "swiglu",
+            "mlp_norm": True,
+            "parallel": True,
+        },
+        "pool": {"name": "mean", "norm_first": False},
+        "head": {"name": "mlp", "hidden_dim": 16},
+        "drop_path": {"name": "constant", "rate": 0.1, "mode": "mask"},
+        "dropout": 0.1,
+    }
+    return Spec.read(Reader(table, "spec"))
+
+
+@pytest.fixture
+def canary(tmp_path, monkeypatch):
+    """A module that can be imported, but must not be."""
+    tmp_path.joinpath("canary_part.py").write_text("from torch.nn import Linear as Head")
+    monkeypatch.syspath_prepend(tmp_path)
+    vitzoo.create("vit_ti16", device="meta")  # imports what create itself needs
+    before = set(sys.modules)
+    yield
+    assert "canary_part" not in sys.modules
+    imported = {name.partition(".")[0] for name in set(sys.modules) - before}
+    ours = {"vitzoo", "torch", "safetensors", "packaging", "numpy"}  # lazy imports of their own
+    assert imported <= ours | set(sys.stdlib_module_names)

@@ -9,6 +9,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import vitzoo
+from create_helpers import PARTS_BY_NAME, refused
 from helpers import close, refuses, says
 from vitzoo.cli.main import cli
 from vitzoo.errors import CheckpointError, VitzooError
@@ -168,3 +169,57 @@ def test_predict_prints_the_labels_of_the_file(finetuned, tmp_path):
     done = CliRunner().invoke(cli, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
     assert {row["label"] for row in json.loads(done.stdout)[0]["classes"]} == {"a", "b", "c"}
+
+
+@pytest.fixture
+def tampered(small, tmp_path):
+    """Save a model, replace its metadata and return its path."""
+
+    def tamper(metadata):
+        path = vitzoo.save(vitzoo.create(small), tmp_path / "net.safetensors")
+        if not isinstance(metadata, str):
+            table = {"api": 1, "spec": small, "labels": [], "preprocessing": None}
+            metadata = json.dumps(metadata(table))
+        save_file(load_file(path), path, {"vitzoo": metadata})
+        return path
+
+    return tamper
+
+
+@pytest.mark.parametrize(
+    ("metadata", "parts"),
+    [
+        ("", ["JSON", "column 1"]),
+        ("{", ["JSON", "column 2"]),
+        ("[" * 100_000, ["JSON"]),
+        ("[]", ["table", "[]", "(list)"]),
+        ("{}", ["missing", "'api'"]),
+        (lambda t: t | {"api": 99}, ["newer", "pip install -U vitzoo"]),
+        (lambda t: t | {"api": "1"}, ["api", "whole number", "'1'", "(str)"]),
+        (lambda t: t | {"extra": 1}, ["'extra'", "api, labels, preprocessing, spec"]),
+        (lambda t: t | {"spec": []}, ["spec", "table", "[]", "(list)"]),
+        (lambda t: t | {"labels": "abcde"}, ["labels", "list", "'abcde'", "(str)"]),
+        (lambda t: t | {"labels": [1]}, ["labels", "list of strings", "[1]"]),
+        (lambda t: t | {"preprocessing": 1}, ["preprocessing", "table", 1, "(int)"]),
+        (lambda t: t | {"preprocessing": {"mean": [1]}}, ["preprocessing", "missing", "'std'"]),
+        (lambda t: t | {"spec": t["spec"] | {"depth": 0.5}}, ["spec", "depth", "whole", 0.5]),
+        (lambda t: t | {"spec": t["spec"] | {"depht": 2}}, ["spec", "'depht'", "'depth'"]),
+        (
+            lambda t: t | {"spec": t["spec"] | {"head": "os:system"}},
+            ["spec", "head", "'os:system'", *PARTS_BY_NAME, "never imported"],
+        ),
+        (
+            lambda t: t | {"spec": t["spec"] | {"head": {"name": "canary_part:Head"}}},
+            ["spec", "head", "'canary_part:Head'", *PARTS_BY_NAME, "never imported"],
+        ),
+    ],
+)
+@pytest.mark.usefixtures("canary")
+def test_tampered_metadata_is_refused(tampered, metadata, parts):
+    path = tampered(metadata)
+    says(refused(CheckpointError, path), path, *parts)
+
+
+def test_metadata_of_another_network_does_not_fit(tampered):
+    path = tampered(lambda t: t | {"spec": t["spec"] | {"depth": 3}})
+    says(refused(CheckpointError, path), path, "12 missing", "blocks.2.")

@@ -13,9 +13,6 @@ def alive(model):
     return model.eval()
 
 
-# Rotation.
-
-
 def turn(x, angle, pairs):
     """Turn each pair of elements of a vector by its angle."""
     result = x.clone()

@@ -1,11 +1,14 @@
 """Weights that do not fit, paths taken for names: the error says what would do."""
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors.torch import save_file
 
 import vitzoo
-from helpers import message, refuses, says
+from create_helpers import misfit, refused
+from helpers import SPEC, message, refuses, says
+from load_helpers import fill
 from vitzoo.errors import CheckpointError, UnknownName, WeightsUnavailable
 
 
@@ -99,3 +102,107 @@ def test_a_repository_as_weights():
     text = message(CheckpointError, vitzoo.create, "vit_b16", weights="no/such.safetensors")
     says(text, "no/such.safetensors", "no such file")
     assert "hf://" not in text
+
+
+def test_timm_file_of_another_mlp_width_is_refused(tmp_path):
+    path = tmp_path / "timm.safetensors"
+    other = fill(vitzoo.create(SPEC | {"mlp_dim": 128}))
+    safetensors.torch.save_file(other.state_dict(), path)
+    shapes = ("blocks.{0-1}.mlp.fc1.weight", "(128, 32)", "(64, 32)")
+    with refuses(CheckpointError, path, "6 with another shape", *shapes):
+        vitzoo.create(SPEC, weights=path)
+
+
+def test_a_missing_block_is_reported(weights):
+    def change(tensors):
+        for name in [n for n in tensors if n.startswith("blocks.1.")]:
+            del tensors[name]
+
+    message = misfit(weights(change))
+    says(message, "12 missing", "blocks.1.norm1.weight", "blocks.1.norm1.bias", "2 more")
+    assert "unexpected" not in message
+
+
+def test_a_renamed_layer_is_reported(weights):
+    def change(tensors):
+        tensors["blocks.0.mlp.dense1.weight"] = tensors.pop("blocks.0.mlp.fc1.weight")
+
+    # two of the three names that tell timm's layout are left
+    says(
+        misfit(weights(change)),
+        *("1 missing: blocks.0.mlp.fc1.weight", "1 unexpected: blocks.0.mlp.dense1.weight"),
+    )
+
+
+def test_another_shape_is_reported(weights):
+    def change(tensors):
+        tensors["norm.weight"] = torch.ones(33)
+
+    message = misfit(weights(change))
+    says(message, "1 with another shape", "norm.weight", "(33,)", "(32,)")
+    assert "missing" not in message
+    assert "unexpected" not in message
+
+
+def test_a_transposed_matrix_is_reported(weights):
+    def change(tensors):
+        tensors["blocks.0.mlp.fc1.weight"] = tensors["blocks.0.mlp.fc1.weight"].T.contiguous()
+
+    says(misfit(weights(change)), "blocks.0.mlp.fc1.weight", "(32, 64)", "(64, 32)")
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.bool, torch.int8], ids=str)
+def test_a_type_that_weights_do_not_have_is_reported(weights, dtype):
+    def change(tensors):
+        tensors["norm.bias"] = torch.zeros(32, dtype=dtype)
+
+    says(misfit(weights(change)), "1 of a type", "norm.bias", dtype)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_values_that_are_no_numbers_are_reported(weights, value):
+    def change(tensors):
+        tensors["cls_token"][0, 0, 7] = value
+
+    says(misfit(weights(change)), "NaN", "infinite", "cls_token")
+
+
+def test_extra_tensors_are_reported(weights):
+    def change(tensors):
+        tensors["ema.decay"] = torch.zeros(1)
+        tensors["head_dist.weight"] = torch.zeros(1)
+
+    says(misfit(weights(change)), "2 unexpected", "ema.decay", "head_dist.weight")
+
+
+def test_a_hostile_tensor_name_is_printed_as_ascii(weights):
+    def change(tensors):
+        tensors["\x1b[2J\nnorm"] = torch.zeros(1)
+
+    path = weights(change)
+    message = refused(CheckpointError, "local/net", weights=path)
+    says(message, path, r"'\x1b[2J\nnorm'", 256, "printable")
+    assert message.isprintable()
+
+
+def test_all_that_is_wrong_is_said_at_once(weights):
+    def change(tensors):
+        del tensors["head.bias"]
+        tensors["extra"] = torch.zeros(1)
+        tensors["norm.weight"] = torch.ones(33)
+
+    message = misfit(weights(change))
+    says(message, "1 missing: head.bias", "1 unexpected: extra")
+    says(message, "1 with another shape", "norm.weight", "(33,)", "(32,)")
+
+
+@pytest.mark.parametrize("names", [["conv1.weight", "layer1.0.bn1.weight", "fc.bias"], []])
+def test_another_architecture_is_refused_by_its_keys(weights, names):
+    def change(tensors):
+        tensors.clear()
+        tensors.update({name: torch.zeros(3) for name in names})
+
+    path = weights(change)
+    message = refused(CheckpointError, "local/net", weights=path)
+    first = ", ".join(sorted(names)) or "none"
+    says(message, path, first, "timm", "torchvision")

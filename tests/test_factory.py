@@ -1,0 +1,427 @@
+"""What `create` accepts and refuses: arguments, names, ready parts, names of weights."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import vitzoo
+from create_helpers import PARTS_BY_NAME, logits, refused
+from helpers import says
+from vitzoo.errors import (
+    CheckpointError,
+    InvalidOption,
+    UnknownName,
+    UnknownOption,
+    WeightsUnavailable,
+)
+from vitzoo.schema.spec import PartSpec
+
+pytestmark = pytest.mark.usefixtures("_one_thread")
+
+
+def test_create_does_not_change_the_mapping_it_is_given(small):
+    before = dict(small)
+    vitzoo.create(small, num_classes=3, head="tanh", device="meta")
+    assert small == before
+
+
+def test_arguments_of_create_overrule_the_spec(small):
+    model = vitzoo.create(
+        small, num_classes=3, in_chans=1, image_size=(16, 32), drop_path=0.1, dropout=0.2
+    )
+    spec = model.spec
+    assert (spec.num_classes, spec.in_chans, spec.image_size) == (3, 1, (16, 32))
+    assert (spec.drop_path, spec.dropout) == (PartSpec("linear", (("rate", 0.1),)), 0.2)
+    assert logits(model).shape == (2, 3)
+
+
+def test_block_options_are_taken_one_by_one(small):
+    first = vitzoo.create(small, block={"norm_eps": 1e-5}, device="meta")
+    second = vitzoo.create(first.spec, block={"activation": "gelu_tanh"}, device="meta")
+    assert (second.spec.block.norm_eps, second.spec.block.activation) == (1e-5, "gelu_tanh")
+
+
+def test_a_misspelt_argument_is_suggested(small):
+    message = refused(UnknownOption, small, num_class=3)
+    says(message, "create()", "'num_class'", "'num_classes'")
+
+
+def test_an_unknown_argument_lists_all(small):
+    message = refused(UnknownOption, small, zzz=3)
+    says(message, "create()", "'zzz'", "pretrained", "weights", "num_classes", "drop_path", "block")
+
+
+def test_an_unknown_argument_is_a_type_error_too(small):
+    with pytest.raises(TypeError):
+        vitzoo.create(small, zzz=3)
+
+
+@pytest.mark.parametrize(
+    ("argument", "part", "known"),
+    [
+        ("head", "linaer", "linear"),
+        ("patch_embed", "convv", "conv"),
+        ("pos_embed", "sincos", "sincos_2d"),
+        ("drop_path", "linaer", "linear"),
+        ("pool", "maen", "mean"),
+    ],
+)
+def test_a_misspelt_part_is_suggested(small, argument, part, known):
+    kind = {"patch_embed": "patch embedder", "pos_embed": "position embedding"}
+    kind |= {"drop_path": "drop-path policy"}
+    message = refused(UnknownName, small, **{argument: part})
+    says(message, kind.get(argument, argument), repr(part), repr(known))
+
+
+def test_a_part_like_no_other_lists_all(small):
+    message = refused(UnknownName, small, head="zzz")
+    start, _, known = message.rpartition(": ")
+    says(start, "head", "'zzz'")
+    cores = [name for name in known.split(", ") if "/" not in name]
+    assert cores == ["linear", "mlp", "none", "tanh"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "part", "parts"),
+    [
+        ("head", {"name": "mlp", "hidden": 8}, ["'mlp'", "'hidden'", "'hidden_dim'"]),
+        ("head", {"name": "linear", "zz": 8}, ["'linear'", "'zz'", "none"]),
+        ("head", {"name": "linear", "num_classes": 8}, ["'linear'", "'num_classes'", "none"]),
+        ("pos_embed", {"name": "sincos_2d", "temp": 8}, ["'sincos_2d'", "'temp'", "temperature"]),
+        ("pool", {"name": "mean", "norm": 1}, ["'mean'", "'norm'", "norm_first"]),
+        ("drop_path", {"name": "constant", "rates": 0.1}, ["'constant'", "'rates'", "'rate'"]),
+        ("block", {"norm_esp": 1e-5}, ["create()", "'norm_esp'", "'norm_eps'"]),
+    ],
+)
+def test_a_misspelt_option_is_suggested(small, argument, part, parts):
+    says(refused(UnknownOption, small, **{argument: part}), argument, *parts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ({"num_classes": -1}, ["num_classes", "whole number", 0, -1]),
+        ({"num_classes": 2.5}, ["num_classes", "whole number", "2.5", "(float)"]),
+        ({"num_classes": True}, ["num_classes", "whole number", "True", "(bool)"]),
+        ({"num_classes": "5"}, ["num_classes", "whole number", "'5'", "(str)"]),
+        ({"in_chans": 0}, ["in_chans", "whole number", 1, 0]),
+        ({"image_size": 0}, ["image_size", "px", 1, 65536, 0]),
+        ({"image_size": (32, 32, 3)}, ["image_size", "px", 1, 65536, "(32, 32, 3)"]),
+        ({"image_size": "32"}, ["image_size", "px", 1, 65536, "'32'"]),
+        ({"image_size": 33}, ["image_size", "33x33", "8x8", "32x32", "40x40"]),
+        ({"image_size": (32, 4)}, ["image_size", "32x4", "8x8", "32x8"]),
+        ({"dropout": 1.0}, ["dropout", 0, 1, "1.0"]),
+        ({"dropout": -0.1}, ["dropout", 0, 1, -0.1]),
+        ({"dropout": float("nan")}, ["dropout", 0, 1, "nan"]),
+        ({"dropout": "0.1"}, ["dropout", "number", "'0.1'", "(str)"]),
+        ({"drop_path": 1.0}, ["drop_path", 0, 1, "1.0"]),
+        ({"drop_path": -0.5}, ["drop_path", 0, 1, -0.5]),
+        ({"drop_path": "0.1"}, ["drop_path", "'0.1'", *PARTS_BY_NAME]),
+        ({"drop_path": "linear"}, ["drop_path 'linear'", "'rate'", "{'name': ..., 'rate': ...}"]),
+        ({"drop_path": {"name": "constant", "rate": "high"}}, ["drop_path", 0, 1, "'high'"]),
+        (
+            {"head": {"name": "mlp", "hidden_dim": "wide"}},
+            ["hidden_dim", "positive", "whole number", "'wide'"],
+        ),
+        ({"head": {"name": "mlp", "hidden_dim": 0}}, ["hidden_dim", "positive", 0]),
+        (
+            {"head": {"name": "mlp", "hidden_dim": {"a": 1}}},
+            ["head.hidden_dim", "string", "number", "list", "{'a': 1}"],
+        ),
+        ({"head": {"hidden_dim": 3}}, ["head", "'name'", "{'hidden_dim': 3}"]),
+        ({"head": {}}, ["head", "'name'", "{}"]),
+        ({"head": {"name": 3}}, ["head", 3, *PARTS_BY_NAME]),
+        ({"head": 3}, ["head", "name", "mapping", "'name'", 3]),
+        ({"head": ""}, ["head", "''", *PARTS_BY_NAME]),
+        (
+            {"pos_embed": {"name": "sincos_2d", "temperature": 1}},
+            ["temperature", "number above 1", "got 1"],
+        ),
+        ({"block": {"norm_eps": 0}}, ["[block]", "norm_eps", 0, 1, "0.0"]),
+        ({"block": {"qkv_bias": 1}}, ["[block]", "qkv_bias", "true", "false", "'qv'", 1]),
+        ({"block": {"qkv_bias": "kv"}}, ["[block]", "qkv_bias", "true", "false", "'qv'", "'kv'"]),
+        ({"block": {"qk_scale": -1}}, ["[block]", "qk_scale", "positive", "-1.0"]),
+        ({"block": {"attention_dropout": 1}}, ["[block]", "attention_dropout", 0, 1, "1.0"]),
+        (
+            {"block": {"activation": "gelu_tan"}},
+            ["[block]", "activation", "gelu", "quick_gelu", "'gelu_tan'", "'gelu_tanh'"],
+        ),
+        ({"block": "gelu"}, ["block", "table", "'gelu'", "(str)"]),
+        ({"head": "none"}, ["head 'none'", "num_classes=5", "another head"]),
+    ],
+    ids=str,
+)
+def test_arguments_that_cannot_be_right_are_refused(small, arguments, parts):
+    says(refused(InvalidOption, small, **arguments), *parts)
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"num_heads": 3}, ["num_heads", "embed_dim", 32, 3]),
+        ({"patch_size": 7}, ["image_size", "32x32", "7x7", "28x28", "35x35"]),
+        ({"depth": "2"}, ["spec", "depth", "whole number", "'2'", "(str)"]),
+        ({"class_token": 1}, ["spec", "class_token", "true", "false", 1, "(int)"]),
+        ({"class_token": False}, ["pool 'class'", "class_token", "false", "pool='mean'"]),
+        ({"size": "huge"}, ["spec", "size", "ti", "s", "b", "l", "h", "g", "gg", "'huge'"]),
+        ({"embed_dim": 34, "pos_embed": "sincos_2d"}, ["sincos_2d", "embed_dim", 4, 8, 34]),
+        ({"head": "os:system"}, ["spec", "head", "'os:system'", *PARTS_BY_NAME]),
+    ],
+    ids=str,
+)
+def test_a_spec_that_cannot_be_right_is_refused(small, change, parts):
+    says(refused(InvalidOption, small | change), *parts)
+
+
+@pytest.mark.parametrize("key", ["embed_dim", "depth", "num_heads"])
+def test_a_number_that_is_missing_is_named(small, key):
+    del small[key]
+    message = refused(InvalidOption, small)
+    says(message, key, "positive", "whole number", "{'variant': 'vit_b16', ...}")
+
+
+def test_an_empty_spec_lacks_its_numbers():
+    says(refused(InvalidOption, {}), "embed_dim", "'variant'")
+
+
+def test_an_unknown_key_of_a_spec_is_suggested(small):
+    message = refused(UnknownOption, small | {"embed_dims": 3})
+    says(message, "spec", "'embed_dims'", "'embed_dim'")
+
+
+def test_a_ratio_instead_of_a_width_is_refused_with_the_right_key(small):
+    message = refused(UnknownOption, small | {"mlp_ratio": 4})
+    says(message, "spec", "'mlp_ratio'", "mlp_dim")
+
+
+@pytest.mark.parametrize("name", [None, 3, ["vit_b16"], nn.Identity()])
+def test_a_name_of_another_type_is_refused(name):
+    message = refused(InvalidOption, name)
+    says(message, "registered name", "spec", "path", f"got {name!r}")
+
+
+def test_numpy_integers_are_numbers_or_refused_in_words(small):
+    message = refused(InvalidOption, small, num_classes=np.int64(3))
+    says(message, "num_classes", "whole number", "np.int64(3)")
+    assert vitzoo.create(small, dropout=np.float64(0.25)).spec.dropout == 0.25
+
+
+@pytest.mark.parametrize("field", ["patch_embed", "pos_embed", "pool", "head", "drop_path"])
+def test_a_part_is_no_truth_value(small, field):
+    message = refused(InvalidOption, small, **{field: True})
+    says(message, field, "name", "mapping", "'name'", "True")
+
+
+@pytest.mark.parametrize("part", [[0.1, 0.2], (0.1, 0.2), np.float32(0.1)], ids=repr)
+def test_a_drop_path_of_another_type_is_refused(small, part):
+    assert "drop_path" in refused(InvalidOption, small, drop_path=part)
+
+
+def test_a_temperature_of_another_type_is_refused(small):
+    part = {"name": "sincos_2d", "temperature": "hot"}
+    assert "temperature" in refused(InvalidOption, small, pos_embed=part)
+
+
+def test_a_flag_of_another_type_is_refused(small):
+    assert "norm_first" in refused(InvalidOption, small, pool={"name": "mean", "norm_first": "no"})
+
+
+def test_options_that_the_core_builder_does_not_know_are_refused(small):
+    assert "foo" in refused(UnknownOption, small | {"options": {"foo": 1}})
+
+
+def test_a_number_too_large_for_a_float_is_refused(small):
+    assert "dropout" in refused(InvalidOption, small, dropout=10**400)
+
+
+def test_a_number_of_5000_digits_is_refused(small):
+    assert "num_classes" in refused(InvalidOption, small, num_classes=10**5000)
+
+
+def test_an_option_of_many_levels_is_refused(small):
+    nested: list = []
+    for _ in range(600):
+        nested = [nested]
+    assert "x" in refused(InvalidOption, small, head={"name": "linear", "x": nested})
+
+
+def test_weights_of_another_type_are_refused(small):
+    assert "weights" in refused(InvalidOption, small, weights=5)
+
+
+@pytest.mark.usefixtures("canary")
+@pytest.mark.parametrize(
+    "name",
+    ["os:system", "torch.nn:Linear", "canary_part:Head", "canary_part.Head", "../x", "/etc/passwd"],
+)
+@pytest.mark.parametrize("field", ["patch_embed", "pos_embed", "pool", "head", "drop_path"])
+def test_an_import_path_is_no_name(small, field, name):
+    for part in (name, {"name": name}):
+        message = refused(InvalidOption, small | {field: part})
+        says(message, field, repr(name), "(str)", *PARTS_BY_NAME, "never imported")
+
+
+@pytest.mark.usefixtures("canary")
+def test_the_name_of_a_module_is_only_looked_up(small):
+    says(refused(UnknownName, small | {"head": "canary_part"}), "head", "'canary_part'")
+    says(refused(UnknownName, small | {"head": "canary_part/head"}), "head", "'canary_part/head'")
+
+
+@pytest.mark.usefixtures("canary")
+def test_an_opaque_name_is_not_looked_up_at_all(small):
+    part = {"name": "canary_part:Head", "opaque": True}
+    message = refused(InvalidOption, small | {"head": part})
+    says(message, "head", "(canary_part:Head)", "head=...")
+
+
+@pytest.mark.usefixtures("canary")
+def test_the_variant_of_a_spec_is_only_looked_up():
+    says(refused(UnknownName, {"variant": "canary_part:Head"}), "variant", "'canary_part:Head'")
+
+
+def test_nothing_is_checked_by_assert():
+    """`python -O` removes assert statements; only the conformance tests may have them."""
+    root = Path(vitzoo.__file__).parent
+    sources = [path for path in root.rglob("*.py") if "testing" not in path.relative_to(root).parts]
+    assert len(sources) > 80
+    found = [
+        f"{path}:{node.lineno}"
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assert) or (isinstance(node, ast.Name) and node.id == "__debug__")
+    ]
+    assert not found
+
+
+# Parts as ready objects
+
+
+class Cosine(nn.Module):
+    """A head that is not registered."""
+
+    def __init__(self, in_dim: int = 32, num_classes: int = 5) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.pre_logits_dim = in_dim
+        self.prototypes = nn.Parameter(torch.randn(num_classes, in_dim))
+
+    def reset(self, num_classes: int) -> Cosine:
+        return Cosine(self.pre_logits_dim, num_classes)
+
+    def forward(self, x: torch.Tensor, pre_logits: bool = False) -> torch.Tensor:
+        unit = nn.functional.normalize
+        return x if pre_logits else unit(x, dim=-1) @ unit(self.prototypes, dim=-1).T
+
+
+def half(*, depth: int) -> list[float]:
+    """Return the rates of a drop-path policy that is not registered."""
+    return [0.0] * (depth // 2) + [0.5] * (depth - depth // 2)
+
+
+def test_a_ready_head_is_used_as_it_is(small):
+    head = Cosine()
+    model = vitzoo.create(small, head=head)
+    assert model.head is head
+    assert logits(model).abs().max() <= 1
+
+
+def test_a_ready_head_is_recorded_as_opaque(small):
+    model = vitzoo.create(small, head=Cosine())
+    assert model.spec.head == PartSpec("Cosine", opaque=True)
+    assert model.spec.to_data()["head"] == {"name": "Cosine", "opaque": True}
+
+
+def test_a_ready_head_must_be_passed_again(small):
+    spec = vitzoo.create(small, head=Cosine()).spec
+    message = refused(InvalidOption, spec)
+    says(message, "head", "(Cosine)", "head=...")
+    assert vitzoo.create(spec, head=Cosine()).spec == spec
+
+
+def test_a_ready_head_that_lacks_something_is_told_what(small):
+    message = refused(InvalidOption, small, head=nn.Linear(32, 5))
+    says(message, "head", "Linear", "num_classes, pre_logits_dim, reset")
+    says(message, "vitzoo.parts.protocols.Head")
+
+
+def test_a_ready_patch_embedder_that_lacks_something_is_told_what(small):
+    message = refused(InvalidOption, small, patch_embed=nn.Conv2d(3, 32, 8, 8))
+    says(message, "patch_embed", "Conv2d", "grid, in_chans")
+    says(message, "vitzoo.parts.protocols.PatchEmbedder")
+
+
+def test_a_ready_part_that_is_no_module_is_refused(small):
+    class Plain:
+        num_classes = 5
+        pre_logits_dim = 32
+        reset = __call__ = None
+
+    message = refused(InvalidOption, small, head=Plain())
+    says(message, "head", "Plain", "vitzoo.parts.protocols.Head")
+
+
+def test_a_ready_drop_path_policy_gives_the_rates(small):
+    model = vitzoo.create(small, drop_path=half)
+    assert [block.drop_path.rate for block in model.blocks] == [0.0, 0.5]
+    assert model.spec.drop_path.opaque
+
+
+def test_a_ready_policy_must_give_one_rate_per_block(small):
+    message = refused(InvalidOption, small, drop_path=lambda *, depth: [0.1] * (depth - 1))
+    says(message, 1, "rates", 2, "blocks")
+
+
+def test_a_ready_drop_path_policy_must_be_passed_again(small):
+    spec = vitzoo.create(small, drop_path=half).spec
+    assert vitzoo.create(spec, drop_path=half).spec == spec
+    says(refused(InvalidOption, spec), "(function)", "drop_path=...")
+
+
+def test_the_spec_says_how_many_classes_a_ready_head_has(small):
+    model = vitzoo.create(small, head=Cosine(num_classes=3))
+    assert model.spec.num_classes == model.num_classes == 3
+
+
+def test_a_saved_model_with_a_ready_head_needs_it_again(small, tmp_path, randomise):
+    model = randomise(vitzoo.create(small, head=Cosine()))
+    path = vitzoo.save(model, tmp_path / "net.safetensors")
+    says(refused(InvalidOption, path), "(Cosine)", "head=...")
+    again = vitzoo.create(path, head=Cosine())
+    assert torch.equal(logits(again), logits(model))
+
+
+# Weights that there are not
+
+
+def test_pretrained_without_weights_is_an_error():
+    message = refused(WeightsUnavailable, "vit_gg14", pretrained=True)
+    says(message, "vit_gg14", "pretrained=")
+
+
+def test_a_spec_without_variant_has_no_registered_weights(small):
+    for arguments in ({"pretrained": True}, {"weights": "best"}):
+        message = refused(WeightsUnavailable, small, **arguments)
+        says(message, "spec", "variant", "weights=")
+
+
+def test_a_misspelt_name_of_weights_is_suggested():
+    (name, *_) = [weights.name for weights in vitzoo.describe("vit_digits").weights]
+    message = refused(WeightsUnavailable, "vit_digits", weights=name[:-1])
+    says(message, "vit_digits", repr(name[:-1]), repr(name))
+
+
+def test_an_unknown_name_of_weights_lists_all():
+    names = [weights.name for weights in vitzoo.describe("vit_digits").weights]
+    message = refused(WeightsUnavailable, "vit_digits", weights="zzz")
+    says(message, "vit_digits", "'zzz'", ", ".join(names))
+
+
+def test_a_file_of_weights_that_is_missing_is_named():
+    message = refused(CheckpointError, "vit_ti16", weights="none.safetensors")
+    says(message, "none.safetensors", "no such file")
