@@ -1,0 +1,29 @@
+"""The layouts of the core, small networks of other libraries: `from layouts import FORMATS`."""
+
+import torchvision
+from transformers import ViTConfig
+
+from vitzoo.formats.google import big_vision, google
+from vitzoo.formats.timm import timm as timm_format
+from vitzoo.formats.torchvision import torchvision as torchvision_format
+from vitzoo.formats.transformers import transformers_vit
+
+FORMATS = {
+    "timm": timm_format,
+    "transformers_vit": transformers_vit,
+    "torchvision": torchvision_format,
+    "google": google,
+    "big_vision": big_vision,
+}
+
+
+def vit_config(**changes):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 64, "image_size": 32, "patch_size": 8, "num_labels": 5}
+    return ViTConfig(**(sizes | changes))
+
+
+def vision_transformer(**changes):
+    sizes = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 2}
+    sizes |= {"hidden_dim": 32, "mlp_dim": 64, "num_classes": 5}
+    return torchvision.models.VisionTransformer(**(sizes | changes))
