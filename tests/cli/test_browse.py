@@ -1,8 +1,9 @@
-"""`vitzoo list`, `show` and `which` with plugins."""
+"""`vitzoo list`, `show` and `which`, piped, on a terminal and with plugins."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -11,6 +12,11 @@ import pytest
 import vitzoo
 from helpers import says
 from plugin_files import GLOBEX, UNTOUCHABLE
+from terminal import on_terminal
+from vitzoo.cli.browse import _changed
+from vitzoo.registry.registry import describe
+from vitzoo.schema.rows import Weights
+from vitzoo.schema.spec import PartSpec
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -69,3 +75,191 @@ def test_which_finds_the_line_of_an_object_of_a_module(run, install):
     root = install("globex-vit", "globex = globex.plugin", GLOBEX)
     _, out, _ = run("which", "globex/late", "--json")
     assert json.loads(out)[0]["defined"] == f"{root}/globex/plugin.py:12"
+
+
+def test_list_piped_is_tab_separated_under_its_columns(run):
+    code, out, err = run("list")
+    header, *rows = [line.split("\t") for line in out.splitlines()]
+    assert code == 0
+    assert err == ""
+    assert header == [
+        "name", "params", "image_size", "num_classes", "top1", "license", "pin", "weights",
+        "summary",
+    ]  # fmt: skip
+    assert next(r for r in rows if r[0] == "vit_b16")[:4] == ["vit_b16", "86567656", "224", "1000"]
+
+
+def test_list_quiet_prints_names_only(run):
+    code, out, _ = run("list", "-q", "vit_b16*")
+    assert code == 0
+    assert out.split() == ["vit_b16", "vit_b16_384", "vit_b16_in21k"]
+
+
+def test_list_takes_several_patterns(run):
+    _, out, _ = run("list", "-q", "vit_g14", "vit_gg*")
+    assert out.split() == ["vit_g14", "vit_gg14"]
+
+
+def test_list_json_has_stable_keys_and_integers(run):
+    _, out, _ = run("list", "vit_l16", "--json")
+    (row,) = json.loads(out)
+    assert row["params"] == 304326632
+    assert list(row) == [
+        "name", "params", "image_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_dim",
+        "in_chans", "num_classes", "head", "pool", "patch_embed", "pos_embed", "weights", "top1",
+        "license", "pin", "namespace", "paper", "summary",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("params<6M and image_size=224", {"vit_ti16"}),
+        ("params>=1B", {"vit_g14", "vit_gg14"}),
+        ("depth=48", {"vit_gg14"}),
+        ("head = tanh and embed_dim <= 768", {"vit_b16_in21k", "vit_b32_in21k"}),
+        ("summary~HUGE/14 and image_size != 384 and head=linear", {"vit_h14"}),
+        ("params==86567656", {"vit_b16"}),
+        ("top1>87", {"vit_l16_384"}),
+    ],
+)
+def test_list_where(run, condition, expected):
+    code, out, _ = run("list", "-q", "--where", "namespace=core", "--where", condition)
+    assert code == 0
+    assert set(out.split()) == expected
+
+
+def test_list_where_twice_means_both(run):
+    _, out, _ = run("list", "-q", "vit_*", "--where", "params<30M", "--where", "image_size=384")
+    assert set(out.split()) == {"vit_ti16_384", "vit_s16_384", "vit_s32_384"}
+
+
+def test_list_sort(run):
+    _, up, _ = run("list", "-q", "vit_*", "--sort", "params")
+    _, down, _ = run("list", "-q", "vit_*", "--sort", "params:desc")
+    assert up.split()[-1] == down.split()[0] == "vit_gg14"
+    _, by_top1, _ = run("list", "-q", "vit_*", "--sort", "top1:desc")
+    assert by_top1.split()[0] == "vit_l16_384"  # vit_digits' number is of another data set
+
+
+def test_show_says_what_a_variant_is(run):
+    _, out, _ = run("show", "vit_b16")
+    facts = dict(line.split("\t") for line in out.partition("\n\n")[0].splitlines())
+    assert facts["params"] == "86567656"
+    assert facts["mlp_dim"] == "3072"
+    assert facts["block.norm_eps"] == "1e-06"
+    assert facts["paper"] == "arXiv:2010.11929"
+    assert [facts[key] for key in facts if "torchvision" in key] == ["vit_b_16"]
+
+
+def test_show_says_what_the_default_weights_change(run):
+    rows = [line.split("\t") for line in run("show", "vit_b16_in21k")[1].splitlines()]
+    ((title, _),) = [row for row in rows if row[1:] == ["block.norm_eps=1e-12"]]
+    assert "default weights" in title
+    for same in ("vit_b16", "vit_gg14"):  # weights without such facts, no weights
+        assert "default weights\t" not in run("show", same)[1]
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({}, ""),
+        ({"block": (("activation", "gelu"), ("norm_eps", 1e-6)), "pool": PartSpec("class")}, ""),
+        (
+            {"block": (("activation", "quick_gelu"),), "pool": PartSpec("mean")},
+            "block.activation=quick_gelu, pool=mean",
+        ),
+        ({"pos_embed": (("resampling", "bicubic"),)}, "pos_embed.resampling=bicubic"),
+        ({"pre_norm": True}, "pre_norm=True"),
+        ({"pre_norm": False}, ""),
+    ],
+)
+def test_the_facts_that_weights_change(facts, text):
+    row = Weights("w", file="w", **facts)
+    assert _changed(row, describe("vit_b16").spec) == text
+
+
+def test_show_json_gives_a_spec_that_create_takes(run):
+    import vitzoo as zoo
+
+    _, out, _ = run("show", "vit_b16_in21k", "--json")
+    data = json.loads(out)
+    assert zoo.create(data["spec"], device="meta").spec == zoo.describe("vit_b16_in21k").spec
+
+
+def test_show_lists_weights_with_their_hash(run):
+    _, out, _ = run("show", "vit_digits", "--json")
+    (weights,) = json.loads(out)["weights"]
+    assert isinstance(weights["size"], int)
+    assert len(weights["sha256"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("vit_b16", "vit_b16"),
+        ("vit_base_patch16_224.augreg_in21k", "vit_b16"),
+        ("vit_l_16", "vit_l16"),
+        ("google/vit-base-patch16-224-in21k", "vit_b16_in21k"),
+        ("google/vit-base-patch16-224", "vit_b16"),
+        ("unfold", "unfold"),
+    ],
+)
+def test_which_translates_names(run, name, expected):
+    code, out, _ = run("which", name, "--json")
+    assert code == 0
+    assert [row["name"] for row in json.loads(out)] == [expected]
+
+
+def test_which_does_not_invent_weights(run):
+    code, out, err = run("which", "vit_base_patch16_224.nope")
+    assert (code, out) == (1, "")
+    says(err, "'vit_base_patch16_224.nope'", "'vit_b16'", "'nope'", "timm", "augreg_in21k")
+
+
+def test_which_gives_every_part_of_a_name(run):
+    _, out, _ = run("which", "none", "--json")
+    kinds = {row["kind"] for row in json.loads(out)}
+    assert kinds == {"position embedding", "head", "drop-path policy"}
+
+
+@pytest.mark.parametrize("columns", [100, 120])
+def test_a_row_on_a_terminal_has_size_accuracy_licence_and_pin(local_registry, columns):
+    own = str(local_registry())
+    screen = on_terminal(
+        "list", "vit_*", "local/*", columns=columns, NO_COLOR="1", VITZOO_REGISTRY=own
+    )
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", screen).replace("\r", "").splitlines()
+    assert all(len(line) <= columns for line in lines)
+    titles = ["name", "params", "px", "classes", "top1", "license", "pin"]
+    assert lines[0].split() == [*titles, *(["weights"] * (columns > 110)), "summary"]
+    rows = {line.split()[0]: line.split()[1:] for line in lines if line[:1].strip()}
+    assert rows["vit_b16"][:6] == ["86.6M", "224", "1000", "85.11", "Apache-2.0", "reported"]
+    assert rows["vit_g14"][:6] == ["1.01B", "224", "1000", "-", "-", "-"]
+    assert rows["local/net"][:6] == ["24k", "32", "5", "-", "-", "-"]
+    wrapped = [line for line in lines if line and not line[0].strip()]
+    assert len(wrapped) < len(rows)
+
+
+def test_list_on_a_narrow_terminal_has_a_line_for_each_row():
+    screen = on_terminal("list", "vit_*", columns=80, NO_COLOR="1")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", screen).replace("\r", "").splitlines()
+    assert lines[0].split() == ["name", "params", "px", "classes", "top1", "license", "pin"]
+    assert all(line.startswith("vit_") for line in lines[1:] if line)
+    assert "…" not in screen
+
+
+def test_list_on_a_narrow_terminal_names_local_weights():
+    screen = on_terminal("list", "--local", columns=100)
+    assert "digits_v1" in screen
+
+
+def test_show_on_a_terminal_has_size_hash_and_evaluation():
+    screen = on_terminal("show", "vit_s16", columns=100, NO_COLOR="1")
+    assert "79c03c635cdfd798a364a9d8c4e5c0b7255b975ea2c9616046d4f77ab01435aa" in screen
+    assert "  88.2 MB" in screen  # known
+    assert "~88.2 MB" in screen  # predicted
+    assert "ImageNet-1k validation; timm results-imagenet.csv @224 px" in screen
+    assert "7e2c55630205e1266030f18370f4c6ed1a514b52" in screen
+    assert "imagenet-21k" in screen
+    assert "…" not in screen

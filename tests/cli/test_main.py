@@ -1,0 +1,138 @@
+"""The command line as a whole: mistakes, help, pipes, interrupts, what it imports."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers import says
+from vitzoo.cli.main import main
+
+DIGITS = Path(__file__).parents[2] / "docs" / "examples" / "digits"
+
+
+def vitzoo(*args, **env):
+    return subprocess.run(
+        [sys.executable, "-m", "vitzoo", *args],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | env,
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (("show", "vit_b61"), 1, ("vitzoo:", "variant 'vit_b61'", "'vit_b16'")),
+        (("list", "nothing*"), 1, ("vitzoo:", "'nothing*'", "`vitzoo list`")),
+        (("list", "--where", "parms<1M"), 2, ("field 'parms'", "'params'")),
+        (("list", "--where", "params"), 2, ("condition 'params'",)),
+        (("list", "--where", "params<big"), 2, ("params", "number", "'big'")),
+        (("list", "--sort", "params:up"), 2, ("asc", "desc", "'up'")),
+        (("lst",), 2, ("'lst'", "'list'")),
+        (("list", "--jsn"), 2, ("'--jsn'", "'--json'")),
+        (("show",), 2, ("'NAME'",)),
+        (("predict", "vit_digits"), 2, ("'IMAGES...'",)),
+        (("predict", "vit_gg14", str(DIGITS)), 1, ("vit_gg14", "weights")),
+        (("predict", "vit_digits", "x.png"), 1, ("file x.png",)),
+        (("predict", "vit_digits", "x.png", "--top", "0"), 2, ("--top", "1", "0")),
+        (("summary", "vit_b16", "--image-size", "225"), 2, ("225x225", "16x16 patches")),
+        (("summary", "vit_b16", "--image-size", "224x"), 2, ("'224x'", "px", "HEIGHTxWIDTH")),
+        (("summary", "vit_b16", "--image-size", "224x225"), 2, ("224x225",)),
+        (("summary", "vit_b16", "--head", "tan"), 1, ("head 'tan'", "'tanh'")),
+        (("which", "vit_base"), 1, ("'vit_base'",)),
+        (("summary", "vit_b16", "--num-classes", "-3"), 2, ("num_classes", "whole number", "-3")),
+    ],
+)
+def test_a_mistake_is_one_message_and_an_exit_code(run, args, code, message):
+    got, out, err = run(*args)
+    assert (got, out) == (code, "")
+    says(err, *message)
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_traceback():
+    result = vitzoo("show", "vit_b61", VITZOO_DEBUG="1")
+    assert "Traceback" in result.stderr
+    assert result.returncode == 1
+
+
+def test_help_of_every_command_has_examples(run):
+    from vitzoo.cli.main import COMMANDS
+
+    for name in COMMANDS:
+        code, out, err = run(name, "--help")
+        assert (code, err) == (0, ""), name
+        assert "Examples:" in out, name
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_a_closed_pipe_is_not_an_error(form):
+    command = f"{sys.executable} -m vitzoo list {form} | head -1"
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_interrupt_exits_130(monkeypatch, capsys):
+    from vitzoo.cli import browse
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(browse, "registry", interrupt)
+    assert main(["list"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+LIGHT = [
+    ["list"],
+    ["list", "--json", "--where", "params<10M", "--sort", "params"],
+    ["show", "vit_b16"],
+    ["which", "vit_l_16"],
+    ["--help"],
+    ["--version"],
+    ["predict", "--help"],
+    ["summary", "--help"],
+]
+LIGHT_CODE = """
+import json, sys
+before = set(sys.modules)
+from vitzoo.cli.main import main
+for args in json.loads(sys.argv[1]):
+    assert main(args) == 0
+    names = {name.partition(".")[0] for name in set(sys.modules) - before}
+    print("imported", *sorted(names - set(sys.stdlib_module_names)), file=sys.stderr)
+"""
+
+
+def test_light_commands_import_only_click_and_pluggy():
+    result = subprocess.run(
+        [sys.executable, "-c", LIGHT_CODE, json.dumps(LIGHT)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    rows = [line.split()[1:] for line in result.stderr.splitlines() if line.startswith("imported")]
+    for args, names in zip(LIGHT, rows, strict=True):
+        assert {"vitzoo", "click"} <= set(names) <= {"vitzoo", "click", "pluggy"}, args
+
+
+def test_no_check_of_an_argument_is_an_assert():
+    """`python -O` drops assertions; those of `vitzoo.testing` are what its callers ask for."""
+    package = Path(main.__code__.co_filename).parents[1]
+    files = [path for path in package.rglob("*.py") if path.parent.name != "testing"]
+    found = [
+        f"{path}:{node.lineno}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assert)
+    ]
+    assert len(files) > 50
+    assert found == []
