@@ -27,7 +27,14 @@ LIGHT = [
     "import vitzoo; vitzoo.plugins()",
     "import vitzoo; dir(vitzoo); vitzoo.__version__; vitzoo.__all__",
     "import vitzoo; vitzoo.PartSpec, vitzoo.Variant, vitzoo.RegistryError, vitzoo.hookimpl",
-    "import vitzoo.errors, vitzoo.settings, vitzoo.report",
+    (
+        "import vitzoo.schema.rows, vitzoo.schema.reader, vitzoo.schema.spec, vitzoo.errors, "
+        "vitzoo.plugin.hookspecs"
+    ),
+    (
+        "import vitzoo.registry.registry, vitzoo.plugin.host, vitzoo.plugin.manifest_plugin, "
+        "vitzoo.registry.listing"
+    ),
     "import vitzoo\ntry: vitzoo.describe('vit_b61')\nexcept vitzoo.UnknownName: pass",
 ]
 

@@ -37,7 +37,8 @@ MODULE_OF_HOOKS = """\
 import vitzoo
 
 DATA = {"embed_dim": 32, "depth": 3, "num_heads": 2, "mlp_dim": 64, "patch_size": 8}
-SPEC = vitzoo.Spec.read(Reader(DATA | {"image_size": 32, "num_classes": 5}, "net"))
+TABLE = DATA | {"image_size": 32, "num_classes": 5}
+SPEC = vitzoo.Spec.read(vitzoo.schema.reader.Reader(TABLE, "net"))
 
 
 @vitzoo.hookimpl
