@@ -181,7 +181,7 @@ def test_the_rest_of_vitzoo_needs_neither_it_nor_pytest(python):
     code = """
 import sys
 sys.modules["pytest"] = None
-import vitzoo, vitzoo.create, vitzoo.cli.main
+import vitzoo, vitzoo.factory, vitzoo.cli.main
 vitzoo.create("vit_digits", pretrained=True)
 print([name for name in sys.modules if name.startswith("vitzoo.testing")])
 """
