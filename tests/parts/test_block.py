@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import vitzoo
-from helpers import SMALL as DEEPER
-from helpers import message, randn, refuses, says
+from helpers import SMALL as DEEPER, message, randn, refuses, says
 from vitzoo.parts.attention import Attention
 from vitzoo.parts.block import Block, LayerScale
 from vitzoo.parts.drop_path import MaskDropPath

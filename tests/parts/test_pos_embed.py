@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import vitzoo
-from helpers import SMALL as SQUARE
-from helpers import message, randn, says
+from helpers import SMALL as SQUARE, message, randn, says
 from positions import alive
 from vitzoo.parts.pos_embed import (
     Learned2dPositions,

@@ -5,8 +5,7 @@ import scipy.ndimage
 import torch
 
 import vitzoo
-from helpers import SMALL as SQUARE
-from helpers import randn
+from helpers import SMALL as SQUARE, randn
 from vitzoo.parts.resample import RESAMPLING, resample_grid
 
 SMALL = SQUARE | {"image_size": [32, 24]}

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import vitzoo
-from helpers import SMALL as SQUARE
-from helpers import message, randn, refuses, says
+from helpers import SMALL as SQUARE, message, randn, refuses, says
 from positions import alive, turn
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.rope import RotaryPositions

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 import vitzoo
-from helpers import SMALL as SQUARE
-from helpers import randn, refuses
+from helpers import SMALL as SQUARE, randn, refuses
 from positions import turn
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.rope_mixed import MixedRotaryPositions

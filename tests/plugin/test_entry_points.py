@@ -7,9 +7,7 @@ import sys
 import pytest
 
 import vitzoo
-from helpers import LAZY_MODULE as MODULE
-from helpers import UNTOUCHABLE as ACME
-from helpers import refuses, says
+from helpers import LAZY_MODULE as MODULE, UNTOUCHABLE as ACME, refuses, says
 from plugin_helpers import damage, state
 from vitzoo.errors import PluginError, UnknownName
 

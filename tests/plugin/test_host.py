@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from helpers import LAZY_MODULE as MODULE
-from helpers import refuses
+from helpers import LAZY_MODULE as MODULE, refuses
 from plugin_helpers import EVENTS, MANIFEST, WAIT, fails, names, state, together
 from vitzoo.errors import PluginError, RegistryError, UnknownName, VitzooError
 from vitzoo.registry.registry import registry

@@ -8,8 +8,7 @@ import sys
 import pytest
 
 import vitzoo
-from helpers import UNTOUCHABLE as ACME
-from helpers import refuses, says
+from helpers import UNTOUCHABLE as ACME, refuses, says
 from plugin_helpers import MANIFEST, damage, names, state
 from vitzoo.errors import UnknownName
 

@@ -8,8 +8,7 @@ import logging
 import pytest
 
 import vitzoo
-from helpers import LAZY_MODULE as MODULE
-from helpers import refuses, says
+from helpers import LAZY_MODULE as MODULE, refuses, says
 from plugin_helpers import fails, names, state
 from vitzoo.errors import InvalidOption, PluginError, UnknownName
 from vitzoo.registry.registry import registry

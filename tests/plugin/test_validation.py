@@ -8,8 +8,7 @@ import sys
 import pytest
 
 import vitzoo
-from helpers import LAZY_MODULE as MODULE
-from helpers import refuses, says
+from helpers import LAZY_MODULE as MODULE, refuses, says
 from plugin_helpers import state
 from vitzoo.errors import PluginError
 from vitzoo.registry.registry import registry

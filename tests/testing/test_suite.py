@@ -35,10 +35,11 @@ def test_authors_get_one_test_for_each_contribution_and_check(author):
 
 MODULE_OF_HOOKS = """\
 import vitzoo
+from vitzoo.schema.reader import Reader
 
 DATA = {"embed_dim": 32, "depth": 3, "num_heads": 2, "mlp_dim": 64, "patch_size": 8}
 TABLE = DATA | {"image_size": 32, "num_classes": 5}
-SPEC = vitzoo.Spec.read(vitzoo.schema.reader.Reader(TABLE, "net"))
+SPEC = vitzoo.Spec.read(Reader(TABLE, "net"))
 
 
 @vitzoo.hookimpl
