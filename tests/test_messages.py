@@ -35,7 +35,7 @@ from vitzoo.cli.main import main
 from vitzoo.conversion import convert
 from vitzoo.errors import FirstUseWarning, VitzooError
 from vitzoo.inference.predict import predict
-from vitzoo.inventory import import_file, remove
+from vitzoo.inventory import import_file, relock, remove
 from vitzoo.plugin.requirements import check_requirements
 from vitzoo.registry.registry import registry
 from vitzoo.schema.manifest import read_manifest
@@ -287,8 +287,19 @@ def vitzoo_variants():
     yield vitzoo.Variant("net", "x", vitzoo.describe("vit_ti16").spec, {})
 """
 
+
+def redirected(w: World) -> Any:
+    """Create a network whose metadata the trusted Hub redirects to another host."""
+    to = {"Location": "http://other.example/api/models/acme/net"}
+    w.hub.api = lambda handler, _path: reply(handler, 302, to)
+    return w.create()
+
+
 SCENARIOS: dict[str, dict[str, Scenario]] = {
     "names": {
+        "empty": lambda _: vitzoo.create(""),
+        "empty_weights": lambda _: vitzoo.create("vit_ti16", weights=""),
+        "empty_source": lambda w: convert("", "timm", w.tmp / "new.safetensors"),
         "variant_misspelt": lambda _: vitzoo.describe("vit_b61"),
         "variant_unlike_any": lambda _: vitzoo.describe("zzzzzz"),
         "variant_not_a_string": lambda _: registry().variant(5),
@@ -488,6 +499,10 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
             w.net()
             .env(VITZOO_ENDPOINTS="http://127.0.0.1:9", VITZOO_TRUST_ENDPOINT="http://127.0.0.1:9")
             .create()
+        ),
+        "trusted_hub_redirects": lambda w: redirected(w.first_use()),
+        "trusted_hub_offline": lambda w: (
+            w.first_use().env(VITZOO_OFFLINE="1") and relock("faulty/net")
         ),
         "offline": lambda w: w.net().env(VITZOO_OFFLINE="1").create(),
         "offline_of_huggingface_hub": lambda w: w.net().env(HF_HUB_OFFLINE="1").create(),
