@@ -22,7 +22,6 @@ from vitzoo.files.shard_index import ENDING, read_index, weights_in
 from vitzoo.plugin.package_files import data_file
 from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import Variant, Weights, choose, from_address
-from vitzoo.store.hub_metadata import ask_authority
 from vitzoo.store.lockfile import Lock, pin_of, source_of
 from vitzoo.store.obtain import obtain, stored
 from vitzoo.store.partial_file import Partial
@@ -335,5 +334,7 @@ def relock(name: str, weights: str | None = None) -> None:
         raise PinError(f"{entry.label} is pinned by the registry; there is nothing to lock")
     if settings.frozen():
         raise PinError(f"{entry.label}: the lock is frozen; leave --frozen out to update it")
+    from vitzoo.store.hub_metadata import ask_authority  # imports the network's libraries
+
     pin = ask_authority(entry.row, entry.label)
     Lock(settings.lock_path()).replace(source_of(entry.row), pin)

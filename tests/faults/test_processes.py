@@ -158,7 +158,8 @@ KILL = """
 import importlib, os
 def die(*a, **k): os.kill(os.getpid(), 9)
 fetch, partial, store, pins = (
-    importlib.import_module(f"vitzoo.{name}") for name in ("fetch", "partial", "store", "pins")
+    importlib.import_module(f"vitzoo.store.{name}")
+    for name in ("download", "partial_file", "store", "lockfile")
 )
 """
 STEPS = {

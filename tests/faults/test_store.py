@@ -595,7 +595,11 @@ def test_link_pipe_folder_or_wrong_bytes_as_partial_file(net, hub, kind):
 
 @pytest.mark.parametrize(
     ("module", "when"),
-    [("safetensors_file", "read_header"), ("weights", "format_of"), ("weights", "check")],
+    [
+        ("checkpoint.containers", "read_header"),
+        ("loading.load", "format_of"),
+        ("loading.load", "check"),
+    ],
 )
 def test_file_swapped_between_check_and_load(warm, hub, module, when, monkeypatch):
     place = importlib.import_module(f"vitzoo.{module}")

@@ -32,7 +32,6 @@ from vitzoo.plugin.package_files import data_file
 from vitzoo.schema.rows import Weights
 from vitzoo.store.hub_cache import from_hub_cache
 from vitzoo.store.hub_file import Remote
-from vitzoo.store.hub_metadata import ask_authority
 from vitzoo.store.lockfile import Lock, Pin, pin_of, source_of
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.store import Store
@@ -127,6 +126,8 @@ def _first_use(weights: Weights, label: str) -> Pin:
             f"{_fetch_command(label)}"
         )
     _show_terms(_remote(weights, label, Pin(weights.revision, 0, "", "")))
+    from vitzoo.store.hub_metadata import ask_authority  # imports the network's libraries
+
     pin = ask_authority(weights, label)
     path = settings.lock_path()
     kept = f"and from now on the lock {path} holds it to that" if path else "and no lock keeps that"
