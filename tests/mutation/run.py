@@ -5,12 +5,13 @@
     python tests/mutation/run.py run before|after [MUTANT]...    adds to results.json
     python tests/mutation/run.py report                prints the results as Markdown
 
-`map` runs the quick tests under coverage and keeps, in build/mutation, which test executes which
+`map` runs the tests under coverage and keeps, in build/mutation, which test executes which
 line and how long it takes; with arguments it adds what these run to what is kept. `run` puts one
 mutant after the other into the working tree and runs the tests that execute its line until one
 fails. `map` and `run` know a mutant by its function and the text of its line, not by its place in
 the file: where a module was moved or split, `moved` of mutants.json names the new ones:
-`{"vitzoo/header.py": ["vitzoo/files/header.py", "vitzoo/files/json.py"]}`.
+`{"vitzoo/header.py": ["vitzoo/files/header.py", "vitzoo/files/json.py"]}`. Where a name in its line
+was changed, and nothing else, `now` of the mutant holds the new line.
 
 It needs cosmic-ray, coverage and pytest-cov, which no extra of vitzoo's brings.
 """
@@ -49,6 +50,8 @@ SEED = 20251122
 DRAWN = 40
 PER_MODULE = 2
 LIMIT = 120  # s that the tests of one mutant may take
+# The tests that count; pytest heeds the last -m, not the one in pyproject.toml.
+COUNTED = ("-m", "not parity and not install and not benchmark")
 MODULES = """
     hubnames header npz shard_index schema catalogue spec manifest discovery switches plugin_states
     contributed requirements plugin_source registry listing listing_index labels store pins partial
@@ -262,7 +265,7 @@ def mutants() -> list[dict[str, Any]]:
 
 def locate(row: dict[str, Any]) -> tuple[Path, Site] | None:
     """Find a mutant in the working tree; None where its line is gone or has been rewritten."""
-    key = row["operator"], row["function"], row["line"], row["index"]
+    key = row["operator"], row["function"], row.get("now", row["line"]), row["index"]
     moved = json.loads(MUTANTS.read_text())["moved"]
     for module in moved.get(row["module"], [row["module"]]):
         path = ROOT / module
@@ -291,14 +294,14 @@ def _lines(source: str, line: int) -> set[int]:
 
 
 def measure(arguments: list[str]) -> None:
-    """Run the quick tests, or what the arguments say, under coverage; then write map.json."""
+    """Run the tests that count, or what the arguments say, under coverage; then write map.json."""
     _make_room(fresh=not arguments)
     found = [found for row in mutants() if (found := locate(row))]
     modules = sorted({str(path) for path, _ in found})
     config = WORK / "coveragerc"
     config.write_text("\n    ".join(["[run]\ninclude =", *modules]) + "\n")
     command = [
-        *(sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider"),
+        *(sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", *COUNTED),
         *("--cov", "--cov-append", f"--cov-config={config}", "--cov-context=test"),
         *("--cov-report=", "-W", "ignore::coverage.exceptions.CoverageWarning"),
         *("-vv", "--durations=0", "--durations-min=0", *arguments),
@@ -442,10 +445,10 @@ def _pytest(tests: Iterable[str], *more: str) -> tuple[int | None, str]:
     """Run tests until one fails; return the exit code, None after the limit, and the output."""
     listed, log = WORK / "tests.txt", WORK / "mutant.txt"
     listed.write_text("\n".join(tests) + "\n")
-    options = ("-x", "-v", "-n", "0", "-p", "no:cacheprovider", "--tb=no", *more, f"@{listed}")
+    options = ("-x", "-v", "-n", "0", "-p", "no:cacheprovider", "--tb=no", *COUNTED, *more)
     with log.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *options],
+            [sys.executable, "-m", "pytest", *options, f"@{listed}"],
             cwd=ROOT,
             stdout=file,
             stderr=file,
@@ -467,7 +470,8 @@ def _failing_anyway(outcomes: dict[str, Any]) -> list[str]:
     killers = {o["killer"] for o in outcomes.values() if "::" in str(o["killer"])}
     listed = WORK / "killers.txt"
     listed.write_text("\n".join(sorted(killers)) + "\n")
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "--tb=no"]
+    options = ("-n", "0", "-p", "no:cacheprovider", "--tb=no", *COUNTED)
+    command = [sys.executable, "-m", "pytest", *options]
     if not killers:
         return []
     done = subprocess.run([*command, f"@{listed}"], cwd=ROOT, capture_output=True, text=True)
