@@ -208,7 +208,7 @@ def test_a_name_of_another_type_is_refused(name):
 
 def test_numpy_integers_are_numbers_or_refused_in_words(small):
     message = refused(InvalidOption, small, num_classes=np.int64(3))
-    says(message, "num_classes", "whole number", "np.int64(3)")
+    says(message, "num_classes", "whole number", repr(np.int64(3)))
     assert vitzoo.create(small, dropout=np.float64(0.25)).spec.dropout == 0.25
 
 
