@@ -24,11 +24,13 @@ pytest_plugins = ["vitzoo.testing"]
 # Before torch is imported: networks this small lose time to threads, far more on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Every quick run draws the same few examples; HYPOTHESIS_PROFILE=thorough draws many, at random.
+# The same examples in every run; HYPOTHESIS_PROFILE=thorough draws ten times as many.
 hypothesis.settings.register_profile(
     "vitzoo", max_examples=20, deadline=None, derandomize=True, database=None
 )
-hypothesis.settings.register_profile("thorough", max_examples=200, deadline=None, database=None)
+hypothesis.settings.register_profile(
+    "thorough", max_examples=200, deadline=None, derandomize=True, database=None
+)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "vitzoo"))
 
 LOCAL_REGISTRY = """\
