@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_row, open_weights
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_weights
 from vitzoo.checkpoint.detect import format_name
-from vitzoo.checkpoint.saved import METADATA, described
+from vitzoo.checkpoint.saved import METADATA
 from vitzoo.checkpoint.writers import write_npz, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.factory import create
@@ -22,16 +22,16 @@ from vitzoo.files.shard_index import ENDING, SHARD, index_of
 from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads
 from vitzoo.loading import overrides
 from vitzoo.loading.misfit import fitting
-from vitzoo.registry.registry import registry
+from vitzoo.loading.source import FILES, on_hub, open_unregistered
+from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import fold
 from vitzoo.schema.reader import describe
-from vitzoo.schema.rows import Variant, Weights, choose, from_address
+from vitzoo.schema.rows import Variant, Weights, choose
 from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
 from vitzoo.store.progress import progress
 
-FILES = (".safetensors", ".npz", ".json")
 VARIANTS = "the variant's"
-SHOWN = {"block.qkv_bias"}  # by the tensors: a file without them is of a network without
+SHOWN = {"block.qkv_bias", "num_classes"}  # by the tensors
 KEEPS = "vitzoo.save keeps every network"
 GUESSED = (
     "this is what its tensors show, and they do not show everything: name its variant (--variant)"
@@ -72,11 +72,13 @@ class _Source:
 
     Args:
         checkpoint: the file.
+        zoo: holds formats and variants.
         spec: of the network, as the file or the registry states it.
         variant: the registered network that the caller named.
     """
 
     checkpoint: Checkpoint
+    zoo: Registry
     spec: Spec | None = None
     variant: Variant | None = None
 
@@ -108,20 +110,21 @@ def convert(
         CheckpointError: the source has no known layout, or tensors the target has no place for.
     """
     path = Path(target)
-    layout = _part(to)
+    zoo = registry()
+    layout = _part(to, zoo)
     ending = getattr(layout, "suffix", ".safetensors")
     if path.suffix != ending:
         raise InvalidOption(f"files of the layout {to} end in {ending}, got {str(target)!r}")
     check_target(path, force=force)  # once more when it is written; now, before anything is read
-    opened = _open(source, variant)
+    opened = _open(source, variant, zoo)
     checkpoint = opened.checkpoint
-    before = format_name(checkpoint)
-    reading, writing = _heads(opened, _part(before), layout, num_heads)
+    before = format_name(checkpoint, zoo)
+    reading, writing = _heads(opened, _part(before, zoo), layout, num_heads)
     skeleton = reading.canonical(checkpoint.skeleton())
     _check_known(reading, before, skeleton, checkpoint.source)
     _check_divides(writing, skeleton)
     _check_variant(opened, skeleton)
-    network = _network(opened, reading, skeleton)
+    network = _network(opened, skeleton)
     _check_expresses(writing, to, network, opened)
     planned = _inverse(writing, to, skeleton, checkpoint.source)
 
@@ -134,7 +137,7 @@ def convert(
                 write_npz(file, arrays)
             else:
                 write_safetensors(file, arrays, _metadata(checkpoint, to))
-        _check_written(part, to, writing, tensors)
+        _check_written(part, to, writing, tensors, zoo)
     return Conversion(
         checkpoint.source,
         before,
@@ -147,32 +150,29 @@ def convert(
     )
 
 
-def _part(name: str) -> Format:
-    found: Format = registry().part("checkpoint format", name)
+def _part(name: str, zoo: Registry) -> Format:
+    found: Format = zoo.part("checkpoint format", name)
     return found
 
 
-def _open(source: str | os.PathLike[str], variant: str | None) -> _Source:
-    named = None if variant is None else registry().variant(variant)
-    if isinstance(source, str) and source.startswith("hf://"):
-        with progress(source) as note:
-            checkpoint = described(open_row(from_address(source), source, note=note))
-        return _Source(checkpoint, _known(checkpoint, named), named)
+def _open(source: str | os.PathLike[str], variant: str | None, zoo: Registry) -> _Source:
+    named = None if variant is None else zoo.variant(variant)
     if source == "":
         raise InvalidOption(
             "the source is '' (an unset shell variable?), expected a path, a variant or "
             "hf://owner/repo@revision/file"
         )
     path = Path(source)
-    if not isinstance(source, str) or path.suffix in FILES or path.exists():
+    if on_hub(source) or not isinstance(source, str) or source.endswith(FILES) or path.exists():
         _check_whole(path)
-        checkpoint = described(open_file(path))
-        return _Source(checkpoint, _known(checkpoint, named), named)
+        checkpoint = open_unregistered(source, zoo)
+        return _Source(checkpoint, zoo, _known(checkpoint, named), named)
     name, _, weights = source.partition(":")
-    row = registry().variant(name)
+    row = zoo.variant(name)
     chosen: Weights = choose(row, weights or None)
+    package = zoo.host.package(row.namespace)
     with progress(f"{row.name}:{chosen.name}") as note:
-        return _Source(open_weights(row, chosen, note), row.spec, named)
+        return _Source(open_weights(row, chosen, package, note), zoo, row.spec, named)
 
 
 def _known(checkpoint: Checkpoint, named: Variant | None) -> Spec | None:
@@ -255,7 +255,7 @@ def _check_variant(opened: _Source, skeleton: Mapping[str, Tensor]) -> None:
     shown = [f"{s[wrong[0]]}" if wrong[0] in s else "missing" for s in shapes]
     raise CheckpointError(
         f"{opened.checkpoint.source} is no {variant.name}: {len(wrong)} tensors differ; {name} is "
-        f"{shown[0]} in the file, {shown[1]} in the network{fitting(skeleton)}"
+        f"{shown[0]} in the file, {shown[1]} in the network{fitting(skeleton, opened.zoo)}"
     )
 
 
@@ -263,7 +263,7 @@ def _width(name: str, tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)[-1:] if name == "pos_embed" else tuple(tensor.shape)
 
 
-def _network(opened: _Source, reading: Format, skeleton: Mapping[str, Tensor]) -> Spec | None:
+def _network(opened: _Source, skeleton: Mapping[str, Tensor]) -> Spec | None:
     """Return the network that the weights belong to, as far as it is known; None if it is not."""
     checkpoint = opened.checkpoint
     if checkpoint.spec:
@@ -271,14 +271,7 @@ def _network(opened: _Source, reading: Format, skeleton: Mapping[str, Tensor]) -
     spec = opened.spec or _seen(skeleton)
     if spec is None:
         return None
-    keys = checkpoint.header.tensors.keys()
-    spec = overrides.applied(spec, reading.facts({}, keys), lenient=True)
-    if checkpoint.config:
-        spec = overrides.applied(spec, reading.facts(checkpoint.config, keys))
-    row = checkpoint.row
-    if row and row.num_classes is not None:
-        spec = replace(spec, num_classes=row.num_classes)
-    return overrides.applied(spec, overrides.of_row(row)) if row else spec
+    return overrides.of_file(checkpoint, opened.zoo).apply(spec, opened.zoo)
 
 
 def _seen(skeleton: Mapping[str, Tensor]) -> Spec | None:
@@ -325,7 +318,9 @@ def _inverse(
         raise CheckpointError(f"{source} cannot be written as {to}: {error}") from error
 
 
-def _check_written(path: Path, to: str, writing: Format, expected: Mapping[str, Tensor]) -> None:
+def _check_written(
+    path: Path, to: str, writing: Format, expected: Mapping[str, Tensor], zoo: Registry
+) -> None:
     """Read a file back and compare every tensor bit by bit.
 
     Raises:
@@ -336,10 +331,10 @@ def _check_written(path: Path, to: str, writing: Format, expected: Mapping[str, 
     tensors = writing.canonical(found)
     wrong = sorted(expected.keys() ^ tensors.keys())
     wrong += [n for n in expected if n in tensors and not _same(expected[n], tensors[n])]
-    if wrong or format_name(checkpoint) != to:
+    if wrong or (found_format := format_name(checkpoint, zoo)) != to:
         raise CheckpointError(
             f"what was written does not come back bit for bit as {to}: "
-            f"{', '.join(wrong[:5]) or format_name(checkpoint)}; nothing was kept. "
+            f"{', '.join(wrong[:5]) or found_format}; nothing was kept. "
             "Is the disk full or damaged?"
         )
 
@@ -402,11 +397,8 @@ def _notes(
     keys = checkpoint.header.tensors.keys()
     known = network if opened.spec else None
     own = _flat({} if known is None else {"block": known.block.to_data()})
-    usual = _flat(reading.facts({}, keys))
-    if checkpoint.config:
-        usual |= _flat(reading.facts(checkpoint.config, keys))
-    if checkpoint.row:
-        usual |= _flat(overrides.of_row(checkpoint.row))
+    found = overrides.of_file(checkpoint, opened.zoo)
+    usual = _flat(found.default) | _flat(found.stated)
     theirs = _flat(writing.facts({}, written))
     notes = []
     if isinstance(reading, LeavesOut) and (left := reading.left_out(keys)):

@@ -6,57 +6,38 @@ import inspect
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import nn
 
 from vitzoo.build import build
-from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_row, open_weights
-from vitzoo.checkpoint.detect import format_name
-from vitzoo.checkpoint.saved import described
-from vitzoo.errors import (
-    CheckpointError,
-    InvalidOption,
-    UnknownOption,
-    WeightsUnavailable,
-    did_you_mean,
-)
-from vitzoo.files.names import valid_repo
-from vitzoo.images.lookup import preprocessing_of
+from vitzoo.checkpoint.checkpoint import Checkpoint
+from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
 from vitzoo.loading.adapt import Adaptation
 from vitzoo.loading.load import load
-from vitzoo.loading.request import Origin
-from vitzoo.loading.trained_spec import (
-    assumed_resampling,
-    bring_in_facts,
-    chosen_over,
-    without_published_classifier,
-)
+from vitzoo.loading.request import Request, changed
+from vitzoo.loading.source import choose_source, chosen_over, without_published_classifier
 from vitzoo.model import VisionTransformer
 from vitzoo.registry.label_sets import known_labels
-from vitzoo.registry.registry import registry
+from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import LoadReport
-from vitzoo.resolve import origin_of
-from vitzoo.saving import _written
+from vitzoo.resolve import resolve
 from vitzoo.schema.manifest import CORE_BUILDER
-from vitzoo.schema.reader import NAME, Reader, describe
-from vitzoo.schema.rows import Preprocessing, Variant, Weights, choose, from_address
+from vitzoo.schema.reader import describe
+from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import BlockSpec, Spec
-from vitzoo.store.progress import progress
 
 log = logging.getLogger("vitzoo")
 
-FILES = (".safetensors", ".npz", ".json", ".pt", ".pth", ".bin", ".ckpt")
 THEIRS = {  # names of timm's that mean one of ours
     "init_values": "layer_scale",
     "reg_tokens": "num_registers",
     "act_layer": "activation",
     "attn_drop_rate": "attention_dropout",
 }
-OWN_KEYS = "timm"  # the format that leaves keys as they are
+HEAD = {"num_classes", "head"}
 PARTS = ("patch_embed", "pos_embed", "pool", "head", "drop_path")
 Part = str | Mapping[str, Any] | nn.Module
 
@@ -115,10 +96,8 @@ def create(
     """
     if unknown:
         raise UnknownOption(_unknown_argument(next(iter(unknown))))
-    if not isinstance(pretrained, bool):
-        raise InvalidOption(f"pretrained must be True or False, got {describe(pretrained)}")
     _check_place(dtype, device)
-    asked = {
+    arguments = {
         "num_classes": num_classes,
         "in_chans": in_chans,
         "image_size": image_size,
@@ -130,125 +109,63 @@ def create(
         "drop_path": drop_path,
         "dropout": dropout,
     }
-    origin = origin_of(name)
-    chosen = _choose(origin, weights, pretrained)
-    base, native, assumed = bring_in_facts(origin, chosen, asked)
-    spec, ready = _resolve(base, {k: v for k, v in asked.items() if v is not None})
-    if isinstance(chosen, Weights):
-        spec = without_published_classifier(spec, chosen, asked)
-    with torch.device("meta" if chosen else device or torch.get_default_device()):
-        model = _build(spec, ready, origin.variant)
-    checkpoint = _open(origin, chosen)  # only now, when all arguments have proved right
-    if checkpoint is None:
+    zoo = registry()
+    request = resolve(name, zoo)
+    call, ready = _call_changes(arguments)
+    wanted = changed(request.spec, call)
+    source = choose_source(request, weights, pretrained, zoo)
+    if source is None or source.remote:  # a wrong argument is refused before any download
+        with torch.device("meta" if source else device or torch.get_default_device()):
+            model = _network(wanted, ready, request, zoo)
+    if source is None:
         report = LoadReport("random initialisation", reinitialised=tuple(model.state_dict()))
         model.to(device=device, dtype=dtype)
-    else:
-        adaptation = Adaptation(
-            native_size=native.image_size,
-            fresh_head=(num_classes, head) != (None, None) or origin.has_other_head,
-            fresh_pre_logits=spec.head != native.head
-            and "mlp" in (spec.head.name, native.head.name),
-            in_chans=spec.in_chans != origin.native.in_chans,
-        )
-        assumed += chosen_over(native, spec)
-        kept_dtype = None if origin.saved else torch.get_default_dtype()
-        report = load(model, checkpoint, adaptation, dtype=dtype or kept_dtype, assumed=assumed)
-        if report.resampled and not isinstance(chosen, Weights) and not checkpoint.spec:
-            method = assumed_resampling(origin, base, spec)
-            report = replace(report, assumed=report.assumed + method)
-        report = replace(
-            report,
-            format=format_name(checkpoint),
-            license=checkpoint.row.licence_note if checkpoint.row else "",
-            assumed=report.assumed + checkpoint.notes,
-        )
-        place = torch.device(device or torch.get_default_device())
-        if place.type != "cpu":  # where they are; walking all modules takes a third of the time
-            model.to(place)
-    known = checkpoint.preprocessing if checkpoint else None
-    if known is None and (known := preprocessing_of(origin.variant, spec)) and checkpoint:
-        report = replace(report, assumed=(*report.assumed, _written(origin.variant, known)))
-    return _annotate(model, spec, report, checkpoint, known)
+        return _finish(model, wanted, report, request.preprocessing_of(wanted))
+
+    changes = _merged(request.changes, call)
+    trained = source.trained(changes)
+    wanted = changed(trained, request.changes, call)
+    wanted = without_published_classifier(wanted, source, changes)
+    with torch.device("meta"):
+        model = _network(wanted, ready, request, zoo)
+    checkpoint = source.open()  # an entry's file is fetched here, when all arguments are checked
+    preprocessing, note = _preprocessing(checkpoint, request, wanted)
+    adaptation = Adaptation.between(
+        trained,
+        wanted,
+        fresh_head=request.other_head or not call.keys().isdisjoint(HEAD),
+        resampling="" if "pos_embed" in changes else source.resampling(trained),
+    )
+    dtype = dtype or (None if source.keeps_dtype else torch.get_default_dtype())
+    assumed = (*source.assumed(changes), *chosen_over(trained, wanted), *note)
+    report = load(model, checkpoint, adaptation, zoo, dtype=dtype, assumed=assumed)
+    _move(model, device)
+    return _finish(model, wanted, report, preprocessing, checkpoint)
 
 
-def _resolve(base: Spec, asked: dict[str, Any]) -> tuple[Spec, dict[str, Any]]:
-    """Return `base` with the arguments of the call, and the parts given as ready objects."""
-    ready = {key: asked[key] for key in PARTS if key in asked and _is_ready(asked[key])}
-    named = {key: {"name": type(part).__qualname__, "opaque": True} for key, part in ready.items()}
-    reader = Reader(asked | named, "create()", InvalidOption)
-    return Spec.read(reader, base), ready
+def _call_changes(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments that were given as changes to a spec, and the ready parts in them."""
+    given = {key: value for key, value in arguments.items() if value is not None}
+    ready = {key: given[key] for key in PARTS if key in given and _is_ready(given[key])}
+    opaque = {key: {"name": type(part).__qualname__, "opaque": True} for key, part in ready.items()}
+    return given | opaque, ready
+
+
+def _merged(changes: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes of the spec and of the call, the block's options one by one."""
+    block = {**changes.get("block", {}), **call.get("block", {})}
+    return {**changes, **call} | ({"block": block} if block else {})
 
 
 def _is_ready(part: object) -> bool:
     return isinstance(part, nn.Module) or callable(part)
 
 
-def _choose(
-    origin: Origin, weights: str | os.PathLike[str] | None, pretrained: bool
-) -> Weights | Checkpoint | None:
-    """Return the registered weights to load, an open file that no row describes, or None."""
-    if origin.saved:
-        if weights is not None:
-            raise InvalidOption(f"{origin.saved.source} holds its own weights; leave weights= out")
-        return origin.saved
-    if weights is None and not pretrained:
-        return None
-    if isinstance(weights, str) and weights.startswith("hf://"):
-        with progress(weights) as note:
-            opened = open_row(from_address(weights), weights, note=note)
-        return described(replace(opened, preprocessing=None))  # an address states none
-    if weights == "":
-        raise InvalidOption(
-            "weights is '' (an unset shell variable?), expected a weights name, a path or "
-            "hf://owner/repo@revision/file; leave weights= out, or pass pretrained=True for the "
-            "default weights"
-        )
-    if weights is not None and not isinstance(weights, str | os.PathLike):
-        raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
-    if weights is not None and _is_path(weights, origin.variant):
-        opened = described(open_file(Path(weights)))
-        if opened.format is None and origin.variant and origin.variant.builder != CORE_BUILDER:
-            return replace(opened, format=OWN_KEYS)  # no format knows those of other networks
-        return opened
-    if origin.variant is None:
-        raise WeightsUnavailable(
-            "a spec that names no variant has no registered weights; pass a file: "
-            "weights='model.safetensors'"
-        )
-    return choose(origin.variant, weights)  # type: ignore[arg-type]  # a name or None here
-
-
-def _open(origin: Origin, chosen: Weights | Checkpoint | None) -> Checkpoint | None:
-    """Open registered weights, fetching them if need be."""
-    if not isinstance(chosen, Weights) or origin.variant is None:
-        return chosen if isinstance(chosen, Checkpoint) else None
-    with progress(f"{origin.variant.name}:{chosen.name}") as note:
-        return open_weights(origin.variant, chosen, note)
-
-
-def _is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
-    """Tell a path from a name of weights, which comes first.
-
-    Raises:
-        CheckpointError: it is a repository of the Hub.
-    """
-    if not isinstance(weights, str):
-        return True
-    there = os.path.lexists(weights)
-    if NAME.fullmatch(weights):
-        own = variant is not None and any(row.name == weights for row in variant.weights)
-        return there and not own
-    if not there and valid_repo(weights) and not weights.endswith(FILES):
-        raise CheckpointError(
-            f"{weights}: there is no such file; one on the Hub is written with its revision and "
-            f"name: weights='hf://{weights}@main/model.safetensors'"
-        )
-    return True
-
-
-def _build(spec: Spec, ready: dict[str, Any], variant: Variant | None) -> nn.Module:
+def _network(spec: Spec, ready: Mapping[str, Any], request: Request, zoo: Registry) -> nn.Module:
+    """Build the network, by the variant's own builder where it has one."""
+    variant = request.variant
     if variant is None or variant.builder == CORE_BUILDER:
-        return build(spec, ready, part=registry().part)
+        return build(spec, ready, part=zoo.part)
     for field in fields(Spec):
         changed = getattr(spec, field.name) != getattr(variant.spec, field.name)
         if changed and field.name not in variant.accepts:
@@ -256,31 +173,49 @@ def _build(spec: Spec, ready: dict[str, Any], variant: Variant | None) -> nn.Mod
                 f"{variant.name} comes from a builder of its own, which cannot change "
                 f"{field.name}; it accepts: {', '.join(variant.accepts) or 'nothing'}"
             )
-    model: nn.Module = registry().host.import_target(variant.namespace, variant)(spec)
+    model: nn.Module = zoo.host.import_target(variant.namespace, variant)(spec)
     return model
 
 
-def _annotate(
+def _preprocessing(
+    checkpoint: Checkpoint, request: Request, spec: Spec
+) -> tuple[Preprocessing | None, tuple[str, ...]]:
+    """Return the preprocessing of weights, the variant's where they state none, which is noted."""
+    if checkpoint.preprocessing is not None:
+        return checkpoint.preprocessing, ()
+    found = request.preprocessing_of(spec)
+    if found is None:
+        return None, ()
+    statistics = f"mean {list(found.mean)}, std {list(found.std)}"
+    values = f"{statistics}, {found.interpolation}, crop_pct {found.crop_pct}, {found.crop_mode}"
+    return found, (f"preprocessing = that of {spec.variant}: {values}",)
+
+
+def _move(model: nn.Module, device: torch.device | str | None) -> None:
+    place = torch.device(device or torch.get_default_device())
+    if place.type != "cpu":  # where the tensors are; walking all modules takes a third of the time
+        model.to(place)
+
+
+def _finish(
     model: nn.Module,
     spec: Spec,
     report: LoadReport,
-    checkpoint: Checkpoint | None,
     preprocessing: Preprocessing | None,
+    checkpoint: Checkpoint | None = None,
 ) -> nn.Module:
-    """Attach what is known about the model and log what it is."""
+    """Attach spec, report, labels and preprocessing to a model, and log what it is."""
     noted: Any = model
     if isinstance(model, VisionTransformer) and model.spec is not None:
         spec = model.spec  # a ready head has its own number of classes
-    head_kept = checkpoint and not report.reinitialised
+    labels: tuple[str, ...] = ()
+    if checkpoint and not report.reinitialised:
+        label_set = checkpoint.row.label_set if checkpoint.row else ""
+        labels = known_labels(label_set, checkpoint.labels)
     noted.spec = spec
     noted.load_report = report
-    noted.labels = ()
-    if checkpoint and head_kept:
-        label_set = checkpoint.row.label_set if checkpoint.row else ""
-        noted.labels = known_labels(label_set, checkpoint.labels)
+    noted.labels = labels if len(labels) == spec.num_classes else ()
     noted.preprocessing = preprocessing
-    if len(noted.labels) != spec.num_classes:
-        noted.labels = ()
     log.info("created %s from %s", spec.variant or "a custom spec", report)
     return model
 

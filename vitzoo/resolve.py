@@ -1,35 +1,43 @@
-"""What the first argument of `create` means: a name, a spec, or a file."""
+"""Resolve the first argument of `create`: a name, a spec, or a file."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.shard_index import ENDING
-from vitzoo.loading.request import Origin, from_mapping, from_saved, nameless
-from vitzoo.registry.registry import registry
+from vitzoo.loading.request import Request, from_mapping, from_saved, from_spec, nameless
+from vitzoo.registry.registry import Registry
 from vitzoo.schema.reader import Reader, describe
 from vitzoo.schema.spec import Spec
-
-log = logging.getLogger("vitzoo")
 
 SPEC_FILES = {".toml": tomllib.loads, ".json": json.loads}
 WEIGHTS_ONLY = (".npz", ENDING)
 
 
-def origin_of(name: object) -> Origin:
+def resolve(name: object, zoo: Registry) -> Request:
+    """Return the network that the first argument of `create` describes.
+
+    Args:
+        name: a registered name, a spec (mapping, `Spec`, or path of a TOML or JSON file), or the
+            path of a file written by `save`.
+        zoo: holds the variants.
+
+    Raises:
+        UnknownName, UnknownOption: with the nearest names.
+        InvalidOption: values that cannot be right.
+        CheckpointError: a file that does not say which network it belongs to.
+    """
     if isinstance(name, Spec):
-        return replace(origin_of(name.to_data()), stated=frozenset())  # it always says everything
+        return from_spec(name, zoo)
     if isinstance(name, Mapping):
-        return from_mapping(Reader(name, "spec", InvalidOption))
+        return from_mapping(Reader(name, "spec", InvalidOption), zoo)
     if not isinstance(name, str | os.PathLike):
         raise InvalidOption(
             f"name must be a registered name, a spec or a path, got {describe(name)}"
@@ -41,20 +49,20 @@ def origin_of(name: object) -> Origin:
         )
     path = Path(name)
     if path.suffix == ".safetensors":
-        return from_saved(path)
+        return from_saved(path, zoo)
     if path.name.endswith(WEIGHTS_ONLY):
         raise CheckpointError(nameless(path))
     if path.suffix in SPEC_FILES:
-        return from_mapping(Reader(_parse(path), str(path), InvalidOption))
+        return from_mapping(Reader(_parse(path), str(path), InvalidOption), zoo)
     if isinstance(name, os.PathLike):
         _check_nothing_there(path)
         raise InvalidOption(f"a path must end in .toml, .json or .safetensors, got {str(path)!r}")
     try:
-        variant = registry().variant(name)
+        variant = zoo.variant(name)
     except UnknownName:
         _check_nothing_there(path)
         raise
-    return Origin(variant.spec, variant)
+    return Request(variant.spec, variant=variant)
 
 
 def _check_nothing_there(path: Path) -> None:

@@ -16,7 +16,6 @@ from vitzoo.files.access import write_atomic
 from vitzoo.images.transform import check_preprocessing
 from vitzoo.plugin.info import LOCAL
 from vitzoo.schema.manifest import API
-from vitzoo.schema.rows import Preprocessing, Variant
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
@@ -63,12 +62,3 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
         raise InvalidOption(f"there is no folder {target.parent}; make it first")
     write_atomic(target, safetensors.torch.save(tensors, header))
     return target
-
-
-def _written(variant: Variant | None, row: Preprocessing) -> str:
-    """Write the preprocessing that is taken from a variant, for a report."""
-    statistics = f"mean {list(row.mean)}, std {list(row.std)}"
-    return (
-        f"preprocessing = that of {variant.name if variant else 'the variant'}: {statistics}, "
-        f"{row.interpolation}, crop_pct {row.crop_pct}, {row.crop_mode}"
-    )

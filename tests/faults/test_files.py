@@ -175,6 +175,7 @@ def test_scalar_and_vector_of_one_are_not_interchangeable(tmp_path, has, wants):
     from vitzoo.checkpoint.checkpoint import open_file
     from vitzoo.loading.adapt import Adaptation
     from vitzoo.loading.load import load as load_into
+    from vitzoo.registry.registry import registry
 
     class Scaled(torch.nn.Module):
         def __init__(self):
@@ -189,7 +190,7 @@ def test_scalar_and_vector_of_one_are_not_interchangeable(tmp_path, has, wants):
     model = Scaled()
     text = rf"scale .*{re.escape(str(has))},.*{re.escape(str(wants))}"
     with pytest.raises(CheckpointError, match=text):
-        load_into(model, open_file(path), Adaptation())
+        load_into(model, open_file(path), Adaptation(), registry())
     assert model.scale.eq(0).all(), "nothing was changed"
 
 
@@ -197,6 +198,7 @@ def test_misfit_leaves_the_model_unchanged(tmp_path, right, small):
     from vitzoo.checkpoint.checkpoint import open_file
     from vitzoo.loading.adapt import Adaptation
     from vitzoo.loading.load import load as load_into
+    from vitzoo.registry.registry import registry
 
     right["norm.bias"] = torch.ones(3)
     path = tmp_path / "file.safetensors"
@@ -204,7 +206,7 @@ def test_misfit_leaves_the_model_unchanged(tmp_path, right, small):
     model = vitzoo.create(small)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(CheckpointError, match=r"norm.bias"):
-        load_into(model, open_file(path), Adaptation())
+        load_into(model, open_file(path), Adaptation(), registry())
     assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
 
 

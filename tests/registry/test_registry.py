@@ -245,9 +245,10 @@ def test_a_misspelt_alias_is_suggested():
 
 @pytest.mark.usefixtures("renamed")
 def test_a_spec_may_name_an_alias():
-    from vitzoo.resolve import origin_of
+    from vitzoo.registry.registry import registry
+    from vitzoo.resolve import resolve
 
-    assert origin_of({"variant": "old"}).spec.variant == "new"
+    assert resolve({"variant": "old"}, registry()).spec.variant == "new"
 
 
 # The user's own file

@@ -26,7 +26,6 @@ from vitzoo.errors import HashMismatch
 from vitzoo.files.npz import ZIP_MAGIC
 from vitzoo.files.safetensors import Header
 from vitzoo.files.shard_index import index_of, is_json, weights_in
-from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import Preprocessing, Variant, Weights
 from vitzoo.schema.spec import Spec
 from vitzoo.store import lockfile, obtain
@@ -130,10 +129,12 @@ def open_file(path: Path) -> Checkpoint:
 
 
 def open_weights(
-    variant: Variant, row: Weights, note: Callable[[int, int], Any] | None = None
+    variant: Variant,
+    row: Weights,
+    package: str,
+    note: Callable[[int, int], Any] | None = None,
 ) -> Checkpoint:
     """Open the verified file of registered weights, fetching it if need be."""
-    package = registry().host.package(variant.namespace)
     return open_row(row, f"{variant.name}:{row.name}", package, note)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.errors import CheckpointError, UnknownName
-from vitzoo.registry.registry import registry
+from vitzoo.registry.registry import Registry
 from vitzoo.schema.manifest import API, read_preprocessing
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Preprocessing, Variant
@@ -38,15 +38,15 @@ class Saved:
         """Return a reader of the spec."""
         return Reader(self.spec, f"{self.where}: spec", CheckpointError)
 
-    def network(self) -> Spec:
+    def network(self, zoo: Registry) -> Spec:
         """Return the spec; a complete one is read even where its variant is not registered."""
         try:
-            return read_network(self.reader())[0]
+            return read_network(self.reader(), zoo)[0]
         except UnknownName:
             if not self.spec.keys() >= COMPLETE:
                 raise
         table = {key: value for key, value in self.spec.items() if key != "variant"}
-        return read_network(Reader(table, f"{self.where}: spec", CheckpointError))[0]
+        return read_network(Reader(table, f"{self.where}: spec", CheckpointError), zoo)[0]
 
     def add_to(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the file with what is known of it; its tensors have the model's own names."""
@@ -59,14 +59,14 @@ class Saved:
         )
 
 
-def described(checkpoint: Checkpoint) -> Checkpoint:
+def described(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
     """Return a file of weights with what `vitzoo.save` wrote of it; other files as they are.
 
     Raises:
         CheckpointError, UnknownName: as `read_saved`, or its spec cannot be read.
     """
     saved = read_saved(checkpoint)
-    return replace(saved.add_to(checkpoint), spec=saved.network()) if saved else checkpoint
+    return replace(saved.add_to(checkpoint), spec=saved.network(zoo)) if saved else checkpoint
 
 
 def read_saved(checkpoint: Checkpoint, where: str = "") -> Saved | None:
@@ -99,16 +99,16 @@ def read_saved(checkpoint: Checkpoint, where: str = "") -> Saved | None:
     return Saved(where, spec, labels, preprocessing)
 
 
-def read_network(reader: Reader) -> tuple[Spec, Variant | None]:
+def read_network(reader: Reader, zoo: Registry) -> tuple[Spec, Variant | None]:
     """Read a spec that may start from a registered variant or a size.
 
     Raises:
         UnknownName: the variant is not registered.
     """
     name = reader.take("variant", str, None)
-    variant = None if name is None else registry().variant(name)
+    variant = None if name is None else zoo.variant(name)
     base = variant.spec if variant else None
-    sizes = registry().host.core.sizes
+    sizes = zoo.host.core.sizes
     if base is None and "size" in reader:
         base = sizes[reader.one_of("size", tuple(sizes))]
     spec = Spec.read(reader, base)

@@ -16,7 +16,7 @@ from vitzoo.loading.request import from_saved
 from vitzoo.registry.label_sets import SETS, check_label_set, class_names, known_labels
 from vitzoo.registry.registry import registry
 from vitzoo.schema.reader import describe
-from vitzoo.schema.rows import Preprocessing, Variant
+from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
 
 log = logging.getLogger("vitzoo")
@@ -87,9 +87,9 @@ def labels(name_or_model: str | os.PathLike[str] | nn.Module) -> tuple[str, ...]
     if isinstance(name_or_model, nn.Module):
         return tuple(getattr(name_or_model, "labels", ()))
     if (path := _saved_path(name_or_model)) is not None:
-        origin = from_saved(path)
-        names = origin.saved.labels if origin.saved else ()
-        return names if len(names) == origin.spec.num_classes else ()
+        request = from_saved(path, registry())
+        names = request.saved.labels if request.saved else ()
+        return names if len(names) == request.spec.num_classes else ()
     name = _name(name_or_model)
     if name in SETS:
         return class_names(name)
@@ -110,23 +110,16 @@ def _input_of(source: object) -> tuple[Spec, Preprocessing | None]:
             )
         return spec, check_preprocessing(getattr(source, "preprocessing", None))
     if (path := _saved_path(source)) is not None:
-        origin = from_saved(path)
-        known = origin.saved.preprocessing if origin.saved else None
-        return origin.spec, known or preprocessing_of(origin.variant, origin.spec)
+        request = from_saved(path, registry())
+        known = request.saved.preprocessing if request.saved else None
+        return request.spec, known or request.preprocessing_of(request.spec)
     variant = registry().variant(_name(source))
-    return variant.spec, preprocessing_of(variant, variant.spec)
+    return variant.spec, variant.preprocessing_of(variant.spec)
 
 
 def _saved_path(source: object) -> Path | None:
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     return path if path is not None and path.suffix == ".safetensors" else None
-
-
-def preprocessing_of(variant: Variant | None, spec: Spec) -> Preprocessing | None:
-    """Return how the images of a variant's default weights are prepared, if it fits a spec."""
-    weights = variant.default_weights if variant else None
-    fits = weights is not None and len(weights.preprocessing.mean) == spec.in_chans
-    return weights.preprocessing if weights and fits else None
 
 
 def _name(name: object) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vitzoo.formats import Format, LeavesOut
 from vitzoo.model import VisionTransformer
+from vitzoo.schema.spec import Spec
 
 HEADS = ("head.",)
 CLASSIFIERS = ("head.weight", "head.fc.weight")
@@ -53,12 +54,35 @@ class Adaptation:
         fresh_pre_logits: whether the file's pre-logits belong to a head of another kind, whatever
             their shape.
         in_chans: whether the patch projection may be brought to other channels.
+        resampling: what the report says where positions are moved to another grid.
     """
 
     native_size: tuple[int, int] | None = None
     fresh_head: bool = False
     fresh_pre_logits: bool = False
     in_chans: bool = False
+    resampling: str = ""
+
+    @classmethod
+    def between(
+        cls, trained: Spec, wanted: Spec, *, fresh_head: bool, resampling: str
+    ) -> Adaptation:
+        """Return what brings weights of one network to another.
+
+        Args:
+            trained: the network that the weights belong to.
+            wanted: the network they are loaded into.
+            fresh_head: whether the user asked for another head.
+            resampling: as above.
+        """
+        heads = {trained.head.name, wanted.head.name}
+        return cls(
+            native_size=trained.image_size,
+            fresh_head=fresh_head,
+            fresh_pre_logits=trained.head != wanted.head and "mlp" in heads,
+            in_chans=trained.in_chans != wanted.in_chans,
+            resampling=resampling,
+        )
 
 
 def left_out(layout: Format, keys: Collection[str]) -> list[str]:

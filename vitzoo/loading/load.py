@@ -4,24 +4,49 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from vitzoo import settings
 from vitzoo.checkpoint.checkpoint import Checkpoint
-from vitzoo.checkpoint.detect import format_of
+from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import CheckpointError
-from vitzoo.loading.adapt import LOADABLE, Adaptation, adapt, fresh_head, left_out
+from vitzoo.loading.adapt import LOADABLE, Adaptation, Adapted, adapt, fresh_head, left_out
 from vitzoo.loading.misfit import check, raise_if
+from vitzoo.registry.registry import Registry
 from vitzoo.report import LoadReport, listed
 from vitzoo.store.store import Store
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A network built on `meta`, with what its state needs.
+
+    Args:
+        module: the network.
+        expected: shapes of its tensors.
+        counts: types of its integer tensors.
+    """
+
+    module: nn.Module
+    expected: Mapping[str, tuple[int, ...]]
+    counts: Mapping[str, torch.dtype]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> _Model:
+        state = module.state_dict()
+        expected = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        counts = {n: t.dtype for n, t in state.items() if not t.is_floating_point()}
+        return cls(module, expected, counts)
 
 
 def load(
     model: nn.Module,
     checkpoint: Checkpoint,
     adaptation: Adaptation,
+    zoo: Registry,
     *,
     dtype: torch.dtype | None = None,
     assumed: tuple[str, ...] = (),
@@ -32,22 +57,43 @@ def load(
         model: its parameters are replaced.
         checkpoint: the open file.
         adaptation: what may differ.
+        zoo: holds the checkpoint formats.
         dtype: to convert the tensors to; as stored if None.
-        assumed: facts to name in the report.
+        assumed: settings to name in the report.
 
     Raises:
         CheckpointError: names, shapes, types or values that do not fit; lists what is wrong.
     """
-    layout = format_of(checkpoint)
-    expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
-    counts = {n: t.dtype for n, t in model.state_dict().items() if not t.is_floating_point()}
-    plan = adapt(layout.canonical(checkpoint.skeleton()), model, expected, adaptation)
-    check(plan, expected, counts, checkpoint.source)
+    target, checkpoint = _Model.of(model), identified(checkpoint, zoo)
+    layout = format_of(checkpoint, zoo)
+    plan = adapt(layout.canonical(checkpoint.skeleton()), model, target.expected, adaptation)
+    check(plan, target.expected, target.counts, checkpoint.source, zoo)
 
     raw, sha256 = checkpoint.tensors()
     _check_values(raw, checkpoint)
-    adapted = adapt(layout.canonical(raw), model, expected, adaptation)
-    floats = {n: t for n, t in adapted.tensors.items() if n not in counts}
+    adapted = adapt(layout.canonical(raw), model, target.expected, adaptation)
+    converted = _assign(target, adapted, dtype)
+
+    resampling = (adaptation.resampling,) if adapted.resampled and adaptation.resampling else ()
+    changed = {*adapted.resampled, *adapted.rebuilt, *converted}
+    return LoadReport(
+        checkpoint.source,
+        sha256,
+        format=checkpoint.format or "",
+        license=checkpoint.row.licence_note if checkpoint.row else "",
+        kept=tuple(name for name in adapted.tensors if name not in changed),
+        resampled=tuple(adapted.resampled),
+        converted=(*adapted.rebuilt, *(n for n in converted if n not in adapted.rebuilt)),
+        reinitialised=tuple(adapted.fresh),
+        dropped=(*adapted.dropped, *left_out(layout, raw)),
+        assumed=(*assumed, *resampling, *checkpoint.notes),
+    )
+
+
+def _assign(target: _Model, adapted: Adapted, dtype: torch.dtype | None) -> tuple[str, ...]:
+    """Replace the parameters of a model; return the names of those whose type was converted."""
+    model = target.module
+    floats = {n: t for n, t in adapted.tensors.items() if n not in target.counts}
     converted = tuple(n for n, t in floats.items() if dtype and t.dtype != dtype)
     state = adapted.tensors | {name: t.to(dtype or t.dtype) for name, t in floats.items()}
     stored = next(iter(floats.values())).dtype if floats else None
@@ -58,17 +104,7 @@ def load(
     for buffer in model.buffers():  # which no file holds
         if buffer.is_floating_point():
             buffer.data = buffer.to(dtype or stored)
-    changed = {*adapted.resampled, *adapted.rebuilt, *converted}
-    return LoadReport(
-        checkpoint.source,
-        sha256,
-        kept=tuple(name for name in adapted.tensors if name not in changed),
-        resampled=tuple(adapted.resampled),
-        converted=(*adapted.rebuilt, *(n for n in converted if n not in adapted.rebuilt)),
-        reinitialised=tuple(adapted.fresh),
-        dropped=(*adapted.dropped, *left_out(layout, raw)),
-        assumed=assumed,
-    )
+    return converted
 
 
 def _check_values(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:

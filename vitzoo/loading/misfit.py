@@ -9,21 +9,22 @@ from torch import Tensor
 
 from vitzoo.errors import CheckpointError
 from vitzoo.loading.adapt import CLASSIFIERS, LOADABLE, Adapted
-from vitzoo.registry.registry import registry
+from vitzoo.registry.registry import Registry
 from vitzoo.report import fold, listed
 from vitzoo.schema.spec import PartSpec, Spec
 
 MAX_NAMES = 4  # of variants in a message
 
 
-def fitting(tensors: Mapping[str, Tensor]) -> str:
+def fitting(tensors: Mapping[str, Tensor], zoo: Registry) -> str:
     """Name the core's variants whose depth, widths, patches and tokens tensors have, for a message.
 
     Args:
         tensors: by the model's own names.
+        zoo: holds the variants.
     """
     numbers = _numbers({name: tuple(tensor.shape) for name, tensor in tensors.items()})
-    variants = registry().host.core.variants if numbers else ()
+    variants = zoo.host.core.variants if numbers else ()
     names = [row.name for row in variants if _numbers_of(row.spec) == numbers]
     return f"; the tensors fit {' or '.join(names[:MAX_NAMES])}" if names else ""
 
@@ -49,6 +50,7 @@ def check(
     expected: Mapping[str, tuple[int, ...]],
     counts: Mapping[str, torch.dtype],
     source: str,
+    zoo: Registry,
 ) -> None:
     """Refuse tensors that are missing, unexpected, of another shape or of another type.
 
@@ -57,6 +59,7 @@ def check(
         expected: shapes that the model has.
         counts: types of the model's integer tensors.
         source: for messages.
+        zoo: whose variants a message may suggest.
 
     Raises:
         CheckpointError: the file does not fit; lists every problem.
@@ -75,7 +78,7 @@ def check(
         if t.dtype not in ((counts[name],) if name in counts else LOADABLE)
     ]
     unfit = [name for name, t in both.items() if tuple(t.shape) != expected[name]]
-    hint = _hint(plan, expected, missing, unexpected, unfit)
+    hint = _hint(plan, expected, missing, unexpected, unfit, zoo)
     raise_if(
         source,
         ("missing", missing),
@@ -92,11 +95,12 @@ def _hint(
     missing: list[str],
     unexpected: list[str],
     unfit: list[str],
+    zoo: Registry,
 ) -> str:
     """Say which argument, or which variant, would make the tensors of a misfit fit."""
     if not all(name.startswith("head.") for name in (*missing, *unexpected, *unfit)):
         same = _numbers({n: tuple(t.shape) for n, t in plan.tensors.items()}) == _numbers(expected)
-        return "" if same else fitting(plan.tensors)
+        return "" if same else fitting(plan.tensors, zoo)
     if unfit and not missing and not unexpected:
         for name in CLASSIFIERS:
             shape = tuple(plan.tensors[name].shape) if name in unfit else ()

@@ -1,152 +1,148 @@
-"""Facts of weights: what a network must compute for them and no tensor shows.
+"""Config overrides of weights: settings that a network needs and no tensor shows.
 
 They are changes to a spec, as plain data under its keys: `block` holds block options; `pool`,
 `head`, `patch_embed` and `pos_embed` hold a part, or options for the part that the spec names;
-`pre_norm` is true or false. They come from the layout of the file, from its sibling `config.json`
-and from its row in the registry, the later ones over the earlier. A file written by `vitzoo.save`
-states them all.
+`pre_norm` is true or false. They come from the checkpoint format, from the `config.json` beside a
+file and from the entry in the registry, the later ones over the earlier. A file written by
+`vitzoo.save` states them all.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from vitzoo.checkpoint.checkpoint import Checkpoint
+from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import CheckpointError
+from vitzoo.loading.request import PARTS
 from vitzoo.parts.pool import POOLS
-from vitzoo.registry.registry import registry
+from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
 
-PARTS = ("pool", "head", "patch_embed", "pos_embed")
+
+@dataclass(frozen=True)
+class Overrides:
+    """The config overrides of one weights file.
+
+    Args:
+        default: of its checkpoint format.
+        stated: by its `config.json` or its entry in the registry.
+    """
+
+    default: Mapping[str, Any] = field(default_factory=dict)
+    stated: Mapping[str, Any] = field(default_factory=dict)
+
+    def apply(self, spec: Spec, zoo: Registry, variant: Variant | None = None) -> Spec:
+        """Return the spec with the overrides in it.
+
+        Args:
+            spec: the network without them.
+            zoo: looks up which options a part has. Defaults of the format for options that the
+                part does not have are left out, such as a resampling where there is no table.
+            variant: the network's; defaults in what its own builder fixes are left out.
+
+        Raises:
+            CheckpointError: overrides that no spec can have.
+        """
+        own = fixed(variant)
+        default = {key: value for key, value in self.default.items() if key not in own}
+        return _apply(_apply(spec, default, zoo), self.stated)
+
+    def assumed(self, spec: Spec, changes: Mapping[str, Any]) -> tuple[str, ...]:
+        """Name the settings that only the format's defaults or the variant give.
+
+        Args:
+            spec: the network without the overrides.
+            changes: what the user states instead.
+        """
+        known = {**self.stated.get("block", {}), **changes.get("block", {})}
+        block = {"norm_eps": spec.block.norm_eps, "activation": spec.block.activation}
+        block |= self.default.get("block", {})
+        rows = [f"{name} = {value}" for name, value in block.items() if name not in known]
+        for part in ("pool", "patch_embed"):
+            default = self.default.get(part, {})
+            options = default if isinstance(default, Mapping) else {"": default}
+            rows += [f"{part}.{k} = {v}".replace(". ", " ") for k, v in options.items()]
+        return tuple(rows)
 
 
 def of_row(row: Weights) -> dict[str, Any]:
-    """Return the facts that a registry row states."""
-    facts: dict[str, Any] = {}
+    """Return the overrides that an entry of the registry states."""
+    overrides: dict[str, Any] = {}
     if row.block:
-        facts["block"] = dict(row.block)
-    for field in PARTS:
-        part: Any = getattr(row, field)
+        overrides["block"] = dict(row.block)
+    for name in PARTS:
+        part: Any = getattr(row, name)
         if part:
-            facts[field] = part.to_data() if isinstance(part, PartSpec) else dict(part)
+            overrides[name] = part.to_data() if isinstance(part, PartSpec) else dict(part)
     if row.pre_norm is not None:
-        facts["pre_norm"] = row.pre_norm
-    return facts
+        overrides["pre_norm"] = row.pre_norm
+    if row.num_classes is not None:
+        overrides["num_classes"] = row.num_classes
+    return overrides
 
 
-def applied(
-    spec: Spec, facts: Mapping[str, Any], *, kept: Collection[str] = (), lenient: bool = False
-) -> Spec:
-    """Return the spec with the facts in it.
+def of_entry(row: Weights, zoo: Registry) -> Overrides:
+    """Return the overrides of registered weights; their file is not needed."""
+    layout = zoo.part("checkpoint format", row.format)
+    return Overrides(layout.facts({}, ()), of_row(row))
 
-    Args:
-        spec: the network so far.
-        facts: changes as plain data.
-        kept: fields, and `block.option`s, that stay as they are.
-        lenient: options that the spec's part does not have are left out: they belong to another
-            part, such as the resampling of a table where there is none.
+
+def of_file(checkpoint: Checkpoint, zoo: Registry) -> Overrides:
+    """Return the overrides of a file, by its format, its keys and its `config.json`.
 
     Raises:
-        CheckpointError: facts that no spec can have.
+        CheckpointError: the config states something that no network here can do.
     """
-    if not facts:
-        return spec
+    layout, keys = format_of(checkpoint, zoo), checkpoint.header.tensors.keys()
+    stated = layout.facts(checkpoint.config, keys) if checkpoint.config else {}
+    return Overrides(
+        layout.facts({}, keys), stated | (of_row(checkpoint.row) if checkpoint.row else {})
+    )
+
+
+def fixed(variant: Variant | None) -> frozenset[str]:
+    """Return the fields that a variant's own builder does not let anyone change."""
+    if variant is None or variant.builder == CORE_BUILDER:
+        return frozenset()
+    return frozenset((*PARTS, "block", "pre_norm")) - frozenset(variant.accepts)
+
+
+def _apply(spec: Spec, overrides: Mapping[str, Any], zoo: Registry | None = None) -> Spec:
+    """Return the spec with overrides; with a registry, without options that its parts lack."""
     changes: dict[str, Any] = {}
-    for field, fact in facts.items():
-        if field in kept:
-            continue
-        if field == "block":
-            changes[field] = {k: v for k, v in fact.items() if f"block.{k}" not in kept}
-        elif isinstance(fact, Mapping) and "name" not in fact:
-            changes[field] = _with_options(getattr(spec, field), field, fact, lenient)
+    for name, value in overrides.items():
+        if name != "block" and isinstance(value, Mapping) and "name" not in value:
+            changes[name] = _with_options(getattr(spec, name), name, value, zoo)
         else:
-            changes[field] = fact
-    reader = Reader(changes, "facts of the weights", CheckpointError)
+            changes[name] = value
+    reader = Reader(changes, "config overrides of the weights", CheckpointError)
     result = Spec.read(reader, spec)
     reader.done()
     return result
 
 
-def taken_over(spec: Spec, other: Spec, *, kept: Collection[str] = ()) -> Spec:
-    """Return the spec with all facts of another network.
-
-    Args:
-        spec: the network so far.
-        other: the network that the weights belong to, as their file states it.
-        kept: fields, and `block.option`s, that stay as they are.
-    """
-    block = {f.name: getattr(other.block, f.name) for f in dataclasses.fields(other.block)}
-    block = {key: value for key, value in block.items() if f"block.{key}" not in kept}
-    fields: dict[str, Any] = {
-        field: getattr(other, field) for field in (*PARTS, "pre_norm") if field not in kept
-    }
-    return replace(spec, block=replace(spec.block, **block), **fields)
-
-
-def only_assumed(
-    native: Spec, usual: Mapping[str, Any], stated: Mapping[str, Any], kept: Collection[str]
-) -> tuple[str, ...]:
-    """Name the facts of a file that only its layout or the variant says.
-
-    Args:
-        native: the network without the facts of the file.
-        usual: facts of its layout.
-        stated: facts that its `config.json` states.
-        kept: what the caller says instead.
-    """
-    known = stated.get("block", {})
-    block = {"norm_eps": native.block.norm_eps, "activation": native.block.activation}
-    block |= usual.get("block", {})
-    rows = [
-        f"{name} = {value}"
-        for name, value in block.items()
-        if name not in known and f"block.{name}" not in kept
-    ]
-    for field in ("pool", "patch_embed"):
-        fact = usual.get(field, {})
-        options = fact if isinstance(fact, Mapping) else {"": fact}
-        rows += [f"{field}.{k} = {v}".replace(". ", " ") for k, v in options.items()]
-    return tuple(rows)
-
-
-def differing(native: Spec, spec: Spec) -> dict[str, tuple[Any, Any]]:
-    """Return the facts in which two specs differ, by field or `block.option`, as plain data."""
-    own, other = native.to_data(), spec.to_data()
-    fields = [field for field in (*PARTS, "pre_norm") if field in own]
-    pairs = {field: (own[field], other[field]) for field in fields}
-    block = own["block"] | other["block"]
-    pairs |= {f"block.{key}": (own["block"].get(key), other["block"].get(key)) for key in block}
-    return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
-
-
-def fixed(variant: Variant) -> frozenset[str]:
-    """Return the fields that a variant's own builder does not let anyone change."""
-    if variant.builder == CORE_BUILDER:
-        return frozenset()
-    return frozenset((*PARTS, "block", "pre_norm")) - frozenset(variant.accepts)
-
-
 def _with_options(
-    part: PartSpec, field: str, options: Mapping[str, Any], lenient: bool
+    part: PartSpec, name: str, options: Mapping[str, Any], zoo: Registry | None
 ) -> dict[str, Any] | PartSpec:
     if part.opaque:
         return part
-    if lenient:
-        options = {key: value for key, value in options.items() if _has(part, field, key)}
+    if zoo is not None:
+        options = {key: value for key, value in options.items() if _has(part, name, key, zoo)}
     return {"name": part.name, **dict(part.options), **options}
 
 
-def _has(part: PartSpec, field: str, option: str) -> bool:
+def _has(part: PartSpec, name: str, option: str, zoo: Registry) -> bool:
     """Tell whether the constructor of a part takes an option."""
-    if field == "pool":
+    if name == "pool":
         constructor: Any = POOLS.get(part.name)
     else:
-        constructor = registry().part(KIND_OF_FIELD[field], part.name)
+        constructor = zoo.part(KIND_OF_FIELD[name], part.name)
     return constructor is not None and option in inspect.signature(constructor).parameters

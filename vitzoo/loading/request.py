@@ -1,69 +1,98 @@
-"""The network that a call asks for, before its weights are known."""
+"""What a call of `create` asks for, before its weights are known."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_file
 from vitzoo.checkpoint.saved import read_network, read_saved
-from vitzoo.errors import CheckpointError
-from vitzoo.loading import overrides
+from vitzoo.errors import CheckpointError, InvalidOption
+from vitzoo.registry.registry import Registry
 from vitzoo.schema.reader import Reader
-from vitzoo.schema.rows import Variant
+from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import Spec
+
+PARTS = ("pool", "head", "patch_embed", "pos_embed")
+OVERRIDDEN = ("num_classes", "in_chans", "image_size", "pre_norm", *PARTS)
+"""Fields of a spec, beside `block`, in which weights may differ from their variant."""
 
 
 @dataclass(frozen=True)
-class Origin:
+class Request:
     """What the first argument of `create` means.
 
     Args:
-        spec: the network it describes.
+        spec: the network it describes, complete.
+        changes: what its author changed, of the fields in which weights may differ from the
+            network: plain data under the keys of a spec. What a spec only repeats from its variant
+            is not a change.
         variant: the registered variant behind it, whose builder and weights apply.
         saved: the file written by `save`, if it is one.
-        stated: the keys of a mapping or file of the user's, with those of its block.
     """
 
     spec: Spec
+    changes: Mapping[str, Any] = field(default_factory=dict)
     variant: Variant | None = None
     saved: Checkpoint | None = None
-    stated: frozenset[str] = frozenset()
 
     @property
-    def native(self) -> Spec:
-        """The network that the weights belong to."""
-        return self.variant.spec if self.variant and not self.saved else self.spec
+    def base(self) -> Spec:
+        """The network that weights belong to unless they say otherwise: no changes but sizes."""
+        if self.variant is None or self.saved:
+            return self.spec
+        fields = (*OVERRIDDEN, "block")
+        return replace(self.spec, **{f: getattr(self.variant.spec, f) for f in fields})
 
     @property
-    def has_other_head(self) -> bool:
-        """Whether the spec asks for another head than the weights have."""
-        native = self.native
-        return (self.spec.num_classes, self.spec.head) != (native.num_classes, native.head)
+    def other_head(self) -> bool:
+        """Whether the spec asks for another head than that of the variant's weights."""
+        return self.variant is not None and not {"num_classes", "head"}.isdisjoint(self.changes)
 
-    @property
-    def chosen(self) -> frozenset[str]:
-        """What the user's own spec says of the facts of weights: fields, and `block.option`s.
-
-        What it only repeats from its variant is not chosen.
-        """
-        if self.variant is None:
-            return self.stated
-        return frozenset(overrides.differing(self.native, self.spec))
+    def preprocessing_of(self, spec: Spec) -> Preprocessing | None:
+        """Return the preprocessing of the variant's default weights, if it fits a spec."""
+        return self.variant.preprocessing_of(spec) if self.variant else None
 
 
-def from_mapping(reader: Reader) -> Origin:
-    spec, variant = read_network(reader)
-    block = [f"block.{key}" for key in reader.table.get("block", {})]
-    return Origin(spec, variant, stated=frozenset([*reader.table, *block]) - {"block"})
+def changed(spec: Spec, *changes: Mapping[str, Any]) -> Spec:
+    """Return a spec with a user's changes, the later ones over the earlier.
+
+    Raises:
+        InvalidOption, UnknownOption: a change that no spec can have.
+    """
+    for change in changes:
+        spec = Spec.read(Reader(change, "create()", InvalidOption), spec)
+    return spec
 
 
-def from_saved(path: Path) -> Origin:
+def from_mapping(reader: Reader, zoo: Registry) -> Request:
+    """Return the request of a user's mapping or file."""
+    spec, variant = read_network(reader, zoo)
+    return Request(spec, _changes(spec, variant, reader.table), variant)
+
+
+def from_spec(spec: Spec, zoo: Registry) -> Request:
+    """Return the request of a `Spec`. It states every field, so none counts as a change by that."""
+    reader = Reader(spec.to_data(), "spec", InvalidOption)
+    spec, variant = read_network(reader, zoo)
+    return Request(spec, _changes(spec, variant, {}), variant)
+
+
+def from_saved(path: Path, zoo: Registry) -> Request:
+    """Return the request of a file written by `save`.
+
+    Raises:
+        CheckpointError: `save` did not write it.
+    """
     checkpoint = open_file(path)
     saved = read_saved(checkpoint, str(path))
     if saved is None:
         raise CheckpointError(nameless(path))
-    return replace(from_mapping(saved.reader()), saved=saved.add_to(checkpoint))
+    spec, variant = read_network(saved.reader(), zoo)
+    return Request(spec, variant=variant, saved=saved.add_to(checkpoint))
 
 
 def nameless(path: Path) -> str:
@@ -71,3 +100,32 @@ def nameless(path: Path) -> str:
         f"{path} was not written by vitzoo.save, so it does not say which network it is; "
         f"name the variant: create('vit_b16', weights={str(path)!r})"
     )
+
+
+def _changes(spec: Spec, variant: Variant | None, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the author of a spec changed.
+
+    Args:
+        spec: complete.
+        variant: that it starts from; without one, everything stated is a change, and the number of
+            classes is the spec's whatever the weights have.
+        stated: the table that the user wrote.
+    """
+    data = spec.to_data()
+    if variant is not None:
+        return differences(variant.spec, spec)
+    changes = {key: data[key] for key in OVERRIDDEN if key in stated or key == "num_classes"}
+    block = {key: data["block"][key] for key in stated.get("block", ()) if key in data["block"]}
+    return changes | ({"block": block} if block else {})
+
+
+def differences(base: Spec, spec: Spec) -> dict[str, Any]:
+    """Return what brings `base` to `spec`, of the fields in which weights may differ."""
+    data = spec.to_data()
+    changes = {key: data[key] for key in OVERRIDDEN if getattr(base, key) != getattr(spec, key)}
+    block = {
+        option.name: getattr(spec.block, option.name)
+        for option in dataclasses.fields(spec.block)
+        if getattr(spec.block, option.name) != getattr(base.block, option.name)
+    }
+    return changes | ({"block": block} if block else {})

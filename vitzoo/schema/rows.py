@@ -242,6 +242,12 @@ class Variant:
         """The weights that `pretrained=True` means, None where nothing is published."""
         return next((w for w in self.weights if w.default), None)
 
+    def preprocessing_of(self, spec: Spec) -> Preprocessing | None:
+        """Return how images of the default weights are prepared, if it fits a spec's channels."""
+        weights = self.default_weights
+        fits = weights is not None and len(weights.preprocessing.mean) == spec.in_chans
+        return weights.preprocessing if weights and fits else None
+
 
 HF_ADDRESS = re.compile(r"hf://(?P<repo>[^@]+)@(?P<revision>[^/]+)/(?P<file>.+)")
 

@@ -34,6 +34,7 @@ from vitzoo.testing.checks import (
 from vitzoo.testing.hub import Hub
 from vitzoo.testing.subject import Sizes
 from vitzoo.testing.suite import PluginTests, drop_empty
+from vitzoo.testing.weights import trained_spec
 
 __all__ = [
     "Hub",
@@ -45,6 +46,7 @@ __all__ = [
     "check_patch_embedder",
     "check_position_embedding",
     "check_variant",
+    "trained_spec",
 ]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.factory import create
 from vitzoo.formats import Format, NeedsHeads
-from vitzoo.loading import overrides
+from vitzoo.loading.overrides import Overrides
 from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
 from vitzoo.testing.events import EXECUTION, watched
@@ -203,7 +203,7 @@ def check_facts(subject: FormatSubject) -> None:
         for of in ((), keys):
             try:
                 found = layout.facts(config, of)
-                overrides.applied(Spec(embed_dim=32, depth=2, num_heads=2), found, lenient=True)
+                Overrides(found).apply(Spec(embed_dim=32, depth=2, num_heads=2), registry())
             except VitzooError as error:
                 if not config or not isinstance(error, CheckpointError):
                     fail(

@@ -13,9 +13,12 @@ from unittest import mock
 import vitzoo
 from vitzoo.errors import HashMismatch, VitzooError
 from vitzoo.inventory import verify
+from vitzoo.loading.request import Request
+from vitzoo.loading.source import RegisteredWeights
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import registry
-from vitzoo.schema.rows import Variant, Weights
+from vitzoo.schema.rows import Variant, Weights, choose
+from vitzoo.schema.spec import Spec
 from vitzoo.store.obtain import obtain
 from vitzoo.testing.hub import COMMIT as SOME_COMMIT, Hub, serve as serve_file
 from vitzoo.testing.subject import fail, require
@@ -47,6 +50,20 @@ class WeightsSubject:
     def owner(self) -> Variant:
         """The variant."""
         return vitzoo.describe(self.variant)
+
+
+def trained_spec(name: str, weights: str | None = None) -> Spec:
+    """Return the network that registered weights are evaluated as; their file is not needed.
+
+    Args:
+        name: of a variant.
+        weights: of its weights; the default weights if None.
+    """
+    zoo = registry()
+    variant = zoo.variant(name)
+    request = Request(variant.spec, variant=variant)
+    source = RegisteredWeights(request, variant, choose(variant, weights), zoo)
+    return source.trained({})
 
 
 def check_row(subject: WeightsSubject) -> None:

@@ -18,7 +18,7 @@ import transformers
 from torch import nn
 
 import vitzoo
-from vitzoo.loading import overrides
+from vitzoo.testing import trained_spec
 from vitzoo_clip.open_clip import open_clip
 from vitzoo_clip.transformers import transformers_clip, transformers_siglip
 
@@ -123,9 +123,7 @@ def test_rows_of_timms_files_are_evaluated_as_timm_does(name):
         classes = VARIANTS[name].spec.num_classes if row.num_classes is None else row.num_classes
         assert classes == reference.num_classes, row.name
         assert list(row.preprocessing.mean) == [*reference.pretrained_cfg["mean"]], row.name
-        model = vitzoo.create(
-            overrides.applied(VARIANTS[name].spec, overrides.of_row(row)), device="meta"
-        )
+        model = vitzoo.create(trained_spec(name, row.name), device="meta")
         assert model.head.__class__.__name__ != "ProjectionHead" or not row.label_set, row.name
 
 

@@ -234,9 +234,9 @@ def test_registered_weights_are_read_in_the_layout_of_their_row(tmp_path, monkey
     source = fill(vitzoo.create(name))
     layout = timm_distilled if row == "fb_in1k" else transformers_deit
     path = write(tmp_path / "model.safetensors", layout.inverse(source.state_dict()))
-    module = importlib.import_module("vitzoo.factory")
+    module = importlib.import_module("vitzoo.loading.source")
 
-    def fetched(_variant, row, _note):
+    def fetched(_variant, row, _package, _note):
         return replace(open_file(path), format=row.format, row=row)
 
     monkeypatch.setattr(module, "open_weights", fetched)

@@ -6,9 +6,8 @@ import pytest
 
 import vitzoo
 from vitzoo.factory import create
-from vitzoo.loading.trained_spec import bring_in_facts
 from vitzoo.registry.registry import registry
-from vitzoo.resolve import origin_of
+from vitzoo.testing import trained_spec
 
 SPACES = ("dino", "dinov2", "dinov3")
 ROWS = {
@@ -17,20 +16,6 @@ ROWS = {
     for variant in vitzoo.variants(f"{space}/*")
     for row in variant.weights
 }
-ASKED = dict.fromkeys(
-    (
-        *("num_classes", "in_chans", "image_size", "patch_embed", "pos_embed", "block", "pool"),
-        *("head", "drop_path", "dropout"),
-    )
-)
-
-
-def network(name):
-    """Return the spec of the network that registered weights are evaluated with."""
-    variant, row = ROWS[name]
-    spec, native, assumed = bring_in_facts(origin_of(variant.name), row, ASKED)
-    assert (spec, assumed) == (native, ())
-    return spec
 
 
 def written_size(tensors):
@@ -73,7 +58,7 @@ def test_licences_and_gates(name):
 @pytest.mark.parametrize("name", ROWS)
 def test_the_network_of_a_row(name):
     variant, row = ROWS[name]
-    spec = network(name)
+    spec = trained_spec(variant.name, row.name)
     of_timm, registers = row.repo.startswith("timm/"), spec.num_registers
     eps = {"dino": 1e-6 if of_timm else 1e-12, "dinov2": 1e-6, "dinov3": 1e-5}
     assert spec.block.norm_eps == eps[variant.namespace]

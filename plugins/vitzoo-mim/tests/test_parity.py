@@ -179,10 +179,10 @@ def test_registered_weights_are_read_as_their_row_says(parity, tmp_path, monkeyp
     network, path = make_transformers(parity, tmp_path, kind, "scaled", **options)
     (tmp_path / "config.json").unlink()
 
-    def fetched(_variant, row, _note):
+    def fetched(_variant, row, _package, _note):
         return replace(open_file(path), format=row.format, row=row)
 
-    monkeypatch.setattr(importlib.import_module("vitzoo.factory"), "open_weights", fetched)
+    monkeypatch.setattr(importlib.import_module("vitzoo.loading.source"), "open_weights", fetched)
     model = vitzoo.create("beit/beit_b16", weights="microsoft_in22k", num_classes=0).eval()
     assert "was never published" in caplog.text
     assert set(model.load_report.kept) == set(model.state_dict())

@@ -1,0 +1,320 @@
+"""Where the weights of a call of `create` come from, and which network they were trained as."""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_row, open_weights
+from vitzoo.checkpoint.detect import format_of, identified
+from vitzoo.checkpoint.saved import described
+from vitzoo.errors import CheckpointError, InvalidOption, UnknownName, WeightsUnavailable
+from vitzoo.files.names import valid_repo
+from vitzoo.formats import StatesHeads
+from vitzoo.loading.overrides import Overrides, fixed, of_entry, of_file
+from vitzoo.loading.request import PARTS, Request, differences
+from vitzoo.parts.pool import POOLS
+from vitzoo.registry.registry import Registry
+from vitzoo.schema.kinds import KIND_OF_FIELD
+from vitzoo.schema.manifest import CORE_BUILDER
+from vitzoo.schema.reader import NAME, describe
+from vitzoo.schema.rows import Variant, Weights, choose, from_address
+from vitzoo.schema.spec import PartSpec, Spec
+from vitzoo.store.progress import progress
+
+log = logging.getLogger("vitzoo")
+
+FILES = (".safetensors", ".npz", ".json", ".pt", ".pth", ".bin", ".ckpt")
+OWN_KEYS = "timm"  # the format that leaves keys as they are
+HEADLESS = (
+    "{name}: the classifier of {weights} was never published; the model gives features. Pass "
+    "num_classes= for a fresh classifier"
+)
+
+
+class WeightsSource(ABC):
+    """One weights file that `create` loads."""
+
+    remote = False  # whether a download must come before `trained`
+    keeps_dtype = False  # whether tensors keep their stored types unless the user asks for another
+
+    @abstractmethod
+    def trained(self, changes: Mapping[str, Any]) -> Spec:
+        """Return the network that the weights were trained as.
+
+        Args:
+            changes: what the user states, in the spec and in the call.
+
+        Raises:
+            CheckpointError: the weights belong to another network.
+        """
+
+    def assumed(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
+        """Name the settings that neither file, registry nor user states."""
+        return ()
+
+    def resampling(self, trained: Spec) -> str:
+        """Name how positions move to another grid, where only the checkpoint format says it."""
+        return ""
+
+    @abstractmethod
+    def open(self) -> Checkpoint:
+        """Return the open file, fetched and verified if need be."""
+
+
+@dataclass(frozen=True)
+class RegisteredWeights(WeightsSource):
+    """Weights that the registry names."""
+
+    request: Request
+    variant: Variant
+    row: Weights
+    zoo: Registry
+
+    def trained(self, changes: Mapping[str, Any]) -> Spec:
+        return of_entry(self.row, self.zoo).apply(self.request.base, self.zoo, self.variant)
+
+    def open(self) -> Checkpoint:
+        package = self.zoo.host.package(self.variant.namespace)
+        with progress(f"{self.variant.name}:{self.row.name}") as note:
+            return open_weights(self.variant, self.row, package, note)
+
+
+@dataclass(frozen=True)
+class SavedModel(WeightsSource):
+    """The file of `save` that is the first argument of `create`: network and weights in one."""
+
+    request: Request
+    checkpoint: Checkpoint
+    keeps_dtype = True
+
+    def trained(self, changes: Mapping[str, Any]) -> Spec:
+        return self.request.spec
+
+    def open(self) -> Checkpoint:
+        return self.checkpoint
+
+
+@dataclass(frozen=True)
+class WeightsFile(WeightsSource):
+    """A file of the user's, or one on the Hub that no entry describes.
+
+    Args:
+        request: the network it is loaded into.
+        address: the path, or `hf://owner/repo@revision/file`.
+        zoo: knows the checkpoint formats.
+    """
+
+    request: Request
+    address: str | os.PathLike[str]
+    zoo: Registry
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "remote", on_hub(self.address))
+
+    def open(self) -> Checkpoint:
+        return self._checkpoint
+
+    @cached_property
+    def _checkpoint(self) -> Checkpoint:
+        checkpoint, variant = open_unregistered(self.address, self.zoo), self.request.variant
+        if checkpoint.format is None and variant and variant.builder != CORE_BUILDER:
+            return replace(checkpoint, format=OWN_KEYS)  # no format knows keys of other networks
+        return identified(checkpoint, self.zoo)
+
+    @cached_property
+    def _overrides(self) -> Overrides:
+        return of_file(self._checkpoint, self.zoo)
+
+    def trained(self, changes: Mapping[str, Any]) -> Spec:
+        checkpoint, base = self._checkpoint, self.request.base
+        if checkpoint.spec:
+            return self._as_saved(checkpoint.spec, changes)
+        layout = format_of(checkpoint, self.zoo)
+        if isinstance(layout, StatesHeads):
+            heads = layout.num_heads(checkpoint.config, checkpoint.skeleton())
+            if heads is not None:
+                _check_heads(checkpoint.source, heads, base)
+        return self._overrides.apply(base, self.zoo, self.request.variant)
+
+    def assumed(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
+        # What the builder of another network fixes, it knows, and no user can change.
+        if self._checkpoint.spec or "block" in fixed(self.request.variant):
+            return ()
+        return self._overrides.assumed(self.request.base, changes)
+
+    def resampling(self, trained: Spec) -> str:
+        """Name how positions move to another grid, empty where more than the format says it."""
+        if self._checkpoint.spec:
+            return ""
+        method, own = (
+            dict(spec.pos_embed.options).get("resample") for spec in (trained, self.request.base)
+        )
+        return "" if method == own else f"pos_embed.resample = {method}"
+
+    def _as_saved(self, saved: Spec, changes: Mapping[str, Any]) -> Spec:
+        """Return the network that a file of `save` states.
+
+        Raises:
+            CheckpointError: it differs from the model in what no tensor shows, or names a part
+                that is not registered.
+        """
+        base, source = self.request.base, self._checkpoint.source
+        _check_heads(source, saved.num_heads, base)
+        if saved.options != base.options:
+            raise CheckpointError(
+                f"{source} was saved with the options {dict(saved.options)}, the model has "
+                f"{dict(base.options)}; load it without a name: create({source!r})"
+            )
+        if saved.image_size != base.image_size and "image_size" not in changes:
+            (h, w), (height, width) = saved.image_size, base.image_size
+            raise CheckpointError(
+                f"{source} is of a model for images of {h}x{w} px, this one takes "
+                f"{height}x{width}; pass image_size=({h}, {w}), or "
+                f"image_size=({height}, {width}) to resample positions"
+            )
+        for name in PARTS:
+            if name not in changes:
+                self._check_part(name, getattr(saved, name))
+        fields = ("image_size", "num_classes", "block", "pre_norm", *PARTS)
+        return replace(base, **{name: getattr(saved, name) for name in fields})
+
+    def _check_part(self, name: str, part: PartSpec) -> None:
+        """Refuse a part that the metadata of a file names and that is not registered here."""
+        known = part.opaque or part.name in POOLS
+        if name != "pool" and not part.opaque:
+            try:
+                self.zoo.part(KIND_OF_FIELD[name], part.name)
+                known = True
+            except UnknownName:
+                known = False
+        if not known:
+            raise CheckpointError(
+                f"{self._checkpoint.source} was saved with {name} {part.name!r}, which is not "
+                f"registered here; install the plugin it comes from, or pass {name}="
+            )
+
+
+def choose_source(
+    request: Request, weights: object, pretrained: object, zoo: Registry
+) -> WeightsSource | None:
+    """Return where the weights of a call come from, None for a random initialisation.
+
+    Raises:
+        InvalidOption: arguments that cannot be right.
+        WeightsUnavailable: the variant has no such weights.
+        CheckpointError: `weights` is a repository of the Hub instead of a file.
+    """
+    if not isinstance(pretrained, bool):
+        raise InvalidOption(f"pretrained must be True or False, got {describe(pretrained)}")
+    if request.saved:
+        if weights is not None:
+            raise InvalidOption(f"{request.saved.source} holds its own weights; leave weights= out")
+        return SavedModel(request, request.saved)
+    if weights is None and not pretrained:
+        return None
+    if weights == "":
+        raise InvalidOption(
+            "weights is '' (an unset shell variable?), expected a weights name, a path or "
+            "hf://owner/repo@revision/file; leave weights= out, or pass pretrained=True for the "
+            "default weights"
+        )
+    if weights is not None and not isinstance(weights, str | os.PathLike):
+        raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
+    if weights is not None and (on_hub(weights) or _is_path(weights, request.variant)):
+        if on_hub(weights):
+            from_address(str(weights))  # a wrong address is refused before anything else
+        return WeightsFile(request, weights, zoo)
+    if request.variant is None:
+        raise WeightsUnavailable(
+            "a spec that names no variant has no registered weights; pass a file: "
+            "weights='model.safetensors'"
+        )
+    row = choose(request.variant, weights)  # type: ignore[arg-type]  # a name or None here
+    return RegisteredWeights(request, request.variant, row, zoo)
+
+
+def on_hub(address: object) -> bool:
+    """Tell whether an address is one on the Hub."""
+    return isinstance(address, str) and address.startswith("hf://")
+
+
+def open_unregistered(address: str | os.PathLike[str], zoo: Registry) -> Checkpoint:
+    """Open a file that no entry describes: a path, or an address on the Hub.
+
+    Raises:
+        CheckpointError: it is missing, unreadable or of no known kind.
+        WeightsError: one of its kinds; the Hub's file cannot be had or verified.
+    """
+    if not on_hub(address):
+        return described(open_file(Path(address)), zoo)
+    with progress(str(address)) as note:
+        opened = open_row(from_address(str(address)), str(address), note=note)
+    return described(replace(opened, preprocessing=None), zoo)  # an address states none
+
+
+def without_published_classifier(
+    spec: Spec, source: WeightsSource, changes: Mapping[str, Any]
+) -> Spec:
+    """Decide the head for weights whose classifier was never published.
+
+    Without `num_classes` the features come out (after a tanh layer, the tanh pre-logits). With it,
+    one fresh linear layer stands on the trunk, as in every published fine-tuning, unless the call
+    asks for a head.
+    """
+    if not isinstance(source, RegisteredWeights) or source.row.num_classes != 0:
+        return spec
+    if spec.num_classes == 0:
+        log.warning("%s", HEADLESS.format(name=spec.variant, weights=source.row.name))
+    elif "head" not in changes:
+        return replace(spec, head=PartSpec("linear"))
+    return spec
+
+
+def chosen_over(trained: Spec, wanted: Spec) -> tuple[str, ...]:
+    """Name what the user asked for and no tensor shows: the weights were trained otherwise."""
+    old, new = trained.to_data(), wanted.to_data()
+    found = differences(trained, wanted)
+    block = found.pop("block", {})
+    for name in ("head", "num_classes", "in_chans", "image_size"):
+        found.pop(name, None)  # the report says what became of their tensors
+    if trained.patch_embed.options == wanted.patch_embed.options:
+        found.pop("patch_embed", None)  # another name with the same tensors: the same numbers
+    pairs = {name: (old[name], new[name]) for name in (*PARTS, "pre_norm") if name in found}
+    pairs |= {f"block.{k}": (old["block"].get(k), new["block"].get(k)) for k in block}
+    return tuple(f"{name} = {new}, not the weights' {old}" for name, (old, new) in pairs.items())
+
+
+def _is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
+    """Tell a path from a name of weights, which comes first.
+
+    Raises:
+        CheckpointError: it is a repository of the Hub.
+    """
+    if not isinstance(weights, str):
+        return True
+    there = os.path.lexists(weights)
+    if NAME.fullmatch(weights):
+        own = variant is not None and any(row.name == weights for row in variant.weights)
+        return there and not own
+    if not there and valid_repo(weights) and not weights.endswith(FILES):
+        raise CheckpointError(
+            f"{weights}: there is no such file; one on the Hub is written with its revision and "
+            f"name: weights='hf://{weights}@main/model.safetensors'"
+        )
+    return True
+
+
+def _check_heads(source: str, heads: int, spec: Spec) -> None:
+    if heads != spec.num_heads:
+        raise CheckpointError(
+            f"{source} has {heads} attention heads, the model {spec.num_heads}; "
+            "no other tensor would show it. Name the right variant, or give a spec with "
+            f"num_heads = {heads}"
+        )
