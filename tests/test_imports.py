@@ -6,7 +6,6 @@ import ast
 import importlib
 import inspect
 import json
-import os
 import re
 import subprocess
 import sys
@@ -27,7 +26,7 @@ LIGHT = [
     "import vitzoo; vitzoo.plugins()",
     "import vitzoo; dir(vitzoo); vitzoo.__version__; vitzoo.__all__",
     "import vitzoo; vitzoo.PartSpec, vitzoo.Variant, vitzoo.RegistryError, vitzoo.hookimpl",
-    "import vitzoo.errors, vitzoo.settings, vitzoo.report",
+    "import vitzoo.errors, vitzoo.settings, vitzoo.report, vitzoo.keywords",
     "import vitzoo\ntry: vitzoo.describe('vit_b61')\nexcept vitzoo.UnknownName: pass",
 ]
 
@@ -191,32 +190,6 @@ def test_the_version_is_that_of_the_installed_distribution():
     from importlib.metadata import version
 
     assert vitzoo.__version__ == version("vitzoo")
-
-
-# Only names are asked for: torch, which takes mypy half a minute, is left out.
-MYPY = """\
-[mypy]
-strict = True
-[mypy-vitzoo.*]
-follow_imports = silent
-[mypy-torch.*,numpy.*,huggingface_hub.*,safetensors.*,rich.*,PIL.*,click.*]
-follow_imports = skip
-"""
-
-
-def test_type_checkers_see_the_public_names(tmp_path):
-    uses = "\n".join(f"vitzoo.{name}" for name in vitzoo.__all__)
-    (tmp_path / "user.py").write_text(f"import vitzoo\n{uses}\n")
-    (tmp_path / "mypy.ini").write_text(MYPY)
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path), "user.py"],
-        cwd=tmp_path,
-        env=os.environ | {"MYPYPATH": str(Path(vitzoo.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-    )
-    assert "explicitly export" not in done.stdout
-    assert done.returncode == 0, done.stdout
 
 
 def test_the_diagram_of_the_architecture_page_shows_the_contracts():

@@ -10,8 +10,9 @@ from typing import Any
 
 from torch import nn
 
-from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
+from vitzoo.errors import InvalidOption
 from vitzoo.images.transform import Transform, check_preprocessing, make_transform, warn_of_default
+from vitzoo.keywords import check_keywords
 from vitzoo.loading.request import from_saved
 from vitzoo.registry.label_sets import SETS, check_label_set, class_names, known_labels
 from vitzoo.registry.registry import registry
@@ -22,6 +23,7 @@ from vitzoo.schema.spec import Spec
 log = logging.getLogger("vitzoo")
 
 
+@check_keywords()
 def transform(
     name_or_model: str | os.PathLike[str] | nn.Module,
     *,
@@ -31,7 +33,6 @@ def transform(
     interpolation: str | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-    **unknown: Any,
 ) -> Transform:
     """Return the function from an image (Pillow, or its path) to the input (c, h, w).
 
@@ -61,9 +62,6 @@ def transform(
         "mean": mean,
         "std": std,
     }
-    for name in unknown:
-        hint = did_you_mean(name, asked) or f"; it has: {', '.join(asked)}"
-        raise UnknownOption(f"transform() has no argument {name!r}{hint}")
     changes = {key: value for key, value in asked.items() if value is not None}
     spec, preprocessing = _input_of(name_or_model)
     if preprocessing is None and not {"mean", "std"} <= changes.keys():
