@@ -24,11 +24,14 @@ follow_imports = skip
 RIGHT = [
     *(f"vitzoo.{name}" for name in vitzoo.__all__),
     "vitzoo.transform('vit_b16', crop_pct=1, image_size=(32, 64))",
+    "vitzoo.create('vit_b16', num_classes=3).set_input_size(384)",
 ]
 WRONG = {  # a line, and what must be reported of it
     "vitzoo.transform('vit_b16', crop_pc=1)": ("crop_pc", "call-arg"),
     "vitzoo.transform('vit_b16', crop_pct='1')": ("str", "float", "arg-type"),
     "vitzoo.transform()": ("name_or_model", "call-arg"),
+    "vitzoo.create('vit_b16', num_clases=3)": ("num_clases", "call-arg"),
+    "vitzoo.create('vit_b16', num_classes='3')": ("str", "int", "arg-type"),
 }
 
 

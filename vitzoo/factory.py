@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 from collections.abc import Mapping
@@ -14,7 +13,8 @@ from torch import nn
 
 from vitzoo.build import build
 from vitzoo.checkpoint.checkpoint import Checkpoint
-from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
+from vitzoo.errors import InvalidOption
+from vitzoo.keywords import check_keywords
 from vitzoo.loading.adapt import Adaptation
 from vitzoo.loading.load import load
 from vitzoo.loading.request import Request, changed
@@ -31,7 +31,7 @@ from vitzoo.schema.spec import BlockSpec, Spec
 
 log = logging.getLogger("vitzoo")
 
-THEIRS = {  # names of timm's that mean one of ours
+OF_TIMM = {  # timm's names of options
     "init_values": "layer_scale",
     "reg_tokens": "num_registers",
     "act_layer": "activation",
@@ -42,6 +42,17 @@ PARTS = ("patch_embed", "pos_embed", "pool", "head", "drop_path")
 Part = str | Mapping[str, Any] | nn.Module
 
 
+def _hint(name: str) -> str:
+    """Return where an argument that `create` does not have belongs, empty where it is unknown."""
+    name = OF_TIMM.get(name, name)
+    if name in {field.name for field in fields(BlockSpec)}:
+        return f"it is an option of the blocks: block={{{name!r}: ...}}"
+    if name in {field.name for field in fields(Spec)} - {"variant", "options"}:
+        return f"it stands in a spec: create({{'variant': ..., {name!r}: ...}})"
+    return ""
+
+
+@check_keywords(_hint)
 def create(
     name: str | os.PathLike[str] | Mapping[str, Any] | Spec,
     *,
@@ -59,8 +70,7 @@ def create(
     dropout: float | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
-    **unknown: Any,
-) -> nn.Module:
+) -> VisionTransformer:
     """Create a Vision Transformer.
 
     Arguments left at None keep what the name says.
@@ -82,7 +92,8 @@ def create(
         dtype, device: of the parameters; device "meta" allocates nothing.
 
     Returns:
-        The model in training mode, with `spec` and `load_report`.
+        The model in training mode, with `spec` and `load_report`. A variant with a builder of its
+        own (`timm/*`) gives another module than a `VisionTransformer`, with these two attributes.
 
     Raises:
         UnknownName, UnknownOption: with the nearest names.
@@ -94,8 +105,6 @@ def create(
     >>> model(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
-    if unknown:
-        raise UnknownOption(_unknown_argument(next(iter(unknown))))
     _check_place(dtype, device)
     arguments = {
         "num_classes": num_classes,
@@ -203,9 +212,9 @@ def _finish(
     report: LoadReport,
     preprocessing: Preprocessing | None,
     checkpoint: Checkpoint | None = None,
-) -> nn.Module:
+) -> VisionTransformer:
     """Attach spec, report, labels and preprocessing to a model, and log what it is."""
-    noted: Any = model
+    noted: Any = model  # of another class where a variant has a builder of its own
     if isinstance(model, VisionTransformer) and model.spec is not None:
         spec = model.spec  # a ready head has its own number of classes
     labels: tuple[str, ...] = ()
@@ -217,7 +226,7 @@ def _finish(
     noted.labels = labels if len(labels) == spec.num_classes else ()
     noted.preprocessing = preprocessing
     log.info("created %s from %s", spec.variant or "a custom spec", report)
-    return model
+    return noted
 
 
 def _check_place(dtype: object, device: Any) -> None:
@@ -230,21 +239,3 @@ def _check_place(dtype: object, device: Any) -> None:
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         raise InvalidOption(f"device {device!r} cannot be used here: {reason}") from error
-
-
-def _way_to(name: str) -> str:
-    """Say where what somebody gave as an argument belongs, empty where it is nowhere."""
-    name = THEIRS.get(name, name)
-    if name in {field.name for field in fields(BlockSpec)}:
-        return f"it is an option of the blocks: block={{{name!r}: ...}}"
-    if name in {field.name for field in fields(Spec)} - {"variant", "options"}:
-        return f"it stands in a spec: create({{'variant': ..., {name!r}: ...}})"
-    return ""
-
-
-def _unknown_argument(name: str) -> str:
-    known = [p for p in inspect.signature(create).parameters if p not in ("name", "unknown")]
-    if way := _way_to(name):
-        return f"create() has no argument {name!r}; {way}"
-    near = did_you_mean(name, known)
-    return f"create() has no argument {name!r}{near or '; it has: ' + ', '.join(known)}"

@@ -115,8 +115,8 @@ def carry_over(model: nn.Module) -> nn.Module:
         )
     ours.load_state_dict(tensors, strict=True, assign=True)
     ours.to(device=place.device)
-    ours.positions.to(dtype=place.dtype)
     noted: Any = ours
+    noted.positions.to(dtype=place.dtype)
     noted.load_report = LoadReport(f"timm {_name(model)}, carried over", kept=tuple(expected))
     noted.preprocessing = _preprocessing(model, noted.spec.in_chans)
     return ours.train(model.training)
