@@ -117,6 +117,8 @@ def fixed(variant: Variant | None) -> frozenset[str]:
 
 def _apply(spec: Spec, overrides: Mapping[str, Any], zoo: Registry | None = None) -> Spec:
     """Return the spec with overrides; with a registry, without options that its parts lack."""
+    if not overrides:
+        return spec
     changes: dict[str, Any] = {}
     for name, value in overrides.items():
         if name != "block" and isinstance(value, Mapping) and "name" not in value:

@@ -63,7 +63,7 @@ def changed(spec: Spec, *changes: Mapping[str, Any]) -> Spec:
     Raises:
         InvalidOption, UnknownOption: a change that no spec can have.
     """
-    for change in changes:
+    for change in filter(None, changes):
         spec = Spec.read(Reader(change, "create()", InvalidOption), spec)
     return spec
 
