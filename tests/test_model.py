@@ -470,7 +470,7 @@ def test_only_the_features_asked_for_in_that_order():
     ],
 )
 def test_unknown_feature(name, known):
-    with refuses(vitzoo.UnknownOption, "feature", repr(name), *known):
+    with refuses(vitzoo.errors.UnknownOption, "feature", repr(name), *known):
         make().features(images(), ["norm", name])
 
 
@@ -862,3 +862,30 @@ def test_dropout_is_off_in_evaluation():
 def test_impossible_dropout(rate):
     text = message(vitzoo.InvalidOption, vitzoo.create, SMALL, dropout=rate)
     says(text, "dropout", 0, 1, f"got {rate}")
+
+
+# How it is shown.
+
+
+def test_repr_begins_with_the_name_of_the_variant():
+    model = vitzoo.create({"variant": "vit_ti16", "depth": 2}, device="meta")
+    first, *below = repr(model).splitlines()
+    assert first == "vit_ti16: VisionTransformer("
+    assert below == nn.Module.__repr__(model).splitlines()[1:]
+    assert any(line.startswith("  (blocks): Sequential(") for line in below)
+
+
+def test_repr_of_a_network_without_a_name_or_a_spec():
+    model = make()
+    plain = nn.Module.__repr__(model)
+    assert plain.startswith("VisionTransformer(\n")
+    assert repr(model) == plain  # its spec names no variant
+    model.spec = None
+    assert repr(model) == plain
+    del model.spec  # as while its constructor runs
+    assert repr(model) == plain
+
+
+def test_repr_inside_another_module():
+    model = vitzoo.create({"variant": "vit_ti16", "depth": 1}, device="meta")
+    assert "  (0): vit_ti16: VisionTransformer(" in repr(nn.Sequential(model)).splitlines()

@@ -98,6 +98,11 @@ class VisionTransformer(nn.Module):
         self.fc_norm = nn.Identity() if pool.norm_first else norm
         self.head = head
 
+    def __repr__(self) -> str:
+        """Write torch's tree of modules after the name of the variant, if there is one."""
+        variant = getattr(getattr(self, "spec", None), "variant", None)
+        return f"{variant}: {super().__repr__()}" if variant else super().__repr__()
+
     def forward(self, images: Tensor) -> Tensor:
         """Map (b, c, h, w) images to (b, k) logits."""
         tokens = self._tokens_read()

@@ -328,3 +328,14 @@ def test_a_spec_whose_plugin_is_gone_names_it(small, tmp_path):
     path.write_text(json.dumps({"variant": "acme/net"}))
     with refuses(UnknownName, "'acme/net'", "plugin 'acme'"):
         vitzoo.create(path)
+
+
+@pytest.mark.parametrize("name", ["vit_b16", "vit_g14", "vit_digits"])
+def test_repr_of_a_variant_is_one_short_line(name):
+    variant = vitzoo.describe(name)
+    text = repr(variant)
+    assert len(text) < 80
+    assert (
+        text == f"<Variant {name}: {variant.params:,} parameters, weights: {len(variant.weights)}>"
+    )
+    assert repr([variant]) == f"[{text}]"

@@ -47,22 +47,22 @@ class Contribution:
 
 @dataclass(frozen=True)
 class PatchEmbedder(Contribution):
-    """Turns an image into tokens; see `vitzoo.parts.protocols.PatchEmbedder`."""
+    """Turns an image into tokens; see `vitzoo.parts.PatchEmbedder`."""
 
 
 @dataclass(frozen=True)
 class PositionEmbedding(Contribution):
-    """Tells tokens where they stand; see `vitzoo.parts.protocols.PositionEmbedding`."""
+    """Tells tokens where they stand; see `vitzoo.parts.PositionEmbedding`."""
 
 
 @dataclass(frozen=True)
 class Head(Contribution):
-    """Turns pooled features into logits; see `vitzoo.parts.protocols.Head`."""
+    """Turns pooled features into logits; see `vitzoo.parts.Head`."""
 
 
 @dataclass(frozen=True)
 class DropPathPolicy(Contribution):
-    """Gives every block its drop-path rate; see `vitzoo.parts.protocols.DropPathPolicy`."""
+    """Gives every block its drop-path rate; see `vitzoo.parts.DropPathPolicy`."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +236,9 @@ class Variant:
     paper_results: tuple[PaperResult, ...] = ()
     known_as: tuple[tuple[str, str], ...] = ()
     namespace: str = field(default="core", compare=False)
+
+    def __repr__(self) -> str:
+        return f"<Variant {self.name}: {self.params:,} parameters, weights: {len(self.weights)}>"
 
     @property
     def default_weights(self) -> Weights | None:
