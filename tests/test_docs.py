@@ -4,12 +4,14 @@ import doctest
 import importlib
 import inspect
 import re
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
 import vitzoo
+from vitzoo import errors
 from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads
 from vitzoo.parts import protocols
 from vitzoo.plugin import hookspecs
@@ -20,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXECUTED = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{n}.md" for n in ("create", "images", "parts")),
+    *(ROOT / "docs" / f"{n}.md" for n in ("create", "errors", "images", "parts")),
 ]  # the pages of families are run by test_families.py
 
 
@@ -79,6 +81,26 @@ def test_cli_page_is_the_commands_own_help():
     assert (ROOT / "docs" / "cli.md").read_text() == generate.page(), (
         "docs/cli.md is out of date: python docs/generate_cli.py"
     )
+
+
+def test_the_page_of_exceptions_is_made_from_their_docstrings():
+    tool = runpy.run_path(str(ROOT / "docs" / "generate_errors.py"))
+    page = tool["PAGE"].read_text(encoding="utf-8")
+    assert page == tool["page"](), "docs/errors.md is out of date: python docs/generate_errors.py"
+
+
+def exceptions():
+    kinds = (kind for kind in vars(errors).values() if inspect.isclass(kind))
+    return [kind for kind in kinds if kind.__module__ == errors.__name__]
+
+
+@pytest.mark.parametrize("kind", exceptions(), ids=lambda kind: kind.__name__)
+def test_an_exception_says_when_it_is_raised_and_what_to_do(kind):
+    when, _, fix = kind.__doc__.partition("\n\n    Fix: ")
+    assert "\n" not in when
+    assert when.endswith(".")
+    assert len(fix.split()) >= 3
+    assert issubclass(kind, errors.VitzooError) != issubclass(kind, Warning)
 
 
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("vitzoo_"))

@@ -1,48 +1,37 @@
-"""vitzoo: a model zoo for Vision Transformers, made of parts, verified byte by byte.
+"""vitzoo: Vision Transformers by name, made of replaceable parts, with verified weights.
 
-Importing it imports no torch; `create` and its kind do on first use.
+`import vitzoo` imports neither torch nor numpy: a module is imported when one of its names is used.
 """
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitzoo import errors as errors, formats as formats, parts as parts
     from vitzoo.conversion import convert as convert
     from vitzoo.errors import (
-        AccessDenied as AccessDenied,
-        AuthenticationError as AuthenticationError,
         CheckpointError as CheckpointError,
-        EntryNotFound as EntryNotFound,
         FirstUseWarning as FirstUseWarning,
-        GatedRepo as GatedRepo,
-        HashMismatch as HashMismatch,
         ImageError as ImageError,
-        IncompatibleManifest as IncompatibleManifest,
         IntegrityError as IntegrityError,
         InvalidInput as InvalidInput,
         InvalidOption as InvalidOption,
         NetworkError as NetworkError,
-        NotFoundOnHub as NotFoundOnHub,
-        Offline as Offline,
         PinError as PinError,
         PluginError as PluginError,
-        RefusedResponse as RefusedResponse,
         RegistryError as RegistryError,
-        RepoNotFound as RepoNotFound,
-        RevisionNotFound as RevisionNotFound,
-        ServerError as ServerError,
-        SizeMismatch as SizeMismatch,
         StoreError as StoreError,
-        TransferError as TransferError,
         UnknownName as UnknownName,
-        UnknownOption as UnknownOption,
         VitzooError as VitzooError,
         WeightsError as WeightsError,
         WeightsUnavailable as WeightsUnavailable,
     )
     from vitzoo.factory import create as create
     from vitzoo.images.lookup import labels as labels, transform as transform
+    from vitzoo.images.transform import Transform as Transform
     from vitzoo.inference.predict import predict as predict
     from vitzoo.inventory import Verification as Verification, fetch as fetch, verify as verify
     from vitzoo.model import VisionTransformer as VisionTransformer
@@ -69,81 +58,47 @@ if TYPE_CHECKING:
     )
     from vitzoo.schema.spec import BlockSpec as BlockSpec, PartSpec as PartSpec, Spec as Spec
 
-# The module of each public name, below vitzoo; it is imported when the name is first used.
-_HOME = {
-    "AccessDenied": "errors",
-    "AuthenticationError": "errors",
-    "BlockSpec": "schema.spec",
-    "CheckpointError": "errors",
-    "CheckpointFormat": "schema.rows",
-    "DropPathPolicy": "schema.rows",
-    "EntryNotFound": "errors",
-    "FirstUseWarning": "errors",
-    "GatedRepo": "errors",
-    "HashMismatch": "errors",
-    "Head": "schema.rows",
-    "ImageError": "errors",
-    "IncompatibleManifest": "errors",
-    "IntegrityError": "errors",
-    "InvalidInput": "errors",
-    "InvalidOption": "errors",
-    "LoadReport": "report",
-    "NetworkError": "errors",
-    "NotFoundOnHub": "errors",
-    "Offline": "errors",
-    "PaperResult": "schema.rows",
-    "PartSpec": "schema.spec",
-    "PatchEmbedder": "schema.rows",
-    "PinError": "errors",
-    "PluginError": "errors",
-    "PluginInfo": "plugin.info",
-    "PositionEmbedding": "schema.rows",
-    "Preprocessing": "schema.rows",
-    "RefusedResponse": "errors",
-    "RegistryError": "errors",
-    "RepoNotFound": "errors",
-    "RevisionNotFound": "errors",
-    "ServerError": "errors",
-    "SizeMismatch": "errors",
-    "Spec": "schema.spec",
-    "StoreError": "errors",
-    "TransferError": "errors",
-    "UnknownName": "errors",
-    "UnknownOption": "errors",
-    "Variant": "schema.rows",
-    "Verification": "inventory",
-    "VisionTransformer": "model",
-    "VitzooError": "errors",
-    "Weights": "schema.rows",
-    "WeightsError": "errors",
-    "WeightsUnavailable": "errors",
-    "convert": "conversion",
-    "create": "factory",
-    "describe": "registry.registry",
-    "fetch": "inventory",
-    "hookimpl": "plugin.hookspecs",
-    "labels": "images.lookup",
-    "plugins": "registry.registry",
-    "predict": "inference.predict",
-    "save": "saving",
-    "synsets": "registry.label_sets",
-    "transform": "images.lookup",
-    "variants": "registry.registry",
-    "verify": "inventory",
+# The public names by their module below vitzoo, imported when they are first used.
+_NAMES = {
+    "conversion": "convert",
+    "errors": (
+        "CheckpointError FirstUseWarning ImageError IntegrityError InvalidInput InvalidOption "
+        "NetworkError PinError PluginError RegistryError StoreError UnknownName VitzooError "
+        "WeightsError WeightsUnavailable"
+    ),
+    "factory": "create",
+    "images.lookup": "labels transform",
+    "images.transform": "Transform",
+    "inference.predict": "predict",
+    "inventory": "Verification fetch verify",
+    "model": "VisionTransformer",
+    "plugin.hookspecs": "hookimpl",
+    "plugin.info": "PluginInfo",
+    "registry.label_sets": "synsets",
+    "registry.registry": "describe plugins variants",
+    "report": "LoadReport",
+    "saving": "save",
+    "schema.rows": (
+        "CheckpointFormat DropPathPolicy Head PaperResult PatchEmbedder PositionEmbedding "
+        "Preprocessing Variant Weights"
+    ),
+    "schema.spec": "BlockSpec PartSpec Spec",
 }
+_HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
+_HOME |= {module: module for module in ("errors", "formats", "parts")}
 __all__ = list(_HOME)
 __version__ = "0.1.0"
 
+if not TYPE_CHECKING:  # with a `__getattr__` in sight, type checkers accept every name
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'vitzoo' has no attribute {name!r}")
-    from importlib import import_module
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            message = f"module 'vitzoo' has no attribute {name!r}"
+            raise AttributeError(message, name=name, obj=sys.modules[__name__])
+        home = import_module(f"vitzoo.{_HOME[name]}")
+        value = home if _HOME[name] == name else getattr(home, name)
+        globals()[name] = value
+        return value
 
-    value = getattr(import_module(f"vitzoo.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    def __dir__() -> list[str]:
+        return [*__all__, "__version__"]

@@ -145,5 +145,5 @@ def test_transform_and_labels_of_a_saved_file(small, tmp_path, kind):
     ],
 )
 def test_an_argument_that_belongs_elsewhere_is_told_where(argument, fix):
-    with refuses(vitzoo.UnknownOption, "create()", repr(argument), fix):
+    with refuses(vitzoo.errors.UnknownOption, "create()", repr(argument), fix):
         vitzoo.create("vit_ti16", **{argument: 1})

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
-from vitzoo.errors import RegistryError, UnknownOption, VitzooError, did_you_mean
+from vitzoo.errors import RegistryError, UnknownOption, VitzooError, did_you_mean, short_repr
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -68,7 +68,7 @@ class Reader:
         """Return a whole number of at least `least`."""
         value = self.take(key, int, default)
         if not least <= value < LARGE:
-            raise self.fail(f"{key} must be a whole number from {least}, got {written(value)}")
+            raise self.fail(f"{key} must be a whole number from {least}, got {short_repr(value)}")
         return int(value)
 
     def size(self, key: str, default: Any = _REQUIRED) -> tuple[int, int]:
@@ -100,14 +100,14 @@ class Reader:
         if key in self.table:
             for item in value:
                 if type(item) not in (int, float) or not abs(item) < LARGE:
-                    raise self.fail(f"{key} must be a list of numbers, got {written(value)}")
+                    raise self.fail(f"{key} must be a list of numbers, got {short_repr(value)}")
         return tuple(float(item) for item in value)
 
     def texts(self, key: str, default: Any = _REQUIRED) -> tuple[str, ...]:
         """Return a list of non-empty strings as a tuple."""
         value = self.take(key, list, default)
         if not all(isinstance(item, str) and item.strip() for item in value):
-            raise self.fail(f"{key} must be a list of strings, got {written(value)}")
+            raise self.fail(f"{key} must be a list of strings, got {short_repr(value)}")
         return tuple(value)
 
     def sub(self, key: str) -> Reader | None:
@@ -172,13 +172,4 @@ _KINDS: dict[type, str] = {
 
 def describe(value: object) -> str:
     """Name a value for a message: its text, shortened, and its type."""
-    return f"{written(value)} ({type(value).__name__})"
-
-
-def written(value: object) -> str:
-    """Write a value for a message, shortened; whatever it is, this gives a text."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # thousands of digits, or of levels
-        text = f"an unprintable {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return f"{short_repr(value)} ({type(value).__name__})"

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vitzoo.errors import InvalidOption, RegistryError, VitzooError
-from vitzoo.schema.reader import Reader, describe, written
+from vitzoo.errors import InvalidOption, RegistryError, VitzooError, short_repr
+from vitzoo.schema.reader import Reader, describe
 
 FULL_NAME = re.compile(r"(?:[a-z][a-z0-9_-]{0,63}/)?[a-z0-9][a-z0-9_]{0,63}")
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu")
@@ -272,7 +272,7 @@ def _qkv_bias(reader: Reader, base: bool | str) -> bool | str:
     value = reader.take("qkv_bias", object, base)
     if isinstance(value, bool) or (isinstance(value, str) and value == "qv"):
         return value
-    raise reader.fail(f"qkv_bias must be true, false or 'qv', got {written(value)}")
+    raise reader.fail(f"qkv_bias must be true, false or 'qv', got {short_repr(value)}")
 
 
 def _drop_path(reader: Reader, base: PartSpec) -> PartSpec:

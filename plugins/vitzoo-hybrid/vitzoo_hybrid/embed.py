@@ -7,10 +7,9 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from vitzoo.errors import InvalidOption, UnknownName, did_you_mean
+from vitzoo.errors import InvalidOption, UnknownName, did_you_mean, short_repr
 from vitzoo.parts.init import lecun_normal_
 from vitzoo.parts.patch_embed import tiled
-from vitzoo.schema.reader import written
 from vitzoo_hybrid.resnet import ARITHMETICS, EXPANSION, GROUPS, ROOT_STRIDE, ResNet, Root
 
 MAX_STAGES = 5
@@ -101,16 +100,16 @@ def _check(layers: Sequence[int], width: int, arithmetic: str) -> None:
     ):
         raise InvalidOption(
             f"layers must list the blocks of each of at most {MAX_STAGES} stages, from 1 to "
-            f"{MAX_BLOCKS}, such as [3, 4, 9]; got {written(layers)}"
+            f"{MAX_BLOCKS}, such as [3, 4, 9]; got {short_repr(layers)}"
         )
     if type(width) is not int or not 0 < width <= MAX_WIDTH or width % GROUPS:
         raise InvalidOption(
             f"width must be a multiple of {GROUPS}, the groups of the norms, up to {MAX_WIDTH}; "
-            f"got {written(width)}"
+            f"got {short_repr(width)}"
         )
     if arithmetic not in ARITHMETICS:
         hint = did_you_mean(str(arithmetic), ARITHMETICS) or f"; known: {', '.join(ARITHMETICS)}"
-        raise UnknownName(f"unknown arithmetic {written(arithmetic)}{hint}")
+        raise UnknownName(f"unknown arithmetic {short_repr(arithmetic)}{hint}")
 
 
 def _projection(patch_size: tuple[int, int], stride: int) -> tuple[int, int]:
