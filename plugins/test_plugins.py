@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import runpy
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 import vitzoo
-from vitzoo.registry.registry import registry
-from vitzoo.schema.kinds import HOOKS
 from vitzoo.testing import PluginTests
 
 HERE = Path(__file__).parent
 UPDATE = HERE.parent / "tests" / "update_released.py"
+HOOKS = sorted(f"vitzoo_{page.stem}" for page in HERE.parent.glob("docs/hooks/*.md"))
+VARIANTS, FORMATS = "vitzoo_variants", "vitzoo_checkpoint_formats"
 EXECUTED = r"^```python\n(.*?)^```"
 
 
@@ -27,9 +29,17 @@ def variants(plugin):
     return found
 
 
+def tables(plugin):
+    """Return the contributions of a manifest: a table by name for each hook."""
+    read = tomllib.loads(plugin.manifest_path.read_text())
+    found = {table: read.get(table.removeprefix("vitzoo_"), {}) for table in HOOKS}
+    assert any(found.values())
+    return found
+
+
 def parts(plugin):
-    names = [name for kind in registry().parts.values() for name in kind]
-    return [name for name in names if name.startswith(f"{plugin.namespace}/")]
+    rows = [row for hook, table in tables(plugin).items() if hook != VARIANTS for row in table]
+    return [f"{plugin.namespace}/{name}" for name in rows]
 
 
 def test_every_folder_is_a_plugin_that_the_readme_installs(plugins):
@@ -41,16 +51,23 @@ def test_every_folder_is_a_plugin_that_the_readme_installs(plugins):
     }
 
 
+@pytest.fixture(scope="module")
+def listed(command):
+    """Return what `vitzoo plugins` says of each namespace."""
+    rows = json.loads(command(sys.executable, "-m", "vitzoo", "plugins", "--json"))
+    return {row["namespace"]: row for row in rows}
+
+
 @pytest.mark.parametrize("hook", HOOKS)
 def test_every_hook_is_used_by_a_shipped_plugin(hook, plugins):
-    table = hook.removeprefix("vitzoo_")
-    written = {
-        p.namespace for p in plugins if tomllib.loads(p.manifest_path.read_text()).get(table)
-    }
-    assert written
-    vitzoo.plugins()  # reads them all
-    for namespace in written:  # and what is written arrives through that hook
-        assert hook in {name for name, _ in registry().host.rows[namespace]}
+    assert any(tables(plugin)[hook] for plugin in plugins)
+
+
+def test_what_its_manifest_contributes_is_registered(plugin, listed):
+    row, written = listed[plugin.namespace], tables(plugin)
+    counts = (row["variants"], row["parts"], row["formats"])
+    formats = len(written[FORMATS])
+    assert counts == (len(written[VARIANTS]), len(parts(plugin)) - formats, formats)
 
 
 def test_distribution_package_and_manifest_have_the_usual_names(plugin, plugins):
@@ -83,10 +100,12 @@ def test_it_runs_the_conformance_kit_on_itself(plugin):
 
 
 @pytest.mark.conformance
-def test_the_registry_check_finds_nothing_wrong(plugin):
-    report = importlib.import_module("vitzoo.tools.registry_check").check(plugin.manifest_path)
-    assert report.problems == ()
-    assert report.counts["variants"] == len(variants(plugin))
+def test_the_registry_check_finds_nothing_wrong(plugin, command):
+    report = json.loads(
+        command(sys.executable, "-m", "vitzoo", "registry", "check", plugin.manifest_path, "--json")
+    )
+    assert report["problems"] == []
+    assert report["counts"]["variants"] == len(variants(plugin))
 
 
 @pytest.mark.conformance

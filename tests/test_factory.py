@@ -347,13 +347,13 @@ def test_a_ready_head_must_be_passed_again(small):
 def test_a_ready_head_that_lacks_something_is_told_what(small):
     message = refused(InvalidOption, small, head=nn.Linear(32, 5))
     says(message, "head", "Linear", "num_classes, pre_logits_dim, reset")
-    says(message, "vitzoo.parts.protocols.Head")
+    says(message, "vitzoo.parts.Head")
 
 
 def test_a_ready_patch_embedder_that_lacks_something_is_told_what(small):
     message = refused(InvalidOption, small, patch_embed=nn.Conv2d(3, 32, 8, 8))
     says(message, "patch_embed", "Conv2d", "grid, in_chans")
-    says(message, "vitzoo.parts.protocols.PatchEmbedder")
+    says(message, "vitzoo.parts.PatchEmbedder")
 
 
 def test_a_ready_part_that_is_no_module_is_refused(small):
@@ -363,7 +363,7 @@ def test_a_ready_part_that_is_no_module_is_refused(small):
         reset = __call__ = None
 
     message = refused(InvalidOption, small, head=Plain())
-    says(message, "head", "Plain", "vitzoo.parts.protocols.Head")
+    says(message, "head", "Plain", "vitzoo.parts.Head")
 
 
 def test_a_ready_drop_path_policy_gives_the_rates(small):

@@ -25,6 +25,7 @@ RIGHT = [
     *(f"vitzoo.{name}" for name in vitzoo.__all__),
     "vitzoo.transform('vit_b16', crop_pct=1, image_size=(32, 64))",
     "vitzoo.create('vit_b16', num_classes=3).set_input_size(384)",
+    "vitzoo.errors.GatedRepo, vitzoo.formats.Format, vitzoo.parts.MeanPool",
 ]
 WRONG = {  # a line, and what must be reported of it
     "vitzoo.transform('vit_b16', crop_pc=1)": ("crop_pc", "call-arg"),
@@ -32,6 +33,8 @@ WRONG = {  # a line, and what must be reported of it
     "vitzoo.transform()": ("name_or_model", "call-arg"),
     "vitzoo.create('vit_b16', num_clases=3)": ("num_clases", "call-arg"),
     "vitzoo.create('vit_b16', num_classes='3')": ("str", "int", "arg-type"),
+    "vitzoo.creat('vit_b16')": ("creat", "attr-defined"),
+    "vitzoo.parts.MeanPol": ("MeanPol", "attr-defined"),
 }
 
 

@@ -289,8 +289,7 @@ def _checked(field: str, part: Any) -> Any:
         missing = sorted({name for name in wanted if not hasattr(part, name)})
         lacks = f"lacks {', '.join(missing)}" if missing else "is no torch.nn.Module"
         raise InvalidOption(
-            f"{field}: {type(part).__name__} {lacks}; "
-            f"see vitzoo.parts.protocols.{protocol.__name__}"
+            f"{field}: {type(part).__name__} {lacks}; see vitzoo.parts.{protocol.__name__}"
         )
     return part
 

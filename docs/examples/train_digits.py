@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import vitzoo
-from vitzoo.images.transform import Transform
+from vitzoo import Transform
 
 SPEC = {
     "image_size": 28,

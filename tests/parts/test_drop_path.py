@@ -129,13 +129,13 @@ def test_an_unknown_mode():
 @pytest.mark.parametrize("rate", [0, 0.1, 0.4, 0.99])
 def test_linear_policy(depth, rate):
     expected = torch.linspace(0, rate, depth, dtype=torch.float64).tolist()
-    assert policies.linear(depth=depth, rate=rate) == pytest.approx(expected, abs=1e-12)
+    assert policies.linear_rates(depth=depth, rate=rate) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("depth", [1, 12])
 def test_constant_and_no_policy(depth):
-    assert policies.constant(depth=depth, rate=0.3) == (0.3,) * depth
-    assert policies.none(depth=depth) == (0,) * depth
+    assert policies.constant_rates(depth=depth, rate=0.3) == (0.3,) * depth
+    assert policies.zero_rates(depth=depth) == (0,) * depth
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_each_block_gets_its_rate(asked, rates):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda rate: policies.linear(depth=3, rate=rate),
-        lambda rate: policies.constant(depth=3, rate=rate),
+        lambda rate: policies.linear_rates(depth=3, rate=rate),
+        lambda rate: policies.constant_rates(depth=3, rate=rate),
         lambda rate: MaskDropPath(rate=rate),
         lambda rate: SubsetDropPath(rate=rate),
     ],

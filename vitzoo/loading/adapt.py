@@ -4,44 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitzoo.formats import Format, LeavesOut
 from vitzoo.model import VisionTransformer
+from vitzoo.parts.protocols import WeightsAdapter
 from vitzoo.schema.spec import Spec
 
 HEADS = ("head.",)
 CLASSIFIERS = ("head.weight", "head.fc.weight")
 LOADABLE = (torch.float32, torch.float16, torch.bfloat16)
-
-
-class Foreign(Protocol):
-    """What a network of a builder of its own says of its weights, as its attribute `foreign`.
-
-    Without it, the weights of such a network are loaded as they are or not at all.
-
-    Attributes:
-        classifiers: how the names of its classifiers' tensors begin, `head.`; where other classes
-            are asked for, those that do not fit are zero.
-        input_convs: names of the kernels that read the channels of the image.
-    """
-
-    classifiers: tuple[str, ...]
-    input_convs: tuple[str, ...]
-
-    def resample(
-        self, tensors: Mapping[str, Tensor], native_size: tuple[int, int]
-    ) -> dict[str, Tensor]:
-        """Return what becomes of a file's tensors with the images of this network.
-
-        Args:
-            tensors: with data or on `meta`.
-            native_size: (h, w) px of the images that they are for.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -106,7 +81,7 @@ def adapt(
     adaptation: Adaptation,
 ) -> Adapted:
     result = Adapted(tensors)
-    foreign: Foreign | None = getattr(model, "foreign", None)
+    foreign: WeightsAdapter | None = getattr(model, "foreign", None)
     if adaptation.native_size is not None:
         if isinstance(model, VisionTransformer):
             _resample(result, model, adaptation.native_size)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitzoo.errors import InvalidOption
 
 
-def linear(*, depth: int, rate: float) -> tuple[float, ...]:
+def linear_rates(*, depth: int, rate: float) -> tuple[float, ...]:
     """Raise the rate linearly from 0 in the first block to `rate` in the last.
 
     Args:
@@ -19,27 +19,27 @@ def linear(*, depth: int, rate: float) -> tuple[float, ...]:
 
     Source: arXiv:1603.09382, section 3; the rule of DeiT and timm.
 
-    >>> linear(depth=3, rate=0.2)
+    >>> linear_rates(depth=3, rate=0.2)
     (0.0, 0.1, 0.2)
     """
     _check_rate(rate)
     return tuple(rate * i / (depth - 1) if depth > 1 else 0.0 for i in range(depth))
 
 
-def constant(*, depth: int, rate: float) -> tuple[float, ...]:
+def constant_rates(*, depth: int, rate: float) -> tuple[float, ...]:
     """Give every block the same rate in [0, 1).
 
-    >>> constant(depth=3, rate=0.2)
+    >>> constant_rates(depth=3, rate=0.2)
     (0.2, 0.2, 0.2)
     """
     _check_rate(rate)
     return (rate,) * depth
 
 
-def none(*, depth: int) -> tuple[float, ...]:
+def zero_rates(*, depth: int) -> tuple[float, ...]:
     """Drop nothing.
 
-    >>> none(depth=2)
+    >>> zero_rates(depth=2)
     (0.0, 0.0)
     """
     return (0.0,) * depth

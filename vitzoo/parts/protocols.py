@@ -7,7 +7,7 @@ part's own options, each with a default.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -132,4 +132,30 @@ class Pool(Protocol):
 
     def __call__(self, tokens: Tensor, /) -> Tensor:
         """Map (b, p + n, d) to (b, d), or to (b, t, d)."""
+        ...
+
+
+class WeightsAdapter(Protocol):
+    """How weights fit a network that is not made of vitzoo's parts; its attribute `foreign`.
+
+    Without one, weights are loaded unchanged or not at all.
+
+    Attributes:
+        classifiers: prefixes of the names of classifier tensors, such as `head.`; those that do not
+            fit another number of classes become zero.
+        input_convs: names of the kernels that read the channels of the image.
+    """
+
+    classifiers: tuple[str, ...]
+    input_convs: tuple[str, ...]
+
+    def resample(
+        self, tensors: Mapping[str, Tensor], native_size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """Return the tensors of a file, interpolated to the image size of this network.
+
+        Args:
+            tensors: with data or on `meta`.
+            native_size: (h, w) px of the images that the weights were trained on.
+        """
         ...

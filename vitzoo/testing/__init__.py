@@ -34,7 +34,7 @@ from vitzoo.testing.checks import (
 from vitzoo.testing.hub import Hub
 from vitzoo.testing.subject import Sizes
 from vitzoo.testing.suite import PluginTests, drop_empty
-from vitzoo.testing.weights import trained_spec
+from vitzoo.testing.weights import checkpoint_formats, listening, stand_in, trained_spec
 
 __all__ = [
     "Hub",
@@ -46,6 +46,8 @@ __all__ = [
     "check_patch_embedder",
     "check_position_embedding",
     "check_variant",
+    "checkpoint_formats",
+    "stand_in",
     "trained_spec",
 ]
 
@@ -53,8 +55,6 @@ __all__ = [
 @pytest.fixture
 def vitzoo_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A Hub on loopback that this process downloads from, into a store of the test's own."""
-    from vitzoo.testing.weights import listening
-
     for name in [name for name in os.environ if name.startswith("VITZOO_")]:
         monkeypatch.delenv(name)
     with listening(tmp_path / "vitzoo") as hub:

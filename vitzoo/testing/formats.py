@@ -1,4 +1,4 @@
-"""Checkpoint formats against `vitzoo.formats.base.Format`."""
+"""Checkpoint formats against `vitzoo.formats.Format`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def check_protocol(subject: FormatSubject) -> None:
     __tracebackhide__ = True
     layout: Any = subject.layout
     missing = [n for n in ("claims", "canonical", "inverse", "facts") if not hasattr(layout, n)]
-    require(not missing, f"{subject} lacks {', '.join(missing)}", "see vitzoo.formats.base.Format")
+    require(not missing, f"{subject} lacks {', '.join(missing)}", "see vitzoo.formats.Format")
     require(
         getattr(layout, "suffix", ".safetensors") in (".safetensors", ".npz"),
         f"{subject}: suffix is {getattr(layout, 'suffix', None)!r}",
@@ -172,13 +172,13 @@ def check_unknown_keys(subject: FormatSubject) -> None:
         require(
             STRANGE[0] in str(error),
             f"{subject}: inverse refuses a tensor without naming it: {error}",
-            "raise vitzoo.formats.keymap.unheld(layout, names)",
+            "raise vitzoo.formats.unheld(layout, names)",
         )
         return
     require(
         STRANGE[0] in layout.canonical(kept),
         f"{subject}: inverse silently drops {STRANGE[0]!r}",
-        "raise vitzoo.formats.keymap.unheld(layout, names) for what the layout has no place for",
+        "raise vitzoo.formats.unheld(layout, names) for what the layout has no place for",
     )
 
 

@@ -1,4 +1,4 @@
-"""Heads against `vitzoo.parts.protocols.Head`."""
+"""Heads against `vitzoo.parts.Head`."""
 
 from __future__ import annotations
 

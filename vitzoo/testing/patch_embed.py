@@ -1,4 +1,4 @@
-"""Patch embedders against `vitzoo.parts.protocols.PatchEmbedder`."""
+"""Patch embedders against `vitzoo.parts.PatchEmbedder`."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ def check_sizes(subject: PatchEmbedder) -> None:
             fail(
                 f"{subject}: grid({size}) raises {type(error).__name__}: {error}",
                 "raise vitzoo.InvalidOption for an image_size that does not fit "
-                "(vitzoo.parts.patch_embed.tiled does)",
+                "(vitzoo.parts.tiled does)",
             )
         require(
             isinstance(grid, tuple) and len(grid) == 2 and min(grid) > 0,
             f"{subject}: grid({size}) gives {grid!r}: no tokens",
             "raise vitzoo.InvalidOption for an image_size that does not fit "
-            "(vitzoo.parts.patch_embed.tiled does)",
+            "(vitzoo.parts.tiled does)",
         )
         _require_grid(subject, part, size)
 
@@ -159,7 +159,7 @@ def require_module(subject: ModuleSubject, part: Any, protocol: Any) -> None:
     require(
         not missing,
         f"{subject}: {type(part).__name__} lacks {', '.join(missing)}",
-        f"see vitzoo.parts.protocols.{protocol.__name__}",
+        f"see vitzoo.parts.{protocol.__name__}",
     )
 
 

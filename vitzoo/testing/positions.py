@@ -1,4 +1,4 @@
-"""Position embeddings against `vitzoo.parts.protocols.PositionEmbedding`."""
+"""Position embeddings against `vitzoo.parts.PositionEmbedding`."""
 
 from __future__ import annotations
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest import mock
 
 import vitzoo
 from vitzoo.errors import HashMismatch, VitzooError
-from vitzoo.inventory import verify
+from vitzoo.formats import Format
+from vitzoo.inventory import import_file, verify
 from vitzoo.loading.request import Request
 from vitzoo.loading.source import RegisteredWeights
 from vitzoo.registry.label_sets import SETS
@@ -58,6 +61,9 @@ def trained_spec(name: str, weights: str | None = None) -> Spec:
     Args:
         name: of a variant.
         weights: of its weights; the default weights if None.
+
+    >>> trained_spec("vit_digits").num_classes
+    10
     """
     zoo = registry()
     variant = zoo.variant(name)
@@ -147,6 +153,43 @@ def _obtain(row: Weights, label: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", vitzoo.FirstUseWarning)
         os.close(obtain(row, label))
+
+
+def checkpoint_formats() -> dict[str, Format]:
+    """Return all registered checkpoint formats by name."""
+    zoo = registry()
+    return {name: zoo.part("checkpoint format", name) for name in zoo.parts["checkpoint format"]}
+
+
+@contextmanager
+def stand_in(variant: str, weights: str, file: Path) -> Iterator[None]:
+    """Let registered weights be a file on disk; nothing is downloaded.
+
+    The entry keeps everything but its pin (size and SHA-256), which becomes that of the file.
+
+    Args:
+        variant: registered name.
+        weights: name of registered weights that are on the Hub.
+        file: in the checkpoint format of the entry.
+    """
+    zoo = registry()
+    whole = zoo.variant(variant)
+    row = choose(whole, weights)
+    with file.open("rb") as opened:
+        sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+    size, revision = file.stat().st_size, row.revision or SOME_COMMIT
+    pinned = replace(row, size=size, predicted_size=None, sha256=sha256, revision=revision)
+    rows = tuple(pinned if known is row else known for known in whole.weights)
+    variants = zoo._variants  # noqa: SLF001  # one entry of it changes for a while
+    with TemporaryDirectory() as home:
+        environment = {"VITZOO_HOME": home, "VITZOO_LOCK": f"{home}/vitzoo.lock"}
+        variants[whole.name] = replace(whole, weights=rows)
+        try:
+            with mock.patch.dict(os.environ, environment | {"VITZOO_OFFLINE": "1"}):
+                import_file(file)
+                yield
+        finally:
+            variants[whole.name] = whole
 
 
 @contextmanager

@@ -142,11 +142,7 @@ def _lacking(target: Any) -> list[str]:
         return [f"its target is the class {target.__name__}; name an object of it: `{one}`"]
     wanted = [name for name in vars(Format) if not name.startswith("_")]
     missing = [name for name in wanted if not callable(getattr(target, name, None))]
-    return (
-        [f"{target!r} lacks {', '.join(missing)}; see vitzoo.formats.base.Format"]
-        if missing
-        else []
-    )
+    return [f"{target!r} lacks {', '.join(missing)}; see vitzoo.formats.Format"] if missing else []
 
 
 def _use_part(kind: str, name: str, constructor: Any) -> None:

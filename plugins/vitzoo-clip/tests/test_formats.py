@@ -10,10 +10,9 @@ import torch
 import transformers
 
 import vitzoo
-from vitzoo import conversion
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Expresses, Format, LeavesOut, StatesHeads
-from vitzoo.registry.registry import registry
+from vitzoo.testing import checkpoint_formats
 from vitzoo_clip.open_clip import open_clip
 from vitzoo_clip.transformers import transformers_clip, transformers_siglip
 
@@ -91,7 +90,7 @@ def case(request):
 
 def test_the_formats_are_registered_and_have_all_methods(case):
     name, layout, _ = case
-    assert registry().part("checkpoint format", name) is layout
+    assert checkpoint_formats()[name] is layout
     for protocol in (Format, Expresses, StatesHeads, LeavesOut):
         assert isinstance(layout, protocol)
 
@@ -395,9 +394,9 @@ def test_converting_there_and_back_is_bit_equal(tmp_path, to):
     layout, spec = LAYOUTS[to]
     model = filled(spec)
     source = vitzoo.save(model, tmp_path / "saved.safetensors")
-    done = conversion.convert(source, to, tmp_path / "theirs.safetensors")
+    done = vitzoo.convert(source, to, tmp_path / "theirs.safetensors")
     assert done.written == len(layout.inverse(model.state_dict()))
-    conversion.convert(tmp_path / "theirs.safetensors", "timm", tmp_path / "back.safetensors")
+    vitzoo.convert(tmp_path / "theirs.safetensors", "timm", tmp_path / "back.safetensors")
     same(safetensors.torch.load_file(tmp_path / "back.safetensors"), model.state_dict())
 
 
@@ -405,7 +404,7 @@ def test_converting_there_and_back_is_bit_equal(tmp_path, to):
 def test_converting_a_nameless_file(tmp_path, to):
     layout, spec = LAYOUTS[to]
     path = write(tmp_path, filled(spec).state_dict())
-    conversion.convert(path, to, tmp_path / "theirs.safetensors")
+    vitzoo.convert(path, to, tmp_path / "theirs.safetensors")
     assert layout.claims(safetensors.torch.load_file(tmp_path / "theirs.safetensors"))
 
 
@@ -428,5 +427,5 @@ def test_converting_a_nameless_file(tmp_path, to):
 def test_networks_that_the_target_does_not_have(tmp_path, to, spec, text):
     source = vitzoo.save(vitzoo.create(spec), tmp_path / "saved.safetensors")
     with pytest.raises(CheckpointError, match=text):
-        conversion.convert(source, to, tmp_path / "theirs.safetensors")
+        vitzoo.convert(source, to, tmp_path / "theirs.safetensors")
     assert not (tmp_path / "theirs.safetensors").exists()

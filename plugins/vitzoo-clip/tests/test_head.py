@@ -10,7 +10,6 @@ from PIL import Image
 
 import vitzoo
 from vitzoo.errors import InvalidOption
-from vitzoo.inference.predict import predict
 from vitzoo.testing import trained_spec
 from vitzoo_clip.head import ProjectionHead
 from vitzoo_clip.patches import CroppedPatchEmbed
@@ -69,25 +68,25 @@ def test_predict_refuses_an_embedding(photo):
     model = vitzoo.create(SMALL)
     text = r"embedding.* 512 .*num_classes="
     with pytest.raises(InvalidOption, match=text):
-        list(predict(model, [photo]))
+        list(vitzoo.predict(model, [photo]))
 
 
 def test_predict_names_the_weights_with_classes(photo):
     model = vitzoo.create({"variant": "clip/vit_b32", "depth": 1}, device="meta")
     with pytest.raises(InvalidOption) as caught:
-        list(predict(model, [photo]))
+        list(vitzoo.predict(model, [photo]))
     assert "create('clip/vit_b32', weights='laion2b_ft_in12k_in1k')" in str(caught.value)
     assert "weights='openai')" not in str(caught.value)
 
 
 def test_predict_works_with_classes(photo):
-    (found,) = predict(vitzoo.create(SMALL, num_classes=3), [photo])
+    (found,) = vitzoo.predict(vitzoo.create(SMALL, num_classes=3), [photo])
     assert [label for _, label, _ in found.classes] == ["class 0", "class 1", "class 2"]
 
 
 def test_predict_refuses_the_features_of_siglip(photo):
     with pytest.raises(InvalidOption, match="no classifier"):
-        list(predict(vitzoo.create(SMALL | {"variant": "siglip/vit_b16"}), [photo]))
+        list(vitzoo.predict(vitzoo.create(SMALL | {"variant": "siglip/vit_b16"}), [photo]))
 
 
 def test_a_saved_embedding_is_one_again(tmp_path):

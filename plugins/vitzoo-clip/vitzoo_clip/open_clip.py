@@ -8,10 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from vitzoo import Spec
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import unsupported
-from vitzoo.formats.keymap import block_of, invert, unheld, unique
-from vitzoo.schema.spec import Spec
+from vitzoo.formats import block_of, invert, unheld, unique, unsupported
 from vitzoo_clip.keys import BIAS, PATCH_BIAS, check_bias, plain_tokens, projection, tokens
 from vitzoo_clip.transformers import transformers_clip
 

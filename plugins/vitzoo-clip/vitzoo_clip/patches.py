@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitzoo.errors import InvalidOption
-from vitzoo.parts.patch_embed import ConvPatchEmbed
+from vitzoo.parts import ConvPatchEmbed
 
 
 class CroppedPatchEmbed(ConvPatchEmbed):

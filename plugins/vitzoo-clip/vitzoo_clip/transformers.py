@@ -10,11 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitzoo import Spec
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import unsupported
-from vitzoo.formats.keymap import block_of, invert, split_qkv, stack_qkv, unheld, unique
-from vitzoo.formats.transformers import transformers_vit
-from vitzoo.schema.spec import Spec
+from vitzoo.formats import (
+    block_of,
+    invert,
+    split_qkv,
+    stack_qkv,
+    transformers_vit,
+    unheld,
+    unique,
+    unsupported,
+)
 from vitzoo_clip.keys import (
     BIAS,
     PATCH_BIAS,

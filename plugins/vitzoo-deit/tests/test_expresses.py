@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import vitzoo
-from vitzoo.conversion import convert
+from vitzoo import convert
 from vitzoo.errors import CheckpointError
 
 SPEC = {

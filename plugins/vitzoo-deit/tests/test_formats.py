@@ -1,8 +1,5 @@
 """The layouts of distilled DeiT: their libraries' numbers come out, and the way back is exact."""
 
-import importlib
-from dataclasses import replace
-
 import pytest
 import safetensors.torch
 import torch
@@ -17,10 +14,9 @@ from transformers import (
 
 import vitzoo
 from helpers import check_odd_shapes, close, fill, same, write
-from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format, StatesHeads
-from vitzoo.registry.registry import registry
+from vitzoo.testing import checkpoint_formats, stand_in
 from vitzoo_deit.formats import timm_distilled, transformers_deit
 
 SPEC = {
@@ -229,23 +225,18 @@ def test_a_tensor_under_two_names_is_refused(tmp_path):
 
 @torch.no_grad()
 @pytest.mark.parametrize("row", ["fb_in1k", "facebook_in1k"])
-def test_registered_weights_are_read_in_the_layout_of_their_row(tmp_path, monkeypatch, caplog, row):
+def test_registered_weights_are_read_in_the_layout_of_their_row(tmp_path, caplog, row):
     name = "deit/deit_ti16_distilled"
     source = fill(vitzoo.create(name))
     layout = timm_distilled if row == "fb_in1k" else transformers_deit
     path = write(tmp_path / "model.safetensors", layout.inverse(source.state_dict()))
-    module = importlib.import_module("vitzoo.loading.source")
-
-    def fetched(_variant, row, _package, _note):
-        return replace(open_file(path), format=row.format, row=row)
-
-    monkeypatch.setattr(module, "open_weights", fetched)
-    model = vitzoo.create(name, weights=row)
+    chosen = {"pretrained": True} if row == "fb_in1k" else {"weights": row}
+    with stand_in(name, row, path):
+        model = vitzoo.create(name, weights=row)
+        other = vitzoo.create(name, num_classes=3, **chosen)
     assert FORMATS[model.load_report.format] is layout
     assert model.spec.block.norm_eps == {"fb_in1k": 1e-6, "facebook_in1k": 1e-12}[row]
     same(model.state_dict(), source.state_dict())
-    chosen = {"pretrained": True} if row == "fb_in1k" else {"weights": row}
-    other = vitzoo.create(name, num_classes=3, **chosen)
     heads = {"head.cls.weight", "head.cls.bias", "head.dist.weight", "head.dist.bias"}
     assert set(other.load_report.reinitialised) == set(other.load_report.dropped) == heads
     assert [output.shape for output in other(torch.zeros(1, 3, 224, 224))] == [(1, 3), (1, 3)]
@@ -264,15 +255,14 @@ def every_layout():
         yield "deit/transformers", kind(config()).state_dict().keys()
     yield "deit/transformers", DeiTModel(config(), add_pooling_layer=False).state_dict().keys()
     plain = vitzoo.create(SPEC | {"num_registers": 0}, pool="class", head="linear").state_dict()
-    theirs = registry().part("checkpoint format", "transformers_vit").inverse(plain)
+    theirs = checkpoint_formats()["transformers_vit"].inverse(plain)
     yield "timm", plain.keys()
     yield "timm", vitzoo.create(SPEC | {"variant": "deit/deit3_s16"}).state_dict().keys()
     yield "transformers_vit", theirs.keys()
 
 
 def test_each_layout_is_claimed_by_its_format_alone():
-    names = registry().parts["checkpoint format"]
-    formats = {name: registry().part("checkpoint format", name) for name in names}
+    formats = checkpoint_formats()
     found = list(every_layout())
     assert len(found) == 10
     for name, keys in found:

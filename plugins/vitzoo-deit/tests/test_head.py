@@ -8,7 +8,7 @@ import torch
 
 import vitzoo
 from vitzoo.errors import InvalidInput, InvalidOption, UnknownOption
-from vitzoo.parts.protocols import Head
+from vitzoo.parts import Head
 from vitzoo_deit.head import DistilledHead
 
 SPEC = {

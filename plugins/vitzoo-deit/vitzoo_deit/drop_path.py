@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from vitzoo.errors import InvalidOption
-from vitzoo.parts.drop_path import constant
+from vitzoo.parts import constant_rates
 
 
 def power(*, depth: int, rate: float, exponent: float = 2.0) -> tuple[float, ...]:
@@ -30,7 +30,7 @@ def power(*, depth: int, rate: float, exponent: float = 2.0) -> tuple[float, ...
     """
     _check_exponent(exponent)
     last = max(depth - 1, 1)
-    most = constant(depth=depth, rate=rate)
+    most = constant_rates(depth=depth, rate=rate)
     return tuple(share * (block / last) ** exponent for block, share in enumerate(most))
 
 

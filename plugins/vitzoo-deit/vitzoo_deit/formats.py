@@ -11,12 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
+from vitzoo import Spec
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import unsupported
-from vitzoo.formats.keymap import invert, unheld, unique
-from vitzoo.formats.timm import timm
-from vitzoo.formats.transformers import transformers_vit
-from vitzoo.schema.spec import Spec
+from vitzoo.formats import TimmFormat, invert, transformers_vit, unheld, unique, unsupported
 
 TIMM = {
     "dist_token": "reg_token",
@@ -42,7 +39,7 @@ class TimmDistilledFormat:
 
     def claims(self, keys: Collection[str]) -> bool:
         """Tell whether the distillation token is there beside two of timm's typical keys."""
-        return "dist_token" in keys and sum(mark in keys for mark in timm.MARKS) >= 2
+        return "dist_token" in keys and sum(mark in keys for mark in TimmFormat.MARKS) >= 2
 
     def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename the distillation token and the classifiers."""

@@ -9,9 +9,9 @@ import torch
 from torch.nn import functional as F
 
 import vitzoo
-from vitzoo.conversion import convert
+from vitzoo import convert
 from vitzoo.errors import CheckpointError
-from vitzoo.registry.registry import registry
+from vitzoo.testing import checkpoint_formats
 from vitzoo_dino import dino, dinov2, dinov3, dinov3_meta
 
 SIZES = {"embed_dim": 64, "depth": 2, "num_heads": 2, "mlp_dim": 96, "num_classes": 0}
@@ -397,7 +397,7 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 @pytest.mark.parametrize(("layout", "spec"), CASES)
 def test_odd_tensors_give_a_clear_error(tmp_path, layout, spec, case):
-    written = registry().part("checkpoint format", layout)
+    written = checkpoint_formats()[layout]
     written = written.for_heads(2) if layout == "dinov3/meta" else written
     tensors = written.inverse(vitzoo.create(spec).state_dict())
     bare = {name.rpartition("backbone.")[2]: name for name in tensors}

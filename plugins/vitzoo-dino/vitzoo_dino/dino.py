@@ -7,10 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vitzoo.formats import unsupported
-from vitzoo.formats.keymap import unheld, unique
-from vitzoo.formats.timm import timm
-from vitzoo.schema.spec import Spec
+from vitzoo import Spec
+from vitzoo.formats import TimmFormat, unheld, unique, unsupported
 
 # Of the network in files of training, the one that counts first: the teacher is what is published.
 PREFIXES = (
@@ -57,7 +55,7 @@ class MetaDinoFormat:
         """Tell whether timm's names are there behind one of the prefixes, and it is no DINOv2."""
         prefix = prefix_of(keys)
         own = {key.removeprefix(prefix) for key in keys if key.startswith(prefix)}
-        return bool(prefix) and SCALE not in own and timm.claims(own)
+        return bool(prefix) and SCALE not in own and TimmFormat().claims(own)
 
     def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Remove the prefix."""

@@ -13,10 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitzoo.formats import unsupported
-from vitzoo.formats.keymap import unique
-from vitzoo.formats.transformers import transformers_vit
-from vitzoo.schema.spec import Spec
+from vitzoo import Spec
+from vitzoo.formats import transformers_vit, unique, unsupported
 from vitzoo_dino.dino import beside, prefix_of
 from vitzoo_dino.names import Names, parameters, parted, stacked, without
 

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitzoo import Spec
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import unsupported
-from vitzoo.formats.keymap import split_qkv, unique
-from vitzoo.schema.spec import Spec
+from vitzoo.formats import split_qkv, unique, unsupported
 from vitzoo_dino.dino import beside, prefix_of
 from vitzoo_dino.dinov3 import (
     BIASES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidInput
-from vitzoo.parts.heads import linear_head
+from vitzoo.parts import linear_head
 
 
 class ClassAndMean(nn.Module):

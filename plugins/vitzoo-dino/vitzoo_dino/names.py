@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from vitzoo.formats.keymap import invert, unheld, unique
+from vitzoo.formats import invert, unheld, unique
 
 
 def parameters(modules: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitzoo.model import VisionTransformer
+from vitzoo import VisionTransformer
 
 
 def forward_features(model: VisionTransformer, images: Tensor) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 import vitzoo
 from vitzoo.errors import InvalidOption, UnknownName, UnknownOption
-from vitzoo.parts.protocols import PatchEmbedder
+from vitzoo.parts import PatchEmbedder
 from vitzoo_hybrid import embed, resnet
 
 STEMS = {  # name: (stride, channels of the map)

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 import vitzoo
-from vitzoo.conversion import convert
+from vitzoo import convert
 
 pytestmark = pytest.mark.parity
 

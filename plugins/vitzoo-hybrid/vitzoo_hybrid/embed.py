@@ -8,8 +8,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption, UnknownName, did_you_mean, short_repr
-from vitzoo.parts.init import lecun_normal_
-from vitzoo.parts.patch_embed import tiled
+from vitzoo.parts import lecun_normal_, tiled
 from vitzoo_hybrid.resnet import ARITHMETICS, EXPANSION, GROUPS, ROOT_STRIDE, ResNet, Root
 
 MAX_STAGES = 5

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitzoo.parts.init import lecun_normal_
+from vitzoo.parts import lecun_normal_
 
 GROUPS = 32
 EXPANSION = 4  # of a bottleneck: its output over its 3x3 convolution

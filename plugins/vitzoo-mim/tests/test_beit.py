@@ -13,10 +13,10 @@ from transformers import (
 
 import vitzoo
 from helpers import check_odd_shapes, same, write
-from vitzoo.conversion import convert
+from vitzoo import convert
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Expresses, Format, LeavesOut, StatesHeads
-from vitzoo.registry.registry import registry
+from vitzoo.testing import checkpoint_formats
 from vitzoo_mim.beit import timm_beit, transformers_beit
 from vitzoo_mim.relative import RelativePositions
 
@@ -339,8 +339,7 @@ def every_layout(parity):
 
 
 def test_each_layout_is_claimed_by_its_format_alone(parity):
-    names = registry().parts["checkpoint format"]
-    formats = {name: registry().part("checkpoint format", name) for name in names}
+    formats = checkpoint_formats()
     for name, keys in every_layout(parity):
         assert [n for n, layout in formats.items() if layout.claims(keys)] == [name]
     for layout in FORMATS.values():

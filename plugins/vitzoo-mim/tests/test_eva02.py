@@ -6,10 +6,10 @@ from timm.models.eva import Eva
 
 import vitzoo
 from helpers import check_odd_shapes, same, write
-from vitzoo.conversion import convert
+from vitzoo import convert
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Expresses, Format
-from vitzoo.registry.registry import registry
+from vitzoo.testing import checkpoint_formats
 from vitzoo_mim.eva02 import timm_eva
 
 SIZES = {
@@ -58,9 +58,7 @@ def test_timm_there_and_back(tmp_path, parity, weights, images, kind):
     assert set(report.kept) == set(model.state_dict())
     assert report.dropped == ()
     parity.assert_same_network(network, model, images)
-    same(
-        registry().part("checkpoint format", name).inverse(model.state_dict()), network.state_dict()
-    )
+    same(checkpoint_formats()[name].inverse(model.state_dict()), network.state_dict())
 
 
 @torch.no_grad()
@@ -159,8 +157,7 @@ def test_biases_of_all_three_have_no_place():
 
 
 def test_each_layout_is_claimed_by_its_format_alone(parity):
-    names = registry().parts["checkpoint format"]
-    formats = {name: registry().part("checkpoint format", name) for name in names}
+    formats = checkpoint_formats()
     for options, name in KINDS.values():
         keys = timms(parity, "own", **options).state_dict().keys()
         assert [n for n, layout in formats.items() if layout.claims(keys)] == [name]

@@ -7,9 +7,9 @@ from timm.models.vision_transformer import VisionTransformer
 from transformers import ViTMAEConfig, ViTMAEForPreTraining, ViTMAEModel
 
 import vitzoo
-from vitzoo.conversion import convert
+from vitzoo import convert
 from vitzoo.errors import CheckpointError, UnknownName
-from vitzoo.formats.transformers import transformers_vit
+from vitzoo.formats import transformers_vit
 
 SPEC = {
     "variant": "mae/vit_b16",

@@ -4,8 +4,6 @@ The networks of B size and below are compared at full depth, those above, and al
 name says so, with two blocks.
 """
 
-import importlib
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +13,8 @@ import transformers
 
 import vitzoo
 from helpers import write
-from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError
-from vitzoo.registry.registry import registry
+from vitzoo.testing import checkpoint_formats, stand_in
 
 pytestmark = pytest.mark.parity
 
@@ -31,7 +28,7 @@ BEIT, EVA, CLIP = "beit/beit_b16 full", "eva02/vit_s14 full", "eva02/clip_vit_b1
 
 
 def layout_of(variant):
-    return registry().part("checkpoint format", variant.default_weights.format)
+    return checkpoint_formats()[variant.default_weights.format]
 
 
 def make_timm(parity, network, weights, *, cut=False, **options):
@@ -173,17 +170,13 @@ def test_mae_of_transformers_2_blocks(parity, tmp_path, weights, size):
 
 
 @torch.inference_mode()
-def test_registered_weights_are_read_as_their_row_says(parity, tmp_path, monkeypatch, caplog):
+def test_registered_weights_are_read_as_their_row_says(parity, tmp_path, caplog):
     kind = transformers.BeitForMaskedImageModeling
     options = {"use_shared_relative_position_bias": True, "use_mask_token": True}
     network, path = make_transformers(parity, tmp_path, kind, "scaled", **options)
     (tmp_path / "config.json").unlink()
-
-    def fetched(_variant, row, _package, _note):
-        return replace(open_file(path), format=row.format, row=row)
-
-    monkeypatch.setattr(importlib.import_module("vitzoo.loading.source"), "open_weights", fetched)
-    model = vitzoo.create("beit/beit_b16", weights="microsoft_in22k", num_classes=0).eval()
+    with stand_in("beit/beit_b16", "microsoft_in22k", path):
+        model = vitzoo.create("beit/beit_b16", weights="microsoft_in22k", num_classes=0).eval()
     assert "was never published" in caplog.text
     assert set(model.load_report.kept) == set(model.state_dict())
     assert len(model.load_report.dropped) == 3

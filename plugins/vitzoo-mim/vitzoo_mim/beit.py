@@ -13,11 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitzoo import Spec
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import unsupported
-from vitzoo.formats.keymap import block_of, invert, split_qkv, stack_qkv, unheld, unique
-from vitzoo.formats.transformers import LAYER, RELEASE_5, transformers_vit
-from vitzoo.schema.spec import Spec
+from vitzoo.formats import (
+    block_of,
+    invert,
+    split_qkv,
+    stack_qkv,
+    transformers_vit,
+    unheld,
+    unique,
+    unsupported,
+)
 
 TABLE = "relative_position_bias_table"
 INDEX = "relative_position_index"  # a buffer of older files, which the grid determines
@@ -43,7 +50,20 @@ BARE = {  # tensors of a block that are no layer's weight or bias
     "lambda_2": "ls2.gamma",
 }
 PROJECTIONS = tuple(f"attention.attention.{name}.weight" for name in ("query", "key", "value"))
-OF_RELEASE_5 = RELEASE_5 | {
+LAYER = {
+    "layernorm_before": "norm1",
+    "attention.output.dense": "attn.proj",
+    "layernorm_after": "norm2",
+    "intermediate.dense": "mlp.fc1",
+    "output.dense": "mlp.fc2",
+}
+OF_RELEASE_5 = {  # its module names, and those of release 4
+    "attention.q_proj": "attention.attention.query",
+    "attention.k_proj": "attention.attention.key",
+    "attention.v_proj": "attention.attention.value",
+    "attention.o_proj": "attention.output.dense",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
     "relative_position_bias": "attention.attention.relative_position_bias",
 }
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vitzoo.formats import unsupported
-from vitzoo.formats.keymap import split_qkv, stack_qkv, unheld, unique
-from vitzoo.schema.spec import Spec
+from vitzoo import Spec
+from vitzoo.formats import split_qkv, stack_qkv, unheld, unique, unsupported
 
 MARKS = ("patch_embed.proj.weight", "blocks.0.attn.q_proj.weight", "blocks.0.attn.v_proj.weight")
 BIASES = {"q_proj.bias": "q_bias", "v_proj.bias": "v_bias"}

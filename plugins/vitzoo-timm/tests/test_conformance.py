@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from vitzoo.testing import PluginTests
-from vitzoo.testing.variants import VariantSubject
 
 pytestmark = pytest.mark.conformance
 
@@ -16,7 +15,7 @@ class TestTimm(PluginTests):
     namespace = "timm"
 
     @pytest.mark.parity  # of 233 networks, minutes
-    def test_variant_params(self, variant: VariantSubject) -> None:
+    def test_variant_params(self, variant):
         super().test_variant_params(variant)
 
     # timm's networks have no small copies; `test_build.py` runs one of each class.

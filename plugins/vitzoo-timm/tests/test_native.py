@@ -8,8 +8,8 @@ from PIL import Image
 from torch import nn
 
 import vitzoo
+from vitzoo import LoadReport
 from vitzoo.errors import CheckpointError, VitzooError
-from vitzoo.report import LoadReport
 from vitzoo_timm.look import NotNative
 from vitzoo_timm.native import carry_over, spec_of
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import vitzoo
+from vitzoo import Spec
 from vitzoo.errors import InvalidOption, PluginError
-from vitzoo.schema.spec import Spec
 
 NAMESPACE = "timm/"
 

@@ -16,9 +16,8 @@ from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 from torch import nn
 
 import vitzoo
+from vitzoo import LoadReport, Preprocessing
 from vitzoo.errors import CheckpointError, InvalidOption
-from vitzoo.report import LoadReport
-from vitzoo.schema.rows import Preprocessing
 from vitzoo_timm.blocks import read_block
 from vitzoo_timm.facts import Facts, read_activation, read_dropout, read_linear, read_norm
 from vitzoo_timm.keys import tensors_of
