@@ -17,7 +17,7 @@ from vitzoo.checkpoint.saved import METADATA
 from vitzoo.checkpoint.writers import write_npz, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.factory import create
-from vitzoo.files.access import arriving, check_target
+from vitzoo.files.access import check_target, writing_to
 from vitzoo.files.shard_index import ENDING, SHARD, index_of
 from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads
 from vitzoo.loading import overrides
@@ -131,13 +131,13 @@ def convert(
     raw, _ = checkpoint.tensors()
     tensors = reading.canonical(raw)
     arrays = _inverse(writing, to, tensors, checkpoint.source)
-    with arriving(path, force=force) as part:
-        with part.open("xb") as file:
-            if ending == ".npz":
-                write_npz(file, arrays)
-            else:
-                write_safetensors(file, arrays, _metadata(checkpoint, to))
-        _check_written(part, to, writing, tensors, zoo)
+    with writing_to(path, force=force) as file:
+        if ending == ".npz":
+            write_npz(file, arrays)
+        else:
+            write_safetensors(file, arrays, _metadata(checkpoint, to))
+        file.flush()
+        _check_written(Path(file.name), to, writing, tensors, zoo)
     return Conversion(
         checkpoint.source,
         before,

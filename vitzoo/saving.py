@@ -7,12 +7,12 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-import safetensors.torch
 from torch import nn
 
 from vitzoo.checkpoint.saved import METADATA
+from vitzoo.checkpoint.writers import write_safetensors
 from vitzoo.errors import InvalidOption
-from vitzoo.files.access import write_atomic
+from vitzoo.files.access import writing_to
 from vitzoo.images.transform import check_preprocessing
 from vitzoo.plugin.info import LOCAL
 from vitzoo.schema.manifest import API
@@ -21,8 +21,8 @@ from vitzoo.schema.manifest import API
 def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     """Write a model to a safetensors file that `create(path)` restores.
 
-    The file holds the tensors, the spec, the labels and the preprocessing. It replaces an
-    existing file at once or not at all.
+    The file holds the tensors, the spec, the labels and the preprocessing. It is written tensor by
+    tensor, and replaces an existing file at once or not at all.
 
     Args:
         model: made by `create`; its parts may have been given as objects, which are then needed
@@ -30,7 +30,10 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
         path: ending in `.safetensors`.
 
     Raises:
-        InvalidOption: the model has no spec, its labels do not fit, or the path another ending.
+        InvalidOption: the model has no spec, its labels do not fit, the path has another ending
+            or lies in a folder that does not exist.
+        CheckpointError: a tensor has no values (meta device), or a type that safetensors lacks.
+        StoreError: the file cannot be written.
     """
     target = Path(path)
     if target.suffix != ".safetensors":
@@ -56,9 +59,6 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
         "labels": labels,
         "preprocessing": preprocessing and asdict(preprocessing),
     }
-    tensors = {name: t.detach().contiguous().cpu() for name, t in model.state_dict().items()}
-    header = {METADATA: json.dumps(metadata)}  # one key: several are written in any order
-    if not target.parent.is_dir():
-        raise InvalidOption(f"there is no folder {target.parent}; make it first")
-    write_atomic(target, safetensors.torch.save(tensors, header))
+    with writing_to(target) as file:
+        write_safetensors(file, model.state_dict(), {METADATA: json.dumps(metadata)})
     return target

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping
-from typing import IO, Any
+from collections.abc import Collection, Mapping
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -15,14 +15,22 @@ from vitzoo.checkpoint.containers import DTYPES
 from vitzoo.errors import CheckpointError
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-NUMPY_HAS_NOT = (torch.float8_e4m3fn, torch.float8_e5m2)
+IN_NUMPY = NAMES.keys() - {torch.float8_e4m3fn, torch.float8_e5m2}
 ALIGNMENT = 8
 
 
 def write_safetensors(
-    file: IO[bytes], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+    file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> None:
-    """Write a safetensors file: wide types first, so that every tensor is aligned."""
+    """Write a safetensors file: wide types first, so that every tensor is aligned.
+
+    One tensor at a time is copied to the CPU, or made contiguous. Tensors that share memory are
+    written in full each.
+
+    Raises:
+        CheckpointError: a tensor has no values, or a type that safetensors does not have.
+    """
+    _check_values(tensors, NAMES, "a safetensors file")
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
@@ -35,27 +43,40 @@ def write_safetensors(
     text += b" " * (-len(text) % ALIGNMENT)
     file.write(len(text).to_bytes(8, "little") + text)
     for name in order:
-        file.write(memoryview(_array(tensors[name].flatten().view(torch.uint8))))
+        file.write(_on_cpu(tensors[name]).flatten().view(torch.uint8).numpy().data)
 
 
-def write_npz(file: IO[bytes], tensors: Mapping[str, Tensor]) -> None:
+def write_npz(file: BinaryIO, tensors: Mapping[str, Tensor]) -> None:
     """Write an npz file as `numpy.savez` does; bfloat16 as two raw bytes, as JAX's reach a file.
 
     Raises:
-        CheckpointError: tensors of a type that NumPy does not have.
+        CheckpointError: a tensor has no values, or a type that NumPy does not have.
     """
-    for name, tensor in tensors.items():
-        if tensor.dtype in NUMPY_HAS_NOT:
-            raise CheckpointError(f"{name!a} is {tensor.dtype}, which an npz file cannot hold")
+    _check_values(tensors, IN_NUMPY, "an npz file")
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(tensors):
             member = zipfile.ZipInfo(f"{name}.npy")  # of 1980: the same tensors, the same bytes
+            tensor = _on_cpu(tensors[name])
+            raw = tensor.dtype == torch.bfloat16
+            array = tensor.view(torch.uint16).numpy().view("V2") if raw else tensor.numpy()
             with archive.open(member, "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, _array(tensors[name]), allow_pickle=False)
+                np.lib.format.write_array(stream, array, allow_pickle=False)
 
 
-def _array(tensor: Tensor) -> Any:
-    tensor = tensor.detach().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.uint16).numpy().view("V2")
-    return tensor.numpy()
+def _check_values(tensors: Mapping[str, Tensor], dtypes: Collection[torch.dtype], to: str) -> None:
+    for name, tensor in tensors.items():
+        if tensor.is_meta:
+            raise CheckpointError(
+                f"{name!a} is on the meta device and has no values to write; create the model on "
+                "another device"
+            )
+        if tensor.dtype not in dtypes or tensor.layout is not torch.strided:
+            kind = tensor.dtype if tensor.layout is torch.strided else tensor.layout
+            raise CheckpointError(
+                f"{name!a} is {kind}, which {to} cannot hold; convert it to a dense tensor of "
+                "another type"
+            )
+
+
+def _on_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous()

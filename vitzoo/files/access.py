@@ -11,11 +11,12 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from vitzoo.errors import InvalidOption, StoreError, VitzooError
 
 CHUNK = 1024 * 1024
-LEFT = 60.0  # seconds after which a file half-written by `write_atomic` is nobody's any more
+LEFT = 3600.0  # seconds without a byte after which a half-written file has no writer any more
 
 
 def open_regular(path: Path, *, follow: bool = False) -> int | None:
@@ -65,25 +66,49 @@ def make_folder(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file at once or not at all; one that was there keeps its mode."""
+    """Write a file at once or not at all, and its folder if there is none.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written to.
+    """
     make_folder(path.parent)
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, force: bool = True) -> Iterator[BinaryIO]:
+    """Open a new file that takes the place of `path` when the block is done.
+
+    A file that was there keeps its mode. If the block raises, `path` is as it was, and nothing is
+    left of the new file. What a killed process leaves is removed by a later call.
+
+    Args:
+        path: in a folder that exists.
+        force: replace what is there when the block is done.
+
+    Raises:
+        InvalidOption: `force` is False, and `path` is there when the block is done.
+        OSError: the disk is full, or the folder cannot be written to.
+    """
     _clear_leftovers(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
-    try:
-        with part.open("xb") as file:
-            file.write(data)
+    with part.open("xb") as file:
+        try:
+            yield file
             file.flush()
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+            if not force:
+                check_target(path, force=False)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def _clear_leftovers(path: Path) -> None:
-    """Remove what killed processes left of writing `path`: names of ours only, nobody's backups."""
+    """Remove what killed processes left of writing `path`; other names are not touched."""
     ours = re.compile(rf"\.{re.escape(path.name)}\.\d+\.\d{{16,}}")
     for left in path.parent.iterdir():
         with contextlib.suppress(OSError):
@@ -133,26 +158,21 @@ def check_target(path: Path, *, force: bool) -> None:
 
 
 @contextlib.contextmanager
-def arriving(path: Path, *, force: bool) -> Iterator[Path]:
-    """Give a temporary path in the folder of `path`; it takes its place when the block is done.
-
-    Nothing is left of it when the block raises.
+def writing_to(path: Path, *, force: bool = True) -> Iterator[BinaryIO]:
+    """Open a new file for a path that the user named, as `replacing`.
 
     Raises:
-        InvalidOption: as `check_target`; also when someone else wrote the path meanwhile.
-        StoreError: the disk is full, or the folder is not the user's.
+        InvalidOption: as `check_target`, before the block and again after it.
+        StoreError: the disk is full, or the folder cannot be written to.
     """
     check_target(path, force=force)
-    part = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
     try:
-        yield part
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        check_target(path, force=force)
-        part.replace(path)
+        with replacing(path, force=force) as file:
+            yield file
     except OSError as error:
         if isinstance(error, VitzooError):
             raise
-        raise StoreError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}; make room, or name a file in a folder that "
+            "can be written to"
+        ) from error
