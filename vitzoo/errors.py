@@ -7,6 +7,7 @@ returns for it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 
@@ -238,6 +239,18 @@ class FirstUseWarning(UserWarning):
 
     Fix: none is needed. Keep the lock file, or pin the hash in the registry.
     """
+
+
+def printable(text: str | os.PathLike[str], most: int | None = None) -> str:
+    r"""Escape what a terminal would obey, in a text for people; keep `most` characters at most.
+
+    >>> printable("photo\n.png")
+    'photo\\n.png'
+    """
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode().replace(r"\udc", r"\x")
+        for c in os.fsdecode(text)[:most]
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitzoo.errors import InvalidOption, StoreError
+from vitzoo.errors import InvalidOption, StoreError, printable
 from vitzoo.files.access import open_regular
 from vitzoo.files.strict_json import strict_json
 from vitzoo.schema.reader import MAX_PX, describe
@@ -55,7 +55,7 @@ def processor_beside(path: Path) -> tuple[Preprocessing | None, tuple[str, ...]]
             raise InvalidOption(f"it has more than {MAX_PROCESSOR} bytes")
         return read_processor(strict_json(text)), ()
     except (StoreError, ValueError) as error:  # InvalidOption is one
-        reason = ascii(str(error))[1:-1][:200]
+        reason = printable(str(error), 200)
         return None, (f"{PROCESSOR} is not used: {reason}",)
 
 

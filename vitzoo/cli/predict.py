@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitzoo.cli.output import json_option, on_terminal, print_json, print_rows
-from vitzoo.errors import InvalidOption
+from vitzoo.errors import InvalidOption, printable
 
 if TYPE_CHECKING:
     from vitzoo.errors import ImageError
@@ -89,37 +89,29 @@ def _print(predictions: Iterator[Prediction], *, as_json: bool) -> None:
 
 def _data(prediction: Prediction) -> dict[str, Any]:
     classes = [
-        {"index": index, "label": _printable(label), "probability": probability}
+        {"index": index, "label": printable(label), "probability": probability}
         for index, label, probability in prediction.classes
     ]
-    return {"image": _printable(prediction.image), "classes": classes}
+    return {"image": printable(prediction.image), "classes": classes}
 
 
 def _one_line(prediction: Prediction) -> dict[str, str]:
     (_, label, probability), *others = prediction.classes
     return {
-        "image": _printable(prediction.image),
-        "label": _printable(label),
+        "image": printable(prediction.image),
+        "label": printable(label),
         "probability": f"{probability:.1%}",
-        "next": ", ".join(f"{_printable(name)} {share:.1%}" for _, name, share in others[:2]),
+        "next": ", ".join(f"{printable(name)} {share:.1%}" for _, name, share in others[:2]),
     }
 
 
 def _ranked(prediction: Prediction) -> list[dict[str, Any]]:
     return [
         {
-            "image": _printable(prediction.image),
+            "image": printable(prediction.image),
             "rank": rank,
-            "label": _printable(label),
+            "label": printable(label),
             "probability": f"{probability:.4f}",
         }
         for rank, (_, label, probability) in enumerate(prediction.classes, start=1)
     ]
-
-
-def _printable(text: str | Path) -> str:
-    from vitzoo.images.decode import (
-        printable,  # needs Pillow, which the command line starts without
-    )
-
-    return printable(text)

@@ -1,4 +1,4 @@
-"""What repositories, revisions and files on the Hub may be called.
+"""What repositories, revisions, commits and files on the Hub may be called; hashes as text.
 
 One rule each, checked before a name is used for anything; what it does not know is refused.
 """
@@ -12,6 +12,8 @@ REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}", re.ASCII)
 FILE = re.compile(
     r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,127}){0,7}", re.ASCII
 )
+SHA256 = re.compile(r"[0-9a-f]{64}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 
 

@@ -11,10 +11,11 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from vitzoo.errors import CheckpointError
+from vitzoo.errors import CheckpointError, printable
 from vitzoo.files.names import valid_file
 from vitzoo.files.safetensors import check_count, place
 from vitzoo.files.strict_json import strict_json
+from vitzoo.report import listed
 
 ENDING = ".safetensors.index.json"
 MAX_INDEX = 8 * 1024 * 1024
@@ -44,7 +45,7 @@ def read_index(fd: int, source: str) -> dict[str, str]:
     try:
         table = strict_json(os.pread(fd, size, 0))
     except ValueError as error:
-        raise CheckpointError(f"{neither}: {ascii(str(error))[1:-1][:200]}") from error
+        raise CheckpointError(f"{neither}: {printable(str(error), 200)}") from error
     if not isinstance(table, dict) or set(table) | {"metadata"} != {"metadata", "weight_map"}:
         raise CheckpointError(f"{neither}: expected metadata and weight_map")
     weight_map = table["weight_map"]
@@ -97,6 +98,4 @@ def weights_in(folder: Path) -> Path:
         raise CheckpointError(
             f"{folder} is a folder without weights; expected one {ENDING}, .safetensors or .npz"
         )
-    shown = ", ".join(ascii(name)[1:-1] for name in found[:10])
-    more = f" and {len(found) - 10} more" if len(found) > 10 else ""
-    raise CheckpointError(f"{folder} holds several weights, name one of them: {shown}{more}")
+    raise CheckpointError(f"{folder} holds several weights, name one of them: {listed(found)}")

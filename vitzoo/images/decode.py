@@ -18,7 +18,7 @@ from typing import IO
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from vitzoo.errors import ImageError, InvalidOption
+from vitzoo.errors import ImageError, InvalidOption, printable
 
 SUFFIXES = (
     ".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".avif",
@@ -127,19 +127,6 @@ def _images_at(path: Path) -> list[Path]:
     if not inside:
         raise ImageError(f"the folder {name} holds no images ({', '.join(SUFFIXES)})")
     return inside
-
-
-def printable(text: str | os.PathLike[str]) -> str:
-    r"""Write a path or label for people: what could not be printed is escaped.
-
-    >>> printable("photo\n.png")
-    'photo\\n.png'
-    """
-    text = os.fsdecode(text)
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode().replace(r"\udc", r"\x")
-        for c in text
-    )
 
 
 @cache

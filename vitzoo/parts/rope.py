@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
-from vitzoo.parts.pos_embed import LearnedPositions
+from vitzoo.parts.pos_embed import LearnedPositions, Size
 from vitzoo.schema.reader import pair
 
 COORDINATES = ("centered", "index")
 LAYOUTS = ("half", "interleaved")
 INDEXING = ("yx", "xy")
-Size = tuple[int, int]
 
 
 class RotaryPositions(nn.Module):

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
-from vitzoo.parts.pos_embed import LearnedPositions
+from vitzoo.parts.pos_embed import LearnedPositions, Size
 from vitzoo.parts.rope import check_head_dim, check_temperature, turn
-
-Size = tuple[int, int]
 
 
 class MixedRotaryPositions(nn.Module):

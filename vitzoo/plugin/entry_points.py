@@ -16,6 +16,8 @@ from functools import lru_cache
 from importlib.metadata import Distribution, DistributionFinder, EntryPoint
 from pathlib import Path
 
+from vitzoo.errors import printable
+
 GROUP = "vitzoo"
 MAX_ENTRY_POINTS = 1024 * 1024  # characters of one entry_points.txt; real ones have some hundred
 MAX_SHOWN = 500  # characters of a name or value, far more than real ones have
@@ -112,10 +114,10 @@ def _rows(
         name, version = distribution.metadata["Name"] or "", distribution.version or ""
     for entry_point in entry_points:
         yield Found(
-            _shown(entry_point.name),
-            _shown(entry_point.value),
-            distribution=_shown(name) or stem or "unknown",
-            version=_shown(version),
+            printable(entry_point.name, MAX_SHOWN),
+            printable(entry_point.value, MAX_SHOWN),
+            distribution=printable(name, MAX_SHOWN) or stem or "unknown",
+            version=printable(version, MAX_SHOWN),
             location=str(folder),
             here=here,
         )
@@ -124,11 +126,6 @@ def _rows(
 def _damaged(stem: str, folder: Path, here: bool, error: Exception) -> Found:
     reason = f"{folder / 'entry_points.txt'}: {type(error).__name__}: {error}"
     return Found(stem, "", distribution=stem, location=str(folder), here=here, damage=reason)
-
-
-def _shown(text: str) -> str:
-    """Return a text of somebody's metadata without what would disturb a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text[:MAX_SHOWN])
 
 
 def _raw(folder: Path) -> bytes:

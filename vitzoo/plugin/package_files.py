@@ -12,25 +12,22 @@ from vitzoo.plugin.entry_points import Found
 
 def data_file(package: str, file: str) -> Path | None:
     """Return the path of a bundled file in the `data` folder of `package`, without importing."""
-    top, *below = package.split(".")
-    spec = importlib.util.find_spec(top)
-    for root in (spec and spec.submodule_search_locations) or ():
-        path = Path(root, *below, "data", file)
-        if path.is_file():
-            return path
-    return None
+    paths = (folder / "data" / file for folder in package_folders(package))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def manifest_path(found: Found) -> Path:
-    module, _, file = found.value.partition(":")
-    top, *below = module.split(".")
-    spec = importlib.util.find_spec(top)  # of a top-level name: finds it and imports nothing
-    roots = list((spec and spec.submodule_search_locations) or ())
-    for root in roots:
-        path = Path(root, *below, file)
-        if path.is_file():
-            return path
-    where = ", ".join(str(Path(root, *below)) for root in roots) or "any package of that name"
+    """Return where the manifest of a plugin lies; its package is not imported.
+
+    Raises:
+        PluginError: it is not in the package, or there is no such package.
+    """
+    package, _, file = found.value.partition(":")
+    folders = package_folders(package)
+    for folder in folders:
+        if (folder / file).is_file():
+            return folder / file
+    where = ", ".join(map(str, folders)) or "any package of that name"
     raise PluginError(
         f"its manifest {file!r} is not in {where}; does the wheel include it? "
         "(setuptools: package-data, hatchling: it lies inside the package)"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,11 @@ from vitzoo.errors import InvalidOption, RegistryError, VitzooError, short_repr
 from vitzoo.schema.reader import Reader, describe
 
 FULL_NAME = re.compile(r"(?:[a-z][a-z0-9_-]{0,63}/)?[a-z0-9][a-z0-9_]{0,63}")
-ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu")
-MLPS = ("mlp", "swiglu", "swiglu_packed")
-NORMS = ("layer", "rms")
+CHOICES = {
+    "norm": ("layer", "rms"),
+    "activation": ("gelu", "gelu_tanh", "quick_gelu"),
+    "mlp": ("mlp", "swiglu", "swiglu_packed"),
+}
 Option = bool | int | float | str | tuple["Option", ...]
 
 
@@ -104,21 +106,17 @@ class BlockSpec:
     @classmethod
     def read(cls, reader: Reader, base: BlockSpec) -> BlockSpec:
         """Read a `block` table over the values of `base`."""
-        spec = cls(
-            norm_eps=reader.take("norm_eps", float, base.norm_eps),
-            norm=reader.one_of("norm", NORMS, base.norm),
-            activation=reader.one_of("activation", ACTIVATIONS, base.activation),
-            qkv_bias=_qkv_bias(reader, base.qkv_bias),
-            qk_scale=reader.take("qk_scale", float, base.qk_scale),
-            attention_dropout=reader.take("attention_dropout", float, base.attention_dropout),
-            qk_norm=reader.take("qk_norm", bool, base.qk_norm),
-            attn_norm=reader.take("attn_norm", bool, base.attn_norm),
-            layer_scale=reader.take("layer_scale", float, base.layer_scale),
-            mlp=reader.one_of("mlp", MLPS, base.mlp),
-            mlp_norm=reader.take("mlp_norm", bool, base.mlp_norm),
-            parallel=reader.take("parallel", bool, base.parallel),
-            post_norm=reader.take("post_norm", bool, base.post_norm),
-        )
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            name, before = field.name, getattr(base, field.name)
+            if name in CHOICES:
+                values[name] = reader.one_of(name, CHOICES[name], before)
+            elif name == "qkv_bias":
+                values[name] = _qkv_bias(reader, before)
+            else:
+                kind = bool if isinstance(field.default, bool) else float
+                values[name] = reader.take(name, kind, before)
+        spec = cls(**values)
         reader.done()
         if not 0 < spec.norm_eps < 1:
             raise reader.fail(f"norm_eps must lie between 0 and 1, got {spec.norm_eps}")
@@ -132,10 +130,6 @@ class BlockSpec:
     def to_data(self) -> dict[str, Any]:
         """Return the options as plain data; one that is None is left out."""
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
-
-    def changed(self, options: Iterable[tuple[str, Option]]) -> BlockSpec:
-        """Return the options with some of them changed."""
-        return dataclasses.replace(self, **dict(options))  # type: ignore[arg-type]  # checked when read
 
 
 @dataclass(frozen=True, kw_only=True)

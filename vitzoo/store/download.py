@@ -10,10 +10,9 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import httpx2
@@ -27,12 +26,13 @@ from vitzoo.errors import (
     RefusedResponse,
     SizeMismatch,
     TransferError,
+    printable,
 )
 from vitzoo.settings import Limits, has_host
 from vitzoo.store.hub_client import (
+    SHOWN,
     headers_for,
     may_pass,
-    printable,
     proxies,
     refusal,
     retry_after,
@@ -42,11 +42,11 @@ from vitzoo.store.hub_client import (
 )
 from vitzoo.store.hub_file import Remote
 from vitzoo.store.partial_file import Partial
+from vitzoo.store.progress import Note
 
 log = logging.getLogger("vitzoo")
 
 PROGRESS = 1024 * 1024  # bytes after which attempts are counted anew
-Note = Callable[[int, int], Any]
 
 
 class _Retry(Exception):
@@ -160,15 +160,15 @@ class _Download:
             finally:
                 response.close()
         except httpx2.ProxyError as error:
-            what = printable(f"the proxy failed: {error}")
+            what = printable(f"the proxy failed: {error}", SHOWN)
             raise self._transfer(what + proxies()) from error
         except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
             raise RefusedResponse(
-                f"{self.remote}: {self.host}: the address cannot be used: {printable(str(error))}; "
-                "set another endpoint in VITZOO_ENDPOINTS"
+                f"{self.remote}: {self.host}: the address cannot be used: "
+                f"{printable(str(error), SHOWN)}; set another endpoint in VITZOO_ENDPOINTS"
             ) from error
         except httpx2.TransportError as error:
-            what = printable(f"{type(error).__name__}: {error}".rstrip(": "))
+            what = printable(f"{type(error).__name__}: {error}".rstrip(": "), SHOWN)
             raise _Retry(self._transfer(what + proxies())) from error
         except OfflineModeIsEnabled as error:
             raise Offline(
@@ -227,7 +227,7 @@ class _Download:
             self._start_over()
             raise _Retry(self._transfer("the server refused to resume (416)"))
         self._check_status(response)
-        self.kind = printable(response.headers.get("content-type", "no content type"))
+        self.kind = printable(response.headers.get("content-type", "no content type"), SHOWN)
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("", "identity"):
             raise RefusedResponse(

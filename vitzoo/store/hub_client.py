@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("vitzoo")
 
 TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")  # what an Authorization header can hold
+SHOWN = 200  # characters of a server's words in a message
 ELSEWHERE = "the registry may be out of date, or the endpoint an incomplete mirror"
 Result = TypeVar("Result")
 
@@ -238,11 +239,6 @@ def whole(text: str | None) -> int | None:
     """Read a decimal number of at most 15 digits; None if it is anything else."""
     text = (text or "").strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
-
-
-def printable(text: str) -> str:
-    """Return a server's words, cut short and without anything that a terminal would obey."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:200])
 
 
 def proxies() -> str:

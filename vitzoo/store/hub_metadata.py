@@ -12,13 +12,21 @@ import httpx2
 from huggingface_hub.errors import OfflineModeIsEnabled
 
 from vitzoo import settings
-from vitzoo.errors import EntryNotFound, Offline, PinError, RefusedResponse, TransferError
+from vitzoo.errors import (
+    EntryNotFound,
+    Offline,
+    PinError,
+    RefusedResponse,
+    TransferError,
+    printable,
+)
+from vitzoo.files.names import COMMIT, SHA256
 from vitzoo.files.strict_json import strict_json
 from vitzoo.schema.rows import Weights
 from vitzoo.settings import limits, trust_endpoint
-from vitzoo.store.hub_client import headers_for, printable, proxies, refusal, session, within
+from vitzoo.store.hub_client import SHOWN, headers_for, proxies, refusal, session, within
 from vitzoo.store.hub_file import Remote
-from vitzoo.store.lockfile import COMMIT, SHA256, Pin, source_of
+from vitzoo.store.lockfile import Pin, source_of
 
 MAX_METADATA = 8 * 1024 * 1024  # bytes; a repository of 10,000 files takes 3 MB
 NEEDED = (
@@ -63,7 +71,7 @@ def _metadata(remote: Remote, authority: str, what: str) -> tuple[object, Mappin
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise TransferError(
             f"{what}: {authority} cannot be reached: "
-            f"{printable(f'{type(error).__name__}: {error}')}{proxies()}; {NEEDED}"
+            f"{printable(f'{type(error).__name__}: {error}', SHOWN)}{proxies()}; {NEEDED}"
         ) from error
     except OfflineModeIsEnabled as error:
         raise Offline(

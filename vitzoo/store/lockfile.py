@@ -6,7 +6,6 @@ A JSON file, `hf://owner/repo@revision/file` to commit, size, sha256 and the aut
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,13 +16,12 @@ from filelock import FileLock, Timeout
 from vitzoo import settings
 from vitzoo.errors import PinError
 from vitzoo.files.access import make_folder, write_atomic
+from vitzoo.files.names import COMMIT, SHA256
 from vitzoo.schema.rows import Weights
 
 VERSION = 1
 MAX_LOCK = 16 * 1024 * 1024
 HELD = 30.0  # seconds to wait for another writer
-SHA256 = re.compile(r"[0-9a-f]{64}")
-COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)

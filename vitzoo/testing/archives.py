@@ -14,7 +14,7 @@ from pathlib import Path
 import vitzoo
 from vitzoo.plugin.entry_points import GROUP
 from vitzoo.plugin.info import CORE
-from vitzoo.plugin.package_files import data_file
+from vitzoo.plugin.package_files import data_file, module_file
 from vitzoo.registry.registry import registry
 from vitzoo.testing.plugin import info_of
 from vitzoo.testing.subject import fail, require
@@ -64,7 +64,7 @@ def needed(namespace: str) -> dict[Path, str]:
     rows = [row for _, row in registry().host.rows[namespace]]
     targets = [getattr(row, "target", getattr(row, "builder", None)) for row in rows]
     modules = {target.partition(":")[0] for target in targets if isinstance(target, str)}
-    files += [Path(found) for found in map(_origin, sorted(modules)) if found]
+    files += filter(None, map(module_file, sorted(modules)))
     package = registry().host.package(namespace)
     for variant in vitzoo.variants(namespace=namespace):
         bundled = [data_file(package, row.file) for row in variant.weights if not row.repo]
@@ -120,8 +120,3 @@ def _built(project: Path, folder: Path) -> Iterator[dict[str, bytes]]:
     with tarfile.open(sdist) as tar:
         files = {member.name: tar.extractfile(member) for member in tar if not member.isdir()}
         yield {name: file.read() for name, file in files.items() if file}
-
-
-def _origin(module: str) -> str | None:
-    spec = find_spec(module)
-    return spec.origin if spec else None
