@@ -5,11 +5,14 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from helpers import says
+import vitzoo as vitzoo_library
+from helpers import LAZY_MODULE, says
+from plugin_files import MODULE
 from vitzoo.cli.main import main
 
 DIGITS = Path(__file__).parents[2] / "docs" / "examples" / "digits"
@@ -54,6 +57,44 @@ def test_a_mistake_is_one_message_and_an_exit_code(run, args, code, message):
     assert (got, out) == (code, "")
     says(err, *message)
     assert "Traceback" not in err
+
+
+PRINTING = f"""\
+import atexit, sys, threading
+print("at import")
+sys.stdout.write("written at import\\n")
+atexit.register(print, "at exit")
+{MODULE}
+"""
+
+
+@pytest.mark.parametrize(
+    "args", [("show", "globex/net", "--json"), ("plugins", "compile", "globex")], ids=" ".join
+)
+def test_what_a_plugin_prints_is_no_data(distribution, args):
+    site = distribution("globex-vit", "globex = globex", {"globex.py": PRINTING})
+    result = vitzoo(*args, PYTHONPATH=str(site))
+    assert result.returncode == 0, result.stderr
+    data = json.loads(result.stdout) if "--json" in args else tomllib.loads(result.stdout)
+    assert data
+    said = result.stderr.splitlines()
+    assert [said.count(x) for x in ("at import", "written at import", "at exit")] == [1, 1, 1]
+
+
+def test_a_command_puts_stdout_back(run, install):
+    install("globex-vit", "globex = globex", {"globex.py": "import sys\nsys.stdout = None\n1 / 0"})
+    stdout = sys.stdout
+    code, out, err = run("show", "globex/net")
+    assert (code, out) == (1, "")
+    says(err, "ZeroDivisionError")
+    assert sys.stdout is stdout
+    assert run("list", "-q", "vit_b16")[:2] == (0, "vit_b16\n")
+
+
+def test_the_library_redirects_nothing(install, capsys):
+    install("globex-vit", "globex = globex", {"globex.py": f"print('hello')\n{LAZY_MODULE}"})
+    vitzoo_library.describe("globex/net")
+    assert capsys.readouterr() == ("hello\n", "")
 
 
 def test_debug_shows_the_traceback():

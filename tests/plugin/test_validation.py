@@ -88,7 +88,7 @@ HEADS = "import vitzoo\n@vitzoo.hookimpl\ndef vitzoo_heads():"
             ("E: ", "unprintable E"),
         ),
         ("raise ValueError('x' * 10**6)", (f"ValueError: {'x' * 1000}...",)),
-        ("raise ValueError('\\x1b[31m' + chr(10) + 'two')", ("ValueError: ?[31m two",)),
+        ("raise ValueError('\\x1b[31m' + chr(10) + 'two')", ("ValueError: \\x1b[31m two",)),
         ("raise BaseException('odd')", ("BaseException: odd",)),
         ("raise GeneratorExit", ("GeneratorExit",)),
         ("import sys; sys.exit('bye')", ("SystemExit: bye",)),

@@ -191,7 +191,7 @@ def row(text: str) -> dict[str, str]:
         ),
         (
             "def vitzoo_heads():\n    yield vitzoo.Head('h', 'globex.plugin:A.B', 'x')",
-            ("'h'", "'globex.plugin:A.B'", "'package.module:Name'"),
+            ("'h'", "'globex.plugin:A.B'", "'globex.module:Name'"),
         ),
         (
             "def vitzoo_heads():\n    yield vitzoo.Head('h', vitzoo.create, 'x')",
@@ -215,7 +215,7 @@ def row(text: str) -> dict[str, str]:
                 "head=vitzoo.PartSpec('Mine', opaque=True))\n"
                 "    yield vitzoo.Variant('v', 'x', spec, 5, source='s')"
             ),
-            ("[variants.v]", "head"),
+            ("'v'", "spec", "head", "'Mine'"),
         ),
         (
             (

@@ -11,6 +11,7 @@ import click
 
 from vitzoo.cli.output import (
     count,
+    echo,
     json_option,
     megabytes,
     on_terminal,
@@ -88,7 +89,7 @@ def list_command(
     if as_json:
         print_json(rows)
     elif quiet:
-        click.echo("".join(f"{row['name']}\n" for row in rows), nl=False)
+        echo("".join(f"{row['name']}\n" for row in rows), nl=False)
     else:
         if not (patterns or conditions or here):
             rows += _lazy_rows(zoo)
@@ -115,12 +116,12 @@ def show_command(name: str, as_json: bool) -> None:
     facts = [{"field": k, "value": v} for k, v in _facts(variant).items()]
     print_rows(facts, ("field", "value"), title=f"{variant.name}: {variant.summary}")
     if variant.paper_results:
-        click.echo()
+        echo()
         results = [_result(row) for row in variant.paper_results]
         title = "the paper's own models, never published"
         print_rows(results, tuple(results[0]), title=title)
     if variant.weights:
-        click.echo()
+        echo()
         _print_weights(variant)
 
 
@@ -175,7 +176,7 @@ def _print_weights(variant: Variant) -> None:
         return
     about = [_about(weights, variant) for weights in variant.weights]
     print_rows(about, tuple(about[0]), pretty={"top1": str, "size": str}, title="weights")
-    click.echo()
+    echo()
     files = [line for weights in variant.weights for line in _file_lines(weights)]
     print_rows(files, ("weights", "field", "value"), title="their files and evaluation")
 

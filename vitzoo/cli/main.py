@@ -10,6 +10,7 @@ from importlib import import_module
 import click
 
 import vitzoo
+from vitzoo.cli.output import Context
 from vitzoo.errors import VitzooError
 from vitzoo.plugin.switches import NOT
 
@@ -54,6 +55,8 @@ class LazyGroup(click.Group):
             return None
         module, _, name = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(import_module(f"vitzoo.cli.{module}"), name)
+        for one in (command, *getattr(command, "commands", {}).values()):
+            one.context_class = Context
         return command
 
 
@@ -108,4 +111,7 @@ def main(args: Sequence[str] | None = None) -> int:
             raise
         click.echo(f"vitzoo: {error}", err=True)
         return error.exit_code
+    finally:
+        if args is None:
+            sys.stdout = sys.stderr  # what plugins print when the process ends is no data
     return code if isinstance(code, int) else 0

@@ -6,21 +6,48 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import click
+
+_kept: TextIO | None = None  # stdout, while a command runs
+
+
+class Context(click.Context):
+    """The context of a command, which keeps stdout for data: what plugins print goes to stderr."""
+
+    def invoke(self, callback: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Run a command's function."""
+        global _kept
+        before = _kept, sys.stdout
+        _kept, sys.stdout = data_stream(), sys.stderr
+        try:
+            return super().invoke(callback, *args, **kwargs)
+        finally:
+            _kept, sys.stdout = before
+
+
+def data_stream() -> TextIO:
+    """Return the stream for data: the stdout with which the command began."""
+    return _kept or sys.stdout
+
+
+def echo(text: str = "", *, nl: bool = True) -> None:
+    """Write a line of data."""
+    click.echo(text, file=data_stream(), nl=nl)
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
 
 
 def on_terminal() -> bool:
     """Tell whether stdout is a terminal."""
-    return sys.stdout.isatty()
+    return data_stream().isatty()
 
 
 def print_json(data: Any) -> None:
     """Print data as JSON on stdout."""
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+    echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
 
 
 def print_rows(
@@ -44,9 +71,9 @@ def print_rows(
     first = next(rows, None)  # an error in making it comes before anything is printed
     rows = itertools.chain([] if first is None else [first], rows)
     if not on_terminal():
-        click.echo("\t".join(columns))
+        echo("\t".join(columns))
         for row in rows:
-            click.echo("\t".join(_plain(row[column]) for column in columns))
+            echo("\t".join(_plain(row[column]) for column in columns))
         return
     from rich.console import Console
     from rich.table import Table
@@ -65,7 +92,7 @@ def print_rows(
     for row in rows:
         cells = (_pretty(row[column], (pretty or {}).get(column)) for column in columns)
         table.add_row(*map(Text, cells))
-    Console(highlight=False).print(table)
+    Console(file=data_stream(), highlight=False).print(table)
 
 
 def count(number: int) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitzoo.cli.environment import show_trouble
-from vitzoo.cli.output import json_option, on_terminal, print_json, print_rows
+from vitzoo.cli.output import echo, json_option, on_terminal, print_json, print_rows
 from vitzoo.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def why_command(context: click.Context, name: str, as_json: bool) -> None:
     else:
         for i, trace in enumerate(found):
             if i:
-                click.echo()
+                echo()
             _print_trace(name, trace)
     if not all(trace.info for trace in found):
         context.exit(UnknownName.exit_code)
@@ -191,7 +191,7 @@ def compile_command(name: str, out: Path | None, force: bool) -> None:
 
     compiled = compile_plugin(name)
     if out is None:
-        click.echo(compiled.text, nl=False)
+        echo(compiled.text, nl=False)
     else:
         write_manifest(compiled, out, force=force)
         click.echo(f"wrote {out}", err=True)
@@ -231,10 +231,10 @@ def _print_details(rows: list[dict[str, Any]]) -> None:
                 {"field": key.replace("_", " "), "value": row[key]} for key in DETAILS if row[key]
             ]
             title = f"{row['namespace']} ({row['distribution']}): {row['state']}"
-            click.echo()
+            echo()
             print_rows(lines, ("field", "value"), title=title)
     if lazy := [row["namespace"] for row in rows if row["state"] == "lazy"]:
-        click.echo(
+        echo(
             f"\nlazy: a module, imported when something in it is asked for (vitzoo list "
             f"'{lazy[0]}/*'); vitzoo plugins check imports it in a process of its own"
         )
@@ -275,11 +275,11 @@ def _print_trace(name: str, trace: Trace) -> None:
     facts = ("namespace", "state", "distribution", "version", *DETAILS)
     lines = [{"field": key.replace("_", " "), "value": data[key]} for key in facts if data[key]]
     print_rows(lines, ("field", "value"), title=title)
-    click.echo()
+    echo()
     steps = [{"step": i, "what": step} for i, step in enumerate(trace.steps, 1)]
     print_rows(steps, ("step", "what"), pretty={"step": str}, title="step by step")
     if trace.contributions:
-        click.echo()
+        echo()
         rows = [
             asdict(row) | {"hidden": "yes" if row.hidden else ""} for row in trace.contributions
         ]

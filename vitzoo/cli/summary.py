@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vitzoo.cli.output import count, json_option, on_terminal, print_json, print_rows
+from vitzoo.cli.output import count, echo, json_option, on_terminal, print_json, print_rows
 
 if TYPE_CHECKING:
     from vitzoo.summary import Layer, Summary
@@ -70,7 +70,7 @@ def summary_command(
 def _print(summary: Summary, layers: list[dict[str, Any]]) -> None:
     number = "{:,}".format
     print_rows(layers, ("layer", "kind", "output", "params"), pretty={"params": number})
-    click.echo()
+    echo()
     terms = [asdict(term) | {"sum": term.weights + term.biases} for term in summary.terms]
     terms.append(
         {
@@ -82,13 +82,13 @@ def _print(summary: Summary, layers: list[dict[str, Any]]) -> None:
     )
     columns = ("weights", "biases", "sum")
     print_rows(terms, ("name", *columns), pretty=dict.fromkeys(columns, number))
-    click.echo()
+    echo()
     sums = [{"counted by hand": what, "weights": n} for what, n in summary.by_hand]
     print_rows(sums, ("counted by hand", "weights"), pretty={"weights": number})
-    click.echo()
+    echo()
     flops = {"matmul FLOPs": summary.flops, "MACs": summary.flops // 2}
     shown = count if on_terminal() else str
-    click.echo("\t".join(f"{what}: {shown(n)}" for what, n in flops.items()))
+    echo("\t".join(f"{what}: {shown(n)}" for what, n in flops.items()))
 
 
 def _row(layer: Layer) -> dict[str, Any]:

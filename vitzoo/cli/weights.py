@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from vitzoo.cli.environment import set_for_command, without_plugins
-from vitzoo.cli.output import json_option, print_json, print_rows
+from vitzoo.cli.output import echo, json_option, print_json, print_rows
 from vitzoo.store.progress import progress
 
 frozen_option = click.option(
@@ -49,7 +49,7 @@ def fetch_command(
     if as_json:
         print_json(rows)
     elif quiet:
-        click.echo("".join(f"{row['path']}\n" for row in rows), nl=False)
+        echo("".join(f"{row['path']}\n" for row in rows), nl=False)
     else:
         print_rows(rows, ("name", "size", "path"), pretty={"size": "{:,}".format})
 

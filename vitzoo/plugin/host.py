@@ -21,7 +21,7 @@ import pluggy
 from vitzoo.errors import IncompatibleManifest, PluginError
 from vitzoo.plugin import hookspecs
 from vitzoo.plugin.entry_points import GROUP, Found, find_plugins
-from vitzoo.plugin.guard import no_output, reason_of, text_of
+from vitzoo.plugin.guard import reason_of, text_of
 from vitzoo.plugin.info import (
     CORE,
     LOCAL,
@@ -189,8 +189,7 @@ class PluginHost:
         module, _, name = target.partition(":")
         top = module.partition(".")[0]
         try:
-            with no_output():
-                return getattr(importlib.import_module(module), name)
+            return getattr(importlib.import_module(module), name)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -289,19 +288,11 @@ class PluginHost:
         return Outcome(info, plugin, tuple(_contributions(plugin, info.namespace)), module)
 
     def _import_module(self, info: PluginInfo, found: Found) -> Outcome | None:
-        with no_output():
-            module = importlib.import_module(found.value)
-            if getattr(getattr(module, "__spec__", None), "_initializing", False):
-                return None  # it asks for itself while somebody else imports it
-            location = text_of(getattr(module, "__file__", ""))
-            check_marks(module, found.value, HOOKS)
-            rows = tuple(_contributions(module, info.namespace, found.value.split(".")[0]))
-        if not rows:
-            raise PluginError(
-                f"{found.value} contributes nothing; is every hook function decorated with "
-                "@vitzoo.hookimpl and returning its rows?"
-            )
-        check_twice(rows)
+        module = importlib.import_module(found.value)
+        if getattr(getattr(module, "__spec__", None), "_initializing", False):
+            return None  # it asks for itself while somebody else imports it
+        location = text_of(getattr(module, "__file__", ""))
+        rows = module_rows(module, found.value, info.namespace)
         trace = (*info.trace, f"imported {found.value} from {location}")
         info = replace(info, state="loaded", location=location, trace=trace)
         package = getattr(module, "__package__", None)
@@ -343,6 +334,28 @@ def _new_manager() -> pluggy.PluginManager:
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
     return manager
+
+
+def module_rows(module: object, value: str, namespace: str) -> tuple[tuple[str, Any], ...]:
+    """Return (hook name, contribution) pairs of a plugin's module, checked.
+
+    Args:
+        module: with the hook functions.
+        value: its name.
+        namespace: for messages.
+
+    Raises:
+        PluginError, RegistryError: a hook function or a row is wrong, or there is none.
+    """
+    check_marks(module, value, HOOKS)
+    rows = tuple(_contributions(module, namespace, value.partition(".")[0]))
+    if not rows:
+        raise PluginError(
+            f"{value} contributes nothing; is every hook function decorated with "
+            "@vitzoo.hookimpl and returning its rows?"
+        )
+    check_twice(rows)
+    return rows
 
 
 def _contributions(plugin: object, namespace: str, package: str = "") -> Iterator[tuple[str, Any]]:

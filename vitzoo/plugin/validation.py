@@ -122,7 +122,7 @@ def _check_target(row: Contribution | Variant, reader: Reader, package: str) -> 
     if not TARGET.fullmatch(target) or target.split(":")[0].split(".")[0] != package:
         raise reader.fail(
             f"{key} is {target!r}, which must lie inside the package {package!r}, such as "
-            f"'{package}.module:Name'"
+            f"'{package}.module:Name', without further dots"
         )
 
 

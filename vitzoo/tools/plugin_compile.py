@@ -10,20 +10,15 @@ import dataclasses
 import importlib
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pluggy
-
 from vitzoo.errors import InvalidOption, PluginError, RegistryError, UnknownName
-from vitzoo.files.access import write_atomic
-from vitzoo.plugin import hookspecs
-from vitzoo.plugin.entry_points import GROUP
-from vitzoo.plugin.guard import no_output
-from vitzoo.plugin.host import PluginHost
+from vitzoo.files.access import writing_to
+from vitzoo.plugin.guard import reason_of
+from vitzoo.plugin.host import PluginHost, module_rows
 from vitzoo.plugin.package_files import module_file
 from vitzoo.schema.kinds import HOOKS
 from vitzoo.schema.manifest import (
@@ -96,12 +91,10 @@ def compile_plugin(name: str) -> Compiled:
         what = value or "the core's"
         raise InvalidOption(f"plugin {name!r} has a manifest, {what}; there is nothing to compile")
     module = _imported(value, name)
-    rows = list(_rows(module))
-    if not rows:
-        raise PluginError(
-            f"{value} contributes nothing; is every hook function decorated with "
-            "@vitzoo.hookimpl and returning its rows?"
-        )
+    try:
+        rows = module_rows(module, value, name)
+    except Exception as error:
+        raise PluginError(f"{value}: {reason_of(error, value.partition('.')[0])}") from error
     named = [(hook, _named(row, module)) for hook, row in rows]
     problems = [row for _, row in named if isinstance(row, str)]
     if problems:
@@ -120,18 +113,16 @@ def write_manifest(compiled: Compiled, file: Path, *, force: bool = False) -> No
     """Write a manifest to a file.
 
     Raises:
-        InvalidOption: the file is there, and `force` is not given.
+        InvalidOption: the file is there and `force` is not given, or its folder is not there.
         StoreError: it cannot be written.
     """
-    if file.exists() and not force:
-        raise InvalidOption(f"{file} is there already; --force replaces it")
-    write_atomic(file, compiled.text.encode())
+    with writing_to(file, force=force) as manifest:
+        manifest.write(compiled.text.encode())
 
 
 def _imported(value: str, name: str) -> ModuleType:
     try:
-        with no_output():
-            return importlib.import_module(value)
+        return importlib.import_module(value)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -140,27 +131,6 @@ def _imported(value: str, name: str) -> ModuleType:
                 f"there is no plugin and no module {name!r}; is it installed (pip install -e .)?"
             ) from error
         raise PluginError(f"{value} cannot be imported: {type(error).__name__}: {error}") from error
-
-
-def _rows(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yield what the hooks of a module give."""
-    manager = pluggy.PluginManager(GROUP)
-    manager.add_hookspecs(hookspecs)
-    try:
-        with no_output():
-            manager.register(module)
-            manager.check_pending()
-            given = [(h, row) for h in HOOKS for rows in getattr(manager.hook, h)() for row in rows]
-    except Exception as error:
-        raise PluginError(f"{module.__name__}: {type(error).__name__}: {error}") from error
-    seen = set()
-    for hook, row in given:
-        if not isinstance(row, HOOKS[hook]):
-            raise PluginError(f"{hook} must give {HOOKS[hook].__name__} objects, got {row!r}")
-        if (hook, row.name) in seen:
-            raise PluginError(f"{hook} gives two rows named {row.name!r}; rename one of them")
-        seen.add((hook, row.name))
-        yield hook, row
 
 
 def _named(row: Any, module: ModuleType) -> Any:
