@@ -12,6 +12,7 @@ import sys
 import textwrap
 import venv
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -233,24 +234,9 @@ def new_environment() -> type[Environment]:
 def distribution(tmp_path: Path) -> Callable[..., Path]:
     """Write what an installed distribution leaves on disk, and return its folder."""
 
-    def write(
-        name: str, entry_points: str, files: dict[str, str] | None = None, *, metadata: bool = True
-    ) -> Path:
-        root = tmp_path / "site"
-        info = root / f"{name.replace('-', '_')}-1.0.dist-info"
-        info.mkdir(parents=True)
-        if metadata:
-            info.joinpath("METADATA").write_text(
-                f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
-            )
-        info.joinpath("entry_points.txt").write_text(f"[vitzoo]\n{entry_points}\n")
-        for file, text in (files or {}).items():
-            path = root / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        return root
+    from plugin_files import write_distribution
 
-    return write
+    return partial(write_distribution, tmp_path / "site")
 
 
 @pytest.fixture

@@ -194,21 +194,15 @@ def test_a_documented_format_is_asked_what_it_expresses():
 
 
 @pytest.fixture
-def documented_plugin(tmp_path, monkeypatch):
+def documented_plugin(distribution, monkeypatch):
     """The plugin that docs/plugins.md writes out, on the path as an installed distribution."""
     page = (ROOT / "docs" / "plugins.md").read_text()
     files = dict(
         re.findall(r"^`(acme_vit/\S+)`[^\n]*\n\n```\w+\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     )
     assert set(files) == {"acme_vit/registry.toml", "acme_vit/overlap.py"}
-    for name, text in {**files, "acme_vit/__init__.py": ""}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    info = tmp_path / "acme_vit-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-vit\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[vitzoo]\nacme = acme_vit:registry.toml\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    files["acme_vit/__init__.py"] = ""
+    monkeypatch.syspath_prepend(distribution("acme-vit", "acme = acme_vit:registry.toml", files))
     cache = importlib.import_module("vitzoo.registry.registry")._registry
     cache.cache_clear()
     yield

@@ -10,36 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from plugin_files import FRESH, NET
 from vitzoo.testing.hub import COMMIT, Hub
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = [ROOT / "vitzoo", *ROOT.glob("plugins/*/vitzoo_*")]
-REGISTRY = """\
-# Überlegt: größer als ½ π, 模型
-api = 1
-
-[variants.net]
-summary = "naïve — 模型"
-source = "made by the test"
-params = 24069
-embed_dim = 32
-depth = 2
-num_heads = 2
-mlp_dim = 64
-patch_size = 8
-image_size = 32
-num_classes = 5
-
-[variants.net.weights.fresh]
-repo = "acme/net"
-file = "model.safetensors"
-pin = "first-use"  # später
-predicted_size = 98000
-format = "timm"
-license = "MIT"
-source = "made by the test"
-preprocessing = { mean = [0.5], std = [0.5], interpolation = "bicubic" }
-"""
+REGISTRY = (
+    "# Überlegt: größer als ½ π, 模型\n"
+    + NET.replace("a small network", "naïve — 模型")
+    + FRESH.replace("until pinned", "später")
+)
 PIN = (
     "import sys; from vitzoo.cli.main import main; sys.exit(main(['registry', 'pin', sys.argv[1]]))"
 )

@@ -34,15 +34,12 @@ ROW = {
 
 
 @pytest.fixture
-def registered(tmp_path, monkeypatch, new_registry):
+def registered(distribution, monkeypatch, new_registry):
     """Install a plugin whose only variant is a family's network, and return how to create it."""
-    package, info = tmp_path / "site" / "golden", tmp_path / "site" / "golden-1.0.dist-info"
-    (package / "data").mkdir(parents=True)
-    info.mkdir()
-    (package / "__init__.py").touch()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: golden\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[vitzoo]\ngolden = golden:registry.toml\n")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    site = distribution("golden", "golden = golden:registry.toml", {"golden/__init__.py": ""})
+    package = site / "golden"
+    (package / "data").mkdir()
+    monkeypatch.syspath_prepend(str(site))
 
     def register(name, facts):
         family = FAMILIES[name]

@@ -12,6 +12,7 @@ import safetensors.torch
 
 import vitzoo
 from helpers import refuses, says
+from plugin_files import FRESH, NET, ROW
 from vitzoo.errors import (
     EntryNotFound,
     FirstUseWarning,
@@ -445,45 +446,16 @@ def test_registry_check_of_a_broken_file(net, run, tmp_path):
 
 
 OTHER = b"other bytes"
-PINNED = """\
+PINNED = f"""\
 # A registry with comments.
-api = 1
-
-[variants.net]  # the only one
-summary = "a small network"
-source = "made by the test"
-params = 24069
-embed_dim = 32
-depth = 2
-num_heads = 2
-mlp_dim = 64
-patch_size = 8
-image_size = 32
-num_classes = 5
-
-# Not pinned yet.
-[variants.net.weights.fresh]
-repo = "acme/net"
-file = "model.safetensors"
-pin = "first-use"  # until pinned
-predicted_size = 98000
-format = "timm"
-license = "MIT"
-source = "made by the test"
-preprocessing = { mean = [0.5], std = [0.5], interpolation = "bicubic" }
-
+{NET.replace("net]", "net]  # the only one")}
+# Not pinned yet.{FRESH}
 [variants.net.weights.known]
-source = "made by the test"   # keys in another order
-license = "MIT"
-repo = "acme/net"
-file = "model.safetensors"
+sha256 = "SHA256"   # keys in another order
 pin = "confirmed"
 revision = "REVISION"
 size = SIZE
-sha256 = "SHA256"
-format = "timm"
-preprocessing = { mean = [0.5], std = [0.5], interpolation = "bicubic" }
-"""
+{ROW}"""
 
 
 @pytest.fixture

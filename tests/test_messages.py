@@ -31,6 +31,7 @@ from PIL import Image
 
 import vitzoo
 from helpers import LAZY_MODULE
+from plugin_files import write_distribution
 from vitzoo.cli.main import main
 from vitzoo.conversion import convert
 from vitzoo.errors import FirstUseWarning, VitzooError
@@ -113,12 +114,7 @@ class World:
 
     def install(self, name: str, entry_point: str, files: dict[str, str] | None = None) -> World:
         """Write what an installed distribution leaves on disk."""
-        info = self.tmp / "site" / f"{name.replace('-', '_')}-1.0.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[vitzoo]\n{entry_point}\n")
-        for file, text in (files or {}).items():
-            self.file(f"site/{file}", text)
+        write_distribution(self.tmp / "site", name, entry_point, files)
         self.namespaces.append(entry_point.partition(" ")[0])
         return self.only(",".join(self.namespaces))
 
@@ -316,7 +312,9 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "missing_key": lambda w: w.manifest("heads = {}"),
         "unknown_key": lambda w: w.manifest(MANIFEST + "sumary = 1\n"),
         "no_toml": lambda w: w.manifest("api = "),
-        "nested_too_deep": lambda w: w.manifest("x = " + "[" * 14 + "]" * 14),
+        "nested_too_deep": lambda w: read_manifest(
+            w.file("registry.toml", "x = " + "[" * 14 + "]" * 14), package=None
+        ),
         "number_of_another_type": lambda w: w.manifest(MANIFEST.replace("5717416", '"many"')),
         "number_below_one": lambda w: w.manifest(MANIFEST.replace("5717416", "0")),
         "size_unknown": lambda w: w.manifest(MANIFEST.replace('"ti"', '"tiny"')),

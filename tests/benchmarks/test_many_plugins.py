@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
+from plugin_files import write_distribution
 from vitzoo.registry.registry import _registry
 
 pytestmark = pytest.mark.benchmark
@@ -69,17 +70,13 @@ def zoo(tmp_path_factory):
     def write(variants: int) -> Path:
         site = tmp_path_factory.mktemp(f"site{variants}")
         for i in range(PLUGINS if variants else 0):
-            package = site / f"bench_vit_{i}"
-            package.mkdir()
-            package.joinpath("__init__.py").write_text("raise ImportError('nobody imports me')")
-            package.joinpath("registry.toml").write_text(rows(variants // PLUGINS))
-            info = site / f"bench_vit_{i}-1.0.dist-info"
-            info.mkdir()
-            info.joinpath("METADATA").write_text(
-                f"Metadata-Version: 2.1\nName: bench-vit-{i}\nVersion: 1.0\n"
-            )
-            info.joinpath("entry_points.txt").write_text(
-                f"[vitzoo]\nbench{i} = bench_vit_{i}:registry.toml\n"
+            package = f"bench_vit_{i}"
+            files = {
+                f"{package}/__init__.py": "raise ImportError('nobody imports me')",
+                f"{package}/registry.toml": rows(variants // PLUGINS),
+            }
+            write_distribution(
+                site, package.replace("_", "-"), f"bench{i} = {package}:registry.toml", files
             )
         return site
 

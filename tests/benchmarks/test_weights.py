@@ -21,6 +21,7 @@ import timm
 import torch
 
 import vitzoo
+from plugin_files import write_distribution
 from vitzoo.store.obtain import obtain
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.store import Store
@@ -53,10 +54,7 @@ class Warm:
         return {"VITZOO_HOME": str(self.home), "PYTHONPATH": path, "VITZOO_OFFLINE": "1"}
 
     def _register(self, size, params):
-        package = self.folder / "site" / "bench_net"
-        package.mkdir(parents=True)
-        (package / "__init__.py").touch()
-        (package / "registry.toml").write_text(f"""\
+        registry = f"""\
 api = 1
 
 [variants.net]
@@ -77,19 +75,18 @@ format = "timm"
 license = "Apache-2.0"
 source = "made by the benchmark"
 preprocessing = {{ mean = [0.5, 0.5, 0.5], std = [0.5, 0.5, 0.5], interpolation = "bicubic" }}
-""")
-        info = self.folder / "site" / "bench_net-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-net\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text("[vitzoo]\nbench = bench_net:registry.toml\n")
+"""
+        files = {"bench_net/__init__.py": "", "bench_net/registry.toml": registry}
+        entry_point = "bench = bench_net:registry.toml"
+        write_distribution(self.folder / "site", "bench-net", entry_point, files)
 
     def _store(self, data):
         store = Store(self.home)
         store.partial(self.sha256).parent.mkdir(parents=True)
         part = Partial(store.partial(self.sha256), self.size)
         part.write(data)
-        store.adopt(part.path, part.fd, self.sha256)
-        os.close(part.fd)
+        store.adopt(part)
+        part.release()
 
 
 @pytest.fixture(scope="module", params=list(SIZES))

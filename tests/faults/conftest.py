@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 
+from plugin_files import write_distribution
 from vitzoo.testing.hub import COMMIT, Hub, reply, serve
 
 REPO = "acme/net"
@@ -273,14 +274,8 @@ mean = [0.5, 0.5, 0.5]
 std = [0.5, 0.5, 0.5]
 interpolation = "bicubic"
 """
-        package = self.root / "site" / "faulty"
-        package.mkdir(parents=True, exist_ok=True)
-        (package / "__init__.py").touch()
-        (package / "registry.toml").write_text(text)
-        info = self.root / "site" / "faulty-1.0.dist-info"
-        info.mkdir(exist_ok=True)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text("[vitzoo]\nfaulty = faulty:registry.toml\n")
+        files = {"faulty/__init__.py": "", "faulty/registry.toml": text}
+        write_distribution(self.root / "site", "faulty", "faulty = faulty:registry.toml", files)
         self.forget()
 
     def first_use(self, **changes):

@@ -11,7 +11,7 @@ from email.utils import format_datetime
 import pytest
 
 import vitzoo
-from messages import raises
+from helpers import refuses
 from vitzoo.errors import (
     AccessDenied,
     AuthenticationError,
@@ -119,7 +119,7 @@ def test_5xx_answer_to_a_resumed_download_is_retried(net, hub, faults):
 def test_5xx_answer_of_the_trusted_endpoint_is_an_error(net, hub, faults, status):
     net.first_use()
     hub.api = faults.answer(status)
-    with raises(
+    with refuses(
         ServerError, "faulty/net:main", "acme/net/model.safetensors", hub.host, f" {status}"
     ):
         net.create()
@@ -206,7 +206,7 @@ def test_trusted_endpoint_requires_a_token(hub, faults):
 
 
 def test_file_that_the_trusted_endpoint_does_not_list(hub):
-    with raises(EntryNotFound, "hf://acme/net@main/other.safetensors", hub.endpoint):
+    with refuses(EntryNotFound, "hf://acme/net@main/other.safetensors", hub.endpoint):
         vitzoo.fetch("hf://acme/net@main/other.safetensors")
     assert hub.file_requests() == []
 

@@ -21,7 +21,7 @@ import safetensors.torch
 import torch
 
 import vitzoo
-from messages import raises
+from helpers import refuses
 from vitzoo.errors import CheckpointError, HashMismatch
 from vitzoo.files.safetensors import MAX_HEADER, MAX_TENSORS, read_header
 
@@ -219,21 +219,21 @@ TYPES += (torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_non_floating_dtype_is_refused(load, right, dtype):
     right = {name: tensor.abs().to(dtype) for name, tensor in right.items()}
-    with raises(CheckpointError, f" {len(right)} of ", f" is {dtype}"):
+    with refuses(CheckpointError, f" {len(right)} of ", f" is {dtype}"):
         load(right)
 
 
 @pytest.mark.parametrize("name", ["norm.weight", "pos_embed", "patch_embed.proj.weight"])
 def test_non_floating_dtype_of_one_tensor_is_refused(load, right, name):
     right[name] = right[name].abs().to(torch.int64)
-    with raises(CheckpointError, " 1 of ", f"{name} is torch.int64"):
+    with refuses(CheckpointError, " 1 of ", f"{name} is torch.int64"):
         load(right)
 
 
 def test_non_floating_dtype_is_refused_before_tensors_are_adapted(load, right):
     """Position embedding, patch embedding and head would all be changed to fit."""
     right = {name: tensor.abs().to(torch.int64) for name, tensor in right.items()}
-    with raises(CheckpointError, "norm1.bias is torch.int64", "pos_embed is (1, 17, 32)"):
+    with refuses(CheckpointError, "norm1.bias is torch.int64", "pos_embed is (1, 17, 32)"):
         load(right, image_size=64, in_chans=1, num_classes=2)
 
 
@@ -703,7 +703,7 @@ def test_truncated_or_extended_local_file_is_refused(load, right):
 def test_wrong_sha256_in_the_registry_leaves_nothing_in_the_store(net, hub):
     net.register(sha256="ab" * 32)
     words = ("faulty/net:main", "acme/net/model.safetensors", hub.host, "registry")
-    with raises(HashMismatch, *words, net.sha256, "ab" * 32):
+    with refuses(HashMismatch, *words, net.sha256, "ab" * 32):
         net.create()
     assert len(hub.file_requests()) == 2, "one clean retry"
     assert not any("sha256/" in file or "partial/" in file for file in net.files())

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import vitzoo
-from messages import raises
+from helpers import refuses
 from vitzoo.errors import AuthenticationError, GatedRepo, Offline, PluginError, ServerError
 from vitzoo.schema.rows import Weights
 
@@ -124,7 +124,7 @@ def test_gated_repository_names_its_page_and_the_login(net, hub, faults, status,
 def test_gated_repository_at_the_trusted_endpoint(net, hub, faults):
     net.first_use(gated=True)
     hub.api = faults.answer(401)
-    with raises(GatedRepo, "faulty/net:main", PAGE, *LOG_IN):
+    with refuses(GatedRepo, "faulty/net:main", PAGE, *LOG_IN):
         net.create()
     hub.api = None
     net.assert_right(net.create())

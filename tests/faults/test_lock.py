@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 import vitzoo
-from messages import raises
+from helpers import refuses
 from vitzoo.cli.main import main
 from vitzoo.errors import (
     EntryNotFound,
@@ -149,7 +149,7 @@ def test_metadata_of_another_commit_is_refused(fresh):
         predicted_size=len(fresh.data),
         revision="f" * 40,
     )
-    with raises(PinError, f"@{'f' * 40}", fresh.hub.endpoint, REVISION):
+    with refuses(PinError, f"@{'f' * 40}", fresh.hub.endpoint, REVISION):
         fresh.create()
     assert not lock_of(fresh).exists()
 
@@ -166,7 +166,7 @@ def test_lock_with_another_commit_than_the_registry_is_refused(locked):
         pin="first-use", sha256=None, size=None, predicted_size=predicted, revision="f" * 40
     )
     words = (str(lock_of(locked)), REVISION, f" {'f' * 40}", "vitzoo lock --update")
-    with raises(PinError, *words):
+    with refuses(PinError, *words):
         locked.create()
 
 
@@ -203,7 +203,7 @@ def test_file_outside_lfs_is_refused(fresh, hub):
 
 def test_pins_required_refuses_unpinned_weights(fresh, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_PINS", "required")
-    with raises(PinError, SOURCE, "VITZOO_PINS=required", "VITZOO_LOCK"):
+    with refuses(PinError, SOURCE, "VITZOO_PINS=required", "VITZOO_LOCK"):
         fresh.create()
     assert hub.requests == []
     assert fresh.files() == []
@@ -216,7 +216,7 @@ def test_pins_required_accepts_locked_weights(locked, monkeypatch):
 
 def test_unknown_value_of_vitzoo_pins_is_refused(fresh, monkeypatch):
     monkeypatch.setenv("VITZOO_PINS", "yes")
-    with raises(InvalidOption, "VITZOO_PINS", "'required'", "'yes'"):
+    with refuses(InvalidOption, "VITZOO_PINS", "'required'", "'yes'"):
         fresh.create()
 
 
@@ -224,7 +224,7 @@ def test_unknown_value_of_vitzoo_pins_is_refused(fresh, monkeypatch):
 def test_frozen_lock_refuses_unknown_weights(fresh, hub, how, monkeypatch, capsys):
     monkeypatch.setenv("VITZOO_FROZEN", "1" if how == "variable" else "0")
     if how == "variable":
-        with raises(PinError, SOURCE, "is frozen", "--frozen"):
+        with refuses(PinError, SOURCE, "is frozen", "--frozen"):
             fresh.create()
     else:
         assert main(["fetch", fresh.name, "--frozen"]) == 3
@@ -245,7 +245,7 @@ def test_entry_removed_from_a_frozen_lock_is_an_error(locked, hub, monkeypatch):
     edit(locked, lambda data: data["weights"].clear())
     before = lock_of(locked).read_bytes()
     monkeypatch.setenv("VITZOO_FROZEN", "1")
-    with raises(PinError, SOURCE, "is frozen", "--frozen"):
+    with refuses(PinError, SOURCE, "is frozen", "--frozen"):
         locked.create()
     assert lock_of(locked).read_bytes() == before
     monkeypatch.delenv("VITZOO_FROZEN")
@@ -264,7 +264,7 @@ def test_frozen_option_applies_to_one_command(fresh, monkeypatch):
 def test_unlocked_weights_offline_are_an_error(fresh, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
     fix = ("VITZOO_LOCK", "docs/offline.md", "vitzoo fetch faulty/net --weights main")
-    with raises(Offline, "faulty/net:main", SOURCE, "sha256", "offline", *fix):
+    with refuses(Offline, "faulty/net:main", SOURCE, "sha256", "offline", *fix):
         fresh.create()
     assert hub.requests == []
 
@@ -285,10 +285,10 @@ def test_imported_file_with_its_lock_needs_no_network(locked, hub, monkeypatch, 
 
 def test_trusted_endpoint_without_the_file_or_repository(fresh, hub):
     hub.files = {("acme/net", "other.bin"): b"x"}
-    with raises(EntryNotFound, "faulty/net:main", SOURCE, hub.endpoint):
+    with refuses(EntryNotFound, "faulty/net:main", SOURCE, hub.endpoint):
         fresh.create()
     hub.files = {}
-    with raises(RepoNotFound, "faulty/net:main", " acme/net", hub.host):
+    with refuses(RepoNotFound, "faulty/net:main", " acme/net", hub.host):
         fresh.create()
     assert not lock_of(fresh).exists()
 
@@ -296,7 +296,7 @@ def test_trusted_endpoint_without_the_file_or_repository(fresh, hub):
 def test_unreachable_trusted_endpoint_is_an_error(fresh, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_TRUST_ENDPOINT", DEAD)
     cause = ("faulty/net:main", SOURCE, DEAD, "ConnectError")
-    with raises(TransferError, *cause, "mirror", "VITZOO_LOCK", "docs/offline.md"):
+    with refuses(TransferError, *cause, "mirror", "VITZOO_LOCK", "docs/offline.md"):
         fresh.create()
     assert hub.requests == [], "no mirror is trusted instead"
 
@@ -356,7 +356,7 @@ def test_malformed_lock_is_refused_for_weights_that_the_registry_pins(net, hub, 
 def refuse_lock(net, hub, data, text):
     net.home.mkdir()
     lock_of(net).write_bytes(data)
-    with raises(PinError, text, f" {lock_of(net)} ", "remove it"):
+    with refuses(PinError, text, f" {lock_of(net)} ", "remove it"):
         net.create()
     assert hub.requests == []
     assert lock_of(net).read_bytes() == data
@@ -366,7 +366,7 @@ def test_giant_lock_is_refused_by_size(fresh, hub):
     fresh.home.mkdir()
     lock_of(fresh).touch()
     os.truncate(lock_of(fresh), 2**34)
-    with raises(PinError, f" {lock_of(fresh)} ", " 16777216 bytes"):
+    with refuses(PinError, f" {lock_of(fresh)} ", " 16777216 bytes"):
         fresh.create()
     assert hub.requests == []
 
@@ -390,7 +390,7 @@ def test_unwritable_lock_is_an_error(fresh, monkeypatch):
     monkeypatch.setenv("VITZOO_LOCK", str(folder / "vitzoo.lock"))
     with (
         pytest.warns(FirstUseWarning),
-        raises(PinError, f" {folder / 'vitzoo.lock'}", "File exists", "VITZOO_LOCK"),
+        refuses(PinError, f" {folder / 'vitzoo.lock'}", "File exists", "VITZOO_LOCK"),
     ):
         fresh.create()
 
@@ -457,7 +457,7 @@ def test_failed_lock_update_changes_nothing(locked, monkeypatch, variables, erro
 
 
 def test_lock_update_of_pinned_weights_is_refused(net):
-    with raises(PinError, "faulty/net:main", "registry"):
+    with refuses(PinError, "faulty/net:main", "registry"):
         relock(net.name)
 
 

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 import vitzoo
-from messages import raises
+from helpers import refuses
 from vitzoo.errors import CheckpointError, HashMismatch
 
 LOADED_THEN_CHANGED = """
@@ -88,7 +88,7 @@ def test_stored_file_changed_while_it_is_read(net, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(vitzoo.checkpoint.containers, "_read", change_first)
-        with raises(HashMismatch, net.sha256, "changed"):
+        with refuses(HashMismatch, net.sha256, "changed"):
             net.create()
     net.assert_right(net.create())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from messages import raises
+from helpers import refuses
 from vitzoo.errors import (
     FirstUseWarning,
     IntegrityError,
@@ -41,7 +41,7 @@ def test_refused_connection_is_an_error(net, clock, monkeypatch, dead_port):
     net.limit(first_byte=5)
     monkeypatch.setenv("VITZOO_ENDPOINTS", f"http://{dead_port}")
     words = ("net:main", f"{dead_port}: ConnectError", "refused", "VITZOO_ENDPOINTS")
-    with raises(TransferError, *words, "vitzoo import"):
+    with refuses(TransferError, *words, "vitzoo import"):
         net.create()
     assert 1 <= len(clock.slept) <= 4
     assert sum(clock.slept) <= 5
@@ -51,7 +51,7 @@ def test_refused_connection_is_an_error(net, clock, monkeypatch, dead_port):
 def test_dns_failure_is_an_error(net, clock, monkeypatch):
     net.limit(first_byte=1)
     monkeypatch.setenv("VITZOO_ENDPOINTS", "http://vitzoo.invalid")
-    with raises(
+    with refuses(
         TransferError, "net:main", " vitzoo.invalid: ", "VITZOO_ENDPOINTS", "vitzoo import"
     ):
         net.create()
@@ -101,7 +101,7 @@ def test_dead_proxy_is_named_without_its_password(
 def test_dead_proxy_on_the_way_to_the_trusted_endpoint_is_named(net, hub, monkeypatch, dead_port):
     monkeypatch.setenv("HTTP_PROXY", dead_port)
     net.first_use()
-    with raises(TransferError, hub.host, f"(proxy {dead_port})"):
+    with refuses(TransferError, hub.host, f"(proxy {dead_port})"):
         net.create()
 
 
@@ -117,7 +117,7 @@ def test_https_proxy_that_requires_a_password_is_named(net, proxy, faults, monke
     monkeypatch.setenv("HTTPS_PROXY", proxy.endpoint)
     monkeypatch.setenv("VITZOO_ENDPOINTS", "https://hub.example")
     proxy.always = faults.answer(407, {"Proxy-Authenticate": "Basic"})
-    with raises(TransferError, " hub.example: ", "407", f"(proxy {proxy.host})"):
+    with refuses(TransferError, " hub.example: ", "407", f"(proxy {proxy.host})"):
         net.create()
     assert [method for method, _, _ in proxy.requests] == ["CONNECT"]
 
@@ -128,7 +128,7 @@ def test_proxy_of_an_unknown_scheme_is_an_error(net, hub, monkeypatch, address):
     net.fails(TransferError, "SSL_CERT_FILE", "(proxy 127.0.0.1:1)")
     assert hub.requests == []
     net.first_use()
-    with raises(TransferError, "SSL_CERT_FILE", "(proxy 127.0.0.1:1)"):
+    with refuses(TransferError, "SSL_CERT_FILE", "(proxy 127.0.0.1:1)"):
         net.create()
 
 
@@ -179,7 +179,7 @@ def test_offline_without_the_file_is_an_error_without_a_socket(net, monkeypatch,
         place = ("faulty/net:main", "acme/net/model.safetensors", "the store", "offline")
         file = (f"sha256 {net.sha256}", f"{len(net.data)} bytes")
         fixes = ("vitzoo fetch faulty/net --weights main", "vitzoo import FILE")
-        with raises(Offline, *place, *file, *fixes):
+        with refuses(Offline, *place, *file, *fixes):
             net.create()
     assert net.strays() == []
     assert net.kept == b""
@@ -189,7 +189,7 @@ def test_offline_without_the_file_is_an_error_without_a_socket(net, monkeypatch,
 def test_offline_without_a_pin_is_an_error_without_a_socket(net, monkeypatch):
     net.first_use()
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
-    with raises(
+    with refuses(
         Offline, "hf://acme/net@main/model.safetensors", "sha256", "offline", "vitzoo fetch"
     ):
         net.create()
@@ -252,7 +252,7 @@ def test_huggingface_hub_imported_offline_is_named(net, hub, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     net.fails(Offline, "huggingface_hub", "offline", "HF_HUB_OFFLINE")
     net.first_use()
-    with raises(Offline, "hf://acme/net@main", "huggingface_hub", "HF_HUB_OFFLINE"):
+    with refuses(Offline, "hf://acme/net@main", "huggingface_hub", "HF_HUB_OFFLINE"):
         net.create()
     assert hub.requests == []
 

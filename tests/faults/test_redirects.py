@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 import vitzoo
-from messages import raises
+from helpers import refuses
 from vitzoo.errors import (
     FirstUseWarning,
     HashMismatch,
@@ -159,7 +159,7 @@ def web(net, monkeypatch):
 def test_redirect_from_https_to_http_is_refused(net, web):
     plain = (302, {"Location": "http://cdn.example/blob"}, b"")
     hosts = web("https://hub.example", hub_example=plain, cdn_example=(200, {}, net.data))
-    with raises(RefusedResponse, "hub.example", "'http://cdn.example/blob'", "https"):
+    with refuses(RefusedResponse, "hub.example", "'http://cdn.example/blob'", "https"):
         net.create()
     assert [(scheme, host) for scheme, host, _ in hosts.requests] == [("https", "hub.example")]
 

@@ -5,7 +5,8 @@ import tracemalloc
 
 import pytest
 
-from messages import raises
+from helpers import refuses
+from plugin_files import DETAILS, NET
 from tables import check_all
 from vitzoo.errors import InvalidOption, RegistryError, UnknownOption
 from vitzoo.files.names import valid_file, valid_repo, valid_revision
@@ -13,24 +14,7 @@ from vitzoo.schema.manifest import MAX_MANIFEST, read_manifest
 from vitzoo.schema.rows import from_address
 
 HASH, COMMIT = "ab" * 32, "0123456789abcdef0123456789abcdef01234567"
-HEAD = """\
-api = 1
-
-[variants.net]
-summary = "a small network"
-source = "made by the test"
-embed_dim = 32
-depth = 2
-num_heads = 2
-mlp_dim = 64
-params = 1000
-
-[variants.net.weights.main]
-license = "Apache-2.0"
-source = "made by the test"
-preprocessing = { mean = [0.5], std = [0.5], interpolation = "bicubic" }
-format = "timm"
-"""
+HEAD = f"{NET}\n[variants.net.weights.main]\n{DETAILS}"
 RIGHT = {
     "repo": "acme/net",
     "file": "model.safetensors",
@@ -78,7 +62,7 @@ def read_text(tmp_path):
 
 
 def refused(read, *words, **changes):
-    with raises(RegistryError, "registry.toml: [variants.net.weights.main]: ", *words) as caught:
+    with refuses(RegistryError, "registry.toml: [variants.net.weights.main]: ", *words) as caught:
         read(**changes)
     assert str(caught.value).isprintable()
 
@@ -92,7 +76,7 @@ def test_a_table_reports_every_case_that_fails():
     """Also where an error that was expected does not come."""
 
     def check(value):
-        with raises(ValueError, "literal"):
+        with refuses(ValueError, "literal"):
             int(value)
 
     check_all({"word": "x", "empty": ""}, check)
@@ -330,7 +314,7 @@ def test_malformed_repository_id_in_an_address_is_refused():
 
 
 def refuse_address(address):
-    with raises(InvalidOption, "hf://owner/repo@revision/file"):
+    with refuses(InvalidOption, "hf://owner/repo@revision/file"):
         from_address(address)
 
 
@@ -354,7 +338,6 @@ TOML = {
     "empty": (b"", "missing key 'api'"),
     "nested-lists": (nested(200_000), "is not valid TOML: .*recursion"),
     "nested-tables": ("api = 1\nx = " + "{a=" * 100_000 + "1" + "}" * 100_000, "recursion"),
-    "nested-few": (nested(50), " 12 deep"),
     "digits": ("api = " + "1" * 5000, "is not valid TOML: Exceeds the limit"),
     "hex-digits": ("api = 0x" + "f" * 5000, "api must be .* from 1"),
     "hex-digits-in-list": (
@@ -384,6 +367,13 @@ TOML = {
     "bom": (b"\xef\xbb\xbfapi = 1\n", "is not valid TOML"),
     "binary": (bytes(range(256)) * 10, "is not valid TOML"),
 }
+
+
+def test_nested_toml_of_the_users_own_is_refused(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(nested(50))
+    with refuses(RegistryError, "own.toml", "12 deep"):
+        read_manifest(path, package=None)
 
 
 @pytest.mark.parametrize(("data", "text"), TOML.values(), ids=TOML)

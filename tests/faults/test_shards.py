@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 
 import vitzoo
-from messages import raises
+from helpers import refuses
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.files.shard_index import MAX_INDEX, MAX_SHARDS
@@ -384,6 +384,6 @@ def test_verify_and_import_of_a_registered_npz(net, tmp_path):
 
 def test_import_of_an_index_says_what_to_do(net, folder):
     sha256 = hashlib.sha256((folder / INDEX).read_bytes()).hexdigest()
-    with raises(vitzoo.StoreError, str(folder / INDEX), sha256, "registry", "lock", "weights="):
+    with refuses(vitzoo.StoreError, str(folder / INDEX), sha256, "registry", "lock", "weights="):
         import_file(folder / INDEX)
     assert not net.stored.exists()

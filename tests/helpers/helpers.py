@@ -84,10 +84,10 @@ def _whole(part: str) -> str:
 
 
 @contextlib.contextmanager
-def refuses(error: type[Exception], *parts: object) -> Iterator[None]:
+def refuses(error: type[Exception], *parts: object) -> Iterator[pytest.ExceptionInfo[Exception]]:
     """Expect an error whose message says every part."""
     with pytest.raises(error) as caught:
-        yield
+        yield caught
     says(str(caught.value), *parts)
 
 

@@ -13,15 +13,11 @@ from load_helpers import PREPROCESSING, fill
 
 
 @pytest.fixture
-def zoo(tmp_path, monkeypatch, new_registry):
+def zoo(distribution, monkeypatch, new_registry):
     """Register a network `small/net` with weights given as files; they are bundled, no Hub."""
-    site = tmp_path / "site"
-    package, info = site / "small", site / "small-1.0.dist-info"
-    (package / "data").mkdir(parents=True)
-    info.mkdir()
-    (package / "__init__.py").touch()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: small\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[vitzoo]\nsmall = small:registry.toml\n")
+    site = distribution("small", "small = small:registry.toml", {"small/__init__.py": ""})
+    package = site / "small"
+    (package / "data").mkdir()
     monkeypatch.syspath_prepend(str(site))
 
     def register(weights, **spec):

@@ -170,15 +170,11 @@ def test_a_row_with_another_number_of_classes_is_seen(row):
 
 
 @pytest.fixture
-def classifiers(tmp_path, monkeypatch, new_registry):
+def classifiers(distribution, monkeypatch, new_registry):
     """Register `named/net` with weights of 1,000 and of 21,843 classes."""
-    site = tmp_path / "site"
-    package, info = site / "named", site / "named-1.0.dist-info"
-    (package / "data").mkdir(parents=True)
-    info.mkdir()
-    (package / "__init__.py").touch()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: named\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[vitzoo]\nnamed = named:registry.toml\n")
+    site = distribution("named", "named = named:registry.toml", {"named/__init__.py": ""})
+    package = site / "named"
+    (package / "data").mkdir()
     weights = {}
     for label_set in ("imagenet-1k", "imagenet-21k"):
         model = vitzoo.create(SPEC | {"num_classes": SETS[label_set]})
