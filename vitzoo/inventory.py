@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from vitzoo import settings
 from vitzoo.errors import (
@@ -17,7 +17,7 @@ from vitzoo.errors import (
     UnknownName,
     WeightsError,
 )
-from vitzoo.files.access import CHUNK, hash_file, make_folder_or_raise, open_regular
+from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
 from vitzoo.files.shard_index import ENDING, read_index, weights_in
 from vitzoo.plugin.package_files import data_file
 from vitzoo.registry.registry import registry
@@ -25,6 +25,7 @@ from vitzoo.schema.rows import Variant, Weights, choose, from_address
 from vitzoo.store.lockfile import Lock, pin_of, source_of
 from vitzoo.store.obtain import obtain, stored
 from vitzoo.store.partial_file import Partial
+from vitzoo.store.progress import Note
 from vitzoo.store.store import Store
 
 PATHS = ("/", ".safetensors", ".npz", ENDING)
@@ -74,9 +75,7 @@ class Verification:
     detail: str = ""
 
 
-def fetch(
-    name: str, weights: str | None = None, note: Callable[[int, int], Any] | None = None
-) -> Path:
+def fetch(name: str, weights: str | None = None, note: Note | None = None) -> Path:
     """Bring a verified file into the store and return its path.
 
     Args:
@@ -166,12 +165,10 @@ def import_file(path: Path) -> list[str]:
         make_folder_or_raise(store.partial(sha256).parent)
         partial = Partial(store.partial(sha256), size)
         try:
-            _copy(source, partial, size)
+            partial.copy(source)
             if partial.sha256 != sha256:
                 raise IntegrityError(f"{path} changed while it was copied; try again")
-            if partial.path is not None:
-                store.adopt(partial.path, partial.fd, sha256)
-                partial.path = None
+            store.adopt(partial)
         finally:
             partial.release()
     finally:
@@ -312,14 +309,6 @@ def _strangers(known: set[str]) -> list[Verification]:
         _hashed(" ".join(_labels(name)) or f"sha256:{name[:12]}", store.path(name), name, None)
         for name in names
     ]
-
-
-def _copy(source: int, partial: Partial, size: int) -> None:
-    partial.restart()
-    position = 0
-    while position < size and (chunk := os.pread(source, CHUNK, position)):
-        partial.write(chunk)
-        position += len(chunk)
 
 
 def relock(name: str, weights: str | None = None) -> None:

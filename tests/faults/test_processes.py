@@ -17,7 +17,8 @@ import httpx2
 import pytest
 
 import vitzoo
-from messages import raises
+import vitzoo.inventory
+from helpers import refuses
 from vitzoo.errors import StoreError
 
 FETCH = """
@@ -96,24 +97,38 @@ def test_processes_without_effective_file_locks(net, hub, start):
 @pytest.mark.usefixtures("slow")
 def test_abandoned_partial_file_without_effective_file_locks(net, hub, start):
     """Several find the same abandoned beginning; no two may write to it."""
-    leave_abandoned(net, net.data[:40_000])
+    left = leave(net, net.data[:40_000])
+    os.utime(left, OLD)
     finish([start(NO_LOCKS + FETCH) for _ in range(3)], net)
     assert sorted(hub.ranges, key=str).count("bytes=40000-") <= 1
     net.recovers()
 
 
-def leave_abandoned(net, data):
-    """Leave a partial file as a killed process does."""
+OLD = (0, 0)  # no process has written to such a file for a while
+
+
+def leave(net, data):
+    """Leave a partial file as a killed process does, and return it."""
     code = (
         "import os, sys; from pathlib import Path; from vitzoo.store.partial_file import Partial\n"
         "Partial(Path(sys.argv[1]), 10**6).write(sys.stdin.buffer.read()); os._exit(9)"
     )
     path = net.home / "partial" / net.sha256
     path.parent.mkdir(parents=True, exist_ok=True)
+    before = set(path.parent.iterdir())
     subprocess.run(
         [sys.executable, "-c", code, str(path)], input=data, env=net.environment(), check=False
     )
-    assert [p.stat().st_size for p in path.parent.iterdir()] == [len(data)]
+    (left,) = set(path.parent.iterdir()) - before
+    assert left.stat().st_size == len(data)
+    return left
+
+
+def age(net):
+    """Let all partial files be old; half a stamp is cleared away after a while, too."""
+    for folder in ("partial", "stamps"):
+        for path in (net.home / folder).glob("*"):
+            os.utime(path, OLD)
 
 
 @pytest.fixture
@@ -147,7 +162,7 @@ def test_wait_for_a_stopped_lock_holder_is_bounded(net, hub, holder):
     holder.send_signal(signal.SIGSTOP)
     net.limit(lock_wait=0.2)
     words = ("faulty/net:main", "acme/net/model.safetensors", "another process", "remove the lock")
-    with raises(StoreError, *words, f"locks/{net.sha256}.lock"):
+    with refuses(StoreError, *words, f"locks/{net.sha256}.lock"):
         net.create()
     assert hub.requests == []
     holder.kill()
@@ -164,7 +179,7 @@ fetch, partial, store, pins = (
 """
 STEPS = {
     "before-open": "partial.Partial._take = die",
-    "open": "partial.Partial.read_beginning = die",
+    "open": "partial.Partial._hash_beginning = die",
     "before-request": "fetch._Download._attempt = die",
     "headers": "fetch._Download._write = die",
     "mid": """
@@ -200,8 +215,7 @@ def test_process_killed_at_each_step(net, hub, start, step):
     first = len(hub.ranges)
     on_disk = [p.stat().st_size for p in (net.home / "partial").glob("*")]
     stored = net.stored.exists()
-    for path in (net.home / "stamps").glob(".*"):
-        os.utime(path, (0, 0))  # half a stamp is cleared away after a while
+    age(net)
     net.recovers()
     again = hub.ranges[first:]
     if stored or step in WHOLE:
@@ -234,14 +248,16 @@ def test_process_killed_twice_is_resumed(net, hub, start):
     for size in ("30_000", "60_000"):
         mid = KILL + STEPS["mid"].replace("size >= 30_000", f"size >= {size}")
         start(mid + FETCH).communicate(timeout=60)
+        age(net)
     net.recovers()
     assert hub.ranges == [None, "bytes=30000-", "bytes=60000-"]
 
 
 def test_process_killed_while_resuming(net, hub, start):
-    """The second run dies while it copies what the first one left."""
-    for _ in range(2):
-        start(KILL + STEPS["mid"] + FETCH).communicate(timeout=60)
+    """The second run dies when it has renamed what the first one left."""
+    for step in ("mid", "open"):
+        start(KILL + STEPS[step] + FETCH).communicate(timeout=60)
+        age(net)
     net.recovers()
     assert hub.ranges == [None, "bytes=30000-"]
 
@@ -250,46 +266,54 @@ def test_process_killed_while_resuming(net, hub, start):
 def test_longest_of_several_partial_files_is_resumed(net, hub, sizes):
     """The longest is continued, the others are cleared away."""
     common = net.home / "partial" / net.sha256
-    leave_abandoned(net, net.data[: sizes[0]])
+    os.utime(leave(net, net.data[: sizes[0]]), OLD)
     common.write_bytes(net.data[: sizes[1]])
     net.recovers()
     assert hub.ranges == ["bytes=50000-"]
 
 
-def test_partial_file_of_another_container_is_resumed_when_old(net, hub):
-    """Its process ids mean nothing here, so its file counts as abandoned after a while."""
-    left = net.home / "partial" / f"{net.sha256}.0123abcd.{os.getpid()}.00000000"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(net.data[:50_000])
+def test_partial_file_that_may_have_a_writer_is_left_alone(net, hub):
+    """Age decides, so that it holds in other containers and where locks do nothing."""
+    left = leave(net, net.data[:50_000])
     vitzoo.fetch(net.name)
     assert hub.ranges == [None]
-    assert left.exists()
+    assert left.read_bytes() == net.data[:50_000]
+    assert list(left.parent.iterdir()) == [left]
     net.stored.unlink()
-    os.utime(left, (0, 0))
+    os.utime(left, OLD)
     net.recovers()
     assert hub.ranges == [None, "bytes=50000-"]
 
 
-def test_partial_file_with_the_process_id_of_this_process_is_resumed(net, hub):
-    """Every start of a container has the same process ids."""
-    leave_abandoned(net, net.data[:50_000])
-    (left,) = (net.home / "partial").iterdir()
-    sha256, place, _, token = left.name.split(".")
-    left.rename(left.with_name(f"{sha256}.{place}.{os.getpid()}.{token}"))
-    net.recovers()
-    assert hub.ranges == ["bytes=50000-"]
-
-
-def test_partial_file_of_a_running_process_is_left_alone(net, hub, start):
-    """Also where locks do nothing: it is neither continued nor removed."""
-    leave_abandoned(net, net.data[:50_000])
-    (left,) = (net.home / "partial").iterdir()
-    living = start("import time; time.sleep(60)")
-    sha256, place, _, token = left.name.split(".")
-    theirs = left.rename(left.with_name(f"{sha256}.{place}.{living.pid}.{token}"))
+def test_partial_file_is_not_old_again_when_it_is_continued(net, hub, start):
+    """The time of a file that is continued is now, before its new owner writes to it."""
+    os.utime(leave(net, net.data[:50_000]), OLD)
+    start(KILL + STEPS["open"] + FETCH).communicate(timeout=60)
+    (taken,) = (net.home / "partial").iterdir()
+    assert time.time() - taken.stat().st_mtime < 300
     vitzoo.fetch(net.name)
     assert hub.ranges == [None]
-    assert theirs.read_bytes() == net.data[:50_000]
+    assert taken.read_bytes() == net.data[:50_000]
+
+
+def test_partial_file_that_grows_old_during_another_download_is_removed(net, hub, faults):
+    left = leave(net, net.data[:50_000])
+
+    def behave(handler, data):
+        os.utime(left, OLD)
+        faults.serve(handler, data)
+
+    hub.always = behave
+    vitzoo.fetch(net.name)
+    assert list(left.parent.iterdir()) == []
+
+
+def test_partial_files_are_removed_with_the_weights(net):
+    left = leave(net, net.data[:50_000])
+    os.utime(left, OLD)
+    left.with_name(net.sha256).write_bytes(net.data[:300])
+    assert vitzoo.inventory.remove(net.name) == 50_300
+    assert list(left.parent.iterdir()) == []
 
 
 class Stop(Exception):

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from messages import raises
+from helpers import refuses
 from vitzoo.errors import HashMismatch, Offline, SizeMismatch, StoreError
 from vitzoo.store.stamp import Stamp, read_stamp
 
@@ -96,7 +96,7 @@ def test_full_disk_before_the_download_is_an_error(net, hub, monkeypatch):
         os, "statvfs", lambda _: os.statvfs_result((4096, 4096, real[2], 1, 1, *real[5:]))
     )
     needed = len(net.data)
-    with raises(StoreError, f" {needed} bytes", f" {net.home}", " 4096 ", "VITZOO_HOME"):
+    with refuses(StoreError, f" {needed} bytes", f" {net.home}", " 4096 ", "VITZOO_HOME"):
         net.create()
     assert hub.file_requests() == []
     assert not net.stored.exists()
@@ -114,9 +114,9 @@ def test_full_disk_during_the_download_keeps_the_partial_file(net, hub, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", pwrite)
-        place = str(net.home / "partial" / net.sha256)
+        place = str(net.home / "partial")
         amount = (os.strerror(code), " 30000 ", f" {len(net.data)} bytes")
-        with raises(StoreError, place, *amount, "VITZOO_HOME"):
+        with refuses(StoreError, place, *amount, "VITZOO_HOME"):
             net.create()
     assert not net.stored.exists()
     assert (net.home / "partial" / net.sha256).read_bytes() == net.data[:room]
@@ -136,7 +136,7 @@ def test_full_disk_at_rename_keeps_the_partial_file(net, hub, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", replace)
-        with raises(StoreError, str(net.stored), "No space left on device", "VITZOO_HOME", "kept"):
+        with refuses(StoreError, str(net.stored), "No space left on device", "VITZOO_HOME", "kept"):
             net.create()
     assert not net.stored.exists()
     net.assert_right(net.create())
@@ -246,7 +246,7 @@ def test_read_only_store_with_the_file_is_used(warm, hub, read_only, hashed, sta
 def test_read_only_store_without_the_file_is_an_error(net, hub, read_only, monkeypatch):
     read_only()
     place = f" {net.home / 'locks'}"
-    with raises(StoreError, place, "Read-only file system", "VITZOO_HOME=:memory:"):
+    with refuses(StoreError, place, "Read-only file system", "VITZOO_HOME=:memory:"):
         net.create()
     assert hub.requests == []
     monkeypatch.setenv("VITZOO_HOME", ":memory:")
@@ -258,7 +258,7 @@ def test_read_only_store_with_a_damaged_file_is_an_error(warm, hub, read_only):
     flip(warm.stored)
     read_only()
     place = f" {warm.home / 'locks'}"
-    with raises(StoreError, place, "permission", "read-only", "VITZOO_HOME=:memory:"):
+    with refuses(StoreError, place, "permission", "read-only", "VITZOO_HOME=:memory:"):
         warm.create()
     assert len(hub.file_requests()) == 1
 
@@ -293,7 +293,7 @@ def test_store_in_memory_refuses_wrong_bytes(net, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_HOME", ":memory:")
     for key in hub.files:
         hub.files[key] = net.data[:-1] + bytes([net.data[-1] ^ 1])
-    with raises(HashMismatch, net.sha256, "registry"):
+    with refuses(HashMismatch, net.sha256, "registry"):
         net.create()
     assert net.files() == []
 
@@ -301,7 +301,7 @@ def test_store_in_memory_refuses_wrong_bytes(net, hub, monkeypatch):
 def test_unwritable_folder_is_an_error_before_any_request(net, hub, monkeypatch):
     monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
     place = f" {net.home / 'locks'}"
-    with raises(StoreError, place, "permission", "read-only", "VITZOO_HOME=:memory:"):
+    with refuses(StoreError, place, "permission", "read-only", "VITZOO_HOME=:memory:"):
         net.create()
     assert hub.requests == []
     assert net.files() == []
@@ -647,7 +647,7 @@ def test_verify_modes_that_hash_at_each_load(warm, hashed, mode, monkeypatch):
 def test_unknown_verify_mode_is_refused(warm, monkeypatch):
     monkeypatch.setenv("VITZOO_VERIFY", "sometimes")
     words = ("stamp", "always", "tensors", "'sometimes'")
-    with raises(vitzoo.InvalidOption, "VITZOO_VERIFY", *words):
+    with refuses(vitzoo.InvalidOption, "VITZOO_VERIFY", *words):
         warm.create()
 
 

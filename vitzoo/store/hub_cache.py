@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 from pathlib import Path
 
 from vitzoo.errors import StoreError
-from vitzoo.files.access import CHUNK, open_regular
+from vitzoo.files.access import open_regular
 from vitzoo.store.hub_file import Remote
 from vitzoo.store.partial_file import Partial
 
 log = logging.getLogger("vitzoo")
-
-
-FICLONE = 0x40049409  # ioctl: a copy that shares blocks, where the file system can
 
 
 def from_hub_cache(remote: Remote, partial: Partial) -> bool:
@@ -40,7 +36,7 @@ def _from_cached(blob: Path, remote: Remote, partial: Partial) -> bool:
         if remote.size not in (None, os.fstat(source).st_size):
             log.warning("%s has another size than %s; left alone", blob, remote)
             return False
-        _copy(source, partial)
+        partial.copy(source)
     finally:
         os.close(source)
     if partial.sha256 == remote.sha256:
@@ -48,18 +44,3 @@ def _from_cached(blob: Path, remote: Remote, partial: Partial) -> bool:
     log.warning("%s is damaged (sha256 %s); left alone", blob, partial.sha256)
     partial.restart()
     return False
-
-
-def _copy(source: int, partial: Partial) -> None:
-    partial.restart()
-    try:
-        fcntl.ioctl(partial.fd, FICLONE, source)
-    except OSError:
-        position = 0
-        while chunk := os.pread(source, CHUNK, position):
-            if position + len(chunk) > partial.bound:
-                return
-            partial.write(chunk)
-            position += len(chunk)
-    else:
-        partial.read_beginning()

@@ -10,10 +10,9 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -34,11 +33,11 @@ from vitzoo.store.hub_cache import from_hub_cache
 from vitzoo.store.hub_file import Remote
 from vitzoo.store.lockfile import Lock, Pin, pin_of, source_of
 from vitzoo.store.partial_file import Partial
+from vitzoo.store.progress import Note
 from vitzoo.store.store import Store
 
 log = logging.getLogger("vitzoo")
 
-Note = Callable[[int, int], Any]
 TERMS = "accept the terms on that page, then log in with `hf auth login` or set HF_TOKEN"
 _SHOWN: set[str] = set()  # repositories whose terms this process has shown
 
@@ -188,9 +187,7 @@ def _bring(remote: Remote, note: Note | None) -> int:
         try:
             _check_space(home, remote, partial.size)
             _fill(remote, partial, note)
-            if partial.path is not None:
-                store.adopt(partial.path, partial.fd, remote.sha256)
-                partial.path = None
+            store.adopt(partial)
         finally:
             partial.release()
         fd = store.open(remote.sha256, remote.size)

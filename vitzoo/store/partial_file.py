@@ -3,52 +3,44 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import os
-import platform
 import secrets
 import stat
 import time
 from pathlib import Path
 
 from vitzoo.errors import StoreError
+from vitzoo.files.access import CHUNK
 
-CHUNK = 1024 * 1024
-ABANDONED = 3600.0  # seconds without a byte after which a partial file has no writer any more
-READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-WRITE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_in_use: set[str] = set()  # names of this process's partial files
+ABANDONED = 600.0  # seconds; the limits of a download end one without a byte long before
+FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Partial:
     """The beginning of a file, with the hash of what is there.
 
-    A process takes a partial file by renaming it to a name of its own, so that two never write the
-    same one even where locks do nothing. On failure it goes back under its common name for the
-    next run; a killed process leaves it under its own name, where the next run finds it and copies
-    it, as nobody can be sure on every file system that its writer is gone.
+    Every process writes to a file of its own name. On failure the file is renamed to the common
+    name, where the next run finds it; a killed process leaves it under its own name, and the next
+    run finds it when nothing was written to it for `ABANDONED` seconds. A run renames what it
+    continues first, so that two never write to one file even where locks have no effect.
 
     Args:
         path: the common name; None keeps the bytes in memory.
-        bound: most bytes the file may have; a longer beginning is thrown away.
+        bound: most bytes the file may have; a longer beginning is removed.
     """
 
     def __init__(self, path: Path | None, bound: int) -> None:
         self.common = path
         self.bound = bound
-        self.path: Path | None = None
+        self.path = path and path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         self.size = 0
-        self._name = ""
         self._digest = hashlib.sha256()
-        if path is None:
+        if path is None or self.path is None:
             self.fd = os.memfd_create("vitzoo", os.MFD_CLOEXEC)
         else:
-            self.fd, self.path = self._take(path)
-            self._name = self.path.name
-            _in_use.add(self._name)
-            self.read_beginning()
-            self._inherit(path)
+            self.fd = self._take(path, self.path)
+            self._hash_beginning()
 
     @property
     def sha256(self) -> str:
@@ -80,10 +72,42 @@ class Partial:
         self.size = 0
         self._digest = hashlib.sha256()
 
+    def copy(self, source: int) -> None:
+        """Replace the bytes by those of an open file, `bound` at most.
+
+        Blocks are shared where the file system can.
+
+        Raises:
+            StoreError: as `write`.
+        """
+        self.restart()
+        position = 0
+        with contextlib.suppress(OSError):  # on another disk, say; what is missing is written below
+            while count := os.copy_file_range(
+                source, self.fd, self.bound - position, position, position
+            ):
+                position += count
+        self._hash_beginning()
+        while chunk := os.pread(source, min(CHUNK, self.bound - self.size), self.size):
+            self.write(chunk)
+
+    def move(self, path: Path) -> None:
+        """Give the complete file its name, and remove what other runs left of it.
+
+        Raises:
+            OSError: it cannot be moved.
+        """
+        if self.path is None or self.common is None:
+            return
+        self.path.replace(path)
+        self.path = None
+        for left in leftovers(self.common):
+            with contextlib.suppress(OSError):
+                left.unlink()
+
     def release(self) -> None:
         """Give the file back under its common name, for a later run; remove it if it is empty."""
         os.close(self.fd)
-        _in_use.discard(self._name)
         if self.path is None or self.common is None:
             return
         with contextlib.suppress(OSError):
@@ -92,85 +116,46 @@ class Partial:
             else:
                 self.path.unlink()
 
-    def _take(self, common: Path) -> tuple[int, Path]:
-        name = f"{common.name}.{_place()}.{os.getpid()}.{secrets.token_hex(4)}"
-        own = common.with_name(name)
-        with contextlib.suppress(OSError):
-            common.rename(own)
+    def _take(self, common: Path, own: Path) -> int:
+        """Open the longest beginning that an earlier run left, else a new file."""
+        fd = None
+        for left in leftovers(common):
+            with contextlib.suppress(OSError):  # another process was first
+                status = left.lstat()
+                good = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+                if fd is None and good and status.st_size <= self.bound:
+                    os.utime(left)  # before it has another name: nobody else continues it
+                    left.rename(own)
+                    fd = os.open(own, FLAGS)
+                else:
+                    left.unlink()
+        if fd is not None:
+            return fd
         try:
-            fd = os.open(own, WRITE_FLAGS, 0o600)
-            if stat.S_ISREG(os.fstat(fd).st_mode) and os.fstat(fd).st_nlink == 1:
-                return fd, own
-            os.close(fd)
-        except OSError:
-            pass
-        # A link, a pipe, a folder or another's file lay there: leave it, start with a fresh one.
-        with contextlib.suppress(OSError):
-            own.unlink()
-        own = own.with_name(f"{own.name}.new")
-        try:
-            return os.open(own, WRITE_FLAGS | os.O_EXCL, 0o600), own
+            return os.open(own, FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
             raise StoreError(
                 f"cannot write in {common.parent}: {error.strerror}; make it writable, or point "
                 "VITZOO_HOME to another folder"
             ) from error
 
-    def read_beginning(self) -> None:
-        """Hash what the file already holds; throw it away if it is longer than it may be."""
-        if os.fstat(self.fd).st_size > self.bound:
-            os.ftruncate(self.fd, 0)
+    def _hash_beginning(self) -> None:
         while chunk := os.pread(self.fd, CHUNK, self.size):
             self._digest.update(chunk)
             self.size += len(chunk)
 
-    def _inherit(self, common: Path) -> None:
-        """Continue the longest beginning that a killed process left; clear all of them away."""
-        for path in common.parent.glob(f"{common.name}.*"):
-            with contextlib.suppress(OSError, StoreError):
-                if path != self.path and _abandoned(path, common):
-                    if self.size < path.lstat().st_size <= self.bound:
-                        self._copy(path)
-                    path.unlink()
 
-    def _copy(self, path: Path) -> None:
-        source = os.open(path, READ_FLAGS)
-        try:
-            if stat.S_ISREG(os.fstat(source).st_mode):
-                self.restart()
-                while chunk := os.pread(source, min(CHUNK, self.bound - self.size), self.size):
-                    self.write(chunk)
-        finally:
-            os.close(source)
+def leftovers(common: Path) -> list[Path]:
+    """Return what earlier runs left of a file, the longest first.
 
-
-def _abandoned(path: Path, common: Path) -> bool:
-    """Tell whether the process that a partial file is named after is gone."""
-    place, _, rest = path.name.removeprefix(f"{common.name}.").partition(".")
-    pid = rest.partition(".")[0]
-    if place != _place() or not pid.isdigit():
-        return time.time() - path.lstat().st_mtime > ABANDONED
-    if int(pid) == os.getpid():
-        return path.name not in _in_use
-    return not _alive(int(pid))
-
-
-@functools.cache
-def _place() -> str:
-    """Name the boot and container in which the ids of this machine's processes mean something."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-        place = f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        place = platform.node()
-    return hashlib.sha256(place.encode()).hexdigest()[:8]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
+    Args:
+        common: the name under which a failed run gives its file back. Files of other names count
+            when nothing was written to them for `ABANDONED` seconds.
+    """
+    sizes: dict[Path, int] = {}
+    for path in common.parent.glob(f"{common.name}*"):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if path == common or time.time() - status.st_mtime > ABANDONED:
+                sizes[path] = status.st_size
+    return sorted(sizes, key=sizes.__getitem__, reverse=True)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from vitzoo.errors import HashMismatch, IntegrityError, SizeMismatch, StoreError
 from vitzoo.files.access import hash_file, make_folder, open_regular, sync_folder, write_atomic
+from vitzoo.store.partial_file import Partial, leftovers
 from vitzoo.store.stamp import GRAIN_NS, Stamp, read_stamp
 
 
@@ -87,18 +88,21 @@ class Store:
         """Return the stamp of a file; None where there is none that can be trusted."""
         return read_stamp(self._stamp_path(sha256))
 
-    def adopt(self, partial: Path, fd: int, sha256: str) -> Path:
+    def adopt(self, partial: Partial) -> Path:
         """Move a complete, hashed file into its place, read-only and synced.
+
+        What other runs left of it is removed.
 
         Raises:
             StoreError: the disk is full, or the store cannot be written.
         """
+        sha256, fd = partial.sha256, partial.fd
         path = self.path(sha256)
         try:
             make_folder(path.parent)
             os.fchmod(fd, 0o444)
             os.fsync(fd)
-            partial.replace(path)
+            partial.move(path)
             sync_folder(path.parent)
         except OSError as error:
             raise StoreError(
@@ -123,13 +127,14 @@ class Store:
         return target
 
     def remove(self, sha256: str) -> int:
-        """Remove a file, its stamp and its partial download; returns the bytes that were freed.
+        """Remove a file, its stamp and its partial downloads; returns the bytes that were freed.
 
         Raises:
             StoreError: one of them cannot be removed.
         """
         freed = 0
-        for path in (self.path(sha256), self._stamp_path(sha256), self.partial(sha256)):
+        begun = leftovers(self.partial(sha256))
+        for path in (self.path(sha256), self._stamp_path(sha256), *begun):
             try:
                 size = path.lstat().st_size
                 path.unlink()
