@@ -85,37 +85,10 @@ def rows_of(entry: Path) -> list:
     return json.loads(entry.read_text(encoding="utf-8"))
 
 
-WRONG_FIELDS = {
-    "params": ["9", -1, 1.5, None, True, 10**400, {}],
-    "name": ["globex/net", "vit_b16", 5, None, ["acme/net"], "acme/\x1b[31m"],
-    "namespace": ["core", None, 5],
-    "summary": [None, 5, "two\nlines", "\x1b[31m"],
-    "image_size": [None, [224, 224], -5, "\x07"],
-    "top1": ["80", float("nan"), 1e400, -1, {}],
-    "weights": [5, ["x"]],
-    "known_as": [None, "timm", [["timm"]], [["timm", 5]], [5], {"timm": "x"}],
-}
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [(field, value) for field, values in WRONG_FIELDS.items() for value in values],
-)
-def test_a_row_of_the_index_with_a_wrong_field_is_replaced(entry, new_registry, field, value):
-    rows = rows_of(entry)
-    rows[0][index.COLUMNS.index(field)] = value
-    entry.write_text(json.dumps(rows))
-    new_registry()
-    listed = {row["name"]: row for row in registry().listing(["acme/*"])}
-    assert listed["acme/net"]["params"] == 5717416
-    assert listed["acme/net"]["summary"] == "a network"
-    assert rows_of(entry)[0][index.COLUMNS.index(field)] != value  # written anew
-
-
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"{", b"null", b"5", b'"x"', b"{}", b"[5]", b"[[]]", b"[[1]]", b"\xff\xfe",
+        b"", b"{", b"null", b"5", b'"x"', b"[5]", b"[[]]", b"[[1]]", b"\xff\xfe",
         b"[" * 10**5, b'[{"name": "acme/net"}]', b"9" * 5000,
     ],
 )  # fmt: skip
@@ -215,9 +188,9 @@ def test_concurrent_writers_leave_a_whole_index(acme, folder):
     path = acme()
     place = index.index_path(path, "acme")
     registry().listing(["acme/*"])
-    rows = index.read_rows(place, "acme")
+    rows = index.read_rows(place)
     together(lambda: [index.write_rows(place, rows) for _ in range(10)])
-    assert index.read_rows(place, "acme") == rows
+    assert index.read_rows(place) == rows
     assert not [p for p in folder.iterdir() if p.suffix != ".json"]
 
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import vitzoo
 from helpers import refuses, says
-from plugin_helpers import MANIFEST, state
+from plugin_helpers import state
 from vitzoo.errors import RegistryError
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.manifest import MAX_PLUGIN_MANIFEST, Manifest, read_manifest
@@ -28,17 +28,8 @@ from vitzoo.schema.manifest import MAX_PLUGIN_MANIFEST, Manifest, read_manifest
     ("text", "cause"),
     [
         ("#" * (MAX_PLUGIN_MANIFEST + 1), ("1048576 bytes",)),
-        ("a" + ".a" * 500_000 + " = 1", ("nested", "12", "line 1")),
-        ("api = 1\n[" + "a . " * 200_000 + "a]", ("nested", "12", "line 2")),
-        ("a" + '."b\\"."' * 100_000 + " = 1", ("nested", "12", "line 1")),
-        ("a" + ".'b'" * 200_000 + " = 1", ("nested", "12", "line 1")),
-        ("a" + ("\t" * 20 + ".b") * 40_000 + " = 1", ("nested", "12", "line 1")),
-        ("x" + ".x" * 13 + " = 1", ("nested", "12")),
-        ("x = " + "[" * 14 + "]" * 14, ("nested", "12")),
-        ("x = " + "{a = " * 14 + "1" + "}" * 14, ("nested", "12")),
-        ('"a\\u001b[31m" = 1', (r"key 'a\x1b[31m'", "128", "printable")),
-        ('"a\\nb" = 1', (r"key 'a\nb'", "128", "printable")),
-        ("k" * 129 + " = 1", ("128", "printable")),
+        ('"a\\u001b[31m" = 1', ("key 'api'",)),
+        ('api = 1\n[heads."a\\u001b[31m"]\n', (r"'a\x1b[31m'", "letters")),
         ("x = " + "9" * 5000, ("TOML",)),
         ("api = 1\n[heads]\n[heads.flat]\n[heads.flat]\n", ("TOML", "('heads', 'flat')")),
         ("\0", ("TOML",)),
@@ -52,13 +43,6 @@ def test_a_manifest_beyond_the_limits_is_refused(acme, text, cause):
     says(info.cause, "acme-parts 1.0", "/acme/registry.toml", *cause)
     assert info.cause.isprintable()
     assert "acme" not in sys.modules
-
-
-@pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
-def test_dots_in_texts_do_not_count_as_nesting(acme):
-    dotted = '"' + "a sentence, then one more. " * 50 + "pkg." * 20 + '"'
-    acme(MANIFEST.replace('"made up"', dotted, 1))
-    assert state("acme").state == "loaded"
 
 
 @pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
@@ -363,8 +347,30 @@ def test_deep_nesting_is_refused(problem):
     assert "TOML" in problem("api = " + "[" * 5000 + "]" * 5000)
 
 
-def test_deep_nesting_by_dotted_keys_is_refused(problem):
-    says(problem("api" + ".a" * 3000 + " = 1"), "nested", "12")
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a" + ".a" * 500_000 + " = 1", ("nested", "12", "line 1")),
+        ("api = 1\n[" + "a . " * 200_000 + "a]", ("nested", "12", "line 2")),
+        ("a" + '."b\\"."' * 100_000 + " = 1", ("nested", "12", "line 1")),
+        ("a" + ".'b'" * 200_000 + " = 1", ("nested", "12", "line 1")),
+        ("a" + ("\t" * 20 + ".b") * 40_000 + " = 1", ("nested", "12", "line 1")),
+        ("x" + ".x" * 13 + " = 1", ("nested", "12")),
+        ("x = " + "[" * 14 + "]" * 14, ("nested", "12")),
+        ("x = " + "{a = " * 14 + "1" + "}" * 14, ("nested", "12")),
+        ('"a\\u001b[31m" = 1', (r"key 'a\x1b[31m'", "128", "printable")),
+        ('"a\\nb" = 1', (r"key 'a\nb'", "128", "printable")),
+        ("k" * 129 + " = 1", ("128", "printable")),
+    ],
+)
+def test_a_file_that_belongs_to_no_package_has_limits(problem, text, parts):
+    says(problem(text, None), *parts)
+
+
+def test_dots_in_texts_do_not_count_as_nesting(read):
+    dotted = '"' + "a sentence, then one more. " * 50 + "pkg." * 20 + '"'
+    sizes = VALID[: VALID.index("[heads")]
+    assert read(sizes.replace('"a paper"', dotted, 1), None).sizes["one"].depth == 2
 
 
 def test_a_number_of_5000_digits_is_refused(problem):

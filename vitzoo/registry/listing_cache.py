@@ -19,7 +19,6 @@ from vitzoo.errors import StoreError
 from vitzoo.files.access import make_folder, write_atomic
 from vitzoo.registry.listing import FIELDS, fields
 from vitzoo.schema.manifest import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
-from vitzoo.schema.reader import LARGE
 from vitzoo.schema.rows import Variant
 
 Row = dict[str, Any]
@@ -27,10 +26,6 @@ KNOWN_AS = "known_as"
 HUB = "the Hub"
 SHAPE = 1  # of an entry; another number when rows change
 COLUMNS = (*FIELDS, KNOWN_AS)
-NUMBERS = ("params", "embed_dim", "depth", "num_heads", "mlp_dim", "in_chans", "num_classes")
-SIZES = ("image_size", "patch_size")
-OPTIONAL = ("weights", "license", "pin")
-MAX_INDEX = 16 * 1024 * 1024
 MAX_ENTRIES = 1024  # one for each manifest, and those of its former texts
 
 
@@ -57,16 +52,14 @@ def index_path(manifest: Path, namespace: str) -> Path | None:
     return None
 
 
-def read_rows(path: Path, namespace: str) -> list[Row] | None:
-    """Return the rows that are kept at a path, None where there are none that can be shown."""
+def read_rows(path: Path) -> list[Row] | None:
+    """Return the rows that are kept at a path, None where there are none."""
     try:
         with path.open("rb") as file:
-            table = json.loads(file.read(MAX_INDEX))
-    except (OSError, ValueError, RecursionError):
+            table = json.load(file)
+        return [dict(zip(COLUMNS, row, strict=True)) for row in table]
+    except (OSError, ValueError, TypeError, RecursionError):  # cut or damaged: written anew
         return None
-    if not isinstance(table, list) or not all(_fits(row, namespace) for row in table):
-        return None
-    return [dict(zip(COLUMNS, row, strict=True)) for row in table]
 
 
 def write_rows(path: Path, rows: list[Row]) -> None:
@@ -88,49 +81,3 @@ def _clear_oldest(folder: Path) -> None:
 def _version() -> str:
     core = hashlib.sha256(CORE_MANIFEST.read_bytes()).hexdigest()
     return f"{SHAPE} {__version__} {core} {' '.join(COLUMNS)}"
-
-
-def _fits(row: object, namespace: str) -> bool:
-    """Tell whether a row is what a listing can show: somebody may have written it."""
-    if not isinstance(row, list) or len(row) != len(COLUMNS):
-        return False
-    return all(fits(value) for fits, value in zip(_TESTS, row, strict=True)) and (
-        row[_NAME].startswith(f"{namespace}/") and row[_NAMESPACE] == namespace
-    )
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value.isprintable()
-
-
-def _is_number(value: object) -> bool:
-    return type(value) is int and 0 <= value < LARGE
-
-
-def _is_size(value: object) -> bool:
-    return _is_number(value) or _is_text(value)
-
-
-def _is_optional(value: object) -> bool:
-    return value is None or _is_text(value)
-
-
-def _is_accuracy(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and 0 <= value <= 100)
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(name, list) and len(name) == 3 and all(map(_is_text, name)) for name in value
-    )
-
-
-_NAME, _NAMESPACE = COLUMNS.index("name"), COLUMNS.index("namespace")
-_KINDS = (
-    dict.fromkeys(COLUMNS, _is_text)
-    | dict.fromkeys(NUMBERS, _is_number)
-    | dict.fromkeys(SIZES, _is_size)
-    | dict.fromkeys(OPTIONAL, _is_optional)
-    | {"top1": _is_accuracy, KNOWN_AS: _are_names}
-)
-_TESTS = tuple(_KINDS[column] for column in COLUMNS)

@@ -185,7 +185,7 @@ class Registry:
         """
         path = self.host.manifest_path(namespace)
         place = None if path is None else index_path(path, namespace)
-        rows = None if place is None else read_rows(place, namespace)
+        rows = None if place is None else read_rows(place)
         if rows is not None:
             return [row for row in rows if not self.host.switches.hides(row["name"])]
         self._load(namespace)

@@ -118,10 +118,10 @@ class Reader:
     def rows(self, key: str, parse: Callable[[str, Reader], T]) -> Iterator[T]:
         """Yield `parse(name, reader)` for every row of the table of tables at `key`."""
         for name, row in self.take(key, dict, {}).items():
-            where = self._below(f"{key}.{name}")
             if not NAME.fullmatch(name):
+                where = self._below(f"{key}.{ascii(name)[1:-1]}")
                 raise self.error(f"{where}: the name {name!r} must be {NAME_RULE}")
-            reader = Reader(row, where, self.error)
+            reader = Reader(row, self._below(f"{key}.{name}"), self.error)
             yield parse(name, reader)
             reader.done()
 

@@ -181,7 +181,7 @@ def _manifest(path: Path, namespace: str) -> Iterator[str]:
         data = path.read_bytes()
         yield f"the manifest {path}: {len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}"
     place = index_path(path, namespace)
-    rows = None if place is None else read_rows(place, namespace)
+    rows = None if place is None else read_rows(place)
     if rows is None:
         yield "listings have not kept what it says of variants: the next one reads it"
     else:
