@@ -8,11 +8,11 @@ from typing import Literal
 
 from vitzoo.plugin.entry_points import Found, normal
 from vitzoo.plugin.switches import NOT
+from vitzoo.schema.reader import NAMESPACE
 
 CORE = "core"
 LOCAL = "local"
 ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:\w+\.toml)?", re.ASCII)
-NAMESPACE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 FIRST_PARTY = {  # nobody else may have these
     "hybrid": "vitzoo-hybrid",
     "deit": "vitzoo-deit",

@@ -16,6 +16,7 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,63}")
+NAMESPACE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 NAME_RULE = "1 to 64 lower-case letters, digits and underscores, not starting with an underscore"
 LARGE = 2**53  # numbers from here on are not exact everywhere, and never meant
 MAX_PX = 65_536

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitzoo.errors import InvalidOption, RegistryError, VitzooError, short_repr
-from vitzoo.schema.reader import Reader, describe
+from vitzoo.schema.reader import NAME, NAMESPACE, Reader, describe
 
-FULL_NAME = re.compile(r"(?:[a-z][a-z0-9_-]{0,63}/)?[a-z0-9][a-z0-9_]{0,63}")
+FULL_NAME = re.compile(f"(?:{NAMESPACE.pattern}/)?{NAME.pattern}")
 CHOICES = {
     "norm": ("layer", "rms"),
     "activation": ("gelu", "gelu_tanh", "quick_gelu"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from importlib.resources import files
@@ -12,9 +11,8 @@ from string import Template
 
 from vitzoo.errors import InvalidOption, StoreError
 from vitzoo.plugin.info import CORE, FIRST_PARTY, LOCAL
-from vitzoo.schema.reader import describe
+from vitzoo.schema.reader import NAMESPACE, describe
 
-NAMESPACE = re.compile(r"[a-z]([a-z0-9_-]{0,62}[a-z0-9])?")
 ENDING = ".tmpl"
 RENAMED = {"gitignore": ".gitignore"}  # one by that name would act on the template itself
 
@@ -70,7 +68,7 @@ def _check_namespace(name: str) -> None:
             f"the namespace {name!r} is reserved to the distribution {FIRST_PARTY[name]}; "
             "choose another"
         )
-    if not NAMESPACE.fullmatch(name):
+    if not NAMESPACE.fullmatch(name) or not name[-1].isalnum():
         raise InvalidOption(
             "a namespace is 1 to 64 lower-case letters, digits, '-' and '_', from a letter to a "
             f"letter or digit, such as 'acme'; got {describe(name)}"
