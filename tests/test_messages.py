@@ -312,9 +312,7 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "missing_key": lambda w: w.manifest("heads = {}"),
         "unknown_key": lambda w: w.manifest(MANIFEST + "sumary = 1\n"),
         "no_toml": lambda w: w.manifest("api = "),
-        "nested_too_deep": lambda w: read_manifest(
-            w.file("registry.toml", "x = " + "[" * 14 + "]" * 14), package=None
-        ),
+        "nested_too_deep": lambda w: w.manifest("x = " + "[" * 14 + "]" * 14),
         "number_of_another_type": lambda w: w.manifest(MANIFEST.replace("5717416", '"many"')),
         "number_below_one": lambda w: w.manifest(MANIFEST.replace("5717416", "0")),
         "size_unknown": lambda w: w.manifest(MANIFEST.replace('"ti"', '"tiny"')),

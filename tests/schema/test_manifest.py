@@ -363,8 +363,16 @@ def test_deep_nesting_is_refused(problem):
         ("k" * 129 + " = 1", ("128", "printable")),
     ],
 )
-def test_a_file_that_belongs_to_no_package_has_limits(problem, text, parts):
-    says(problem(text, None), *parts)
+@pytest.mark.parametrize("package", [None, "acme"])
+def test_a_file_of_no_installed_package_has_limits(problem, text, parts, package):
+    says(problem(text, package), *parts)
+
+
+@pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
+@pytest.mark.parametrize(("key", "value"), [("x", "[" * 14 + "]" * 14), ("k" * 129, "1")])
+def test_the_manifest_of_an_installed_package_is_trusted(acme, key, value):
+    acme(f"api = 1\n{key} = {value}\n")
+    says(state("acme").cause, f"unknown key '{key}'")
 
 
 def test_dots_in_texts_do_not_count_as_nesting(read):

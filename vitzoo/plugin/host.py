@@ -90,7 +90,7 @@ class PluginHost:
         self._every: dict[str, tuple[tuple[str, Any], ...]] = {}
         self._discovered = False
         self._busy = threading.local()
-        self.core = read_manifest(CORE_MANIFEST, package="vitzoo")
+        self.core = read_manifest(CORE_MANIFEST, package="vitzoo", installed=True)
         core = ManifestPlugin(self.core)
         info = PluginInfo(CORE, "core", location=str(CORE_MANIFEST))
         self._admit(Outcome(info, core, tuple(_contributions(core, CORE))))
@@ -280,7 +280,11 @@ class PluginHost:
         path = manifest_path(found)
         module, _, _ = found.value.partition(":")
         manifest = read_manifest(
-            path, package=module.split(".")[0], sizes=self.core.sizes, limit=MAX_PLUGIN_MANIFEST
+            path,
+            package=module.split(".")[0],
+            sizes=self.core.sizes,
+            limit=MAX_PLUGIN_MANIFEST,
+            installed=True,
         )
         plugin = ManifestPlugin(manifest)
         trace = (*info.trace, f"read the manifest {path}; nothing imported")

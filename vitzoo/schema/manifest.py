@@ -68,6 +68,7 @@ def read_manifest(
     package: str | None,
     sizes: Mapping[str, Spec] | None = None,
     limit: int = MAX_MANIFEST,
+    installed: bool = False,
 ) -> Manifest:
     """Read and check a registry file.
 
@@ -77,19 +78,21 @@ def read_manifest(
             as in a user's own file, which is data only.
         sizes: the core's sizes, usable besides the file's own.
         limit: bytes that the file may have.
+        installed: whether the file belongs to an installed package, which is trusted as its code
+            is; the depth and the keys of other files are limited.
 
     Raises:
         RegistryError: the file cannot be read, is not TOML or breaks the schema.
         IncompatibleManifest: it was written for a newer vitzoo.
     """
     text = _read(path, limit)
-    if package is None:  # the manifest of an installed package is trusted, as its code is
+    if not installed:
         _check_dots(text, str(path))
     try:
         data = tomllib.loads(text.decode())
     except (ValueError, RecursionError) as error:
         raise RegistryError(f"{path}: is not valid TOML: {error}") from error
-    if package is None:
+    if not installed:
         _check_shape(data, str(path))
     reader = Reader(data, str(path))
     _check_api(reader)
