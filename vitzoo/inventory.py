@@ -114,7 +114,7 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
     if text.startswith("hf://"):
         return [_verify(_entry(text, None))]
     if isinstance(name_or_path, os.PathLike) or text.endswith(PATHS):
-        return [_verify_path(path) for path in _files(Path(text))]
+        return [_hashed(str(path), path, follow=True) for path in _files(Path(text))]
     name, weights = _parts_of(text, None)
     if weights is not None:
         return [_verify(_entry(name, weights))]
@@ -235,17 +235,24 @@ def _verify(entry: Entry) -> Verification:
     return _hashed(entry.label, path, expected, (pin.size if pin else row.size) or None)
 
 
-def _hashed(label: str, path: Path, expected: str, size: int | None) -> Verification:
+def _hashed(
+    label: str, path: Path, expected: str = "", size: int | None = None, *, follow: bool = False
+) -> Verification:
+    """Hash a file; without an expected sha256, look for what it is in registry and lock."""
     try:
-        fd = open_regular(path)
-        if fd is None:
-            return Verification(label, "missing", path, sha256=expected, detail="not there")
+        fd = open_regular(path, follow=follow)
     except StoreError as error:
         return Verification(label, "damaged", path, sha256=expected, detail=str(error))
+    if fd is None:
+        return Verification(label, "missing", path, sha256=expected, detail="there is no such file")
     try:
         found, actual = os.fstat(fd).st_size, hash_file(fd)
     finally:
         os.close(fd)
+    if not expected:
+        known = _labels(actual)
+        detail = ", ".join(known) or "neither the registry nor the lock names its sha256"
+        return Verification(label, "ok" if known else "unpinned", path, found, actual, detail)
     if actual != expected or size not in (None, found):
         detail = f"{found} bytes, sha256 {actual}"
         return Verification(label, "damaged", path, found, expected, detail)
@@ -263,24 +270,6 @@ def _files(path: Path) -> list[Path]:
     finally:
         os.close(fd)
     return [path.with_name(shard) for shard in sorted(shards)]
-
-
-def _verify_path(path: Path) -> Verification:
-    try:
-        fd = open_regular(path, follow=True)
-    except StoreError as error:
-        return Verification(str(path), "damaged", path, detail=str(error))
-    if fd is None:
-        return Verification(str(path), "missing", path, detail="there is no such file")
-    try:
-        size, sha256 = os.fstat(fd).st_size, hash_file(fd)
-    finally:
-        os.close(fd)
-    known = _labels(sha256)
-    if known:
-        return Verification(str(path), "ok", path, size, sha256, ", ".join(known))
-    detail = "neither the registry nor the lock names its sha256"
-    return Verification(str(path), "unpinned", path, size, sha256, detail)
 
 
 def _labels(sha256: str) -> list[str]:
