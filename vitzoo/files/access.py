@@ -131,12 +131,13 @@ def make_folder_or_raise(path: Path) -> None:
         make_folder(path)
         writable = os.access(path, os.W_OK | os.X_OK)
     except OSError as error:
-        raise _unwritable(path, error.strerror or str(error)) from error
+        raise unwritable(path, error.strerror or str(error)) from error
     if not writable:
-        raise _unwritable(path, "permission denied, or a read-only disk")
+        raise unwritable(path, "permission denied, or a read-only disk")
 
 
-def _unwritable(path: Path, reason: str) -> StoreError:
+def unwritable(path: Path, reason: str) -> StoreError:
+    """Return the error for a folder of the store that cannot be written to."""
     return StoreError(
         f"cannot write in {path}: {reason}; make it writable, point VITZOO_HOME to another folder, "
         "or set VITZOO_HOME=:memory: to keep nothing on disk"

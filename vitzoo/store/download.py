@@ -76,11 +76,7 @@ def download(
         HashMismatch, SizeMismatch: the endpoint serves other bytes.
         NetworkError: one of its kinds; nothing was proven.
     """
-    _Download(remote, endpoint, partial, limits, note or _no_note).run()
-
-
-def _no_note(_done: int, _total: int) -> None:
-    """Tell nobody."""
+    _Download(remote, endpoint, partial, limits, note or (lambda _done, _total: None)).run()
 
 
 class _Download:
@@ -103,7 +99,7 @@ class _Download:
                 self._attempt()
                 self._check_hash()
             except HashMismatch:
-                self._start_over()
+                self.partial.restart()
                 if not clean_retries:
                     raise
                 clean_retries -= 1
@@ -224,7 +220,7 @@ class _Download:
     def _check_response(self, response: httpx2.Response, offset: int) -> int | None:
         """Return the size that the whole file will have, None if the server does not say."""
         if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and offset:
-            self._start_over()
+            self.partial.restart()
             raise _Retry(self._transfer("the server refused to resume (416)"))
         self._check_status(response)
         self.kind = printable(response.headers.get("content-type", "no content type"), SHOWN)
@@ -239,7 +235,7 @@ class _Download:
         total = whole(response.headers.get("content-length"))
         self._check_total(total)
         if offset:
-            self._start_over()  # the server ignores ranges and sends everything
+            self.partial.restart()  # the server ignores ranges and sends everything
         return total if total is not None else self.remote.size
 
     def _check_range(self, response: httpx2.Response, offset: int) -> int:
@@ -281,7 +277,7 @@ class _Download:
         mark, marked = time.monotonic(), self.partial.size
         for chunk in response.iter_raw():
             if self.partial.size + len(chunk) > bound:
-                self._start_over()
+                self.partial.restart()
                 raise SizeMismatch(
                     f"{self.remote}: {self.host} sends more than {self._expected_size()}; stopped"
                 )
@@ -305,9 +301,6 @@ class _Download:
                 f"{actual}, expected {self._expected_size()} with sha256 {self.remote.sha256}; the "
                 "registry or the file may be wrong; nothing was kept"
             )
-
-    def _start_over(self) -> None:
-        self.partial.restart()
 
     def _expected_size(self) -> str:
         if self.remote.size is not None:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from vitzoo.errors import StoreError
-from vitzoo.files.access import CHUNK
+from vitzoo.files.access import CHUNK, unwritable
 
 ABANDONED = 600.0  # seconds; the limits of a download end one without a byte long before
 FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -134,10 +134,7 @@ class Partial:
         try:
             return os.open(own, FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
-            raise StoreError(
-                f"cannot write in {common.parent}: {error.strerror}; make it writable, or point "
-                "VITZOO_HOME to another folder"
-            ) from error
+            raise unwritable(common.parent, error.strerror or str(error)) from error
 
     def _hash_beginning(self) -> None:
         while chunk := os.pread(self.fd, CHUNK, self.size):
