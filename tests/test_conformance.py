@@ -14,10 +14,13 @@ pytestmark = pytest.mark.conformance
 class TestCore(PluginTests):
     namespace = "core"
     options = {
+        "attention": [{}, {"prefix": True, "num_heads": 4, "mlp_dim": 24}],
         "constant": {"rate": 0.3},
         "learned": [{}, {"where": "layers"}, {"where": "layers_shared", "prefix": False}],
         "learned_2d": [{}, {"where": "layers"}],
         "drop-path policy linear": {"rate": 0.3},
+        "mean": [{}, {"norm_first": False}],
+        "prefix": [{}, {"tokens": 1}],
         "rope_mixed": [{}, {"absolute": True}],
         "rope": [{}, {"layout": "interleaved", "coordinates": "index", "absolute": True}],
     }

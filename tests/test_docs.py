@@ -158,7 +158,7 @@ def test_the_manifest_on_a_hooks_page_says_the_same(name, tmp_path):
     (tmp_path / "registry.toml").write_text(text)
     sizes = importlib.import_module("vitzoo.registry.registry").registry().host.core.sizes
     read = manifest.read_manifest(tmp_path / "registry.toml", package="acme_vit", sizes=sizes)
-    (row,) = getattr(read, name.removeprefix("vitzoo_"))
+    (row,) = read.rows(name)
     page = hook_page(name).read_text()
     assert f'("{row.name}", ' in page
     assert f'"{row.summary}"' in page.partition("In a manifest")[0]
@@ -167,6 +167,7 @@ def test_the_manifest_on_a_hooks_page_says_the_same(name, tmp_path):
 PROTOCOLS = {
     "patch_embedders": [protocols.PatchEmbedder],
     "position_embeddings": [protocols.PositionEmbedding],
+    "pools": [protocols.Pool],
     "heads": [protocols.Head],
     "drop_path_policies": [protocols.DropPath],
     "checkpoint_formats": [Format, Expresses, StatesHeads, LeavesOut, NeedsHeads],

@@ -774,7 +774,7 @@ def test_the_last_block_computes_what_the_pool_reads(small, randomise, option):
     assert widths == [16 + model.num_prefix_tokens, 2 if option == "two tokens" else 1]
     torch.testing.assert_close(result, expected, rtol=0, atol=2e-6)
     with torch.inference_mode():
-        model.pool = MeanPool(num_prefix_tokens=model.num_prefix_tokens)
+        model.pool = MeanPool()
         model(images)
     assert widths[2:] == [16 + model.num_prefix_tokens]  # this pool reads all
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         Head as Head,
         PaperResult as PaperResult,
         PatchEmbedder as PatchEmbedder,
+        Pool as Pool,
         PositionEmbedding as PositionEmbedding,
         Preprocessing as Preprocessing,
         Variant as Variant,
@@ -79,8 +80,8 @@ _NAMES = {
     "report": "LoadReport",
     "saving": "save",
     "schema.rows": (
-        "CheckpointFormat DropPathPolicy Head PaperResult PatchEmbedder PositionEmbedding "
-        "Preprocessing Variant Weights"
+        "CheckpointFormat DropPathPolicy Head PaperResult PatchEmbedder Pool "
+        "PositionEmbedding Preprocessing Variant Weights"
     ),
     "schema.spec": "BlockSpec PartSpec Spec",
 }

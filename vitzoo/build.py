@@ -18,7 +18,6 @@ from vitzoo.parts.attention import Attention
 from vitzoo.parts.block import Block, LayerScale, ParallelBlock
 from vitzoo.parts.drop_path import MODES
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp, PackedSwiGLU, SwiGLU
-from vitzoo.parts.pool import POOLS
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.spec import PartSpec, Spec
 
@@ -181,7 +180,8 @@ def _drop_paths(spec: Spec, ready: Mapping[str, Any], part: Lookup) -> list[nn.M
     options = dict(spec.drop_path.options)
     mode = str(options.pop("mode", "mask"))
     if mode not in MODES:
-        raise UnknownName(_unknown("drop_path mode", mode, MODES))
+        hint = did_you_mean(mode, MODES) or f"; known: {', '.join(MODES)}"
+        raise UnknownName(f"unknown drop_path mode {mode!r}{hint}")
     if spec.drop_path.opaque and "drop_path" not in ready:
         raise _opaque("drop_path", spec.drop_path)
     if "drop_path" in ready:
@@ -209,12 +209,7 @@ def _part(
         return _checked(field, ready[field])
     if chosen.opaque:
         raise _opaque(field, chosen)
-    if field in KIND_OF_FIELD:
-        constructor = part(KIND_OF_FIELD[field], chosen.name)
-    elif chosen.name in POOLS:
-        constructor = POOLS[chosen.name]
-    else:
-        raise UnknownName(_unknown(field, chosen.name, POOLS))
+    constructor = part(KIND_OF_FIELD[field], chosen.name)
     what = f"{field} {chosen.name!r}"
     return _checked(field, _made(constructor, what, dict(chosen.options), usual, **numbers))
 
@@ -301,7 +296,3 @@ def _check_numbers(spec: Spec) -> None:
                 f"{field} must be given as a positive whole number, or taken from a registered "
                 "variant: {'variant': 'vit_b16', ...}"
             )
-
-
-def _unknown(what: str, name: str, known: Mapping[str, Any]) -> str:
-    return f"unknown {what} {name!r}{did_you_mean(name, known) or '; known: ' + ', '.join(known)}"

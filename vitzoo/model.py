@@ -362,7 +362,7 @@ class VisionTransformer(nn.Module):
 
         Whoever trains, looks at the last block or computes features in another way gets all.
         """
-        reads: int | None = getattr(self.pool, "reads", None)
+        reads: int | None = getattr(self._pool, "reads", None)
         own = "forward_features" in self.__dict__ or (
             type(self).forward_features is not VisionTransformer.forward_features
         )
@@ -385,9 +385,12 @@ class VisionTransformer(nn.Module):
             None if bias is None else bias(self.pos_embed, layer),
         )
 
+    @property
+    def _pool(self) -> Any:
+        return self.pool if self.attn_pool is None else self.attn_pool
+
     def _pooled(self, tokens: Tensor) -> Tensor:
-        pool: Any = self.pool if self.attn_pool is None else self.attn_pool
-        return self.fc_norm(pool(tokens))
+        return self.fc_norm(self._pool(tokens, self.num_prefix_tokens, self.grid_size))
 
     def _layers(self, which: int | Sequence[int] | None) -> list[int]:
         depth = len(self.blocks)

@@ -134,9 +134,7 @@ def test_pre_norm_acts_before_the_first_block():
 @torch.inference_mode()
 @pytest.mark.parametrize("prefix", [True, False])
 def test_attention_pool_formula(prefix):
-    pool = alive(
-        AttentionPool(num_prefix_tokens=1, embed_dim=12, num_heads=3, mlp_dim=20, prefix=prefix)
-    )
+    pool = alive(AttentionPool(embed_dim=12, num_heads=3, mlp_dim=20, prefix=prefix))
     tokens = randn(2, 6, 12)
     seen = tokens if prefix else tokens[:, 1:]
     q = linear(pool.q, pool.latent[0, 0]).reshape(3, 4)
@@ -146,7 +144,7 @@ def test_attention_pool_formula(prefix):
     x = linear(pool.proj, torch.einsum("bhn,bnhc->bhc", weights, v).flatten(1))
     y = F.layer_norm(x, (12,), pool.norm.weight, pool.norm.bias, eps=1e-6)
     expected = x + linear(pool.mlp.fc2, F.gelu(linear(pool.mlp.fc1, y)))
-    torch.testing.assert_close(pool(tokens), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(pool(tokens, 1, (1, 5)), expected, rtol=0, atol=1e-5)
 
 
 def test_attention_pool_takes_the_networks_numbers_or_its_own():
@@ -163,8 +161,9 @@ def test_attention_pool_takes_the_networks_numbers_or_its_own():
 @pytest.mark.parametrize("tokens", [1, 2, 4])
 def test_prefix_pool_takes_the_first_tokens(tokens):
     x = randn(2, 4 + 9, 6)
-    assert torch.equal(PrefixPool(num_prefix_tokens=4, tokens=tokens)(x), x[:, :tokens])
-    assert torch.equal(PrefixPool(num_prefix_tokens=4)(x), x[:, :4])
+    some = PrefixPool(num_prefix_tokens=4, tokens=tokens)
+    assert torch.equal(some(x, 4, (3, 3)), x[:, :tokens])
+    assert torch.equal(PrefixPool(num_prefix_tokens=4)(x, 4, (3, 3)), x[:, :4])
 
 
 @pytest.mark.parametrize(

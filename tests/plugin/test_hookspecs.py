@@ -57,6 +57,7 @@ def test_the_core_is_registered_with_pluggy_as_a_plugin():
     [
         ("vitzoo_patch_embedders", {"conv", "unfold"}),
         ("vitzoo_position_embeddings", {"learned", "sincos_2d", "none"}),
+        ("vitzoo_pools", {"class", "mean", "class_mean", "prefix", "attention"}),
         ("vitzoo_heads", {"linear", "tanh", "mlp", "none"}),
         ("vitzoo_drop_path_policies", {"linear", "constant", "none"}),
         ("vitzoo_checkpoint_formats", {"timm"}),

@@ -145,7 +145,7 @@ def test_the_minimal_registry_is_valid(read):
     (variant,) = manifest.variants
     assert (variant.name, variant.spec.embed_dim) == ("net", 32)
     assert variant.default_weights.name == "first"
-    assert [head.name for head in manifest.heads] == ["flat"]
+    assert [head.name for head in manifest.rows("vitzoo_heads")] == ["flat"]
     assert manifest.aliases == {"old": "net"}
 
 

@@ -59,6 +59,7 @@ KINDS = (
     "test_part",
     "test_patch_embedder",
     "test_position_embedding",
+    "test_pool",
     "test_head",
     "test_drop_path_policy",
     "test_checkpoint_format",

@@ -113,9 +113,9 @@ def test_a_compiled_manifest_says_what_the_module_says(run, globex, tmp_path):
     module = importlib.import_module("globex.plugin")
     heads = list(module.vitzoo_heads())
     heads[0] = dataclasses.replace(heads[0], target="globex.plugin:Flat")
-    assert list(back.heads) == heads
-    (late,) = back.drop_path_policies
-    (layout,) = back.checkpoint_formats
+    assert list(back.rows("vitzoo_heads")) == heads
+    (late,) = back.rows("vitzoo_drop_path_policies")
+    (layout,) = back.rows("vitzoo_checkpoint_formats")
     assert (late.target, layout.target) == ("globex.plugin:late", "globex.formats:ready")
     wanted = [
         dataclasses.replace(row, spec=dataclasses.replace(row.spec, variant=None))

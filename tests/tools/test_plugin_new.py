@@ -59,7 +59,7 @@ def test_a_new_manifest_is_read_by_vitzoo(tmp_path, namespace):
     (path,) = project.glob("*/registry.toml")
     sizes = registry().host.core.sizes
     manifest = read_manifest(path, package=path.parent.name, sizes=sizes)
-    (part,), (variant,) = manifest.patch_embedders, manifest.variants
+    (part,), (variant,) = manifest.rows("vitzoo_patch_embedders"), manifest.variants
     assert part.target == f"{path.parent.name}.parts:OverlapEmbed"
     assert variant.spec.patch_embed.name == f"{namespace}/overlap"
 

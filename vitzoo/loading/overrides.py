@@ -18,7 +18,6 @@ from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import CheckpointError
 from vitzoo.loading.request import PARTS
-from vitzoo.parts.pool import POOLS
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.manifest import CORE_BUILDER
@@ -143,8 +142,5 @@ def _with_options(
 
 def _has(part: PartSpec, name: str, option: str, zoo: Registry) -> bool:
     """Tell whether the constructor of a part takes an option."""
-    if name == "pool":
-        constructor: Any = POOLS.get(part.name)
-    else:
-        constructor = zoo.part(KIND_OF_FIELD[name], part.name)
-    return constructor is not None and option in inspect.signature(constructor).parameters
+    constructor = zoo.part(KIND_OF_FIELD[name], part.name)
+    return option in inspect.signature(constructor).parameters

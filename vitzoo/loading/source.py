@@ -19,7 +19,6 @@ from vitzoo.files.names import valid_repo
 from vitzoo.formats import StatesHeads
 from vitzoo.loading.overrides import Overrides, fixed, of_entry, of_file
 from vitzoo.loading.request import PARTS, Request, differences
-from vitzoo.parts.pool import POOLS
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.manifest import CORE_BUILDER
@@ -187,18 +186,15 @@ class WeightsFile(WeightsSource):
 
     def _check_part(self, name: str, part: PartSpec) -> None:
         """Refuse a part that the metadata of a file names and that is not registered here."""
-        known = part.opaque or part.name in POOLS
-        if name != "pool" and not part.opaque:
-            try:
-                self.zoo.part(KIND_OF_FIELD[name], part.name)
-                known = True
-            except UnknownName:
-                known = False
-        if not known:
+        if part.opaque:
+            return
+        try:
+            self.zoo.part(KIND_OF_FIELD[name], part.name)
+        except UnknownName as error:
             raise CheckpointError(
                 f"{self._checkpoint.source} was saved with {name} {part.name!r}, which is not "
                 f"registered here; install the plugin it comes from, or pass {name}="
-            )
+            ) from error
 
 
 def choose_source(

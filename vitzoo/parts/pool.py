@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,6 +9,8 @@ from torch import Tensor, nn
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.init import normal_, xavier_uniform_
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp
+
+Size = tuple[int, int]
 
 
 class ClassPool(nn.Module):
@@ -29,12 +29,9 @@ class ClassPool(nn.Module):
 
     def __init__(self, *, class_token: bool = True) -> None:
         super().__init__()
-        if not class_token:
-            raise InvalidOption(
-                "pool 'class' needs a class token and class_token is false; use pool='mean'"
-            )
+        check_class_token("class", class_token)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
         """Return token 0 of (b, p + n, d)."""
         return tokens[:, 0]
 
@@ -45,23 +42,21 @@ class MeanPool(nn.Module):
     Shapes: (b, p + n, d) to (b, d).
 
     Args:
-        num_prefix_tokens: p.
         norm_first: whether the final norm acts on the tokens, as in Google's `gap` models, or on
             the average, as in timm's `fc_norm`.
 
     Source: arXiv:2106.04560, section 3.2.
     """
 
-    def __init__(self, *, num_prefix_tokens: int, norm_first: bool = True) -> None:
+    def __init__(self, *, norm_first: bool = True) -> None:
         super().__init__()
         if not isinstance(norm_first, bool):
             raise InvalidOption(f"norm_first must be true or false, got {norm_first!r}")
-        self.num_prefix_tokens = num_prefix_tokens
         self.norm_first = norm_first
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
         """Average (b, p + n, d) over the n patch tokens."""
-        return tokens[:, self.num_prefix_tokens :].mean(dim=1)
+        return tokens[:, num_prefix_tokens:].mean(dim=1)
 
 
 class ClassMeanPool(nn.Module):
@@ -70,7 +65,6 @@ class ClassMeanPool(nn.Module):
     Shapes: (b, p + n, d) to (b, 2, d).
 
     Args:
-        num_prefix_tokens: p.
         class_token: whether there is one; it is the first token.
 
     Source: the linear evaluation of DINOv2, arXiv:2304.07193, appendix B.3.
@@ -79,17 +73,13 @@ class ClassMeanPool(nn.Module):
     norm_first = True
     tokens = 2
 
-    def __init__(self, *, num_prefix_tokens: int, class_token: bool = True) -> None:
+    def __init__(self, *, class_token: bool = True) -> None:
         super().__init__()
-        if not class_token:
-            raise InvalidOption(
-                "pool 'class_mean' needs a class token and class_token is false; use pool='mean'"
-            )
-        self.num_prefix_tokens = num_prefix_tokens
+        check_class_token("class_mean", class_token)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
         """Return token 0 of (b, p + n, d) and the mean of the n patch tokens."""
-        mean = tokens[:, self.num_prefix_tokens :].mean(dim=1)
+        mean = tokens[:, num_prefix_tokens:].mean(dim=1)
         return torch.stack((tokens[:, 0], mean), dim=1)
 
 
@@ -117,7 +107,7 @@ class PrefixPool(nn.Module):
             )
         self.tokens = self.reads = count
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
         """Return the first t tokens of (b, p + n, d)."""
         return tokens[:, : self.tokens]
 
@@ -128,7 +118,6 @@ class AttentionPool(nn.Module):
     Shapes: (b, p + n, d) to (b, d).
 
     Args:
-        num_prefix_tokens: p.
         embed_dim: d.
         num_heads: heads of the attention.
         mlp_dim: hidden width of the MLP.
@@ -145,7 +134,6 @@ class AttentionPool(nn.Module):
     def __init__(
         self,
         *,
-        num_prefix_tokens: int,
         embed_dim: int,
         num_heads: int,
         mlp_dim: int,
@@ -163,7 +151,7 @@ class AttentionPool(nn.Module):
         if activation not in ACTIVATIONS:
             known = ", ".join(ACTIVATIONS)
             raise InvalidOption(f"activation must be one of {known}, got {activation!r}")
-        self.skipped = 0 if prefix else num_prefix_tokens
+        self.prefix = prefix
         self.num_heads = num_heads
         self.latent = nn.Parameter(torch.empty(1, 1, embed_dim))
         self.q = nn.Linear(embed_dim, embed_dim)
@@ -177,10 +165,11 @@ class AttentionPool(nn.Module):
         for layer, fused in ((self.q, 1), (self.kv, 2), (self.proj, 1)):
             xavier_uniform_(layer, fused=fused)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
         """Pool (b, p + n, d) tokens."""
+        read = tokens if self.prefix else tokens[:, num_prefix_tokens:]
         q = self._heads(self.q(self.latent.expand(tokens.shape[0], -1, -1)))
-        kv = self.kv(tokens[:, self.skipped :])  # (b, n, 2 d)
+        kv = self.kv(read)  # (b, n, 2 d)
         k, v = map(self._heads, kv.chunk(2, dim=-1))  # (b, heads, n, d / heads) each
         x = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # (b, 1, d)
         x = self.proj(x)
@@ -190,10 +179,9 @@ class AttentionPool(nn.Module):
         return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
 
 
-POOLS: dict[str, Callable[..., nn.Module]] = {
-    "class": ClassPool,
-    "mean": MeanPool,
-    "class_mean": ClassMeanPool,
-    "prefix": PrefixPool,
-    "attention": AttentionPool,
-}
+def check_class_token(name: str, class_token: bool) -> None:
+    """Raise InvalidOption if the network of pool `name` has no class token."""
+    if not class_token:
+        raise InvalidOption(
+            f"pool {name!r} needs a class token and class_token is false; use pool='mean'"
+        )

@@ -117,21 +117,31 @@ class DropPath(Protocol):
 
 @runtime_checkable
 class Pool(Protocol):
-    """Reduces tokens to one vector per image, or to a few for a head that takes them.
+    """Reduces tokens to one vector per image, or to several for a head that takes them.
 
-    Constructor: any of `num_prefix_tokens`, `class_token`, `embed_dim`, `num_heads`, `mlp_dim`,
-    `norm_eps` and `activation`, as it needs them, then options.
+    Constructor: any of `num_prefix_tokens`, `class_token` and `embed_dim`, as it needs them, then
+    options. The options `num_heads`, `mlp_dim`, `norm_eps` and `activation` are those of the
+    network's blocks unless they are given.
 
     Attributes:
         norm_first: whether the final norm acts on the tokens (True) or on the pooled vector.
-        tokens: optional: how many tokens it gives where it is not one vector.
-        reads: optional: how many of the first tokens it reads where it does not read all.
+        tokens: optional: number t of vectors that it gives, where it gives several.
+        reads: optional: number of tokens, from the first, that it reads; all if missing or None.
+            Without gradients the last block computes only those, and only those come in.
     """
 
     norm_first: bool
 
-    def __call__(self, tokens: Tensor, /) -> Tensor:
-        """Map (b, p + n, d) to (b, d), or to (b, t, d)."""
+    def __call__(
+        self, tokens: Tensor, num_prefix_tokens: int, grid_size: tuple[int, int], /
+    ) -> Tensor:
+        """Map (b, p + n, d) tokens, or the first `reads` of them, to (b, d) or (b, t, d).
+
+        Args:
+            tokens: p prefix tokens, then n patch tokens, row by row.
+            num_prefix_tokens: p.
+            grid_size: (h, w) patches, h * w being n; another one after `set_input_size`.
+        """
         ...
 
 

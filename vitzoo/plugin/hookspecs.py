@@ -18,6 +18,7 @@ from vitzoo.schema.rows import (
     DropPathPolicy,
     Head,
     PatchEmbedder,
+    Pool,
     PositionEmbedding,
     Variant,
 )
@@ -47,6 +48,18 @@ def vitzoo_position_embeddings() -> Iterable[PositionEmbedding]:  # type: ignore
         @vitzoo.hookimpl
         def vitzoo_position_embeddings():
             yield vitzoo.PositionEmbedding("fourier", FourierPositions, "random Fourier features")
+    """
+
+
+@hookspec
+def vitzoo_pools() -> Iterable[Pool]:  # type: ignore[empty-body]  # a hook spec has no body
+    """Pools, for `create(..., pool="acme/max")`.
+
+    ::
+
+        @vitzoo.hookimpl
+        def vitzoo_pools():
+            yield vitzoo.Pool("max", MaxPool, "largest number of each channel of the patch tokens")
     """
 
 

@@ -6,44 +6,25 @@ one schema; docs/registry.md lists every key. Reading one imports nothing but th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from vitzoo.plugin.hookspecs import hookimpl
+from vitzoo.schema.kinds import HOOKS
 from vitzoo.schema.manifest import Manifest
-from vitzoo.schema.rows import (
-    CheckpointFormat,
-    DropPathPolicy,
-    Head,
-    PatchEmbedder,
-    PositionEmbedding,
-    Variant,
-)
 
 
 class ManifestPlugin:
-    """A manifest as pluggy sees it: an object whose hook implementations return its rows."""
+    """A manifest as pluggy sees it: an object with an implementation of every hook."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
+        for hook in HOOKS:
+            setattr(self, hook, hookimpl(_gives(manifest.rows(hook))))
 
-    @hookimpl
-    def vitzoo_patch_embedders(self) -> tuple[PatchEmbedder, ...]:
-        return self.manifest.patch_embedders
 
-    @hookimpl
-    def vitzoo_position_embeddings(self) -> tuple[PositionEmbedding, ...]:
-        return self.manifest.position_embeddings
+def _gives(rows: tuple[Any, ...]) -> Callable[[], tuple[Any, ...]]:
+    def give() -> tuple[Any, ...]:
+        return rows
 
-    @hookimpl
-    def vitzoo_heads(self) -> tuple[Head, ...]:
-        return self.manifest.heads
-
-    @hookimpl
-    def vitzoo_drop_path_policies(self) -> tuple[DropPathPolicy, ...]:
-        return self.manifest.drop_path_policies
-
-    @hookimpl
-    def vitzoo_checkpoint_formats(self) -> tuple[CheckpointFormat, ...]:
-        return self.manifest.checkpoint_formats
-
-    @hookimpl
-    def vitzoo_variants(self) -> tuple[Variant, ...]:
-        return self.manifest.variants
+    return give

@@ -14,6 +14,7 @@ from vitzoo.schema.rows import (
     DropPathPolicy,
     Head,
     PatchEmbedder,
+    Pool,
     PositionEmbedding,
     Variant,
 )
@@ -35,10 +36,16 @@ class Kind:
     row: type[Contribution]
     field: str = ""
 
+    @property
+    def table(self) -> str:
+        """Name of its table in a manifest."""
+        return self.hook.removeprefix("vitzoo_")
+
 
 KINDS = (
     Kind("patch embedder", "vitzoo_patch_embedders", PatchEmbedder, "patch_embed"),
     Kind("position embedding", "vitzoo_position_embeddings", PositionEmbedding, "pos_embed"),
+    Kind("pool", "vitzoo_pools", Pool, "pool"),
     Kind("head", "vitzoo_heads", Head, "head"),
     Kind("drop-path policy", "vitzoo_drop_path_policies", DropPathPolicy, "drop_path"),
     Kind("checkpoint format", "vitzoo_checkpoint_formats", CheckpointFormat),

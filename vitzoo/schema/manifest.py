@@ -6,22 +6,17 @@ import dataclasses
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from vitzoo.errors import IncompatibleManifest, RegistryError, did_you_mean
 from vitzoo.files.names import COMMIT, SHA256, valid_file, valid_repo
+from vitzoo.schema.kinds import KINDS, VARIANT_HOOK
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import (
-    CheckpointFormat,
     Contribution,
-    DropPathPolicy,
-    Head,
     PaperResult,
     PartFact,
-    PatchEmbedder,
-    PositionEmbedding,
     Preprocessing,
     Variant,
     Weights,
@@ -40,7 +35,6 @@ DOTTED = re.compile(
     rb"""(?<![\w-])(?:(?:[\w-]++|"(?:[^"\\]++|\\.)*+"|'[^']*+')[ \t]*+\.[ \t]*+){%d}""" % MAX_DOTS
 )
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-C = TypeVar("C", bound=Contribution)
 
 
 @dataclass(frozen=True)
@@ -48,18 +42,20 @@ class Manifest:
     """A parsed registry file.
 
     Args:
+        contributions: parts and checkpoint formats by hook, in the order of `KINDS`.
+        variants: in the order of the file.
         sizes: width, depth, heads and MLP width by size name, as specs.
         aliases: former name to present name.
     """
 
-    patch_embedders: tuple[PatchEmbedder, ...] = ()
-    position_embeddings: tuple[PositionEmbedding, ...] = ()
-    heads: tuple[Head, ...] = ()
-    drop_path_policies: tuple[DropPathPolicy, ...] = ()
-    checkpoint_formats: tuple[CheckpointFormat, ...] = ()
+    contributions: Mapping[str, tuple[Contribution, ...]] = field(default_factory=dict)
     variants: tuple[Variant, ...] = ()
     sizes: Mapping[str, Spec] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def rows(self, hook: str) -> tuple[Contribution, ...] | tuple[Variant, ...]:
+        """Return what a hook gives."""
+        return self.variants if hook == VARIANT_HOOK else self.contributions.get(hook, ())
 
 
 def read_manifest(
@@ -97,9 +93,8 @@ def read_manifest(
     reader = Reader(data, str(path))
     _check_api(reader)
     own_sizes = _sizes(reader, sizes or {})
-    parts = Manifest() if package is None else _parts(reader, package)
-    manifest = replace(
-        parts,
+    manifest = Manifest(
+        contributions={} if package is None else _contributions(reader, package),
         variants=tuple(
             reader.rows("variants", _variant_row(package, {**(sizes or {}), **own_sizes}))
         ),
@@ -156,9 +151,9 @@ def _check_api(reader: Reader) -> None:
         )
 
 
-def _parts(reader: Reader, package: str) -> Manifest:
-    def row(cls: type[C]) -> Callable[[str, Reader], C]:
-        def parse(name: str, reader: Reader) -> C:
+def _contributions(reader: Reader, package: str) -> dict[str, tuple[Contribution, ...]]:
+    def row(cls: type[Contribution]) -> Callable[[str, Reader], Contribution]:
+        def parse(name: str, reader: Reader) -> Contribution:
             return cls(
                 name,
                 target=_target(reader, "target", package),
@@ -169,13 +164,7 @@ def _parts(reader: Reader, package: str) -> Manifest:
 
         return parse
 
-    return Manifest(
-        patch_embedders=tuple(reader.rows("patch_embedders", row(PatchEmbedder))),
-        position_embeddings=tuple(reader.rows("position_embeddings", row(PositionEmbedding))),
-        heads=tuple(reader.rows("heads", row(Head))),
-        drop_path_policies=tuple(reader.rows("drop_path_policies", row(DropPathPolicy))),
-        checkpoint_formats=tuple(reader.rows("checkpoint_formats", row(CheckpointFormat))),
-    )
+    return {kind.hook: tuple(reader.rows(kind.table, row(kind.row))) for kind in KINDS}
 
 
 def _target(reader: Reader, key: str, package: str) -> str:

@@ -56,6 +56,11 @@ class PositionEmbedding(Contribution):
 
 
 @dataclass(frozen=True)
+class Pool(Contribution):
+    """Reduces tokens to one vector, or to a few; see `vitzoo.parts.protocols.Pool`."""
+
+
+@dataclass(frozen=True)
 class Head(Contribution):
     """Turns pooled features into logits; see `vitzoo.parts.Head`."""
 

@@ -28,6 +28,7 @@ from vitzoo.testing.checks import (
     check_drop_path_policy,
     check_head,
     check_patch_embedder,
+    check_pool,
     check_position_embedding,
     check_variant,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "check_drop_path_policy",
     "check_head",
     "check_patch_embedder",
+    "check_pool",
     "check_position_embedding",
     "check_variant",
     "checkpoint_formats",

@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vitzoo.formats import Format
-from vitzoo.testing import drop_path, formats, heads, modules, patch_embed, positions, variants
+from vitzoo.testing import (
+    drop_path,
+    formats,
+    heads,
+    modules,
+    patch_embed,
+    pools,
+    positions,
+    variants,
+)
 from vitzoo.testing.subject import Sizes, Subject
 
 FIRST = (modules.check_constructor, modules.check_options)
@@ -64,6 +73,19 @@ def check_position_embedding(
         positions.check_resample,
         positions.check_to_grid,
     )
+    _run((*FIRST, *own, *MODULE), subject)
+
+
+def check_pool(
+    constructor: Callable[..., Any] | str, *, sizes: Sizes | None = None, **options: Any
+) -> None:
+    """Check a pool against its protocol; arguments as `check_patch_embedder`.
+
+    Raises:
+        AssertionError: the first thing that is wrong, and what to do.
+    """
+    subject = _subject(pools.Pool, constructor, sizes, options)
+    own = (pools.check_protocol, pools.check_outputs, pools.check_reads, pools.check_network)
     _run((*FIRST, *own, *MODULE), subject)
 
 

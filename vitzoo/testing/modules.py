@@ -1,4 +1,4 @@
-"""What every part that is a module must do: patch embedders, position embeddings and heads."""
+"""What every part that is a module must do: all kinds but drop-path policies."""
 
 from __future__ import annotations
 
@@ -51,11 +51,12 @@ def check_constructor(subject: Subject) -> None:
             "by keyword",
         )
     needed = [p.name for p in parameters if p.default is p.empty]
-    unknown = [n for n in needed if n not in (*subject.numbers, *subject.options)]
+    given = (*subject.numbers, *subject.usual)
+    unknown = [n for n in needed if n not in (*given, *subject.options)]
     require(
         not unknown,
         f"{subject} needs {', '.join(unknown)}, which vitzoo does not give (it gives "
-        f"{', '.join(subject.numbers)})",
+        f"{', '.join(given)})",
         "give the option a default, or a sample in the `options` table of the test class",
     )
 

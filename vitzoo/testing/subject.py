@@ -74,6 +74,7 @@ class Subject:
     kind: ClassVar[str]
     field_of_spec: ClassVar[str]
     numbers: ClassVar[tuple[str, ...]]
+    usual: ClassVar[tuple[str, ...]] = ()  # numbers that an option of the same name replaces
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name or getattr(self.constructor, '__name__', 'part')!r}"
@@ -94,7 +95,8 @@ class Subject:
         with torch.random.fork_rng(devices=[]), doing(self, what, remedy):
             torch.manual_seed(0)
             try:
-                return construct(self.constructor, str(self), dict(self.options), **numbers)
+                usual = {name: self.number(name) for name in self.usual}
+                return construct(self.constructor, str(self), dict(self.options), usual, **numbers)
             except InvalidOption as error:
                 fail(
                     f"{self} cannot be built from {_said(numbers, self.options)}: {error}",

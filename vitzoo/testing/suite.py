@@ -22,6 +22,7 @@ from vitzoo.testing import (
     modules,
     patch_embed,
     plugin as whole,
+    pools,
     positions,
     variants,
     weights,
@@ -32,10 +33,11 @@ Options = Mapping[str, Any]
 PARTS: dict[str, type[Subject]] = {
     "patch_embedder": patch_embed.PatchEmbedder,
     "position_embedding": positions.PositionEmbedding,
+    "pool": pools.Pool,
     "head": heads.Head,
     "drop_path_policy": drop_path.DropPathPolicy,
 }
-MODULES = ("patch_embedder", "position_embedding", "head")
+MODULES = ("patch_embedder", "position_embedding", "pool", "head")
 KINDS_IN_WORDS = {
     "made": "part",
     "hooks_of": "module of hooks",
@@ -224,6 +226,24 @@ class PluginTests:
     ) -> None:
         """Moved to another grid it acts as one built for it."""
         positions.check_to_grid(position_embedding)
+
+    # Pools.
+
+    def test_pool_protocol(self, pool: pools.Pool) -> None:
+        """It has what the protocol names."""
+        pools.check_protocol(pool)
+
+    def test_pool_outputs(self, pool: pools.Pool) -> None:
+        """It gives the vectors it states, for every grid and number of prefix tokens."""
+        pools.check_outputs(pool)
+
+    def test_pool_reads(self, pool: pools.Pool) -> None:
+        """It reads no token beyond those it states."""
+        pools.check_reads(pool)
+
+    def test_pool_network(self, pool: pools.Pool) -> None:
+        """A network with it gives the same with and without gradients, at other sizes too."""
+        pools.check_network(pool)
 
     # Heads.
 

@@ -163,6 +163,8 @@ def _use_part(kind: str, name: str, constructor: Any) -> None:
                 part = construct(constructor, f"{field} {name!r}", {}, **_numbers(spec))
             except InvalidOption:
                 continue
+            if field == "pool":  # a classifier reads one vector, some pools give several
+                spec = replace(spec, num_classes=0)
             build(
                 spec,
                 {field: _Rates(part) if field == "drop_path" else part},
@@ -190,8 +192,10 @@ def _numbers(spec: Spec) -> dict[str, Any]:
         "in_chans": spec.in_chans,
         "grid_size": grid,
         "num_prefix_tokens": 1,
+        "class_token": spec.class_token,
         "embed_dim": spec.embed_dim,
         "num_heads": spec.num_heads,
+        "mlp_dim": spec.mlp_dim,
         "depth": spec.depth,
         "in_dim": spec.embed_dim,
         "num_classes": spec.num_classes,

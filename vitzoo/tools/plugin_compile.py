@@ -304,5 +304,4 @@ def _compare(text: str, rows: list[tuple[str, Any]], value: str) -> None:
 
 
 def _row(manifest: Manifest, hook: str, name: str) -> Any:
-    rows = getattr(manifest, hook.removeprefix("vitzoo_"))
-    return next(row for row in rows if row.name == name)
+    return next(row for row in manifest.rows(hook) if row.name == name)

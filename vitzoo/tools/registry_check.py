@@ -11,8 +11,10 @@ from vitzoo.errors import VitzooError, did_you_mean
 from vitzoo.plugin.info import TROUBLE
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import registry
+from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.manifest import CORE_BUILDER, CORE_MANIFEST, Manifest, read_manifest
 from vitzoo.schema.rows import Variant, Weights
+from vitzoo.schema.spec import PartSpec
 
 HEADER_SLACK = 1024 * 1024  # bytes a safetensors header may take
 DTYPE_BYTES = (4, 2)
@@ -65,13 +67,8 @@ def _read(file: Path) -> Manifest:
 
 def _problems(variant: Variant) -> Iterator[str]:
     zoo = registry()
-    chosen = {
-        "patch embedder": variant.spec.patch_embed,
-        "position embedding": variant.spec.pos_embed,
-        "head": variant.spec.head,
-        "drop-path policy": variant.spec.drop_path,
-    }
-    for kind, part in chosen.items():
+    for field, kind in KIND_OF_FIELD.items():
+        part: PartSpec = getattr(variant.spec, field)
         if part.name not in zoo.parts[kind] and "/" not in part.name:
             near = did_you_mean(part.name, zoo.parts[kind])
             yield f"{variant.name}: there is no {kind} {part.name!r}{near}"

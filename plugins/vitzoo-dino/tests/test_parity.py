@@ -19,7 +19,12 @@ from vitzoo_dino.tokens import forward_features
 
 pytestmark = pytest.mark.parity
 
-NAMES = [v.name for space in ("dino", "dinov2", "dinov3") for v in vitzoo.variants(f"{space}/*")]
+NAMES = [
+    v.name
+    for space in ("dino", "dinov2", "dinov3")
+    for v in vitzoo.variants(f"{space}/*")
+    if v.known_as  # all but the descriptors, which timm does not have
+]
 
 
 def depth_of(name):
@@ -154,6 +159,21 @@ def test_timm_averages_the_patch_tokens_of_dinov3(parity, tmp_path):
     images = torch.randn(2, 3, 64, 64)
     parity.assert_same(model(images), reference(images))
     assert "pool = mean" in model.load_report.assumed
+
+
+@torch.inference_mode()
+def test_descriptors_of_copy_detection(parity, weights):
+    """Meta's code: clamp, fourth power, average over the grid, fourth root, behind the class."""
+    described, reference = make_timm(parity, "dino/vit_b16", weights)
+    model = vitzoo.create(described | {"variant": "dino/vit_b16_gem"}).eval()
+    model.load_state_dict(reference.state_dict(), strict=True)
+    images = torch.randn(2, 3, *model.image_size)
+    tokens = reference.forward_features(images)
+    expected = torch.empty(2, 2 * 768)
+    for image, (first, *patches) in enumerate(tokens):
+        powers = torch.stack([patch.clamp(min=1e-6) ** 4 for patch in patches])
+        expected[image] = torch.cat((first, (sum(powers) / len(powers)) ** 0.25))
+    parity.assert_same(model(images), expected)
 
 
 def test_gradients_are_those_of_timm(parity, weights):

@@ -33,7 +33,7 @@ def written_size(tensors):
 
 
 def test_all_published_files_have_rows():
-    assert len(ROWS) == 46
+    assert len(ROWS) == 47
     assert all(row.repo.startswith(("timm/", "facebook/")) for _, row in ROWS.values())
     assert all(
         v.default_weights and v.default_weights.repo.startswith("timm/") for v, _ in ROWS.values()
@@ -64,7 +64,8 @@ def test_the_network_of_a_row(name):
     assert spec.block.activation == "gelu"
     assert spec.num_classes == 0
     mean = variant.namespace == "dinov3" and of_timm
-    assert spec.pool.name == ("mean" if mean else "class")
+    gem = variant.name == "dino/vit_b16_gem"
+    assert spec.pool.name == ("dino/class_gem" if gem else "mean" if mean else "class")
     if variant.namespace == "dinov3":
         options = {"temperature": 100.0, "coordinates": "centered", "layout": "half"}
         assert (spec.pos_embed.name, dict(spec.pos_embed.options)) == ("rope", options)
@@ -73,7 +74,8 @@ def test_the_network_of_a_row(name):
         assert registers == 4
     else:
         method = dict(spec.pos_embed.options).get("resample", "bicubic_antialias")
-        assert method == ("bicubic_antialias" if of_timm or registers else "bicubic")
+        usual = "bicubic_antialias" if of_timm or registers else "bicubic"
+        assert method == ("bicubic_offset" if gem else usual)
 
 
 PUBLISHED = [
