@@ -21,6 +21,7 @@ class TestCore(PluginTests):
         "drop-path policy linear": {"rate": 0.3},
         "mean": [{}, {"norm_first": False}],
         "prefix": [{}, {"tokens": 1}],
+        "relative": [{}, {"shared": True}],
         "rope_mixed": [{}, {"absolute": True}],
         "rope": [{}, {"layout": "interleaved", "coordinates": "index", "absolute": True}],
     }

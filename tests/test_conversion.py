@@ -353,6 +353,7 @@ def test_a_path_that_appears_meanwhile(tmp_path, saved, monkeypatch):
 LACKING = {
     "pos_embed = rope": ({"pos_embed": "rope"}, LAYOUTS),
     "pos_embed = learned_2d": ({"pos_embed": "learned_2d"}, LAYOUTS),
+    "pos_embed = relative": ({"pos_embed": "relative"}, LAYOUTS),
     "pos_embed = sincos_2d": ({"pos_embed": "sincos_2d"}, LAYOUTS[:-1]),
     "pos_embed = sincos_2d (temperature = 100.0)": (
         {"pos_embed": {"name": "sincos_2d", "temperature": 100.0}},

@@ -749,6 +749,7 @@ LAST_BLOCKS = {
     "registers": {"num_registers": 3},
     "positions in every layer": {"pos_embed": {"name": "learned", "where": "layers"}},
     "rope": {"pos_embed": "rope"},
+    "relative": {"pos_embed": "relative"},
     "parallel": {"block": {"parallel": True, "layer_scale": 0.5}},
     "norms after": {"block": {"post_norm": True, "qk_norm": True}},
     "two tokens": {"num_registers": 2, "pool": {"name": "prefix", "tokens": 2}, "num_classes": 0},

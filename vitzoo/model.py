@@ -18,7 +18,7 @@ from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import PartSpec
 
 if TYPE_CHECKING:
-    from vitzoo.parts.attention import Rotate
+    from vitzoo.parts.attention import Bias, Rotate
     from vitzoo.parts.protocols import Head, PatchEmbedder, Pool, PositionEmbedding
     from vitzoo.report import LoadReport
     from vitzoo.schema.spec import Spec
@@ -376,7 +376,7 @@ class VisionTransformer(nn.Module):
     def _positioned(self, x: Tensor, layer: int) -> Tensor:
         return self.positions(x, self.pos_embed, layer) if layer else x  # `embed` did the first
 
-    def _acts(self, layer: int) -> tuple[Rotate | None, Tensor | None]:
+    def _acts(self, layer: int) -> tuple[Rotate | None, Bias | None]:
         """Return what the positions do inside the attention of block `layer`."""
         rotate = getattr(self.positions, "rotate", None)
         bias = getattr(self.positions, "attention_bias", None)

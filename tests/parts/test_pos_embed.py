@@ -11,6 +11,7 @@ import vitzoo
 from helpers import SMALL as SQUARE, message, randn, says
 from positions import alive
 from vitzoo.parts.pos_embed import (
+    WHERE,
     Learned2dPositions,
     LearnedPositions,
     NoPositions,
@@ -223,7 +224,7 @@ def test_an_unknown_place(name):
     says(text, "where", "stem, layers, layers_shared", "'layer'")
 
 
-@pytest.mark.parametrize("name", ["learned", "learned_2d", "rope"])
+@pytest.mark.parametrize("name", ["learned", "learned_2d", "relative", "rope"])
 def test_an_unknown_way_to_resample(name):
     text = message(
         vitzoo.InvalidOption, vitzoo.create, SMALL, pos_embed={"name": name, "resample": "bicubik"}
@@ -246,10 +247,15 @@ def test_positions_of_patches_only():
     assert model.positions.resample(model.pos_embed, (4, 3), (2, 2)).shape == (1, 4, 48)
 
 
-@pytest.mark.parametrize("where", ["stem", "layers", "layers_shared"])
-@pytest.mark.parametrize("name", ["learned", "learned_2d"])
-def test_positions_follow_the_image_size_of_a_whole_model(tmp_path, name, where):
-    model = alive(vitzoo.create(SMALL, pos_embed={"name": name, "where": where}))
+WITH_TABLE = [
+    *({"name": name, "where": where} for name in ("learned", "learned_2d") for where in WHERE),
+    *({"name": "relative", "shared": shared} for shared in (False, True)),
+]
+
+
+@pytest.mark.parametrize("part", WITH_TABLE, ids=lambda part: "-".join(map(str, part.values())))
+def test_positions_follow_the_image_size_of_a_whole_model(tmp_path, part):
+    model = alive(vitzoo.create(SMALL, pos_embed=part))
     vitzoo.save(model, tmp_path / "model.safetensors")
     loaded = vitzoo.create(tmp_path / "model.safetensors", image_size=(48, 40)).eval()
     model.set_input_size((48, 40))
@@ -298,7 +304,7 @@ def test_a_bias_reaches_every_block_and_the_attention_maps():
     assert (model.pos_embed.grad.abs() > 0).all()
 
 
-KINDS = ("learned", "learned_2d", "sincos_2d", "rope", "rope_mixed", "none")
+KINDS = ("learned", "learned_2d", "relative", "sincos_2d", "rope", "rope_mixed", "none")
 
 
 @pytest.mark.parametrize("name", KINDS)

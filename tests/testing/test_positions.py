@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -99,6 +101,40 @@ class BiasOfPatches(NoPositions):
         return torch.zeros(self.heads, self.patches, self.patches)
 
 
+class Queried(NoPositions):
+    """A good one: a learned vector for each key meets the query."""
+
+    def __init__(self, *, num_prefix_tokens, embed_dim, num_heads):
+        super().__init__()
+        self.prefix, self.width, self.heads = num_prefix_tokens, embed_dim, num_heads
+
+    def initial_table(self, grid_size):
+        return torch.randn(1, self.prefix + grid_size[0] * grid_size[1], self.width)
+
+    def resample(self, table, old, new):
+        rows = self.prefix + new[0] * new[1]
+        return table if old == new else table[:, :1].expand(1, rows, self.width).clone()
+
+    def attention_bias(self, table, layer):
+        keys = table[0].unflatten(1, (self.heads, -1))
+        return partial(meet, keys)
+
+
+def meet(keys, queries):
+    return torch.einsum("bhqc,khc->bhqk", queries, keys)
+
+
+class BiasOfQueries(Queried):
+    def attention_bias(self, table, layer):
+        return lambda queries: queries.sum(-1)
+
+
+class MixesQueries(Queried):
+    def attention_bias(self, table, layer):
+        bias = super().attention_bias(table, layer)
+        return lambda queries: bias(queries - queries.mean(2, keepdim=True))
+
+
 class Silent(nn.Module):
     def initial_table(self, grid_size):
         return None
@@ -117,6 +153,8 @@ POSITIONS = testing.positions
         (POSITIONS.check_tokens, CutsQueries, "(2, 2, 8, 16) becomes (2, 2, 7, 16)"),
         (POSITIONS.check_tokens, NoAutocast, "rotate makes torch.float32 of bfloat16 queries"),
         (POSITIONS.check_tokens, BiasOfPatches, "1 prefix tokens, grid (2, 4), it gives"),
+        (POSITIONS.check_tokens, BiasOfQueries, "0 prefix tokens, grid (2, 4), it gives (2, 8)"),
+        (POSITIONS.check_tokens, MixesQueries, "the bias of the first 1 of 8 queries differs"),
         (POSITIONS.check_resample, SwapsGrid, "(4, 2) it is (1, 18, 32), expected (1, 10"),
         (POSITIONS.check_resample, ChangesItsOwn, "resampled to its own grid it changes"),
         (POSITIONS.check_resample, SingleTable, "in torch.float64 on cpu it is torch.float32"),
@@ -134,4 +172,5 @@ def test_a_broken_position_embedding(blames, check, part, words):
 
 def test_good_position_embeddings_pass():
     check_position_embedding(Learned)
+    check_position_embedding(Queried)
     check_position_embedding(RotaryPositions, absolute=True, temperature=50.0)

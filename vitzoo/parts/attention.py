@@ -12,6 +12,8 @@ from vitzoo.errors import InvalidOption
 from vitzoo.parts.init import xavier_uniform_
 
 Rotate = Callable[[Tensor], Tensor]
+Bias = Tensor | Callable[[Tensor], Tensor]
+"""Added to the scaled query-key products: (heads, n, n), or a function of scaled queries."""
 
 
 class Attention(nn.Module):
@@ -74,7 +76,7 @@ class Attention(nn.Module):
         self,
         x: Tensor,
         rotate: Rotate | None = None,
-        bias: Tensor | None = None,
+        bias: Bias | None = None,
         tokens: int | None = None,
     ) -> Tensor:
         """Attend among the n tokens of (b, n, d).
@@ -82,25 +84,29 @@ class Attention(nn.Module):
         Args:
             x: tokens.
             rotate: turns queries and keys, (b, heads, n, head_dim), by their positions.
-            bias: added to the scaled query-key products, (heads, n, n).
+            bias: added to the scaled query-key products: (heads, n, n), or a function from scaled
+                queries (b, heads, t, head_dim) of the first t tokens to (b, heads, t, n).
             tokens: how many of the first tokens to compute, all if None.
         """
         q, k, v = self._project(x, rotate)  # (b, heads, n, head_dim) each
         rate = self.attention_dropout if self.training else 0.0
-        if bias is not None:
-            bias = bias[None, :, :tokens].to(q.dtype)
         q = q[:, :, :tokens]
-        x = F.scaled_dot_product_attention(q, k, v, bias, dropout_p=rate, scale=self.scale)
+        added = None if bias is None else self._added(bias, q)
+        x = F.scaled_dot_product_attention(q, k, v, added, dropout_p=rate, scale=self.scale)
         x = self.norm(x.transpose(1, 2).flatten(2))  # (b, n, d)
         return self.proj_drop(self.proj(x))
 
     def probabilities(
-        self, x: Tensor, rotate: Rotate | None = None, bias: Tensor | None = None
+        self, x: Tensor, rotate: Rotate | None = None, bias: Bias | None = None
     ) -> Tensor:
         """Return how much each token of (b, n, d) attends to each: (b, heads, n, n)."""
         q, k, _ = self._project(x, rotate)
         products = q @ k.transpose(-2, -1) * self.scale
-        return (products if bias is None else products + bias).softmax(dim=-1)
+        return (products if bias is None else products + self._added(bias, q)).softmax(dim=-1)
+
+    def _added(self, bias: Bias, q: Tensor) -> Tensor:
+        added = bias[None, :, : q.shape[2]] if isinstance(bias, Tensor) else bias(q * self.scale)
+        return added.to(q.dtype)
 
     def _project(self, x: Tensor, rotate: Rotate | None) -> tuple[Tensor, Tensor, Tensor]:
         qkv = self.qkv(x)

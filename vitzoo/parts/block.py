@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
-from vitzoo.parts.attention import Attention, Rotate
+from vitzoo.parts.attention import Attention, Bias, Rotate
 
 
 class LayerScale(nn.Module):
@@ -76,7 +76,7 @@ class Block(nn.Module):
         self,
         x: Tensor,
         rotate: Rotate | None = None,
-        bias: Tensor | None = None,
+        bias: Bias | None = None,
         tokens: int | None = None,
     ) -> Tensor:
         """Encode (b, n, d) tokens.
@@ -94,13 +94,13 @@ class Block(nn.Module):
         return x
 
     def attention_probabilities(
-        self, x: Tensor, rotate: Rotate | None = None, bias: Tensor | None = None
+        self, x: Tensor, rotate: Rotate | None = None, bias: Bias | None = None
     ) -> Tensor:
         """Return how much each token entering the block attends to each: (b, heads, n, n)."""
         return self.attn.probabilities(x if self.post_norm else self.norm1(x), rotate, bias)
 
     def _attend(
-        self, x: Tensor, rotate: Rotate | None, bias: Tensor | None, tokens: int | None = None
+        self, x: Tensor, rotate: Rotate | None, bias: Bias | None, tokens: int | None = None
     ) -> Tensor:
         if self.post_norm:
             return self.ls1(self.norm1(self.attn(x, rotate, bias, tokens)))
@@ -146,7 +146,7 @@ class ParallelBlock(nn.Module):
         self,
         x: Tensor,
         rotate: Rotate | None = None,
-        bias: Tensor | None = None,
+        bias: Bias | None = None,
         tokens: int | None = None,
     ) -> Tensor:
         """Encode (b, n, d) tokens; arguments as of `Block`."""
@@ -155,13 +155,13 @@ class ParallelBlock(nn.Module):
         return self.drop_path(x, partial(self._branch, rotate=rotate, bias=bias))
 
     def attention_probabilities(
-        self, x: Tensor, rotate: Rotate | None = None, bias: Tensor | None = None
+        self, x: Tensor, rotate: Rotate | None = None, bias: Bias | None = None
     ) -> Tensor:
         """Return how much each token entering the block attends to each: (b, heads, n, n)."""
         return self.attn.probabilities(self.norm(x), rotate, bias)
 
     def _branch(
-        self, x: Tensor, rotate: Rotate | None, bias: Tensor | None, tokens: int | None = None
+        self, x: Tensor, rotate: Rotate | None, bias: Bias | None, tokens: int | None = None
     ) -> Tensor:
         x = self.norm(x)
         return self.ls(self.attn(x, rotate, bias, tokens) + self.mlp(x[:, :tokens]))

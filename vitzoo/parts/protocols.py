@@ -52,7 +52,9 @@ class PositionEmbedding(Protocol):
 
     Two methods are optional and act in the attention of every block: `rotate(x, layer)`, from
     queries or keys (b, heads, p + n, head_dim) to the same shape, and `attention_bias(table,
-    layer)`, which returns what is added to the scaled query-key products, (heads, p + n, p + n).
+    layer)`, which returns what is added to the scaled query-key products: (heads, p + n, p + n), or
+    a function from the scaled queries (b, heads, t, head_dim) of the first t tokens, t being 1 to
+    p + n, to (b, heads, t, p + n).
     """
 
     def initial_table(self, grid_size: tuple[int, int], /) -> Tensor | None:

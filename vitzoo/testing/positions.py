@@ -38,7 +38,7 @@ class PositionEmbedding(ModuleSubject):
         return fill(made) if filled else made
 
     def inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
-        """Draw (b, p + n, d) tokens, and (b, heads, p + n, head_dim) queries where it rotates."""
+        """Draw (b, p + n, d) tokens, and (b, heads, p + n, head_dim) queries if it takes them."""
         return inputs(self, self.sizes.grid_size, PREFIX, batch)
 
     def in_network(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -50,8 +50,8 @@ class PositionEmbedding(ModuleSubject):
 class Positioned(nn.Module):
     """A position embedding with its table, as the network holds them.
 
-    Shapes: tokens (b, p + n, d) to the same after all layers, with queries after all layers where
-    it rotates, and what it adds to the attention where it does.
+    Shapes: tokens (b, p + n, d) to the same after all layers, with queries of all layers where it
+    rotates, and what it adds to the attention where it does.
     """
 
     def __init__(self, positions: Any, grid_size: tuple[int, int], depth: int) -> None:
@@ -111,8 +111,9 @@ def check_tokens(subject: PositionEmbedding) -> None:
             with torch.no_grad(), doing(subject, what):
                 layers = range(subject.sizes.depth)
                 results = [part(tokens, table, layer) for layer in layers]
-                turned = [part.rotate(x, layer) for layer in layers for x in queries]
-            expected = [tokens] * len(results) + queries * len(layers)
+                turns = queries if hasattr(part, "rotate") else []
+                turned = [part.rotate(x, layer) for layer in layers for x in turns]
+            expected = [tokens] * len(results) + turns * len(layers)
             for result, given in zip(results + turned, expected, strict=True):
                 require(
                     result.shape == given.shape,
@@ -120,8 +121,8 @@ def check_tokens(subject: PositionEmbedding) -> None:
                     "return what came in with its shape: (b, p + n, d) tokens, and from rotate "
                     "(b, heads, p + n, head_dim)",
                 )
-            halves = (part.rotate(x.bfloat16(), 0) for x in queries)
-            for x, given in zip(halves, queries, strict=True):
+            halves = (part.rotate(x.bfloat16(), 0) for x in turns)
+            for x, given in zip(halves, turns, strict=True):
                 require(
                     x.dtype == torch.bfloat16 and x.shape == given.shape,
                     f"{subject}: rotate makes {x.dtype} of bfloat16 queries, which automatic mixed "
@@ -129,7 +130,7 @@ def check_tokens(subject: PositionEmbedding) -> None:
                     "end with .to(x.dtype), so that queries, keys and values have one type",
                 )
             if hasattr(part, "attention_bias"):
-                _require_bias(subject, part, grid, prefix)
+                _require_bias(subject, part, grid, prefix, queries)
 
 
 def check_resample(subject: PositionEmbedding) -> None:
@@ -186,10 +187,11 @@ def acts(
     positions: Any, table: Tensor | None, layer: int, queries: Tensor | None, batch: int = 1
 ) -> list[Tensor]:
     """Return what a part does inside the attention: turned queries, its bias for each sample."""
-    found = [] if queries is None else [positions.rotate(queries, layer)]
+    found = [positions.rotate(queries, layer)] if hasattr(positions, "rotate") else []
     if hasattr(positions, "attention_bias"):
         bias = positions.attention_bias(table, layer)
-        found.append(bias.expand(batch, *bias.shape))
+        constant = isinstance(bias, Tensor)
+        found.append(bias.expand(batch, *bias.shape) if constant else bias(queries))
     return found
 
 
@@ -205,17 +207,30 @@ def _everything(
 def inputs(
     subject: PositionEmbedding, grid: tuple[int, int], prefix: int, batch: int = 2
 ) -> tuple[Tensor, ...]:
-    """Draw tokens for a grid, and queries where the part rotates."""
+    """Draw tokens for a grid, and queries where the part rotates or its bias depends on them."""
     sizes, count = subject.sizes, prefix + grid[0] * grid[1]
-    tokens = draw(batch, count, sizes.embed_dim)
-    if not hasattr(subject.part(), "rotate"):
+    tokens, part = draw(batch, count, sizes.embed_dim), subject.part()
+    if not hasattr(part, "rotate") and not _reads_queries(subject, part):
         return (tokens,)
     head_dim = sizes.embed_dim // sizes.num_heads
     return tokens, draw(batch, sizes.num_heads, count, head_dim, seed=3)
 
 
+def _reads_queries(subject: PositionEmbedding, part: Any) -> bool:
+    """Tell whether the attention bias of a part is a function of the queries."""
+    if not hasattr(part, "attention_bias"):
+        return False
+    with doing(subject, "asked for its attention bias"):
+        table = part.initial_table(subject.sizes.grid_size)
+        return not isinstance(part.attention_bias(table, 0), Tensor)
+
+
 def _require_bias(
-    subject: PositionEmbedding, part: Any, grid: tuple[int, int], prefix: int
+    subject: PositionEmbedding,
+    part: Any,
+    grid: tuple[int, int],
+    prefix: int,
+    queries: list[Tensor],
 ) -> None:
     __tracebackhide__ = True
     tokens = prefix + grid[0] * grid[1]
@@ -225,8 +240,26 @@ def _require_bias(
     for layer in range(subject.sizes.depth):
         with torch.no_grad(), doing(subject, what):
             bias = part.attention_bias(table, layer)
+            if not isinstance(bias, Tensor):
+                bias = _require_rows(subject, bias, queries[0], prefix)
         require(
             tuple(bias.shape) == expected,
             f"{subject}: {what}, it gives {tuple(bias.shape)}",
-            f"return (heads, p + n, p + n), here {expected}",
+            f"return (heads, p + n, p + n), here {expected}, or a function from queries "
+            "(b, heads, t, head_dim) to (b, heads, t, p + n)",
         )
+
+
+def _require_rows(subject: PositionEmbedding, bias: Any, queries: Tensor, prefix: int) -> Tensor:
+    """Require that the first queries alone get what they get among all; return one sample's."""
+    __tracebackhide__ = True
+    whole: Tensor = bias(queries)
+    for count in (1, prefix + 1, queries.shape[2] - 1):
+        require_same(
+            bias(queries[:, :, :count]),
+            whole[:, :, :count],
+            f"{subject}: the bias of the first {count} of {queries.shape[2]} queries differs",
+            "without gradients the last block computes only the first tokens: a row of the bias "
+            "depends on its query alone",
+        )
+    return whole[0]

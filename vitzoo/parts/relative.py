@@ -1,0 +1,130 @@
+"""Relative positions: each query meets a learned vector for its offset to each key."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitzoo.errors import InvalidOption
+from vitzoo.parts.attention import Bias
+from vitzoo.parts.init import normal_
+from vitzoo.parts.resample import check_method, resample_grid
+
+Size = tuple[int, int]
+
+
+class RelativePositions(nn.Module):
+    """Adds to each query-key product that of the query and a learned vector for their offset.
+
+    The patches of a grid are numbered row by row. A query patch and a key patch have the offset
+    p_q - p_k of their numbers, and each offset has a learned vector. The vectors are the keys of a
+    second attention with the same queries and the same scale, whose logits are a bias of the first.
+    As of a key, each head has its own d / heads numbers of a vector.
+
+    Prefix tokens are no patches: pairs with a class token or a register get no bias.
+
+    Shapes: table (l, 2 n - 1, d), with the offsets 1 - n to n - 1, l being the number of blocks, or
+    1 if they share one; tokens and result (b, p + n, d).
+
+    Args:
+        num_prefix_tokens: p, tokens before the patches.
+        embed_dim: d.
+        num_heads: heads of the attention.
+        depth: number of blocks.
+        shared: whether all blocks use one table.
+        resample: how the table follows another grid, a name of `RESAMPLING`.
+
+    Raises:
+        InvalidOption: an option has another value.
+
+    Source: arXiv:2010.11929, appendix D.4, "1-dimensional Relative Attention". It does not say
+    what prefix tokens get, nor whether blocks share the vectors.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_prefix_tokens: int,
+        embed_dim: int,
+        num_heads: int,
+        depth: int,
+        shared: bool = False,
+        resample: str = "bicubic_antialias",
+    ) -> None:
+        super().__init__()
+        if not isinstance(shared, bool):
+            raise InvalidOption(f"shared must be true or false, got {shared!r}")
+        self.num_prefix_tokens = num_prefix_tokens
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.layers = 1 if shared else depth
+        self.method = check_method(resample)
+
+    def initial_table(self, grid_size: Size) -> Tensor:
+        """Return a table for a grid, drawn from a normal of standard deviation 0.02."""
+        table = torch.empty(self.layers, 2 * grid_size[0] * grid_size[1] - 1, self.embed_dim)
+        normal_(table, std=0.02)
+        return table
+
+    def resample(self, table: Tensor, old: Size, new: Size) -> Tensor:
+        """Return the table for another grid.
+
+        The vectors are laid out by rows and columns between two patches and interpolated there.
+        Pairs of patches that differ in rows and columns may have one offset; it gets their mean.
+        """
+        if old == new:
+            return table
+        spread = table[:, _offsets(old).to(table.device)]  # (l, (2 h - 1) (2 w - 1), d)
+        spread = resample_grid(spread, _differences(old), _differences(new), self.method)
+        offsets, pairs = _offsets(new), _pairs(new)
+        share = pairs / torch.bincount(offsets, pairs)[offsets]
+        moved = table.new_zeros(len(table), 2 * new[0] * new[1] - 1, self.embed_dim)
+        return moved.index_add(1, offsets.to(table.device), spread * share.to(spread)[:, None])
+
+    def to_grid(self, grid_size: Size) -> None:
+        """Do nothing: all that depends on the grid is in the table."""
+
+    def forward(self, tokens: Tensor, table: Tensor, layer: int = 0) -> Tensor:
+        """Return the (b, p + n, d) tokens: positions act in the attention."""
+        return tokens
+
+    def attention_bias(self, table: Tensor, layer: int) -> Bias:
+        """Return what gives the bias of block `layer` for its queries."""
+        vectors = table[layer if self.layers > 1 else 0]  # (2 n - 1, d)
+        return partial(self._logits, vectors.reshape(len(vectors), self.num_heads, -1))
+
+    def _logits(self, vectors: Tensor, queries: Tensor) -> Tensor:
+        """Map scaled queries of the first t tokens to their bias, (b, heads, t, p + n).
+
+        Args:
+            vectors: (2 n - 1, heads, head_dim).
+            queries: (b, heads, t, head_dim).
+        """
+        patches = queries[:, :, self.num_prefix_tokens :]
+        products = torch.einsum("bhqc,ohc->bhqo", patches, vectors.to(queries.dtype))
+        n, prefix = (len(vectors) + 1) // 2, queries.shape[2] - patches.shape[2]
+        q = torch.arange(patches.shape[2], device=queries.device)
+        k = torch.arange(n, device=queries.device)
+        offsets = q[:, None] - k + n - 1  # (t - p, n) rows of the table
+        logits = products.gather(-1, offsets.expand(*products.shape[:2], -1, -1))
+        return F.pad(logits, (self.num_prefix_tokens, 0, prefix, 0))
+
+
+def _differences(grid_size: Size) -> Size:
+    """Return in how many ways two patches of a grid can differ in rows, and in columns."""
+    return 2 * grid_size[0] - 1, 2 * grid_size[1] - 1
+
+
+def _offsets(grid_size: Size) -> Tensor:
+    """Return the row of the table for each difference in rows and columns, from the lowest."""
+    rows, columns = (torch.arange(n, device="cpu") for n in _differences(grid_size))
+    return (rows[:, None] * grid_size[1] + columns).flatten()
+
+
+def _pairs(grid_size: Size) -> Tensor:
+    """Return how many pairs of patches have each difference in rows and columns."""
+    counts = (n - torch.arange(1 - n, n, device="cpu").abs() for n in grid_size)
+    return torch.outer(*counts).flatten().float()
