@@ -118,8 +118,10 @@ def _terms(model: nn.Module) -> Iterator[Term]:
     for name, parameter in model.named_parameters():
         weights = parameter.numel()
         if name == "pos_embed" and isinstance(model, VisionTransformer):
-            weights = model.grid_size[0] * model.grid_size[1] * model.embed_dim
-            counts["positions of prefix tokens"][0] += parameter.numel() - weights
+            first = parameter.shape[1] - model.grid_size[0] * model.grid_size[1]
+            if 0 < first <= model.num_prefix_tokens:  # a row for each token, prefix tokens first
+                weights -= parameter[:, :first].numel()
+                counts["positions of prefix tokens"][0] += parameter[:, :first].numel()
         counts[_role(name)][name.endswith("bias")] += weights
     for role, (weights, biases) in counts.items():
         if weights or biases:

@@ -34,6 +34,18 @@ def test_summary_json_adds_up(run):
     assert layers["patch_embed"]["params"] == 590592
 
 
+def test_summary_takes_a_pool_and_counts_tables_of_any_shape(run):
+    n, d = 4, 192
+    tables = {"learned": n * d, "learned_2d": 6 * d // 2, "relative": 12 * (2 * n - 1) * d}
+    for name, count in tables.items():
+        arguments = ("--image-size", "32", "--pool", "attention", "--pos-embed", name, "--json")
+        _, out, _ = run("summary", "vit_ti16", *arguments)
+        terms = {term["name"]: term["weights"] for term in json.loads(out)["terms"]}
+        assert terms["positions of patches"] == count, name
+        assert terms.get("positions of prefix tokens") == (d if name == "learned" else None)
+        assert terms["pooling"] == 2 * d + 4 * d * d + 8 * d * d  # query, norm; q, kv, proj; MLP
+
+
 def test_summary_counts_matmul_flops(run):
     _, out, _ = run("summary", "vit_b16", "--json")
     n, d = 197, 768

@@ -38,6 +38,7 @@ def _image_size(
 @click.option("--in-chans", type=int, help="Channels of the images.")
 @click.option("--patch-embed", help="A registered patch embedder.")
 @click.option("--pos-embed", help="A registered position embedding.")
+@click.option("--pool", help="A registered pool.")
 @click.option("--head", help="A registered head.")
 @click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--all", "every", is_flag=True, help="Write out every block, not only the first.")

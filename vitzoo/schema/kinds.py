@@ -1,7 +1,8 @@
 """The kinds of contributions, in one table: name, hook, entry, and the field of a spec.
 
-A new kind is one line here, a hook in `vitzoo/plugin/hookspecs.py` and a protocol in
-`vitzoo/parts/protocols.py`; torch-free.
+A new kind is one line here, a row in `vitzoo/schema/rows.py`, a hook in
+`vitzoo/plugin/hookspecs.py`, a protocol in `vitzoo/parts/protocols.py` and conformance tests in
+`vitzoo/testing/`; torch-free.
 """
 
 from __future__ import annotations

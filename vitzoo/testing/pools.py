@@ -11,10 +11,9 @@ from vitzoo.factory import create
 from vitzoo.parts import protocols
 from vitzoo.testing.modules import draw_images
 from vitzoo.testing.patch_embed import require_module
+from vitzoo.testing.positions import GRIDS, PREFIX
 from vitzoo.testing.subject import ModuleSubject, doing, draw, fill, require, require_same
 
-PREFIX = 2
-GRIDS = ((2, 4), (4, 2), (3, 3), (5, 4))
 CALL = (
     "call (tokens, num_prefix_tokens, grid_size) returns (b, d), or (b, t, d) with the attribute "
     "tokens = t"

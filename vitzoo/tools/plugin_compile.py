@@ -20,7 +20,7 @@ from vitzoo.files.access import writing_to
 from vitzoo.plugin.guard import reason_of
 from vitzoo.plugin.host import PluginHost, module_rows
 from vitzoo.plugin.package_files import module_file
-from vitzoo.schema.kinds import HOOKS
+from vitzoo.schema.kinds import HOOKS, KIND_OF_FIELD
 from vitzoo.schema.manifest import (
     API,
     CORE_BUILDER,
@@ -33,7 +33,6 @@ from vitzoo.schema.rows import Contribution, PartFact, Preprocessing, Variant, W
 from vitzoo.schema.spec import PartSpec, Spec
 
 Table = dict[str, Any]
-PARTS = ("patch_embed", "pos_embed", "pool", "head")
 
 
 @dataclass(frozen=True)
@@ -257,7 +256,7 @@ def _weights(row: Weights) -> Table:
     data: Table = {}
     for field in dataclasses.fields(Weights):
         value = getattr(row, field.name)
-        if field.name in PARTS:
+        if field.name in KIND_OF_FIELD:
             data |= {field.name: _fact(value)} if value != () else {}
         elif field.name == "block":
             data |= {"block": dict(value)} if value else {}
