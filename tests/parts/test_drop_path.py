@@ -155,6 +155,38 @@ def test_each_block_gets_its_rate(asked, rates):
     assert [block.drop_path.rate for block in model.blocks] == pytest.approx(rates)
 
 
+@pytest.mark.parametrize(
+    ("own", "asked", "kept"),
+    [
+        ({"name": "constant", "rate": 0.1}, {"rate": 0.2}, ("constant", {"rate": 0.2})),
+        (
+            {"name": "constant", "rate": 0.1},
+            {"mode": "subset"},
+            ("constant", {"rate": 0.1, "mode": "subset"}),
+        ),
+        (
+            {"name": "linear", "rate": 0.1, "mode": "subset"},
+            {"rate": 0.2},
+            ("linear", {"rate": 0.2, "mode": "subset"}),
+        ),
+        ("none", {"rate": 0.2, "mode": "subset"}, ("linear", {"rate": 0.2, "mode": "subset"})),
+        ({"name": "constant", "rate": 0.1}, 0.2, ("linear", {"rate": 0.2})),
+    ],
+    ids=str,
+)
+def test_options_without_a_name_change_the_policy_that_is_there(own, asked, kept):
+    base = vitzoo.create({**SMALL, "drop_path": own}).spec
+    chosen = vitzoo.create(base, drop_path=asked).spec.drop_path
+    assert (chosen.name, dict(chosen.options)) == kept
+
+
+def test_an_option_that_the_kept_policy_does_not_have():
+    base = vitzoo.create({**SMALL, "drop_path": {"name": "constant", "rate": 0.1}}).spec
+    text = message(vitzoo.UnknownOption, vitzoo.create, base, drop_path={"rates": 0.2})
+    says(text, "drop_path 'constant'", "'rates'", "'rate'")
+    says(message(vitzoo.InvalidOption, vitzoo.create, base, drop_path={}), "'name'", "drop_path")
+
+
 @pytest.mark.parametrize("rate", [-0.1, 1, 1.5, math.nan, math.inf, True, False, "0.1", None])
 @pytest.mark.parametrize(
     "call",

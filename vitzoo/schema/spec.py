@@ -274,6 +274,10 @@ def _drop_path(reader: Reader, base: PartSpec) -> PartSpec:
     if type(value) in (int, float):
         rate: float = reader.take("drop_path", float)
         return PartSpec("linear", (("rate", rate),)) if rate else PartSpec("none")
+    if isinstance(value, Mapping) and value and "name" not in value and not base.opaque:
+        name = "linear" if base.name == "none" and "rate" in value else base.name
+        value = {"name": name, **dict(base.options), **value}
+        return PartSpec.parse(value, f"{reader.where}: drop_path", reader.error)
     return _part(reader, "drop_path", base)
 
 
