@@ -40,6 +40,7 @@ pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
         ('Variant("net", "x", SPEC, 1, weights=(W(gated="no"),))', ("gated", "true", "false")),
         ('Variant(["net"], "x", SPEC, 1)', ("vitzoo_variants", "Variant objects")),
         ('Variant("net", "x", SPEC, 1, requires="timm")', ("requires", "list", "'timm' (str)")),
+        ('Variant("net", "x", SPEC, 1, requires=("a >>> 9",))', ("requires", "'a >>> 9'", "pip")),
     ],
 )
 def test_a_row_with_a_wrong_field_is_an_error_of_its_plugin_alone(install, row, cause):

@@ -306,6 +306,17 @@ def test_a_target_is_module_and_name(problem, target):
     says(message, "[heads.flat]", "target", "'package.module:Name'", repr(target))
 
 
+@pytest.mark.parametrize(
+    "text", ["torch >>> 99", "pluggy >", "$(reboot)", "pluggy; nonsense == '1'", "two words"]
+)
+@pytest.mark.parametrize("table", ["[heads.flat]", NET])
+def test_a_requirement_is_written_as_pip_reads_it(problem, read, table, text):
+    changed = change(table + "\n", f"{table}\nrequires = [{json.dumps(text)}]\n")
+    says(problem(changed), table, "requires", repr(text), "'timm>=1.0'")
+    fine = ["timm", "timm>=1.0.31,<1.1", "a.b-c_d ~= 2.0", 'timm>=1; python_version > "3"']
+    read(change(table + "\n", f"{table}\nrequires = {json.dumps(fine)}\n"))
+
+
 def test_two_defaults_are_refused(problem):
     says(problem(VALID + SECOND), NET, "weights", "default")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from vitzoo.errors import PluginError, RegistryError, did_you_mean
 from vitzoo.plugin.hookspecs import hookimpl
-from vitzoo.schema.manifest import CORE_BUILDER, TARGET, check_pin, check_variant
+from vitzoo.schema.manifest import CORE_BUILDER, TARGET, check_pin, check_variant, read_requires
 from vitzoo.schema.reader import NAME, NAME_RULE, Reader, describe
 from vitzoo.schema.rows import Contribution, Preprocessing, Variant, Weights
 from vitzoo.schema.spec import Spec
@@ -89,7 +89,7 @@ def check_rows(
             )
         reader = Reader(_fields(row), f"{hook}: {row.name!r}")
         _check_target(row, reader, package)
-        reader.texts("requires")
+        read_requires(reader)
         for field in ("summary", "source"):
             _check_text(reader, field)
         if isinstance(row, Variant):

@@ -35,6 +35,9 @@ DOTTED = re.compile(
     rb"""(?<![\w-])(?:(?:[\w-]++|"(?:[^"\\]++|\\.)*+"|'[^']*+')[ \t]*+\.[ \t]*+){%d}""" % MAX_DOTS
 )
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+PLAIN_REQUIREMENT = re.compile(
+    r"[A-Za-z0-9]+([._-]+[A-Za-z0-9]+)*(([<>!=~]=|[<>])\d+(\.\d+)+(,([<>!=~]=|[<>])\d+(\.\d+)+)*)?"
+)
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ def _contributions(reader: Reader, package: str) -> dict[str, tuple[Contribution
                 target=_target(reader, "target", package),
                 summary=reader.text("summary"),
                 source=reader.text("source", ""),
-                requires=reader.texts("requires", []),
+                requires=read_requires(reader),
             )
 
         return parse
@@ -174,6 +177,31 @@ def _target(reader: Reader, key: str, package: str) -> str:
     if target.split(":")[0].split(".")[0] != package:
         raise reader.fail(f"{key} must lie inside the package {package!r}, got {target!r}")
     return target
+
+
+def read_requires(reader: Reader) -> tuple[str, ...]:
+    """Read the requirements of a contribution, each written as pip reads it."""
+    requires = reader.texts("requires", [])
+    for text in requires:
+        if problem := _not_a_requirement(text):
+            raise reader.fail(
+                f"requires names {text!r}, which is no requirement ({problem}); write it as pip "
+                "reads it, such as 'timm>=1.0'"
+            )
+    return requires
+
+
+@cache
+def _not_a_requirement(text: str) -> str:
+    if PLAIN_REQUIREMENT.fullmatch(text):
+        return ""  # a listing imports no packaging
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        Requirement(text)
+    except InvalidRequirement as error:
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def _sizes(reader: Reader, taken: Mapping[str, Spec]) -> dict[str, Spec]:
@@ -208,10 +236,10 @@ def _variant_row(
             params=reader.count("params"),
             builder=builder,
             accepts=reader.texts("accepts", []),
-            requires=reader.texts("requires", []),
+            requires=read_requires(reader),
             paper=reader.text("paper", ""),
             source=reader.text("source"),
-            weights=() if package is None else tuple(reader.rows("weights", _weights_row)),
+            weights=() if package is None else tuple(reader.rows("weights", weights_row)),
             paper_results=_paper_results(reader),
             known_as=_known_as(reader),
         )
