@@ -45,6 +45,16 @@ def test_list_of_a_namespace_suggests_its_pattern(run, install, value):
     says(run("list", "core")[2], "'core'", "`vitzoo list`")
 
 
+@pytest.mark.usefixtures("acme")
+def test_list_finds_a_former_name_listed_before_or_not(run, monkeypatch):
+    for _ in range(2):  # the second listing reads no manifest
+        code, out, err = run("list", "acme/old", "-q")
+        assert (code, out) == (0, "acme/net\n")
+        says(err, "'acme/old'", "former name", "'acme/net'")
+    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "acme/old")
+    assert run("list", "acme/old", "-q")[:2] == (1, "")
+
+
 def test_which_gives_file_and_line_without_importing(run, acme):
     code, out, _ = run("which", "acme/late", "--json")
     (row,) = json.loads(out)

@@ -238,6 +238,12 @@ def test_an_alias_is_not_listed():
 
 
 @pytest.mark.usefixtures("renamed")
+def test_a_pattern_that_is_an_alias_finds_the_variant():
+    assert [v.name for v in vitzoo.variants("old")] == ["new"]
+    assert vitzoo.variants("olds") == []
+
+
+@pytest.mark.usefixtures("renamed")
 def test_a_misspelt_alias_is_suggested():
     with refuses(UnknownName, "'olds'", "'old'"):
         vitzoo.describe("olds")

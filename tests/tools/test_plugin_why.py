@@ -31,7 +31,7 @@ def test_why_traces_a_manifest_plugin_step_by_step(run, acme):
     says(manifest, f"{acme}/acme/registry.toml", f"{len(MANIFEST)} bytes", f"sha256 {sha256}")
     says(kept, "listings")
     says(read, f"{acme}/acme/registry.toml", "imported")
-    says(counted, "2 contributions")
+    says(counted, "contributions: 2", "1 drop-path policy", "1 variant")
     assert [row["name"] for row in trace["contributions"]] == ["acme/late", "acme/net"]
     late = trace["contributions"][0]
     assert late["kind"] == "drop-path policy"
@@ -79,7 +79,18 @@ def test_why_says_what_is_hidden(run, monkeypatch):
     _, out, _ = run("plugins", "why", "acme/net", "--json")
     (trace,) = json.loads(out)
     says(trace["steps"][-1], "acme/net", "variant", "VITZOO_DISABLE_PLUGINS")
+    says(trace["steps"][-2], "contributions: 2", "1 of them", "VITZOO_DISABLE_PLUGINS")
     assert [row["hidden"] for row in trace["contributions"]] == [True]
+
+
+@pytest.mark.usefixtures("acme")
+def test_why_counts_what_it_lists(run, monkeypatch):
+    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "acme/net")
+    _, out, _ = run("plugins", "why", "acme", "--json")
+    (trace,) = json.loads(out)
+    says(trace["steps"][-1], f"contributions: {len(trace['contributions'])}", "1 of them")
+    (core,) = json.loads(run("plugins", "why", "core", "--json")[1])
+    says(core["steps"][-1], f"contributions: {len(core['contributions'])}")
 
 
 def test_why_does_not_import_a_lazy_module_and_names_the_command_that_does(run, install):

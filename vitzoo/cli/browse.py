@@ -61,6 +61,8 @@ def list_command(
 ) -> None:
     """List the variants whose names match a PATTERN (all, if none is given).
 
+    A former name of a variant finds the variant.
+
     \b
     Examples:
       vitzoo list
@@ -73,6 +75,8 @@ def list_command(
     zoo = registry()
     rows = zoo.listing(patterns or ("*",))
     _mention_trouble(zoo)
+    for former in [pattern for pattern in patterns if pattern in zoo.aliases]:
+        click.echo(f"vitzoo: {former!r} is a former name of {zoo.aliases[former]!r}", err=True)
     for condition in conditions:
         rows = list(filter(where(condition), rows))
     if order:

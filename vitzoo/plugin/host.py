@@ -315,10 +315,6 @@ class PluginHost:
                 outcome = Outcome(info)
         if outcome.plugin is not None:
             kept = tuple((h, r) for h, r in outcome.rows if not self._hides(namespace, r.name))
-            counted = f"{len(kept)} contributions"
-            if len(kept) < len(outcome.rows):
-                counted += f", {len(outcome.rows) - len(kept)} more switched off by {NOT}"
-            info = replace(info, trace=(*info.trace, counted))
             self._every[namespace], self.rows[namespace] = outcome.rows, kept
             self._packages[namespace] = outcome.package
             _warn(self.switches.unknown(namespace, self._names(namespace)))

@@ -118,11 +118,18 @@ class Registry:
                 read[namespace] = self._index(namespace)
             else:
                 self._load_namespace_of(pattern)
-        rows = [
-            row for row in self._rows(read) if any(fnmatchcase(row["name"], p) for p in patterns)
-        ]
+        every = self._rows(read)
+        patterns = [self._renamed(pattern, every) for pattern in patterns]
+        rows = [row for row in every if any(fnmatchcase(row["name"], p) for p in patterns)]
         rows.sort(key=lambda row: _place(row["namespace"]))
         return [{field: row[field] for field in FIELDS} for row in rows]
+
+    def _renamed(self, pattern: str, rows: Iterable[Row]) -> str:
+        """Return the present name for an alias; other patterns, and all that match, as they are."""
+        if any(fnmatchcase(row["name"], pattern) for row in rows):
+            return pattern
+        self._load_namespace_of(pattern)  # the listing cache has no aliases
+        return pattern if self.host.switches.hides(pattern) else self.aliases.get(pattern, pattern)
 
     def listed(self, row: Row) -> Variant | None:
         """Return the variant of a row of a listing, None if its plugin does not have it.

@@ -9,7 +9,8 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -146,6 +147,7 @@ def _trace(host: PluginHost, key: str, info: PluginInfo, inside: str) -> Trace:
         steps += info.trace[done:]
     steps += _lazy(info)
     known = tuple(_contributions(host, key))
+    steps += _counted(known)
     if inside:
         steps += _inside(host, key, info, inside, known)
         known = tuple(row for row in known if row.name == f"{key}/{inside}")
@@ -168,7 +170,7 @@ def _local(host: PluginHost, file: Path) -> Trace:
         Named(f"{LOCAL}/{row.name}", "variant", CORE_BUILDER, built, row_of(row.name))
         for row in manifest.variants
     )
-    return Trace(info, (*steps, f"{len(known)} contributions"), known)
+    return Trace(info, (*steps, *_counted(known)), known)
 
 
 def _claim(found: Found) -> str:
@@ -220,6 +222,16 @@ def _contributions(host: PluginHost, namespace: str) -> Iterator[Named]:
             where_declared(host.infos[namespace].location, hook, row.name),
             hidden=(hook, row.name) not in kept,
         )
+
+
+def _counted(known: Sequence[Named]) -> Iterator[str]:
+    """Say how many contributions of each kind there are, and how many are switched off."""
+    if not known:
+        return
+    kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(row.kind for row in known).items())
+    hidden = sum(row.hidden for row in known)
+    off = f"; {hidden} of them switched off by {NOT}" if hidden else ""
+    yield f"contributions: {len(known)} ({kinds}){off}"
 
 
 def kind_of(hook: str) -> str:
