@@ -498,6 +498,23 @@ def test_pin_writes_and_keeps_the_rest(net, hub, manifest, run):
     assert manifest.read_text() == after
 
 
+def test_pin_fills_in_sizes_that_are_not_given(net, manifest, run):
+    size = f"size = {len(net.data)}\n"
+    text = manifest.read_text().replace("predicted_size = 98000\n", "").replace(size, "")
+    manifest.write_text(text)
+    code, _, err = run("registry", "check", manifest)
+    assert code == 1
+    says(err, "net.weights.fresh", "'first-use'", "size or predicted_size")
+    code, out, _ = run("registry", "pin", manifest, "--json")
+    assert [row["state"] for row in json.loads(out)] == ["pinned", "pinned"]
+    rows = tomllib.loads(manifest.read_text())["variants"]["net"]["weights"]
+    assert [(row["size"], row["sha256"]) for row in rows.values()] == [
+        (len(net.data), net.sha256)
+    ] * 2
+    assert [row["pin"] for row in rows.values()] == ["reported", "confirmed"]
+    assert run("registry", "check", manifest)[0] == 0
+
+
 def test_pin_through_a_link_writes_the_file(net, manifest, run):
     link = net.root / "link.toml"
     link.symlink_to(manifest)

@@ -60,10 +60,11 @@ def check_command(context: click.Context, file: Path | None, as_json: bool) -> N
 @json_option
 @click.pass_context
 def pin_command(context: click.Context, file: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Ask the Hub for the commit, size and sha256 of every unpinned row of FILE and write them.
+    """Ask the Hub for the commit, size and sha256 of every unpinned entry of FILE and write them.
 
-    Comments and order are kept. A row that is pinned and disagrees is an error, never overwritten.
-    Exits with 1 if the Hub does not answer for a row; the others are written.
+    An entry needs no size, and a pinned one that has none gets it. Comments and order are kept. An
+    entry that is pinned and disagrees is an error, never overwritten. Exits with 1 if the Hub does
+    not answer for an entry; the others are written.
 
     \b
     Examples:

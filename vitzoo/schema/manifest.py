@@ -6,7 +6,8 @@ import dataclasses
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 
 from vitzoo.errors import IncompatibleManifest, RegistryError, did_you_mean
@@ -68,6 +69,7 @@ def read_manifest(
     sizes: Mapping[str, Spec] | None = None,
     limit: int = MAX_MANIFEST,
     installed: bool = False,
+    sized: bool = True,
 ) -> Manifest:
     """Read and check a registry file.
 
@@ -79,6 +81,7 @@ def read_manifest(
         limit: bytes that the file may have.
         installed: whether the file belongs to an installed package, which is trusted as its code
             is; the depth and the keys of other files are limited.
+        sized: whether weights must state `size` or `predicted_size`.
 
     Raises:
         RegistryError: the file cannot be read, is not TOML or breaks the schema.
@@ -99,7 +102,7 @@ def read_manifest(
     manifest = Manifest(
         contributions={} if package is None else _contributions(reader, package),
         variants=tuple(
-            reader.rows("variants", _variant_row(package, {**(sizes or {}), **own_sizes}))
+            reader.rows("variants", _variant_row(package, {**(sizes or {}), **own_sizes}, sized))
         ),
         sizes=own_sizes,
         aliases=_aliases(reader),
@@ -220,8 +223,10 @@ def _sizes(reader: Reader, taken: Mapping[str, Spec]) -> dict[str, Spec]:
 
 
 def _variant_row(
-    package: str | None, sizes: Mapping[str, Spec]
+    package: str | None, sizes: Mapping[str, Spec], sized: bool
 ) -> Callable[[str, Reader], Variant]:
+    weights_row = partial(_weights_row, sized=sized)
+
     def parse(name: str, reader: Reader) -> Variant:
         builder = CORE_BUILDER
         if package is not None and "builder" in reader:
@@ -289,7 +294,7 @@ def _known_as(reader: Reader) -> tuple[tuple[str, str], ...]:
     return tuple((library, sub.text(library)) for library in sub.table)
 
 
-def _weights_row(name: str, reader: Reader) -> Weights:
+def _weights_row(name: str, reader: Reader, *, sized: bool) -> Weights:
     pin = reader.one_of("pin", ("confirmed", "reported", "first-use"))
     row = Weights(
         name,
@@ -318,7 +323,7 @@ def _weights_row(name: str, reader: Reader) -> Weights:
         evaluation=reader.text("evaluation", ""),
         default=reader.take("default", bool, False),
     )
-    check_pin(row, reader)
+    check_pin(row, reader, sized=sized)
     return row
 
 
@@ -343,8 +348,9 @@ def _part_fact(reader: Reader, key: str) -> PartFact:
     return PartSpec.parse(value, where, reader.error)
 
 
-def check_pin(row: Weights, reader: Reader) -> None:
+def check_pin(row: Weights, reader: Reader, *, sized: bool = True) -> None:
     """Refuse a row that would name no exact bytes, or a place outside its repository."""
+    size, about = row.size or not sized, row.size or row.predicted_size or not sized
     if row.repo:
         if not valid_repo(row.repo):
             raise reader.fail(f"repo must be 'owner/name' on the Hub, got {row.repo!r}")
@@ -359,9 +365,9 @@ def check_pin(row: Weights, reader: Reader) -> None:
     if row.sha256 and not SHA256.fullmatch(row.sha256):
         raise reader.fail(f"sha256 must be 64 lower-case hex digits, got {row.sha256!r}")
     needed = {
-        "confirmed": (row.sha256, row.size, row.revision or not row.repo),
-        "reported": (row.sha256, row.size or row.predicted_size, row.revision),
-        "first-use": (row.repo, row.size or row.predicted_size),
+        "confirmed": (row.sha256, size, row.revision or not row.repo),
+        "reported": (row.sha256, about, row.revision),
+        "first-use": (row.repo, about),
     }[row.pin]
     if not all(needed):
         raise reader.fail(f"a {row.pin!r} pin needs {PIN_NEEDS[row.pin]}")

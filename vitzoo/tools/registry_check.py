@@ -39,8 +39,8 @@ def check(file: Path | None = None) -> Report:
     Raises:
         RegistryError: the file breaks the schema.
     """
-    found = list(_read(file).variants if file else registry().variants.values())
-    problems = [problem for variant in found for problem in _problems(variant)]
+    found = list(read(file).variants if file else registry().variants.values())
+    problems = [problem for variant in found for problem in problems_of(variant)]
     if file is None:
         states = registry().plugins()
         problems += [f"plugin {i.namespace!r}: {i.trouble}" for i in states if i.state in TROUBLE]
@@ -54,18 +54,16 @@ def check(file: Path | None = None) -> Report:
     return Report(counts, tuple(problems))
 
 
-def problems_of(variant: Variant) -> list[str]:
-    """Return what `check` finds wrong with one registered variant."""
-    return [*_problems(variant), *_miscounted([variant])]
-
-
-def _read(file: Path) -> Manifest:
+def read(file: Path, *, sized: bool = True) -> Manifest:
+    """Read a registry file; without `sized`, weights need not state their size."""
     core = file.exists() and filecmp.cmp(file, CORE_MANIFEST, shallow=False)
     package = "vitzoo" if core else file.resolve().parent.name
-    return read_manifest(file, package=package, sizes=None if core else registry().host.core.sizes)
+    sizes = None if core else registry().host.core.sizes
+    return read_manifest(file, package=package, sizes=sizes, sized=sized)
 
 
-def _problems(variant: Variant) -> Iterator[str]:
+def problems_of(variant: Variant) -> Iterator[str]:
+    """Yield what is wrong with the parts and weights that a variant names; nothing is built."""
     zoo = registry()
     for field, kind in KIND_OF_FIELD.items():
         part: PartSpec = getattr(variant.spec, field)

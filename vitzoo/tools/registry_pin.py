@@ -10,7 +10,7 @@ from vitzoo.errors import NetworkError, Offline, PinError
 from vitzoo.files.access import write_atomic
 from vitzoo.schema.rows import Weights
 from vitzoo.store.hub_metadata import ask_authority
-from vitzoo.tools.registry_check import _read
+from vitzoo.tools.registry_check import read
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Pinned:
 
 
 def pin(file: Path, *, write: bool = True) -> list[Pinned]:
-    """Fill in commit, size and sha256 of the unpinned rows of a registry file.
+    """Fill in commit, size and sha256 of the unpinned rows, and sizes that pinned ones lack.
 
     Args:
         file: rewritten at once or not at all, comments, order, line ends and mode kept.
@@ -43,7 +43,7 @@ def pin(file: Path, *, write: bool = True) -> list[Pinned]:
     """
     import tomlkit
 
-    manifest = _read(file)
+    manifest = read(file, sized=False)
     before = file.read_bytes().decode()
     document: Any = tomlkit.parse(before)
     found: list[Pinned] = []
@@ -73,10 +73,12 @@ def _pin_row(label: str, row: Weights, table: Any) -> Pinned:
                 f"{label}: the file pins sha256 {row.sha256}, {stated.authority} says "
                 f"{stated.sha256}; nothing was written"
             )
-        return Pinned(label, "already", row.sha256, row.size, row.revision)
-    table["pin"] = "reported"
-    table["revision"] = stated.commit
+        if row.size or row.predicted_size:
+            return Pinned(label, "already", row.sha256, row.size, row.revision)
+    else:
+        table["pin"] = "reported"
+        table["revision"] = stated.commit
+        table["sha256"] = stated.sha256
     table["size"] = stated.size
-    table["sha256"] = stated.sha256
     table.pop("predicted_size", None)
     return Pinned(label, "pinned", stated.sha256, stated.size, stated.commit)
