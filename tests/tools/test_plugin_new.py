@@ -85,6 +85,48 @@ def test_new_refuses_names_that_no_plugin_may_have(run, tmp_path, name, said):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("acme-vit", "acme_vit"), ("Acme.ViT_2", "acme_vit_2"), ("a--b", "a_b"), ("x", "x")],
+)
+def test_new_takes_the_name_of_the_distribution(run, tmp_path, name, package):
+    code, out, _ = run("plugins", "new", "acme", "--dir", tmp_path, "--distribution", name)
+    assert code == 0
+    table = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())["project"]
+    assert table["name"] == name
+    assert table["entry-points"]["vitzoo"] == {"acme": f"{package}:registry.toml"}
+    assert f"{package}/parts.py" in out
+
+
+@pytest.mark.parametrize("namespace", ["a--b", "a_-b", "a__b"])
+def test_the_usual_distribution_has_its_normal_name(tmp_path, namespace):
+    assert write_project(namespace, tmp_path).name == "vitzoo-a-b"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("acme vit", ("letters", "'acme-vit'", "'acme vit' (str)")),
+        ("-acme", ("letters", "'-acme' (str)")),
+        ("acme-", ("letters", "'acme-' (str)")),
+        ("acmé", ("ASCII", "'acmé' (str)")),
+        ("../acme", ("letters", "'../acme' (str)")),
+        ("acme\n", ("letters", r"'acme\n' (str)")),
+        ("acme>=1", ("letters", "'acme>=1' (str)")),
+        ("vitzoo", ("'vitzoo'", "package 'vitzoo'", "choose another")),
+        ("Vitzoo_DeiT", ("'Vitzoo_DeiT'", "vitzoo's", "choose another")),
+        ("2d-vit", ("'2d-vit'", "package '2d_vit'", "choose another")),
+        ("class", ("'class'", "package 'class'", "choose another")),
+        ("json", ("'json'", "package 'json'", "choose another")),
+    ],
+)
+def test_new_refuses_what_is_no_name_of_a_distribution(run, tmp_path, name, said):
+    code, out, err = run("plugins", "new", "acme", "--dir", tmp_path, f"--distribution={name}")
+    assert (code, out) == (2, "")
+    says(err, *said)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("make", ["mkdir", "touch"])
 def test_new_overwrites_nothing(run, tmp_path, make):
     place = tmp_path / "vitzoo-acme"

@@ -145,21 +145,27 @@ def why_command(context: click.Context, name: str, as_json: bool) -> None:
     type=click.Path(path_type=Path),
     help="Folder to write the project's folder into.",
 )
+@click.option(
+    "--distribution",
+    default="",
+    metavar="TEXT",
+    help="What pip installs; vitzoo-NAME if not given.",
+)
 @json_option
-def new_command(name: str, folder: Path, as_json: bool) -> None:
+def new_command(name: str, folder: Path, distribution: str, as_json: bool) -> None:
     """Write a complete plugin project: a part, a variant, tests.
 
-    The folder is vitzoo-NAME, and all in it works as it is. NAME becomes the namespace: what the
-    plugin brings is used as NAME/... Nothing is overwritten.
+    The folder has the name of the distribution, and all in it works as it is. NAME becomes the
+    namespace: what the plugin brings is used as NAME/... Nothing is overwritten.
 
     \b
     Examples:
       vitzoo plugins new acme
-      vitzoo plugins new acme --dir ~/src
+      vitzoo plugins new acme --distribution acme-vit --dir ~/src
     """
     from vitzoo.tools.plugin_new import write_project
 
-    project = write_project(name, folder)
+    project = write_project(name, folder, distribution)
     files = sorted(str(path) for path in project.rglob("*") if path.is_file())
     if as_json:
         print_json({"project": str(project), "files": files})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import keyword
+import re
 import shutil
+import sys
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -10,29 +13,35 @@ from pathlib import Path
 from string import Template
 
 from vitzoo.errors import InvalidOption, StoreError
+from vitzoo.plugin.entry_points import normal
 from vitzoo.plugin.info import CORE, FIRST_PARTY, LOCAL
 from vitzoo.schema.reader import NAMESPACE, describe
 
 ENDING = ".tmpl"
+DISTRIBUTION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")  # PEP 508
+TAKEN = {"vitzoo", "torch", "tests", *sys.stdlib_module_names}
 RENAMED = {"gitignore": ".gitignore"}  # one by that name would act on the template itself
 
 
-def write_project(namespace: str, folder: Path) -> Path:
+def write_project(namespace: str, folder: Path, distribution: str = "") -> Path:
     """Write a complete plugin project into a new folder, and return that.
 
     Args:
         namespace: of the plugin.
-        folder: to make the project's own folder in, `vitzoo-NAMESPACE`.
+        folder: to make the project's own folder in, named as the distribution.
+        distribution: what pip installs; `vitzoo-NAMESPACE` if empty.
 
     Raises:
         InvalidOption: a name that no plugin may have, or a folder that is there already.
         StoreError: the files cannot be written.
     """
     _check_namespace(namespace)
-    package = f"vitzoo_{namespace.replace('-', '_')}"
+    distribution = distribution or normal(f"vitzoo-{namespace}")
+    _check_distribution(distribution)
+    package = normal(distribution).replace("-", "_")
     words = {
         "namespace": namespace,
-        "distribution": f"vitzoo-{namespace.replace('_', '-')}",
+        "distribution": distribution,
         "package": package,
         "tests": _renamed("tests/test_plugin.py", package, namespace),
     }
@@ -72,6 +81,23 @@ def _check_namespace(name: str) -> None:
         raise InvalidOption(
             "a namespace is 1 to 64 lower-case letters, digits, '-' and '_', from a letter to a "
             f"letter or digit, such as 'acme'; got {describe(name)}"
+        )
+
+
+def _check_distribution(name: str) -> None:
+    """Refuse what is no name of a distribution, or gives a package that cannot be imported."""
+    if not DISTRIBUTION.fullmatch(name):
+        raise InvalidOption(
+            "a distribution's name is ASCII letters, digits, '-', '_' and '.', from a letter or "
+            f"digit to a letter or digit, such as 'acme-vit'; got {describe(name)}"
+        )
+    package = normal(name).replace("-", "_")
+    if normal(name) in FIRST_PARTY.values():
+        raise InvalidOption(f"the distribution {name!r} is one of vitzoo's; choose another name")
+    if not package.isidentifier() or keyword.iskeyword(package) or package in TAKEN:
+        raise InvalidOption(
+            f"the distribution {name!r} would have the package {package!r}, which cannot be "
+            "imported or is another's; choose another name, such as 'acme-vit'"
         )
 
 
