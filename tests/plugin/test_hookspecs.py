@@ -150,7 +150,7 @@ def test_a_part_whose_package_cannot_be_imported_names_the_distribution(install)
     with pytest.raises(PluginError) as caught:
         vitzoo.create("vit_ti16", head="acme/flat", device="meta")
     says(str(caught.value), "'acme'", "acme-parts 1.0", "'acme.parts:Flat'", "ImportError: nobody")
-    assert re.search(r"acme/__init__\.py:1\)$", str(caught.value))
+    assert re.search(r"acme/__init__\.py:1\); correct it", str(caught.value))
 
 
 def test_a_part_whose_package_exits_names_the_distribution(install):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from helpers import LAZY_MODULE as MODULE, refuses
+from helpers import LAZY_MODULE as MODULE, refuses, says
 from plugin_helpers import EVENTS, MANIFEST, WAIT, fails, names, state, together
 from vitzoo.errors import PluginError, RegistryError, UnknownName, VitzooError
 from vitzoo.registry.registry import registry
@@ -143,3 +143,68 @@ def test_every_error_about_a_plugin_is_a_vitzoo_error():
     assert issubclass(PluginError, VitzooError)
     with pytest.raises(RegistryError):
         read_manifest(Path("/nowhere"), package="acme")
+
+
+# Targets that cannot be imported
+
+
+TARGETS = """\
+api = 1
+
+[heads.flat]
+target = "acme.parts:Flat"
+summary = "a head"
+
+[drop_path_policies.late]
+target = "acme.policies:late"
+summary = "a policy that works"
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "cause", "near"),
+    [
+        ({"acme/parts.py": "class Flatt: pass"}, ("AttributeError", "'Flat'"), "'Flatt'"),
+        ({"acme/part.py": ""}, ("ModuleNotFoundError", "'acme.parts'"), "'part'"),
+        ({"acme/parts.py": "import no_such"}, ("ModuleNotFoundError", "'no_such'"), ""),
+        (
+            {"acme/parts/__init__.py": "1 / 0", "acme/parts/flat.py": ""},
+            ("parts/__init__.py:1", "by zero"),
+            "",
+        ),
+    ],
+)
+def test_a_target_that_cannot_be_imported_is_a_state_with_a_fix(install, files, cause, near):
+    policy = "def late(*, depth):\n    return [0.0] * depth"
+    files = {"acme/__init__.py": "", "acme/policies.py": policy, **files}
+    root = install(
+        "acme-parts", "acme = acme:registry.toml", files | {"acme/registry.toml": TARGETS}
+    )
+    assert state("acme").state == "loaded"
+    fix = (
+        f"{root}/acme/registry.toml",
+        "pip uninstall acme-parts",
+        "VITZOO_DISABLE_PLUGINS=acme/flat",
+    )
+    said = ("plugin 'acme' (acme-parts 1.0)", "'acme.parts:Flat'", *cause)
+    with refuses(PluginError, *said, *fix):
+        vitzoo.create("vit_ti16", head="acme/flat", device="meta")
+    info = state("acme")
+    assert info.state == "failed"
+    says(info.cause, *said)
+    says(info.remedy, *fix, *filter(None, [near]))
+    assert ("did you mean" in info.remedy) == bool(near)
+    assert vitzoo.create("vit_ti16", drop_path="acme/late", device="meta")
+    assert state("acme").state == "failed"
+
+
+def test_a_target_that_is_corrected_is_imported(install):
+    files = {"acme/__init__.py": "", "acme/parts.py": "", "acme/registry.toml": TARGETS}
+    install("acme-parts", "acme = acme:registry.toml", files)
+    with refuses(
+        PluginError, "'acme.parts:Flat'", "correct it", "pip install --upgrade acme-parts"
+    ):
+        registry().part("head", "acme/flat")
+    sys.modules["acme.parts"].Flat = object
+    assert registry().part("head", "acme/flat") is object
+    assert (state("acme").state, state("acme").trouble) == ("loaded", "")

@@ -156,8 +156,9 @@ CASES = [
         "native",
         {"registry.toml": GOOD + HEAD.format(package="p_native"), "__init__.py": NOTE,
          "parts.py": "from p_native import _ops\n", "_ops.abi3.so": b"\x7fELF, or not"},
-        ask=PART, state=("loaded", "loaded"),
-        says=("'p_native.parts:Flat'", "ImportError: ", "/_ops.abi3.so: ", ".py:1)"),
+        ask=PART, state=("loaded", "failed"),
+        says=("'p_native.parts:Flat'", "ImportError: ", "/_ops.abi3.so: ", ".py:1)",
+              "VITZOO_DISABLE_PLUGINS=native/flat"),
     ),
     module(
         "library", "import ctypes\nctypes.CDLL('libno_such.so.9')",

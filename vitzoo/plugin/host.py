@@ -36,7 +36,7 @@ from vitzoo.plugin.info import (
     renewal,
 )
 from vitzoo.plugin.manifest_plugin import ManifestPlugin
-from vitzoo.plugin.package_files import manifest_path
+from vitzoo.plugin.package_files import manifest_path, near
 from vitzoo.plugin.switches import NOT, ONLY, STRICT, Switches
 from vitzoo.plugin.validation import check_marks, check_rows, check_twice
 from vitzoo.schema.kinds import HOOKS
@@ -175,7 +175,8 @@ class PluginHost:
         """Return the object that a contribution names.
 
         Raises:
-            PluginError: what it requires is not installed, or it cannot be imported.
+            PluginError: what it requires is not installed, or it cannot be imported; in the latter
+                case the plugin's state is `failed`.
         """
         target: Target = row.builder if isinstance(row, Variant) else row.target
         info = self._infos[namespace]
@@ -189,13 +190,19 @@ class PluginHost:
         module, _, name = target.partition(":")
         top = module.partition(".")[0]
         try:
-            return getattr(importlib.import_module(module), name)
+            found = getattr(importlib.import_module(module), name)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            raise PluginError(
-                f"{whose}: cannot import {target!r}: {reason_of(error, top)}"
-            ) from error
+            cause = f"{whose}: cannot import {target!r}: {reason_of(error, top)}"
+            remedy = f"correct it in {info.location}, {renewal(info, f'{namespace}/{row.name}')}"
+            info = replace(info, state="failed", cause=cause, remedy=remedy + near(target))
+            with self.lock:
+                self._infos[namespace] = info
+            raise PluginError(info.trouble) from error
+        if info.state == "failed" and repr(target) in info.cause:
+            self._infos[namespace] = replace(info, state="loaded", cause="", remedy="")
+        return found
 
     def add_local(self, path: Path) -> None:
         """Note the user's own registry file."""

@@ -28,9 +28,11 @@ FIRST_PARTY = {  # nobody else may have these
     "timm": "vitzoo-timm",
 }
 
-State = Literal["core", "loaded", "lazy", "disabled", "incompatible", "broken", "conflict"]
+State = Literal[
+    "core", "loaded", "lazy", "failed", "disabled", "incompatible", "broken", "conflict"
+]
 OFF = ("disabled", "incompatible", "broken", "conflict")
-TROUBLE = ("incompatible", "broken", "conflict")
+TROUBLE = ("failed", "incompatible", "broken", "conflict")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class PluginInfo:
 
     Args:
         namespace: name of its entry point, the part of names before the slash.
-        state: `core`, `loaded`, `lazy` (nothing has asked for it yet), `disabled` (switched off),
+        state: `core`, `loaded`, `lazy` (nothing has asked for it yet), `failed` (a target that was
+            asked for cannot be imported; its other names work), `disabled` (switched off),
             `incompatible` (made for a newer vitzoo), `broken` or `conflict` (another distribution
             claims the namespace; both are off).
         distribution, version: what to pip-uninstall.
@@ -141,7 +144,7 @@ def found_info(found: Found) -> PluginInfo:
     )
 
 
-def renewal(found: Found, name: str) -> str:
+def renewal(found: Found | PluginInfo, name: str) -> str:
     """Say what to do about a plugin that cannot be used; `name` switches off it alone."""
     return (
         f"pip install --upgrade {found.distribution}, or pip uninstall {found.distribution}, or "

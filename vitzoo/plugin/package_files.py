@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
+import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-from vitzoo.errors import PluginError
+from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.plugin.entry_points import Found
 
 
@@ -52,6 +54,22 @@ def package_folders(package: str) -> list[Path]:
     spec = top_package(top)
     roots = (spec and spec.submodule_search_locations) or ()
     return [Path(root, *below) for root in roots]
+
+
+def near(target: str) -> str:
+    """Suggest what a target that cannot be imported may have meant; nothing more is imported.
+
+    Args:
+        target: `package.module:Name`.
+    """
+    module, _, name = target.partition(":")
+    if module in sys.modules:
+        return did_you_mean(name, [known for known in vars(sys.modules[module]) if known[0] != "_"])
+    above, _, last = module.rpartition(".")
+    while above and module_file(above) is None:
+        above, _, last = above.rpartition(".")
+    names = [found.name for found in pkgutil.iter_modules(map(str, package_folders(above)))]
+    return "" if last in names else did_you_mean(last, names)
 
 
 def top_package(name: str) -> ModuleSpec | None:
