@@ -13,6 +13,7 @@ from torch import nn
 
 from vitzoo.build import build
 from vitzoo.checkpoint.checkpoint import Checkpoint
+from vitzoo.checkpoint.saved import check_plugins
 from vitzoo.errors import InvalidOption
 from vitzoo.keywords import check_keywords
 from vitzoo.loading.adapt import Adaptation
@@ -173,6 +174,7 @@ def _is_ready(part: object) -> bool:
 def _network(spec: Spec, ready: Mapping[str, Any], request: Request, zoo: Registry) -> nn.Module:
     """Build the network, by the variant's own builder where it has one."""
     variant = request.variant
+    check_plugins(request.saved, spec, zoo)
     if variant is None or variant.builder == CORE_BUILDER:
         return build(spec, ready, part=zoo.part)
     for field in fields(Spec):

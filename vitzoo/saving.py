@@ -15,14 +15,16 @@ from vitzoo.errors import InvalidOption
 from vitzoo.files.access import writing_to
 from vitzoo.images.transform import check_preprocessing
 from vitzoo.plugin.info import LOCAL
+from vitzoo.registry.registry import registry
 from vitzoo.schema.manifest import API
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     """Write a model to a safetensors file that `create(path)` restores.
 
-    The file holds the tensors, the spec, the labels and the preprocessing. It is written tensor by
-    tensor, and replaces an existing file at once or not at all.
+    The file holds the tensors, the spec, the labels, the preprocessing and the names of the
+    distributions that the variant and its parts come from. It is written tensor by tensor, and
+    replaces an existing file at once or not at all.
 
     Args:
         model: made by `create`; its parts may have been given as objects, which are then needed
@@ -50,6 +52,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
             "name per class, or to ()"
         )
     preprocessing = check_preprocessing(getattr(model, "preprocessing", None))
+    infos = registry().host.infos
+    plugins = {name: infos[name].distribution for name in spec.namespaces if name != LOCAL}
     data = spec.to_data()
     if (spec.variant or "").startswith(f"{LOCAL}/"):
         del data["variant"]  # known on this machine only, and the rest of the spec is complete
@@ -59,6 +63,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
         "labels": labels,
         "preprocessing": preprocessing and asdict(preprocessing),
     }
+    if plugins:
+        metadata["plugins"] = plugins
     with writing_to(target) as file:
         write_safetensors(file, model.state_dict(), {METADATA: json.dumps(metadata)})
     return target

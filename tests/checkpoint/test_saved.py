@@ -139,7 +139,7 @@ def test_a_variant_that_is_not_registered_does_not_matter(saved, small, images):
     tamper(path, lambda t: t | {"spec": t["spec"] | {"variant": "gone/net"}})
     close(vitzoo.create(small, weights=path).eval()(images), model(images))
     tamper(path, lambda t: t | {"spec": {"variant": "gone/net"}})
-    with refuses(VitzooError, "gone/net"):
+    with refuses(VitzooError, path, "'gone'", "not installed"):
         vitzoo.create(small, weights=path)
 
 
@@ -196,8 +196,11 @@ def tampered(small, tmp_path):
         ("{}", ["missing", "'api'"]),
         (lambda t: t | {"api": 99}, ["newer", "pip install -U vitzoo"]),
         (lambda t: t | {"api": "1"}, ["api", "whole number", "'1'", "(str)"]),
-        (lambda t: t | {"extra": 1}, ["'extra'", "api, labels, preprocessing, spec"]),
+        (lambda t: t | {"extra": 1}, ["'extra'", "api, labels, plugins, preprocessing, spec"]),
         (lambda t: t | {"spec": []}, ["spec", "table", "[]", "(list)"]),
+        (lambda t: t | {"plugins": []}, ["plugins", "table", "[]", "(list)"]),
+        (lambda t: t | {"plugins": {"gone": 1}}, ["plugins", "gone", "string", 1, "(int)"]),
+        (lambda t: t | {"plugins": {"gone": "a\n"}}, ["gone", "printable", r"'a\n'"]),
         (lambda t: t | {"labels": "abcde"}, ["labels", "list", "'abcde'", "(str)"]),
         (lambda t: t | {"labels": [1]}, ["labels", "list of strings", "[1]"]),
         (lambda t: t | {"preprocessing": 1}, ["preprocessing", "table", 1, "(int)"]),
@@ -223,3 +226,98 @@ def test_tampered_metadata_is_refused(tampered, metadata, parts):
 def test_metadata_of_another_network_does_not_fit(tampered):
     path = tampered(lambda t: t | {"spec": t["spec"] | {"depth": 3}})
     says(refused(CheckpointError, path), path, "12 missing", "blocks.2.")
+
+
+# Plugins that are not installed
+
+
+HEAD = """\
+from vitzoo.parts.heads import LinearHead
+
+class Flat(LinearHead):
+    pass
+"""
+MANIFEST = """\
+api = 1
+
+[heads.flat]
+target = "acme.parts:Flat"
+summary = "a head"
+
+[variants.net]
+summary = "a network"
+embed_dim = 32
+depth = 1
+num_heads = 2
+mlp_dim = 32
+patch_size = 8
+image_size = 16
+num_classes = 5
+params = 1
+source = "made up"
+"""
+
+
+@pytest.fixture
+def with_plugin(install, new_registry, small, tmp_path):
+    """Save a network with a part or of a variant of a plugin, then remove that plugin."""
+
+    def save(spec=None, **arguments):
+        files = {"acme/__init__.py": "", "acme/parts.py": HEAD, "acme/registry.toml": MANIFEST}
+        root = install("acme-vit", "acme = acme:registry.toml", files)
+        model = vitzoo.create(spec or small, **arguments)
+        path = vitzoo.save(model, tmp_path / "net.safetensors")
+        (root / "acme_vit-1.0.dist-info").rename(root / "gone")
+        new_registry()
+        return path
+
+    return save
+
+
+TRUST = "install it only if you trust its author"
+STATED = ("'acme'", "not installed", "distribution 'acme-vit' (not checked)", TRUST)
+
+
+@pytest.mark.usefixtures("own_home")
+def test_a_part_of_a_plugin_that_is_not_installed(with_plugin, small):
+    path = with_plugin(head="acme/flat")
+    with refuses(CheckpointError, path, *STATED):
+        vitzoo.create(path)
+    with refuses(CheckpointError, path, "head 'acme/flat'", "head=", *STATED[2:]):
+        vitzoo.create(small, weights=path)
+    assert vitzoo.create(path, head="linear").num_classes == 5
+
+
+@pytest.mark.usefixtures("own_home")
+def test_a_variant_of_a_plugin_that_is_not_installed(with_plugin):
+    path = with_plugin("acme/net")
+    with refuses(CheckpointError, path, *STATED):
+        vitzoo.create(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "parts", "command"),
+    [
+        ({"head": "deit/distilled"}, ("'deit'", "pip install vitzoo-deit"), True),
+        ({"head": "gone/part"}, ("'gone'", "does not state"), False),
+        ({"variant": "gone/net"}, ("'gone'", "does not state"), False),
+    ],
+)
+def test_an_install_command_is_for_first_party_plugins(
+    saved, change, parts, command, monkeypatch, new_registry
+):
+    """What a file states of first-party namespaces is not used."""
+    path = saved()[1]
+    tamper(path, lambda t: t | {"spec": t["spec"] | change, "plugins": {"deit": "evil-package"}})
+    monkeypatch.setattr("vitzoo.plugin.host.find_plugins", list)
+    new_registry()
+    text = refused(CheckpointError, path)
+    says(text, path, *parts)
+    assert ("pip install" in text) == command
+    assert "evil" not in text
+
+
+def test_a_network_of_the_core_states_no_plugin(saved):
+    tables = []
+    tamper(saved()[1], lambda t: tables.append(t) or t)
+    assert "plugins" not in tables[0]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.errors import CheckpointError, UnknownName
+from vitzoo.plugin.info import FIRST_PARTY
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.manifest import API, read_preprocessing
 from vitzoo.schema.reader import Reader
@@ -27,26 +28,42 @@ class Saved:
         where: the file, for messages.
         spec: its network, as written.
         labels, preprocessing: of its weights.
+        plugins: the distribution of each plugin that the network has parts of, as written.
     """
 
     where: str
     spec: Mapping[str, Any]
     labels: tuple[str, ...]
     preprocessing: Preprocessing | None
+    plugins: Mapping[str, str]
 
-    def reader(self) -> Reader:
-        """Return a reader of the spec."""
+    def reader(self, zoo: Registry) -> Reader:
+        """Return a reader of the spec.
+
+        Raises:
+            CheckpointError: the plugin of its variant is not installed.
+        """
+        self.check_installed([str(self.spec.get("variant", "")).rpartition("/")[0]], zoo)
         return Reader(self.spec, f"{self.where}: spec", CheckpointError)
 
     def network(self, zoo: Registry) -> Spec:
         """Return the spec; a complete one is read even where its variant is not registered."""
         try:
-            return read_network(self.reader(), zoo)[0]
-        except UnknownName:
+            return read_network(self.reader(zoo), zoo)[0]
+        except (UnknownName, CheckpointError):
             if not self.spec.keys() >= COMPLETE:
                 raise
         table = {key: value for key, value in self.spec.items() if key != "variant"}
         return read_network(Reader(table, f"{self.where}: spec", CheckpointError), zoo)[0]
+
+    def check_installed(self, namespaces: Iterable[str], zoo: Registry) -> None:
+        """Raise CheckpointError if a plugin that the network has parts of is not installed."""
+        for namespace in namespaces:
+            if namespace and namespace not in zoo.host.infos:
+                raise CheckpointError(
+                    f"{self.where} needs the plugin {namespace!r}, which is not installed; "
+                    f"{_fix(namespace, self.plugins)}"
+                )
 
     def add_to(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the file with what is known of it; its tensors have the model's own names."""
@@ -67,6 +84,38 @@ def described(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
     """
     saved = read_saved(checkpoint)
     return replace(saved.add_to(checkpoint), spec=saved.network(zoo)) if saved else checkpoint
+
+
+def check_plugins(checkpoint: Checkpoint | None, spec: Spec, zoo: Registry) -> None:
+    """Raise CheckpointError if the plugin of a part is not installed, and a file chose the part.
+
+    Args:
+        checkpoint: a file written by `vitzoo.save`, None for no such file.
+        spec: its network, with what the caller changed.
+        zoo: knows the installed plugins.
+    """
+    if checkpoint and (saved := read_saved(checkpoint)):
+        saved.check_installed(spec.namespaces, zoo)
+
+
+def fix(checkpoint: Checkpoint, part: str) -> str:
+    """Say what to install for a part that a file written by `vitzoo.save` names."""
+    saved = read_saved(checkpoint)
+    return _fix(part.rpartition("/")[0], saved.plugins if saved else {})
+
+
+def _fix(namespace: str, stated: Mapping[str, str]) -> str:
+    """Say what to install; a name that only the file states becomes no command."""
+    if not namespace:
+        return "pip install --upgrade vitzoo"
+    if namespace in FIRST_PARTY:
+        return f"pip install {FIRST_PARTY[namespace]}"
+    if namespace not in stated:
+        return "the file does not state its distribution; ask the author of the file"
+    return (
+        f"the file states that it was saved with distribution {stated[namespace]!r} (not "
+        "checked); install it only if you trust its author"
+    )
 
 
 def read_saved(checkpoint: Checkpoint, where: str = "") -> Saved | None:
@@ -95,8 +144,10 @@ def read_saved(checkpoint: Checkpoint, where: str = "") -> Saved | None:
     if reader.take("preprocessing", object, None) is not None:
         table = Reader(data["preprocessing"], f"{where}: preprocessing", CheckpointError)
         preprocessing = read_preprocessing(table)
+    table = reader.sub("plugins") or Reader({}, where)
+    plugins = {namespace: table.text(namespace) for namespace in table.table}
     reader.done()
-    return Saved(where, spec, labels, preprocessing)
+    return Saved(where, spec, labels, preprocessing, plugins)
 
 
 def read_network(reader: Reader, zoo: Registry) -> tuple[Spec, Variant | None]:

@@ -91,7 +91,7 @@ def from_saved(path: Path, zoo: Registry) -> Request:
     saved = read_saved(checkpoint, str(path))
     if saved is None:
         raise CheckpointError(nameless(path))
-    spec, variant = read_network(saved.reader(), zoo)
+    spec, variant = read_network(saved.reader(zoo), zoo)
     return Request(spec, variant=variant, saved=saved.add_to(checkpoint))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_row, open_weights
 from vitzoo.checkpoint.detect import format_of, identified
-from vitzoo.checkpoint.saved import described
+from vitzoo.checkpoint.saved import described, fix
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName, WeightsUnavailable
 from vitzoo.files.names import valid_repo
 from vitzoo.formats import StatesHeads
@@ -193,7 +193,8 @@ class WeightsFile(WeightsSource):
         except UnknownName as error:
             raise CheckpointError(
                 f"{self._checkpoint.source} was saved with {name} {part.name!r}, which is not "
-                f"registered here; install the plugin it comes from, or pass {name}="
+                f"registered here; pass {name}=, or get its plugin: "
+                f"{fix(self._checkpoint, part.name)}"
             ) from error
 
 

@@ -212,6 +212,13 @@ class Spec:
         _check_rate(spec.dropout, "dropout", reader)
         return spec
 
+    @property
+    def namespaces(self) -> list[str]:
+        """Return the namespaces of the plugins that its variant and its parts come from."""
+        parts = [value for value in vars(self).values() if isinstance(value, PartSpec)]
+        names = [self.variant or "", *(part.name for part in parts if not part.opaque)]
+        return sorted({name.partition("/")[0] for name in names if "/" in name})
+
     def to_data(self) -> dict[str, Any]:
         """Return the spec as plain data that TOML and JSON can hold and `create` accepts."""
         data: dict[str, Any] = {} if self.variant is None else {"variant": self.variant}

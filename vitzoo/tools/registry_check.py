@@ -108,9 +108,7 @@ def _unbuilt(file: Path, variants: list[Variant]) -> Iterator[str]:
 
 def _absent(variant: Variant) -> set[str]:
     """Return the namespaces of a variant's parts that no installed plugin has."""
-    spec, known = variant.spec, registry().host.infos
-    names = [part.name for part in (spec.patch_embed, spec.pos_embed, spec.head, spec.drop_path)]
-    return {space for n in names if "/" in n and (space := n.partition("/")[0]) not in known}
+    return set(variant.spec.namespaces) - registry().host.infos.keys()
 
 
 def _miscounted(variants: list[Variant]) -> Iterator[str]:
