@@ -1,6 +1,7 @@
 """The network as a whole, on small ones that a spec describes."""
 
 import copy
+import importlib
 import io
 import itertools
 import math
@@ -890,3 +891,167 @@ def test_repr_of_a_network_without_a_name_or_a_spec():
 def test_repr_inside_another_module():
     model = vitzoo.create({"variant": "vit_ti16", "depth": 1}, device="meta")
     assert "  (0): vit_ti16: VisionTransformer(" in repr(nn.Sequential(model)).splitlines()
+
+
+# Parts that are not vitzoo's own.
+
+
+class Wrong(nn.Module):
+    """Gives what it is told to instead of what its kind should give."""
+
+    in_chans, num_classes, pre_logits_dim, norm_first = 3, 7, 48, True
+
+    def __init__(self, give):
+        super().__init__()
+        self.give = give
+        self.weight = nn.Parameter(torch.ones(5, 48))
+
+    def grid(self, image_size):
+        return image_size[0] // 8, image_size[1] // 8
+
+    def initial_table(self, grid_size):
+        return None
+
+    def resample(self, table, old, new):
+        return None
+
+    def to_grid(self, grid_size):
+        pass
+
+    def reset(self, num_classes):
+        return self
+
+    def forward(self, x, *_):
+        return getattr(self, self.give)(x)
+
+    def fails(self, x):
+        return x @ torch.ones(5, 6)
+
+    def adds_an_axis(self, x):
+        return x.flatten(1)[:, :7].unsqueeze(-1)
+
+    def double(self, x):
+        return 2 * x
+
+    def is_right_for_a_head(self, x):
+        return x[..., :7] + self.weight[0, 0]
+
+
+@pytest.fixture
+def wrong(install):
+    """Create a network with a part of a plugin, of one that fails or gives another shape."""
+    manifest = "api = 1\n" + "".join(
+        f'{table}.odd = {{ target = "acme.parts:odd", summary = "s" }}\n'
+        for table in ("patch_embedders", "position_embeddings", "heads")
+    )
+    files = {"acme/__init__.py": "", "acme/parts.py": "odd = None", "acme/registry.toml": manifest}
+    install("acme-vit", "acme = acme:registry.toml", files)
+    odd = importlib.import_module("acme.parts")
+
+    def create(field, give, **arguments):
+        def make():
+            return Wrong(give)
+
+        odd.odd = make
+        return vitzoo.create(SMALL, **{field: "acme/odd"}, **arguments).eval()
+
+    return create
+
+
+OWNER = ("plugin 'acme' (acme-vit 1.0)", "choose another", "`vitzoo plugins check acme`")
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "expected"),
+    [
+        ("patch_embed", (2, 3, 32, 32), (2, 16, 48)),
+        ("pos_embed", (2, 17, 48), (2, 17, 48)),
+        ("head", (2, 48), (2, 7)),
+    ],
+)
+def test_a_part_of_a_plugin_that_gives_another_shape_is_named(wrong, field, given, expected):
+    model = wrong(field, "adds_an_axis")
+    said = (f"{field} 'acme/odd'", *OWNER, given, expected)
+    with refuses(vitzoo.PluginError, *said, (2, 7, 1)):
+        model(images())
+    with refuses(vitzoo.PluginError, *said[:-1], (2, 7, 1)):
+        model.features(images(), ["logits"])
+    failing = wrong(field, "fails")
+    with refuses(vitzoo.PluginError, *said, "RuntimeError:", "failed"), torch.no_grad():
+        failing(images())
+    assert isinstance(refused(failing).__cause__, RuntimeError)
+
+
+def refused(model):
+    with pytest.raises(vitzoo.PluginError) as caught:
+        model(images())
+    return caught.value
+
+
+def test_a_pool_given_as_an_object_is_named():
+    model = vitzoo.create(SMALL, pool=Wrong("adds_an_axis")).eval()
+    with refuses(vitzoo.InvalidOption, "pool 'Wrong'", "ready object", (2, 17, 48), (2, 48)):
+        model(images())
+
+
+@pytest.mark.parametrize("method", ["rotate", "attention_bias"])
+def test_positions_that_fail_in_the_attention_are_named(method):
+    positions = Wrong("double")
+    setattr(positions, method, lambda *_, **__: positions.fails(images(2, 17)))
+    model = vitzoo.create(SMALL, pos_embed=positions).eval()
+    with refuses(vitzoo.InvalidOption, "pos_embed 'Wrong'", "ready object", "RuntimeError:"):
+        model(images())
+
+
+def test_queries_that_change_their_shape_are_named():
+    positions = Wrong("double")
+    positions.rotate = lambda x, *_: x[:, :, 1:]
+    model = vitzoo.create(SMALL, pos_embed=positions).eval()
+    with refuses(vitzoo.InvalidOption, "pos_embed 'Wrong'", (2, 3, 16, 16), (2, 3, 17, 16)):
+        model(images())
+
+
+def test_an_error_that_is_no_fault_of_a_shape_stays(wrong, monkeypatch):
+    model = wrong("head", "fails")
+
+    def full(_):
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(model.head, "fails", full, raising=False)
+    with pytest.raises(torch.OutOfMemoryError, match="no memory"):
+        model(images())
+
+
+def test_checks_of_shapes_survive_copies_compilation_and_export(wrong):
+    model = wrong("head", "is_right_for_a_head", pos_embed=Wrong("double"))
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert copied.checked_parts == model.checked_parts == {
+            "head": "head 'acme/odd'", "pos_embed": "pos_embed 'Wrong'",
+        }  # fmt: skip
+    model = wrong("head", "is_right_for_a_head")
+    with torch.no_grad():
+        expected = model(images())
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(images()), expected)
+        torch.testing.assert_close(compiled(images(3, 3, 32, 32))[:2].shape, expected.shape)
+    batch = {0: torch.export.Dim("batch", min=2)}
+    exported = torch.export.export(model, (images(),), dynamic_shapes=(batch,)).module()
+    torch.testing.assert_close(exported(images()), expected)
+    assert exported(images(5, 3, 32, 32)).shape == (5, 7)
+    assert model.to("meta")(images().to("meta")).shape == (2, 7)
+
+
+def test_parts_of_the_core_are_not_checked():
+    assert make().checked_parts == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"), [(("weight",), {"head.weight"}), ((), set()), (None, set())]
+)
+def test_parts_say_which_of_their_parameters_take_no_weight_decay(names, expected):
+    head, positions = Wrong("double"), Wrong("double")
+    if names is not None:
+        head.no_weight_decay = positions.no_weight_decay = lambda: set(names)
+    found = vitzoo.create(SMALL, head=head, pos_embed=positions).no_weight_decay()
+    own = {"positions.weight"} if names != () else set()
+    assert found == {"cls_token"} | own | expected

@@ -97,6 +97,12 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
     if "head" in (ready or {}):
         spec = replace(spec, num_classes=model.num_classes)
     model.spec = spec
+    parts = {field: part for field, part in vars(spec).items() if isinstance(part, PartSpec)}
+    model.checked_parts = {
+        field: f"{field} {part.name!r}"
+        for field, part in parts.items()
+        if part.opaque or "/" in part.name
+    }
     return model
 
 

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitzoo.errors import InvalidInput, InvalidOption, UnknownOption, did_you_mean
 from vitzoo.parts.init import normal_
+from vitzoo.parts.protocols import call
 from vitzoo.schema.reader import pair
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import PartSpec
@@ -51,6 +52,8 @@ class VisionTransformer(nn.Module):
         load_report: what became of each tensor of its weights.
         labels: class names in the order of the logits.
         preprocessing: how images become inputs, None if unknown.
+        checked_parts: name of each part that is a plugin's or was given as an object, by field of
+            the spec; every forward checks the shapes that these give.
 
     Source: arXiv:2010.11929; numbers checked element by element against timm.
     """
@@ -81,6 +84,7 @@ class VisionTransformer(nn.Module):
         self.load_report: LoadReport | None = None
         self.labels: tuple[str, ...] = ()
         self.preprocessing: Preprocessing | None = None
+        self.checked_parts: dict[str, str] = {}
 
         self.patch_embed = patch_embed
         self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim)) if class_token else None
@@ -130,17 +134,16 @@ class VisionTransformer(nn.Module):
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Map (b, p + n, d) tokens to (b, k) logits, or to pre-logits."""
-        x = self._pooled(tokens)  # (b, d)
-        return self.head(x, pre_logits)
+        return self._logits(self._pooled(tokens), pre_logits)
 
     def embed(self, images: Tensor) -> Tensor:
         """Map (b, c, h, w) images to the (b, p + n, d) tokens that enter the first block."""
         self._check_images(images)
-        x = self.patch_embed(images)  # (b, n, d)
+        x = self._patches(images)  # (b, n, d)
         prefix = [token for token in (self.cls_token, self.reg_token) if token is not None]
         if prefix:
             x = torch.cat((*(t.expand(x.shape[0], -1, -1) for t in prefix), x), dim=1)
-        x = self.positions(x, self.pos_embed, 0)  # (b, p + n, d)
+        x = self._run("pos_embed", self.positions, x.shape, x, self.pos_embed, 0)  # (b, p + n, d)
         return self.norm_pre(self.pos_drop(x))
 
     def features(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
@@ -162,14 +165,14 @@ class VisionTransformer(nn.Module):
                 hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
                 raise UnknownOption(f"unknown feature {name!r}{hint}")
         self._check_images(images)
-        found = {"patch_embed": self.patch_embed(images)} if "patch_embed" in names else {}
+        found = {"patch_embed": self._patches(images)} if "patch_embed" in names else {}
         found["embed"] = x = self.embed(images)
         for layer in range(len(self.blocks)):
             found[f"blocks.{layer}"] = x = self._encode(x, layer)
         found["norm"] = x = self.norm(x)
         found["pool"] = self._pooled(x)
-        found["pre_logits"] = self.head(found["pool"], pre_logits=True)
-        found["logits"] = self.head(found["pool"])
+        found["pre_logits"] = self._logits(found["pool"], pre_logits=True)
+        found["logits"] = self._logits(found["pool"])
         return {name: found[name] for name in names}
 
     def feature_names(self) -> list[str]:
@@ -337,10 +340,21 @@ class VisionTransformer(nn.Module):
         self.grad_checkpointing = enable
 
     def no_weight_decay(self) -> set[str]:
-        """Return the parameters that optimisers should not decay: tokens and positions."""
-        names = ("pos_embed", "cls_token", "reg_token")
-        own = {f"positions.{name}" for name, _ in self.positions.named_parameters()}  # type: ignore[attr-defined]  # a PositionEmbedding that is a module
-        return own | {name for name in names if getattr(self, name) is not None}
+        """Return the parameters that optimisers should not decay: tokens and positions.
+
+        With them, those that the method `no_weight_decay` of a part names. A position embedding
+        that has no such method decays none of its parameters.
+        """
+        tokens = ("pos_embed", "cls_token", "reg_token")
+        names = {name for name in tokens if getattr(self, name) is not None}
+        for field in ("patch_embed", "positions", "pool", "attn_pool", "head"):
+            part: Any = getattr(self, field)
+            own = getattr(part, "no_weight_decay", None)
+            if own is not None:
+                names |= {f"{field}.{name}" for name in own()}
+            elif field == "positions":
+                names |= {f"positions.{name}" for name, _ in part.named_parameters()}
+        return names
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return timm's description of layer groups, for layer-wise learning rates."""
@@ -374,23 +388,55 @@ class VisionTransformer(nn.Module):
         return reads
 
     def _positioned(self, x: Tensor, layer: int) -> Tensor:
-        return self.positions(x, self.pos_embed, layer) if layer else x  # `embed` did the first
+        if not layer:
+            return x  # `embed` did the first
+        return self._run("pos_embed", self.positions, x.shape, x, self.pos_embed, layer)
 
     def _acts(self, layer: int) -> tuple[Rotate | None, Bias | None]:
         """Return what the positions do inside the attention of block `layer`."""
         rotate = getattr(self.positions, "rotate", None)
         bias = getattr(self.positions, "attention_bias", None)
-        return (
-            None if rotate is None else partial(rotate, layer=layer),
-            None if bias is None else bias(self.pos_embed, layer),
-        )
+        if rotate is not None:
+            checked = "pos_embed" in self.checked_parts
+            rotate = partial(self._rotated if checked else rotate, layer=layer)
+        if bias is not None:
+            bias = self._run("pos_embed", bias, None, self.pos_embed, layer)
+        return rotate, bias
+
+    def _rotated(self, x: Tensor, layer: int) -> Tensor:
+        rotate: Any = self.positions.rotate  # type: ignore[attr-defined]  # whoever calls has looked
+        return self._run("pos_embed", rotate, x.shape, x, layer)
 
     @property
     def _pool(self) -> Any:
         return self.pool if self.attn_pool is None else self.attn_pool
 
     def _pooled(self, tokens: Tensor) -> Tensor:
-        return self.fc_norm(self._pool(tokens, self.num_prefix_tokens, self.grid_size))
+        pool = self._pool
+        read = getattr(pool, "tokens", None)
+        shape = (tokens.shape[0], *((read,) if read else ()), self.embed_dim)
+        return self.fc_norm(
+            self._run("pool", pool, shape, tokens, self.num_prefix_tokens, self.grid_size)
+        )
+
+    def _patches(self, images: Tensor) -> Tensor:
+        shape = (images.shape[0], self.grid_size[0] * self.grid_size[1], self.embed_dim)
+        return self._run("patch_embed", self.patch_embed, shape, images)
+
+    def _logits(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        head = self.head
+        if "head" not in self.checked_parts:
+            return head(x, pre_logits)
+        classes = 0 if pre_logits else head.num_classes
+        features = x.dim() == 3 and not (classes or getattr(head, "tokens", None))
+        shape = None if features else (x.shape[0], classes or head.pre_logits_dim)
+        return self._run("head", head, shape, x, pre_logits)
+
+    def _run(self, field: str, part: Any, shape: tuple[int, ...] | None, *inputs: Any) -> Tensor:
+        """Call a part, checking what is not vitzoo's own outside of compiled code."""
+        if field not in self.checked_parts or torch.compiler.is_compiling():
+            return part(*inputs)
+        return call(self.checked_parts[field], part, inputs, shape)
 
     def _layers(self, which: int | Sequence[int] | None) -> list[int]:
         depth = len(self.blocks)

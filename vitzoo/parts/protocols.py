@@ -1,16 +1,24 @@
-"""What a part must offer to be used by `VisionTransformer`.
+"""What a part must offer to be used by `VisionTransformer`, and calls that hold parts to it.
 
 Axis letters: `b` batch, `c` channels, `h w` pixels or patches, `p` prefix tokens, `n` patch
 tokens, `d` width, `k` classes. Constructors take keywords only: those listed here, then the
-part's own options, each with a default.
+part's own options, each with a default. They draw the parameters from torch's global random
+generator; no call initialises them later.
+
+Any part may have a method `no_weight_decay()`, which returns the names, within the part, of the
+parameters that optimisers should not decay. Of a position embedding without it, that is all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
+
+from vitzoo.errors import InvalidOption, PluginError, VitzooError
 
 
 @runtime_checkable
@@ -23,6 +31,8 @@ class PatchEmbedder(Protocol):
         in_chans: channels of the images it takes.
         input_conv: optional: name of the kernel (out, in_chans, h, w) that reads the image, which
             is brought to other `in_chans` when weights are loaded; `proj.weight` if it is not said.
+        grid_multiple: optional: (rows, columns), whole numbers that rows and columns of the grid
+            of patches must be multiples of, (1, 1) if it is not said. `grid` refuses the others.
     """
 
     in_chans: int
@@ -171,3 +181,46 @@ class WeightsAdapter(Protocol):
             native_size: (h, w) px of the images that the weights were trained on.
         """
         ...
+
+
+def call(what: str, part: Any, inputs: tuple[Any, ...], shape: tuple[int, ...] | None) -> Tensor:
+    """Call a part that is not vitzoo's; an error, or a result of another shape, names the part.
+
+    Args:
+        what: field and registered name of the part, such as `head 'acme/cosine'`.
+        part: what is called.
+        inputs: its arguments, the first of them a tensor.
+        shape: of the result, None where it is not checked.
+
+    Raises:
+        PluginError: the part belongs to a plugin, and fails or gives another shape.
+        InvalidOption: so does a part that was given as an object.
+    """
+    try:
+        result: Tensor = part(*inputs)
+    except (VitzooError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, ValueError, IndexError) as error:
+        problem = f"failed ({type(error).__name__}: {error})"
+        raise _blame(what, problem, inputs[0], shape) from error
+    several = isinstance(result, tuple) and what.startswith("head")  # as distillation trains them
+    wrong = [r for r in (result if several else (result,)) if getattr(r, "shape", None) != shape]
+    if shape is not None and wrong:
+        got = getattr(wrong[0], "shape", None)
+        problem = f"gave {type(wrong[0]).__name__ if got is None else f'shape {tuple(got)}'}"
+        raise _blame(what, problem, inputs[0], shape)
+    return result
+
+
+def _blame(what: str, problem: str, given: Tensor, shape: tuple[int, ...] | None) -> VitzooError:
+    expected = "" if shape is None else f", expected a result of shape {shape}"
+    problem += f" for an input of shape {tuple(getattr(given, 'shape', ()))}{expected}"
+    namespace, slash, _ = what.partition("'")[2].partition("/")
+    if not slash:
+        return InvalidOption(f"{what}, a ready object, {problem}; correct it")
+    found = next(iter(entry_points(group="vitzoo", name=namespace)), None)
+    owner = f" ({found.dist.name} {found.dist.version})" if found and found.dist else ""
+    return PluginError(
+        f"{what} of plugin {namespace!r}{owner} {problem}; choose another part, or correct this "
+        f"one: `vitzoo plugins check {namespace}` checks it"
+    )
