@@ -108,7 +108,7 @@ def acme(distribution, monkeypatch, new_registry):
         new_registry()
         return root
 
-    install.manifest = MANIFEST
+    install.manifest, install.parts = MANIFEST, PARTS
     yield install
     testing.plugin.in_worker.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "acme_vit"]:

@@ -211,3 +211,15 @@ def test_a_good_policy_passes():
         return [0.0 if i < depth // 2 else rate for i in range(depth)]
 
     check_drop_path_policy(late, rate=0.2)
+    check_drop_path_policy(late)  # a rate is given to every policy that takes one
+
+
+def test_an_option_without_default_and_sample_is_named(complaint):
+    def late(*, depth, rate, start):
+        return [0.0 if i < start * depth else rate for i in range(depth)]
+
+    said = complaint(check_drop_path_policy, late)
+    assert "drop-path policy 'late' needs start, which vitzoo does not give" in said
+    for check in (POLICIES.check_rates, POLICIES.check_meta, POLICIES.check_trains):
+        assert "'start'" in complaint(check, POLICIES.DropPathPolicy(late))
+    check_drop_path_policy(late, start=0.5)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from torch import nn
 
 from vitzoo import testing
+from vitzoo.errors import InvalidOption
 from vitzoo.parts.patch_embed import ConvPatchEmbed, tiled
-from vitzoo.testing import (
-    check_patch_embedder,
-)
+from vitzoo.testing import Sizes, check_patch_embedder
 
 
 class Patches(ConvPatchEmbed):
@@ -188,6 +189,70 @@ class Sharing(nn.Module):
         return self.proj(images).flatten(2).transpose(1, 2) * self.gain
 
 
+class EvenGrid(Patches):
+    """May refuse a grid, and does not say which."""
+
+    def grid(self, image_size):
+        rows, columns = super().grid(image_size)
+        if rows % 2 or columns % 2:
+            raise InvalidOption(f"{rows}x{columns} is odd")
+        return rows, columns
+
+
+class EvenGridSaid(EvenGrid):
+    grid_multiple = (2, 2)
+
+
+class NotRefused(Patches):
+    grid_multiple = (2, 2)
+
+
+class OneNumber(Patches):
+    grid_multiple = 2
+
+
+class OnlySquare(Patches):
+    def grid(self, image_size):
+        rows, columns = super().grid(image_size)
+        if rows != columns:
+            raise InvalidOption(f"{rows}x{columns} is not square")
+        return rows, columns
+
+
+class Shifted(Patches):
+    """Has one more parameter, which is used."""
+
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
+        self.shift = nn.Parameter(self.start(embed_dim))
+
+    def start(self, width):
+        return torch.zeros(width)
+
+    def forward(self, images):
+        return super().forward(images) + self.shift
+
+
+class Unwritten(Shifted):
+    def start(self, width):
+        return torch.empty(width)
+
+
+class OfItsOwn(Shifted):
+    def start(self, width):
+        return torch.tensor([random.random() for _ in range(width)])
+
+
+class Undecayed(Shifted):
+    def no_weight_decay(self):
+        return {"shift"}
+
+
+class Misspelt(Shifted):
+    def no_weight_decay(self):
+        return {"proj.wieght"}
+
+
 class Mixing(Patches):
     def forward(self, images):
         return super().forward(images - images.mean(0))
@@ -212,8 +277,35 @@ class Forgetful(Patches):
         return super().forward(images) * self.gain
 
 
-def test_the_good_one_passes():
-    check_patch_embedder(Patches)
+@pytest.mark.parametrize(
+    ("part", "sizes"),
+    [
+        (Patches, None),
+        (Undecayed, None),
+        (EvenGridSaid, None),
+        (EvenGridSaid, Sizes(grid_size=(4, 6))),
+        (EvenGrid, Sizes(grid_size=(4, 8))),
+        (OnlySquare, Sizes(grid_size=(3, 3))),
+    ],
+)
+def test_the_good_ones_pass(part, sizes):
+    check_patch_embedder(part, sizes=sizes)
+
+
+def test_the_grid_of_sizes_must_be_accepted(complaint):
+    for part, grid in ((EvenGrid, (3, 4)), (OnlySquare, (2, 4))):
+        subject = EMBEDDER.PatchEmbedder(part, sizes=Sizes(grid_size=grid))
+        said = complaint(EMBEDDER.check_grid, subject)
+        assert f"refuses an image of {grid[0]}x{grid[1]} patches" in said
+        assert "grid_multiple" in said
+
+
+@pytest.mark.parametrize(
+    ("part", "grid"), [(Patches, (2, 4)), (EvenGridSaid, (2, 4)), (OnlySquare, None)]
+)
+def test_sizes_are_found_that_a_part_accepts(part, grid):
+    found = EMBEDDER.PatchEmbedder(part).fitted()
+    assert (found and found.sizes.grid_size) == grid
 
 
 EMBEDDER, MODULE = testing.patch_embed, testing.modules
@@ -228,16 +320,22 @@ EMBEDDER, MODULE = testing.patch_embed, testing.modules
         (EMBEDDER.check_protocol, Loose, "Loose is no torch.nn.Module"),
         (EMBEDDER.check_protocol, WithoutChannels, "WithoutChannels lacks in_chans"),
         (EMBEDDER.check_grid, FixedChannels, "built for 1 channels, in_chans is 3"),
-        (EMBEDDER.check_grid, TransposedGrid, "become tokens of shape (2, 6, 32), but they are (2"),
+        (EMBEDDER.check_grid, TransposedGrid, "tokens of shape (2, 12, 32), but they are (2"),
         (EMBEDDER.check_grid, WidthFirst, "twice as high has the grid (4, 4) instead of (4, 2)"),
         (EMBEDDER.check_grid, SquareGrid, "become tokens of shape (2, 4, 32), but they are (2, 8"),
-        (EMBEDDER.check_grid, ListGrid, "gives [2, 2]"),
+        (EMBEDDER.check_grid, ListGrid, "gives [2, 4]"),
+        (EMBEDDER.check_grid, EvenGrid, "refuses an image of 3x4 patches: 3x4 is odd"),
+        (EMBEDDER.check_grid, NotRefused, "an image of 3x4 patches, is not refused"),
+        (EMBEDDER.check_grid, OneNumber, "grid_multiple is 2"),
         (EMBEDDER.check_order, ColumnByColumn, "token 3 should see the top right of the image"),
         (EMBEDDER.check_order, UpsideDown, "on a 2x4 grid, token 3 should see the top right"),
         (EMBEDDER.check_sizes, NoTokens, "grid((1, 32)) gives (0, 4): no tokens"),
         (EMBEDDER.check_sizes, OtherError, "grid((17, 32)) raises AssertionError: bad size"),
         (EMBEDDER.check_input_conv, WrongInput, "is 'conv.weight', no key of its state dict"),
         (EMBEDDER.check_input_conv, WrongKernel, "input_conv names 'proj.bias' of shape (32,)"),
+        (MODULE.check_initialisation, Unwritten, "shift holds what was in memory, or NaN"),
+        (MODULE.check_initialisation, OfItsOwn, "it starts from other shift"),
+        (MODULE.check_weight_decay, Misspelt, "names 'proj.wieght'; its parameters are shift"),
         (MODULE.check_gradients, Detached, "its result has no gradient"),
         (MODULE.check_gradients, IdleBias, "no gradient reaches shift"),
         (MODULE.check_dtypes, InSingle, "in float64 its result is float32"),

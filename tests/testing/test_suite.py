@@ -121,6 +121,33 @@ def test_without_the_plugin_of_pytest_the_rest_is_skipped_with_a_reason(author):
     assert "1 passed" in said
 
 
+POLICY = """\
+
+
+def late(*, depth, rate, start):
+    return [0.0 if i < start * depth else rate for i in range(depth)]
+"""
+LATE = """\
+[drop_path_policies.late]
+target = "acme_vit.parts:late"
+summary = "a policy"
+
+[heads.cosine]"""
+
+
+def test_an_option_without_a_sample_is_said_once(author, acme):
+    manifest = acme.manifest.replace("[heads.cosine]", LATE)
+    files = {"acme_vit/registry.toml": manifest, "acme_vit/parts.py": acme.parts + POLICY}
+    said = author("-k", "late", "-rs", files=files)
+    assert said.count("needs start, which vitzoo does not give") == 1
+    assert "1 failed" in said
+    assert "needs start: see test_part_constructor" in said
+    more = 'options = {"acme/late": {"start": 0.5}}'
+    said = author("-k", "late", more=more)
+    assert " failed" not in said
+    assert " skipped" not in said
+
+
 def test_archives_that_were_not_built_are_skipped_with_a_reason(author):
     said = author("-k", "archives", "-rs")
     assert "TestAcme.archives is False: no wheel, no sdist was checked" in said
@@ -157,7 +184,7 @@ def test_public_names_are_there_documented_and_all():
         for name, value in vars(testing).items()
         if getattr(value, "__module__", "").startswith("vitzoo.testing.") and name[0] != "_"
     }
-    assert given - {"drop_empty"} == set(testing.__all__)
+    assert given | {"PluginTests"} == set(testing.__all__)
 
 
 def test_every_check_is_a_test_of_the_suite():

@@ -88,7 +88,7 @@ def test_check_finds_what_is_wrong_with_each_contribution(probed, install):
     causes = {what: problem["cause"] for what, problem in found.items()}
     says(causes.pop("drop-path policy acme/short"), "1 rates", "2 blocks")
     says(causes.pop("patch embedder acme/blind"), "Blind", "grid, in_chans")
-    assert causes.pop("head acme/angry") == "ValueError: no"
+    says(causes.pop("head acme/angry"), "in_dim=32", "ValueError: no")
     assert found["head acme/angry"]["location"] == f"{root}/acme/parts.py:13"
     says(causes.pop("head acme/gone"), "'acme.parts:Gone'", "AttributeError:")
     says(causes.pop("head acme/far"), "pip install 'nonesuch-package>=2'")
@@ -118,3 +118,78 @@ preprocessing = {{ mean = [0.5], std = [0.5], interpolation = "bicubic" }}
     found = probed("acme")
     assert list(found) == ["variant acme/net"]
     says(found["variant acme/net"]["cause"], "acme/net:first", "first.safetensors", "data folder")
+
+
+PARTS_OF_ALL_KINDS = """\
+from vitzoo.parts.heads import LinearHead, NoHead
+from vitzoo.parts.patch_embed import ConvPatchEmbed
+from vitzoo.errors import InvalidOption
+
+
+class Pair(LinearHead):
+    tokens = 2
+
+    def forward(self, x, pre_logits=False):
+        return x.mean(1) if pre_logits else super().forward(x.mean(1))
+
+    def reset(self, num_classes):
+        return pair(in_dim=self.pre_logits_dim, num_classes=num_classes)
+
+
+class NoPair(NoHead):
+    tokens = 2
+    reset = Pair.reset
+
+    def forward(self, x, pre_logits=False):
+        return x.mean(1)
+
+
+def pair(*, in_dim, num_classes):
+    return Pair(in_dim=in_dim, num_classes=num_classes) if num_classes else NoPair(in_dim=in_dim)
+
+
+def odd(*, in_dim, num_classes):
+    found = pair(in_dim=in_dim, num_classes=num_classes)
+    found.forward = lambda x, pre_logits=False: x.mean(1)[..., None]
+    return found
+
+
+class Stride32(ConvPatchEmbed):
+    grid_multiple = (3, 3)
+
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        if patch_size != (32, 32):
+            raise InvalidOption(f"the stem has a stride of 32, got patch_size {patch_size}")
+        super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
+
+    def grid(self, image_size):
+        rows, columns = super().grid(image_size)
+        if rows % 3 or columns % 3:
+            raise InvalidOption(f"{rows}x{columns}")
+        return rows, columns
+
+
+def late(*, depth, rate):
+    return [0.0] * (depth - 1) + [rate]
+"""
+ALL_KINDS = """\
+api = 1
+heads.pair = { target = "acme.parts:pair", summary = "reads two tokens" }
+heads.odd = { target = "acme.parts:odd", summary = "logits with an axis too many" }
+patch_embedders.stride = { target = "acme.parts:Stride32", summary = "says its grids" }
+drop_path_policies.late = { target = "acme.parts:late", summary = "needs a rate" }
+"""
+
+
+def test_check_runs_the_conformance_tests_of_parts(probed, install):
+    """Heads that read several tokens, embedders of few grids and policies with a rate pass."""
+    files = {"acme/__init__.py": "", "acme/parts.py": PARTS_OF_ALL_KINDS}
+    install("acme-parts", "acme = acme:registry.toml", files | {"acme/registry.toml": ALL_KINDS})
+    found = probed("acme")
+    assert found.keys() == {"head acme/odd"}
+    says(found["head acme/odd"]["cause"], "head 'acme/odd'", (2, 5), (2, 32, 1))
+
+
+@pytest.mark.parametrize("namespace", ["core", "deit", "dinov2", "mim", "clip"])
+def test_check_passes_what_the_conformance_tests_pass(probed, namespace):
+    assert probed(namespace) == {}

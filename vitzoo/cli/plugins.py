@@ -76,9 +76,11 @@ def check_command(
     """Import and build all that plugins bring, each in a process of its own.
 
     NAME is a namespace or a distribution; without one, every plugin is checked but the core and
-    those that are switched off. Targets are imported, requirements looked up, parts constructed,
-    variants built without memory and their parameters counted. A plugin that hangs is killed when
-    its time is over, with all that it started. Exits with 1 on any problem.
+    those that are switched off. Targets are imported and requirements looked up. Parts pass the
+    conformance tests of vitzoo.testing, except those that need samples or take long. Variants are
+    built without memory and their parameters counted; of those that are not made of vitzoo's
+    parts, one of each architecture. A plugin that hangs is killed when its time is over, with all
+    that it started. Exits with 1 on any problem.
 
     \b
     Examples:

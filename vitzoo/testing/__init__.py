@@ -1,4 +1,4 @@
-"""The conformance kit: tests that every plugin of vitzoo can run on itself.
+"""The conformance tests: what every plugin of vitzoo can run on itself.
 
     # conftest.py
     pytest_plugins = ["vitzoo.testing"]
@@ -9,19 +9,15 @@
     class TestAcme(PluginTests):
         namespace = "acme"
 
-Nothing loads it but that line, and nothing else of vitzoo needs pytest. docs/testing.md says what
-is checked and what to do where samples are needed.
+docs/testing.md says what is checked and what to do where samples are needed. Only `PluginTests` and
+the fixtures need pytest: `vitzoo plugins check` runs the same checks without it.
 
 It has no assert statements (PYTEST_DONT_REWRITE), so it may be imported before pytest loads it.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from vitzoo.testing.checks import (
     check_checkpoint_format,
@@ -34,8 +30,10 @@ from vitzoo.testing.checks import (
 )
 from vitzoo.testing.hub import Hub
 from vitzoo.testing.subject import Sizes
-from vitzoo.testing.suite import PluginTests, drop_empty
-from vitzoo.testing.weights import checkpoint_formats, listening, stand_in, trained_spec
+from vitzoo.testing.weights import checkpoint_formats, stand_in, trained_spec
+
+if TYPE_CHECKING:
+    from vitzoo.testing.suite import PluginTests
 
 __all__ = [
     "Hub",
@@ -52,19 +50,12 @@ __all__ = [
     "stand_in",
     "trained_spec",
 ]
+pytest_plugins = ["vitzoo.testing.suite"]
 
 
-@pytest.fixture
-def vitzoo_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A Hub on loopback that this process downloads from, into a store of the test's own."""
-    for name in [name for name in os.environ if name.startswith("VITZOO_")]:
-        monkeypatch.delenv(name)
-    with listening(tmp_path / "vitzoo") as hub:
-        yield hub
+def __getattr__(name: str) -> Any:
+    if name == "PluginTests":
+        from vitzoo.testing.suite import PluginTests
 
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests of kinds that a plugin does not contribute."""
-    items[:], dropped = drop_empty(items)
-    if dropped:
-        config.hook.pytest_deselected(items=dropped)
+        return PluginTests
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

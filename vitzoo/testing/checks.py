@@ -16,11 +16,13 @@ from vitzoo.testing import (
     positions,
     variants,
 )
-from vitzoo.testing.subject import Sizes, Subject
+from vitzoo.testing.subject import ModuleSubject, Sizes, Subject
 
 FIRST = (modules.check_constructor, modules.check_options)
 MODULE = (
     modules.check_instances,
+    modules.check_initialisation,
+    modules.check_weight_decay,
     modules.check_gradients,
     modules.check_dtypes,
     modules.check_meta,
@@ -28,6 +30,59 @@ MODULE = (
     modules.check_copies,
     modules.check_saved,
 )
+QUICK = (modules.check_initialisation, modules.check_weight_decay, modules.check_meta)
+OF_LARGE = (
+    *FIRST,
+    modules.check_weight_decay,
+    patch_embed.check_protocol,
+    patch_embed.check_input_conv,
+    positions.check_protocol,
+    pools.check_protocol,
+    heads.check_protocol,
+)
+LARGE = 1_000_000  # parameters of a part that takes seconds to run
+CHECKS: dict[type[Subject], tuple[Callable[[Any], None], ...]] = {
+    patch_embed.PatchEmbedder: (
+        *FIRST,
+        patch_embed.check_protocol,
+        patch_embed.check_grid,
+        patch_embed.check_order,
+        patch_embed.check_sizes,
+        patch_embed.check_input_conv,
+        *MODULE,
+    ),
+    positions.PositionEmbedding: (
+        *FIRST,
+        positions.check_protocol,
+        positions.check_table,
+        positions.check_tokens,
+        positions.check_resample,
+        positions.check_to_grid,
+        *MODULE,
+    ),
+    pools.Pool: (
+        *FIRST,
+        pools.check_protocol,
+        pools.check_outputs,
+        pools.check_reads,
+        pools.check_network,
+        *MODULE,
+    ),
+    heads.Head: (
+        *FIRST,
+        heads.check_protocol,
+        heads.check_outputs,
+        heads.check_no_classes,
+        heads.check_reset,
+        *MODULE,
+    ),
+    drop_path.DropPathPolicy: (
+        *FIRST,
+        drop_path.check_rates,
+        drop_path.check_meta,
+        drop_path.check_trains,
+    ),
+}
 
 
 def check_patch_embedder(
@@ -46,15 +101,7 @@ def check_patch_embedder(
     >>> from vitzoo.parts.patch_embed import ConvPatchEmbed
     >>> check_patch_embedder(ConvPatchEmbed, bias=False)
     """
-    subject = _subject(patch_embed.PatchEmbedder, constructor, sizes, options)
-    own = (
-        patch_embed.check_protocol,
-        patch_embed.check_grid,
-        patch_embed.check_order,
-        patch_embed.check_sizes,
-        patch_embed.check_input_conv,
-    )
-    _run((*FIRST, *own, *MODULE), subject)
+    _check(patch_embed.PatchEmbedder, constructor, sizes, options)
 
 
 def check_position_embedding(
@@ -65,15 +112,7 @@ def check_position_embedding(
     Raises:
         AssertionError: the first thing that is wrong, and what to do.
     """
-    subject = _subject(positions.PositionEmbedding, constructor, sizes, options)
-    own = (
-        positions.check_protocol,
-        positions.check_table,
-        positions.check_tokens,
-        positions.check_resample,
-        positions.check_to_grid,
-    )
-    _run((*FIRST, *own, *MODULE), subject)
+    _check(positions.PositionEmbedding, constructor, sizes, options)
 
 
 def check_pool(
@@ -84,9 +123,7 @@ def check_pool(
     Raises:
         AssertionError: the first thing that is wrong, and what to do.
     """
-    subject = _subject(pools.Pool, constructor, sizes, options)
-    own = (pools.check_protocol, pools.check_outputs, pools.check_reads, pools.check_network)
-    _run((*FIRST, *own, *MODULE), subject)
+    _check(pools.Pool, constructor, sizes, options)
 
 
 def check_head(
@@ -97,9 +134,7 @@ def check_head(
     Raises:
         AssertionError: the first thing that is wrong, and what to do.
     """
-    subject = _subject(heads.Head, constructor, sizes, options)
-    own = (heads.check_protocol, heads.check_outputs, heads.check_no_classes, heads.check_reset)
-    _run((*FIRST, *own, *MODULE), subject)
+    _check(heads.Head, constructor, sizes, options)
 
 
 def check_drop_path_policy(
@@ -110,9 +145,7 @@ def check_drop_path_policy(
     Raises:
         AssertionError: the first thing that is wrong, and what to do.
     """
-    subject = _subject(drop_path.DropPathPolicy, policy, sizes, options)
-    own = (drop_path.check_rates, drop_path.check_meta, drop_path.check_trains)
-    _run((*FIRST, *own), subject)
+    _check(drop_path.DropPathPolicy, policy, sizes, options)
 
 
 def check_checkpoint_format(
@@ -154,14 +187,37 @@ def check_variant(name: str, *, network: Mapping[str, Any] | None = None) -> Non
     _run(checks, variants.VariantSubject(name, network or {}))
 
 
-def _subject(
+def check_registered(kind: str, name: str) -> None:
+    """Check a registered part or format as far as that needs no samples and is quick.
+
+    These are the checks of `PluginTests` for the kind; of those for every module, `QUICK`; of a
+    format, those of its protocol. Sizes are used that the part accepts. A part that accepts none of
+    the usual ones, or needs options, is imported only. A part of more than `LARGE` parameters is
+    built, not run.
+
+    Raises:
+        AssertionError: the first thing that is wrong, and what to do.
+    """
+    if kind == formats.KIND:
+        formats.check_protocol(formats.FormatSubject(None, name, {}))
+        return
+    cls = next(cls for cls in CHECKS if cls.kind == kind)
+    if subject := cls(None, name).fitted():
+        slow: set[Any] = set(MODULE) - set(QUICK)
+        if isinstance(subject, ModuleSubject) and subject.params() > LARGE:
+            slow = set(CHECKS[cls]) - set(OF_LARGE)
+        _run((check for check in CHECKS[cls] if check not in slow), subject)
+
+
+def _check(
     cls: type[Subject],
     part: Callable[..., Any] | str,
     sizes: Sizes | None,
     options: Mapping[str, Any],
-) -> Subject:
+) -> None:
+    __tracebackhide__ = True
     make, name = (None, part) if isinstance(part, str) else (part, "")
-    return cls(make, name, sizes or Sizes(), options)
+    _run(CHECKS[cls], cls(make, name, sizes or Sizes(), options))
 
 
 def _run(checks: Iterable[Callable[[Any], None]], subject: object) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from vitzoo.build import construct
+from vitzoo.errors import InvalidOption
 from vitzoo.factory import create
-from vitzoo.testing.subject import Subject, doing, draw, require
+from vitzoo.testing.subject import Subject, doing, draw, fail, require
 
 DEPTHS = (1, 2, 12, 40)
 RATES = "return one plain number in [0, 1) for each block, computed without torch"
@@ -23,11 +23,18 @@ class DropPathPolicy(Subject):
     kind = "drop-path policy"
     field_of_spec = "drop_path"
     numbers = ("depth",)
+    samples: ClassVar[Mapping[str, Any]] = {"rate": 0.1}
 
     def rates(self, depth: int) -> Sequence[float]:
         """Return the rates for a network of so many blocks."""
-        options = dict(self.options)
-        rates: Sequence[float] = construct(self.constructor, str(self), options, depth=depth)
+        __tracebackhide__ = True
+        try:
+            rates: Sequence[float] = self.build(depth=depth)
+        except InvalidOption as error:
+            fail(
+                f"{self} cannot be called for {depth} blocks: {error}",
+                "give sample options in the `options` table of the test class",
+            )
         return rates
 
 

@@ -6,7 +6,8 @@ import copy
 import inspect
 import pickle
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,10 @@ def check_constructor(subject: Subject) -> None:
             "write `*,` before the first argument of the constructor: numbers and options come "
             "by keyword",
         )
-    needed = [p.name for p in parameters if p.default is p.empty]
-    given = (*subject.numbers, *subject.usual)
-    unknown = [n for n in needed if n not in (*given, *subject.options)]
     require(
-        not unknown,
-        f"{subject} needs {', '.join(unknown)}, which vitzoo does not give (it gives "
-        f"{', '.join(given)})",
+        not subject.lacking,
+        f"{subject} needs {', '.join(subject.lacking)}, which vitzoo does not give (it gives "
+        f"{', '.join((*subject.numbers, *subject.usual))})",
         "give the option a default, or a sample in the `options` table of the test class",
     )
 
@@ -131,6 +129,63 @@ def check_dtypes(subject: ModuleSubject) -> None:
             if dtype is torch.float64:
                 problem = f"{subject}: in double it gives other numbers than in single precision"
                 require_same(results, expected, problem, NO_FIXED_TYPE)
+
+
+def check_initialisation(subject: ModuleSubject) -> None:
+    """Parameters are drawn from torch's global generator alone, and none is left undrawn."""
+    __tracebackhide__ = True
+    made = []
+    for _ in range(2):
+        with _nan_where_nothing_was_written(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            made.append(subject.module(filled=False))
+    one, again = made
+    state = [*one.named_parameters(), *one.named_buffers()]
+    unwritten = [name for name, tensor in state if not tensor.isfinite().all()]
+    require(
+        not unwritten,
+        f"{subject}: after construction {', '.join(unwritten)} holds what was in memory, or NaN",
+        "initialise every parameter in the constructor, as with torch.nn.init",
+    )
+    same = dict(again.named_parameters())
+    other = [name for name, p in one.named_parameters() if not torch.equal(p, same[name])]
+    require(
+        not other,
+        f"{subject}: built again after torch.manual_seed(0), it starts from other "
+        f"{', '.join(other)}",
+        "draw from torch's global generator, neither from numpy or random nor from a generator of "
+        "the part",
+    )
+
+
+def check_weight_decay(subject: ModuleSubject) -> None:
+    """`no_weight_decay`, where the part has it, names parameters of the part."""
+    __tracebackhide__ = True
+    part = subject.part()
+    if not hasattr(part, "no_weight_decay"):
+        return
+    remedy = "return the names, within the part, of parameters that take no weight decay"
+    with doing(subject, "asked for no_weight_decay()", remedy):
+        names = list(part.no_weight_decay())
+    known = dict(part.named_parameters())
+    unknown = [name for name in names if name not in known]
+    require(
+        not unknown,
+        f"{subject}: no_weight_decay() names {', '.join(map(repr, unknown))}; its parameters are "
+        f"{', '.join(known) or 'none'}",
+        remedy,
+    )
+
+
+@contextmanager
+def _nan_where_nothing_was_written() -> Iterator[None]:
+    """Let `torch.empty` give NaN, as it does where algorithms are deterministic."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def check_meta(subject: ModuleSubject) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import lcm
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
 from vitzoo.parts import protocols
-from vitzoo.testing.subject import ModuleSubject, doing, draw, fail, fill, require
+from vitzoo.testing.subject import ModuleSubject, Sizes, Subject, doing, draw, fail, fill, require
 
 ORDER = (
     "tokens go row by row: from (b, d, h, w), `x.flatten(2).transpose(1, 2)`; and sizes are "
@@ -28,6 +29,15 @@ class PatchEmbedder(ModuleSubject):
         """Draw (b, c, h, w) images."""
         return (draw(batch, self.sizes.in_chans, *self.sizes.image_size),)
 
+    def accepted(self) -> Subject:
+        """Return the subject with a grid that the part accepts, or raise InvalidOption."""
+        part = self.build()
+        steps = getattr(part, "grid_multiple", (1, 1))
+        sizes = zip(self.sizes.grid_size, steps, strict=True)
+        subject: Subject = self.changed(grid_size=tuple(_up(n, step) for n, step in sizes))
+        part.grid(subject.sizes.image_size)
+        return subject
+
 
 def check_protocol(subject: PatchEmbedder) -> None:
     """It is a module with `in_chans` and `grid`."""
@@ -42,18 +52,32 @@ def check_protocol(subject: PatchEmbedder) -> None:
 
 
 def check_grid(subject: PatchEmbedder) -> None:
-    """`grid` says how many tokens come, for square and other images and other channels."""
+    """`grid` says how many tokens come, for square and other images and other channels.
+
+    The grid of `sizes` must be accepted, and so must others that are multiples of `grid_multiple`,
+    unless `sizes` chooses a grid: then the part may refuse others.
+    """
     __tracebackhide__ = True
     rows, columns = subject.sizes.grid_size
     part = subject.part()
-    for grid_size in ((rows, rows), (rows, columns), (columns, rows), (rows + 1, columns)):
-        _require_grid(subject, part, subject.sizes.in_px(grid_size))
-    low, high = (part.grid(subject.sizes.in_px((n, columns))) for n in (rows, 2 * rows))
-    require(
-        low[0] < high[0] and low[1] == high[1],
-        f"{subject}: an image twice as high has the grid {high} instead of {low}",
-        "more height is more rows: sizes and grids are (height, width)",
-    )
+    _require_grid(subject, part, subject.sizes.image_size)
+    high, wide = _grid_multiple(subject, part)
+    side = _up(rows, lcm(high, wide))
+    twice = (2 * rows, columns)
+    turned = (_up(columns, high), _up(rows, wide))
+    may_refuse = subject.sizes.grid_size != Sizes.grid_size
+    for grid_size in ((side, side), turned, (rows + high, columns), (rows, columns + wide), twice):
+        image_size = subject.sizes.in_px(grid_size)
+        if may_refuse and _refuses(part, image_size):
+            continue
+        _require_grid(subject, part, image_size)
+        if grid_size == twice:
+            low, tall = part.grid(subject.sizes.image_size), part.grid(image_size)
+            require(
+                low[0] < tall[0] and low[1] == tall[1],
+                f"{subject}: an image twice as high has the grid {tall} instead of {low}",
+                "more height is more rows: sizes and grids are (height, width)",
+            )
     for in_chans in (1, 4):
         other = subject.changed(in_chans=in_chans)
         part = other.part()
@@ -72,7 +96,7 @@ def check_order(subject: PatchEmbedder) -> None:
     bottom left. A part whose tokens all see the whole image alike passes.
     """
     __tracebackhide__ = True
-    grid = rows, columns = 2, 4
+    grid = rows, columns = subject.sizes.grid_size
     part: Any = fill(subject.part())
     images = draw(1, subject.sizes.in_chans, *subject.sizes.in_px(grid)).requires_grad_()
     tokens = part(images)
@@ -163,9 +187,54 @@ def require_module(subject: ModuleSubject, part: Any, protocol: Any) -> None:
     )
 
 
+def _grid_multiple(subject: PatchEmbedder, part: Any) -> tuple[int, int]:
+    """Return what rows and columns of the grid must be multiples of; grids between are refused."""
+    __tracebackhide__ = True
+    stated = getattr(part, "grid_multiple", (1, 1))
+    good = isinstance(stated, tuple) and len(stated) == 2 and all(type(n) is int for n in stated)
+    require(
+        good and min(stated) > 0,
+        f"{subject}: grid_multiple is {stated!r}",
+        "set it to (rows, columns), positive whole numbers, such as (2, 2) for an even grid",
+    )
+    rows, columns = subject.sizes.grid_size
+    off = [(rows + 1, columns)] * (stated[0] > 1) + [(rows, columns + 1)] * (stated[1] > 1)
+    for grid_size in off:
+        image_size = subject.sizes.in_px(grid_size)
+        require(
+            _refuses(part, image_size),
+            f"{subject}: grid_multiple is {stated}, yet grid({image_size}), an image of "
+            f"{grid_size[0]}x{grid_size[1]} patches, is not refused",
+            "raise vitzoo.InvalidOption for such a size, or correct grid_multiple",
+        )
+    return stated
+
+
+def _refuses(part: Any, image_size: tuple[int, int]) -> bool:
+    try:
+        part.grid(image_size)
+    except InvalidOption:
+        return True
+    return False
+
+
+def _up(count: int, multiple: int) -> int:
+    """Return the least multiple that is not below a count."""
+    return -(-count // multiple) * multiple
+
+
 def _require_grid(subject: PatchEmbedder, part: Any, image_size: tuple[int, int]) -> None:
     __tracebackhide__ = True
-    grid = part.grid(image_size)
+    try:
+        grid = part.grid(image_size)
+    except InvalidOption as error:
+        fail(
+            f"{subject}: grid({image_size}) refuses an image of "
+            f"{image_size[0] / subject.sizes.patch_size[0]:g}x"
+            f"{image_size[1] / subject.sizes.patch_size[1]:g} patches: {error}",
+            "where only some grids fit, say so: an attribute grid_multiple = (rows, columns), or "
+            "Sizes(grid_size=...) in the `sizes` table of the test class",
+        )
     good = isinstance(grid, tuple) and len(grid) == 2 and all(type(n) is int for n in grid)
     require(
         good,

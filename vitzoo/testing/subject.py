@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn
 
@@ -55,6 +56,14 @@ class Sizes:
         return grid_size[0] * self.patch_size[0], grid_size[1] * self.patch_size[1]
 
 
+USUAL = (
+    Sizes(),
+    Sizes(patch_size=(16, 16)),
+    Sizes(patch_size=(32, 32)),
+    Sizes(num_classes=0),
+)
+
+
 @dataclass(frozen=True)
 class Subject:
     """A part under test.
@@ -75,6 +84,7 @@ class Subject:
     field_of_spec: ClassVar[str]
     numbers: ClassVar[tuple[str, ...]]
     usual: ClassVar[tuple[str, ...]] = ()  # numbers that an option of the same name replaces
+    samples: ClassVar[Mapping[str, Any]] = {}
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name or getattr(self.constructor, '__name__', 'part')!r}"
@@ -84,6 +94,44 @@ class Subject:
         """What makes the part."""
         found: Callable[..., Any] = self.make or registry().part(self.kind, self.name)
         return found
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Options that it is built with: the `samples` of its kind that it takes, then its own."""
+        takes = inspect.signature(self.constructor).parameters
+        return {k: v for k, v in self.samples.items() if k in takes} | dict(self.options)
+
+    @property
+    def lacking(self) -> list[str]:
+        """Arguments that have no default, and no sample either."""
+        parameters = inspect.signature(self.constructor).parameters.values()
+        needed = [p.name for p in parameters if p.default is p.empty and p.kind is p.KEYWORD_ONLY]
+        known = (*self.numbers, *self.usual, *self.given)
+        return [name for name in needed if name not in known]
+
+    def fitted(self) -> Subject | None:
+        """Return the subject with usual sizes that the part accepts, None if it accepts none."""
+        for sizes in USUAL:
+            subject = replace(self, sizes=sizes)
+            try:
+                with torch.random.fork_rng(devices=[]):
+                    return subject.accepted()
+            except InvalidOption:
+                continue
+            except Exception:  # noqa: BLE001  # whatever it is, the checks say it
+                return subject
+        return None
+
+    def accepted(self) -> Subject:
+        """Return the subject if the part can be built from its sizes, or raise InvalidOption."""
+        self.build()
+        return self
+
+    def build(self, **changes: Any) -> Any:
+        """Call the constructor; `changes` are other numbers than those of `sizes`."""
+        numbers = {name: self.number(name) for name in self.numbers} | changes
+        usual = {name: self.number(name) for name in self.usual}
+        return construct(self.constructor, str(self), self.given, usual, **numbers)
 
     def part(self, **changes: Any) -> Any:
         """Build the part; `changes` are other numbers than those of `sizes`."""
@@ -95,8 +143,7 @@ class Subject:
         with torch.random.fork_rng(devices=[]), doing(self, what, remedy):
             torch.manual_seed(0)
             try:
-                usual = {name: self.number(name) for name in self.usual}
-                return construct(self.constructor, str(self), dict(self.options), usual, **numbers)
+                return self.build(**changes)
             except InvalidOption as error:
                 fail(
                     f"{self} cannot be built from {_said(numbers, self.options)}: {error}",
@@ -116,7 +163,7 @@ class Subject:
         """Return (spec of a small network around the part, parts given as ready objects)."""
         spec = network(self.sizes)
         if self.name:
-            spec[self.field_of_spec] = {"name": self.name, **self.options}
+            spec[self.field_of_spec] = {"name": self.name, **self.given}
             return spec, {}
         return spec, {self.field_of_spec: self.part()}
 
@@ -134,6 +181,12 @@ class ModuleSubject(Subject, ABC):
         """
         made: nn.Module = self.part()
         return fill(made) if filled else made
+
+    def params(self) -> int:
+        """Count the parameters of the part, 0 where it cannot be built."""
+        with torch.device("meta"), suppress(Exception):
+            return sum(parameter.numel() for parameter in self.build().parameters())
+        return 0
 
     @abstractmethod
     def inputs(self, batch: int = 2) -> tuple[Tensor, ...]:

@@ -1,8 +1,12 @@
-"""`PluginTests`: the checks as pytest tests, one for each contribution and check."""
+"""`PluginTests`: the checks as pytest tests, one for each contribution and check; and fixtures.
+
+It has no assert statements (PYTEST_DONT_REWRITE), so it may be imported before pytest loads it.
+"""
 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,6 +31,7 @@ from vitzoo.testing import (
     variants,
     weights,
 )
+from vitzoo.testing.hub import Hub
 from vitzoo.testing.subject import ModuleSubject, Sizes, Subject, fail, require
 
 Options = Mapping[str, Any]
@@ -69,6 +74,18 @@ class PluginTests:
     networks: ClassVar[Mapping[str, Options | Sequence[Options]]] = {}
     project: ClassVar[Path | None] = None
     archives: ClassVar[bool] = True
+
+    @pytest.fixture(autouse=True)
+    def _has_samples(self, request: pytest.FixtureRequest) -> None:
+        """Let `test_part_constructor` alone say which options have no default and no sample."""
+        params = getattr(request.node, "callspec", None)
+        for subject in params.params.values() if params else ():
+            if request.node.originalname == "test_part_constructor" or not isinstance(
+                subject, Subject
+            ):
+                continue
+            if lacking := _lacking(subject):
+                pytest.skip(f"{subject} needs {', '.join(lacking)}: see test_part_constructor")
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Give each test that asks for a `head`, a `variant`, ... every one of the plugin's."""
@@ -144,6 +161,14 @@ class PluginTests:
     def test_part_options(self, made: Subject) -> None:
         """Options are data."""
         modules.check_options(made)
+
+    def test_part_initialisation(self, part: ModuleSubject) -> None:
+        """Parameters are drawn from torch's global generator."""
+        modules.check_initialisation(part)
+
+    def test_part_weight_decay(self, part: ModuleSubject) -> None:
+        """`no_weight_decay` names parameters of the part."""
+        modules.check_weight_decay(part)
 
     def test_part_gradients(self, part: ModuleSubject) -> None:
         """A loss reaches every parameter."""
@@ -394,6 +419,13 @@ def _parts(tests: PluginTests, cls: type[Subject]) -> Iterator[tuple[str, Subjec
             yield label, cls(None, name, sizes, options)
 
 
+def _lacking(subject: Subject) -> list[str]:
+    try:
+        return subject.lacking
+    except Exception:  # noqa: BLE001  # whatever it is, the test itself says it
+        return []
+
+
 def _names(namespace: str, kind: str = "") -> list[str]:
     """Return registered names of a plugin: of one kind of part, or of all and its variants."""
     rows = _variants(namespace)  # which loads it
@@ -434,3 +466,19 @@ def drop_empty(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest
 
     dropped = [item for item in items if empty(item)]
     return [item for item in items if not empty(item)], dropped
+
+
+@pytest.fixture
+def vitzoo_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A Hub on loopback that this process downloads from, into a store of the test's own."""
+    for name in [name for name in os.environ if name.startswith("VITZOO_")]:
+        monkeypatch.delenv(name)
+    with weights.listening(tmp_path / "vitzoo") as hub:
+        yield hub
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests of kinds that a plugin does not contribute."""
+    items[:], dropped = drop_empty(items)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)

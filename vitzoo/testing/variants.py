@@ -60,12 +60,21 @@ class VariantSubject:
     def small(self) -> dict[str, Any]:
         """Return the spec of a small copy; of one with its own builder what it accepts changed."""
         row = self.row
-        rows, columns = row.spec.patch_size
-        size = {"image_size": [2 * rows, 3 * columns]}
+        sides = zip((2, 3), _grid_multiple(row), row.spec.patch_size, strict=True)
+        size = {"image_size": [-(-n // step) * step * px for n, step, px in sides]}
         changes = {**SMALL, **size} if row.spec.num_classes else {**SMALL, **size, "num_classes": 0}
         if row.builder != CORE_BUILDER:
             changes = {key: value for key, value in changes.items() if key in row.accepts}
         return {"variant": self.name, **changes, **self.network}
+
+
+def _grid_multiple(row: Variant) -> tuple[int, int]:
+    """Return what rows and columns of a variant's grid must be multiples of."""
+    if row.builder != CORE_BUILDER:
+        return 1, 1
+    part: Any = create(row.name, device="meta").patch_embed
+    stated: tuple[int, int] = getattr(part, "grid_multiple", (1, 1))
+    return stated
 
 
 def one_of_each(namespace: str) -> list[str]:

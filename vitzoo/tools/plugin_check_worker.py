@@ -12,23 +12,23 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from vitzoo.errors import InvalidOption, PluginError, VitzooError
+from vitzoo.errors import PluginError, VitzooError
 from vitzoo.plugin.guard import raised_at
 from vitzoo.plugin.info import CORE, OFF, PluginInfo
 from vitzoo.plugin.package_files import data_file
 from vitzoo.plugin.source_lines import where_declared
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.kinds import FIELD_OF_KIND, KIND_OF_HOOK
+from vitzoo.schema.kinds import KIND_OF_HOOK
+from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.rows import CheckpointFormat, Contribution, Variant
-from vitzoo.schema.spec import Spec
 
 READING = "reading it"
 ENDING = "ending the process that used it"
-PATCHES = (16, 32)  # px; some stems have no smaller stride
 
 
 @dataclass(frozen=True)
@@ -107,100 +107,42 @@ def _use(
     if isinstance(row, Variant):
         return _use_variant(zoo, namespace, name)
     if isinstance(row, CheckpointFormat):
-        return _lacking(target)
-    if not callable(target):
+        if inspect.isclass(target):
+            one = f"{target.__name__.lower()} = {target.__name__}()"
+            return [f"its target is the class {target.__name__}; name an object of it: `{one}`"]
+    elif not callable(target):
         return [f"its target is {target!r}, which cannot be called"]
-    _use_part(kind, name, target)
+    from vitzoo.testing.checks import check_registered
+
+    check_registered(kind, name)
     return []
 
 
 def _use_variant(zoo: Registry, namespace: str, name: str) -> list[str]:
-    from vitzoo.schema.manifest import CORE_BUILDER
+    from vitzoo.testing.variants import VariantSubject, check_params
     from vitzoo.tools.registry_check import problems_of
 
-    variant = zoo.variant(name)
-    problems = problems_of(variant)
-    for row in variant.weights:
-        package = zoo.host.package(namespace)
-        if not row.repo and data_file(package, row.file) is None:
-            problems.append(f"{name}:{row.name}: {row.file} is not in the data folder of {package}")
-    if variant.builder != CORE_BUILDER:
-        from vitzoo.factory import create
-
-        params = sum(p.numel() for p in create(name, device="meta").parameters())
-        if params != variant.params:
-            problems.append(f"{name}: params is {variant.params}, the network has {params}")
+    variant, package = zoo.variant(name), zoo.host.package(namespace)
+    problems = list(problems_of(variant))
+    bundled = [row for row in variant.weights if not row.repo]
+    problems += [
+        f"{name}:{row.name}: {row.file} is not in the data folder of {package}"
+        for row in bundled
+        if data_file(package, row.file) is None
+    ]
+    if variant.builder == CORE_BUILDER or name in _one_of_each(zoo, namespace):
+        check_params(VariantSubject(name))
     return problems
 
 
-def _lacking(target: Any) -> list[str]:
-    """Say what a checkpoint format lacks."""
-    from vitzoo.formats import Format
+@cache
+def _one_of_each(_: Registry, namespace: str) -> list[str]:
+    from vitzoo.testing.variants import one_of_each
 
-    if inspect.isclass(target):
-        one = f"{target.__name__.lower()} = {target.__name__}()"
-        return [f"its target is the class {target.__name__}; name an object of it: `{one}`"]
-    wanted = [name for name in vars(Format) if not name.startswith("_")]
-    missing = [name for name in wanted if not callable(getattr(target, name, None))]
-    return [f"{target!r} lacks {', '.join(missing)}; see vitzoo.formats.Format"] if missing else []
-
-
-def _use_part(kind: str, name: str, constructor: Any) -> None:
-    """Construct a part and build a small network with it, without memory.
-
-    What needs options of its own, or other patches, is imported and no more.
-    """
-    import torch
-
-    from vitzoo.build import build, construct
-
-    field = FIELD_OF_KIND[kind]
-    for patch in PATCHES:
-        base = registry().variant("vit_ti16").spec
-        spec = replace(base, depth=2, num_classes=10, patch_size=(patch, patch))
-        with torch.device("meta"):
-            try:
-                part = construct(constructor, f"{field} {name!r}", {}, **_numbers(spec))
-            except InvalidOption:
-                continue
-            if field == "pool":  # a classifier reads one vector, some pools give several
-                spec = replace(spec, num_classes=0)
-            build(
-                spec,
-                {field: _Rates(part) if field == "drop_path" else part},
-                part=registry().part,
-            )
-        return
-
-
-class _Rates:
-    """A drop-path policy that has given its rates."""
-
-    def __init__(self, rates: Any) -> None:
-        self.rates = rates
-
-    def __call__(self, **_: int) -> Any:
-        """Return them."""
-        return self.rates
-
-
-def _numbers(spec: Spec) -> dict[str, Any]:
-    """Return all that constructors of parts may ask for."""
-    grid = (spec.image_size[0] // spec.patch_size[0], spec.image_size[1] // spec.patch_size[1])
-    return {
-        "patch_size": spec.patch_size,
-        "in_chans": spec.in_chans,
-        "grid_size": grid,
-        "num_prefix_tokens": 1,
-        "class_token": spec.class_token,
-        "embed_dim": spec.embed_dim,
-        "num_heads": spec.num_heads,
-        "mlp_dim": spec.mlp_dim,
-        "depth": spec.depth,
-        "in_dim": spec.embed_dim,
-        "num_classes": spec.num_classes,
-    }
+    return one_of_each(namespace)
 
 
 def _said(error: BaseException) -> str:
-    return str(error) if isinstance(error, VitzooError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, AssertionError | VitzooError):
+        return "; ".join(line.strip() for line in str(error).splitlines())
+    return f"{type(error).__name__}: {error}"

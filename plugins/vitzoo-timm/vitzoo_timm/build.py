@@ -10,12 +10,17 @@ from typing import Any
 import timm
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import vitzoo
 from vitzoo import Spec
 from vitzoo.errors import InvalidOption, PluginError
 
 NAMESPACE = "timm/"
+IN_PLACE = {
+    getattr(Tensor, name)
+    for name in ("add_", "clamp_", "erfinv_", "fill_", "mul_", "normal_", "uniform_", "zero_")
+}
 
 
 def build(spec: Spec) -> nn.Module:
@@ -117,8 +122,21 @@ def can_resample(name: str) -> bool:
 
 
 def _make(name: str, **options: Any) -> nn.Module:
-    model: nn.Module = timm.create_model(name, pretrained=False, **options)
+    with _NothingOnMeta():
+        model: nn.Module = timm.create_model(name, pretrained=False, **options)
     return model
+
+
+class _NothingOnMeta(TorchFunctionMode):
+    """Skips what initialises tensors on `meta`, where it changes nothing and takes most time."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Return the tensor that a function would have changed, or call the function."""
+        if func in IN_PLACE and args[0].is_meta:
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 def _names(value: Any) -> tuple[str, ...]:

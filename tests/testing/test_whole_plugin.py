@@ -1,0 +1,231 @@
+"""A plugin written from the docs alone passes every conformance test, and works for its users."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import save as serialise
+
+import vitzoo
+from helpers import fill, randn
+from vitzoo.registry.registry import registry
+from vitzoo.tools.plugin_check_worker import Notes, probe
+
+PARTS = '''\
+from torch import nn
+
+from vitzoo import InvalidOption
+from vitzoo.parts.patch_embed import tiled
+
+
+class WindowEmbed(nn.Module):
+    """Adds to the token of each patch what its window of 2x2 patches looks like."""
+
+    input_conv = "project.weight"
+    grid_multiple = (2, 2)
+
+    def __init__(self, *, patch_size, in_chans, embed_dim, gain=1.0):
+        super().__init__()
+        self.patch_size, self.in_chans = patch_size, in_chans
+        self.project = nn.Conv2d(in_chans, embed_dim, patch_size, stride=patch_size)
+        self.window = nn.Conv2d(embed_dim, embed_dim, 2, stride=2, groups=embed_dim, bias=False)
+        self.gain = nn.Parameter(gain * self.window.weight.new_ones(embed_dim))
+
+    def grid(self, image_size):
+        rows, columns = tiled(image_size, self.patch_size)
+        if rows % 2 or columns % 2:
+            raise InvalidOption(f"{rows}x{columns} patches are no whole number of 2x2 windows")
+        return rows, columns
+
+    def no_weight_decay(self):
+        return {"gain"}
+
+    def forward(self, images):
+        x = self.project(images)  # (b, d, h, w)
+        window = nn.functional.interpolate(self.window(x), scale_factor=2.0)  # (b, d, h, w)
+        return (x.flatten(2) + window.flatten(2)).transpose(1, 2) * self.gain  # (b, n, d)
+
+
+def late(*, depth, rate, start=0.5):
+    """0 in the first blocks, `rate` from the share `start` of the depth on."""
+    return [0.0 if i < start * depth else rate for i in range(depth)]
+'''
+FORMAT = '''\
+import torch
+
+PREFIX = "encoder."
+KINDS = ("weight", "bias")
+
+
+class Split:
+    """The model's names behind a prefix; queries apart from the fused keys and values."""
+
+    def claims(self, keys):
+        return bool(keys) and all(key.startswith(PREFIX) for key in keys)
+
+    def canonical(self, tensors):
+        found = {key.removeprefix(PREFIX): tensor for key, tensor in tensors.items()}
+        for key in [key for key in found if ".attn.q." in key]:
+            fused = key.replace(".q.", ".kv.")
+            if fused in found and found[fused].shape[1:] == found[key].shape[1:]:
+                qkv = torch.cat((found.pop(key), found.pop(fused)))
+                found[key.replace(".q.", ".qkv.")] = qkv
+        return found
+
+    def inverse(self, tensors):
+        found = {}
+        for key, tensor in tensors.items():
+            if ".attn.qkv." in key and len(tensor) % 3 == 0:
+                q, kv = tensor.tensor_split((len(tensor) // 3,))
+                found[PREFIX + key.replace(".qkv.", ".q.")] = q.clone()
+                found[PREFIX + key.replace(".qkv.", ".kv.")] = kv.clone()
+            else:
+                found[PREFIX + key] = tensor
+        return found
+
+    def facts(self, config, keys):
+        return {} if config else {"block": {"norm_eps": 1e-5}}
+
+
+split = Split()
+'''
+MANIFEST = """\
+api = 1
+
+[patch_embedders.window]
+target = "acme_vit.parts:WindowEmbed"
+summary = "patches that know their window of 2x2 patches"
+
+[drop_path_policies.late]
+target = "acme_vit.parts:late"
+summary = "0 in the first half, the rate in the second"
+
+[checkpoint_formats.split]
+target = "acme_vit.formats:split"
+summary = "queries apart from the fused keys and values"
+"""
+VARIANT = """
+[variants.{name}]
+summary = "a network with windows"
+embed_dim = 32
+depth = {depth}
+num_heads = 2
+mlp_dim = 64
+patch_size = 8
+image_size = 32
+num_classes = 5
+patch_embed = "acme/window"
+drop_path = {{ name = "acme/late", rate = 0.1 }}
+params = {params}
+source = "made up"
+
+[variants.{name}.weights.first]
+{place}
+pin = "{pin}"
+size = {size}
+sha256 = "{sha256}"
+format = "acme/split"
+license = "Apache-2.0"
+source = "made up"
+default = true
+preprocessing = {{ mean = [0.5, 0.5, 0.5], std = [0.5, 0.5, 0.5], interpolation = "bicubic" }}
+"""
+HUB = 'repo = "acme/window"\nfile = "model.safetensors"\nrevision = "' + "0123" * 10 + '"'
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "acme-vit"
+version = "1.0"
+dependencies = ["vitzoo"]
+
+[project.entry-points.vitzoo]
+acme = "acme_vit:registry.toml"
+
+[tool.hatch.build.targets.wheel]
+packages = ["acme_vit"]
+"""
+SUITE = """\
+from vitzoo.testing import PluginTests
+
+
+class TestAcme(PluginTests):
+    namespace = "acme"
+    project = {project!r}
+"""
+PARAMS = {"window_two": 24229, "window_three": 32773}
+
+
+@pytest.fixture
+def plugin(acme, new_registry):
+    """Install the plugin, and write weights of its two variants: one bundled, one on a Hub."""
+    files = {"acme_vit/parts.py": PARTS, "acme_vit/formats.py": FORMAT, "pyproject.toml": PYPROJECT}
+    root = acme(files=files | {"acme_vit/registry.toml": MANIFEST})
+    found = {}
+    text = MANIFEST
+    for name, depth, place, pin in (
+        ("window_two", 2, 'file = "two.safetensors"', "confirmed"),
+        ("window_three", 3, HUB, "reported"),
+    ):
+        spec = {"embed_dim": 32, "depth": depth, "num_heads": 2, "mlp_dim": 64, "patch_size": 8}
+        spec |= {"image_size": 32, "num_classes": 5, "patch_embed": "acme/window"}
+        model = fill(vitzoo.create(spec, block={"norm_eps": 1e-5}))
+        split = registry().part("checkpoint format", "acme/split")
+        data = serialise({k: t.contiguous() for k, t in split.inverse(model.state_dict()).items()})
+        found[name] = model, data
+        text += VARIANT.format(
+            name=name, depth=depth, params=PARAMS[name], place=place, pin=pin,
+            size=len(data), sha256=hashlib.sha256(data).hexdigest(),
+        )  # fmt: skip
+    root.joinpath("acme_vit/data").mkdir()
+    root.joinpath("acme_vit/data/two.safetensors").write_bytes(found["window_two"][1])
+    root.joinpath("acme_vit/registry.toml").write_text(text)
+    new_registry()
+    found["root"] = root
+    return found
+
+
+def test_it_passes_every_conformance_test(plugin, author):
+    """None fails, and none is left out but those that have nothing to check."""
+    suite = SUITE.format(project=str(plugin["root"]))
+    said = author("-W", "error", "--tb=line", suite=suite)
+    found = re.findall(r"(\d+) ([a-z]+)", said.splitlines()[-1].partition(" in ")[0])
+    counts = {what: int(number) for number, what in found}
+    assert counts.keys() <= {"passed", "deselected"}, said
+    assert counts["passed"] > 40
+
+
+@pytest.mark.usefixtures("plugin")
+def test_plugins_check_finds_nothing():
+    file = io.StringIO()
+    probe("acme", Notes(file))
+    notes = [json.loads(line) for line in file.getvalue().splitlines()]
+    assert [note["problem"] for note in notes if "problem" in note] == []
+    assert [note["contributions"] for note in notes if "contributions" in note] == [5]
+
+
+@pytest.mark.parametrize("name", ["window_two", "window_three"])
+def test_its_weights_are_loaded_and_its_networks_are_saved(plugin, vitzoo_hub, tmp_path, name):
+    revision = "0123" * 10
+    vitzoo_hub.add("acme/window", "model.safetensors", plugin["window_three"][1], revision=revision)
+    reference, _ = plugin[name]
+    model = vitzoo.create(f"acme/{name}", pretrained=True).eval()
+    images = randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(model(images), reference(images))
+        again = vitzoo.create(vitzoo.save(model, tmp_path / "net.safetensors")).eval()
+        assert torch.equal(again(images), reference(images))
+    assert model.load_report.format == "acme/split"
+    assert model.no_weight_decay() == {"pos_embed", "cls_token", "patch_embed.gain"}
+    rated = vitzoo.create(f"acme/{name}", drop_path={"rate": 0.3})
+    assert [block.drop_path.rate for block in rated.blocks][-1] == 0.3
+    assert rated.spec.drop_path.name == "acme/late"
+    with pytest.raises(vitzoo.InvalidOption, match="3x4 patches are no whole number of 2x2"):
+        model.set_input_size((24, 32))
