@@ -138,7 +138,7 @@ def create(
     wanted = without_published_classifier(wanted, source, changes)
     with torch.device("meta"):
         model = _network(wanted, ready, request, zoo)
-    checkpoint = source.open()  # an entry's file is fetched here, when all arguments are checked
+    checkpoint = source.opened()  # an entry's file is fetched here, when all arguments are checked
     preprocessing, note = _preprocessing(checkpoint, request, wanted)
     adaptation = Adaptation.between(
         trained,

@@ -182,7 +182,7 @@ def test_options_without_a_name_change_the_policy_that_is_there(own, asked, kept
 
 def test_an_option_that_the_kept_policy_does_not_have():
     base = vitzoo.create({**SMALL, "drop_path": {"name": "constant", "rate": 0.1}}).spec
-    text = message(vitzoo.UnknownOption, vitzoo.create, base, drop_path={"rates": 0.2})
+    text = message(vitzoo.errors.UnknownOption, vitzoo.create, base, drop_path={"rates": 0.2})
     says(text, "drop_path 'constant'", "'rates'", "'rate'")
     says(message(vitzoo.InvalidOption, vitzoo.create, base, drop_path={}), "'name'", "drop_path")
 

@@ -34,9 +34,9 @@ def test_activations_by_name(name, formula):
 
 
 def test_every_activation_of_a_spec_exists():
-    from vitzoo.schema.spec import ACTIVATIONS as NAMES
+    from vitzoo.schema.spec import CHOICES
 
-    assert tuple(ACTIVATIONS) == NAMES
+    assert tuple(ACTIVATIONS) == CHOICES["activation"]
 
 
 @torch.inference_mode()

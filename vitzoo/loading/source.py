@@ -63,7 +63,7 @@ class WeightsSource(ABC):
         return ""
 
     @abstractmethod
-    def open(self) -> Checkpoint:
+    def opened(self) -> Checkpoint:
         """Return the open file, fetched and verified if need be."""
 
 
@@ -79,7 +79,7 @@ class RegisteredWeights(WeightsSource):
     def trained(self, changes: Mapping[str, Any]) -> Spec:
         return of_entry(self.row, self.zoo).apply(self.request.base, self.zoo, self.variant)
 
-    def open(self) -> Checkpoint:
+    def opened(self) -> Checkpoint:
         package = self.zoo.host.package(self.variant.namespace)
         with progress(f"{self.variant.name}:{self.row.name}") as note:
             return open_weights(self.variant, self.row, package, note)
@@ -96,7 +96,7 @@ class SavedModel(WeightsSource):
     def trained(self, changes: Mapping[str, Any]) -> Spec:
         return self.request.spec
 
-    def open(self) -> Checkpoint:
+    def opened(self) -> Checkpoint:
         return self.checkpoint
 
 
@@ -117,7 +117,7 @@ class WeightsFile(WeightsSource):
     def __post_init__(self) -> None:
         object.__setattr__(self, "remote", on_hub(self.address))
 
-    def open(self) -> Checkpoint:
+    def opened(self) -> Checkpoint:
         return self._checkpoint
 
     @cached_property

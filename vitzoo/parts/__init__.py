@@ -44,6 +44,7 @@ from vitzoo.parts.pool import (
     ClassPool as ClassPool,
     MeanPool as MeanPool,
     PrefixPool as PrefixPool,
+    check_class_token as check_class_token,
 )
 from vitzoo.parts.pos_embed import (
     Learned2dPositions as Learned2dPositions,

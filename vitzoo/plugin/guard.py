@@ -38,10 +38,10 @@ def raised_at(error: BaseException, package: str = "") -> str:
     """Return `file:line` of the innermost code outside vitzoo that an error came through.
 
     Args:
-        error: one of vitzoo stands for its cause.
+        error: one of vitzoo, or of a conformance test, stands for its cause.
         package: top-level name of a package whose lines are preferred.
     """
-    while isinstance(error, VitzooError) and error.__cause__ is not None:
+    while isinstance(error, VitzooError | AssertionError) and error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
-from vitzoo.parts.pool import check_class_token
+from vitzoo.parts import check_class_token
 
 LEAST = 1e-6  # smaller numbers count as this one
 
