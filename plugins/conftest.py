@@ -108,9 +108,7 @@ def parity() -> SimpleNamespace:
             for norm in (m for m in model.modules() if isinstance(m, nn.GroupNorm)):
                 norm.weight.normal_(1, 0.2, generator=generator)
 
-    return SimpleNamespace(
-        assert_same=core.assert_same, assert_same_network=core.assert_same_network, fill=fill
-    )
+    return SimpleNamespace(**vars(core) | {"fill": fill})
 
 
 @pytest.fixture(params=("own", "scaled"))

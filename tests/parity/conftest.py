@@ -1,11 +1,13 @@
 """Twins with equal random weights, and the one comparison that all parity tests use."""
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
 import timm
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import vitzoo
 
@@ -33,11 +35,38 @@ def assert_same(actual, expected, *, what="result"):
 def assert_same_network(reference, model, images):
     """Compare the tokens, pre-logits and logits of two networks."""
     with torch.inference_mode():
-        theirs, ours = reference.forward_features(images), model.forward_features(images)
-        assert_same(ours, theirs, what="tokens")
-        theirs = reference.forward_head(theirs, pre_logits=True)
+        theirs_tokens, ours = reference.forward_features(images), model.forward_features(images)
+        assert_same(ours, theirs_tokens, what="tokens")
+        theirs = reference.forward_head(theirs_tokens, pre_logits=True)
         assert_same(model.forward_head(ours, pre_logits=True), theirs, what="pre-logits")
-        assert_same(model(images), reference(images), what="logits")
+        assert_same(model(images), reference.forward_head(theirs_tokens), what="logits")
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out what draws random numbers in place."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in ("normal_", "uniform_", "erfinv_", "trunc_normal_"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def unfilled(weights="scaled"):
+    """Return a context for making networks whose parameters `fill` sets: they are not drawn twice.
+
+    `own` weights are a network's own initialisation, which the context then leaves alone.
+    """
+    return contextlib.nullcontext() if weights == "own" else _Unfilled()
+
+
+def carried(described, tensors, **options):
+    """Return our network with these tensors, in evaluation mode; it draws no weights of its own."""
+    with torch.device("meta"):
+        model = vitzoo.create(described, **options)
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    model.load_state_dict(tensors, strict=True, assign=True)
+    return model.eval()
 
 
 @torch.no_grad()
@@ -70,11 +99,11 @@ def make_twins(name, weights, *, timm_options=None, vitzoo_options=None, spec=No
     torch.manual_seed(1)
     cut = {} if depth is None else {"depth": depth}
     theirs = cut | (timm_options or {})
-    reference = timm.create_model(TIMM[name], pretrained=False, **theirs).eval()
+    with unfilled(weights):
+        reference = timm.create_model(TIMM[name], pretrained=False, **theirs).eval()
     fill(reference, weights)
     ours = {"variant": name} | cut | (spec or {})
-    model = vitzoo.create(ours, **(vitzoo_options or {})).eval()
-    model.load_state_dict(reference.state_dict(), strict=True)
+    model = carried(ours, reference.state_dict(), **(vitzoo_options or {}))
     reference.load_state_dict(model.state_dict(), strict=True)
     images = torch.randn(2, model.patch_embed.in_chans, *model.image_size)
     return SimpleNamespace(reference=reference, model=model, images=images)
@@ -97,6 +126,8 @@ def parity():
         assert_same_network=assert_same_network,
         make_twins=make_twins,
         fill=fill,
+        unfilled=unfilled,
+        carried=carried,
     )
 
 

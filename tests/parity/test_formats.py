@@ -61,9 +61,17 @@ def images():
 
 
 def make_torchvision(name, weights, depth):
-    """Return torchvision's own network, cut to so many blocks."""
-    network = getattr(torchvision.models, name)(weights=None)
-    network.encoder.layers = network.encoder.layers[:depth]
+    """Return torchvision's own network with so many blocks."""
+    kind = torchvision.models.VisionTransformer
+
+    def cut(**numbers):
+        return kind(**numbers | {"num_layers": depth})
+
+    module = torchvision.models.vision_transformer
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "VisionTransformer", cut)
+        network = getattr(torchvision.models, name)(weights=None)
+    assert len(network.encoder.layers) == depth
     return fill(network, weights)
 
 

@@ -62,9 +62,10 @@ def make_timm(parity, network, weights, *, native=False, **options):
         depth = 2
         size = size if native else 4 * spec.patch_size[0] + size % spec.patch_size[0]
     torch.manual_seed(1)
-    reference = timm.create_model(
-        theirs(name), num_classes=spec.num_classes, depth=depth, img_size=size, **options
-    ).eval()
+    with parity.unfilled(weights):
+        reference = timm.create_model(
+            theirs(name), num_classes=spec.num_classes, depth=depth, img_size=size, **options
+        ).eval()
     parity.fill(reference, weights)
     block = {"activation": timms_activation(reference)}
     return {"variant": name, "block": block, "depth": depth, "image_size": size}, reference
@@ -74,8 +75,7 @@ def make_twins(parity, network, weights, spec=None):
     described, reference = make_timm(parity, network, weights)
     changes = spec or {}
     described = {**described, **changes, "block": described["block"] | changes.get("block", {})}
-    model = vitzoo.create(described).eval()
-    model.load_state_dict(reference.state_dict(), strict=True)
+    model = parity.carried(described, reference.state_dict())
     reference.load_state_dict(model.state_dict(), strict=True)
     images = torch.randn(2, 3, *model.image_size)
     return SimpleNamespace(reference=reference, model=model, images=images)

@@ -38,7 +38,8 @@ def make_timm(parity, network, weights, **options):
     """Return (variant's name with its changes, timm's network)."""
     name, theirs, changes = NETWORKS[network]
     torch.manual_seed(1)
-    reference = timm.create_model(theirs, num_classes=1000, **changes, **options).eval()
+    with parity.unfilled(weights):
+        reference = timm.create_model(theirs, num_classes=1000, **changes, **options).eval()
     parity.fill(reference, weights)
     return {"variant": name, **changes}, reference
 
@@ -46,11 +47,10 @@ def make_timm(parity, network, weights, **options):
 def make_twins(parity, network, weights, spec=None):
     """Return timm's network and ours with the same weights, carried over strictly both ways."""
     described, reference = make_timm(parity, network, weights)
-    model = vitzoo.create(described | (spec or {})).eval()
     there, back = dict, dict
     if network in DISTILLED:
         there, back = timm_distilled.canonical, timm_distilled.inverse
-    model.load_state_dict(there(reference.state_dict()), strict=True)
+    model = parity.carried(described | (spec or {}), there(reference.state_dict()))
     reference.load_state_dict(back(model.state_dict()), strict=True)
     images = torch.randn(2, 3, *model.image_size)
     return SimpleNamespace(reference=reference, model=model, images=images)
@@ -146,7 +146,8 @@ def make_transformers(parity, folder, kind, weights, size="s", **options):
         **options,
     )
     torch.manual_seed(1)
-    network = CLASSES[kind](config).eval()
+    with parity.unfilled(weights):
+        network = CLASSES[kind](config).eval()
     parity.fill(network, weights)
     network.save_pretrained(folder)
     return network, folder / "model.safetensors"
@@ -220,7 +221,8 @@ def test_a_plain_network_of_transformers(parity, tmp_path, weights):
         hidden_size=384, num_attention_heads=6, intermediate_size=1536, num_labels=1000
     )
     torch.manual_seed(1)
-    network = transformers.ViTForImageClassification(config).eval()
+    with parity.unfilled(weights):
+        network = transformers.ViTForImageClassification(config).eval()
     parity.fill(network, weights)
     network.save_pretrained(tmp_path)
     model = vitzoo.create("deit/deit_s16", weights=tmp_path / "model.safetensors").eval()

@@ -49,14 +49,15 @@ def make_timm(parity, name, weights, *, native=False, **options):
     variant = vitzoo.describe(name)
     depth, size = depth_of(name), 4 * variant.spec.patch_size[0]
     size = variant.spec.image_size[0] if native else size
-    reference = timm.create_model(
-        dict(variant.known_as)["timm"],
-        num_classes=0,
-        depth=depth,
-        img_size=size,
-        global_pool="token",
-        **options,
-    ).eval()
+    with parity.unfilled(weights):
+        reference = timm.create_model(
+            dict(variant.known_as)["timm"],
+            num_classes=0,
+            depth=depth,
+            img_size=size,
+            global_pool="token",
+            **options,
+        ).eval()
     fill(parity, reference, weights)
     return {"variant": name, "depth": depth} | ({} if native else {"image_size": size}), reference
 
@@ -85,9 +86,7 @@ def write(folder, tensors):
 
 def make_twins(parity, name, weights, spec=None, **options):
     described, reference = make_timm(parity, name, weights, **options)
-    model = vitzoo.create(described | (spec or {})).eval()
-    state = reference.state_dict()
-    model.load_state_dict(canonical(name, state), strict=True)
+    model = parity.carried(described | (spec or {}), canonical(name, reference.state_dict()))
     if name.startswith("dinov3/"):
         state = dinov3.timm_eva.inverse(model.state_dict())
         reference.load_state_dict(state, strict=True)
@@ -233,7 +232,8 @@ def make_transformers(parity, folder, name, weights, *, cls=None, native=False, 
         **(usual | own | mlp | options),
     )
     torch.manual_seed(1)
-    network = (cls or made_by)(config).eval()
+    with parity.unfilled(weights):
+        network = (cls or made_by)(config).eval()
     fill(parity, network, weights)
     network.save_pretrained(folder)
     described = {"variant": name, "depth": depth} | ({} if native else {"image_size": size})

@@ -48,13 +48,14 @@ IN_TIMM = [
 def make_twins(parity, name, theirs, weights, *, options=None, arithmetic=None):
     """Return timm's network and ours with the same weights, carried over strictly both ways."""
     torch.manual_seed(1)
-    reference = timm.create_model(theirs, num_classes=1000, **(options or {})).eval()
+    with parity.unfilled(weights):
+        reference = timm.create_model(theirs, num_classes=1000, **(options or {})).eval()
     parity.fill(reference, weights)
     stem = vitzoo.describe(name).spec.patch_embed.name
     part = {"name": stem, "arithmetic": arithmetic} if arithmetic else stem
     depth = {"depth": options["depth"]} if options else {}
-    model = vitzoo.create({"variant": name, **depth}, patch_embed=part).eval()
-    model.load_state_dict(reference.state_dict(), strict=True)
+    described = {"variant": name, **depth}
+    model = parity.carried(described, reference.state_dict(), patch_embed=part)
     reference.load_state_dict(model.state_dict(), strict=True)
     images = torch.randn(2, 3, *model.image_size)
     return SimpleNamespace(reference=reference, model=model, images=images)

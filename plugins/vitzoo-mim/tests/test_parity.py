@@ -38,9 +38,9 @@ def make_timm(parity, network, weights, *, cut=False, **options):
     if variant.name.startswith(("beit/", "eva02/")):
         options["head_init_scale"] = 1.0  # its own start gives logits that show nothing
     torch.manual_seed(1)
-    reference = timm.create_model(
-        dict(variant.known_as)["timm"], num_classes=variant.spec.num_classes, **changes, **options
-    ).eval()
+    theirs, classes = dict(variant.known_as)["timm"], variant.spec.num_classes
+    with parity.unfilled(weights):
+        reference = timm.create_model(theirs, num_classes=classes, **changes, **options).eval()
     parity.fill(reference, weights)
     return {"variant": variant.name, **changes}, reference
 
@@ -48,9 +48,8 @@ def make_timm(parity, network, weights, *, cut=False, **options):
 def make_twins(parity, network, weights, *, cut=True, **options):
     """Return timm's network and ours with the same weights, carried over strictly both ways."""
     described, reference = make_timm(parity, network, weights, cut=cut)
-    model = vitzoo.create(described, **options).eval()
     layout = layout_of(NETWORKS[network])
-    model.load_state_dict(layout.canonical(reference.state_dict()), strict=True)
+    model = parity.carried(described, layout.canonical(reference.state_dict()), **options)
     reference.load_state_dict(layout.inverse(model.state_dict()), strict=True)
     images = torch.randn(2, 3, *model.image_size)
     return SimpleNamespace(reference=reference, model=model, images=images)
@@ -131,7 +130,8 @@ def make_transformers(parity, folder, kind, weights, **options):
     """Return (transformers' network of B size with two blocks, path of its file)."""
     config = {transformers.ViTMAEModel: transformers.ViTMAEConfig}
     torch.manual_seed(1)
-    network = kind(config.get(kind, transformers.BeitConfig)(**options)).eval()
+    with parity.unfilled(weights):
+        network = kind(config.get(kind, transformers.BeitConfig)(**options)).eval()
     parity.fill(network, weights)
     network.save_pretrained(folder)
     return network, folder / "model.safetensors"

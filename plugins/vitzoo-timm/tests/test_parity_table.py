@@ -33,7 +33,7 @@ LARGE_PATCH = 32  # px
 def small(name):
     """Return options that make an architecture small and leave its features."""
     with torch.device("meta"):
-        embed = timm.create_model(name).patch_embed
+        embed = timm.create_model(name, depth=1).patch_embed
     ratio = getattr(embed, "feature_ratio", (1, 1))
     patch = embed.patch_size[0] * ratio[0]
     size = (4 * patch, 6 * patch) if patch < LARGE_PATCH else (2 * patch, 3 * patch)
