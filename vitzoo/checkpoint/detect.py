@@ -65,7 +65,7 @@ def _claimants(
     for name in names:
         try:
             candidate: Format = registry().part("checkpoint format", name)
-            if candidate.claims(keys):
+            if candidate.matches(keys):
                 claims.append(name)
         except Exception as error:
             if unasked is None:

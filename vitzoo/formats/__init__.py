@@ -1,16 +1,19 @@
-"""Checkpoint formats: layouts of keys, recognised, brought to the model's own names and back.
+"""Checkpoint formats: how libraries name the tensors of their Vision Transformers.
 
-A format is an object with four methods (`Format`). They work on real tensors and on tensors of the
-`meta` device alike, so that a file is checked against a model before its data is touched.
-`docs/formats.md` shows every layout.
+`Format` is the base class, `KeyMap` holds the names as data. The rest is for formats that need
+code: the errors and the names that they share. `docs/formats.md` shows every format,
+`docs/hooks/checkpoint_formats.md` how to write one.
 """
 
 from __future__ import annotations
 
-from vitzoo.formats.base import (
-    Expresses as Expresses,
-    Format as Format,
-    LeavesOut as LeavesOut,
-    NeedsHeads as NeedsHeads,
-    StatesHeads as StatesHeads,
+from vitzoo.formats import unsupported as unsupported
+from vitzoo.formats.base import Config as Config, Format as Format, Keys as Keys
+from vitzoo.formats.keymap import (
+    KeyMap as KeyMap,
+    Tensors as Tensors,
+    prefixed as prefixed,
+    unheld as unheld,
+    unique as unique,
+    without as without,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import unsupported
+from vitzoo.formats.base import Format
 from vitzoo.formats.keymap import block_of, split_qkv, stack_qkv, unheld, unique
 from vitzoo.schema.spec import Spec
 
@@ -41,12 +42,11 @@ RESNET_UNIT = {f"conv{i}": f"conv{i}" for i in (1, 2, 3)} | {
 BACKBONE = "patch_embed.backbone."
 
 
-@dataclass(frozen=True)
-class GoogleFormat:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GoogleFormat(Format):
     """A layout of Google's files.
 
     Args:
-        name: as registered.
         layer: names within a block: theirs to the model's, attention apart.
         attention: theirs for the attention of a block.
         positions: key of the position embedding.
@@ -54,21 +54,18 @@ class GoogleFormat:
         writes: the one that is written.
         class_row: whether the position embedding has a row for the class token. Without, positions
             are added before the class token is joined, which a row of zeros expresses.
-        heads: to write projections head by head, None where it is not known.
-        suffix: ending of its files' names.
     """
 
-    name: str
     layer: Mapping[str, str]
     attention: str
     positions: str
     prefixes: tuple[str, ...]
     writes: str
     class_row: bool
-    heads: int | None = None
     suffix: str = ".npz"
+    by_head: bool = True
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether the patch projection and the attention of a first block are there."""
         first = {f"Transformer/encoderblock{n}/{self.attention}/query/kernel" for n in ("", "_0")}
         return any(
@@ -76,7 +73,7 @@ class GoogleFormat:
             for prefix in self.prefixes
         )
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, transpose and stack; what training keeps beside the network is left out."""
         plain = self._unrolled(self._network(tensors))
         head = "head.fc" if any(key.startswith("pre_logits/") for key in plain) else "head"
@@ -100,7 +97,7 @@ class GoogleFormat:
             result["pos_embed"] = torch.cat((zeros, table), dim=1)
         return result
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, split and transpose.
 
         Raises:
@@ -126,7 +123,7 @@ class GoogleFormat:
             written[key] = self._without_class_row(written[key])
         return written
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what Google's networks lack: they take the class token, or average without one.
 
         The original ones have a learned table or no positions; big_vision's have sines and
@@ -144,7 +141,7 @@ class GoogleFormat:
             *unsupported.token_mean(spec),
         ]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return what Google's own code computes: tanh GELU, epsilon 1e-6, `zoom` resampling.
 
         A hybrid's stem standardises its kernels as Google's does. A network without a class token
@@ -173,10 +170,6 @@ class GoogleFormat:
             if key.endswith("/query/kernel") and tensor.dim() in (3, 4) and tensor.shape[-2]:
                 return tensor.shape[-2]
         return None
-
-    def for_heads(self, num_heads: int) -> GoogleFormat:
-        """Return the format that writes projections of so many heads."""
-        return replace(self, heads=num_heads)
 
     def _prefix(self, keys: Collection[str]) -> str:
         return next((p for p in self.prefixes if p and f"{p}{EMBEDDING}" in keys), "")

@@ -8,10 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from vitzoo.formats import unsupported
+from vitzoo.formats.base import Format
 from vitzoo.schema.spec import Spec
 
 
-class TimmFormat:
+class TimmFormat(Format):
     """timm's `VisionTransformer`: fused qkv, `blocks.N`, `norm`, `head`.
 
     Networks of other classes of timm's have the same names for most, and one of `OTHERS`: distilled
@@ -29,20 +30,20 @@ class TimmFormat:
         "rel_pos_bias.relative_position_bias_table",
     )
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether two of the layout's typical keys are there, and none of `OTHERS`."""
         found = sum(mark in keys for mark in self.MARKS)
         return found >= 2 and not any(mark in keys for mark in self.OTHERS)
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors as they are."""
         return dict(tensors)
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors as they are."""
         return dict(tensors)
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what timm's `VisionTransformer` lacks; it has options for most."""
         allowed = {"qk_norm", "layer_scale", "mlp", "qkv_bias", "num_registers", "pre_norm"}
         allowed |= {"norm", "attn_norm", "mlp_norm", "post_norm", "final_norm"}
@@ -54,9 +55,9 @@ class TimmFormat:
             *unsupported.attention_pool(spec),
         ]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return nothing: a file in timm's layout is evaluated as its variant is."""
         return {}
 
 
-timm = TimmFormat()
+timm_vit = TimmFormat("timm")

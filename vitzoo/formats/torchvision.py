@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from vitzoo.formats import unsupported
+from vitzoo.formats.base import Format
 from vitzoo.formats.keymap import block_of, invert, unheld, unique
 from vitzoo.schema.spec import Spec
 
@@ -35,23 +36,23 @@ OLDER = {"mlp.linear_1.": "mlp.fc1.", "mlp.linear_2.": "mlp.fc2."}  # files befo
 FIRST_LAYER = "encoder.layers.encoder_layer_0.self_attention.in_proj_weight"
 
 
-class TorchvisionFormat:
+class TorchvisionFormat(Format):
     """The layout of torchvision's `VisionTransformer`.
 
     Query, key and value are stacked as in the model; `heads.pre_logits` is followed by tanh.
     """
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether the patch projection and a first attention are there."""
         return "conv_proj.weight" in keys and FIRST_LAYER in keys
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename; both names of the MLP's layers are read."""
         tanh = any(name.startswith("heads.pre_logits.") for name in tensors)
         head = "head.fc." if tanh else "head."
         return unique((_rename(name, head), tensor) for name, tensor in tensors.items())
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, to the names that torchvision writes today.
 
         Raises:
@@ -64,7 +65,7 @@ class TorchvisionFormat:
             raise unheld("torchvision", left)
         return {theirs: tensors[name] for name, theirs in names.items() if theirs is not None}
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what torchvision's network lacks: it is the paper's, for square colour images."""
         square = (
             spec.image_size[0] == spec.image_size[1] and spec.patch_size[0] == spec.patch_size[1]
@@ -79,7 +80,7 @@ class TorchvisionFormat:
             *unsupported.pooled(spec, "class"),
         ]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return exact GELU, norm epsilon 1e-6 and its `interpolate_embeddings`."""
         if config:
             return {}
@@ -109,4 +110,4 @@ def _inverse(name: str, head: str) -> str | None:
     return invert(STEM).get(name)
 
 
-torchvision = TorchvisionFormat()
+torchvision = TorchvisionFormat("torchvision")

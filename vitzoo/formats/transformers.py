@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import unsupported
+from vitzoo.formats.base import Format
 from vitzoo.formats.keymap import block_of, invert, split_qkv, stack_qkv, unheld, unique
 from vitzoo.schema.spec import Spec
 
@@ -54,7 +55,7 @@ ACTIVATIONS = {
 }
 
 
-class TransformersViTFormat:
+class TransformersViTFormat(Format):
     """The layout of transformers' `ViTModel` and `ViTForImageClassification`.
 
     `ViTMAEModel` has it too, and `ViTMAEForPreTraining`, whose decoder is left out. Query, key and
@@ -63,7 +64,7 @@ class TransformersViTFormat:
     the state dict of a model of release 5 is read.
     """
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether patch projection and first query are there, and no other family's key."""
         if (
             DISTILLATION in keys
@@ -74,9 +75,9 @@ class TransformersViTFormat:
             return False
         return QUERY in {_plain(key) for key in keys}
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, and stack query, key and value."""
-        beside = set(self.left_out(tensors))
+        beside = set(self.ignored_keys(tensors))
         plain = unique((_plain(name), t) for name, t in tensors.items() if name not in beside)
         renamed = unique((_rename(name), t) for name, t in plain.items() if not _is_qkv(name))
         stacked: set[str] = set()
@@ -92,7 +93,7 @@ class TransformersViTFormat:
         left = {n: t for n, t in plain.items() if _is_qkv(n) and n not in stacked}
         return renamed | left
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename and split; with `vit.` in front where there is a classifier.
 
         Raises:
@@ -112,12 +113,12 @@ class TransformersViTFormat:
             raise unheld("transformers_vit", left)
         return written
 
-    def left_out(self, keys: Collection[str]) -> list[str]:
+    def ignored_keys(self, keys: Collection[str]) -> list[str]:
         """Return the decoder of MAE."""
         masked = f"{DECODER}mask_token" in keys
         return [key for key in keys if masked and key.startswith(DECODER)]
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what transformers' ViT lacks: it is the paper's, biases of queries by choice."""
         return [
             *unsupported.class_token(spec),
@@ -127,7 +128,7 @@ class TransformersViTFormat:
             *unsupported.pooled(spec, "class"),
         ]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return norm epsilon, activation and query bias, the library's defaults without config.
 
         Positions are resampled as its `interpolate_pos_encoding` does: bicubic, not antialiased.
@@ -206,4 +207,4 @@ def _is_qkv(name: str) -> bool:
     return re.search(r"\.attention\.attention\.(query|key|value)\.", name) is not None
 
 
-transformers_vit = TransformersViTFormat()
+transformers_vit = TransformersViTFormat("transformers_vit", ignored=(DECODER,))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from vitzoo.formats import Format, LeavesOut
 from vitzoo.model import VisionTransformer
 
 HEADS = ("head.",)
@@ -59,10 +58,6 @@ class Adaptation:
     fresh_head: bool = False
     fresh_pre_logits: bool = False
     in_chans: bool = False
-
-
-def left_out(layout: Format, keys: Collection[str]) -> list[str]:
-    return layout.left_out(keys) if isinstance(layout, LeavesOut) else []
 
 
 @dataclass

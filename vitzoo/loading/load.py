@@ -12,7 +12,7 @@ from vitzoo import settings
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import CheckpointError
-from vitzoo.loading.adapt import LOADABLE, Adaptation, adapt, fresh_head, left_out
+from vitzoo.loading.adapt import LOADABLE, Adaptation, adapt, fresh_head
 from vitzoo.loading.misfit import check, raise_if
 from vitzoo.report import LoadReport, listed
 from vitzoo.store.store import Store
@@ -41,12 +41,12 @@ def load(
     layout = format_of(checkpoint)
     expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
     counts = {n: t.dtype for n, t in model.state_dict().items() if not t.is_floating_point()}
-    plan = adapt(layout.canonical(checkpoint.skeleton()), model, expected, adaptation)
+    plan = adapt(layout.to_model(checkpoint.skeleton()), model, expected, adaptation)
     check(plan, expected, counts, checkpoint.source)
 
     raw, sha256 = checkpoint.tensors()
     _check_values(raw, checkpoint)
-    adapted = adapt(layout.canonical(raw), model, expected, adaptation)
+    adapted = adapt(layout.to_model(raw), model, expected, adaptation)
     floats = {n: t for n, t in adapted.tensors.items() if n not in counts}
     converted = tuple(n for n, t in floats.items() if dtype and t.dtype != dtype)
     state = adapted.tensors | {name: t.to(dtype or t.dtype) for name, t in floats.items()}
@@ -66,7 +66,7 @@ def load(
         resampled=tuple(adapted.resampled),
         converted=(*adapted.rebuilt, *(n for n in converted if n not in adapted.rebuilt)),
         reinitialised=tuple(adapted.fresh),
-        dropped=(*adapted.dropped, *left_out(layout, raw)),
+        dropped=(*adapted.dropped, *layout.ignored_keys(raw)),
         assumed=assumed,
     )
 

@@ -10,7 +10,6 @@ from typing import Any
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import CheckpointError, UnknownName
-from vitzoo.formats import StatesHeads
 from vitzoo.loading import overrides
 from vitzoo.loading.request import Origin
 from vitzoo.parts.pool import POOLS
@@ -45,7 +44,7 @@ def bring_in_facts(
         return *_as_saved(origin, chosen, chosen.spec, asked), ()
     if isinstance(chosen, Weights):
         layout = registry().part("checkpoint format", chosen.format)
-        usual, stated = layout.facts({}, ()), overrides.of_row(chosen)
+        usual, stated = layout.overrides({}, ()), overrides.of_row(chosen)
         if chosen.num_classes is not None:
             native = replace(native, num_classes=chosen.num_classes)
             if not origin.has_other_head:
@@ -131,13 +130,12 @@ def _check_heads(source: str, heads: int, spec: Spec) -> None:
 def _facts_of_file(checkpoint: Checkpoint, spec: Spec) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the facts that are usual for the layout of a file, and those its config states."""
     layout = format_of(checkpoint)
-    if isinstance(layout, StatesHeads):
-        heads = layout.num_heads(checkpoint.config, checkpoint.skeleton())
-        if heads is not None:
-            _check_heads(checkpoint.source, heads, spec)
+    heads = layout.num_heads(checkpoint.config, checkpoint.skeleton())
+    if heads is not None:
+        _check_heads(checkpoint.source, heads, spec)
     keys = checkpoint.header.tensors.keys()
-    stated = layout.facts(checkpoint.config, keys) if checkpoint.config else {}
-    return layout.facts({}, keys), stated
+    stated = layout.overrides(checkpoint.config, keys) if checkpoint.config else {}
+    return layout.overrides({}, keys), stated
 
 
 def assumed_resampling(origin: Origin, base: Spec, spec: Spec) -> tuple[str, ...]:

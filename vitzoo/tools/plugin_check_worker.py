@@ -140,13 +140,9 @@ def _lacking(target: Any) -> list[str]:
     if inspect.isclass(target):
         one = f"{target.__name__.lower()} = {target.__name__}()"
         return [f"its target is the class {target.__name__}; name an object of it: `{one}`"]
-    wanted = [name for name in vars(Format) if not name.startswith("_")]
-    missing = [name for name in wanted if not callable(getattr(target, name, None))]
-    return (
-        [f"{target!r} lacks {', '.join(missing)}; see vitzoo.formats.base.Format"]
-        if missing
-        else []
-    )
+    kind = type(target).__name__
+    derive = f"{target!r} is no vitzoo.formats.Format; derive its class: `class {kind}(Format)`"
+    return [] if isinstance(target, Format) else [derive]
 
 
 def _use_part(kind: str, name: str, constructor: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import unsupported
+from vitzoo.formats import Format, unsupported
 from vitzoo.formats.keymap import block_of, invert, unheld, unique
 from vitzoo.schema.spec import Spec
 from vitzoo_clip.keys import BIAS, PATCH_BIAS, check_bias, plain_tokens, projection, tokens
@@ -36,23 +36,23 @@ LAYER = {
 POOLS = {"tok": "class", "avg": "mean"}
 
 
-class OpenClipFormat:
+class OpenClipFormat(Format):
     """The image tower of open_clip's `CLIP`, and of OpenAI's, which has the same names.
 
     Query, key and value are one tensor; the projection is stored inputs first and has no bias.
     """
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether a Vision Transformer's stem and first block are there."""
         return all(mark in keys for mark in MARKS)
 
-    def left_out(self, keys: Collection[str]) -> list[str]:
+    def ignored_keys(self, keys: Collection[str]) -> list[str]:
         """Return the keys of the text tower, of the temperature and of OpenAI's scalars."""
         return [key for key in keys if key.startswith(TEXT) or key in (*SCALARS, *OPENAI)]
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename and transpose; what is beside the image tower is left out."""
-        beside = set(self.left_out(tensors))
+        beside = set(self.ignored_keys(tensors))
         return unique(
             pair
             for name, tensor in tensors.items()
@@ -60,7 +60,7 @@ class OpenClipFormat:
             for pair in _canonical(name, tensor)
         )
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename and transpose, with `visual.` in front.
 
         Raises:
@@ -80,7 +80,7 @@ class OpenClipFormat:
             raise unheld("clip/open_clip", left)
         return written
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what open_clip's tower lacks; it can average the patches, too."""
         return [
             *unsupported.class_token(spec),
@@ -91,7 +91,7 @@ class OpenClipFormat:
             *unsupported.pooled(spec, "class", "mean"),
         ]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return activation, epsilon and pool.
 
         They stand in an `open_clip_config.json`, or in the `config.json` of transformers that many
@@ -106,7 +106,9 @@ class OpenClipFormat:
             return {"block": {"activation": activation, "norm_eps": 1e-5}}
         model, tower = _tables(config)
         if tower is None:
-            return {k: v for k, v in transformers_clip.facts(config, keys).items() if k == "block"}
+            return {
+                k: v for k, v in transformers_clip.overrides(config, keys).items() if k == "block"
+            }
         return {"block": _block(model, tower), "pool": _pool(tower)}
 
     def num_heads(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int | None:
@@ -200,4 +202,4 @@ def _pool(tower: Mapping[str, Any]) -> str:
     return POOLS[kind]
 
 
-open_clip = OpenClipFormat()
+open_clip = OpenClipFormat("clip/open_clip", ignored=TEXT)

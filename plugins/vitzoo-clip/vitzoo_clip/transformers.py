@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import unsupported
+from vitzoo.formats import Format, unsupported
 from vitzoo.formats.keymap import block_of, invert, split_qkv, stack_qkv, unheld, unique
 from vitzoo.formats.transformers import transformers_vit
 from vitzoo.schema.spec import Spec
@@ -59,32 +59,30 @@ QUERY = "encoder.layers.0.self_attn.q_proj.weight"
 POOLED = "head.attention.in_proj_"  # query, key and value of the pooling, in one tensor
 
 
-@dataclass(frozen=True)
-class TransformersTower:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TransformersTower(Format):
     """The image tower of one of transformers' two-tower models.
 
     Args:
-        name: as registered.
         tokens, modules: names outside the blocks, theirs to the model's.
         projects: whether a projection without bias may follow the tower.
         kinds: `model_type` of whole models to that of their image towers.
         defaults: what the library takes for what such a config leaves out.
     """
 
-    name: str
     tokens: Mapping[str, str]
     modules: Mapping[str, str]
     projects: bool
     kinds: Mapping[str, str]
     defaults: Mapping[str, Any]
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether the tower's first query is there, and a class token as the layout says."""
         plain = {key.removeprefix(PREFIX) for key in keys}
         needed = {QUERY, "post_layernorm.weight", "embeddings.position_embedding.weight"}
         return needed <= plain and ("embeddings.class_embedding" in plain) == self.projects
 
-    def left_out(self, keys: Collection[str]) -> list[str]:
+    def ignored_keys(self, keys: Collection[str]) -> list[str]:
         """Return the keys of the text tower, of the temperature, and of what is only counted."""
         return [
             key
@@ -92,9 +90,9 @@ class TransformersTower:
             if key.startswith(BESIDE) or key.removeprefix(PREFIX) == POSITION_IDS
         ]
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, and stack query, key and value; what is beside the image tower is left out."""
-        beside = set(self.left_out(tensors))
+        beside = set(self.ignored_keys(tensors))
         own = {name: t for name, t in tensors.items() if name not in beside}
         plain = unique((name.removeprefix(PREFIX), tensor) for name, tensor in own.items())
         renamed: list[tuple[str, Tensor]] = []
@@ -111,7 +109,7 @@ class TransformersTower:
                 renamed += self._canonical(key, tensor)
         return unique(renamed)
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename and split, with `vision_model.` in front.
 
         Raises:
@@ -132,7 +130,7 @@ class TransformersTower:
             raise unheld(self.name, left)
         return written
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what the tower lacks: its class token, norms, pool and biases are fixed."""
         token = spec.class_token != self.projects
         return [
@@ -145,7 +143,7 @@ class TransformersTower:
             *unsupported.attention_pool(spec),
         ]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return activation and epsilon, the library's defaults without config.
 
         Positions are resampled as its `interpolate_pos_encoding` does: bicubic, not antialiased.
@@ -156,8 +154,10 @@ class TransformersTower:
         if config:
             self._check_kind(config)
             table = vision_config(config, self.kinds, self.defaults)
-            return transformers_vit.facts(table, ()) if table else {}
-        return transformers_vit.facts(self.defaults, ()) | {"pos_embed": {"resample": "bicubic"}}
+            return transformers_vit.overrides(table, ()) if table else {}
+        return transformers_vit.overrides(self.defaults, ()) | {
+            "pos_embed": {"resample": "bicubic"}
+        }
 
     def num_heads(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int | None:
         """Return `num_attention_heads` of the config."""
@@ -237,6 +237,7 @@ def _pooled(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 transformers_clip = TransformersTower(
     name="clip/transformers",
+    ignored=BESIDE,
     tokens={key: name for key, name in TOKENS.items() if name != "attn_pool.latent"},
     modules=STEM,
     projects=True,
@@ -245,6 +246,7 @@ transformers_clip = TransformersTower(
 )
 transformers_siglip = TransformersTower(
     name="siglip/transformers",
+    ignored=BESIDE,
     tokens={key: name for key, name in TOKENS.items() if name != "cls_token"},
     modules={key: name for key, name in STEM.items() if name != "norm_pre"} | POOL,
     projects=False,

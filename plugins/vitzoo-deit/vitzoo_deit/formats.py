@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import unsupported
+from vitzoo.formats import Format, unsupported
 from vitzoo.formats.keymap import invert, unheld, unique
-from vitzoo.formats.timm import timm
+from vitzoo.formats.timm import timm_vit
 from vitzoo.formats.transformers import transformers_vit
 from vitzoo.schema.spec import Spec
 
@@ -37,18 +37,18 @@ TRANSFORMERS = {
 CLASSIFIERS = ("cls_classifier.", "distillation_classifier.", "classifier.")
 
 
-class TimmDistilledFormat:
+class TimmDistilledFormat(Format):
     """timm's `VisionTransformerDistilled`: its ViT with `dist_token` and `head_dist`."""
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether the distillation token is there beside two of timm's typical keys."""
-        return "dist_token" in keys and sum(mark in keys for mark in timm.MARKS) >= 2
+        return "dist_token" in keys and sum(mark in keys for mark in timm_vit.MARKS) >= 2
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename the distillation token and the classifiers."""
         return unique((TIMM.get(name, name), tensor) for name, tensor in tensors.items())
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename back.
 
         Raises:
@@ -60,7 +60,7 @@ class TimmDistilledFormat:
         theirs = invert(TIMM)
         return {theirs.get(name, name): tensor for name, tensor in tensors.items()}
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what timm's distilled network lacks of a spec."""
         allowed = ("qk_norm", "layer_scale", "mlp", "qkv_bias", "num_registers", "pre_norm")
         return [
@@ -71,12 +71,12 @@ class TimmDistilledFormat:
             *_both_classifiers(spec),
         ]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return nothing: a file in timm's layout is evaluated as its variant is."""
         return {}
 
 
-class TransformersDeiTFormat:
+class TransformersDeiTFormat(Format):
     """The layout of transformers' `DeiTModel` and what it builds on it.
 
     It is that of its ViT, with a distillation token and with `deit.` in front where there is a
@@ -84,19 +84,19 @@ class TransformersDeiTFormat:
     `DeiTForImageClassification` has one, which reads the class token alone.
     """
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether it is the layout of transformers' ViT with a distillation token."""
         plain = {key.removeprefix(PREFIX) for key in keys}
-        return TOKEN in plain and transformers_vit.claims(plain - {TOKEN})
+        return TOKEN in plain and transformers_vit.matches(plain - {TOKEN})
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, and stack query, key and value."""
         plain = unique((name.removeprefix(PREFIX), tensor) for name, tensor in tensors.items())
         own = {TRANSFORMERS[name]: t for name, t in plain.items() if name in TRANSFORMERS}
         rest = {name: tensor for name, tensor in plain.items() if name not in TRANSFORMERS}
-        return unique([*own.items(), *transformers_vit.canonical(rest).items()])
+        return unique([*own.items(), *transformers_vit.to_model(rest).items()])
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename and split; with `deit.` in front where there is a classifier.
 
         Raises:
@@ -115,7 +115,7 @@ class TransformersDeiTFormat:
             return written
         return {k if k.startswith(CLASSIFIERS) else PREFIX + k: t for k, t in written.items()}
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what transformers' DeiT lacks of a spec."""
         single = (spec.pool.name, spec.head.name) == ("class", "linear")
         return [
@@ -126,9 +126,9 @@ class TransformersDeiTFormat:
             *([] if single else _both_classifiers(spec)),
         ]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return the facts of transformers' ViT, and what a single classifier reads."""
-        facts = transformers_vit.facts(config, keys)
+        facts = transformers_vit.overrides(config, keys)
         if "classifier.weight" in keys:
             facts |= {"pool": "class", "head": "linear"}
         return facts
@@ -163,10 +163,10 @@ def _inverse(name: str, tensor: Tensor) -> dict[str, Tensor]:
     if name in theirs:
         return {theirs[name]: tensor}
     try:
-        return transformers_vit.inverse({name: tensor})
+        return transformers_vit.from_model({name: tensor})
     except CheckpointError:
         return {}
 
 
-timm_distilled = TimmDistilledFormat()
-transformers_deit = TransformersDeiTFormat()
+timm_distilled = TimmDistilledFormat("deit/timm_distilled")
+transformers_deit = TransformersDeiTFormat("deit/transformers")

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from vitzoo.formats import unsupported
+from vitzoo.formats import Format, unsupported
 from vitzoo.formats.keymap import unheld, unique
-from vitzoo.formats.timm import timm
+from vitzoo.formats.timm import timm_vit
 from vitzoo.schema.spec import Spec
 
 # Of the network in files of training, the one that counts first: the teacher is what is published.
@@ -46,20 +46,20 @@ def beside(keys: Collection[str], prefix: str) -> list[str]:
     ]
 
 
-class MetaDinoFormat:
+class MetaDinoFormat(Format):
     """Files of Meta's DINO as training writes them, the keys of both networks in one table.
 
     The teacher's are taken, or what is there. Without a prefix, as published, their names are
     timm's. A student, and the heads that training needs, are left out.
     """
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether timm's names are there behind one of the prefixes, and it is no DINOv2."""
         prefix = prefix_of(keys)
         own = {key.removeprefix(prefix) for key in keys if key.startswith(prefix)}
-        return bool(prefix) and SCALE not in own and timm.claims(own)
+        return bool(prefix) and SCALE not in own and timm_vit.matches(own)
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Remove the prefix."""
         prefix = prefix_of(tensors)
         left = set(beside(tensors, prefix))
@@ -69,11 +69,11 @@ class MetaDinoFormat:
             if name not in left
         )
 
-    def left_out(self, keys: Collection[str]) -> list[str]:
+    def ignored_keys(self, keys: Collection[str]) -> list[str]:
         """Return the keys of training: the other network's, and those of heads."""
         return beside(keys, prefix_of(keys))
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Put the teacher's prefix before the names.
 
         Raises:
@@ -83,7 +83,7 @@ class MetaDinoFormat:
             raise unheld("dino/meta", left)
         return {WRITES + name: tensor for name, tensor in tensors.items()}
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what the network of Meta's DINO lacks: it is the paper's, without classifier."""
         return [
             *unsupported.class_token(spec),
@@ -93,7 +93,7 @@ class MetaDinoFormat:
             *unsupported.pooled(spec, "class"),
         ]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return what Meta's code computes."""
         if config:
             return {}
@@ -104,4 +104,4 @@ class MetaDinoFormat:
         }
 
 
-meta = MetaDinoFormat()
+meta = MetaDinoFormat("dino/meta", ignored=("student.",))

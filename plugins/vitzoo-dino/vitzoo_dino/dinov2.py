@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitzoo.formats import unsupported
+from vitzoo.formats import Format, unsupported
 from vitzoo.formats.keymap import unique
 from vitzoo.formats.transformers import transformers_vit
 from vitzoo.schema.spec import Spec
@@ -74,30 +74,30 @@ GATED = (".mlp.gate_proj.", ".mlp.up_proj.")
 PACKED_TRANSFORMERS = {".mlp.weights_in.": ".mlp.fc1.", ".mlp.weights_out.": ".mlp.fc2."}
 
 
-class MetaDinoV2Format:
+class MetaDinoV2Format(Format):
     """Meta's DINOv2, as published or as a teacher among the files of training."""
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether LayerScale is there beside a mask token, or behind a prefix."""
         prefix = prefix_of(keys)
         needed = ("blocks.0.ls1.gamma", "blocks.0.attn.qkv.weight", "pos_embed")
         marked = bool(prefix) or "mask_token" in keys
         return marked and all(f"{prefix}{key}" in keys for key in needed)
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, and move the class token's position into it where there are registers."""
-        prefix, left = prefix_of(tensors), self.left_out(tensors)
+        prefix, left = prefix_of(tensors), self.ignored_keys(tensors)
         plain = unique(
             (name.removeprefix(prefix), tensor) for name, tensor in without(tensors, left).items()
         )
         return _without_class_row(META.read(_replaced(plain, PACKED)))
 
-    def left_out(self, keys: Collection[str]) -> list[str]:
+    def ignored_keys(self, keys: Collection[str]) -> list[str]:
         """Return the mask token and what only training needs."""
         prefix = prefix_of(keys)
         return [key for key in (f"{prefix}mask_token",) if key in keys] + beside(keys, prefix)
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, with a mask token of zeros, which training starts from.
 
         Raises:
@@ -108,11 +108,11 @@ class MetaDinoV2Format:
             written = _replaced(written, {ours: theirs for theirs, ours in PACKED.items()})
         return written | _mask_token(tensors, "mask_token")
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what Meta's DINOv2 lacks of a spec."""
         return [*_lacks(spec), *unsupported.pooled(spec, "class")]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return what Meta's code computes; with registers it resamples in another way."""
         if config:
             return {}
@@ -120,7 +120,7 @@ class MetaDinoV2Format:
         return _usual("bicubic_antialias" if registers else "bicubic_offset") | {"pool": "class"}
 
 
-class TransformersDinoV2Format:
+class TransformersDinoV2Format(Format):
     """transformers' `Dinov2Model`, `Dinov2WithRegistersModel` and what it builds on them.
 
     The names of release 4 are read and written, which `save_pretrained` of release 5 writes too;
@@ -128,7 +128,7 @@ class TransformersDinoV2Format:
     mean of the patch tokens: head `dinov2/class_and_mean` on pool `class_mean`.
     """
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether the LayerScale and patch projection of a DINOv2 are there."""
         needed = (
             "embeddings.patch_embeddings.projection.weight",
@@ -136,19 +136,19 @@ class TransformersDinoV2Format:
         )
         return any(all(f"{pre}{key}" in keys for key in needed) for pre in ("", *PREFIXES))
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, stack query, key and value, and gate and value of an MLP."""
-        kept = without(tensors, self.left_out(tensors))
+        kept = without(tensors, self.ignored_keys(tensors))
         plain = unique((_plain(name), tensor) for name, tensor in kept.items())
         plain = stacked(_replaced(plain, RELEASE_5), GATED, ".mlp.weights_in.")
         plain = stacked(_replaced(plain, PACKED_TRANSFORMERS), QKV, ".attention.attention.qkv.")
         return _without_class_row(TRANSFORMERS.read(plain))
 
-    def left_out(self, keys: Collection[str]) -> list[str]:
+    def ignored_keys(self, keys: Collection[str]) -> list[str]:
         """Return the mask token."""
         return [key for key in keys if _plain(key) == "embeddings.mask_token"]
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename and split, with a mask token of zeros, as a new model has it.
 
         Raises:
@@ -165,17 +165,17 @@ class TransformersDinoV2Format:
         prefix = PREFIXES["reg_token" in tensors]
         return {k if k.startswith("classifier.") else prefix + k: t for k, t in written.items()}
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what transformers' DINOv2 lacks of a spec."""
         both = (spec.pool.name, spec.head.name) == ("class_mean", "dinov2/class_and_mean")
         pool = [] if both and spec.num_classes else unsupported.pooled(spec, "class")
         head = spec.num_classes and not both and spec.head.name != "none"
         return [*_lacks(spec), *pool, *([unsupported.part("head", spec.head)] if head else [])]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return what transformers computes; its classifier reads more than the class token."""
         if config:
-            return transformers_vit.facts(config, keys)
+            return transformers_vit.overrides(config, keys)
         registers = any(_plain(key) == "embeddings.register_tokens" for key in keys)
         facts = _usual("bicubic_antialias" if registers else "bicubic")
         if "classifier.weight" in keys:
@@ -256,5 +256,5 @@ def _lacks(spec: Spec) -> list[str]:
     ]
 
 
-meta = MetaDinoV2Format()
-transformers = TransformersDinoV2Format()
+meta = MetaDinoV2Format("dinov2/meta", ignored=("mask_token",))
+transformers = TransformersDinoV2Format("dinov2/transformers", ignored=("embeddings.mask_token",))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import unsupported
+from vitzoo.formats import Format, unsupported
 from vitzoo.formats.keymap import unique
 from vitzoo.formats.transformers import transformers_vit
 from vitzoo.schema.spec import Spec
@@ -71,19 +71,19 @@ QKV = tuple(f".attention.{part}_proj." for part in "qkv")
 MASK = "attn.qkv.bias_mask"  # of Meta's files: biases of queries and values only
 
 
-class TimmDinoV3Format:
+class TimmDinoV3Format(Format):
     """timm's DINOv3, in the names of its EVA: `gamma_1` and `gamma_2` instead of modules."""
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether EVA's factors and registers are there, and no table of positions."""
         needed = ("blocks.0.gamma_1", "reg_token", "blocks.0.attn.qkv.weight", "norm.weight")
         return all(key in keys for key in needed) and "pos_embed" not in keys
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename."""
         return TIMM.read(tensors)
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename back.
 
         Raises:
@@ -91,12 +91,12 @@ class TimmDinoV3Format:
         """
         return TIMM.written(tensors, "dinov3/timm")
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what timm's DINOv3 lacks of a spec; it has no biases of keys."""
         bias = ["block.qkv_bias = true"] if spec.block.qkv_bias is True else []
         return [*lacks(spec), *bias, *unsupported.pooled(spec, "class", "mean")]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return what timm computes: it averages the patch tokens, where Meta's code does not.
 
         Raises:
@@ -111,28 +111,28 @@ class TimmDinoV3Format:
         return {} if config else usual(keys) | {"pool": "mean"}
 
 
-class TransformersDinoV3Format:
+class TransformersDinoV3Format(Format):
     """transformers' `DINOv3ViTModel`: no classifier, biases as the config says."""
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether the patch projection and the LayerScale of a DINOv3 are there."""
         plain = {_plain(key) for key in keys}
         needed = ("embeddings.patch_embeddings.weight", "layer.0.layer_scale1.lambda1")
         return all(key in plain for key in needed)
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, and stack query, key and value."""
-        kept = without(tensors, self.left_out(tensors))
+        kept = without(tensors, self.ignored_keys(tensors))
         plain = unique((_plain(name), tensor) for name, tensor in kept.items())
         gated = any(".mlp.gate_proj." in name for name in plain)
         names = GATED_TRANSFORMERS if gated else TRANSFORMERS
         return names.read(stacked(plain, QKV, ".attention.qkv_proj."))
 
-    def left_out(self, keys: Collection[str]) -> list[str]:
+    def ignored_keys(self, keys: Collection[str]) -> list[str]:
         """Return the mask token."""
         return [key for key in keys if _plain(key) == "embeddings.mask_token"]
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename and split, with a mask token of zeros, as a new model has it.
 
         Raises:
@@ -146,11 +146,11 @@ class TransformersDinoV3Format:
             written["embeddings.mask_token"] = torch.zeros_like(token)
         return written
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what transformers' DINOv3 lacks of a spec; the base of its rotations is free."""
         return [*lacks(spec, temperature=None), *unsupported.pooled(spec, "class")]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return what transformers computes, and which biases the file has.
 
         Raises:
@@ -166,7 +166,7 @@ class TransformersDinoV3Format:
                     f"config.json: hidden_act {str(activation)[:50]!a} gates the MLP, the model's "
                     "is gated by silu"
                 )
-        facts = transformers_vit.facts(stated, keys)
+        facts = transformers_vit.overrides(stated, keys)
         if "rope_theta" in config:
             facts["pos_embed"] = {"temperature": _base(config["rope_theta"])}
         return facts
@@ -224,5 +224,5 @@ def lacks(spec: Spec, temperature: float | None = TEMPERATURE) -> list[str]:
     ]
 
 
-timm_eva = TimmDinoV3Format()
-transformers = TransformersDinoV3Format()
+timm_eva = TimmDinoV3Format("dinov3/timm")
+transformers = TransformersDinoV3Format("dinov3/transformers", ignored=("embeddings.mask_token",))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import unsupported
+from vitzoo.formats import Format, unsupported
 from vitzoo.formats.keymap import split_qkv, unique
 from vitzoo.schema.spec import Spec
 from vitzoo_dino.dino import beside, prefix_of
@@ -38,26 +37,20 @@ TRAINING = re.compile(r"mask_token|local_cls_norm\..+|projectors\..+")
 ROUNDING = 2**-8  # periods were published as bfloat16, in which a number is known to 2 ** -9
 
 
-@dataclass(frozen=True)
-class MetaDinoV3Format:
+class MetaDinoV3Format(Format):
     """Meta's DINOv3, as published or as a teacher among the files of training.
 
     Biases of the keys are masked: what the mask hides is left out, as it counts for nothing. The
     periods of the rotations are no part of the network, which computes its own; they are compared.
-
-    Args:
-        heads: to write the periods, which follow from a head's width; None where not known.
     """
 
-    heads: int | None = None
-
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether Meta's name for registers is there, and LayerScale."""
         prefix = prefix_of(keys)
         needed = ("storage_tokens", "blocks.0.ls1.gamma", "blocks.0.attn.qkv.weight")
         return all(f"{prefix}{key}" in keys for key in needed)
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, and part the biases of queries, keys and values where the keys' are masked.
 
         Raises:
@@ -75,7 +68,7 @@ class MetaDinoV3Format:
         gated = unique((_renamed(name), tensor) for name, tensor in kept.items())
         return META.read(gated)
 
-    def left_out(self, keys: Collection[str]) -> list[str]:
+    def ignored_keys(self, keys: Collection[str]) -> list[str]:
         """Return masks, periods, the mask token and what else only training needs."""
         prefix = prefix_of(keys)
         rest = set(beside(keys, prefix))
@@ -86,7 +79,7 @@ class MetaDinoV3Format:
             if key in rest or _is_left_out(name) or name.endswith(f".{MASK}")
         ]
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, with masked biases, periods, and a mask token of zeros.
 
         Raises:
@@ -110,11 +103,11 @@ class MetaDinoV3Format:
             written[PERIODS] = _periods(quarter).to(token)
         return written
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what Meta's DINOv3 lacks of a spec."""
         return [*lacks(spec), *unsupported.pooled(spec, "class")]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return what Meta's code computes, and which biases the file has."""
         if config:
             return {}
@@ -128,10 +121,6 @@ class MetaDinoV3Format:
             return None
         width = 4 * periods.shape[-1]
         return token.shape[-1] // width if width and not token.shape[-1] % width else None
-
-    def for_heads(self, num_heads: int) -> MetaDinoV3Format:
-        """Return the format that writes the periods of so many heads."""
-        return replace(self, heads=num_heads)
 
 
 def _renamed(name: str, table: Mapping[str, str] = GATED_META) -> str:
@@ -201,4 +190,4 @@ def _masked(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
             yield name, tensor
 
 
-meta = MetaDinoV3Format()
+meta = MetaDinoV3Format("dinov3/meta", by_head=True, ignored=(PERIODS,))

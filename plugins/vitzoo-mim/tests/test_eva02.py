@@ -8,7 +8,7 @@ import vitzoo
 from helpers import check_odd_shapes, same, write
 from vitzoo.conversion import convert
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import Expresses, Format
+from vitzoo.formats import Format
 from vitzoo.registry.registry import registry
 from vitzoo_mim.eva02 import timm_eva
 
@@ -59,7 +59,8 @@ def test_timm_there_and_back(tmp_path, parity, weights, images, kind):
     assert report.dropped == ()
     parity.assert_same_network(network, model, images)
     same(
-        registry().part("checkpoint format", name).inverse(model.state_dict()), network.state_dict()
+        registry().part("checkpoint format", name).from_model(model.state_dict()),
+        network.state_dict(),
     )
 
 
@@ -155,7 +156,7 @@ def test_biases_of_all_three_have_no_place():
     state = vitzoo.create(SIZES).state_dict()
     text = r"eva02/timm.* 2 tensors.*blocks\.0\.attn\.qkv\.bias"
     with pytest.raises(CheckpointError, match=text):
-        timm_eva.inverse(state)
+        timm_eva.from_model(state)
 
 
 def test_each_layout_is_claimed_by_its_format_alone(parity):
@@ -163,9 +164,9 @@ def test_each_layout_is_claimed_by_its_format_alone(parity):
     formats = {name: registry().part("checkpoint format", name) for name in names}
     for options, name in KINDS.values():
         keys = timms(parity, "own", **options).state_dict().keys()
-        assert [n for n, layout in formats.items() if layout.claims(keys)] == [name]
+        assert [n for n, layout in formats.items() if layout.matches(keys)] == [name]
     assert isinstance(timm_eva, Format)
-    assert isinstance(timm_eva, Expresses)
+    assert timm_eva.name == "eva02/timm"
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 3), (2, 0, 3), (1, 1, 1, 0), (2,) * 6])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import unsupported
+from vitzoo.formats import Format, unsupported
 from vitzoo.formats.keymap import block_of, invert, split_qkv, stack_qkv, unheld, unique
 from vitzoo.formats.transformers import LAYER, RELEASE_5, transformers_vit
 from vitzoo.schema.spec import Spec
@@ -48,21 +48,21 @@ OF_RELEASE_5 = RELEASE_5 | {
 }
 
 
-class TimmBeitFormat:
+class TimmBeitFormat(Format):
     """timm's `Beit`: its ViT's keys, with `gamma_1`, `gamma_2` and relative position tables."""
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether a first block of timm's and a relative position table are there."""
         tables = (f"blocks.0.attn.{TABLE}", TIMM_SHARED)
         return all(mark in keys for mark in TIMM_MARKS) and any(t in keys for t in tables)
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename the factors of the branches, and stack the tables."""
         plain = _without_index(tensors)
         renamed = unique((_swap_gamma(name, TIMM_GAMMA), t) for name, t in plain.items())
         return _stacked(renamed, TIMM_SHARED, rf"blocks\.(\d+)\.attn\.{TABLE}")
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename and unstack.
 
         Raises:
@@ -77,11 +77,11 @@ class TimmBeitFormat:
         rest = {n: t for n, t in tensors.items() if n != "pos_embed"}
         return {_swap_gamma(name, theirs): t for name, t in rest.items()} | tables
 
-    def left_out(self, keys: Collection[str]) -> list[str]:
+    def ignored_keys(self, keys: Collection[str]) -> list[str]:
         """Return the buffers that the grid determines."""
         return [key for key in keys if key.endswith(INDEX)]
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what timm's `Beit` lacks of a spec."""
         return [
             *_common(spec, allowed=("qkv_bias", "layer_scale", "mlp", "mlp_norm")),
@@ -90,7 +90,7 @@ class TimmBeitFormat:
             *unsupported.pooled(spec, "class", "mean"),
         ]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return whether the blocks share a table, and else nothing: the variant says the rest."""
         return {} if config or not keys else {"pos_embed": {"shared": TIMM_SHARED in keys}}
 
@@ -99,7 +99,7 @@ class TimmBeitFormat:
         return _heads({}, tensors)
 
 
-class TransformersBeitFormat:
+class TransformersBeitFormat(Format):
     """transformers' `BeitModel`, `BeitForImageClassification`, `BeitForMaskedImageModeling`.
 
     Keys start with `beit.` where there is a head. What belongs to masked image modelling alone,
@@ -108,13 +108,13 @@ class TransformersBeitFormat:
     release 5 is read.
     """
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether a patch projection and a first query are there, and what a ViT lacks."""
         plain = {_plain(key) for key in keys}
         marks = {SHARED, f"encoder.layer.0.{OWN_TABLE}"}
         return {f"{PATCHES}.weight", QUERY} <= plain and bool(marks & plain)
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, and stack query, key and value, and the tables."""
         known = _without_index({n: t for n, t in tensors.items() if _plain(n) not in MASKED})
         plain = unique((_plain(name), tensor) for name, tensor in known.items())
@@ -130,7 +130,7 @@ class TransformersBeitFormat:
         renamed = unique([*found.items(), *pairs])
         return _stacked(renamed, SHARED, rf"encoder\.layer\.(\d+)\.{re.escape(OWN_TABLE)}")
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename, split and unstack; with `beit.` in front where there is a classifier.
 
         Raises:
@@ -151,11 +151,11 @@ class TransformersBeitFormat:
         heads = ("classifier.",)
         return {k if k.startswith(heads) else prefix + k: t for k, t in written.items()}
 
-    def left_out(self, keys: Collection[str]) -> list[str]:
+    def ignored_keys(self, keys: Collection[str]) -> list[str]:
         """Return what masked image modelling alone has, and buffers that the grid determines."""
         return [key for key in keys if _plain(key) in MASKED or key.endswith(INDEX)]
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what transformers' BEiT lacks of a spec."""
         first = dict(spec.pool.options).get("norm_first", True)
         early = [unsupported.part("pool", spec.pool)] if spec.pool.name == "mean" and first else []
@@ -167,7 +167,7 @@ class TransformersBeitFormat:
             *early,
         ]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return activation and norm epsilon, the library's defaults without config.
 
         Distances are resampled bilinearly. The keys say where the last norm stands: on the mean of
@@ -180,7 +180,7 @@ class TransformersBeitFormat:
         """
         if config:
             _check_square(config)
-            return transformers_vit.facts(config, keys) | {"block": _block(config, keys)}
+            return transformers_vit.overrides(config, keys) | {"block": _block(config, keys)}
         facts: dict[str, Any] = {
             "block": {"activation": "gelu", "norm_eps": 1e-12},
             "pos_embed": {"resample": "bilinear"},
@@ -340,7 +340,7 @@ def _inverse(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 def _block(config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
     """Return the block options that a config states; BEiT has no choice of biases."""
-    stated: dict[str, Any] = transformers_vit.facts(config, keys)["block"]
+    stated: dict[str, Any] = transformers_vit.overrides(config, keys)["block"]
     return {key: value for key, value in stated.items() if key != "qkv_bias"}
 
 
@@ -365,5 +365,5 @@ def _heads(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int | No
     return stated or found
 
 
-timm_beit = TimmBeitFormat()
-transformers_beit = TransformersBeitFormat()
+timm_beit = TimmBeitFormat("beit/timm", ignored=(INDEX,))
+transformers_beit = TransformersBeitFormat("beit/transformers", ignored=MASKED)

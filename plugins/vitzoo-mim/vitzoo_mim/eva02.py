@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitzoo.formats import unsupported
+from vitzoo.formats import Format, unsupported
 from vitzoo.formats.keymap import split_qkv, stack_qkv, unheld, unique
 from vitzoo.schema.spec import Spec
 
@@ -21,14 +21,14 @@ PROJECTIONS = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
 POSITIONS = ("rope", "learned", "none")
 
 
-class TimmEvaFormat:
+class TimmEvaFormat(Format):
     """timm's `Eva` with `qkv_fused=False`: query, key and value apart, no bias of the key."""
 
-    def claims(self, keys: Collection[str]) -> bool:
+    def matches(self, keys: Collection[str]) -> bool:
         """Tell whether timm's patch projection and a first query and value are there."""
         return all(mark in keys for mark in MARKS)
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Stack query, key and value, and rename their biases."""
         plain, found = dict(tensors), {}
         for query in [name for name in tensors if re.fullmatch(_key(PROJECTIONS[0]), name)]:
@@ -40,7 +40,7 @@ class TimmEvaFormat:
         pairs = ((_rename(name), tensor) for name, tensor in plain.items())
         return unique([*found.items(), *pairs])
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Split, and rename back.
 
         Raises:
@@ -61,7 +61,7 @@ class TimmEvaFormat:
             raise unheld("eva02/timm", left)
         return written
 
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what timm's `Eva` lacks of a spec."""
         allowed = ("qkv_bias", "qk_norm", "mlp", "attn_norm", "mlp_norm", "post_norm")
         blocks = unsupported.plain_blocks(spec, allowed=(*allowed, "num_registers"))
@@ -75,7 +75,7 @@ class TimmEvaFormat:
             *unsupported.pooled(spec, "class", "mean"),
         ]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         """Return nothing: a file in timm's layout is evaluated as its variant is."""
         return {}
 
@@ -95,4 +95,4 @@ def _inverse(name: str) -> str:
     return f"{match[1]}{match[2]}_proj.bias" if match else name
 
 
-timm_eva = TimmEvaFormat()
+timm_eva = TimmEvaFormat("eva02/timm")
