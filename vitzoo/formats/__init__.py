@@ -10,10 +10,18 @@ from __future__ import annotations
 from vitzoo.formats import unsupported as unsupported
 from vitzoo.formats.base import Config as Config, Format as Format, Keys as Keys
 from vitzoo.formats.keymap import (
+    Key as Key,
     KeyMap as KeyMap,
     Tensors as Tensors,
     prefixed as prefixed,
     unheld as unheld,
     unique as unique,
     without as without,
+)
+from vitzoo.formats.timm import timm_vit as timm_vit
+from vitzoo.formats.transformers import (
+    RELEASE_5 as RELEASE_5,
+    TransformersFormat as TransformersFormat,
+    checked_epsilon as checked_epsilon,
+    transformers_vit as transformers_vit,
 )

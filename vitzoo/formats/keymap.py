@@ -86,7 +86,7 @@ class KeyMap:
         return key
 
     def to_model(self, tensors: Tensors, reshape: Reshape | None = None) -> dict[str, Tensor]:
-        """Return the tensors of a file under the model's keys; unknown keys stay as they are.
+        """Return the tensors of a file under the model's keys; unknown keys stay, without prefix.
 
         So do the parts of a fused tensor if one is missing or of another shape or type, and a
         tensor that cannot be split.
@@ -101,8 +101,7 @@ class KeyMap:
         """
         own = unique((self.plain(key), tensor) for key, tensor in tensors.items())
         pairs, left = _converted(own, self._reading, reshape, None)
-        keys = {} if self.others else {self.plain(key): key for key in tensors}
-        return unique([*pairs, *((keys.get(key, key), own[key]) for key in left)])
+        return unique([*pairs, *((key, own[key]) for key in left)])
 
     def from_model(
         self, tensors: Tensors, layout: str, reshape: Reshape | None = None

@@ -14,7 +14,7 @@ from torch import Tensor
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format, unsupported
 from vitzoo.formats.keymap import invert, unheld, unique
-from vitzoo.formats.timm import timm_vit
+from vitzoo.formats.timm import MARKS
 from vitzoo.formats.transformers import transformers_vit
 from vitzoo.schema.spec import Spec
 
@@ -42,7 +42,7 @@ class TimmDistilledFormat(Format):
 
     def matches(self, keys: Collection[str]) -> bool:
         """Tell whether the distillation token is there beside two of timm's typical keys."""
-        return "dist_token" in keys and sum(mark in keys for mark in timm_vit.MARKS) >= 2
+        return "dist_token" in keys and sum(mark in keys for mark in MARKS) >= 2
 
     def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename the distillation token and the classifiers."""

@@ -16,9 +16,24 @@ from torch import Tensor
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format, unsupported
 from vitzoo.formats.keymap import block_of, invert, split_qkv, stack_qkv, unheld, unique
-from vitzoo.formats.transformers import LAYER, RELEASE_5, transformers_vit
+from vitzoo.formats.transformers import transformers_vit
 from vitzoo.schema.spec import Spec
 
+LAYER = {
+    "layernorm_before": "norm1",
+    "attention.output.dense": "attn.proj",
+    "layernorm_after": "norm2",
+    "intermediate.dense": "mlp.fc1",
+    "output.dense": "mlp.fc2",
+}
+RELEASE_5 = {
+    "attention.q_proj": "attention.attention.query",
+    "attention.k_proj": "attention.attention.key",
+    "attention.v_proj": "attention.attention.value",
+    "attention.o_proj": "attention.output.dense",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+}
 TABLE = "relative_position_bias_table"
 INDEX = "relative_position_index"  # a buffer of older files, which the grid determines
 TIMM_MARKS = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight")
