@@ -299,7 +299,7 @@ def test_periods_show_the_number_of_heads(tmp_path, randomise):
 
 def test_writing_metas_dinov3_needs_the_number_of_heads():
     model = vitzoo.create(V3)
-    with pytest.raises(CheckpointError, match=r"periods.*head"):
+    with pytest.raises(CheckpointError, match=r"dinov3/meta.*number of attention heads"):
         dinov3_meta.meta.from_model(model.state_dict())
 
 
