@@ -1,68 +1,59 @@
-"""What the layouts of both families share: tables of names, and tensors stored with other axes."""
+"""What the formats of both families share: an image tower without leading axes and biases."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
+from vitzoo.formats import Tensors, TransformersFormat, unique, without
 
 BIAS = "head.bias"
-PATCH_BIAS = "patch_embed.proj.bias"  # which CLIP has not
-POOL_QUERY, POOL_KEYS = "attn_pool.q", "attn_pool.kv"
+TOKEN = "class_embedding"
+TABLES = ("positional_embedding", "position_embedding.weight")
 
 
-def tokens(name: str, tensor: Tensor) -> Tensor:
-    """Give a class token (d) or a position table (n, d) the axes of the model."""
-    if name == "cls_token":
-        return tensor[None, None] if tensor.dim() == 1 else tensor
-    return tensor[None] if tensor.dim() == 2 else tensor
-
-
-def plain_tokens(name: str, tensor: Tensor) -> Tensor | None:
-    """Take the axes of length 1 away again; None if the tensor has others."""
-    lead = 2 if name == "cls_token" else 1
-    if tensor.dim() != 3 or any(side != 1 for side in tensor.shape[:lead]):
-        return None
-    return tensor[0, 0] if lead == 2 else tensor[0]
-
-
-def projection(weight: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield the head of a projection (k, d), whose bias is zeros."""
-    yield "head.weight", weight
-    if weight.dim() == 2:
-        yield BIAS, weight.new_zeros(weight.shape[0])
-
-
-def check_bias(layout: str, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse a head with a bias that no projection has.
-
-    Raises:
-        CheckpointError: the bias of the head is not zero.
-    """
-    bias = tensors.get(BIAS)
-    if bias is not None and not bias.is_meta and bias.any():
-        raise CheckpointError(
-            f"the layout {layout} has no place for {BIAS}, which is not zero: its projection has "
-            "no bias; timm, the model's own layout, has"
-        )
-
-
-def vision_config(
-    config: Mapping[str, Any], kinds: Mapping[str, str], defaults: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Return what a `config.json` of transformers says of the image tower.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TowerFormat(TransformersFormat):
+    """The image tower of a model of two towers.
 
     Args:
-        config: of a whole model or of its image tower.
-        kinds: the `model_type` of whole models, and that of their image towers.
-        defaults: what the library takes for what such a config leaves out.
+        projects: whether the head is a projection without bias.
     """
-    table = config.get("vision_config", config)
-    if not isinstance(table, Mapping):
-        return {}
-    kind = config.get("model_type")
-    known = isinstance(kind, str) and (kind in kinds or kind in kinds.values())
-    return {**defaults, **table} if known else table
+
+    projects: bool = True
+
+    def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        result = super().to_model(tensors)
+        weight = result.get("head.weight")
+        if not self.projects or weight is None or weight.dim() != 2:
+            return result
+        return unique([*result.items(), (BIAS, weight.new_zeros(weight.shape[0]))])
+
+    def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Rename back, without the head's bias.
+
+        Raises:
+            CheckpointError: the bias is not zero, or as `Format.from_model`.
+        """
+        bias = tensors.get(BIAS) if self.projects else None
+        if bias is not None and not bias.is_meta and bias.any():
+            raise CheckpointError(
+                f"the layout {self.name} has no place for {BIAS}, which is not zero: its "
+                "projection has no bias; timm, the model's own layout, has"
+            )
+        return super().from_model(without(tensors, [BIAS] if self.projects else []))
+
+    def read_axes(self, key: str, tensor: Tensor) -> Tensor | None:
+        """Give a class token (d) and a position table (n, d) their leading axes."""
+        if key.endswith(TOKEN) and tensor.dim() == 1:
+            return tensor[None, None]
+        return tensor[None] if key.endswith(TABLES) and tensor.dim() == 2 else tensor
+
+    def write_axes(self, key: str, tensor: Tensor) -> Tensor | None:
+        """Take leading axes of length 1 away; None where they have another length."""
+        lead = 2 if key.endswith(TOKEN) else int(key.endswith(TABLES))
+        if lead and (tensor.dim() != 3 or any(side != 1 for side in tensor.shape[:lead])):
+            return None
+        return tensor[(0,) * lead] if lead else tensor
