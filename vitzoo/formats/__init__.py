@@ -10,8 +10,8 @@ from __future__ import annotations
 from vitzoo.formats import unsupported as unsupported
 from vitzoo.formats.base import Config as Config, Format as Format, Keys as Keys
 from vitzoo.formats.keymap import (
-    Key as Key,
     KeyMap as KeyMap,
+    Names as Names,
     Tensors as Tensors,
     prefixed as prefixed,
     unheld as unheld,

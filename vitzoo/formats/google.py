@@ -17,7 +17,7 @@ from torch import Tensor
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import unsupported
 from vitzoo.formats.base import Config, Format, Keys
-from vitzoo.formats.keymap import Key, KeyMap, Tensors, prefixed, unheld, unique
+from vitzoo.formats.keymap import KeyMap, Tensors, prefixed, unheld, unique
 from vitzoo.schema.spec import Spec
 
 EMBEDDING = "embedding/kernel"
@@ -179,12 +179,13 @@ def _by_head(tensor: Tensor, axis: int, heads: int) -> Tensor | None:
     """Split an axis into (heads, head_dim), None if it cannot be."""
     if not tensor.dim() or tensor.shape[axis] % heads:
         return None
-    return tensor.unflatten(axis, (heads, tensor.shape[axis] // heads))
+    at, width = axis % tensor.dim(), tensor.shape[axis] // heads
+    return tensor.reshape(*tensor.shape[:at], heads, width, *tensor.shape[at + 1 :])
 
 
-def _arrays(modules: Mapping[Key, str]) -> dict[Key, Key]:
+def _arrays(modules: Mapping[Any, str]) -> dict[Any, str]:
     """Return the keys of kernels, scales and biases for names of modules, without last dot."""
-    rows: dict[Key, Key] = {}
+    rows: dict[Any, str] = {}
     for keys, ours in modules.items():
         weight = "scale" if "norm" in ours.rpartition(".")[2] else "kernel"
         for kind, own in ((f"/{weight}", ".weight"), ("/bias", ".bias")):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ SHOWN = 5
 BLOCK = "blocks.{}."
 BLOCK_PARTS = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 Key = str | tuple[str, ...]
-Names = Mapping[Key, Key]
+Names = Mapping[Any, Key]  # of str or tuple; keys of a mapping are invariant
 Tensors = Mapping[str, Tensor]
 Reshape = Callable[[str, Tensor], Tensor | None]
 Row = tuple[tuple[str, ...], tuple[str, ...]]
@@ -126,7 +127,8 @@ class KeyMap:
         return prefixed(written, self.prefixes[0] if headed else "", self.bare)
 
     def _knows(self, key: str) -> bool:
-        return self.plain(key) != key or next(self._reading.of(key), None) is not None
+        rows = [*self._reading.of(key), *self._writing.of(key)]
+        return bool(rows) or self.plain(key) != key
 
 
 def prefixed(tensors: Tensors, prefix: str, bare: tuple[str, ...] = ()) -> dict[str, Tensor]:
