@@ -17,7 +17,6 @@ from vitzoo.errors import CheckpointError, InvalidOption
 
 SHOWN = 5
 BLOCK = "blocks.{}."
-BLOCK_PARTS = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 Key = str | tuple[str, ...]
 Names = Mapping[Any, Key]  # of str or tuple; keys of a mapping are invariant
 Tensors = Mapping[str, Tensor]
@@ -253,31 +252,3 @@ def _divided(whole: Tensor | None, names: Sequence[str]) -> dict[str, Tensor]:
 def _pattern(template: str) -> re.Pattern[str]:
     """Return a pattern for a template, whose numbers are its groups."""
     return re.compile(re.escape(template).replace(r"\{\}", "([0-9]+)"))
-
-
-def invert(table: Mapping[str, str]) -> dict[str, str]:
-    """Return the table read from right to left."""
-    return {ours: theirs for theirs, ours in table.items()}
-
-
-def block_of(name: str) -> tuple[str, str, str] | None:
-    """Split `blocks.3.attn.qkv.weight` into (`3`, `attn.qkv`, `weight`); None for other names."""
-    start, _, rest = name.partition(".")
-    number, _, rest = rest.partition(".")
-    part, _, kind = rest.rpartition(".")
-    known = part in BLOCK_PARTS and kind in ("weight", "bias")
-    return (number, part, kind) if start == "blocks" and number.isdecimal() and known else None
-
-
-def split_qkv(tensor: Tensor) -> tuple[Tensor, ...] | None:
-    """Cut stacked rows into those of query, key and value; None if they are not three alike."""
-    if not tensor.dim() or tensor.shape[0] % 3:
-        return None
-    return tensor.chunk(3) if tensor.shape[0] else (tensor, tensor, tensor)
-
-
-def stack_qkv(parts: Iterable[Tensor | None]) -> Tensor | None:
-    """Stack the rows of query, key and value; None if one is missing or they are not alike."""
-    found = [part for part in parts if part is not None]
-    alike = len(found) == 3 and len({(part.shape, part.dtype) for part in found}) == 1
-    return torch.cat(found) if alike and found[0].dim() else None
