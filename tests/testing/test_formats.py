@@ -9,13 +9,13 @@ import pytest
 
 from vitzoo import testing
 from vitzoo.errors import CheckpointError
-from vitzoo.formats.timm import TimmFormat
+from vitzoo.formats import Format
 from vitzoo.testing import (
     check_checkpoint_format,
 )
 
 
-class Prefixed(TimmFormat):
+class Prefixed(Format):
     """A good one, to be broken: timm's with `acme.` in front."""
 
     def matches(self, keys):
@@ -137,7 +137,7 @@ FORMATS = testing.formats
         ),
         (
             FORMATS.check_matches,
-            TimmFormat("timm"),
+            Format("timm", marks=["cls_token"]),
             "the core's format 'timm' matches its files too",
         ),
         (FORMATS.check_round_trip, LosesBits("acme"), "does not come back: cls_token differs"),

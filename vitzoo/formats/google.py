@@ -194,25 +194,17 @@ def _arrays(modules: Mapping[Any, str]) -> dict[Any, str]:
     return rows
 
 
+BACKBONE = "patch_embed.backbone."
+UNITS = {f"conv{i}": f"conv{i}" for i in (1, 2, 3)} | {f"gn{i}": f"norm{i}" for i in (1, 2, 3)}
+UNITS |= {"conv_proj": "downsample.conv", "gn_proj": "downsample.norm"}
 RESNET = _arrays(
-    {"conv_root": "patch_embed.backbone.stem.conv", "gn_root": "patch_embed.backbone.stem.norm"}
-    | {
-        f"block{{}}/unit{{}}/{theirs}": f"patch_embed.backbone.stages.{{}}.blocks.{{}}.{ours}"
-        for i, conv, norm in (
-            *((str(i), f"conv{i}", f"norm{i}") for i in (1, 2, 3)),
-            ("_proj", "downsample.conv", "downsample.norm"),
-        )
-        for theirs, ours in ((f"conv{i}", conv), (f"gn{i}", norm))
-    }
+    {"conv_root": f"{BACKBONE}stem.conv", "gn_root": f"{BACKBONE}stem.norm"}
+    | {"block{}/unit{}/" + a: BACKBONE + "stages.{}.blocks.{}." + b for a, b in UNITS.items()}
 )
 
 
 def _format(
-    name: str,
-    positions: str,
-    prefixes: tuple[str, ...],
-    layer: tuple[str, str, str],
-    network: Config,
+    name: str, layer: tuple[str, str, str], *, positions: str, fixed: str, **rest: Any
 ) -> GoogleFormat:
     """Return a format; `layer` has its names of attention, second norm and MLP."""
     attention, norm2, mlp = layer
@@ -245,25 +237,25 @@ def _format(
             "block": {"activation": "gelu_tanh", "norm_eps": 1e-6},
             "pos_embed": {"resample": "zoom"},
         },
-        network={"token": False, "pools": ("class", "mean"), **network},
+        network={"token": False, "pools": ("class", "mean"), "positions": (fixed,)},
         tanh=replace(keymap, stem=stem | _arrays({**modules, "head": "head.fc"})),
         positions=positions,
-        file_prefixes=prefixes,
         class_row=name == "google",
+        **rest,
     )
 
 
 google = _format(
     "google",
-    "Transformer/posembed_input/pos_embedding",
-    ("opt/target/", ""),
     ("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3"),
-    {"positions": ("none",)},
+    positions="Transformer/posembed_input/pos_embedding",
+    fixed="none",
+    file_prefixes=("opt/target/", ""),
 )
 big_vision = _format(
     "big_vision",
-    "pos_embedding",
-    ("", "params/"),
     ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0"),
-    {"positions": ("sincos_2d",)},
+    positions="pos_embedding",
+    fixed="sincos_2d",
+    file_prefixes=("", "params/"),
 )

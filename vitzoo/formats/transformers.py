@@ -61,11 +61,7 @@ class TransformersViTFormat(TransformersFormat):
 
 
 def checked_epsilon(stated: object, where: str) -> float:
-    """Return the epsilon that a config states.
-
-    Args:
-        stated: by the config.
-        where: for the error, such as `config.json: layer_norm_eps`.
+    """Return the epsilon that a config states; `where` it does is for the error.
 
     Raises:
         CheckpointError: it does not lie between 0 and 1.

@@ -22,7 +22,7 @@ def beyond_paper(
     token: bool = True,
     bias: bool | None = True,
     blocks: Collection[str] = (),
-    positions: Collection[str] = (),
+    positions: Collection[str] | None = (),
     prefix: Collection[bool] = (True,),
     pools: Collection[str] = ("class",),
 ) -> list[str]:
@@ -33,7 +33,7 @@ def beyond_paper(
         token: whether the library's network has a class token always.
         bias: whether its patches have a bias; None if they have one unless `pre_norm` is true.
         blocks: options of the block, and fields of the spec, that it has; see `plain_blocks`.
-        positions: kinds of positions that it has besides one learned table.
+        positions: kinds of positions that it has besides one learned table; None for any.
         prefix: whether its tables have rows for the tokens before the patches.
         pools: that it has; empty for any.
     """
@@ -41,8 +41,9 @@ def beyond_paper(
         *(class_token(spec) if token else []),
         *patch_bias(spec, bias=not spec.pre_norm if bias is None else bias),
         *plain_blocks(spec, allowed=blocks),
-        *one_learned_table(spec, *positions, prefix=prefix),
+        *([] if positions is None else one_learned_table(spec, *positions, prefix=prefix)),
         *(pooled(spec, *pools) if pools else []),
+        *(attention_pool(spec) if "attention" in pools else []),
     ]
 
 

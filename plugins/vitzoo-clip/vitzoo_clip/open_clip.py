@@ -10,8 +10,7 @@ from torch import Tensor
 from vitzoo import Spec
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Config, KeyMap, Keys, Tensors, checked_epsilon
-from vitzoo_clip.keys import TowerFormat
-from vitzoo_clip.transformers import transformers_clip
+from vitzoo_clip.transformers import TowerFormat, transformers_clip
 
 BLOCK = "visual.transformer.resblocks.{}."
 OPENAI = ("input_resolution", "context_length", "vocab_size")  # which only its own files hold

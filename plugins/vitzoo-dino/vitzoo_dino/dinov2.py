@@ -36,6 +36,7 @@ PACKED_TRANSFORMERS: Names = {
     ("mlp.gate_proj.", "mlp.up_proj."): "mlp.fc1.",  # of release 5
     "mlp.down_proj.": "mlp.fc2.",
 }
+BLOCKS = ("layer_scale", "num_registers", "qkv_bias", "mlp")
 PREFIXES = ("dinov2.", "dinov2_with_registers.")
 ALIASES = {
     alias.replace("layers", "encoder.layer"): key
@@ -116,13 +117,12 @@ class DinoV2Format(Format):
 
     def unsupported(self, spec: Spec) -> list[str]:
         """Return what no DINOv2 has: its blocks have factors of the channels."""
-        blocks = ("layer_scale", "num_registers", "qkv_bias", "mlp")
-        mlp = spec.block.mlp not in ("mlp", "swiglu_packed")
-        prefix = (not spec.num_registers,)
+        mlp = spec.block.mlp in ("mlp", "swiglu_packed")
         return [
-            *unsupported.beyond_paper(spec, blocks=blocks, prefix=prefix, pools=()),
+            *super().unsupported(spec),
             *(["block.layer_scale = none"] if spec.block.layer_scale is None else []),
-            *([f"block.mlp = {spec.block.mlp}"] if mlp else []),
+            *([] if mlp else [f"block.mlp = {spec.block.mlp}"]),
+            *unsupported.one_learned_table(spec, prefix=(not spec.num_registers,)),
         ]
 
 
@@ -132,10 +132,6 @@ class MetaDinoV2Format(DinoV2Format, MetaFormat):
     def matches(self, keys: Keys) -> bool:
         """Return whether LayerScale is there beside a mask token, or behind a prefix."""
         return (bool(prefix_of(keys)) or "mask_token" in keys) and super().matches(keys)
-
-    def unsupported(self, spec: Spec) -> list[str]:
-        """Return what Meta's DINOv2 lacks of a spec."""
-        return [*super().unsupported(spec), *unsupported.pooled(spec, "class")]
 
     def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
         """Return what Meta's code computes; with registers it resamples in another way."""
@@ -199,6 +195,7 @@ meta = MetaDinoV2Format(
         "pos_embed": {"resample": "bicubic_offset"},
         "pool": "class",
     },
+    network={"blocks": BLOCKS, "positions": None},
 )
 transformers = TransformersDinoV2Format(
     "dinov2/transformers",
@@ -214,4 +211,5 @@ transformers = TransformersDinoV2Format(
         "pos_embed": {"resample": "bicubic"},
         "pool": "class",
     },
+    network={"blocks": BLOCKS, "positions": None, "pools": ()},
 )

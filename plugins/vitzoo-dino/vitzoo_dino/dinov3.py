@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -55,6 +55,8 @@ GATED = replace(TRANSFORMERS, layer={**TRANSFORMERS.layer, **GATE})
 class DinoV3Format(Format):
     """What the formats of DINOv3 have in common: rotations, and biases as the keys show."""
 
+    rope: ClassVar[Config] = ROPE
+
     def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
         """Return what the code computes, and which biases the file has."""
         found = super().overrides(config, keys)
@@ -64,23 +66,16 @@ class DinoV3Format(Format):
 
     def unsupported(self, spec: Spec) -> list[str]:
         """Return what no DINOv3 has: registers, factors of the channels, rotations."""
-        blocks = ("layer_scale", "num_registers", "qkv_bias", "qv_bias", "mlp")
-        mlp = spec.block.mlp not in ("mlp", "swiglu")
+        mlp, options = spec.block.mlp in ("mlp", "swiglu"), dict(spec.pos_embed.options)
+        same = all(options.get(key, value) == value for key, value in self.rope.items())
+        rope = spec.pos_embed.name == "rope" and same and not options.get("absolute", False)
         return [
-            *unsupported.class_token(spec),
-            *unsupported.patch_bias(spec),
-            *unsupported.plain_blocks(spec, allowed=blocks),
+            *super().unsupported(spec),
             *([] if spec.num_registers else ["num_registers = 0"]),
             *(["block.layer_scale = none"] if spec.block.layer_scale is None else []),
-            *([f"block.mlp = {spec.block.mlp}"] if mlp else []),
-            *([] if self.rotates(spec) else [unsupported.part("pos_embed", spec.pos_embed)]),
+            *([] if mlp else [f"block.mlp = {spec.block.mlp}"]),
+            *([] if rope else [unsupported.part("pos_embed", spec.pos_embed)]),
         ]
-
-    def rotates(self, spec: Spec) -> bool:
-        """Return whether the positions of a spec are DINOv3's."""
-        options = dict(spec.pos_embed.options)
-        same = all(options.get(key, value) == value for key, value in ROPE.items())
-        return spec.pos_embed.name == "rope" and same and not options.get("absolute", False)
 
 
 class TimmDinoV3Format(DinoV3Format):
@@ -89,7 +84,7 @@ class TimmDinoV3Format(DinoV3Format):
     def unsupported(self, spec: Spec) -> list[str]:
         """Return what timm's DINOv3 lacks of a spec; it has no biases of keys."""
         bias = ["block.qkv_bias = true"] if spec.block.qkv_bias is True else []
-        return [*super().unsupported(spec), *bias, *unsupported.pooled(spec, "class", "mean")]
+        return [*super().unsupported(spec), *bias]
 
     def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
         """Return what timm computes: it averages the patch tokens, where Meta's code does not.
@@ -107,7 +102,9 @@ class TimmDinoV3Format(DinoV3Format):
 
 
 class TransformersDinoV3Format(DinoV3Format, TransformersFormat):
-    """transformers' `DINOv3ViTModel`: no classifier, biases as the config says."""
+    """transformers' `DINOv3ViTModel`: no classifier; the base of the rotations is free."""
+
+    rope: ClassVar[Config] = {k: v for k, v in ROPE.items() if k != "temperature"}
 
     def keymap_for(self, tensors: Tensors) -> KeyMap:
         """Return the names of a plain MLP or of a gated one."""
@@ -119,16 +116,6 @@ class TransformersDinoV3Format(DinoV3Format, TransformersFormat):
         token = tensors.get("cls_token")
         mask = {} if token is None else {self.ignored[0]: torch.zeros_like(token)}
         return super().from_model(tensors) | mask
-
-    def rotates(self, spec: Spec) -> bool:
-        """Return whether the positions are DINOv3's; the base of the rotations is free."""
-        options = {k: v for k, v in spec.pos_embed.options if k != "temperature"}
-        part = replace(spec.pos_embed, options=tuple(options.items()))
-        return super().rotates(replace(spec, pos_embed=part))
-
-    def unsupported(self, spec: Spec) -> list[str]:
-        """Return what transformers' DINOv3 lacks of a spec."""
-        return [*super().unsupported(spec), *unsupported.pooled(spec, "class")]
 
     def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
         """Return what transformers computes, and which biases the file has.
@@ -166,9 +153,14 @@ def _biases(keys: Keys) -> bool | str:
     return any(key.endswith("attn.qkv.bias") for key in first)
 
 
-def usual(pool: str) -> dict[str, Any]:
-    """Return the overrides of all DINOv3, with a pool."""
-    return {"block": {"activation": "gelu", "norm_eps": 1e-5}, "pos_embed": ROPE, "pool": pool}
+def usual(*pools: str) -> dict[str, Any]:
+    """Return defaults and network of all DINOv3, with the pools of the library, its own first."""
+    block = {"activation": "gelu", "norm_eps": 1e-5}
+    blocks = ("layer_scale", "num_registers", "qkv_bias", "qv_bias", "mlp")
+    return {
+        "defaults": {"block": block, "pos_embed": ROPE, "pool": pools[0]},
+        "network": {"blocks": blocks, "positions": None, "pools": pools},
+    }
 
 
 timm_eva = TimmDinoV3Format(
@@ -180,12 +172,12 @@ timm_eva = TimmDinoV3Format(
     ),
     marks=("blocks.0.gamma_1", "reg_token", "blocks.0.attn.qkv.weight", "norm.weight"),
     excludes=("pos_embed",),
-    defaults=usual("mean"),
+    **usual("mean", "class"),
 )
 transformers = TransformersDinoV3Format(
     "dinov3/transformers",
     keymap=TRANSFORMERS,
     marks=("embeddings.patch_embeddings.weight", "layer.0.layer_scale1.lambda1"),
     ignored=("embeddings.mask_token",),
-    defaults=usual("class"),
+    **usual("class"),
 )

@@ -7,9 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vitzoo import Spec
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import Config, KeyMap, Keys, Tensors, unsupported, without
+from vitzoo.formats import Config, KeyMap, Keys, Tensors, without
 from vitzoo_dino.dino import MetaFormat, prefix_of
 from vitzoo_dino.dinov3 import LAYER, MASK, STEM, TEMPERATURE, DinoV3Format, usual
 
@@ -63,10 +62,6 @@ class MetaDinoV3Format(DinoV3Format, MetaFormat):
             written["mask_token"] = torch.zeros_like(token).flatten(0, -2)
             written[PERIODS] = _periods(token.shape[-1] // self.heads // 4).to(token)
         return written
-
-    def unsupported(self, spec: Spec) -> list[str]:
-        """Return what Meta's DINOv3 lacks of a spec."""
-        return [*super().unsupported(spec), *unsupported.pooled(spec, "class")]
 
     def num_heads(self, config: Config, tensors: Tensors) -> int | None:
         """Return the number of heads that the periods show: there is one for each four channels."""
@@ -140,5 +135,5 @@ meta = MetaDinoV3Format(
     keymap=PLAIN,
     marks=("storage_tokens", "blocks.0.ls1.gamma", "blocks.0.attn.qkv.weight"),
     ignored=("mask_token", PERIODS, "local_cls_norm.", "projectors."),
-    defaults=usual("class"),
+    **usual("class"),
 )

@@ -110,15 +110,11 @@ class BeitFormat(Format):
             )
         return stated or found
 
-    def lacks(self, spec: Spec, *allowed: str) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what a spec has beyond the networks of both libraries, biases apart."""
-        blocks = unsupported.plain_blocks(spec, allowed=allowed)
-        relative = spec.pos_embed.name == "mim/relative"
-        head = spec.head.name in ("linear", "none")
+        relative, head = spec.pos_embed.name == "mim/relative", spec.head.name in ("linear", "none")
         return [
-            *unsupported.class_token(spec),
-            *unsupported.patch_bias(spec),
-            *(row for row in blocks if not row.startswith("block.qkv_bias")),
+            *(row for row in super().unsupported(spec) if not row.startswith("block.qkv_bias")),
             *([] if relative else [unsupported.part("pos_embed", spec.pos_embed)]),
             *([] if head else [unsupported.part("head", spec.head)]),
         ]
@@ -130,10 +126,9 @@ class TimmBeitFormat(BeitFormat):
     def unsupported(self, spec: Spec) -> list[str]:
         """Return what timm's `Beit` lacks of a spec."""
         return [
-            *self.lacks(spec, "qkv_bias", "layer_scale", "mlp", "mlp_norm"),
+            *super().unsupported(spec),
             *(["block.qkv_bias = true"] if spec.block.qkv_bias is True else []),
             *(["block.mlp = swiglu_packed"] if spec.block.mlp == "swiglu_packed" else []),
-            *unsupported.pooled(spec, "class", "mean"),
         ]
 
     def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
@@ -153,9 +148,8 @@ class TransformersBeitFormat(BeitFormat, TransformersFormat):
         early = [unsupported.part("pool", spec.pool)] if spec.pool.name == "mean" and first else []
         bias = spec.block.qkv_bias
         return [
-            *self.lacks(spec, "qkv_bias", "layer_scale"),
+            *super().unsupported(spec),
             *([] if bias == "qv" else [f"block.qkv_bias = {str(bias).lower()}"]),
-            *unsupported.pooled(spec, "class", "mean"),
             *early,
         ]
 
@@ -209,6 +203,11 @@ timm_beit = TimmBeitFormat(
         (f"blocks.0.attn.{TABLE}", SHARED),
     ),
     ignored=(INDEX,),
+    network={
+        "blocks": ("qkv_bias", "layer_scale", "mlp", "mlp_norm"),
+        "positions": None,
+        "pools": ("class", "mean"),
+    },
 )
 transformers_beit = TransformersBeitFormat(
     "beit/transformers",
@@ -254,5 +253,10 @@ transformers_beit = TransformersBeitFormat(
     defaults={
         "block": {"activation": "gelu", "norm_eps": 1e-12},
         "pos_embed": {"resample": "bilinear"},
+    },
+    network={
+        "blocks": ("qkv_bias", "layer_scale"),
+        "positions": None,
+        "pools": ("class", "mean"),
     },
 )

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitzoo import Spec
 from vitzoo.formats import Format, KeyMap, Tensors, unheld, unsupported
 
-POSITIONS = ("rope", "learned", "none")
+BLOCKS = ("num_registers", "qkv_bias", "qk_norm", "mlp", "attn_norm", "mlp_norm", "post_norm")
 FUSED = re.compile(r"blocks\.\d+\.attn\.(qkv\.(?!weight)|[qkv]_proj\.)\w+")
 
 
@@ -31,16 +31,12 @@ class TimmEvaFormat(Format):
 
     def unsupported(self, spec: Spec) -> list[str]:
         """Return what timm's `Eva` lacks of a spec."""
-        allowed = ("qkv_bias", "qk_norm", "mlp", "attn_norm", "mlp_norm", "post_norm")
-        blocks = unsupported.plain_blocks(spec, allowed=(*allowed, "num_registers"))
-        known = spec.pos_embed.name in POSITIONS
+        known = spec.pos_embed.name in ("rope", "learned", "none")
         good = known and dict(spec.pos_embed.options).get("where", "stem") == "stem"
         return [
-            *unsupported.patch_bias(spec),
-            *(row for row in blocks if not row.startswith("block.qkv_bias")),
+            *(row for row in super().unsupported(spec) if not row.startswith("block.qkv_bias")),
             *(["block.qkv_bias = true"] if spec.block.qkv_bias is True else []),
             *([] if good else [unsupported.part("pos_embed", spec.pos_embed)]),
-            *unsupported.pooled(spec, "class", "mean"),
         ]
 
 
@@ -59,4 +55,10 @@ timm_eva = TimmEvaFormat(
         "blocks.0.attn.q_proj.weight",
         "blocks.0.attn.v_proj.weight",
     ),
+    network={
+        "token": False,
+        "blocks": BLOCKS,
+        "positions": None,
+        "pools": ("class", "mean"),
+    },
 )
