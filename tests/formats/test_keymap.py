@@ -164,6 +164,7 @@ def test_axes_are_changed_in_both_directions_for_known_keys_only():
         ({("a", "b"): ("c", "d")}, "('a', 'b')"),
         ({"blocks.{}.a": "b"}, "blocks.{}.a"),
         ({("a.{}", "b"): "c"}, "('a.{}', 'b')"),
+        ({"norm.": "norm"}, "('norm.',) to ('norm',)"),
     ],
 )
 def test_a_row_that_cannot_be_read_both_ways(row, shown):

@@ -47,7 +47,7 @@ class KeyMap:
         others: whether keys that the tables do not have are the same in checkpoint and model.
 
     Raises:
-        InvalidOption: a row has several keys on both sides, or keys with unequally many `{}`.
+        InvalidOption: a row has several keys on both sides, unequally many `{}`, or one module.
 
     >>> import torch
     >>> keys = KeyMap({"cls": "cls_token"}, {("q", "k", "v"): "attn.qkv.weight"}, "layer{}.")
@@ -68,12 +68,6 @@ class KeyMap:
 
     def __post_init__(self) -> None:
         rows = [*_expanded(self.stem, "", ""), *_expanded(self.layer, self.block, BLOCK)]
-        for a, b in rows:
-            if len({key.count("{}") for key in (*a, *b)}) > 1 or min(len(set(a)), len(set(b))) > 1:
-                raise InvalidOption(
-                    f"a row of a key map is {a} to {b}; expected one key on one side at least, and "
-                    "as many {} in each key, that of `block` included"
-                )
         object.__setattr__(self, "_reading", _Rows(rows))
         object.__setattr__(self, "_writing", _Rows((b, a) for a, b in rows))
 
@@ -189,9 +183,16 @@ class _Rows:
 def _expanded(names: Names, theirs: str, ours: str) -> Iterator[Row]:
     """Yield the rows of a table with what stands before keys, modules as weights and biases."""
     for row in names.items():
-        a, b = ((keys,) if isinstance(keys, str) else keys for keys in row)
+        left, right = ((keys,) if isinstance(keys, str) else keys for keys in row)
+        a, b = tuple(theirs + key for key in left), tuple(ours + key for key in right)
+        kinds = {(key.count("{}"), key.endswith(".")) for key in a + b}
+        if len(kinds) > 1 or min(len(set(a)), len(set(b))) > 1:
+            raise InvalidOption(
+                f"a row of a key map is {a} to {b}; expected one key on one side at least, as many "
+                "{} in each key (that of `block` included), and a dot at the end of all or of none"
+            )
         for kind in ("weight", "bias") if a[0].endswith(".") else ("",):
-            yield tuple(theirs + key + kind for key in a), tuple(ours + key + kind for key in b)
+            yield tuple(key + kind for key in a), tuple(key + kind for key in b)
 
 
 def _converted(
