@@ -49,7 +49,7 @@ def make_twins(parity, network, weights, spec=None):
     model = vitzoo.create(described | (spec or {})).eval()
     there, back = dict, dict
     if network in DISTILLED:
-        there, back = timm_distilled.canonical, timm_distilled.inverse
+        there, back = timm_distilled.to_model, timm_distilled.from_model
     model.load_state_dict(there(reference.state_dict()), strict=True)
     reference.load_state_dict(back(model.state_dict()), strict=True)
     images = torch.randn(2, 3, *model.image_size)
