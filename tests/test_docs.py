@@ -1,5 +1,6 @@
 """The documentation is tested: snippets run, signatures and links hold, pages are fresh."""
 
+import dataclasses
 import doctest
 import importlib
 import inspect
@@ -12,11 +13,11 @@ import pytest
 
 import vitzoo
 from vitzoo import errors
-from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads
+from vitzoo.formats import Format
 from vitzoo.parts import protocols
 from vitzoo.plugin import hookspecs
 from vitzoo.schema import manifest, reader
-from vitzoo.testing import check_patch_embedder
+from vitzoo.testing import check_checkpoint_format, check_patch_embedder
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -170,7 +171,7 @@ PROTOCOLS = {
     "pools": [protocols.Pool],
     "heads": [protocols.Head],
     "drop_path_policies": [protocols.DropPath],
-    "checkpoint_formats": [Format, Expresses, StatesHeads, LeavesOut, NeedsHeads],
+    "checkpoint_formats": [Format],
 }
 
 
@@ -183,15 +184,38 @@ def test_the_page_of_a_hook_has_every_member_of_its_protocol(name):
         assert public | ({"call"} if "__call__" in members else set()) <= set(rows)
 
 
+def documented_format():
+    """Return the code of the format on its hook's page, without the hook."""
+    (code, _) = blocks(hook_page("vitzoo_checkpoint_formats"), "python")
+    return code.partition("@vitzoo.hookimpl")[0]
+
+
 @pytest.mark.docs
-def test_a_documented_format_is_asked_what_it_expresses():
-    page = hook_page("vitzoo_checkpoint_formats").read_text()
+def test_a_documented_format_says_what_its_network_lacks():
     scope = {}
-    exec(re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1], scope)
-    assert isinstance(scope["acme"], Expresses)
+    exec(documented_format(), scope)
     spec = vitzoo.describe("vit_b16").spec
-    assert scope["acme"].expresses(spec) == []
-    assert scope["acme"].expresses(vitzoo.describe("vit_b16_in21k").spec) == ["head = tanh"]
+    assert scope["acme"].unsupported(spec) == []
+    registers = dataclasses.replace(spec, num_registers=4)
+    assert scope["acme"].unsupported(registers) == ["num_registers = 4"]
+
+
+@pytest.mark.docs
+def test_the_documented_format_works_from_a_manifest(distribution, monkeypatch, new_registry):
+    """It is short, has a fused and a renamed key, and passes the conformance tests."""
+    code = documented_format()
+    assert len([line for line in code.splitlines() if line]) <= 24
+    (toml,) = blocks(hook_page("vitzoo_checkpoint_formats"), "toml")
+    files = {"__init__.py": "", "formats.py": code, "registry.toml": toml}
+    site = distribution("acme-vit", "acme = acme_vit:registry.toml",
+                        {f"acme_vit/{name}": text for name, text in files.items()})  # fmt: skip
+    monkeypatch.syspath_prepend(site)
+    new_registry()
+    try:
+        check_checkpoint_format("acme/acme")
+    finally:
+        for name in [name for name in sys.modules if name.startswith("acme_vit")]:
+            del sys.modules[name]
 
 
 @pytest.fixture

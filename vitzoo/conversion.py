@@ -19,7 +19,7 @@ from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.factory import create
 from vitzoo.files.access import check_target, writing_to
 from vitzoo.files.shard_index import ENDING, SHARD, index_of
-from vitzoo.formats import Expresses, Format, LeavesOut, NeedsHeads, StatesHeads
+from vitzoo.formats import Format
 from vitzoo.loading import overrides
 from vitzoo.loading.misfit import fitting
 from vitzoo.loading.source import FILES, on_hub, open_unregistered
@@ -112,7 +112,7 @@ def convert(
     path = Path(target)
     zoo = registry()
     layout = _part(to, zoo)
-    ending = getattr(layout, "suffix", ".safetensors")
+    ending = layout.suffix
     if path.suffix != ending:
         raise InvalidOption(f"files of the layout {to} end in {ending}, got {str(target)!r}")
     check_target(path, force=force)  # once more when it is written; now, before anything is read
@@ -120,7 +120,7 @@ def convert(
     checkpoint = opened.checkpoint
     before = format_name(checkpoint, zoo)
     reading, writing = _heads(opened, _part(before, zoo), layout, num_heads)
-    skeleton = reading.canonical(checkpoint.skeleton())
+    skeleton = reading.to_model(checkpoint.skeleton())
     _check_known(reading, before, skeleton, checkpoint.source)
     _check_divides(writing, skeleton)
     _check_variant(opened, skeleton)
@@ -129,7 +129,7 @@ def convert(
     planned = _inverse(writing, to, skeleton, checkpoint.source)
 
     raw, _ = checkpoint.tensors()
-    tensors = reading.canonical(raw)
+    tensors = reading.to_model(raw)
     arrays = _inverse(writing, to, tensors, checkpoint.source)
     with writing_to(path, force=force) as file:
         if ending == ".npz":
@@ -197,26 +197,20 @@ def _heads(opened: _Source, reading: Format, writing: Format, asked: int | None)
     for spec in (opened.spec, opened.variant and opened.variant.spec):
         if spec and spec.num_heads:
             said[f"the spec of {spec.variant or 'the file'}"] = spec.num_heads
-    if isinstance(reading, StatesHeads):
-        checkpoint = opened.checkpoint
-        stated = reading.num_heads(checkpoint.config, checkpoint.skeleton())
-        said |= {} if stated is None else {checkpoint.source: stated}
+    checkpoint = opened.checkpoint
+    stated = reading.num_heads(checkpoint.config, checkpoint.skeleton())
+    said |= {} if stated is None else {checkpoint.source: stated}
     if len(set(said.values())) > 1:
         who = ", ".join(f"{name} says {count}" for name, count in said.items())
         raise InvalidOption(f"the number of attention heads is contradicted: {who}")
     heads = next(iter(said.values()), None)
-    return [
-        layout.for_heads(heads) if isinstance(layout, NeedsHeads) and heads else layout
-        for layout in (reading, writing)
-    ]
+    return [layout.with_heads(heads) if heads else layout for layout in (reading, writing)]
 
 
 def _check_known(reading: Format, before: str, skeleton: Mapping[str, Tensor], source: str) -> None:
     """Refuse a file with tensors that its layout does not know."""
-    if not hasattr(reading, "inverse"):
-        return
     try:
-        reading.inverse(skeleton)
+        reading.from_model(skeleton)
     except CheckpointError as error:
         raise CheckpointError(
             f"{source} is in the layout {before}, but for some tensors: {error}"
@@ -225,7 +219,7 @@ def _check_known(reading: Format, before: str, skeleton: Mapping[str, Tensor], s
 
 def _check_divides(writing: Format, skeleton: Mapping[str, Tensor]) -> None:
     """Refuse a number of heads that no network of this width has."""
-    heads, norm = getattr(writing, "heads", None), skeleton.get("norm.weight")
+    heads, norm = writing.heads, skeleton.get("norm.weight")
     norm = skeleton.get("fc_norm.weight") if norm is None else norm
     if heads and norm is not None and norm.dim() == 1 and norm.shape[0] % heads:
         raise InvalidOption(
@@ -297,10 +291,7 @@ def _seen(skeleton: Mapping[str, Tensor]) -> Spec | None:
 def _check_expresses(writing: Format, to: str, network: Spec | None, opened: _Source) -> None:
     """Refuse weights of a network that the target's library does not have."""
     source = opened.checkpoint.source
-    if network is None or not isinstance(writing, Expresses):
-        return
-    problems = writing.expresses(network)
-    if problems:
+    if network is not None and (problems := writing.unsupported(network)):
         raise CheckpointError(
             f"{source} cannot be written as {to}: its network has {', '.join(problems)}, which "
             f"that of {to} cannot compute; {KEEPS if opened.spec else GUESSED}"
@@ -310,10 +301,8 @@ def _check_expresses(writing: Format, to: str, network: Spec | None, opened: _So
 def _inverse(
     writing: Format, to: str, tensors: Mapping[str, Tensor], source: str
 ) -> dict[str, Tensor]:
-    if not hasattr(writing, "inverse"):
-        raise CheckpointError(f"the layout {to} can be read and not written: it has no inverse")
     try:
-        return writing.inverse(tensors)
+        return writing.from_model(tensors)
     except CheckpointError as error:
         raise CheckpointError(f"{source} cannot be written as {to}: {error}") from error
 
@@ -328,7 +317,7 @@ def _check_written(
     """
     checkpoint = open_file(path)
     found, _ = checkpoint.container.read(proven=True)  # it is ours, and nobody knows its name
-    tensors = writing.canonical(found)
+    tensors = writing.to_model(found)
     wrong = sorted(expected.keys() ^ tensors.keys())
     wrong += [n for n in expected if n in tensors and not _same(expected[n], tensors[n])]
     if wrong or (found_format := format_name(checkpoint, zoo)) != to:
@@ -350,8 +339,6 @@ def _same(one: Tensor, other: Tensor) -> bool:
 def _fates(skeleton: Mapping[str, Tensor], reading: Format, writing: Format) -> dict[str, int]:
     """Count what becomes of each of the model's tensors between two layouts."""
     fates = dict.fromkeys(("kept", "renamed", "transposed", "split", "stacked"), 0)
-    if not hasattr(reading, "inverse"):
-        return fates
     head = {name: tensor for name, tensor in skeleton.items() if name.startswith("head.")}
     for name in skeleton:
         without = {key: tensor for key, tensor in head.items() if key != name}
@@ -368,8 +355,8 @@ def _becomes(
     It becomes nothing of its own where the layout stacks it with another.
     """
     try:
-        apart = layout.inverse(others).keys()
-        written = layout.inverse({**others, name: skeleton[name]})
+        apart = layout.from_model(others).keys()
+        written = layout.from_model({**others, name: skeleton[name]})
     except CheckpointError:
         return {}
     return {key: tensor for key, tensor in written.items() if key not in apart}
@@ -399,9 +386,9 @@ def _notes(
     own = _flat({} if known is None else {"block": known.block.to_data()})
     found = overrides.of_file(checkpoint, opened.zoo)
     usual = _flat(found.default) | _flat(found.stated)
-    theirs = _flat(writing.facts({}, written))
+    theirs = _flat(writing.overrides({}, written))
     notes = []
-    if isinstance(reading, LeavesOut) and (left := reading.left_out(keys)):
+    if left := reading.ignored_keys(keys):
         notes.append(f"no part of the network, and left out: {', '.join(fold(left))}")
     for key in sorted((usual.keys() | theirs.keys()) - SHOWN):
         old = usual.get(key, own.get(key, VARIANTS))

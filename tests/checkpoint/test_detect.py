@@ -14,14 +14,14 @@ pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
 
 FORMATS = """\
 import vitzoo
-class Format:
-    def claims(self, keys): {claims}
-    def canonical(self, tensors): return dict(tensors)
-    def inverse(self, tensors): return dict(tensors)
-    def facts(self, config, keys): return {{}}
+import vitzoo.formats
+class Format(vitzoo.formats.Format):
+    def matches(self, keys): {claims}
+    def to_model(self, tensors): return dict(tensors)
+    def from_model(self, tensors): return dict(tensors)
 @vitzoo.hookimpl
 def vitzoo_checkpoint_formats():
-    yield vitzoo.CheckpointFormat("greedy", Format(), "takes everything")
+    yield vitzoo.CheckpointFormat("greedy", Format("greedy"), "takes everything")
 """
 
 

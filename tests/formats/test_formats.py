@@ -12,7 +12,7 @@ import vitzoo
 from helpers import SPEC, comes_back, fill, refuses, same, write
 from layouts import FORMATS, vision_transformer, vit_config
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import Format, NeedsHeads, StatesHeads
+from vitzoo.formats import Format
 
 reference = runpy.run_path(str(Path(__file__).parents[1] / "google_reference.py"))
 
@@ -24,8 +24,7 @@ def every_layout():
     state = vitzoo.create(SPEC).state_dict()
     state["pos_embed"][:, 0] = 0
     for name, layout in FORMATS.items():
-        headed = layout.for_heads(2) if isinstance(layout, NeedsHeads) else layout
-        yield name, headed.inverse(state).keys()
+        yield name, layout.with_heads(2).from_model(state).keys()
     arrays = reference["draw"]("original", "own")
     yield "google", [f"opt/target/{key}" for key in arrays]
     yield "google", reference["scanned"](arrays).keys()
@@ -40,8 +39,8 @@ def test_each_layout_is_claimed_by_its_format_alone():
     found = list(every_layout())
     assert len(found) == 11
     for name, keys in found:
-        assert [n for n, layout in FORMATS.items() if layout.claims(keys)] == [name]
-        assert not any(layout.claims([]) for layout in FORMATS.values())
+        assert [n for n, layout in FORMATS.items() if layout.matches(keys)] == [name]
+        assert not any(layout.matches([]) for layout in FORMATS.values())
 
 
 @pytest.mark.parametrize(
@@ -49,9 +48,9 @@ def test_each_layout_is_claimed_by_its_format_alone():
     [("timm", "dist_token"), ("transformers_vit", "embeddings.distillation_token")],
 )
 def test_a_distilled_network_is_left_to_a_format_that_knows_its_heads(layout, token):
-    keys = FORMATS[layout].inverse(vitzoo.create(SPEC, head="none", num_classes=0).state_dict())
-    assert FORMATS[layout].claims(keys)
-    assert not any(other.claims([*keys, token]) for other in FORMATS.values())
+    keys = FORMATS[layout].from_model(vitzoo.create(SPEC, head="none", num_classes=0).state_dict())
+    assert FORMATS[layout].matches(keys)
+    assert not any(other.matches([*keys, token]) for other in FORMATS.values())
 
 
 def test_an_unknown_layout_shows_the_keys_of_the_model_itself_first(tmp_path):
@@ -70,22 +69,22 @@ def test_the_registry_has_these_formats():
     for name, layout in FORMATS.items():
         assert registry().part("checkpoint format", name) is layout
         assert isinstance(layout, Format)
-        assert isinstance(layout, StatesHeads) == (name not in ("timm", "torchvision"))
+        assert layout.name == name
+        query = {"Transformer/encoderblock_0/x/query/kernel": torch.ones(6, 3, 2)}
+        stated = layout.num_heads({"num_attention_heads": 3}, query)
+        assert stated == (None if name in ("timm", "torchvision") else 3)
 
 
 @pytest.mark.parametrize(("one", "other"), list(itertools.permutations(FORMATS, 2)))
 def test_from_each_layout_to_each(one, other):
     state = fill(vitzoo.create(SPEC)).state_dict()
     state["pos_embed"][:, 0] = 0
-    first, second = (
-        layout.for_heads(2) if isinstance(layout, NeedsHeads) else layout
-        for layout in (FORMATS[one], FORMATS[other])
-    )
-    file = first.inverse(state)
-    same(first.inverse(second.canonical(second.inverse(first.canonical(file)))), file)
+    first, second = (FORMATS[name].with_heads(2) for name in (one, other))
+    file = first.from_model(state)
+    same(first.from_model(second.to_model(second.from_model(first.to_model(file)))), file)
     meta = {name: tensor.to("meta") for name, tensor in state.items()}
-    shapes = {name: (t.shape, t.dtype) for name, t in second.inverse(meta).items()}
-    assert shapes == {name: (t.shape, t.dtype) for name, t in second.inverse(state).items()}
+    shapes = {name: (t.shape, t.dtype) for name, t in second.from_model(meta).items()}
+    assert shapes == {name: (t.shape, t.dtype) for name, t in second.from_model(state).items()}
 
 
 # Tensors that a layout has no place for.
@@ -98,12 +97,11 @@ def test_from_each_layout_to_each(one, other):
      "blocks.x.norm1.weight", "blocks.0.norm1", "head", "head.fc.weight", "pos_embed.weight"],
 )  # fmt: skip
 def test_tensors_without_a_place(name, stray):
-    layout = FORMATS[name]
-    layout = layout.for_heads(2) if isinstance(layout, NeedsHeads) else layout
+    layout = FORMATS[name].with_heads(2)
     state = vitzoo.create(SPEC).state_dict()
     state["pos_embed"][:, 0] = 0
     with refuses(CheckpointError, name, "1 tensor", stray, "timm"):
-        layout.inverse(state | {stray: torch.ones(2)})
+        layout.from_model(state | {stray: torch.ones(2)})
 
 
 # Hostile shapes: canonical never crashes, what it cannot use stays under the file's own name.
@@ -112,15 +110,15 @@ def test_tensors_without_a_place(name, stray):
 @pytest.mark.parametrize("name", [n for n in FORMATS if n != "timm"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 3), (2, 0, 3), (1, 1, 1, 0), (2,) * 6])
 def test_odd_shapes(tmp_path, name, shape):
-    layout = FORMATS[name].for_heads(2) if isinstance(FORMATS[name], NeedsHeads) else FORMATS[name]
+    layout = FORMATS[name].with_heads(2)
     state = vitzoo.create(SPEC).state_dict()
     state["pos_embed"][:, 0] = 0
-    file = layout.inverse(state)
+    file = layout.from_model(state)
     for key in file:
         odd = file | {key: torch.ones(shape)}
-        assert len(layout.canonical({k: t.to("meta") for k, t in odd.items()})) >= len(state)
+        assert len(layout.to_model({k: t.to("meta") for k, t in odd.items()})) >= len(state)
     for victim in ("blocks.0.attn.qkv.weight", "norm.bias", "patch_embed.proj.weight", "pos_embed"):
-        for key in layout.inverse({n: state[n] for n in (victim, "head.weight")}):
+        for key in layout.from_model({n: state[n] for n in (victim, "head.weight")}):
             path = write(tmp_path / "odd.safetensors", file | {key: torch.ones(shape)})
             with pytest.raises(CheckpointError, match=r"does not fit the model|attention heads"):
                 vitzoo.create(SPEC, weights=path)
@@ -142,7 +140,7 @@ REFUSED["big_vision"] = {  # its table has no row of the class token to leave ou
     ("name", "shape"), [(name, shape) for name, shapes in REFUSED.items() for shape in shapes]
 )
 def test_inverse_of_odd_shapes(name, shape):
-    layout = FORMATS[name].for_heads(2) if isinstance(FORMATS[name], NeedsHeads) else FORMATS[name]
+    layout = FORMATS[name].with_heads(2)
     state = vitzoo.create(SPEC).state_dict()
     state["pos_embed"][:, 0] = 0
     refused = {key for key in state if not comes_back(layout, state, key, shape)}

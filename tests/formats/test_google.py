@@ -47,7 +47,7 @@ def test_google_there_and_back(tmp_path, images, weights, pre_logits, layout, pr
     assert FORMATS[model.load_report.format] is layouts[layout]
     assert model.load_report.assumed == ("norm_eps = 1e-06", "activation = gelu_tanh")
     assert all(parameter.is_contiguous() for parameter in model.parameters())
-    back = layouts[layout].for_heads(2).inverse(model.state_dict())
+    back = layouts[layout].with_heads(2).from_model(model.state_dict())
     written = "params/" if layout == "big_vision" else ""
     same(back, {written + key: array for key, array in arrays.items()})
 
@@ -131,11 +131,11 @@ def test_another_number_of_heads_is_refused(tmp_path):
 def test_inverse_of_a_big_vision_file_has_no_class_row():
     state = vitzoo.create(SPEC).state_dict()
     with refuses(CheckpointError, "big_vision", "first row", "pos_embed"):
-        big_vision.for_heads(2).inverse(state)
+        big_vision.with_heads(2).from_model(state)
     state["pos_embed"] = state["pos_embed"].index_fill(1, torch.tensor([0]), 0)
-    back = big_vision.for_heads(2).inverse(state)
+    back = big_vision.with_heads(2).from_model(state)
     assert back["params/pos_embedding"].shape == (1, 16, 32)
-    same(big_vision.canonical(back), state)
+    same(big_vision.to_model(back), state)
 
 
 @pytest.mark.parametrize("layout", ["original", "big_vision"])
@@ -197,7 +197,7 @@ def test_timm_reads_the_npz_that_is_written(tmp_path, layout):
     state = fill(vitzoo.create(SPEC)).state_dict()
     if layout == "big_vision":
         state["pos_embed"][:, 0] = 0
-    arrays = FORMATS[layout].for_heads(2).inverse(state)
+    arrays = FORMATS[layout].with_heads(2).from_model(state)
     np.savez(tmp_path / "model.npz", **{key: array.numpy() for key, array in arrays.items()})
     network.load_pretrained(tmp_path / "model.npz")
     if layout == "big_vision":  # timm's table has no class row then
@@ -229,37 +229,37 @@ def hybrid():
 def test_hybrid_there_and_back_and_as_timm_reads_it(tmp_path, hybrid):
     network, state = hybrid
     state = {name: tensor.clone() for name, tensor in state.items()}
-    arrays = google.for_heads(2).inverse(state)
+    arrays = google.with_heads(2).from_model(state)
     assert {"conv_root/kernel", "gn_root/scale", "block1/unit2/conv3/kernel"} <= arrays.keys()
     assert {"block3/unit1/conv_proj/kernel", "block3/unit1/gn_proj/bias"} <= arrays.keys()
     assert arrays["conv_root/kernel"].shape == (7, 7, 3, 32)
-    same(google.canonical(arrays), state)
+    same(google.to_model(arrays), state)
     flat = {key: array.reshape(1, 1, 1, -1) for key, array in arrays.items() if "/gn" in key}
-    same(google.canonical(arrays | flat), state)
+    same(google.to_model(arrays | flat), state)
     np.savez(tmp_path / "model.npz", **{key: array.numpy() for key, array in arrays.items()})
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.zero_()
     network.load_pretrained(tmp_path / "model.npz")
     same(network.state_dict(), state)
-    facts = google.facts({}, arrays.keys())
+    facts = google.overrides({}, arrays.keys())
     assert facts["patch_embed"] == {"arithmetic": "google"}
-    assert "patch_embed" not in google.facts({}, reference["shapes"]("original"))
+    assert "patch_embed" not in google.overrides({}, reference["shapes"]("original"))
 
 
 @pytest.mark.parametrize("layout", [google, big_vision])
 def test_google_needs_the_number_of_heads(layout):
     with refuses(CheckpointError, "attention", "num_heads", "--variant"):
-        layout.inverse(vitzoo.create(SPEC).state_dict())
+        layout.from_model(vitzoo.create(SPEC).state_dict())
     with refuses(CheckpointError, "tensors: blocks.0.attn.proj.weight"):
-        layout.for_heads(5).inverse(vitzoo.create(SPEC).state_dict())
+        layout.with_heads(5).from_model(vitzoo.create(SPEC).state_dict())
 
 
 def test_a_scanned_file_of_absurd_depth(tmp_path):
     arrays = reference["scanned"](reference["draw"]("big_vision", "own"))
     key = "Transformer/encoderblock/LayerNorm_0/scale"
     stored = arrays | {key: torch.ones(2**20, 0)}
-    assert key in big_vision.canonical(stored)
+    assert key in big_vision.to_model(stored)
     with refuses(CheckpointError, "1 unexpected: Transformer/encoderblock/LayerNorm_0/"):
         vitzoo.create(SPEC, weights=write(tmp_path / "deep.safetensors", stored))
 

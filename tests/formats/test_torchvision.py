@@ -25,7 +25,7 @@ def test_torchvision_there_and_back(tmp_path, images, weights, width):
     assert report.format == "torchvision"
     assert report.assumed == ("norm_eps = 1e-06", "activation = gelu")
     assert set(report.kept) == set(model.state_dict())
-    same(torchvision_format.inverse(model.state_dict()), network.state_dict())
+    same(torchvision_format.from_model(model.state_dict()), network.state_dict())
 
 
 def test_older_torchvision_names(tmp_path, images):
@@ -38,7 +38,7 @@ def test_older_torchvision_names(tmp_path, images):
     model = vitzoo.create(SPEC, weights=write(tmp_path / "vit.safetensors", older)).eval()
     with torch.no_grad():
         close(model(images), network(images))
-    same(torchvision_format.inverse(model.state_dict()), network.state_dict())
+    same(torchvision_format.from_model(model.state_dict()), network.state_dict())
 
 
 @torch.no_grad()

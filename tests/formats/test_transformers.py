@@ -30,7 +30,7 @@ def test_transformers_there_and_back(tmp_path, images, weights, written):
     close(model(images), network(images).logits)
     assert model.load_report.format == "transformers_vit"
     assert set(model.load_report.kept) == set(model.state_dict())
-    same(transformers_vit.inverse(model.state_dict()), saved)
+    same(transformers_vit.from_model(model.state_dict()), saved)
 
 
 @torch.no_grad()
@@ -40,14 +40,14 @@ def test_transformers_backbone_there_and_back(tmp_path, images):
     path = tmp_path / "model.safetensors"
     model = vitzoo.create(SPEC | {"head": "tanh", "num_classes": 0}, weights=path).eval()
     close(model(images), network(images).pooler_output)
-    same(transformers_vit.inverse(model.state_dict()), safetensors.torch.load_file(path))
-    network.load_state_dict(transformers_vit.inverse(model.state_dict()), strict=False)
+    same(transformers_vit.from_model(model.state_dict()), safetensors.torch.load_file(path))
+    network.load_state_dict(transformers_vit.from_model(model.state_dict()), strict=False)
 
 
 def test_transformers_reads_what_is_written(tmp_path, images):
     """The library itself loads the inverse and computes our numbers."""
     model = fill(vitzoo.create(SPEC, block={"norm_eps": 1e-12}))
-    write(tmp_path / "model.safetensors", transformers_vit.inverse(model.state_dict()))
+    write(tmp_path / "model.safetensors", transformers_vit.from_model(model.state_dict()))
     vit_config().save_pretrained(tmp_path)
     network = ViTForImageClassification.from_pretrained(tmp_path).eval()
     with torch.no_grad():
@@ -70,4 +70,4 @@ def test_transformers_at_another_size(tmp_path):
 def test_transformers_has_no_classifier_behind_a_pooler():
     state = vitzoo.create(SPEC, head="tanh").state_dict()
     with refuses(CheckpointError, "2 tensors: head.fc.bias, head.fc.weight", "timm"):
-        transformers_vit.inverse(state)
+        transformers_vit.from_model(state)

@@ -144,11 +144,11 @@ def check_odd_shapes(layout: Any, state: Mapping[str, Tensor], shape: tuple[int,
     What it cannot read stays under the file's own name; what it cannot write is a CheckpointError
     that names the tensor, and what it writes comes back with every element.
     """
-    file = layout.inverse(state)
+    file = layout.from_model(state)
     for key in file:
         odd = {k: torch.empty_like(t, device="meta") for k, t in file.items()}
         odd[key] = torch.empty(shape, device="meta")
-        assert len(layout.canonical(odd)) >= len(state)
+        assert len(layout.to_model(odd)) >= len(state)
     for key in state:
         comes_back(layout, state, key, shape)
     return file
@@ -158,11 +158,11 @@ def comes_back(layout: Any, state: Mapping[str, Tensor], key: str, shape: tuple[
     """Write a tensor in another shape and read it; False where the layout refuses it by name."""
     odd = torch.arange(float(math.prod(shape))).reshape(shape)
     try:
-        written = layout.inverse({**state, key: odd})
+        written = layout.from_model({**state, key: odd})
     except CheckpointError as error:
         says(str(error), key)
         return False
-    back = layout.canonical(written)
+    back = layout.to_model(written)
     assert back.keys() >= state.keys() - {key}
     parts = [back[name].flatten() for name in back if name == key or name not in state]
     assert torch.equal(torch.cat(parts).sort()[0], odd.flatten()), key

@@ -4,12 +4,12 @@ import torchvision
 from transformers import ViTConfig
 
 from vitzoo.formats.google import big_vision, google
-from vitzoo.formats.timm import timm as timm_format
+from vitzoo.formats.timm import timm_vit
 from vitzoo.formats.torchvision import torchvision as torchvision_format
 from vitzoo.formats.transformers import transformers_vit
 
 FORMATS = {
-    "timm": timm_format,
+    "timm": timm_vit,
     "transformers_vit": transformers_vit,
     "torchvision": torchvision_format,
     "google": google,

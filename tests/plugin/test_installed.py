@@ -214,8 +214,8 @@ CASES = [
     ),
     module(
         "greedy",
-        "import vitzoo\nclass Format:\n    def claims(self, keys): return True\n"
-        "    def canonical(self, tensors): raise RuntimeError('not yours')\n"
+        "import vitzoo\nclass Format:\n    def matches(self, keys): return True\n"
+        "    def to_model(self, tensors): raise RuntimeError('not yours')\n"
         "@vitzoo.hookimpl\ndef vitzoo_checkpoint_formats():\n"
         "    yield vitzoo.CheckpointFormat('all', Format(), 'takes everything')\n",
         "'greedy/net'", state=("lazy", "loaded"),

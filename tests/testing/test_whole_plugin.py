@@ -55,45 +55,26 @@ def late(*, depth, rate, start=0.5):
     """0 in the first blocks, `rate` from the share `start` of the depth on."""
     return [0.0 if i < start * depth else rate for i in range(depth)]
 '''
-FORMAT = '''\
-import torch
+FORMAT = """\
+from vitzoo.formats import Format, KeyMap
 
-PREFIX = "encoder."
-KINDS = ("weight", "bias")
-
-
-class Split:
-    """The model's names behind a prefix; queries apart from the fused keys and values."""
-
-    def claims(self, keys):
-        return bool(keys) and all(key.startswith(PREFIX) for key in keys)
-
-    def canonical(self, tensors):
-        found = {key.removeprefix(PREFIX): tensor for key, tensor in tensors.items()}
-        for key in [key for key in found if ".attn.q." in key]:
-            fused = key.replace(".q.", ".kv.")
-            if fused in found and found[fused].shape[1:] == found[key].shape[1:]:
-                qkv = torch.cat((found.pop(key), found.pop(fused)))
-                found[key.replace(".q.", ".qkv.")] = qkv
-        return found
-
-    def inverse(self, tensors):
-        found = {}
-        for key, tensor in tensors.items():
-            if ".attn.qkv." in key and len(tensor) % 3 == 0:
-                q, kv = tensor.tensor_split((len(tensor) // 3,))
-                found[PREFIX + key.replace(".qkv.", ".q.")] = q.clone()
-                found[PREFIX + key.replace(".qkv.", ".kv.")] = kv.clone()
-            else:
-                found[PREFIX + key] = tensor
-        return found
-
-    def facts(self, config, keys):
-        return {} if config else {"block": {"norm_eps": 1e-5}}
-
-
-split = Split()
-'''
+LAYER = {
+    ("attention.q.", "attention.k.", "attention.v."): "attn.qkv.",
+    "attention.out.": "attn.proj.",
+    "ln1.": "norm1.",
+    "ln2.": "norm2.",
+    "mlp.0.": "mlp.fc1.",
+    "mlp.2.": "mlp.fc2.",
+}
+STEM = {"token": "cls_token", "positions": "pos_embed", "ln.": "norm.", "classifier.": "head."}
+split = Format(
+    "acme/split",
+    keymap=KeyMap(STEM, LAYER, block="encoder.{}.", others=True),
+    marks=("token", "encoder.0.attention.q.weight"),
+    defaults={"block": {"norm_eps": 1e-5}},
+    network={},
+)
+"""
 MANIFEST = """\
 api = 1
 
@@ -107,7 +88,7 @@ summary = "0 in the first half, the rate in the second"
 
 [checkpoint_formats.split]
 target = "acme_vit.formats:split"
-summary = "queries apart from the fused keys and values"
+summary = "queries, keys and values apart"
 """
 VARIANT = """
 [variants.{name}]
@@ -178,7 +159,9 @@ def plugin(acme, new_registry):
         spec |= {"image_size": 32, "num_classes": 5, "patch_embed": "acme/window"}
         model = fill(vitzoo.create(spec, block={"norm_eps": 1e-5}))
         split = registry().part("checkpoint format", "acme/split")
-        data = serialise({k: t.contiguous() for k, t in split.inverse(model.state_dict()).items()})
+        data = serialise(
+            {k: t.contiguous() for k, t in split.from_model(model.state_dict()).items()}
+        )
         found[name] = model, data
         text += VARIANT.format(
             name=name, depth=depth, params=PARAMS[name], place=place, pin=pin,

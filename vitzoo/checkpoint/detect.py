@@ -78,7 +78,7 @@ def _claimants(
     for name in names:
         try:
             candidate: Format = zoo.part("checkpoint format", name)
-            if candidate.claims(keys):
+            if candidate.matches(keys):
                 claims.append(name)
         except Exception as error:
             if unasked is None:

@@ -1,32 +1,27 @@
-"""Checkpoint formats: other libraries' names for the tensors of a network.
+"""Checkpoint formats: how libraries name the tensors of their Vision Transformers.
 
-A format is an object with four methods (`Format`). They work on real tensors and on tensors of the
-`meta` device alike, so that a file is checked against a model before its data is read.
-`docs/formats.md` lists every format.
+`Format` is the base class, `KeyMap` holds the names as data. The rest is for formats that need
+code: the errors and the names that they share. `docs/formats.md` shows every format,
+`docs/hooks/checkpoint_formats.md` how to write one.
 """
 
 from __future__ import annotations
 
 from vitzoo.formats import unsupported as unsupported
-from vitzoo.formats.base import (
-    Expresses as Expresses,
-    Format as Format,
-    LeavesOut as LeavesOut,
-    NeedsHeads as NeedsHeads,
-    StatesHeads as StatesHeads,
-)
-from vitzoo.formats.google import GoogleFormat as GoogleFormat
+from vitzoo.formats.base import Config as Config, Format as Format, Keys as Keys
 from vitzoo.formats.keymap import (
-    block_of as block_of,
-    invert as invert,
-    split_qkv as split_qkv,
-    stack_qkv as stack_qkv,
+    KeyMap as KeyMap,
+    Names as Names,
+    Tensors as Tensors,
+    prefixed as prefixed,
     unheld as unheld,
     unique as unique,
+    without as without,
 )
-from vitzoo.formats.timm import TimmFormat as TimmFormat
-from vitzoo.formats.torchvision import TorchvisionFormat as TorchvisionFormat
+from vitzoo.formats.timm import timm_vit as timm_vit
 from vitzoo.formats.transformers import (
-    TransformersViTFormat as TransformersViTFormat,
+    RELEASE_5 as RELEASE_5,
+    TransformersFormat as TransformersFormat,
+    checked_epsilon as checked_epsilon,
     transformers_vit as transformers_vit,
 )

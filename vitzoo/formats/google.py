@@ -1,4 +1,4 @@
-"""The layouts of Google's npz files: the original ones, and big_vision's.
+"""The names of Google's npz files: the original ones, and big_vision's.
 
 Kernels are stored input first, and those of attention head by head: query, key and value are
 (d, heads, head_dim), the output projection is (heads, head_dim, d).
@@ -7,9 +7,8 @@ Kernels are stored input first, and those of attention head by head: query, key 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import torch
@@ -17,171 +16,122 @@ from torch import Tensor
 
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import unsupported
-from vitzoo.formats.keymap import block_of, split_qkv, stack_qkv, unheld, unique
+from vitzoo.formats.base import Config, Format, Keys
+from vitzoo.formats.keymap import KeyMap, Tensors, prefixed, unheld, unique
 from vitzoo.schema.spec import Spec
 
 EMBEDDING = "embedding/kernel"
-PROJECTIONS = ("query", "key", "value")
 TRAINING = ("opt", "chrono", "extra")  # beside the network in a file saved while training
 MAX_DEPTH = 1000  # of a network whose blocks are stored as one
-KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
-STEM = {
-    "embedding": "patch_embed.proj",
-    "Transformer/encoder_norm": "norm",
-    "pre_logits": "head.pre_logits",
-}
-RESNET_STEM = {"conv_root": "stem.conv", "gn_root": "stem.norm"}
-RESNET_UNIT = {f"conv{i}": f"conv{i}" for i in (1, 2, 3)} | {
-    "gn1": "norm1",
-    "gn2": "norm2",
-    "gn3": "norm3",
-    "conv_proj": "downsample.conv",
-    "gn_proj": "downsample.norm",
-}
-BACKBONE = "patch_embed.backbone."
+SCANNED = "Transformer/encoderblock/"
+UNIT = re.compile(r"block(\d\d?)/unit(\d{1,3})/((?:conv|gn)(?:[123]|_proj)/(?:kernel|scale|bias))")
 
 
-@dataclass(frozen=True)
-class GoogleFormat:
-    """A layout of Google's files.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GoogleFormat(Format):
+    """A format of Google's files.
 
     Args:
-        name: as registered.
-        layer: names within a block: theirs to the model's, attention apart.
-        attention: theirs for the attention of a block.
+        tanh: names where the head has pre-logits, which tanh follows.
         positions: key of the position embedding.
-        prefixes: that the keys of a file may have, all the same one.
-        writes: the one that is written.
+        file_prefixes: that the keys of a file may have, all the same one; the last is written.
         class_row: whether the position embedding has a row for the class token. Without, positions
             are added before the class token is joined, which a row of zeros expresses.
-        heads: to write projections head by head, None where it is not known.
-        suffix: ending of its files' names.
     """
 
-    name: str
-    layer: Mapping[str, str]
-    attention: str
+    tanh: KeyMap
     positions: str
-    prefixes: tuple[str, ...]
-    writes: str
+    file_prefixes: tuple[str, ...]
     class_row: bool
-    heads: int | None = None
     suffix: str = ".npz"
+    by_head: bool = True
 
-    def claims(self, keys: Collection[str]) -> bool:
-        """Tell whether the patch projection and the attention of a first block are there."""
-        first = {f"Transformer/encoderblock{n}/{self.attention}/query/kernel" for n in ("", "_0")}
-        return any(
-            f"{prefix}{EMBEDDING}" in keys and any(f"{prefix}{key}" in keys for key in first)
-            for prefix in self.prefixes
-        )
+    def matches(self, keys: Keys) -> bool:
+        """Return whether the patch projection and the attention of a first block are there."""
+        prefix = self._prefix(keys)
+        return super().matches([key.removeprefix(prefix) for key in keys])
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename, transpose and stack; what training keeps beside the network is left out."""
+    def keymap_for(self, tensors: Tensors) -> KeyMap:
+        """Return the names of a head with pre-logits, or of a linear one."""
+        tanh = any(key.startswith(("pre_logits/", "head.pre_logits.")) for key in tensors)
+        return self.tanh if tanh else self.keymap
+
+    def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Rename, transpose and fuse; what training keeps beside the network is left out."""
         plain = self._unrolled(self._network(tensors))
-        head = "head.fc" if any(key.startswith("pre_logits/") for key in plain) else "head"
-        renamed: list[tuple[str, Tensor]] = []
-        stacked: set[str] = set()
-        for key in plain:
-            if not (match := self._is_query(key)):
-                continue
-            keys = [key.replace("/query/", f"/{part}/") for part in PROJECTIONS]
-            rows = stack_qkv(_rows(plain[k]) if k in plain else None for k in keys)
-            if rows is not None:
-                renamed.append((f"blocks.{match[1]}.attn.qkv.{KINDS[match[2]]}", rows))
-                stacked.update(keys)
-        for key, tensor in plain.items():
-            if key not in stacked:
-                renamed.append(self._canonical(key, tensor, head))
-        result = unique(renamed)
+        result = super().to_model({_shifted(key, -1): tensor for key, tensor in plain.items()})
         table = result.get("pos_embed")
         if not self.class_row and "cls_token" in result and table is not None and table.dim() == 3:
-            zeros = torch.zeros_like(table[:, :1])
-            result["pos_embed"] = torch.cat((zeros, table), dim=1)
+            result["pos_embed"] = torch.cat((torch.zeros_like(table[:, :1]), table), dim=1)
         return result
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename, split and transpose.
+    def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Rename, split and transpose."""
+        written = {_shifted(key, 1): t for key, t in super().from_model(tensors).items()}
+        if not self.class_row and "cls_token" in tensors and self.positions in written:
+            written[self.positions] = self._without_class_row(written[self.positions])
+        return prefixed(written, self.file_prefixes[-1])
 
-        Raises:
-            CheckpointError: tensors that the layout has no place for, or the number of heads is
-                not known (`for_heads`).
-        """
-        if self.heads is None:
-            raise CheckpointError(
-                f"the layout {self.name} stores attention head by head, and the tensors do not "
-                "say how many there are; name the variant (--variant), or give num_heads (--heads)"
-            )
-        written: dict[str, Tensor] = {}
-        left = []
-        for name, tensor in tensors.items():
-            found = dict(self._inverse(name, tensor, "head.fc" if _has_tanh(tensors) else "head"))
-            if not found:
-                left.append(name)
-            written |= found
-        if left:
-            raise unheld(self.name, left)
-        if not self.class_row and "cls_token" in tensors and "pos_embed" in tensors:
-            key = self.writes + self.positions
-            written[key] = self._without_class_row(written[key])
-        return written
+    def read_axes(self, key: str, tensor: Tensor) -> Tensor | None:
+        """Return a kernel outputs first, a projection as a matrix, a scale without leading axes."""
+        module, _, kind = key.rpartition("/")
+        if module.endswith(("/query", "/key", "/value")):
+            by_rows = tensor.flatten(1).T if tensor.dim() == 3 else tensor
+            return tensor.flatten() if tensor.dim() == 2 else by_rows
+        if kind != "kernel":
+            flat = tensor.dim() == 4 and tensor.shape[:3] == (1, 1, 1)
+            return tensor.flatten() if flat else tensor
+        if tensor.dim() == 4:
+            return tensor.permute(3, 2, 0, 1).contiguous()
+        if module.endswith("/out") and tensor.dim() == 3:
+            tensor = tensor.flatten(0, 1)
+        return tensor.T.contiguous() if tensor.dim() == 2 else tensor
 
-    def expresses(self, spec: Spec) -> list[str]:
-        """Return what Google's networks lack: they take the class token, or average without one.
+    def write_axes(self, key: str, tensor: Tensor) -> Tensor | None:
+        """Undo `read_axes`; None where an axis does not divide into heads."""
+        module, _, kind = key.rpartition("/")
+        if kind == "kernel" and tensor.dim() in (2, 4):
+            tensor = tensor.T if tensor.dim() == 2 else tensor.permute(2, 3, 1, 0)
+        if module.endswith(("/query", "/key", "/value")):
+            return _by_head(tensor, -1, self.heads or 1)
+        return _by_head(tensor, 0, self.heads or 1) if key.endswith("/out/kernel") else tensor
 
-        The original ones have a learned table or no positions; big_vision's have sines and
-        cosines instead, and no position for the class token.
-        """
-        fixed = () if self.class_row else ("sincos_2d",)
+    def unsupported(self, spec: Spec) -> list[str]:
+        """Return what Google's networks lack: they take the class token, or average without one."""
         temperature = dict(spec.pos_embed.options).get("temperature", 10_000)
-        other = fixed and spec.pos_embed.name in fixed and temperature != 10_000
-        return [
-            *unsupported.patch_bias(spec),
-            *unsupported.plain_blocks(spec),
-            *unsupported.one_learned_table(spec, *(fixed or ("none",))),
-            *([unsupported.part("pos_embed", spec.pos_embed)] if other else []),
-            *unsupported.pooled(spec, "class", "mean"),
-            *unsupported.token_mean(spec),
-        ]
+        other = spec.pos_embed.name == "sincos_2d" and temperature != 10_000
+        found = [*super().unsupported(spec), *unsupported.token_mean(spec)]
+        return [*found, unsupported.part("pos_embed", spec.pos_embed)] if other else found
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
         """Return what Google's own code computes: tanh GELU, epsilon 1e-6, `zoom` resampling.
 
         A hybrid's stem standardises its kernels as Google's does. A network without a class token
         averages the tokens; one of big_vision without a position embedding has fixed ones.
         """
-        if config:
-            return {}
-        facts: dict[str, Any] = {
-            "block": {"activation": "gelu_tanh", "norm_eps": 1e-6},
-            "pos_embed": {"resample": "zoom"},
-        }
-        if not keys:
-            return facts
+        found = super().overrides(config, keys)
+        if config or not keys:
+            return found
         names = {key.removeprefix(self._prefix(keys)) for key in keys}
         if "conv_root/kernel" in names:
-            facts["patch_embed"] = {"arithmetic": "google"}
+            found["patch_embed"] = {"arithmetic": "google"}
         if "cls" not in names:
-            facts["pool"] = "mean"
+            found["pool"] = "mean"
         if not self.class_row and self.positions not in names:
-            facts["pos_embed"] = "sincos_2d"
-        return facts
+            found["pos_embed"] = "sincos_2d"
+        return found
 
-    def num_heads(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int | None:
+    def num_heads(self, config: Config, tensors: Tensors) -> int | None:
         """Return the number of heads of the first block's queries."""
         for key, tensor in self._network(tensors).items():
             if key.endswith("/query/kernel") and tensor.dim() in (3, 4) and tensor.shape[-2]:
                 return tensor.shape[-2]
         return None
 
-    def for_heads(self, num_heads: int) -> GoogleFormat:
-        """Return the format that writes projections of so many heads."""
-        return replace(self, heads=num_heads)
+    def _prefix(self, keys: Keys) -> str:
+        return next((p for p in self.file_prefixes if p and f"{p}{EMBEDDING}" in keys), "")
 
-    def _prefix(self, keys: Collection[str]) -> str:
-        return next((p for p in self.prefixes if p and f"{p}{EMBEDDING}" in keys), "")
-
-    def _network(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _network(self, tensors: Tensors) -> dict[str, Tensor]:
         """Return the tensors of the network without their prefix."""
         prefix = self._prefix(tensors)
         return unique(
@@ -190,76 +140,21 @@ class GoogleFormat:
             if not prefix or name.startswith(prefix) or name.partition("/")[0] not in TRAINING
         )
 
-    def _unrolled(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _unrolled(self, tensors: Tensors) -> dict[str, Tensor]:
         """Take apart the blocks of a network that was trained as one scanned block.
 
         Their tensors have the blocks as first axis.
         """
-        mark = "Transformer/encoderblock/"
-        attention = [f"{self.attention}/{part}" for part in (*PROJECTIONS, "out")]
-        known = {f"{mark}{part}/{kind}" for part in (*self.layer, *attention) for kind in KINDS}
+        rows = ([keys] if isinstance(keys, str) else keys for keys in self.keymap.layer)
+        known = {SCANNED + key for keys in rows for key in keys}
         pairs: list[tuple[str, Tensor]] = []
         for key, tensor in tensors.items():
             if key in known and tensor.dim() and tensor.shape[0] <= MAX_DEPTH:
-                rest = key.removeprefix(mark)
-                pairs += [(f"{mark[:-1]}_{i}/{rest}", block) for i, block in enumerate(tensor)]
+                rest = key.removeprefix(SCANNED)
+                pairs += [(f"{SCANNED[:-1]}_{i}/{rest}", block) for i, block in enumerate(tensor)]
             else:
                 pairs.append((key, tensor))
         return unique(pairs)
-
-    def _is_query(self, key: str) -> re.Match[str] | None:
-        pattern = rf"Transformer/encoderblock_(\d+)/{self.attention}/query/(kernel|bias)"
-        return re.fullmatch(pattern, key)
-
-    def _canonical(self, key: str, tensor: Tensor, head: str) -> tuple[str, Tensor]:
-        """Return the model's name and tensor for one of theirs; as it is if it is not known."""
-        if key in ("cls", self.positions):
-            return ("cls_token" if key == "cls" else "pos_embed"), tensor
-        part, _, kind = key.rpartition("/")
-        name = STEM.get(part) or (head if part == "head" else None) or _resnet(part)
-        match = re.fullmatch(r"Transformer/encoderblock_(\d+)/(.+)", part)
-        if match and match[2] == f"{self.attention}/out":
-            name = f"blocks.{match[1]}.attn.proj"
-            tensor = tensor.flatten(0, 1) if kind == "kernel" and tensor.dim() == 3 else tensor
-        elif match and match[2] in self.layer:
-            name = f"blocks.{match[1]}.{self.layer[match[2]]}"
-        if name is None or kind not in KINDS:
-            return key, tensor
-        return f"{name}.{KINDS[kind]}", _transposed(tensor, kind)
-
-    def _inverse(self, name: str, tensor: Tensor, head: str) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors that one of the model's becomes, none if there is no place for it."""
-        if name in ("cls_token", "pos_embed"):
-            yield self.writes + ("cls" if name == "cls_token" else self.positions), tensor
-            return
-        layer, _, kind = name.rpartition(".")
-        if kind not in ("weight", "bias"):
-            return
-        if block := block_of(name):
-            yield from self._block(*block, tensor)
-            return
-        stem = {ours: theirs for theirs, ours in STEM.items()} | {head: "head"}
-        theirs = stem.get(layer) or _resnet_inverse(layer)
-        if theirs is not None:
-            yield f"{self.writes}{theirs}/{_kind(kind, layer)}", _stored(tensor, kind)
-
-    def _block(
-        self, number: str, part: str, kind: str, tensor: Tensor
-    ) -> Iterator[tuple[str, Tensor]]:
-        before = f"{self.writes}Transformer/encoderblock_{number}/"
-        if part == "attn.qkv":
-            for which, rows in zip(PROJECTIONS, split_qkv(tensor) or (), strict=False):
-                stored = _by_head(_stored(rows, kind), -1, self.heads or 1)
-                if stored is not None:
-                    yield f"{before}{self.attention}/{which}/{_kind(kind, part)}", stored
-        elif part == "attn.proj":
-            stored = _stored(tensor, kind)
-            by_head = _by_head(stored, 0, self.heads or 1) if kind == "weight" else stored
-            if by_head is not None:
-                yield f"{before}{self.attention}/out/{_kind(kind, part)}", by_head
-        else:
-            theirs = {ours: theirs for theirs, ours in self.layer.items()}[part]
-            yield f"{before}{theirs}/{_kind(kind, part)}", _stored(tensor, kind)
 
     def _without_class_row(self, table: Tensor) -> Tensor:
         if table.dim() != 3 or not table.shape[1]:
@@ -273,97 +168,94 @@ class GoogleFormat:
         return table[:, 1:]
 
 
-def _rows(tensor: Tensor) -> Tensor:
-    """Bring a projection (d, heads, head_dim) or its bias (heads, head_dim) to rows of outputs."""
-    if tensor.dim() == 3:
-        width = prod(tensor.shape[1:])
-        return tensor.reshape(tensor.shape[0], width).T
-    return tensor.flatten() if tensor.dim() == 2 else tensor
-
-
-def _transposed(tensor: Tensor, kind: str) -> Tensor:
-    """Bring a kernel to outputs first; a scale may have been stored as (1, 1, 1, c)."""
-    if kind != "kernel":
-        return tensor.flatten() if tensor.dim() == 4 and tensor.shape[:3] == (1, 1, 1) else tensor
-    if tensor.dim() == 4:
-        return tensor.permute(3, 2, 0, 1).contiguous()
-    return tensor.T.contiguous() if tensor.dim() == 2 else tensor
-
-
-def _stored(tensor: Tensor, kind: str) -> Tensor:
-    """Bring a weight to the order of axes that is stored."""
-    if kind == "weight" and tensor.dim() == 4:
-        return tensor.permute(2, 3, 1, 0)
-    return tensor.T if kind == "weight" and tensor.dim() == 2 else tensor
+def _shifted(key: str, by: int) -> str:
+    """Count stages and units of the hybrid's ResNet from another number: files count from 1."""
+    match = UNIT.fullmatch(key)
+    stage, unit = (int(match[1]) + by, int(match[2]) + by) if match else (-1, -1)
+    return f"block{stage}/unit{unit}/{match[3]}" if match and min(stage, unit) >= 0 else key
 
 
 def _by_head(tensor: Tensor, axis: int, heads: int) -> Tensor | None:
     """Split an axis into (heads, head_dim), None if it cannot be."""
-    shape = list(tensor.shape)
-    if not shape or shape[axis] % heads:
+    if not tensor.dim() or tensor.shape[axis] % heads:
         return None
-    width = shape[axis]
-    at = axis % len(shape)
-    return tensor.reshape(*shape[:at], heads, width // heads, *shape[at + 1 :])
+    at, width = axis % tensor.dim(), tensor.shape[axis] // heads
+    return tensor.reshape(*tensor.shape[:at], heads, width, *tensor.shape[at + 1 :])
 
 
-def _kind(kind: str, layer: str) -> str:
-    if kind == "bias":
-        return "bias"
-    return "scale" if "norm" in layer.rpartition(".")[2] else "kernel"
+def _arrays(modules: Mapping[Any, str]) -> dict[Any, str]:
+    """Return the keys of kernels, scales and biases for names of modules, without last dot."""
+    rows: dict[Any, str] = {}
+    for keys, ours in modules.items():
+        weight = "scale" if "norm" in ours.rpartition(".")[2] else "kernel"
+        for kind, own in ((f"/{weight}", ".weight"), ("/bias", ".bias")):
+            theirs = keys + kind if isinstance(keys, str) else tuple(key + kind for key in keys)
+            rows[theirs] = ours + own
+    return rows
 
 
-def _resnet(part: str) -> str | None:
-    """Return the model's name for a layer of the hybrid's ResNet, None if it is none."""
-    if part in RESNET_STEM:
-        return BACKBONE + RESNET_STEM[part]
-    match = re.fullmatch(r"block([1-9]\d?)/unit([1-9]\d{0,2})/(\w+)", part)
-    if match is None or match[3] not in RESNET_UNIT:
-        return None
-    stage, unit = int(match[1]) - 1, int(match[2]) - 1
-    return f"{BACKBONE}stages.{stage}.blocks.{unit}.{RESNET_UNIT[match[3]]}"
-
-
-def _resnet_inverse(layer: str) -> str | None:
-    name = layer.removeprefix(BACKBONE)
-    if name == layer:
-        return None
-    stem = {ours: theirs for theirs, ours in RESNET_STEM.items()}
-    match = re.fullmatch(r"stages\.(\d+)\.blocks\.(\d+)\.(.+)", name)
-    unit = {ours: theirs for theirs, ours in RESNET_UNIT.items()}
-    if match is None or match[3] not in unit:
-        return stem.get(name)
-    return f"block{int(match[1]) + 1}/unit{int(match[2]) + 1}/{unit[match[3]]}"
-
-
-def _has_tanh(tensors: Mapping[str, Tensor]) -> bool:
-    return any(name.startswith("head.pre_logits.") for name in tensors)
-
-
-def _layer(norm2: int, mlp: int) -> dict[str, str]:
-    return {
-        "LayerNorm_0": "norm1",
-        f"LayerNorm_{norm2}": "norm2",
-        f"MlpBlock_{mlp}/Dense_0": "mlp.fc1",
-        f"MlpBlock_{mlp}/Dense_1": "mlp.fc2",
-    }
-
-
-google = GoogleFormat(
-    name="google",
-    layer=_layer(2, 3),
-    attention="MultiHeadDotProductAttention_1",
-    positions="Transformer/posembed_input/pos_embedding",
-    prefixes=("", "opt/target/"),
-    writes="",
-    class_row=True,
+BACKBONE = "patch_embed.backbone."
+UNITS = {f"conv{i}": f"conv{i}" for i in (1, 2, 3)} | {f"gn{i}": f"norm{i}" for i in (1, 2, 3)}
+UNITS |= {"conv_proj": "downsample.conv", "gn_proj": "downsample.norm"}
+RESNET = _arrays(
+    {"conv_root": f"{BACKBONE}stem.conv", "gn_root": f"{BACKBONE}stem.norm"}
+    | {"block{}/unit{}/" + a: BACKBONE + "stages.{}.blocks.{}." + b for a, b in UNITS.items()}
 )
-big_vision = GoogleFormat(
-    name="big_vision",
-    layer=_layer(1, 0),
-    attention="MultiHeadDotProductAttention_0",
+
+
+def _format(
+    name: str, layer: tuple[str, str, str], *, positions: str, fixed: str, **rest: Any
+) -> GoogleFormat:
+    """Return a format; `layer` has its names of attention, second norm and MLP."""
+    attention, norm2, mlp = layer
+    query = f"{attention}/query/kernel"
+    stem = {"cls": "cls_token", positions: "pos_embed"} | RESNET
+    modules = {
+        "embedding": "patch_embed.proj",
+        "Transformer/encoder_norm": "norm",
+        "pre_logits": "head.pre_logits",
+    }
+    keymap = KeyMap(
+        stem | _arrays({**modules, "head": "head"}),
+        _arrays(
+            {
+                "LayerNorm_0": "norm1",
+                tuple(f"{attention}/{part}" for part in ("query", "key", "value")): "attn.qkv",
+                f"{attention}/out": "attn.proj",
+                norm2: "norm2",
+                f"{mlp}/Dense_0": "mlp.fc1",
+                f"{mlp}/Dense_1": "mlp.fc2",
+            }
+        ),
+        "Transformer/encoderblock_{}/",
+    )
+    return GoogleFormat(
+        name,
+        keymap=keymap,
+        marks=(EMBEDDING, (SCANNED + query, f"{SCANNED[:-1]}_0/{query}")),
+        defaults={
+            "block": {"activation": "gelu_tanh", "norm_eps": 1e-6},
+            "pos_embed": {"resample": "zoom"},
+        },
+        network={"token": False, "pools": ("class", "mean"), "positions": (fixed,)},
+        tanh=replace(keymap, stem=stem | _arrays({**modules, "head": "head.fc"})),
+        positions=positions,
+        class_row=name == "google",
+        **rest,
+    )
+
+
+google = _format(
+    "google",
+    ("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3"),
+    positions="Transformer/posembed_input/pos_embedding",
+    fixed="none",
+    file_prefixes=("opt/target/", ""),
+)
+big_vision = _format(
+    "big_vision",
+    ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0"),
     positions="pos_embedding",
-    prefixes=("", "params/"),
-    writes="params/",
-    class_row=False,
+    fixed="sincos_2d",
+    file_prefixes=("", "params/"),
 )

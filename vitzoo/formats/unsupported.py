@@ -1,8 +1,7 @@
-"""What the networks of other libraries can compute: the problems that a spec has with each.
+"""What the networks of other libraries cannot compute: the problems that a spec has with each.
 
 A file is of use to a library only if its network computes what the weights were trained with. Here
-are the facts that no setting of a library brings; epsilons, activations and resampling do not
-count, which it can be told.
+is what no setting of a library changes; epsilons, activations and resampling do not count.
 """
 
 from __future__ import annotations
@@ -15,6 +14,37 @@ from vitzoo.schema.spec import PartSpec, Spec
 
 PATCHES = ("conv", "unfold")
 LEARNED = {"where": "stem", "prefix": True}
+
+
+def beyond_paper(
+    spec: Spec,
+    *,
+    token: bool = True,
+    bias: bool | None = True,
+    blocks: Collection[str] = (),
+    positions: Collection[str] | None = (),
+    prefix: Collection[bool] = (True,),
+    pools: Collection[str] = ("class",),
+) -> list[str]:
+    """Return what a spec has beyond the network of the paper (arXiv:2010.11929) and some options.
+
+    Args:
+        spec: of the network that the weights belong to.
+        token: whether the library's network has a class token always.
+        bias: whether its patches have a bias; None if they have one unless `pre_norm` is true.
+        blocks: options of the block, and fields of the spec, that it has; see `plain_blocks`.
+        positions: kinds of positions that it has besides one learned table; None for any.
+        prefix: whether its tables have rows for the tokens before the patches.
+        pools: that it has; empty for any.
+    """
+    return [
+        *(class_token(spec) if token else []),
+        *patch_bias(spec, bias=not spec.pre_norm if bias is None else bias),
+        *plain_blocks(spec, allowed=blocks),
+        *([] if positions is None else one_learned_table(spec, *positions, prefix=prefix)),
+        *(pooled(spec, *pools) if pools else []),
+        *(attention_pool(spec) if "attention" in pools else []),
+    ]
 
 
 def plain_blocks(spec: Spec, *, allowed: Collection[str] = ()) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitzoo.formats import Format, LeavesOut
 from vitzoo.model import VisionTransformer
 from vitzoo.parts.protocols import WeightsAdapter
 from vitzoo.schema.spec import Spec
@@ -58,10 +57,6 @@ class Adaptation:
             in_chans=trained.in_chans != wanted.in_chans,
             resampling=resampling,
         )
-
-
-def left_out(layout: Format, keys: Collection[str]) -> list[str]:
-    return layout.left_out(keys) if isinstance(layout, LeavesOut) else []
 
 
 @dataclass

@@ -13,7 +13,7 @@ from vitzoo import settings
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import CheckpointError
-from vitzoo.loading.adapt import LOADABLE, Adaptation, Adapted, adapt, fresh_head, left_out
+from vitzoo.loading.adapt import LOADABLE, Adaptation, Adapted, adapt, fresh_head
 from vitzoo.loading.misfit import check, raise_if
 from vitzoo.registry.registry import Registry
 from vitzoo.report import LoadReport, listed
@@ -66,12 +66,12 @@ def load(
     """
     target, checkpoint = _Model.of(model), identified(checkpoint, zoo)
     layout = format_of(checkpoint, zoo)
-    plan = adapt(layout.canonical(checkpoint.skeleton()), model, target.expected, adaptation)
+    plan = adapt(layout.to_model(checkpoint.skeleton()), model, target.expected, adaptation)
     check(plan, target.expected, target.counts, checkpoint.source, zoo)
 
     raw, sha256 = checkpoint.tensors()
     _check_values(raw, checkpoint)
-    adapted = adapt(layout.canonical(raw), model, target.expected, adaptation)
+    adapted = adapt(layout.to_model(raw), model, target.expected, adaptation)
     converted = _assign(target, adapted, dtype)
 
     resampling = (adaptation.resampling,) if adapted.resampled and adaptation.resampling else ()
@@ -85,7 +85,7 @@ def load(
         resampled=tuple(adapted.resampled),
         converted=(*adapted.rebuilt, *(n for n in converted if n not in adapted.rebuilt)),
         reinitialised=tuple(adapted.fresh),
-        dropped=(*adapted.dropped, *left_out(layout, raw)),
+        dropped=(*adapted.dropped, *layout.ignored_keys(raw)),
         assumed=(*assumed, *resampling, *checkpoint.notes),
     )
 

@@ -91,7 +91,7 @@ def of_row(row: Weights) -> dict[str, Any]:
 def of_entry(row: Weights, zoo: Registry) -> Overrides:
     """Return the overrides of registered weights; their file is not needed."""
     layout = zoo.part("checkpoint format", row.format)
-    return Overrides(layout.facts({}, ()), of_row(row))
+    return Overrides(layout.overrides({}, ()), of_row(row))
 
 
 def of_file(checkpoint: Checkpoint, zoo: Registry) -> Overrides:
@@ -101,9 +101,9 @@ def of_file(checkpoint: Checkpoint, zoo: Registry) -> Overrides:
         CheckpointError: the config states something that no network here can do.
     """
     layout, keys = format_of(checkpoint, zoo), checkpoint.header.tensors.keys()
-    stated = layout.facts(checkpoint.config, keys) if checkpoint.config else {}
+    stated = layout.overrides(checkpoint.config, keys) if checkpoint.config else {}
     return Overrides(
-        layout.facts({}, keys), stated | (of_row(checkpoint.row) if checkpoint.row else {})
+        layout.overrides({}, keys), stated | (of_row(checkpoint.row) if checkpoint.row else {})
     )
 
 

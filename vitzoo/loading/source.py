@@ -16,7 +16,6 @@ from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.saved import described, fix
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName, WeightsUnavailable
 from vitzoo.files.names import valid_repo
-from vitzoo.formats import StatesHeads
 from vitzoo.loading.overrides import Overrides, fixed, of_entry, of_file
 from vitzoo.loading.request import PARTS, Request, differences
 from vitzoo.registry.registry import Registry
@@ -136,10 +135,9 @@ class WeightsFile(WeightsSource):
         if checkpoint.spec:
             return self._as_saved(checkpoint.spec, changes)
         layout = format_of(checkpoint, self.zoo)
-        if isinstance(layout, StatesHeads):
-            heads = layout.num_heads(checkpoint.config, checkpoint.skeleton())
-            if heads is not None:
-                _check_heads(checkpoint.source, heads, base)
+        heads = layout.num_heads(checkpoint.config, checkpoint.skeleton())
+        if heads is not None:
+            _check_heads(checkpoint.source, heads, base)
         return self._overrides.apply(base, self.zoo, self.request.variant)
 
     def assumed(self, changes: Mapping[str, Any]) -> tuple[str, ...]:

@@ -89,13 +89,13 @@ def vitzoo_drop_path_policies() -> Iterable[DropPathPolicy]:  # type: ignore[emp
 
 @hookspec
 def vitzoo_checkpoint_formats() -> Iterable[CheckpointFormat]:  # type: ignore[empty-body]  # a hook spec has no body
-    """Checkpoint formats: layouts of the keys in a weights file.
+    """Checkpoint formats: the names of the tensors in a weights file.
 
     ::
 
         @vitzoo.hookimpl
         def vitzoo_checkpoint_formats():
-            yield vitzoo.CheckpointFormat("acme", AcmeFormat(), "keys start with encoder.acme")
+            yield vitzoo.CheckpointFormat("acme", Format("acme/acme", keymap=NAMES), "Acme's ViT")
     """
 
 

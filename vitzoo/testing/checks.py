@@ -162,12 +162,12 @@ def check_checkpoint_format(
     """
     checks = (
         formats.check_protocol,
-        formats.check_claims,
+        formats.check_matches,
         formats.check_round_trip,
         formats.check_meta,
         formats.check_unknown_keys,
         formats.check_executes_nothing,
-        formats.check_facts,
+        formats.check_overrides,
     )
     given, name = (None, made) if isinstance(made, str) else (made, "")
     _run(checks, formats.FormatSubject(given, name, network or {}))

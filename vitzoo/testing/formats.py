@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.factory import create
-from vitzoo.formats import Format, NeedsHeads
+from vitzoo.formats import Format
 from vitzoo.loading.overrides import Overrides
 from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
@@ -31,6 +31,7 @@ STRANGE = (
 )
 UNKNOWN = "a key that the layout does not know stays as it is, and is reported by name later"
 BITS = "rename, split, stack and transpose only: what comes back is equal bit by bit"
+DERIVE = "build it with Format(name, keymap=..., marks=...), or derive its class from Format"
 EXECUTES = "look keys up in tables; never import, open or evaluate what a file names"
 
 
@@ -56,7 +57,7 @@ class FormatSubject:
     def layout(self) -> Format:
         """The format, for the heads of the small network."""
         found: Format = self.made or registry().part(KIND, self.name)
-        return _for_heads(found)
+        return found.with_heads(Sizes().num_heads) if isinstance(found, Format) else found
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights of the small network under the model's own keys."""
@@ -66,52 +67,51 @@ class FormatSubject:
         """Return those weights in the layout."""
         __tracebackhide__ = True
         try:
-            return self.layout.inverse(self.tensors())
+            return self.layout.from_model(self.tensors())
         except CheckpointError as error:
             fail(
-                f"{self}: inverse refuses the weights of a small ViT: {error}",
+                f"{self}: from_model refuses the weights of a small ViT: {error}",
                 "if the layout is of other networks, say which in the `networks` table of the "
                 'test class, such as {"num_registers": 1}',
             )
 
 
 def check_protocol(subject: FormatSubject) -> None:
-    """It has the four methods."""
+    """It is an object of the base class, or of one derived from it."""
     __tracebackhide__ = True
-    layout: Any = subject.layout
-    missing = [n for n in ("claims", "canonical", "inverse", "facts") if not hasattr(layout, n)]
-    require(not missing, f"{subject} lacks {', '.join(missing)}", "see vitzoo.formats.Format")
+    layout = subject.layout
+    require(isinstance(layout, Format), f"{subject} is no vitzoo.formats.Format", DERIVE)
     require(
-        getattr(layout, "suffix", ".safetensors") in (".safetensors", ".npz"),
-        f"{subject}: suffix is {getattr(layout, 'suffix', None)!r}",
+        layout.suffix in (".safetensors", ".npz"),
+        f"{subject}: suffix is {layout.suffix!r}",
         "files end in .safetensors, or say .npz",
     )
 
 
-def check_claims(subject: FormatSubject) -> None:
-    """It claims files of its own, and no other format's."""
+def check_matches(subject: FormatSubject) -> None:
+    """It matches files of its own, and no other format's."""
     __tracebackhide__ = True
     layout, own = subject.layout, list(subject.written())
-    with doing(subject, "asked whether it claims keys"):
-        claims = layout.claims(own)
-        junk = [keys for keys in ([], list(STRANGE)) if layout.claims(keys)]
+    with doing(subject, "asked whether it matches keys"):
+        found = layout.matches(own)
+        junk = [keys for keys in ([], list(STRANGE)) if layout.matches(keys)]
     shown = ", ".join(own[:3])
-    require(claims is True, f"{subject} does not claim its own files ({shown}, ...)", CLAIM)
-    require(not junk, f"{subject} claims {junk[:1]}, which are keys of no layout", CLAIM)
+    require(found is True, f"{subject} does not match its own files ({shown}, ...)", MATCH)
+    require(not junk, f"{subject} matches {junk[:1]}, which are keys of no layout", MATCH)
     for name, other in _core_formats():
         if name == subject.name:
             continue
         require(
-            not other.claims(own),
-            f"{subject}: the core's format {name!r} claims its files too ({shown}, ...) and is "
+            not other.matches(own),
+            f"{subject}: the core's format {name!r} matches its files too ({shown}, ...) and is "
             "asked first",
             "write a key that tells them apart, or use that format",
         )
         for keys in _core_keys(name):
             require(
-                not layout.claims(keys),
-                f"{subject} claims files of the core's format {name!r} ({keys[0]}, ...)",
-                CLAIM,
+                not layout.matches(keys),
+                f"{subject} matches files of the core's format {name!r} ({keys[0]}, ...)",
+                MATCH,
             )
 
 
@@ -124,9 +124,9 @@ def check_round_trip(subject: FormatSubject) -> None:
         tensors = {name: tensor.to(dtype) for name, tensor in subject.tensors().items()}
         before = {name: tensor.clone() for name, tensor in tensors.items()}
         with doing(subject, f"writing and reading {dtype}"):
-            again = layout.canonical(layout.inverse(tensors))
+            again = layout.to_model(layout.from_model(tensors))
         _require_equal(subject, again, before)
-        _require_equal(subject, tensors, before, "inverse changes what it is given")
+        _require_equal(subject, tensors, before, "from_model changes what it is given")
 
 
 def check_meta(subject: FormatSubject) -> None:
@@ -136,10 +136,10 @@ def check_meta(subject: FormatSubject) -> None:
     hollow = {name: tensor.to("meta") for name, tensor in subject.tensors().items()}
     remedy = "let no result depend on values; skip a check of values where tensor.is_meta"
     with doing(subject, "working on tensors of the meta device", remedy):
-        there = layout.inverse(hollow)
-        back = layout.canonical({name: tensor.to("meta") for name, tensor in written.items()})
-    real = layout.canonical(written)
-    for what, found, expected in (("inverse", there, written), ("canonical", back, real)):
+        there = layout.from_model(hollow)
+        back = layout.to_model({name: tensor.to("meta") for name, tensor in written.items()})
+    real = layout.to_model(written)
+    for what, found, expected in (("from_model", there, written), ("to_model", back, real)):
         require(
             _outline(found) == _outline(expected),
             f"{subject}: {what} gives other names, shapes or types on meta: "
@@ -154,30 +154,30 @@ def check_meta(subject: FormatSubject) -> None:
 
 
 def check_unknown_keys(subject: FormatSubject) -> None:
-    """Keys it does not know stay in `canonical`; `inverse` refuses them or keeps them too."""
+    """Keys it does not know stay in `to_model`; `from_model` refuses them or keeps them too."""
     __tracebackhide__ = True
     layout, written = subject.layout, subject.written()
-    known = layout.canonical(written)
+    known = layout.to_model(written)
     extra = {name: torch.full((2, 3), 7.0) for name in STRANGE if name not in written}
     with doing(subject, f"reading unknown keys such as {STRANGE[0]!r}", UNKNOWN):
-        read = layout.canonical({**written, **extra})
+        read = layout.to_model({**written, **extra})
     lost = [name for name in extra if name not in read or not torch.equal(read[name], extra[name])]
-    require(not lost, f"{subject}: canonical loses or changes {lost}", UNKNOWN)
+    require(not lost, f"{subject}: to_model loses or changes {lost}", UNKNOWN)
     _require_equal(subject, {n: t for n, t in read.items() if n in known}, known)
     tensors = subject.tensors()
     try:
         with doing(subject, f"writing unknown keys such as {STRANGE[0]!r}"):
-            kept = layout.inverse({**tensors, STRANGE[0]: extra[STRANGE[0]]})
+            kept = layout.from_model({**tensors, STRANGE[0]: extra[STRANGE[0]]})
     except CheckpointError as error:
         require(
             STRANGE[0] in str(error),
-            f"{subject}: inverse refuses a tensor without naming it: {error}",
+            f"{subject}: from_model refuses a tensor without naming it: {error}",
             "raise vitzoo.formats.unheld(layout, names)",
         )
         return
     require(
-        STRANGE[0] in layout.canonical(kept),
-        f"{subject}: inverse silently drops {STRANGE[0]!r}",
+        STRANGE[0] in layout.to_model(kept),
+        f"{subject}: from_model silently drops {STRANGE[0]!r}",
         "raise vitzoo.formats.unheld(layout, names) for what the layout has no place for",
     )
 
@@ -187,43 +187,38 @@ def check_executes_nothing(subject: FormatSubject) -> None:
     __tracebackhide__ = True
     layout, written = subject.layout, subject.written()
     hostile = {**written, **dict.fromkeys(STRANGE, torch.zeros(1))}
-    layout.claims(list(written)), layout.canonical(written)  # what is imported once is fair
+    layout.matches(list(written)), layout.to_model(written)  # what is imported once is fair
     with watched(EXECUTION) as seen, doing(subject, "given keys that look like code"):
-        layout.claims(list(hostile))
-        layout.canonical(hostile)
+        layout.matches(list(hostile))
+        layout.to_model(hostile)
     require(not seen, f"{subject}: given keys that look like code: {', '.join(seen[:3])}", EXECUTES)
 
 
-def check_facts(subject: FormatSubject) -> None:
-    """Facts are changes to a spec; of a strange `config.json` it says only what it understands."""
+def check_overrides(subject: FormatSubject) -> None:
+    """Overrides are changes to a spec; a strange `config.json` is refused or ignored."""
     __tracebackhide__ = True
     layout, keys = subject.layout, list(subject.written())
     odd: list[dict[str, Any]] = [{"a": [1]}, {"hidden_act": [], "layer_norm_eps": "x"}]
     for config in ({}, *odd):
         for of in ((), keys):
             try:
-                found = layout.facts(config, of)
+                found = layout.overrides(config, of)
                 Overrides(found).apply(Spec(embed_dim=32, depth=2, num_heads=2), registry())
             except VitzooError as error:
                 if not config or not isinstance(error, CheckpointError):
                     fail(
-                        f"{subject}: facts({config}, ...) cannot be used: {error}",
+                        f"{subject}: overrides({config}, ...) cannot be used: {error}",
                         'return changes to a spec, such as {"block": {"norm_eps": 1e-5}}; raise '
                         "CheckpointError for what the model cannot do",
                     )
             except Exception as error:  # noqa: BLE001  # whatever it is, the author hears of it
                 fail(
-                    f"{subject}: facts({config}, ...) raises {type(error).__name__}: {error}",
+                    f"{subject}: overrides({config}, ...) raises {type(error).__name__}: {error}",
                     "read config.json with care: it may hold anything; raise CheckpointError",
                 )
 
 
-CLAIM = "claims(keys) is True for this layout's files alone; two typical keys tell most"
-
-
-def _for_heads(layout: Format) -> Format:
-    needs = isinstance(layout, NeedsHeads)
-    return layout.for_heads(Sizes().num_heads) if needs else layout  # type: ignore[attr-defined]  # it has it
+MATCH = "matches(keys) is True for this layout's files alone; two typical keys tell most"
 
 
 def _tensors(changes: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -240,11 +235,11 @@ def _core_formats() -> Iterator[tuple[str, Format]]:
 @cache
 def _core_keys(name: str) -> list[list[str]]:
     """Return the keys that one of the core's formats writes for two small networks."""
-    layout = _for_heads(registry().part(KIND, name))
+    layout = registry().part(KIND, name).with_heads(Sizes().num_heads)
     found = []
     for changes in ({}, HEADLESS):
         try:
-            found.append(list(layout.inverse(_tensors(changes))))
+            found.append(list(layout.from_model(_tensors(changes))))
         except CheckpointError:
             continue
     return found

@@ -305,12 +305,12 @@ class PluginTests:
     # Checkpoint formats.
 
     def test_checkpoint_format_protocol(self, checkpoint_format: formats.FormatSubject) -> None:
-        """It has what the protocol names."""
+        """It is a `vitzoo.formats.Format`."""
         formats.check_protocol(checkpoint_format)
 
-    def test_checkpoint_format_claims(self, checkpoint_format: formats.FormatSubject) -> None:
-        """It claims its own files alone."""
-        formats.check_claims(checkpoint_format)
+    def test_checkpoint_format_matches(self, checkpoint_format: formats.FormatSubject) -> None:
+        """It matches its own files alone."""
+        formats.check_matches(checkpoint_format)
 
     def test_checkpoint_format_round_trip(self, checkpoint_format: formats.FormatSubject) -> None:
         """What it writes comes back bit by bit."""
@@ -330,9 +330,9 @@ class PluginTests:
         """Nothing is run because of what a file says."""
         formats.check_executes_nothing(checkpoint_format)
 
-    def test_checkpoint_format_facts(self, checkpoint_format: formats.FormatSubject) -> None:
-        """Facts are changes to a spec."""
-        formats.check_facts(checkpoint_format)
+    def test_checkpoint_format_overrides(self, checkpoint_format: formats.FormatSubject) -> None:
+        """Overrides are changes to a spec."""
+        formats.check_overrides(checkpoint_format)
 
     # Variants and their weights.
 

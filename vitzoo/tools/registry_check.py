@@ -148,9 +148,7 @@ def _holds_more(row: Weights) -> bool:
 
     Of the core's layouts those without a classifier may: they were saved in pre-training.
     """
-    from vitzoo.formats import LeavesOut
-
     if row.format not in registry().parts["checkpoint format"]:
         return False
     layout = registry().part("checkpoint format", row.format)
-    return isinstance(layout, LeavesOut) and ("/" in row.format or row.num_classes == 0)
+    return bool(layout.ignored) and ("/" in row.format or row.num_classes == 0)

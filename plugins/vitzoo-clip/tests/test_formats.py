@@ -11,7 +11,7 @@ import transformers
 
 import vitzoo
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import Expresses, Format, LeavesOut, StatesHeads
+from vitzoo.formats import Format
 from vitzoo.testing import checkpoint_formats
 from vitzoo_clip.open_clip import open_clip
 from vitzoo_clip.transformers import transformers_clip, transformers_siglip
@@ -88,19 +88,20 @@ def case(request):
     return request.param, *LAYOUTS[request.param]
 
 
-def test_the_formats_are_registered_and_have_all_methods(case):
+def test_the_formats_are_registered_and_state_heads(case):
     name, layout, _ = case
     assert checkpoint_formats()[name] is layout
-    for protocol in (Format, Expresses, StatesHeads, LeavesOut):
-        assert isinstance(layout, protocol)
+    assert isinstance(layout, Format)
+    assert layout.name == name
+    assert layout.num_heads({"num_attention_heads": 3}, {}) == 3
 
 
 @torch.inference_mode()
 def test_there_and_back(case, tmp_path):
     name, layout, spec = case
     model = filled(spec)
-    written = layout.inverse(model.state_dict())
-    same(layout.canonical(written), model.state_dict())
+    written = layout.from_model(model.state_dict())
+    same(layout.to_model(written), model.state_dict())
     again = vitzoo.create(spec, weights=write(tmp_path, written)).eval()
     assert again.load_report.format == name
     assert again.load_report.dropped == ()
@@ -118,7 +119,7 @@ def test_a_head_with_a_bias_has_no_place(case):
     tensors = filled(spec).state_dict()
     tensors["head.bias"] = tensors["head.bias"] + 1
     with pytest.raises(CheckpointError, match=rf"{name}.*head\.bias"):
-        layout.inverse(tensors)
+        layout.from_model(tensors)
 
 
 def test_a_patch_bias_has_no_place_in_clip(case):
@@ -126,7 +127,7 @@ def test_a_patch_bias_has_no_place_in_clip(case):
     tensors = filled(spec).state_dict() | {"patch_embed.proj.bias": torch.ones(32)}
     if name.startswith("clip/"):
         with pytest.raises(CheckpointError, match=r"1 tensor.*patch_embed\.proj"):
-            layout.inverse(tensors)
+            layout.from_model(tensors)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_a_patch_bias_has_no_place_in_clip(case):
     ],
 )
 def test_odd_shapes_of_open_clip_are_refused(tmp_path, key, shape):
-    written = open_clip.inverse(filled(CLIP).state_dict()) | {key: torch.ones(shape)}
+    written = open_clip.from_model(filled(CLIP).state_dict()) | {key: torch.ones(shape)}
     with pytest.raises(CheckpointError):
         vitzoo.create(CLIP, weights=write(tmp_path, written))
 
@@ -158,7 +159,7 @@ def test_odd_shapes_of_open_clip_are_refused(tmp_path, key, shape):
     ],
 )
 def test_odd_shapes_of_siglip_are_refused(tmp_path, key, shape):
-    written = transformers_siglip.inverse(filled(SIGLIP).state_dict()) | {key: torch.ones(shape)}
+    written = transformers_siglip.from_model(filled(SIGLIP).state_dict()) | {key: torch.ones(shape)}
     with pytest.raises(CheckpointError):
         vitzoo.create(SIGLIP, weights=write(tmp_path, written))
 
@@ -167,7 +168,7 @@ def test_half_a_pooling_has_no_place():
     tensors = filled(SIGLIP).state_dict()
     del tensors["attn_pool.kv.bias"]
     with pytest.raises(CheckpointError, match=r"1 tensor.*attn_pool\.q\.bias"):
-        transformers_siglip.inverse(tensors)
+        transformers_siglip.from_model(tensors)
 
 
 def test_files_of_other_towers_are_not_claimed():
@@ -176,14 +177,14 @@ def test_files_of_other_towers_are_not_claimed():
         "visual.layer1.0.conv1.weight",
         "visual.attnpool.q_proj.weight",
     ]
-    assert not open_clip.claims(resnet)
-    clip = transformers_clip.inverse(filled(CLIP).state_dict())
-    siglip = transformers_siglip.inverse(filled(SIGLIP).state_dict())
-    assert transformers_clip.claims(clip)
-    assert transformers_siglip.claims(siglip)
-    assert not transformers_clip.claims(siglip)
-    assert not transformers_siglip.claims(clip)
-    assert not transformers_clip.claims([f"clip.{key}" for key in clip])
+    assert not open_clip.matches(resnet)
+    clip = transformers_clip.from_model(filled(CLIP).state_dict())
+    siglip = transformers_siglip.from_model(filled(SIGLIP).state_dict())
+    assert transformers_clip.matches(clip)
+    assert transformers_siglip.matches(siglip)
+    assert not transformers_clip.matches(siglip)
+    assert not transformers_siglip.matches(clip)
+    assert not transformers_clip.matches([f"clip.{key}" for key in clip])
 
 
 # What is beside the tower
@@ -208,7 +209,7 @@ def test_the_text_tower_is_named_in_the_report(tmp_path):
 
 def test_an_unknown_key_is_never_left_out(case, tmp_path):
     _, layout, spec = case
-    written = layout.inverse(filled(spec).state_dict())
+    written = layout.from_model(filled(spec).state_dict())
     for key in ("visual.attn_pool.query", "vision_model.extra", "classifier.weight"):
         tensors = written | {key: torch.ones(2)}
         with pytest.raises(CheckpointError, match=r"1 unexpected"):
@@ -216,7 +217,7 @@ def test_an_unknown_key_is_never_left_out(case, tmp_path):
 
 
 def test_a_missing_projection_says_what_to_pass(tmp_path):
-    written = transformers_clip.inverse(filled(CLIP).state_dict())
+    written = transformers_clip.from_model(filled(CLIP).state_dict())
     del written["visual_projection.weight"]
     path = write(tmp_path, written)
     with pytest.raises(CheckpointError, match=r"classifier.*num_classes=.*0"):
@@ -240,7 +241,7 @@ def test_what_nothing_states_is_the_layouts_default_and_is_named(case, tmp_path)
         "clip/transformers": ("quick_gelu", 1e-5),
         "siglip/transformers": ("gelu_tanh", 1e-6),
     }[name]
-    path = write(tmp_path, layout.inverse(filled(spec).state_dict()))
+    path = write(tmp_path, layout.from_model(filled(spec).state_dict()))
     lines = [f"activation = {usual[0]}", f"norm_eps = {usual[1]}"]
     assert facts_of(spec, path) == (usual, lines)
 
@@ -273,7 +274,7 @@ def test_what_nothing_states_is_the_layouts_default_and_is_named(case, tmp_path)
     ],
 )
 def test_config_of_transformers(tmp_path, config, expected, assumed):
-    path = write(tmp_path, transformers_clip.inverse(filled(CLIP).state_dict()), config)
+    path = write(tmp_path, transformers_clip.from_model(filled(CLIP).state_dict()), config)
     assert facts_of(CLIP, path) == (expected, assumed)
 
 
@@ -290,7 +291,7 @@ def test_config_of_transformers(tmp_path, config, expected, assumed):
     ],
 )
 def test_config_of_open_clip(tmp_path, config, expected):
-    tensors = open_clip.inverse(filled(CLIP).state_dict())
+    tensors = open_clip.from_model(filled(CLIP).state_dict())
     path = write(tmp_path, tensors, config, "open_clip_config.json")
     timms = {"architecture": "vit_base_patch32_clip_224", "num_classes": 512}
     tmp_path.joinpath("config.json").write_text(json.dumps(timms))  # as in timm's repositories
@@ -298,13 +299,13 @@ def test_config_of_open_clip(tmp_path, config, expected):
 
 
 def test_config_of_transformers_beside_open_clips_file(tmp_path):
-    tensors = open_clip.inverse(filled(CLIP).state_dict())
+    tensors = open_clip.from_model(filled(CLIP).state_dict())
     config = {"vision_config": {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}}
     assert facts_of(CLIP, write(tmp_path, tensors, config)) == (("quick_gelu", 1e-5), [])
 
 
 def test_the_scalars_of_openais_files_tell_quick_gelu(tmp_path):
-    tensors = open_clip.inverse(filled(CLIP).state_dict())
+    tensors = open_clip.from_model(filled(CLIP).state_dict())
     tensors["input_resolution"] = torch.tensor(224)
     facts, assumed = facts_of(CLIP, write(tmp_path, tensors))
     assert facts == ("quick_gelu", 1e-5)
@@ -312,7 +313,7 @@ def test_the_scalars_of_openais_files_tell_quick_gelu(tmp_path):
 
 
 def test_averaged_patches_of_open_clip(tmp_path):
-    tensors = open_clip.inverse(filled(CLIP).state_dict())
+    tensors = open_clip.from_model(filled(CLIP).state_dict())
     config = {"model_cfg": {"vision_cfg": SIZED | {"pool_type": "avg"}}}
     path = write(tmp_path, tensors, config, "open_clip_config.json")
     assert vitzoo.create(CLIP, weights=path).spec.pool.to_data() == "mean"
@@ -358,7 +359,7 @@ def test_averaged_patches_of_open_clip(tmp_path):
 )
 def test_configs_that_no_network_of_ours_computes(tmp_path, layout, spec, config, text):
     name = "open_clip_config.json" if "vision_cfg" in config else "config.json"
-    path = write(tmp_path, layout.inverse(filled(spec).state_dict()), config, name)
+    path = write(tmp_path, layout.from_model(filled(spec).state_dict()), config, name)
     with pytest.raises(CheckpointError, match=text):
         vitzoo.create(spec, weights=path)
 
@@ -375,7 +376,7 @@ def test_configs_that_no_network_of_ours_computes(tmp_path, layout, spec, config
 )
 def test_another_number_of_heads_is_refused(tmp_path, layout, spec, config, heads):
     name = "open_clip_config.json" if "vision_cfg" in config else "config.json"
-    path = write(tmp_path, layout.inverse(filled(spec).state_dict()), config, name)
+    path = write(tmp_path, layout.from_model(filled(spec).state_dict()), config, name)
     with pytest.raises(CheckpointError, match=f"{heads} .*heads.* 2"):
         vitzoo.create(spec, weights=path)
 
@@ -395,7 +396,7 @@ def test_converting_there_and_back_is_bit_equal(tmp_path, to):
     model = filled(spec)
     source = vitzoo.save(model, tmp_path / "saved.safetensors")
     done = vitzoo.convert(source, to, tmp_path / "theirs.safetensors")
-    assert done.written == len(layout.inverse(model.state_dict()))
+    assert done.written == len(layout.from_model(model.state_dict()))
     vitzoo.convert(tmp_path / "theirs.safetensors", "timm", tmp_path / "back.safetensors")
     same(safetensors.torch.load_file(tmp_path / "back.safetensors"), model.state_dict())
 
@@ -405,7 +406,7 @@ def test_converting_a_nameless_file(tmp_path, to):
     layout, spec = LAYOUTS[to]
     path = write(tmp_path, filled(spec).state_dict())
     vitzoo.convert(path, to, tmp_path / "theirs.safetensors")
-    assert layout.claims(safetensors.torch.load_file(tmp_path / "theirs.safetensors"))
+    assert layout.matches(safetensors.torch.load_file(tmp_path / "theirs.safetensors"))
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def test_clip_of_transformers(parity, tmp_path, kind, name, activation, weights)
     left = [key for key in model.load_report.dropped if not key.startswith("text_model.")]
     assert left == (["logit_scale", "text_projection.weight"] if kind == "CLIPModel" else [])
     assert_same_tower(parity, model, network, tower, torch.randn(2, 3, 224, 224))
-    again = transformers_clip.inverse(model.state_dict())
+    again = transformers_clip.from_model(model.state_dict())
     for key, tensor in network.state_dict().items():
         own = key if key == "visual_projection.weight" else f"vision_model.{key}"
         stored = again.get(key, again.get(own))
@@ -251,7 +251,7 @@ def test_siglip_of_transformers(parity, tmp_path, kind, name, weights):
     assert model.load_report.format == "siglip/transformers"
     assert (model.spec.block.activation, model.spec.block.norm_eps) == ("gelu_tanh", 1e-6)
     assert_same_tower(parity, model, network, tower, torch.randn(2, 3, *model.image_size))
-    again = transformers_siglip.inverse(model.state_dict())
+    again = transformers_siglip.from_model(model.state_dict())
     for key, tensor in tower.state_dict().items():
         assert torch.equal(again.pop(f"vision_model.{key}"), tensor), key
     assert not again
@@ -386,7 +386,7 @@ def test_open_clip(parity, tmp_path, name, weights):
     own = {"transformer", "token_embedding", "positional_embedding", "ln_final"}
     assert towers == own | {"text_projection", "logit_scale"}
     assert_same_visual(parity, model, reference, torch.randn(2, 3, 224, 224))
-    again = open_clip.inverse(model.state_dict())
+    again = open_clip.from_model(model.state_dict())
     for key, tensor in reference.visual.state_dict().items():
         assert torch.equal(again.pop(f"visual.{key}"), tensor), key
     assert not again

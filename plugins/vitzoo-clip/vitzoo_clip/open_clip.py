@@ -1,96 +1,42 @@
-"""The layout of open_clip's and OpenAI's CLIP: `visual.*` beside a text tower."""
+"""The names of open_clip's and OpenAI's CLIP: `visual.*` beside a text tower."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from vitzoo import Spec
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import block_of, invert, unheld, unique, unsupported
-from vitzoo_clip.keys import BIAS, PATCH_BIAS, check_bias, plain_tokens, projection, tokens
-from vitzoo_clip.transformers import transformers_clip
+from vitzoo.formats import Config, KeyMap, Keys, Tensors, checked_epsilon
+from vitzoo_clip.transformers import TowerFormat, transformers_clip
 
-PREFIX = "visual."
-MARKS = (
-    "visual.conv1.weight",
-    "visual.class_embedding",
-    "visual.transformer.resblocks.0.attn.in_proj_weight",
-)
-TEXT = ("transformer.", "token_embedding.", "ln_final.", "text_projection.", "text.")
-SCALARS = ("positional_embedding", "text_projection", "attn_mask", "logit_scale", "logit_bias")
+BLOCK = "visual.transformer.resblocks.{}."
 OPENAI = ("input_resolution", "context_length", "vocab_size")  # which only its own files hold
-TOKENS = {"class_embedding": "cls_token", "positional_embedding": "pos_embed"}
-STEM = {"conv1": "patch_embed.proj", "ln_pre": "norm_pre", "ln_post": "norm"}
-LAYER = {
-    "ln_1": "norm1",
-    "attn.out_proj": "attn.proj",
-    "ln_2": "norm2",
-    "mlp.c_fc": "mlp.fc1",
-    "mlp.c_proj": "mlp.fc2",
-}
 POOLS = {"tok": "class", "avg": "mean"}
 
 
-class OpenClipFormat:
-    """The image tower of open_clip's `CLIP`, and of OpenAI's, which has the same names.
+class OpenClipFormat(TowerFormat):
+    """The image tower of open_clip's `CLIP`, and of OpenAI's, which has the same names."""
 
-    Query, key and value are one tensor; the projection is stored inputs first and has no bias.
-    """
+    def read_axes(self, key: str, tensor: Tensor) -> Tensor | None:
+        """Return the projection outputs first, tokens with their leading axes."""
+        if key == "visual.proj":
+            return tensor.T.contiguous() if tensor.dim() == 2 else tensor
+        return super().read_axes(key, tensor)
 
-    def claims(self, keys: Collection[str]) -> bool:
-        """Tell whether a Vision Transformer's stem and first block are there."""
-        return all(mark in keys for mark in MARKS)
+    def write_axes(self, key: str, tensor: Tensor) -> Tensor | None:
+        """Undo `read_axes`."""
+        if key == "visual.proj":
+            return tensor.T if tensor.dim() == 2 else None
+        return super().write_axes(key, tensor)
 
-    def left_out(self, keys: Collection[str]) -> list[str]:
-        """Return the keys of the text tower, of the temperature and of OpenAI's scalars."""
-        return [key for key in keys if key.startswith(TEXT) or key in (*SCALARS, *OPENAI)]
-
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename and transpose; what is beside the image tower is left out."""
-        beside = set(self.left_out(tensors))
-        return unique(
-            pair
-            for name, tensor in tensors.items()
-            if name not in beside
-            for pair in _canonical(name, tensor)
-        )
-
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename and transpose, with `visual.` in front.
-
-        Raises:
-            CheckpointError: tensors that the tower does not have, such as a bias of the head.
-        """
-        check_bias("clip/open_clip", tensors)
-        written: dict[str, Tensor] = {}
-        left = []
-        for name, tensor in tensors.items():
-            if name == BIAS:
-                continue  # zeros, which reading gives back
-            found = dict(_inverse(name, tensor))
-            if not found:
-                left.append(name)
-            written |= {PREFIX + key: value for key, value in found.items()}
-        if left:
-            raise unheld("clip/open_clip", left)
-        return written
-
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what open_clip's tower lacks; it can average the patches, too."""
-        return [
-            *unsupported.class_token(spec),
-            *([] if spec.pre_norm else ["pre_norm = false"]),
-            *unsupported.patch_bias(spec, bias=False),
-            *unsupported.plain_blocks(spec, allowed=("pre_norm",)),
-            *unsupported.one_learned_table(spec),
-            *unsupported.pooled(spec, "class", "mean"),
-        ]
+        return [*([] if spec.pre_norm else ["pre_norm = false"]), *super().unsupported(spec)]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
         """Return activation, epsilon and pool.
 
         They stand in an `open_clip_config.json`, or in the `config.json` of transformers that many
@@ -105,10 +51,11 @@ class OpenClipFormat:
             return {"block": {"activation": activation, "norm_eps": 1e-5}}
         model, tower = _tables(config)
         if tower is None:
-            return {k: v for k, v in transformers_clip.facts(config, keys).items() if k == "block"}
+            found = transformers_clip.overrides(config, keys)
+            return {key: value for key, value in found.items() if key == "block"}
         return {"block": _block(model, tower), "pool": _pool(tower)}
 
-    def num_heads(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int | None:
+    def num_heads(self, config: Config, tensors: Tensors) -> int | None:
         """Return the heads that an `open_clip_config.json` states: one for so much width."""
         _, tower = _tables(config)
         if tower is None:
@@ -118,57 +65,14 @@ class OpenClipFormat:
         return width // each if whole and width >= each else None
 
 
-def _canonical(key: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield what one of their tensors becomes; it stays as it is if it is not known."""
-    name = key.removeprefix(PREFIX)
-    part, _, kind = name.rpartition(".")
-    match = re.fullmatch(r"transformer\.resblocks\.(\d+)\.(.+)", part)
-    fused = re.fullmatch(r"transformer\.resblocks\.(\d+)\.attn\.in_proj_(weight|bias)", name)
-    if name == key:
-        yield key, tensor
-    elif name in TOKENS:
-        yield TOKENS[name], tokens(TOKENS[name], tensor)
-    elif name == "proj":
-        yield from projection(tensor.T.contiguous() if tensor.dim() == 2 else tensor)
-    elif fused:
-        yield f"blocks.{fused[1]}.attn.qkv.{fused[2]}", tensor
-    elif match and match[2] in LAYER and kind in ("weight", "bias"):
-        yield f"blocks.{match[1]}.{LAYER[match[2]]}.{kind}", tensor
-    elif part in STEM and kind in ("weight", "bias"):
-        yield f"{STEM[part]}.{kind}", tensor
-    else:
-        yield key, tensor
-
-
-def _inverse(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield what one of the model's tensors becomes, nothing if there is no place for it."""
-    part, _, kind = name.rpartition(".")
-    if block := block_of(name):
-        number, module, kind = block
-        layer = f"transformer.resblocks.{number}"
-        if module == "attn.qkv":
-            yield f"{layer}.attn.in_proj_{kind}", tensor
-        else:
-            yield f"{layer}.{invert(LAYER)[module]}.{kind}", tensor
-    elif name in TOKENS.values():
-        bare = plain_tokens(name, tensor)
-        if bare is not None:
-            yield invert(TOKENS)[name], bare
-    elif name == "head.weight":
-        if tensor.dim() == 2:
-            yield "proj", tensor.T
-    elif part in STEM.values() and kind in ("weight", "bias") and name != PATCH_BIAS:
-        yield f"{invert(STEM)[part]}.{kind}", tensor
-
-
-def _tables(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+def _tables(config: Config) -> tuple[Config, Config | None]:
     """Return what an `open_clip_config.json` says of the model, and of its image tower if it is."""
     model = config.get("model_cfg", config)
     tower = model.get("vision_cfg") if isinstance(model, Mapping) else None
     return (model, tower) if isinstance(tower, Mapping) else ({}, None)
 
 
-def _block(model: Mapping[str, Any], tower: Mapping[str, Any]) -> dict[str, Any]:
+def _block(model: Config, tower: Config) -> dict[str, Any]:
     quick = model.get("quick_gelu", False)
     given = (tower.get("act_kwargs") or {}, tower.get("norm_kwargs") or {})
     if not isinstance(quick, bool) or not all(isinstance(table, Mapping) for table in given):
@@ -178,15 +82,12 @@ def _block(model: Mapping[str, Any], tower: Mapping[str, Any]) -> dict[str, Any]
         )
     tanh = given[0].get("approximate", "none") == "tanh"
     epsilon = given[1].get("eps", 1e-5)
-    if type(epsilon) not in (int, float) or not 0 < epsilon < 1:
-        raise CheckpointError(
-            f"open_clip_config.json: norm_kwargs.eps must lie between 0 and 1, got {epsilon!a}"
-        )
+    where = "open_clip_config.json: norm_kwargs.eps"
     activation = "quick_gelu" if quick else "gelu_tanh" if tanh else "gelu"
-    return {"activation": activation, "norm_eps": float(epsilon)}
+    return {"activation": activation, "norm_eps": checked_epsilon(epsilon, where)}
 
 
-def _pool(tower: Mapping[str, Any]) -> str:
+def _pool(tower: Config) -> str:
     kind = "avg" if tower.get("global_average_pool") is True else tower.get("pool_type", "tok")
     if not isinstance(kind, str) or kind not in POOLS:
         known = ", ".join(POOLS)
@@ -199,4 +100,37 @@ def _pool(tower: Mapping[str, Any]) -> str:
     return POOLS[kind]
 
 
-open_clip = OpenClipFormat()
+open_clip = OpenClipFormat(
+    "clip/open_clip",
+    keymap=KeyMap(
+        {
+            "visual.class_embedding": "cls_token",
+            "visual.positional_embedding": "pos_embed",
+            "visual.conv1.weight": "patch_embed.proj.weight",
+            "visual.ln_pre.": "norm_pre.",
+            "visual.ln_post.": "norm.",
+            "visual.proj": "head.weight",
+        },
+        {
+            "ln_1.": "norm1.",
+            "attn.in_proj_weight": "attn.qkv.weight",
+            "attn.in_proj_bias": "attn.qkv.bias",
+            "attn.out_proj.": "attn.proj.",
+            "ln_2.": "norm2.",
+            "mlp.c_fc.": "mlp.fc1.",
+            "mlp.c_proj.": "mlp.fc2.",
+        },
+        BLOCK,
+    ),
+    marks=(
+        "visual.conv1.weight",
+        "visual.class_embedding",
+        f"{BLOCK.format(0)}attn.in_proj_weight",
+    ),
+    ignored=(
+        *("transformer.", "token_embedding.", "ln_final.", "text_projection.", "text."),
+        *("positional_embedding", "text_projection", "attn_mask", "logit_scale", "logit_bias"),
+        *OPENAI,
+    ),
+    network={"bias": False, "blocks": ("pre_norm",), "pools": ("class", "mean")},
+)

@@ -15,7 +15,7 @@ from transformers import (
 import vitzoo
 from helpers import check_odd_shapes, close, fill, same, write
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import Format, StatesHeads
+from vitzoo.formats import Format
 from vitzoo.testing import checkpoint_formats, stand_in
 from vitzoo_deit.formats import timm_distilled, transformers_deit
 
@@ -71,8 +71,8 @@ def test_timm_there_and_back(tmp_path, images):
     network.set_distilled_training()
     for ours, theirs in zip(model.train()(images), network.train()(images), strict=True):
         close(ours, theirs)
-    same(timm_distilled.inverse(model.state_dict()), network.state_dict())
-    network.load_state_dict(timm_distilled.inverse(fill(model).state_dict()), strict=True)
+    same(timm_distilled.from_model(model.state_dict()), network.state_dict())
+    network.load_state_dict(timm_distilled.from_model(fill(model).state_dict()), strict=True)
 
 
 @torch.no_grad()
@@ -84,7 +84,7 @@ def test_timm_without_classifiers(tmp_path, images):
     model = vitzoo.create(SPEC, weights=path, num_classes=0).eval()
     assert model.load_report.dropped == ()
     close(model(images), network(images))
-    same(timm_distilled.inverse(model.state_dict()), network.state_dict())
+    same(timm_distilled.from_model(model.state_dict()), network.state_dict())
 
 
 @torch.no_grad()
@@ -107,7 +107,7 @@ def test_timms_layout_has_no_place_for_a_single_classifier():
     state = vitzoo.create(SPEC, pool="class", head="linear").state_dict()
     text = r"deit/timm_distilled.* 2 tensors.*head\.bias, head\.weight"
     with pytest.raises(CheckpointError, match=text):
-        timm_distilled.inverse(state)
+        timm_distilled.from_model(state)
 
 
 # transformers.
@@ -132,7 +132,7 @@ def test_two_classifiers_there_and_back(tmp_path, images, written):
     close(by_label, expected.cls_logits)
     close(by_teacher, expected.distillation_logits)
     close(model.eval()(images), expected.logits)
-    same(transformers_deit.inverse(model.state_dict()), tensors)
+    same(transformers_deit.from_model(model.state_dict()), tensors)
 
 
 @torch.no_grad()
@@ -143,7 +143,7 @@ def test_one_classifier_reads_the_class_token(tmp_path, images):
     assert (model.spec.pool.name, model.spec.head.name) == ("class", "linear")
     close(model(images), network(images).logits)
     assert set(model.load_report.kept) == set(model.state_dict())
-    same(transformers_deit.inverse(model.state_dict()), tensors)
+    same(transformers_deit.from_model(model.state_dict()), tensors)
     again = vitzoo.create(vitzoo.save(model, tmp_path / "net.safetensors"))
     torch.testing.assert_close(again(images), model(images), rtol=0, atol=0)
     other = vitzoo.create(SPEC, weights=path, num_classes=3)
@@ -163,18 +163,18 @@ def test_the_backbone_there_and_back(tmp_path, images, pooler):
     close(model.forward_features(images), expected.last_hidden_state)
     close(model(images), expected.last_hidden_state[:, :2].mean(1))
     plain = {name: t for name, t in tensors.items() if not name.startswith("pooler.")}
-    same(transformers_deit.inverse(model.state_dict()), plain)
+    same(transformers_deit.from_model(model.state_dict()), plain)
     if pooler:
         model = vitzoo.create(SPEC, weights=path, pool="class", head="tanh", num_classes=0).eval()
         close(model(images), expected.pooler_output)
-        same(transformers_deit.inverse(model.state_dict()), tensors)
+        same(transformers_deit.from_model(model.state_dict()), tensors)
 
 
 @torch.no_grad()
 def test_transformers_reads_what_is_written(tmp_path, images):
     """The library itself loads the inverse and computes our numbers."""
     model = fill(vitzoo.create(SPEC, block={"norm_eps": 1e-12}))
-    write(tmp_path / "model.safetensors", transformers_deit.inverse(model.state_dict()))
+    write(tmp_path / "model.safetensors", transformers_deit.from_model(model.state_dict()))
     config().save_pretrained(tmp_path)
     network = DeiTForImageClassificationWithTeacher.from_pretrained(tmp_path).eval()
     close(model(images), network(images).logits)
@@ -206,7 +206,7 @@ def test_transformers_has_no_place_for_layer_scale():
     state = vitzoo.create(SPEC, block={"layer_scale": 1e-4}).state_dict()
     text = r"deit/transformers.* 4 tensors.*blocks\.0\.ls1\.gamma.*timm"
     with pytest.raises(CheckpointError, match=text):
-        transformers_deit.inverse(state)
+        transformers_deit.from_model(state)
 
 
 def test_a_tensor_under_two_names_is_refused(tmp_path):
@@ -229,7 +229,7 @@ def test_registered_weights_are_read_in_the_layout_of_their_row(tmp_path, caplog
     name = "deit/deit_ti16_distilled"
     source = fill(vitzoo.create(name))
     layout = timm_distilled if row == "fb_in1k" else transformers_deit
-    path = write(tmp_path / "model.safetensors", layout.inverse(source.state_dict()))
+    path = write(tmp_path / "model.safetensors", layout.from_model(source.state_dict()))
     chosen = {"pretrained": True} if row == "fb_in1k" else {"weights": row}
     with stand_in(name, row, path):
         model = vitzoo.create(name, weights=row)
@@ -249,13 +249,13 @@ def test_registered_weights_are_read_in_the_layout_of_their_row(tmp_path, caplog
 def every_layout():
     state = vitzoo.create(SPEC).state_dict()
     for name, layout in FORMATS.items():
-        yield name, layout.inverse(state).keys()
+        yield name, layout.from_model(state).keys()
     yield "deit/timm_distilled", timms(num_classes=0).state_dict().keys()
     for kind in (DeiTForImageClassificationWithTeacher, DeiTForImageClassification, DeiTModel):
         yield "deit/transformers", kind(config()).state_dict().keys()
     yield "deit/transformers", DeiTModel(config(), add_pooling_layer=False).state_dict().keys()
     plain = vitzoo.create(SPEC | {"num_registers": 0}, pool="class", head="linear").state_dict()
-    theirs = checkpoint_formats()["transformers_vit"].inverse(plain)
+    theirs = checkpoint_formats()["transformers_vit"].from_model(plain)
     yield "timm", plain.keys()
     yield "timm", vitzoo.create(SPEC | {"variant": "deit/deit3_s16"}).state_dict().keys()
     yield "transformers_vit", theirs.keys()
@@ -266,11 +266,13 @@ def test_each_layout_is_claimed_by_its_format_alone():
     found = list(every_layout())
     assert len(found) == 10
     for name, keys in found:
-        assert [n for n, layout in formats.items() if layout.claims(keys)] == [name]
+        assert [n for n, layout in formats.items() if layout.matches(keys)] == [name]
     for name, layout in FORMATS.items():
         assert formats[name] is layout
         assert isinstance(layout, Format)
-        assert isinstance(layout, StatesHeads) == (name == "deit/transformers")
+        assert layout.name == name
+        stated = layout.num_heads({"num_attention_heads": 3}, {})
+        assert stated == (3 if name == "deit/transformers" else None)
 
 
 def test_a_plain_network_refuses_a_distilled_file(tmp_path):
@@ -290,7 +292,9 @@ def test_odd_shapes(tmp_path, name, shape):
     layout, state = FORMATS[name], vitzoo.create(SPEC).state_dict()
     file = check_odd_shapes(layout, state, shape)
     for victim in ("reg_token", "head.dist.weight", "blocks.0.attn.qkv.weight"):
-        for key in layout.inverse({victim: state[victim], "head.cls.bias": state["head.cls.bias"]}):
+        for key in layout.from_model(
+            {victim: state[victim], "head.cls.bias": state["head.cls.bias"]}
+        ):
             path = write(tmp_path / "odd.safetensors", file | {key: torch.ones(shape)})
             with pytest.raises(CheckpointError, match="does not fit the model"):
                 vitzoo.create(STATED, weights=path)

@@ -49,7 +49,7 @@ def make_twins(parity, network, weights, spec=None):
     described, reference = make_timm(parity, network, weights)
     there, back = dict, dict
     if network in DISTILLED:
-        there, back = timm_distilled.canonical, timm_distilled.inverse
+        there, back = timm_distilled.to_model, timm_distilled.from_model
     model = parity.carried(described | (spec or {}), there(reference.state_dict()))
     reference.load_state_dict(back(model.state_dict()), strict=True)
     images = torch.randn(2, 3, *model.image_size)
@@ -89,7 +89,7 @@ def test_timms_names_mean_these_networks(network):
         reference = timm.create_model(theirs, num_classes=1000)
     model = vitzoo.create(name, device="meta")
     state = reference.state_dict()
-    expected = timm_distilled.canonical(state) if network in DISTILLED else state
+    expected = timm_distilled.to_model(state) if network in DISTILLED else state
     assert {key: tensor.shape for key, tensor in model.state_dict().items()} == {
         key: tensor.shape for key, tensor in expected.items()
     }
@@ -127,7 +127,7 @@ def test_gradients_are_those_of_timm(parity, weights):
         by_label, by_teacher = model.train()(twins.images)
         (by_label.square().mean() + 2 * by_teacher.square().mean()).backward()
     grads = {name: p.grad for name, p in twins.reference.named_parameters()}
-    theirs = timm_distilled.canonical(grads)
+    theirs = timm_distilled.to_model(grads)
     for name, parameter in twins.model.named_parameters():
         parity.assert_same(parameter.grad, theirs[name], what=name)
 

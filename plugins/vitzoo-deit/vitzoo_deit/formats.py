@@ -1,4 +1,4 @@
-"""The layouts of distilled DeiT: timm's and transformers'.
+"""The names of distilled DeiT: timm's and transformers'.
 
 Both have a distillation token and a classifier for it. The model has that token as its register
 and both classifiers in its head.
@@ -6,133 +6,51 @@ and both classifiers in its head.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from vitzoo import Spec
-from vitzoo.errors import CheckpointError
-from vitzoo.formats import TimmFormat, invert, transformers_vit, unheld, unique, unsupported
+from vitzoo.formats import (
+    Config,
+    Format,
+    KeyMap,
+    Keys,
+    TransformersFormat,
+    timm_vit,
+    transformers_vit,
+    unsupported,
+)
 
-TIMM = {
-    "dist_token": "reg_token",
-    "head.weight": "head.cls.weight",
-    "head.bias": "head.cls.bias",
-    "head_dist.weight": "head.dist.weight",
-    "head_dist.bias": "head.dist.bias",
-}
 TOKEN = "embeddings.distillation_token"
-PREFIX = "deit."
-TRANSFORMERS = {
-    TOKEN: "reg_token",
-    "cls_classifier.weight": "head.cls.weight",
-    "cls_classifier.bias": "head.cls.bias",
-    "distillation_classifier.weight": "head.dist.weight",
-    "distillation_classifier.bias": "head.dist.bias",
-}
-CLASSIFIERS = ("cls_classifier.", "distillation_classifier.", "classifier.")
+CLASSIFIERS = {"cls_classifier.": "head.cls.", "distillation_classifier.": "head.dist."}
 
 
-class TimmDistilledFormat:
+class TimmDistilledFormat(Format):
     """timm's `VisionTransformerDistilled`: its ViT with `dist_token` and `head_dist`."""
 
-    def claims(self, keys: Collection[str]) -> bool:
-        """Tell whether the distillation token is there beside two of timm's typical keys."""
-        return "dist_token" in keys and sum(mark in keys for mark in TimmFormat.MARKS) >= 2
-
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename the distillation token and the classifiers."""
-        return unique((TIMM.get(name, name), tensor) for name, tensor in tensors.items())
-
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename back.
-
-        Raises:
-            CheckpointError: tensors that would come back under another name.
-        """
-        left = [name for name in tensors if name in TIMM]
-        if left:
-            raise unheld("deit/timm_distilled", left)
-        theirs = invert(TIMM)
-        return {theirs.get(name, name): tensor for name, tensor in tensors.items()}
-
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what timm's distilled network lacks of a spec."""
-        allowed = ("qk_norm", "layer_scale", "mlp", "qkv_bias", "num_registers", "pre_norm")
-        return [
-            *_tokens(spec),
-            *unsupported.patch_bias(spec, bias=not spec.pre_norm),
-            *unsupported.plain_blocks(spec, allowed=allowed),
-            *unsupported.one_learned_table(spec, "none", prefix=(True, False)),
-            *_both_classifiers(spec),
-        ]
-
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-        """Return nothing: a file in timm's layout is evaluated as its variant is."""
-        return {}
+        return [*_tokens(spec), *super().unsupported(spec), *_both_classifiers(spec)]
 
 
-class TransformersDeiTFormat:
-    """The layout of transformers' `DeiTModel` and what it builds on it.
+class TransformersDeiTFormat(TransformersFormat):
+    """transformers' `DeiTModel` and what it builds on it.
 
-    It is that of its ViT, with a distillation token and with `deit.` in front where there is a
-    classifier. `DeiTForImageClassificationWithTeacher` has two of them;
-    `DeiTForImageClassification` has one, which reads the class token alone.
+    The names are those of its ViT, with `deit.` in front where there is a classifier.
+    `DeiTForImageClassificationWithTeacher` has two of them; `DeiTForImageClassification` has one,
+    which reads the class token alone.
     """
 
-    def claims(self, keys: Collection[str]) -> bool:
-        """Tell whether it is the layout of transformers' ViT with a distillation token."""
-        plain = {key.removeprefix(PREFIX) for key in keys}
-        return TOKEN in plain and transformers_vit.claims(plain - {TOKEN})
-
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename, and stack query, key and value."""
-        plain = unique((name.removeprefix(PREFIX), tensor) for name, tensor in tensors.items())
-        own = {TRANSFORMERS[name]: t for name, t in plain.items() if name in TRANSFORMERS}
-        rest = {name: tensor for name, tensor in plain.items() if name not in TRANSFORMERS}
-        return unique([*own.items(), *transformers_vit.canonical(rest).items()])
-
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename and split; with `deit.` in front where there is a classifier.
-
-        Raises:
-            CheckpointError: tensors that transformers' DeiT does not have.
-        """
-        written: dict[str, Tensor] = {}
-        left = []
-        for name, tensor in tensors.items():
-            found = _inverse(name, tensor)
-            written |= found
-            if not found:
-                left.append(name)
-        if left:
-            raise unheld("deit/transformers", left)
-        if not any(key.startswith(CLASSIFIERS) for key in written):
-            return written
-        return {k if k.startswith(CLASSIFIERS) else PREFIX + k: t for k, t in written.items()}
-
-    def expresses(self, spec: Spec) -> list[str]:
+    def unsupported(self, spec: Spec) -> list[str]:
         """Return what transformers' DeiT lacks of a spec."""
         single = (spec.pool.name, spec.head.name) == ("class", "linear")
-        return [
-            *_tokens(spec),
-            *unsupported.patch_bias(spec),
-            *unsupported.plain_blocks(spec, allowed=("qkv_bias", "num_registers")),
-            *unsupported.one_learned_table(spec),
-            *([] if single else _both_classifiers(spec)),
-        ]
+        classifiers = [] if single else _both_classifiers(spec)
+        return [*_tokens(spec), *super().unsupported(spec), *classifiers]
 
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-        """Return the facts of transformers' ViT, and what a single classifier reads."""
-        facts = transformers_vit.facts(config, keys)
-        if "classifier.weight" in keys:
-            facts |= {"pool": "class", "head": "linear"}
-        return facts
-
-    def num_heads(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int | None:
-        """Return `num_attention_heads` of the config."""
-        return transformers_vit.num_heads(config, tensors)
+    def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
+        """Return the overrides of transformers' ViT, and what a single classifier reads."""
+        single = {"pool": "class", "head": "linear"} if "classifier.weight" in keys else {}
+        return super().overrides(config, keys) | single
 
 
 def _tokens(spec: Spec) -> list[str]:
@@ -154,16 +72,30 @@ def _both_classifiers(spec: Spec) -> list[str]:
     ]
 
 
-def _inverse(name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """Return the tensors that one of the model's becomes, none if there is no place for it."""
-    theirs = invert(TRANSFORMERS)
-    if name in theirs:
-        return {theirs[name]: tensor}
-    try:
-        return transformers_vit.inverse({name: tensor})
-    except CheckpointError:
-        return {}
-
-
-timm_distilled = TimmDistilledFormat()
-transformers_deit = TransformersDeiTFormat()
+timm_distilled = TimmDistilledFormat(
+    "deit/timm_distilled",
+    keymap=KeyMap(
+        {"dist_token": "reg_token", "head.": "head.cls.", "head_dist.": "head.dist."}, others=True
+    ),
+    marks=("dist_token", *timm_vit.marks),
+    network={
+        "token": False,
+        "bias": None,
+        "blocks": ("qk_norm", "layer_scale", "mlp", "qkv_bias", "num_registers", "pre_norm"),
+        "positions": ("none",),
+        "prefix": (True, False),
+        "pools": (),
+    },
+)
+transformers_deit = TransformersDeiTFormat(
+    "deit/transformers",
+    keymap=replace(
+        transformers_vit.keymap,
+        stem={**transformers_vit.keymap.stem, TOKEN: "reg_token", **CLASSIFIERS},
+        prefixes=("deit.",),
+        bare=(*CLASSIFIERS, "classifier."),
+    ),
+    marks=(TOKEN, *transformers_vit.marks),
+    defaults=transformers_vit.defaults,
+    network={"token": False, "blocks": ("qkv_bias", "num_registers"), "pools": ()},
+)

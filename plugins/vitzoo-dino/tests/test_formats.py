@@ -47,7 +47,7 @@ def write(folder, tensors, config=None):
 
 def metas_file(model, heads=2):
     """Return the tensors of a DINOv3 as Meta's file has them."""
-    return dinov3_meta.meta.for_heads(heads).inverse(model.state_dict())
+    return dinov3_meta.meta.with_heads(heads).from_model(model.state_dict())
 
 
 @pytest.mark.parametrize(("layout", "spec"), CASES)
@@ -115,7 +115,7 @@ def test_a_published_dino_has_the_names_of_timm(tmp_path, randomise):
 
 
 def test_a_strange_tensor_behind_the_prefix_is_no_part_of_training(tmp_path, randomise):
-    tensors = dino.meta.inverse(randomise(vitzoo.create(V1)).state_dict())
+    tensors = dino.meta.from_model(randomise(vitzoo.create(V1)).state_dict())
     path = write(tmp_path, tensors | {"teacher.backbone.extra": torch.ones(2)})
     with pytest.raises(CheckpointError, match="1 unexpected: extra"):
         vitzoo.create(V1, weights=path)
@@ -139,7 +139,7 @@ def test_dense_features_at_other_sizes_as_metas_code(tmp_path, randomise, grid, 
     name = "dinov2/vit_s14_reg4" if registers else "dinov2/vit_s14"
     spec = {"variant": name, **SIZES}
     source = randomise(vitzoo.create(spec))
-    tensors = dinov2.meta.inverse(source.state_dict())
+    tensors = dinov2.meta.from_model(source.state_dict())
     position = torch.randn(64, generator=torch.Generator().manual_seed(3))
     tensors["pos_embed"][0, 0] = position
     size = (14 * grid[0], 14 * grid[1])
@@ -165,7 +165,7 @@ def test_dense_features_at_other_sizes_as_metas_code(tmp_path, randomise, grid, 
 
 
 def test_the_mask_token_of_dinov2_is_named(tmp_path, randomise):
-    tensors = dinov2.meta.inverse(randomise(vitzoo.create(V2)).state_dict())
+    tensors = dinov2.meta.from_model(randomise(vitzoo.create(V2)).state_dict())
     assert tensors["mask_token"].shape == (1, 64)
     model = vitzoo.create(V2, weights=write(tmp_path, tensors))
     assert model.load_report.dropped == ("mask_token",)
@@ -174,7 +174,7 @@ def test_the_mask_token_of_dinov2_is_named(tmp_path, randomise):
 
 def test_the_gate_of_meta_has_the_names_of_xformers(randomise):
     model = randomise(vitzoo.create(V2_GATED))
-    tensors = dinov2.meta.inverse(model.state_dict())
+    tensors = dinov2.meta.from_model(model.state_dict())
     assert tensors["blocks.0.mlp.w12.weight"].shape == (192, 64)
     assert tensors["blocks.0.mlp.w3.weight"].shape == (64, 96)
     gate, value = tensors["blocks.0.mlp.w12.weight"].chunk(2)
@@ -187,7 +187,7 @@ def test_the_gate_of_meta_has_the_names_of_xformers(randomise):
 
 def test_a_teacher_of_dinov2(tmp_path, randomise):
     source = randomise(vitzoo.create(V2))
-    own = dinov2.meta.inverse(source.state_dict())
+    own = dinov2.meta.from_model(source.state_dict())
     tensors = {f"teacher.backbone.{name}": t for name, t in own.items()}
     tensors["teacher.dino_head.mlp.0.weight"] = torch.ones(2, 2)
     model = vitzoo.create(V2, weights=write(tmp_path, tensors))
@@ -200,7 +200,7 @@ def test_a_teacher_of_dinov2(tmp_path, randomise):
 
 
 def test_the_tokens_of_release_4_and_5_are_the_same(randomise):
-    written = dinov2.transformers.inverse(randomise(vitzoo.create(V2_GATED)).state_dict())
+    written = dinov2.transformers.from_model(randomise(vitzoo.create(V2_GATED)).state_dict())
     renamed = {}
     for name, tensor in written.items():
         found = [(m, four) for m, four in dinov2.RELEASE_5.items() if four in name]
@@ -212,13 +212,13 @@ def test_the_tokens_of_release_4_and_5_are_the_same(randomise):
         else:
             renamed[name.replace(four, module) if found else name] = tensor
     assert renamed.keys() != written.keys()
-    read, expected = (dinov2.transformers.canonical(t) for t in (renamed, written))
+    read, expected = (dinov2.transformers.to_model(t) for t in (renamed, written))
     assert read.keys() == expected.keys()
     assert all(torch.equal(read[name], tensor) for name, tensor in expected.items())
 
 
 def test_facts_of_a_config_of_dinov2(tmp_path, randomise):
-    tensors = dinov2.transformers.inverse(randomise(vitzoo.create(V2)).state_dict())
+    tensors = dinov2.transformers.from_model(randomise(vitzoo.create(V2)).state_dict())
     config = {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-4, "num_attention_heads": 2}
     model = vitzoo.create(V2, weights=write(tmp_path, tensors, config))
     assert (model.spec.block.activation, model.spec.block.norm_eps) == ("quick_gelu", 1e-4)
@@ -299,12 +299,12 @@ def test_periods_show_the_number_of_heads(tmp_path, randomise):
 
 def test_writing_metas_dinov3_needs_the_number_of_heads():
     model = vitzoo.create(V3)
-    with pytest.raises(CheckpointError, match=r"periods.*head"):
-        dinov3_meta.meta.inverse(model.state_dict())
+    with pytest.raises(CheckpointError, match=r"dinov3/meta.*number of attention heads"):
+        dinov3_meta.meta.from_model(model.state_dict())
 
 
 def test_files_of_timm_that_are_no_dinov3_are_refused(tmp_path, randomise):
-    tensors = dinov3.timm_eva.inverse(randomise(vitzoo.create(V3)).state_dict())
+    tensors = dinov3.timm_eva.from_model(randomise(vitzoo.create(V3)).state_dict())
     assert "blocks.0.gamma_1" in tensors
     path = write(tmp_path, tensors, {"architecture": "vit_small_patch16_lingbot"})
     with pytest.raises(CheckpointError, match=r"'vit_small_patch16_lingbot'.*DINO"):
@@ -315,14 +315,14 @@ def test_files_of_timm_that_are_no_dinov3_are_refused(tmp_path, randomise):
 
 @pytest.mark.parametrize("theta", ["100", 0.5, float("inf"), True, None])
 def test_a_base_that_is_none_is_refused(tmp_path, randomise, theta):
-    tensors = dinov3.transformers.inverse(randomise(vitzoo.create(V3)).state_dict())
+    tensors = dinov3.transformers.from_model(randomise(vitzoo.create(V3)).state_dict())
     path = write(tmp_path, tensors, {"rope_theta": theta})
     with pytest.raises(CheckpointError, match=r"rope_theta.*above 1"):
         vitzoo.create(V3, weights=path)
 
 
 def test_a_gate_of_gelu_is_refused(tmp_path, randomise):
-    tensors = dinov3.transformers.inverse(randomise(vitzoo.create(V3_BIASED)).state_dict())
+    tensors = dinov3.transformers.from_model(randomise(vitzoo.create(V3_BIASED)).state_dict())
     for config in ({"use_gated_mlp": True}, {"use_gated_mlp": True, "hidden_act": "gelu"}):
         path = write(tmp_path, tensors, config)
         with pytest.raises(CheckpointError, match=r"hidden_act 'gelu'.*MLP"):
@@ -398,8 +398,8 @@ HOSTILE = {
 @pytest.mark.parametrize(("layout", "spec"), CASES)
 def test_odd_tensors_give_a_clear_error(tmp_path, layout, spec, case):
     written = checkpoint_formats()[layout]
-    written = written.for_heads(2) if layout == "dinov3/meta" else written
-    tensors = written.inverse(vitzoo.create(spec).state_dict())
+    written = written.with_heads(2) if layout == "dinov3/meta" else written
+    tensors = written.from_model(vitzoo.create(spec).state_dict())
     bare = {name.rpartition("backbone.")[2]: name for name in tensors}
     odd = {bare.get(name, name): tensor for name, tensor in HOSTILE[case].items()}
     odd |= {f"embeddings.{name}": tensor.clone() for name, tensor in HOSTILE[case].items()}

@@ -75,7 +75,7 @@ def fill(parity, network, weights):
 
 
 def canonical(name, tensors):
-    return dinov3.timm_eva.canonical(tensors) if name.startswith("dinov3/") else tensors
+    return dinov3.timm_eva.to_model(tensors) if name.startswith("dinov3/") else tensors
 
 
 def write(folder, tensors):
@@ -88,7 +88,7 @@ def make_twins(parity, name, weights, spec=None, **options):
     described, reference = make_timm(parity, name, weights, **options)
     model = parity.carried(described | (spec or {}), canonical(name, reference.state_dict()))
     if name.startswith("dinov3/"):
-        state = dinov3.timm_eva.inverse(model.state_dict())
+        state = dinov3.timm_eva.from_model(model.state_dict())
         reference.load_state_dict(state, strict=True)
     images = torch.randn(2, 3, *model.image_size)
     return SimpleNamespace(reference=reference, model=model, images=images)
@@ -180,7 +180,7 @@ def test_gradients_are_those_of_timm(parity, weights):
     for model in (twins.reference, twins.model):
         model.train()(twins.images).square().mean().backward()
     theirs = {name: p.grad for name, p in twins.reference.named_parameters()}
-    theirs = dinov3.timm_eva.canonical(theirs)
+    theirs = dinov3.timm_eva.to_model(theirs)
     for name, parameter in twins.model.named_parameters():
         parity.assert_same(parameter.grad, theirs[name], what=name)
 
@@ -329,7 +329,7 @@ def test_classifiers_of_transformers(parity, tmp_path, weights, name):
     assert model.load_report.reinitialised == ()
     images = torch.randn(2, 3, *model.image_size)
     parity.assert_same(model(images), network(images).logits, what="logits")
-    written = dinov2.transformers.inverse(model.state_dict())
+    written = dinov2.transformers.from_model(model.state_dict())
     read = safetensors.torch.load_file(path)
     assert written.keys() == read.keys()
     features = vitzoo.create(spec, weights=path, num_classes=0).eval()
@@ -343,10 +343,10 @@ METAS = {
     "dinov2/vit_s14": (dinov2.meta, timm.models.vision_transformer.checkpoint_filter_fn),
     "dinov2/vit_s14_reg4": (dinov2.meta, timm.models.vision_transformer.checkpoint_filter_fn),
     "dinov2/vit_g14_reg4": (dinov2.meta, timm.models.vision_transformer.checkpoint_filter_fn),
-    "dinov3/vit_s16": (dinov3_meta.meta.for_heads(6), timm.models.eva.checkpoint_filter_fn),
-    "dinov3/vit_s16_qkvb": (dinov3_meta.meta.for_heads(6), timm.models.eva.checkpoint_filter_fn),
+    "dinov3/vit_s16": (dinov3_meta.meta.with_heads(6), timm.models.eva.checkpoint_filter_fn),
+    "dinov3/vit_s16_qkvb": (dinov3_meta.meta.with_heads(6), timm.models.eva.checkpoint_filter_fn),
     "dinov3/vit_s16plus_qkvb": (
-        dinov3_meta.meta.for_heads(6),
+        dinov3_meta.meta.with_heads(6),
         timm.models.eva.checkpoint_filter_fn,
     ),
 }
@@ -357,7 +357,7 @@ METAS = {
 def test_files_of_meta_give_the_numbers_that_timm_makes_of_them(parity, tmp_path, name, weights):
     layout, read_by_timm = METAS[name]
     described, reference = make_timm(parity, name, weights)
-    tensors = layout.inverse(canonical(name, reference.state_dict()))
+    tensors = layout.from_model(canonical(name, reference.state_dict()))
     tensors = {key: tensor.clone() for key, tensor in tensors.items()}
     if "pos_embed" in tensors:
         tensors["pos_embed"][0, 0].normal_()  # of the class token, with registers too

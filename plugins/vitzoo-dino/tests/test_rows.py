@@ -89,7 +89,7 @@ PUBLISHED = [
 def test_the_layout_has_the_size_of_the_published_file(name):
     variant, row = ROWS[name]
     layout = checkpoint_formats()[row.format]
-    tensors = layout.inverse(vitzoo.create(variant.name, device="meta").state_dict())
+    tensors = layout.from_model(vitzoo.create(variant.name, device="meta").state_dict())
     assert written_size(tensors) == (row.size or row.predicted_size)
 
 

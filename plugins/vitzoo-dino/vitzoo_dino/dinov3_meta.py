@@ -1,62 +1,41 @@
-"""The layout of Meta's DINOv3: masked biases, and the periods of its rotations."""
+"""The names of Meta's DINOv3: masked biases, and the periods of its rotations."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from vitzoo import Spec
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import split_qkv, unique, unsupported
-from vitzoo_dino.dino import beside, prefix_of
-from vitzoo_dino.dinov3 import (
-    BIASES,
-    GATE,
-    MASK,
-    MODULES,
-    NORM,
-    STEM,
-    TEMPERATURE,
-    lacks,
-    usual,
-)
-from vitzoo_dino.names import Names, parameters, without
+from vitzoo.formats import Config, KeyMap, Keys, Tensors, without
+from vitzoo_dino.dino import MetaFormat, prefix_of
+from vitzoo_dino.dinov3 import LAYER, MASK, STEM, TEMPERATURE, DinoV3Format, usual
 
-META = Names(
-    STEM | NORM | {"storage_tokens": "reg_token"},
-    {"ls1.gamma": "ls1.gamma", "ls2.gamma": "ls2.gamma"} | BIASES | parameters(MODULES | GATE),
+PLAIN = KeyMap(
+    {**STEM, "storage_tokens": "reg_token"},
+    {"ls1.gamma": "ls1.gamma", "ls2.gamma": "ls2.gamma", **LAYER},
 )
-GATED_META = {"mlp.w1.": "mlp.fc1_g.", "mlp.w2.": "mlp.fc1_x.", "mlp.w3.": "mlp.fc2."}
+GATE = {"mlp.w1.": "mlp.fc1_g.", "mlp.w2.": "mlp.fc1_x.", "mlp.w3.": "mlp.fc2."}
+GATED = replace(PLAIN, layer={**GATE, **PLAIN.layer})
 PERIODS = "rope_embed.periods"
-TRAINING = re.compile(r"mask_token|local_cls_norm\..+|projectors\..+")
 ROUNDING = 2**-8  # periods were published as bfloat16, in which a number is known to 2 ** -9
 
 
-@dataclass(frozen=True)
-class MetaDinoV3Format:
+class MetaDinoV3Format(DinoV3Format, MetaFormat):
     """Meta's DINOv3, as published or as a teacher among the files of training.
 
     Biases of the keys are masked: what the mask hides is left out, as it counts for nothing. The
     periods of the rotations are no part of the network, which computes its own; they are compared.
-
-    Args:
-        heads: to write the periods, which follow from a head's width; None where not known.
+    They follow from a head's width.
     """
 
-    heads: int | None = None
+    def keymap_for(self, tensors: Tensors) -> KeyMap:
+        """Return the names of a plain MLP or of a gated one."""
+        gated = any(".mlp.w1." in key or ".mlp.fc1_g." in key for key in tensors)
+        return GATED if gated else PLAIN
 
-    def claims(self, keys: Collection[str]) -> bool:
-        """Tell whether Meta's name for registers is there, and LayerScale."""
-        prefix = prefix_of(keys)
-        needed = ("storage_tokens", "blocks.0.ls1.gamma", "blocks.0.attn.qkv.weight")
-        return all(f"{prefix}{key}" in keys for key in needed)
-
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
         """Rename, and part the biases of queries, keys and values where the keys' are masked.
 
         Raises:
@@ -64,62 +43,27 @@ class MetaDinoV3Format:
                 not those that the model computes.
         """
         prefix = prefix_of(tensors)
-        plain = unique(
-            (name.removeprefix(prefix), tensor)
-            for name, tensor in without(tensors, beside(tensors, prefix)).items()
-        )
-        _check_periods(plain.get(PERIODS))
-        plain = _unmasked(plain)
-        kept = {name: t for name, t in plain.items() if not _is_left_out(name)}
-        gated = unique((_renamed(name), tensor) for name, tensor in kept.items())
-        return META.read(gated)
+        _check_periods(tensors.get(prefix + PERIODS))
+        plain = _unmasked(tensors, prefix)
+        masks = [k for k in plain if k.startswith(prefix) and k.endswith(f".{MASK}")]
+        odd = {key.removeprefix(prefix): plain[key] for key in masks}  # without a bias to mask
+        return super().to_model(plain) | odd
 
-    def left_out(self, keys: Collection[str]) -> list[str]:
+    def ignored_keys(self, keys: Keys) -> list[str]:
         """Return masks, periods, the mask token and what else only training needs."""
-        prefix = prefix_of(keys)
-        rest = set(beside(keys, prefix))
-        names = ((key, key.removeprefix(prefix)) for key in keys)
-        return [
-            key
-            for key, name in names
-            if key in rest or _is_left_out(name) or name.endswith(f".{MASK}")
-        ]
+        rest = set(super().ignored_keys(keys))
+        return [key for key in keys if key in rest or key.endswith(f".{MASK}")]
 
-    def inverse(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename, with masked biases, periods, and a mask token of zeros.
-
-        Raises:
-            CheckpointError: tensors that Meta's network does not have, or the number of heads is
-                not known (`for_heads`).
-        """
-        if self.heads is None:
-            raise CheckpointError(
-                "the layout dinov3/meta has periods that follow from the width of a head, and the "
-                "tensors do not say how many heads there are; name the variant (--variant), or "
-                "give num_heads (--heads)"
-            )
-        written = dict(_masked(META.written(tensors, "dinov3/meta")))
-        if any("mlp.fc1_g." in name for name in written):
-            back = {ours: theirs for theirs, ours in GATED_META.items()}
-            written = unique((_renamed(name, back), t) for name, t in written.items())
+    def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Rename, with masked biases, periods, and a mask token of zeros."""
+        written = _masked(super().from_model(tensors))
         token = tensors.get("cls_token")
-        if token is not None:
+        if token is not None and self.heads:
             written["mask_token"] = torch.zeros_like(token).flatten(0, -2)
-            quarter = token.shape[-1] // self.heads // 4
-            written[PERIODS] = _periods(quarter).to(token)
+            written[PERIODS] = _periods(token.shape[-1] // self.heads // 4).to(token)
         return written
 
-    def expresses(self, spec: Spec) -> list[str]:
-        """Return what Meta's DINOv3 lacks of a spec."""
-        return [*lacks(spec), *unsupported.pooled(spec, "class")]
-
-    def facts(self, config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-        """Return what Meta's code computes, and which biases the file has."""
-        if config:
-            return {}
-        return usual(keys) | {"pool": "class"}
-
-    def num_heads(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int | None:
+    def num_heads(self, config: Config, tensors: Tensors) -> int | None:
         """Return the number of heads that the periods show: there is one for each four channels."""
         prefix = prefix_of(tensors)
         periods, token = (tensors.get(f"{prefix}{key}") for key in (PERIODS, "cls_token"))
@@ -127,19 +71,6 @@ class MetaDinoV3Format:
             return None
         width = 4 * periods.shape[-1]
         return token.shape[-1] // width if width and not token.shape[-1] % width else None
-
-    def for_heads(self, num_heads: int) -> MetaDinoV3Format:
-        """Return the format that writes the periods of so many heads."""
-        return replace(self, heads=num_heads)
-
-
-def _renamed(name: str, table: Mapping[str, str] = GATED_META) -> str:
-    found = next((part for part in table if part in name), None)
-    return name if found is None else name.replace(found, table[found])
-
-
-def _is_left_out(name: str) -> bool:
-    return name == PERIODS or TRAINING.fullmatch(name) is not None
 
 
 def _periods(quarter: int) -> Tensor:
@@ -160,44 +91,49 @@ def _check_periods(periods: Tensor | None) -> None:
         )
 
 
-def _unmasked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Part the biases whose mask hides the keys'."""
+def _unmasked(tensors: Tensors, prefix: str) -> dict[str, Tensor]:
+    """Part the biases whose mask hides the keys'.
+
+    Raises:
+        CheckpointError: a mask is not ones for queries and values, and zeros for keys.
+    """
     result = dict(tensors)
-    for name in [name for name in tensors if name.endswith(f".{MASK}")]:
-        mask, bias = tensors[name], tensors.get(name.removesuffix("_mask"))
-        parts = None if bias is None or bias.shape != mask.shape else split_qkv(bias)
-        if parts is None:
+    masks = [name for name in tensors if name.startswith(prefix) and name.endswith(f".{MASK}")]
+    for name in masks:
+        mask, key = tensors[name], name.removesuffix("_mask")
+        bias = tensors.get(key)
+        if bias is None or bias.shape != mask.shape or not mask.dim() or len(mask) % 3:
             continue
-        _check_mask(name, mask)
-        before = name.removesuffix("qkv.bias_mask")
-        del result[name], result[name.removesuffix("_mask")]
-        result |= {f"{before}q_bias": parts[0], f"{before}v_bias": parts[2]}
+        query, _, value = bias.tensor_split(3)
+        q, k, v = mask.tensor_split(3)
+        if not mask.is_meta and not (q.eq(1).all() and k.eq(0).all() and v.eq(1).all()):
+            raise CheckpointError(
+                f"{ascii(name)[1:-1]} must be 1 for queries and values and 0 for keys; with "
+                "another mask the network would compute something else"
+            )
+        before = key.removesuffix("qkv.bias")
+        result = without(result, [key, name])
+        result |= {f"{before}q_bias": query, f"{before}v_bias": value}
     return result
 
 
-def _check_mask(name: str, mask: Tensor) -> None:
-    """Refuse a mask that is not ones for queries and values, and zeros for keys."""
-    if mask.is_meta:
-        return
-    q, k, v = split_qkv(mask) or (mask, mask, mask)
-    if not (q.eq(1).all() and k.eq(0).all() and v.eq(1).all()):
-        raise CheckpointError(
-            f"{ascii(name)[1:-1]} must be 1 for queries and values and 0 for keys; with another "
-            "mask the network would compute something else"
-        )
-
-
-def _masked(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _masked(tensors: Tensors) -> dict[str, Tensor]:
     """Join biases of queries and values to masked ones."""
-    for name, tensor in tensors.items():
-        if name.endswith(".attn.q_bias"):
-            before = name.removesuffix("q_bias")
-            values = tensors.get(f"{before}v_bias", tensor)
-            one, none = torch.ones_like(tensor), torch.zeros_like(tensor)
-            yield f"{before}qkv.bias", torch.cat((tensor, none, values))
-            yield f"{before}qkv.bias_mask", torch.cat((one, none, one))
-        elif not name.endswith(".attn.v_bias"):
-            yield name, tensor
+    result = {k: t for k, t in tensors.items() if not k.endswith((".attn.q_bias", ".attn.v_bias"))}
+    for name in [name for name in tensors if name.endswith(".attn.q_bias")]:
+        before, query = name.removesuffix("q_bias"), tensors[name]
+        one, none = torch.ones_like(query), torch.zeros_like(query)
+        values = tensors.get(f"{before}v_bias", query)
+        result[f"{before}qkv.bias"] = torch.cat((query, none, values))
+        result[f"{before}qkv.bias_mask"] = torch.cat((one, none, one))
+    return result
 
 
-meta = MetaDinoV3Format()
+meta = MetaDinoV3Format(
+    "dinov3/meta",
+    by_head=True,
+    keymap=PLAIN,
+    marks=("storage_tokens", "blocks.0.ls1.gamma", "blocks.0.attn.qkv.weight"),
+    ignored=("mask_token", PERIODS, "local_cls_norm.", "projectors."),
+    **usual("class"),
+)

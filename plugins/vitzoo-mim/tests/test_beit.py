@@ -15,7 +15,7 @@ import vitzoo
 from helpers import check_odd_shapes, same, write
 from vitzoo import convert
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import Expresses, Format, LeavesOut, StatesHeads
+from vitzoo.formats import Format
 from vitzoo.testing import checkpoint_formats
 from vitzoo_mim.beit import timm_beit, transformers_beit
 from vitzoo_mim.relative import RelativePositions
@@ -89,7 +89,7 @@ def test_timm_there_and_back(tmp_path, parity, weights, images, shared, pool):
     assert set(report.kept) == set(model.state_dict())
     assert model.pos_embed.shape[0] == (1 if shared else 2)
     parity.assert_same_network(network, model, images)
-    same(timm_beit.inverse(model.state_dict()), network.state_dict())
+    same(timm_beit.from_model(model.state_dict()), network.state_dict())
 
 
 @torch.no_grad()
@@ -100,7 +100,7 @@ def test_timm_with_a_gated_and_normed_mlp(tmp_path, parity, weights, images):
     spec = STATED | {"block": block}
     model = vitzoo.create(spec, weights=path).eval()
     parity.assert_same_network(network, model, images)
-    same(timm_beit.inverse(model.state_dict()), network.state_dict())
+    same(timm_beit.from_model(model.state_dict()), network.state_dict())
 
 
 def test_a_saved_network_is_the_models_own_layout(tmp_path, parity, images):
@@ -134,7 +134,7 @@ def test_the_classifier_there_and_back(tmp_path, parity, weights, images, tables
     parity.assert_same(model(images), network(images).logits)
     tokens = network.beit(images).last_hidden_state
     parity.assert_same(model.forward_features(images), tokens)
-    same(transformers_beit.inverse(model.state_dict()), tensors)
+    same(transformers_beit.from_model(model.state_dict()), tensors)
 
 
 @torch.no_grad()
@@ -145,7 +145,7 @@ def test_the_backbone_there_and_back(tmp_path, parity, weights, images):
     expected = network(images)
     parity.assert_same(model(images), expected.pooler_output)
     parity.assert_same(model.forward_features(images), expected.last_hidden_state)
-    same(transformers_beit.inverse(model.state_dict()), tensors)
+    same(transformers_beit.from_model(model.state_dict()), tensors)
 
 
 @torch.no_grad()
@@ -183,7 +183,7 @@ def test_transformers_reads_what_is_written(tmp_path, parity, images):
     """The library itself loads the inverse and computes our numbers."""
     model = vitzoo.create(SPEC, block={"norm_eps": 1e-12})
     parity.fill(model, "scaled")
-    write(tmp_path / "model.safetensors", transformers_beit.inverse(model.state_dict()))
+    write(tmp_path / "model.safetensors", transformers_beit.from_model(model.state_dict()))
     config().save_pretrained(tmp_path)
     network = BeitForImageClassification.from_pretrained(tmp_path).eval()
     parity.assert_same(model.eval()(images), network(images).logits)
@@ -271,7 +271,7 @@ def test_index_buffers_are_checked_and_left_out(tmp_path, parity, name):
     index = RelativePositions(grid_size=(4, 4), **numbers).index
     plain = vitzoo.create(SPEC)
     parity.fill(plain, "scaled")
-    file = FORMATS[name].inverse(plain.state_dict())
+    file = FORMATS[name].from_model(plain.state_dict())
     keys = [INDICES[name].format(layer) for layer in (0, 1)]
     path = write(tmp_path / "old.safetensors", file | {key: index.clone() for key in keys})
     model = vitzoo.create(SPEC, weights=path)
@@ -329,7 +329,7 @@ def every_layout(parity):
     """Yield (format, keys) of every network and of what it is written as."""
     state = vitzoo.create(SPEC).state_dict()
     for name, layout in FORMATS.items():
-        yield name, layout.inverse(state).keys()
+        yield name, layout.from_model(state).keys()
     for tables in ({"use_shared_rel_pos_bias": True, "use_rel_pos_bias": False}, {}):
         yield "beit/timm", timms(parity, "own", **tables).state_dict().keys()
     for kind in (BeitForImageClassification, BeitModel, BeitForMaskedImageModeling):
@@ -341,10 +341,10 @@ def every_layout(parity):
 def test_each_layout_is_claimed_by_its_format_alone(parity):
     formats = checkpoint_formats()
     for name, keys in every_layout(parity):
-        assert [n for n, layout in formats.items() if layout.claims(keys)] == [name]
-    for layout in FORMATS.values():
-        for protocol in (Format, Expresses, LeavesOut, StatesHeads):
-            assert isinstance(layout, protocol)
+        assert [n for n, layout in formats.items() if layout.matches(keys)] == [name]
+    for name, layout in FORMATS.items():
+        assert isinstance(layout, Format)
+        assert layout.name == name
 
 
 # Hostile shapes: what a layout cannot use stays under the file's own name.
@@ -367,8 +367,8 @@ def test_odd_shapes(tmp_path, name, shape):
 
 
 def test_tables_of_blocks_that_do_not_follow_are_not_stacked():
-    file = timm_beit.inverse(vitzoo.create(SPEC).state_dict())
+    file = timm_beit.from_model(vitzoo.create(SPEC).state_dict())
     key = "blocks.1.attn.relative_position_bias_table"
     moved = {name.replace(key, key.replace("1", "99999999999")): t for name, t in file.items()}
-    assert "pos_embed" not in timm_beit.canonical(moved)
-    assert "pos_embed" not in timm_beit.canonical(file | {key: torch.zeros(7, 2)})
+    assert "pos_embed" not in timm_beit.to_model(moved)
+    assert "pos_embed" not in timm_beit.to_model(file | {key: torch.zeros(7, 2)})

@@ -8,7 +8,7 @@ import vitzoo
 from helpers import check_odd_shapes, same, write
 from vitzoo import convert
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import Expresses, Format
+from vitzoo.formats import Format
 from vitzoo.testing import checkpoint_formats
 from vitzoo_mim.eva02 import timm_eva
 
@@ -58,7 +58,7 @@ def test_timm_there_and_back(tmp_path, parity, weights, images, kind):
     assert set(report.kept) == set(model.state_dict())
     assert report.dropped == ()
     parity.assert_same_network(network, model, images)
-    same(checkpoint_formats()[name].inverse(model.state_dict()), network.state_dict())
+    same(checkpoint_formats()[name].from_model(model.state_dict()), network.state_dict())
 
 
 @torch.no_grad()
@@ -153,16 +153,16 @@ def test_biases_of_all_three_have_no_place():
     state = vitzoo.create(SIZES).state_dict()
     text = r"eva02/timm.* 2 tensors.*blocks\.0\.attn\.qkv\.bias"
     with pytest.raises(CheckpointError, match=text):
-        timm_eva.inverse(state)
+        timm_eva.from_model(state)
 
 
 def test_each_layout_is_claimed_by_its_format_alone(parity):
     formats = checkpoint_formats()
     for options, name in KINDS.values():
         keys = timms(parity, "own", **options).state_dict().keys()
-        assert [n for n, layout in formats.items() if layout.claims(keys)] == [name]
+        assert [n for n, layout in formats.items() if layout.matches(keys)] == [name]
     assert isinstance(timm_eva, Format)
-    assert isinstance(timm_eva, Expresses)
+    assert timm_eva.name == "eva02/timm"
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 3), (2, 0, 3), (1, 1, 1, 0), (2,) * 6])

@@ -136,13 +136,13 @@ def test_converting_names_the_decoder(tmp_path):
     assert model.load_report.dropped == ()
     file = safetensors.torch.load_file(path)
     encoder = {name: t for name, t in file.items() if not name.startswith("decoder.")}
-    again = transformers_vit.inverse(model.state_dict())
+    again = transformers_vit.from_model(model.state_dict())
     assert {f"vit.{name}" for name in again} == encoder.keys()
     assert all(torch.equal(t, encoder[f"vit.{name}"]) for name, t in again.items())
 
 
 def test_another_networks_decoder_is_not_left_out():
-    assert transformers_vit.left_out(["decoder.0.weight", "decoder.0.bias"]) == []
+    assert transformers_vit.ignored_keys(["decoder.0.weight", "decoder.0.bias"]) == []
 
 
 def test_timms_name_of_the_file_is_translated():

@@ -49,8 +49,8 @@ def make_twins(parity, network, weights, *, cut=True, **options):
     """Return timm's network and ours with the same weights, carried over strictly both ways."""
     described, reference = make_timm(parity, network, weights, cut=cut)
     layout = layout_of(NETWORKS[network])
-    model = parity.carried(described, layout.canonical(reference.state_dict()), **options)
-    reference.load_state_dict(layout.inverse(model.state_dict()), strict=True)
+    model = parity.carried(described, layout.to_model(reference.state_dict()), **options)
+    reference.load_state_dict(layout.from_model(model.state_dict()), strict=True)
     images = torch.randn(2, 3, *model.image_size)
     return SimpleNamespace(reference=reference, model=model, images=images)
 
@@ -71,7 +71,7 @@ def test_timms_names_mean_these_networks(network):
         theirs = dict(variant.known_as)["timm"]
         reference = timm.create_model(theirs, num_classes=variant.spec.num_classes)
     model = vitzoo.create(variant.name, device="meta")
-    expected = layout_of(variant).canonical(reference.state_dict())
+    expected = layout_of(variant).to_model(reference.state_dict())
     assert {key: tensor.shape for key, tensor in model.state_dict().items()} == {
         key: tensor.shape for key, tensor in expected.items()
     }
@@ -96,7 +96,7 @@ def test_other_image_sizes_as_timm_resamples_2_blocks(parity, tmp_path, network,
     pixels = tuple(patches * model.spec.patch_size[0] for patches in size)
     path = write(
         tmp_path / "model.safetensors",
-        layout_of(NETWORKS[network]).inverse(_state(reference, network)),
+        layout_of(NETWORKS[network]).from_model(_state(reference, network)),
     )
     reference.set_input_size(img_size=pixels)
     images = torch.randn(2, 3, *pixels)
@@ -109,7 +109,7 @@ def test_other_image_sizes_as_timm_resamples_2_blocks(parity, tmp_path, network,
 
 
 def _state(reference, network):
-    return layout_of(NETWORKS[network]).canonical(reference.state_dict())
+    return layout_of(NETWORKS[network]).to_model(reference.state_dict())
 
 
 @pytest.mark.parametrize("network", [BEIT, EVA, CLIP])
@@ -118,7 +118,7 @@ def test_gradients_are_those_of_timm_2_blocks(parity, weights, network):
     for model in (twins.reference, twins.model):
         model.train()(twins.images).square().mean().backward()
     grads = {name: p.grad for name, p in twins.reference.named_parameters()}
-    theirs = layout_of(NETWORKS[network]).canonical(grads)
+    theirs = layout_of(NETWORKS[network]).to_model(grads)
     for name, parameter in twins.model.named_parameters():
         parity.assert_same(parameter.grad, theirs[name], what=name)
 
