@@ -71,7 +71,7 @@ def test_which_gives_file_and_line_without_importing(run, acme):
     [
         ("conv", "parts/patch_embed.py", "class ConvPatchEmbed(nn.Module):"),
         ("vit_b16", "build.py", "def build(spec: Spec, ready:"),
-        ("timm", "formats/timm.py", "timm = TimmFormat()"),
+        ("timm", "formats/timm.py", "timm_vit = Format("),
     ],
 )
 def test_which_finds_the_line_of_the_cores_own(run, name, file, text):

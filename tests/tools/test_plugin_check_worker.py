@@ -94,7 +94,7 @@ def test_check_finds_what_is_wrong_with_each_contribution(probed, install):
     says(causes.pop("head acme/far"), "pip install 'nonesuch-package>=2'")
     says(causes.pop("checkpoint format acme/kind"), "class Layout", "`layout = Layout()`")
     half = causes.pop("checkpoint format acme/half")
-    says(half, "Layout object", "vitzoo.formats.Format", "`class Layout(Format)`")
+    says(half, "no vitzoo.formats.Format", "Format(name, keymap=..., marks=...)")
     says(causes.pop("variant acme/net"), "head 'acme/none_of_mine'")
     says(causes.pop("variant acme/counted"), "params", "5", "5717416")
     assert found["variant acme/counted"]["location"] == f"{root}/acme/registry.toml:18"
