@@ -55,7 +55,8 @@ class _Unfilled(TorchFunctionMode):
 def unfilled(weights="scaled"):
     """Return a context for making networks whose parameters `fill` sets: they are not drawn twice.
 
-    `own` weights are a network's own initialisation, which the context then leaves alone.
+    `own` weights are a network's own initialisation, which the context then leaves alone. It is for
+    timm's networks: transformers draws again until no number lies too far out, for ever.
     """
     return contextlib.nullcontext() if weights == "own" else _Unfilled()
 

@@ -232,8 +232,7 @@ def make_transformers(parity, folder, name, weights, *, cls=None, native=False, 
         **(usual | own | mlp | options),
     )
     torch.manual_seed(1)
-    with parity.unfilled(weights):
-        network = (cls or made_by)(config).eval()
+    network = (cls or made_by)(config).eval()
     fill(parity, network, weights)
     network.save_pretrained(folder)
     described = {"variant": name, "depth": depth} | ({} if native else {"image_size": size})
