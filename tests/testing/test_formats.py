@@ -185,7 +185,7 @@ FORMATS = testing.formats
         (
             FORMATS.check_overrides,
             OddFacts("acme"),
-            "overrides({}, ...) cannot be used: facts of the weights",
+            "overrides({}, ...) cannot be used: config overrides of the weights",
         ),
         (FORMATS.check_overrides, TrustsConfig("acme"), "raises KeyError: 'layer_norm_eps'"),
     ],
