@@ -588,11 +588,11 @@ def test_a_saved_spec_of_an_uninstalled_plugin_names_it(zoo, run, tmp_path):
     ask = f"""
         try:
             vitzoo.create({str(tmp_path / "net.safetensors")!r})
-        except vitzoo.UnknownName as error:
+        except vitzoo.CheckpointError as error:
             print(json.dumps([str(error), [v.name for v in vitzoo.variants()], {STATES}]))
     """
     zoo.uninstall("dist-leaver")
     (message, names, states), _ = run(ask)
-    says(message, "variant 'leaver/net'", "plugin 'leaver'")
+    says(message, "net.safetensors", "plugin 'leaver'", "distribution 'dist-leaver'", "trust")
     assert set(names) == {*CORE, *LISTED} - {"leaver/net"}
     assert "dist-leaver" not in states
