@@ -228,7 +228,7 @@ def flipped(name, described):
         (EVA, "eps"),
         (EVA, "rope base"),
         (EVA, "rope layout"),
-        ("eva02/vit_s14_336 full", "rope reference"),
+        ("eva02/vit_s14_336 2 blocks", "rope reference"),
         (CLIP, "rope base"),
     ],
 )
