@@ -47,7 +47,7 @@ class Adaptation:
             trained: the network that the weights belong to.
             wanted: the network they are loaded into.
             fresh_head: whether the user asked for another head.
-            resampling: as above.
+            resampling: what the report says where positions are moved to another grid.
         """
         heads = {trained.head.name, wanted.head.name}
         return cls(

@@ -41,7 +41,11 @@ class Request:
 
     @property
     def base(self) -> Spec:
-        """The network that weights belong to unless they say otherwise: no changes but sizes."""
+        """The network that weights belong to unless they state another.
+
+        It has the variant's values in the fields that weights may override; other changes of the
+        spec, such as its depth, stay.
+        """
         if self.variant is None or self.saved:
             return self.spec
         fields = (*OVERRIDDEN, "block")
@@ -75,7 +79,10 @@ def from_mapping(reader: Reader, zoo: Registry) -> Request:
 
 
 def from_spec(spec: Spec, zoo: Registry) -> Request:
-    """Return the request of a `Spec`. It states every field, so none counts as a change by that."""
+    """Return the request of a `Spec`.
+
+    A `Spec` states every field, so only a value that differs from its variant's is a change.
+    """
     reader = Reader(spec.to_data(), "spec", InvalidOption)
     spec, variant = read_network(reader, zoo)
     return Request(spec, _changes(spec, variant, {}), variant)
@@ -96,6 +103,7 @@ def from_saved(path: Path, zoo: Registry) -> Request:
 
 
 def nameless(path: Path) -> str:
+    """Write the message about a weights file that does not name its network."""
     return (
         f"{path} was not written by vitzoo.save, so it does not say which network it is; "
         f"name the variant: create('vit_b16', weights={str(path)!r})"
