@@ -20,7 +20,7 @@ import vitzoo
 
 PAGES = Path(__file__).parents[1] / "docs" / "families"
 SECTION = re.compile(r"(<!-- weights: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-COLUMNS = ("variant", "weights", "classes", "px", "params", "licence", "top-1", "pin", "file")
+COLUMNS = ("variant", "weights", "classes", "px", "params", "license", "top-1", "pin", "file")
 BY_HAND = "python tests/update_families.py"
 MOST = 20  # names in the line of variants without weights; of more it gives the number
 

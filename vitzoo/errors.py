@@ -72,7 +72,7 @@ class IncompatibleManifest(RegistryError):
     Fix: `pip install --upgrade vitzoo`.
     """
 
-    remedy = "pip install --upgrade vitzoo"
+    fix = "pip install --upgrade vitzoo"
 
 
 class PluginError(VitzooError, RuntimeError):

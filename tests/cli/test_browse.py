@@ -234,7 +234,7 @@ def test_which_gives_every_part_of_a_name(run):
 
 
 @pytest.mark.parametrize("columns", [100, 120])
-def test_a_row_on_a_terminal_has_size_accuracy_licence_and_pin(local_registry, columns):
+def test_a_row_on_a_terminal_has_size_accuracy_license_and_pin(local_registry, columns):
     own = str(local_registry())
     screen = on_terminal(
         "list", "vit_*", "local/*", columns=columns, NO_COLOR="1", VITZOO_REGISTRY=own

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("own_home")
 
 KEYS = [
     "namespace", "state", "distribution", "version", "variants", "parts", "formats",
-    "entry_point", "location", "cause", "remedy",
+    "entry_point", "location", "cause", "fix",
 ]  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def test_plugins_json_has_a_row_for_each_plugin(run, acme, install):
     assert rows["acme"] == {
         "namespace": "acme", "state": "loaded", "distribution": "acme-parts", "version": "1.0",
         "variants": 1, "parts": 1, "formats": 0, "entry_point": "acme:registry.toml",
-        "location": str(acme / "acme/registry.toml"), "cause": "", "remedy": "",
+        "location": str(acme / "acme/registry.toml"), "cause": "", "fix": "",
     }  # fmt: skip
     assert rows["globex"]["state"] == "lazy"
     assert rows["globex"]["variants"] is None
@@ -70,7 +70,7 @@ def test_a_broken_plugin_is_listed_with_line_cause_and_fix(run, install):
     assert row["location"] == f"{root}/acme/registry.toml:7"
     says(row["cause"], "[variants.net]", "size", "ti, s, b", "'tiny'")
     fixes = ("--upgrade acme-parts", "pip uninstall acme-parts", "VITZOO_DISABLE_PLUGINS=acme")
-    says(row["remedy"], *fixes)
+    says(row["fix"], *fixes)
 
 
 def test_a_manifest_that_is_no_toml_is_listed_with_its_line(run, install):

@@ -26,8 +26,8 @@ def test_a_plugin_in_the_current_directory_is_shown_and_not_used():
     info = state("acme")
     assert info.state == "disabled"
     says(info.cause, "current directory", "VITZOO_PLUGINS")
-    says(info.remedy, "VITZOO_PLUGINS")
-    with refuses(PluginError, "'acme'", info.cause, info.remedy):
+    says(info.fix, "VITZOO_PLUGINS")
+    with refuses(PluginError, "'acme'", info.cause, info.fix):
         vitzoo.describe("acme/net")
 
 
@@ -101,8 +101,8 @@ def test_a_plugins_own_damaged_entry_points_are_shown(install, acme, data, new_r
     info = state("acme-parts")
     assert info.state == "broken"
     says(info.cause, "metadata", "/acme_parts-1.0.dist-info/entry_points.txt")
-    says(info.remedy, "pip uninstall acme-parts", "VITZOO_DISABLE_PLUGINS=acme-parts")
-    with refuses(UnknownName, "'acme/net'", "acme-parts", info.cause, info.remedy):
+    says(info.fix, "pip uninstall acme-parts", "VITZOO_DISABLE_PLUGINS=acme-parts")
+    with refuses(UnknownName, "'acme/net'", "acme-parts", info.cause, info.fix):
         vitzoo.describe("acme/net")
     assert vitzoo.describe("globex/net").namespace == "globex"
 

@@ -192,8 +192,8 @@ def test_a_target_that_cannot_be_imported_is_a_state_with_a_fix(install, files, 
     info = state("acme")
     assert info.state == "failed"
     says(info.cause, *said)
-    says(info.remedy, *fix, *filter(None, [near]))
-    assert ("did you mean" in info.remedy) == bool(near)
+    says(info.fix, *fix, *filter(None, [near]))
+    assert ("did you mean" in info.fix) == bool(near)
     assert vitzoo.create("vit_ti16", drop_path="acme/late", device="meta")
     assert state("acme").state == "failed"
 

@@ -29,7 +29,7 @@ def test_a_conflict_ends_when_one_side_is_off(acme, install, switch):
     acme()
     install("acme-fork", "acme = acme:registry.toml")
     assert state("acme").state == "conflict"
-    assert "VITZOO_DISABLE_PLUGINS" in state("acme").remedy
+    assert "VITZOO_DISABLE_PLUGINS" in state("acme").fix
     switch(off="acme-fork")
     assert state("acme", "acme-parts").state == "loaded"
     assert state("acme", "acme-fork").state == "disabled"
@@ -60,7 +60,7 @@ def test_a_reserved_namespace_is_refused_to_other_distributions(
     info = state("hybrid", "evil")
     assert info.state == "broken"
     says(info.cause, "'hybrid'", "reserved", "vitzoo-hybrid")
-    says(info.remedy, "pip uninstall evil", "VITZOO_DISABLE_PLUGINS=evil")  # and not the real one
+    says(info.fix, "pip uninstall evil", "VITZOO_DISABLE_PLUGINS=evil")  # and not the real one
     if real:
         assert state("hybrid", "vitzoo-hybrid").state == "loaded"
         assert names("hybrid/*")

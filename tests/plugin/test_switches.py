@@ -58,8 +58,8 @@ def test_switches_say_which_plugins_may_be_used(acme, switch, only, off, expecte
     assert info.state == "disabled"
     says(info.cause, *expected)
     assert info.trace[-1].endswith(info.cause)
-    assert info.remedy.endswith(expected[0])
-    with refuses(PluginError, "'acme'", info.cause, info.remedy):
+    assert info.fix.endswith(expected[0])
+    with refuses(PluginError, "'acme'", info.cause, info.fix):
         vitzoo.describe("acme/other")
     assert not names("*/net")
 

@@ -128,7 +128,7 @@ def test_a_module_that_fails_is_broken_with_its_cause(install, code, cause):
     assert len(str(caught.value)) < 3000
     assert str(caught.value).isprintable()
     assert state("globex").state == "broken"
-    says(state("globex").remedy, "pip uninstall globex-vit", "VITZOO_DISABLE_PLUGINS=globex")
+    says(state("globex").fix, "pip uninstall globex-vit", "VITZOO_DISABLE_PLUGINS=globex")
 
 
 def test_mock_objects_in_a_module_are_no_hooks(install):

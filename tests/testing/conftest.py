@@ -158,8 +158,8 @@ def complaint():
     def run(check, *args, **kwargs):
         with pytest.raises(AssertionError) as caught:
             check(*args, **kwargs)
-        problem, _, remedy = str(caught.value).partition("\n  ")
-        assert remedy.strip(), f"no remedy: {problem}"
+        problem, _, fix = str(caught.value).partition("\n  ")
+        assert fix.strip(), f"no fix: {problem}"
         return str(caught.value)
 
     return run

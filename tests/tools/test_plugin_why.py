@@ -144,4 +144,4 @@ def test_why_reads_the_users_own_file(run, local_registry):
     _, out, _ = run("plugins", "why", "local", "--json")
     (trace,) = json.loads(out)
     assert trace["state"] == "broken"
-    says(trace["remedy"], "unset VITZOO_REGISTRY")
+    says(trace["fix"], "unset VITZOO_REGISTRY")

@@ -173,7 +173,7 @@ def _no_match(zoo: Registry, patterns: tuple[str, ...]) -> str:
 
 def _print_weights(variant: Variant) -> None:
     """Print the weights: piped, a line each; on a terminal what they are, then their files."""
-    rows = [asdict(weights) | {"license": weights.licence_note} for weights in variant.weights]
+    rows = [asdict(weights) | {"license": weights.license_note} for weights in variant.weights]
     if not on_terminal():
         columns = ["name", "default", "num_classes", "top1", "license", "pin", "repo"]
         print_rows(rows, [*columns, "evaluation", "size", "sha256", "source"], title="weights")
@@ -195,7 +195,7 @@ def _about(weights: Weights, variant: Variant) -> dict[str, Any]:
         "label set": weights.label_set or None,
         "top1": weights.top1,
         "size": size and f"{'' if weights.size else '~'}{megabytes(size)}",
-        "license": weights.licence_note or None,
+        "license": weights.license_note or None,
         "pin": weights.pin,
     }
 

@@ -101,7 +101,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except SystemExit:  # click's way out when the reader of a pipe has seen enough
+    except SystemExit:  # how click ends when the reader of a pipe has seen enough
         return 0
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

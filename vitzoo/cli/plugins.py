@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vitzoo.tools.plugin_why import Trace
 
 COLUMNS = ("namespace", "state", "distribution", "version", "variants", "parts", "formats")
-DETAILS = ("entry_point", "location", "cause", "remedy")
+DETAILS = ("entry_point", "location", "cause", "fix")
 PRETTY = dict.fromkeys(("variants", "parts", "formats"), str)
 
 
@@ -32,7 +32,7 @@ def plugins_group(context: click.Context, as_json: bool) -> None:
     """List the installed plugins and their states; find out what is wrong, make new ones.
 
     Manifests are read, nothing is imported: of a module that nothing has asked for, `lazy`, the
-    contributions are not known. A plugin that cannot be used is listed with cause and way out, and
+    contributions are not known. A plugin that cannot be used is listed with cause and fix, and
     is no failure of this command: `vitzoo plugins check` is the one that fails.
 
     \b
@@ -224,7 +224,7 @@ def _states() -> list[dict[str, Any]]:
             | {"version": info.version}
             | dict(zip(PRETTY, known, strict=True))
             | {"entry_point": info.entry_point, "location": place(info)}
-            | {"cause": info.cause, "remedy": info.remedy}
+            | {"cause": info.cause, "fix": info.fix}
         )
     for warning in zoo.host.switches.unmatched(zoo.host.found):
         click.echo(f"vitzoo: {warning}", err=True)
@@ -271,7 +271,7 @@ def _trace_data(name: str, trace: Trace) -> dict[str, Any]:
         "entry_point": info.entry_point if info else None,
         "location": place(info) if info else None,
         "cause": info.cause if info else trace.steps[0],
-        "remedy": info.remedy if info else "",
+        "fix": info.fix if info else "",
         "steps": list(trace.steps),
         "contributions": [asdict(row) for row in trace.contributions],
     }

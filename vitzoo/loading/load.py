@@ -80,7 +80,7 @@ def load(
         checkpoint.source,
         sha256,
         format=checkpoint.format or "",
-        license=checkpoint.row.licence_note if checkpoint.row else "",
+        license=checkpoint.row.license_note if checkpoint.row else "",
         kept=tuple(name for name in adapted.tensors if name not in changed),
         resampled=tuple(adapted.resampled),
         converted=(*adapted.rebuilt, *(n for n in converted if n not in adapted.rebuilt)),

@@ -2,7 +2,7 @@
 
 Nothing of a plugin is read before something needs it. Names of the core need nothing; a listing
 needs every manifest; a name in a namespace needs that plugin alone, and a module is imported only
-then. A plugin that fails is a state with a cause and a way out: the rest of the zoo goes on
+then. A plugin that fails is a state with a cause and a fix: the rest of the zoo goes on
 working, and asking for something it owns raises that cause.
 """
 
@@ -195,13 +195,13 @@ class PluginHost:
             if isinstance(error, KeyboardInterrupt):
                 raise
             cause = f"{whose}: cannot import {target!r}: {reason_of(error, top)}"
-            remedy = f"correct it in {info.location}, {renewal(info, f'{namespace}/{row.name}')}"
-            info = replace(info, state="failed", cause=cause, remedy=remedy + near(target))
+            fix = f"correct it in {info.location}, {renewal(info, f'{namespace}/{row.name}')}"
+            info = replace(info, state="failed", cause=cause, fix=fix + near(target))
             with self.lock:
                 self._infos[namespace] = info
             raise PluginError(info.trouble) from error
         if info.state == "failed" and repr(target) in info.cause:
-            self._infos[namespace] = replace(info, state="loaded", cause="", remedy="")
+            self._infos[namespace] = replace(info, state="loaded", cause="", fix="")
         return found
 
     def add_local(self, path: Path) -> None:
@@ -256,11 +256,11 @@ class PluginHost:
         if off := self.switches.why_off(found):
             variable = ONLY if ONLY in off else NOT
             trace = (info.trace[0], f"switches: {off}")
-            remedy = f"change {variable}"
-            return replace(info, state="disabled", cause=off, remedy=remedy, trace=trace)
+            fix = f"change {variable}"
+            return replace(info, state="disabled", cause=off, fix=fix, trace=trace)
         if cause := malformed(found):
-            remedy = renewal(found, found.distribution)
-            return replace(info, state="broken", cause=cause, remedy=remedy)
+            fix = renewal(found, found.distribution)
+            return replace(info, state="broken", cause=cause, fix=fix)
         return None
 
     def _try(self, found: Found) -> Outcome | None:
@@ -278,7 +278,7 @@ class PluginHost:
                     info,
                     state="incompatible" if isinstance(error, IncompatibleManifest) else "broken",
                     cause=f"{found.owner}: {reason}",
-                    remedy=getattr(error, "remedy", "") or renewal(found, found.namespace),
+                    fix=getattr(error, "fix", "") or renewal(found, found.namespace),
                     trace=(*info.trace, f"failed: {reason}"),
                 )
             )
@@ -317,8 +317,8 @@ class PluginHost:
             except ValueError:  # one module under two names
                 first = self.manager.get_name(outcome.plugin)
                 cause = f"its module {info.entry_point} is the plugin {first!r} already"
-                remedy = "give each namespace a module of its own"
-                info = replace(info, state="broken", cause=cause, remedy=remedy)
+                fix = "give each namespace a module of its own"
+                info = replace(info, state="broken", cause=cause, fix=fix)
                 outcome = Outcome(info)
         if outcome.plugin is not None:
             kept = tuple((h, r) for h, r in outcome.rows if not self._hides(namespace, r.name))

@@ -1,4 +1,4 @@
-"""What becomes of a plugin: its state, with the cause and the way out."""
+"""What becomes of a plugin: its state, with the cause and the fix."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PluginInfo:
         entry_point: its value.
         location: manifest or module file, where known.
         cause: why it cannot be used.
-        remedy: the way out.
+        fix: what to do about it.
         trace: what was done to find it, step by step.
     """
 
@@ -60,13 +60,13 @@ class PluginInfo:
     entry_point: str = ""
     location: str = ""
     cause: str = ""
-    remedy: str = ""
+    fix: str = ""
     trace: tuple[str, ...] = ()
 
     @property
     def trouble(self) -> str:
-        """Cause and way out as one text."""
-        return "; ".join(filter(None, (self.cause, self.remedy)))
+        """Cause and fix as one text."""
+        return "; ".join(filter(None, (self.cause, self.fix)))
 
     @property
     def unreadable(self) -> bool:
@@ -114,11 +114,11 @@ def claimed(rivals: list[Found]) -> PluginInfo:
     if len(owners) == 1:
         values = " and ".join(sorted(found.value for found in rivals))
         cause = f"{owners[0]} gives the namespace {namespace!r} two values: {values}"
-        remedy = renewal(rivals[0], rivals[0].distribution)
-        return replace(info, state="conflict", cause=cause, remedy=remedy)
+        fix = renewal(rivals[0], rivals[0].distribution)
+        return replace(info, state="conflict", cause=cause, fix=fix)
     cause = f"the namespace {namespace!r} is claimed by {' and '.join(owners)}"
-    remedy = f"name one of them in {NOT}, or uninstall one of them"
-    return replace(info, state="conflict", cause=cause, remedy=remedy)
+    fix = f"name one of them in {NOT}, or uninstall one of them"
+    return replace(info, state="conflict", cause=cause, fix=fix)
 
 
 def outdone(found: Found, installed: Found) -> PluginInfo:
@@ -126,7 +126,7 @@ def outdone(found: Found, installed: Found) -> PluginInfo:
     cause = (
         f"it lies in the current directory, and {installed.owner} is installed for its namespace"
     )
-    return replace(found_info(found), state="disabled", cause=cause, remedy=f"change {NOT}")
+    return replace(found_info(found), state="disabled", cause=cause, fix=f"change {NOT}")
 
 
 def found_info(found: Found) -> PluginInfo:

@@ -17,7 +17,7 @@ from vitzoo.schema.spec import Option, PartSpec, Spec
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # images/transform.py has filters
 CROP_MODES = ("center", "squash")
-# Licences by which files may be used for any purpose; all others are shown before a download.
+# Licenses by which files may be used for any purpose; all others are shown before a download.
 PERMISSIVE = frozenset(
     ("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "isc", "cc0-1.0", "unlicense")
 )
@@ -145,7 +145,7 @@ class Weights:
         label_set: name of the classes' order, such as `imagenet-1k`.
         labels: class names in the order of the logits, where the row lists them.
         preprocessing: of the inputs the weights were trained on.
-        license: SPDX identifier, or the name that the Hub gives the licence.
+        license: SPDX identifier, or the name that the Hub gives the license.
         gated: whether the Hub gives the file only to those who accepted its terms there.
         source: where the file comes from and how it was made.
         top1: accuracy in percent, `evaluation` says on what.
@@ -179,13 +179,13 @@ class Weights:
     default: bool = False
 
     @property
-    def licence_note(self) -> str:
-        """The licence and that access is gated, for those who show it; empty where neither is."""
+    def license_note(self) -> str:
+        """The license and that access is gated, for those who show it; empty where neither is."""
         return f"{self.license} (gated)" if self.gated else self.license
 
     @property
     def has_terms(self) -> bool:
-        """Whether its user has to read terms: a licence that is not permissive, or a gate."""
+        """Whether its user has to read terms: a license that is not permissive, or a gate."""
         return self.gated or bool(self.license and self.license.lower() not in PERMISSIVE)
 
 

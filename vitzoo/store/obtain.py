@@ -229,7 +229,7 @@ def _show_terms(remote: Remote) -> None:
         return
     _SHOWN.add(remote.repo)
     log.warning(
-        "%s: licence %s; read its terms before use: %s%s",
+        "%s: license %s; read its terms before use: %s%s",
         remote.label,
         remote.license or "not known",
         remote.page,

@@ -134,8 +134,8 @@ def check_meta(subject: FormatSubject) -> None:
     __tracebackhide__ = True
     layout, written = subject.layout, subject.written()
     hollow = {name: tensor.to("meta") for name, tensor in subject.tensors().items()}
-    remedy = "let no result depend on values; skip a check of values where tensor.is_meta"
-    with doing(subject, "working on tensors of the meta device", remedy):
+    fix = "let no result depend on values; skip a check of values where tensor.is_meta"
+    with doing(subject, "working on tensors of the meta device", fix):
         there = layout.from_model(hollow)
         back = layout.to_model({name: tensor.to("meta") for name, tensor in written.items()})
     real = layout.to_model(written)
@@ -144,12 +144,12 @@ def check_meta(subject: FormatSubject) -> None:
             _outline(found) == _outline(expected),
             f"{subject}: {what} gives other names, shapes or types on meta: "
             f"{_first_difference(_outline(found), _outline(expected))}",
-            remedy,
+            fix,
         )
         require(
             all(tensor.is_meta for tensor in found.values()),
             f"{subject}: {what} makes data out of none",
-            remedy,
+            fix,
         )
 
 

@@ -62,13 +62,13 @@ def check_constructor(subject: Subject) -> None:
 def check_options(subject: Subject) -> None:
     """Sample options are data that a spec, TOML and JSON can hold."""
     __tracebackhide__ = True
-    remedy = "options are strings, numbers, booleans and lists of them"
+    fix = "options are strings, numbers, booleans and lists of them"
     try:
         read = PartSpec.parse({"name": subject.name or "part", **subject.options}, "options")
         again = PartSpec.parse(read.to_data(), "options")
     except InvalidOption as error:
-        fail(f"{subject}: its sample options cannot stand in a spec: {error}", remedy)
-    require(again == read, f"{subject}: its options do not come back from a spec", remedy)
+        fail(f"{subject}: its sample options cannot stand in a spec: {error}", fix)
+    require(again == read, f"{subject}: its options do not come back from a spec", fix)
 
 
 def check_gradients(subject: ModuleSubject) -> None:
@@ -164,8 +164,8 @@ def check_weight_decay(subject: ModuleSubject) -> None:
     part = subject.part()
     if not hasattr(part, "no_weight_decay"):
         return
-    remedy = "return the names, within the part, of parameters that take no weight decay"
-    with doing(subject, "asked for no_weight_decay()", remedy):
+    fix = "return the names, within the part, of parameters that take no weight decay"
+    with doing(subject, "asked for no_weight_decay()", fix):
         names = list(part.no_weight_decay())
     known = dict(part.named_parameters())
     unknown = [name for name in names if name not in known]
@@ -173,7 +173,7 @@ def check_weight_decay(subject: ModuleSubject) -> None:
         not unknown,
         f"{subject}: no_weight_decay() names {', '.join(map(repr, unknown))}; its parameters are "
         f"{', '.join(known) or 'none'}",
-        remedy,
+        fix,
     )
 
 
@@ -221,29 +221,27 @@ def check_compiles(subject: ModuleSubject) -> None:
     module, inputs = subject.module(), subject.inputs()
     torch.compiler.reset()
     compiled = torch.compile(module, fullgraph=True, backend="eager")
-    remedy = "no .item(), no printing and no branches on values of tensors in forward"
+    fix = "no .item(), no printing and no branches on values of tensors in forward"
     with torch.no_grad():
-        with doing(subject, "compiled as one graph", remedy):
+        with doing(subject, "compiled as one graph", fix):
             results = compiled(*inputs)
-        require_same(
-            results, module(*inputs), f"{subject}: compiled, it gives other numbers", remedy
-        )
+        require_same(results, module(*inputs), f"{subject}: compiled, it gives other numbers", fix)
 
 
 def check_copies(subject: ModuleSubject) -> None:
     """It can be deep-copied and pickled, as trainers and workers do."""
     __tracebackhide__ = True
     module = subject.module()
-    remedy = "keep no lambdas, open files or local classes in attributes"
+    fix = "keep no lambdas, open files or local classes in attributes"
     ways: dict[str, Callable[[nn.Module], Any]] = {
         "deep-copied": copy.deepcopy,
         "pickled": _pickled,
     }
     for what, way in ways.items():
-        with doing(subject, what, remedy):
+        with doing(subject, what, fix):
             again = way(module)
         _require_same_results(
-            subject, again, module, f"{subject}: {what}, it gives other numbers", remedy
+            subject, again, module, f"{subject}: {what}, it gives other numbers", fix
         )
 
 
@@ -298,14 +296,14 @@ SAVED = "everything that forward needs comes from the constructor's arguments or
 
 
 def _require_same_results(
-    subject: ModuleSubject, module: nn.Module, reference: nn.Module, problem: str, remedy: str
+    subject: ModuleSubject, module: nn.Module, reference: nn.Module, problem: str, fix: str
 ) -> None:
     __tracebackhide__ = True
     inputs = subject.inputs()
     with torch.no_grad():
-        with doing(subject, "called on its inputs", remedy):
+        with doing(subject, "called on its inputs", fix):
             results = module(*inputs)
-        require_same(results, reference(*inputs), problem, remedy)
+        require_same(results, reference(*inputs), problem, fix)
 
 
 def _pickled(module: nn.Module) -> Any:

@@ -147,7 +147,7 @@ def check_input_conv(subject: PatchEmbedder) -> None:
     part = subject.changed(in_chans=5).part()
     name = getattr(part, "input_conv", None)
     state = part.state_dict()
-    remedy = (
+    fix = (
         "input_conv is the state-dict name, within the part, of the kernel (out, in_chans, h, w) "
         "that vitzoo brings to other channels when weights are loaded"
     )
@@ -157,15 +157,15 @@ def check_input_conv(subject: PatchEmbedder) -> None:
         require(
             "proj.weight" in (found, *reading),
             f"{subject}: {found} reads the image's channels, and no input_conv says so",
-            f"add the attribute input_conv = {found!r}; {remedy}",
+            f"add the attribute input_conv = {found!r}; {fix}",
         )
         return
-    require(name in state, f"{subject}: input_conv is {name!r}, no key of its state dict", remedy)
+    require(name in state, f"{subject}: input_conv is {name!r}, no key of its state dict", fix)
     shape = tuple(state[name].shape)
     require(
         len(shape) == 4 and shape[1] == 5,
         f"{subject}: for 5 channels input_conv names {name!r} of shape {shape}",
-        remedy,
+        fix,
     )
 
 

@@ -58,7 +58,7 @@ def info_of(namespace: str) -> PluginInfo:
     try:
         vitzoo.variants(f"{namespace}/*")  # which loads it
     except PluginError as error:
-        fail(str(error), "mend what it says; vitzoo.plugins() shows the state of every plugin")
+        fail(str(error), "correct what it says; vitzoo.plugins() shows the state of every plugin")
     return next(row for row in registry().plugins() if row.namespace == namespace)
 
 
@@ -123,18 +123,18 @@ def check_spawned(namespace: str) -> None:
     __tracebackhide__ = True
     info_of(namespace)
     found: Mapping[str, Any] = in_worker(namespace)
-    remedy = "a worker starts afresh: what is contributed must not depend on earlier imports"
+    fix = "a worker starts afresh: what is contributed must not depend on earlier imports"
     require(
         found["error"] is None,
         f"plugin {namespace!r} fails in a spawned worker: {found['error']}",
-        remedy,
+        fix,
     )
     here = {v.name: v.params for v in vitzoo.variants(namespace=namespace)}
     require(
         found["names"] == list(here),
         f"plugin {namespace!r}: a spawned worker has other variants: {found['names']}; "
         f"this process has {list(here)}",
-        remedy,
+        fix,
     )
     for name, params in found["params"].items():
         # A row that is wrong here, too, is for `check_params` to say.
@@ -142,7 +142,7 @@ def check_spawned(namespace: str) -> None:
             params == here[name] or params == _params(name),
             f"plugin {namespace!r}: in a spawned worker {name!r} has {params} parameters, "
             f"in this process {here[name]}",
-            remedy,
+            fix,
         )
 
 

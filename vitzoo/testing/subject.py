@@ -138,9 +138,9 @@ class Subject:
         __tracebackhide__ = True
         numbers = {name: self.number(name) for name in self.numbers} | changes
         where = " under torch.device('meta')" if torch.get_default_device().type == "meta" else ""
-        remedy = ON_META if where else "mend its constructor; the error is above"
+        fix = ON_META if where else "correct its constructor; the error is above"
         what = f"built from {_said(numbers, self.options)}{where}"
-        with torch.random.fork_rng(devices=[]), doing(self, what, remedy):
+        with torch.random.fork_rng(devices=[]), doing(self, what, fix):
             torch.manual_seed(0)
             try:
                 return self.build(**changes)
@@ -236,21 +236,21 @@ def flat(result: Any) -> list[Tensor]:
     return [tensor for item in result for tensor in flat(item)]
 
 
-def fail(problem: str, remedy: str) -> NoReturn:
+def fail(problem: str, fix: str) -> NoReturn:
     """Raise the one kind of error that checks raise: what is wrong, and what to do."""
     __tracebackhide__ = True
-    raise AssertionError(f"{problem}\n  {remedy}") from None
+    raise AssertionError(f"{problem}\n  {fix}") from None
 
 
-def require(holds: object, problem: str, remedy: str) -> None:
+def require(holds: object, problem: str, fix: str) -> None:
     """Fail unless something holds."""
     __tracebackhide__ = True
     if not holds:
-        fail(problem, remedy)
+        fail(problem, fix)
 
 
 @contextmanager
-def doing(subject: object, what: str, remedy: str = "mend what the error says") -> Iterator[None]:
+def doing(subject: object, what: str, fix: str = "correct what the error says") -> Iterator[None]:
     """Turn an error of the author's code into a failure that says what was being done."""
     __tracebackhide__ = True
     try:
@@ -261,21 +261,21 @@ def doing(subject: object, what: str, remedy: str = "mend what the error says") 
         raise
     except Exception as error:
         raise AssertionError(
-            f"{subject} fails when {what}: {type(error).__name__}: {error}\n  {remedy}"
+            f"{subject} fails when {what}: {type(error).__name__}: {error}\n  {fix}"
         ) from error
 
 
-def require_same(actual: Any, expected: Any, problem: str, remedy: str) -> None:
+def require_same(actual: Any, expected: Any, problem: str, fix: str) -> None:
     """Compare results element by element, with the tolerance of single precision."""
     __tracebackhide__ = True
     pairs: Sequence[tuple[Tensor, Tensor]] = list(zip(flat(actual), flat(expected), strict=True))
     for one, other in pairs:
         shapes = f"{tuple(one.shape)} against {tuple(other.shape)}"
-        require(one.shape == other.shape, f"{problem}: shapes {shapes}", remedy)
+        require(one.shape == other.shape, f"{problem}: shapes {shapes}", fix)
         difference = (one.double() - other.double()).abs()
         allowed = TOLERANCE * max(1.0, float(other.detach().abs().max())) if other.numel() else 0.0
         worst = float(difference.detach().max()) if difference.numel() else 0.0
-        require(worst <= allowed, f"{problem}: they differ by up to {worst:.2g}", remedy)
+        require(worst <= allowed, f"{problem}: they differ by up to {worst:.2g}", fix)
 
 
 def _said(numbers: Mapping[str, Any], options: Mapping[str, Any]) -> str:

@@ -116,30 +116,30 @@ def check_spec(subject: VariantSubject) -> None:
     """Its spec comes back from TOML and from JSON."""
     __tracebackhide__ = True
     spec = subject.row.spec
-    remedy = "options are strings, numbers, booleans and lists of them"
+    fix = "options are strings, numbers, booleans and lists of them"
     data = spec.to_data()
-    with doing(subject, "its spec is written as TOML and JSON", remedy):
+    with doing(subject, "its spec is written as TOML and JSON", fix):
         written = {
             "TOML": tomllib.loads(tomlkit.dumps(data)),
             "JSON": json.loads(json.dumps(data)),
         }
     for language, again in written.items():
         read = Spec.read(Reader(again, f"{subject}, {language}"), Spec(variant=spec.variant))
-        require(read == spec, f"{subject}: its spec changes in {language}: {again}", remedy)
+        require(read == spec, f"{subject}: its spec changes in {language}: {again}", fix)
 
 
 def check_runs(subject: VariantSubject) -> None:
     """A small copy gives finite logits and a gradient for every parameter."""
     __tracebackhide__ = True
     spec = subject.small()
-    remedy = (
+    fix = (
         "if the small numbers do not fit it, give others in the `networks` table of the test class"
     )
     try:
         hollow = create(spec, device="meta")
     except InvalidOption as error:
         raise AssertionError(
-            f"{subject}: a small copy cannot be built from {spec}: {error}\n  {remedy}"
+            f"{subject}: a small copy cannot be built from {spec}: {error}\n  {fix}"
         ) from error
     if count(hollow) > LARGEST:
         import pytest
@@ -150,14 +150,14 @@ def check_runs(subject: VariantSubject) -> None:
         )
     made: Any = fill(create(spec))
     images = draw(2, made.spec.in_chans, *made.spec.image_size)
-    with doing(subject, "a small copy of it runs", remedy):
+    with doing(subject, "a small copy of it runs", fix):
         logits = made(images)
     width = made.spec.num_classes
     shape = tuple(logits.shape)
     require(
         shape[0] == 2 and (shape[1:] == (width,) or not width) and bool(logits.isfinite().all()),
         f"{subject}: a small copy gives logits {shape}, expected finite ones of (2, {width})",
-        remedy,
+        fix,
     )
     with doing(subject, "a small copy of it is trained"):
         (logits * torch.randn(logits.shape)).sum().backward()

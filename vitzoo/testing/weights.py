@@ -73,7 +73,7 @@ def trained_spec(name: str, weights: str | None = None) -> Spec:
 
 
 def check_row(subject: WeightsSubject) -> None:
-    """Format, labels, preprocessing, licence and source are stated and fit."""
+    """Format, labels, preprocessing, license and source are stated and fit."""
     __tracebackhide__ = True
     row, spec = subject.row, subject.owner.spec
     formats = registry().parts["checkpoint format"]

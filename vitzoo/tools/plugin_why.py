@@ -161,8 +161,8 @@ def _local(host: PluginHost, file: Path) -> Trace:
     try:
         manifest = read_manifest(file, package=None, sizes=host.core.sizes)
     except RegistryError as error:
-        remedy = "mend the file, or unset VITZOO_REGISTRY"
-        info = replace(info, state="broken", cause=str(error), remedy=remedy)
+        fix = "correct the file, or unset VITZOO_REGISTRY"
+        info = replace(info, state="broken", cause=str(error), fix=fix)
         return Trace(info, (*steps, f"failed: {error}"))
     row_of = partial(where_declared, str(file), VARIANT_HOOK)
     built = where_defined(CORE_BUILDER)

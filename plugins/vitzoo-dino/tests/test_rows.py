@@ -1,4 +1,4 @@
-"""What the rows of weights say: licences, gates, sizes, and the network each is evaluated with."""
+"""What the rows of weights say: licenses, gates, sizes, and the network each is evaluated with."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def test_all_published_files_have_rows():
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_licences_and_gates(name):
+def test_licenses_and_gates(name):
     variant, row = ROWS[name]
     if variant.namespace != "dinov3":
         expected = "Apache-2.0"
