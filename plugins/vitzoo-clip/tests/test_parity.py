@@ -1,7 +1,8 @@
 """Every element of what timm, transformers and open_clip compute, and that flipped facts are seen.
 
-Networks have two blocks of their full width, unless their id says that they are whole; those of
-timm's that are cut take images of 4 x 4 patches, and of what their own images have beyond patches.
+Networks have two blocks of their full width and see two images; those whose id says that they are
+whole see one. timm's networks that are cut take images of 4x4 patches, plus the pixels that their
+own images have beyond whole patches.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def make_twins(parity, network, weights, spec=None):
     described = {**described, **changes, "block": described["block"] | changes.get("block", {})}
     model = parity.carried(described, reference.state_dict())
     reference.load_state_dict(model.state_dict(), strict=True)
-    images = torch.randn(2, 3, *model.image_size)
+    images = torch.randn(1 if network.endswith("whole") else 2, 3, *model.image_size)
     return SimpleNamespace(reference=reference, model=model, images=images)
 
 

@@ -1,6 +1,7 @@
 """Every element of what timm's and transformers' DeiT compute, and that a flipped fact is seen.
 
-The networks of B size and below are compared at full depth, those above with two blocks.
+The networks of B size and below are compared at full depth on one image, those above with two
+blocks on two images.
 """
 
 from types import SimpleNamespace
@@ -59,7 +60,7 @@ def make_twins(parity, network, weights, spec=None):
         there, back = timm_distilled.to_model, timm_distilled.from_model
     model = parity.carried(described | (spec or {}), there(reference.state_dict()))
     reference.load_state_dict(back(model.state_dict()), strict=True)
-    images = torch.randn(2, 3, *model.image_size)
+    images = torch.randn(2 if "depth" in described else 1, 3, *model.image_size)
     return SimpleNamespace(reference=reference, model=model, images=images)
 
 
