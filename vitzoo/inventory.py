@@ -15,42 +15,19 @@ from vitzoo.errors import (
     PinError,
     StoreError,
     UnknownName,
-    WeightsError,
 )
 from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
 from vitzoo.files.shard_index import ENDING, read_index, weights_in
-from vitzoo.plugin.package_files import data_file
-from vitzoo.registry.registry import registry
-from vitzoo.schema.rows import Variant, Weights, choose, from_address
-from vitzoo.store.lockfile import Lock, pin_of, source_of
+from vitzoo.registry.registry import Registry, registry
+from vitzoo.schema.rows import Variant, choose
+from vitzoo.store.hub_file import HubFile
+from vitzoo.store.lockfile import Lock
 from vitzoo.store.obtain import obtain, stored
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
 from vitzoo.store.store import Store
 
 PATHS = ("/", ".safetensors", ".npz", ENDING)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One file of weights.
-
-    Args:
-        variant: its name, or an hf:// address for a file that no variant has.
-        row: the registered weights.
-        package: where a bundled file lies.
-    """
-
-    variant: str
-    row: Weights
-    package: str = "vitzoo"
-
-    @property
-    def label(self) -> str:
-        """Name for messages."""
-        return (
-            self.variant if self.variant.startswith("hf://") else f"{self.variant}:{self.row.name}"
-        )
 
 
 @dataclass(frozen=True)
@@ -86,13 +63,13 @@ def fetch(name: str, weights: str | None = None, note: Note | None = None) -> Pa
     Raises:
         WeightsError: one of its kinds.
     """
-    entry = _entry(name, weights)
-    if entry.row.repo and settings.home() is None:
+    file = _named(name, weights, registry())
+    if file.entry.repo and settings.home() is None:
         raise StoreError("VITZOO_HOME is ':memory:', so there is no store to fetch into")
-    os.close(obtain(entry.row, entry.label, entry.package, note))
-    path = stored(entry.row) if entry.row.repo else data_file(entry.package, entry.row.file)
+    os.close(obtain(file, note)[0])
+    path = stored(file)
     if path is None:
-        raise StoreError(f"{entry.label} vanished from the store")
+        raise StoreError(f"{file.label} vanished from the store")
     return path
 
 
@@ -107,34 +84,28 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
     Raises:
         CheckpointError: an index or a folder that names no files.
     """
+    zoo = registry()
     if name_or_path is None:
-        known = [_verify(entry) for entry in entries() if _present(entry)]
-        return known + _strangers({v.sha256 for v in known})
+        here = [_verify(file, zoo) for file in _registered(zoo) if _present(file)]
+        return here + _strangers({found.sha256 for found in here}, zoo)
     text = os.fspath(name_or_path)
     if text.startswith("hf://"):
-        return [_verify(_entry(text, None))]
+        return [_verify(HubFile.at(text), zoo)]
     if isinstance(name_or_path, os.PathLike) or text.endswith(PATHS):
-        return [_hashed(str(path), path, follow=True) for path in _files(Path(text))]
+        return [_hashed(str(path), path, zoo, follow=True) for path in _files(Path(text))]
     name, weights = _parts_of(text, None)
     if weights is not None:
-        return [_verify(_entry(name, weights))]
-    variant = registry().variant(name)
-    return [_verify(Entry(variant.name, row, _package(variant))) for row in variant.weights]
-
-
-def entries() -> Iterator[Entry]:
-    """Yield every registered file."""
-    for variant in registry().variants.values():
-        for row in variant.weights:
-            yield Entry(variant.name, row, _package(variant))
+        return [_verify(_named(name, weights, zoo), zoo)]
+    return [_verify(file, zoo) for file in _files_of(zoo.variant(name), zoo)]
 
 
 def local() -> dict[str, list[str]]:
     """Return which weights of which variants are here, by variant."""
+    zoo = registry()
     found: dict[str, list[str]] = {}
-    for entry in entries():
-        if _present(entry):
-            found.setdefault(entry.variant, []).append(entry.row.name)
+    for variant in zoo.variants.values():
+        if names := [file.entry.name for file in _files_of(variant, zoo) if _present(file)]:
+            found[variant.name] = names
     return found
 
 
@@ -155,7 +126,7 @@ def import_file(path: Path) -> list[str]:
         raise StoreError(f"there is no file {path}")
     try:
         sha256, size = hash_file(source), os.fstat(source).st_size
-        labels = _labels(sha256)
+        labels = _labels(sha256, registry())
         if not labels:
             raise StoreError(
                 f"{path} has sha256 {sha256}, which neither the registry nor the lock names; "
@@ -189,14 +160,15 @@ def remove(name: str, weights: str | None = None) -> int:
     Raises:
         UnknownName: no such variant or weights.
     """
-    home = settings.home()
+    zoo, home = registry(), settings.home()
     name, weights = _parts_of(name, weights)
-    known = (from_address(name),) if name.startswith("hf://") else registry().variant(name).weights
-    rows = [row for row in known if weights in (None, row.name)]
-    if not rows:
+    on_hub = name.startswith("hf://")
+    known = [HubFile.at(name)] if on_hub else _files_of(zoo.variant(name), zoo)
+    files = [file for file in known if weights in (None, file.entry.name)]
+    if not files:
         raise UnknownName(f"{name} has no weights {weights!r}")
-    pins = [pin for row in rows if row.repo and (pin := pin_of(row))]
-    return sum(Store(home).remove(pin.sha256) for pin in pins) if home else 0
+    pins = [file.pinned().pin for file in files if file.entry.repo]
+    return sum(Store(home).remove(pin.sha256) for pin in pins if pin.sha256) if home else 0
 
 
 def _parts_of(name: str, weights: str | None) -> tuple[str, str | None]:
@@ -209,34 +181,44 @@ def _parts_of(name: str, weights: str | None) -> tuple[str, str | None]:
     return variant, stated
 
 
-def _entry(name: str, weights: str | None) -> Entry:
+def _named(name: str, weights: str | None, zoo: Registry) -> HubFile:
+    """Return the file of a name; `weights` as in `fetch`."""
     if name.startswith("hf://"):
-        return Entry(name, from_address(name))
+        return HubFile.at(name)
     name, weights = _parts_of(name, weights)
-    variant = registry().variant(name)
-    return Entry(variant.name, choose(variant, weights), _package(variant))
+    variant = zoo.variant(name)
+    return HubFile.of(variant, choose(variant, weights), zoo)
 
 
-def _package(variant: Variant) -> str:
-    return registry().host.package(variant.namespace)
+def _files_of(variant: Variant, zoo: Registry) -> list[HubFile]:
+    return [HubFile.of(variant, entry, zoo) for entry in variant.weights]
 
 
-def _present(entry: Entry) -> bool:
-    return not entry.row.repo or stored(entry.row) is not None
+def _registered(zoo: Registry) -> Iterator[HubFile]:
+    """Yield every registered file."""
+    for variant in zoo.variants.values():
+        yield from _files_of(variant, zoo)
 
 
-def _verify(entry: Entry) -> Verification:
-    row = entry.row
-    path = stored(row) if row.repo else data_file(entry.package, row.file)
-    pin = pin_of(row) if row.repo else None
-    expected = pin.sha256 if pin else row.sha256
+def _present(file: HubFile) -> bool:
+    return not file.entry.repo or stored(file) is not None
+
+
+def _verify(file: HubFile, zoo: Registry) -> Verification:
+    path, pin = stored(file), file.pinned().pin
     if path is None:
-        return Verification(entry.label, "missing", sha256=expected, detail="not in the store")
-    return _hashed(entry.label, path, expected, (pin.size if pin else row.size) or None)
+        return Verification(file.label, "missing", sha256=pin.sha256, detail="not in the store")
+    return _hashed(file.label, path, zoo, pin.sha256, pin.size or None)
 
 
 def _hashed(
-    label: str, path: Path, expected: str = "", size: int | None = None, *, follow: bool = False
+    label: str,
+    path: Path,
+    zoo: Registry,
+    expected: str = "",
+    size: int | None = None,
+    *,
+    follow: bool = False,
 ) -> Verification:
     """Hash a file; without an expected sha256, look for what it is in registry and lock."""
     try:
@@ -250,7 +232,7 @@ def _hashed(
     finally:
         os.close(fd)
     if not expected:
-        known = _labels(actual)
+        known = _labels(actual, zoo)
         detail = ", ".join(known) or "neither the registry nor the lock names its sha256"
         return Verification(label, "ok" if known else "unpinned", path, found, actual, detail)
     if actual != expected or size not in (None, found):
@@ -272,22 +254,19 @@ def _files(path: Path) -> list[Path]:
     return [path.with_name(shard) for shard in sorted(shards)]
 
 
-def _labels(sha256: str) -> list[str]:
+def _labels(sha256: str, zoo: Registry) -> list[str]:
     """Return what registry and lock call the file of that sha256."""
-    found = [entry.label for entry in entries() if _known_pin(entry.row) == sha256]
-    locked = Lock(settings.lock_path()).pins()
-    return found or [source for source, pin in locked.items() if pin.sha256 == sha256]
+    pins = Lock(settings.lock_path()).pins()
+    locked = [address for address, pin in pins.items() if pin.sha256 == sha256]
+    found = [
+        file.label
+        for file in _registered(zoo)
+        if file.entry.sha256 == sha256 or (not file.entry.sha256 and file.address in locked)
+    ]
+    return found or locked
 
 
-def _known_pin(row: Weights) -> str:
-    try:
-        pin = pin_of(row) if row.repo else None
-    except WeightsError:
-        pin = None
-    return pin.sha256 if pin else row.sha256
-
-
-def _strangers(known: set[str]) -> list[Verification]:
+def _strangers(known: set[str], zoo: Registry) -> list[Verification]:
     """Verify files in the store that no registered row names, hf:// files for instance."""
     home = settings.home()
     if home is None:
@@ -295,7 +274,7 @@ def _strangers(known: set[str]) -> list[Verification]:
     store = Store(home)
     names = [name for name in store.names() if name not in known]
     return [
-        _hashed(" ".join(_labels(name)) or f"sha256:{name[:12]}", store.path(name), name, None)
+        _hashed(" ".join(_labels(name, zoo)) or f"sha256:{name[:12]}", store.path(name), zoo, name)
         for name in names
     ]
 
@@ -307,12 +286,11 @@ def relock(name: str, weights: str | None = None) -> None:
         PinError: the registry pins it, or the lock is frozen; the lock is unchanged.
         NetworkError: the authority does not answer; the lock is unchanged.
     """
-    entry = _entry(name, weights)
-    if entry.row.sha256:
-        raise PinError(f"{entry.label} is pinned by the registry; there is nothing to lock")
+    file = _named(name, weights, registry())
+    if file.entry.sha256:
+        raise PinError(f"{file.label} is pinned by the registry; there is nothing to lock")
     if settings.frozen():
-        raise PinError(f"{entry.label}: the lock is frozen; leave --frozen out to update it")
+        raise PinError(f"{file.label}: the lock is frozen; leave --frozen out to update it")
     from vitzoo.store.hub_metadata import ask_authority  # imports the network's libraries
 
-    pin = ask_authority(entry.row, entry.label)
-    Lock(settings.lock_path()).replace(source_of(entry.row), pin)
+    Lock(settings.lock_path()).replace(file.address, ask_authority(file))

@@ -40,7 +40,7 @@ from vitzoo.store.hub_client import (
     whole,
     within,
 )
-from vitzoo.store.hub_file import Remote
+from vitzoo.store.hub_file import HubFile
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
 
@@ -64,9 +64,9 @@ class _Retry(Exception):
 
 
 def download(
-    remote: Remote, endpoint: str, partial: Partial, limits: Limits, note: Note | None = None
+    file: HubFile, endpoint: str, partial: Partial, limits: Limits, note: Note | None = None
 ) -> None:
-    """Complete `partial` with the bytes of `remote` from one endpoint, proven by their sha256.
+    """Complete `partial` with the bytes of `file` from one endpoint, proven by their sha256.
 
     A cut, a stall or a server's fault is retried and resumed at the exact byte; a wrong hash is
     retried once from the beginning. After an error the partial file holds a resumable beginning,
@@ -76,14 +76,14 @@ def download(
         HashMismatch, SizeMismatch: the endpoint serves other bytes.
         NetworkError: one of its kinds; nothing was proven.
     """
-    _Download(remote, endpoint, partial, limits, note or (lambda _done, _total: None)).run()
+    _Download(file, endpoint, partial, limits, note or (lambda _done, _total: None)).run()
 
 
 class _Download:
     def __init__(
-        self, remote: Remote, endpoint: str, partial: Partial, limits: Limits, note: Note
+        self, file: HubFile, endpoint: str, partial: Partial, limits: Limits, note: Note
     ) -> None:
-        self.remote, self.endpoint, self.partial = remote, endpoint, partial
+        self.file, self.endpoint, self.partial = file, endpoint, partial
         self.limits, self.note = limits, note
         self.host = urlsplit(endpoint).netloc.rpartition("@")[2]
         self.first_byte_by = time.monotonic() + limits.first_byte
@@ -129,8 +129,8 @@ class _Download:
 
     def _attempt(self) -> None:
         """Make one request and write what it brings."""
-        complete = self.partial.size == self.remote.size
-        if complete or self.partial.sha256 == self.remote.sha256:
+        complete = self.partial.size == self.file.size
+        if complete or self.partial.sha256 == self.file.pin.sha256:
             return
         offset = self.partial.size
         with self._response(offset) as response:
@@ -144,9 +144,9 @@ class _Download:
     @contextmanager
     def _response(self, offset: int) -> Iterator[httpx2.Response]:
         url = hf_hub_url(
-            self.remote.repo,
-            self.remote.file,
-            revision=self.remote.revision,
+            self.file.entry.repo,
+            self.file.entry.file,
+            revision=self.file.revision,
             endpoint=self.endpoint,
         )
         try:
@@ -160,7 +160,7 @@ class _Download:
             raise self._transfer(what + proxies()) from error
         except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
             raise RefusedResponse(
-                f"{self.remote}: {self.host}: the address cannot be used: "
+                f"{self.file}: {self.host}: the address cannot be used: "
                 f"{printable(str(error), SHOWN)}; set another endpoint in VITZOO_ENDPOINTS"
             ) from error
         except httpx2.TransportError as error:
@@ -168,7 +168,7 @@ class _Download:
             raise _Retry(self._transfer(what + proxies())) from error
         except OfflineModeIsEnabled as error:
             raise Offline(
-                f"{self.remote}: {self.host}: huggingface_hub is offline; unset HF_HUB_OFFLINE and "
+                f"{self.file}: {self.host}: huggingface_hub is offline; unset HF_HUB_OFFLINE and "
                 "TRANSFORMERS_OFFLINE, then start again"
             ) from error
 
@@ -191,7 +191,7 @@ class _Download:
             response.close()
             url = self._checked_redirect(url, location)
         raise RefusedResponse(
-            f"{self.remote}: {self.host} redirected more than {self.limits.redirects} times; "
+            f"{self.file}: {self.host} redirected more than {self.limits.redirects} times; "
             "set another endpoint in VITZOO_ENDPOINTS"
         )
 
@@ -210,11 +210,11 @@ class _Download:
             good = False
         if not good:
             raise RefusedResponse(
-                f"{self.remote}: {urlsplit(url).netloc} redirected to {location[:200]!r}, which is "
+                f"{self.file}: {urlsplit(url).netloc} redirected to {location[:200]!r}, which is "
                 "refused: only https, or http from http; set another endpoint in VITZOO_ENDPOINTS"
             )
         if after.netloc == before.netloc:
-            log.info("%s: %s redirects to %s", self.remote, url, target)
+            log.info("%s: %s redirects to %s", self.file, url, target)
         return target
 
     def _check_response(self, response: httpx2.Response, offset: int) -> int | None:
@@ -227,7 +227,7 @@ class _Download:
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("", "identity"):
             raise RefusedResponse(
-                f"{self.remote}: {self.host} sent a {encoding[:50]!r} body, expected the file "
+                f"{self.file}: {self.host} sent a {encoding[:50]!r} body, expected the file "
                 "itself; a proxy may be rewriting downloads"
             )
         if response.status_code == HTTPStatus.PARTIAL_CONTENT:
@@ -236,7 +236,7 @@ class _Download:
         self._check_total(total)
         if offset:
             self.partial.restart()  # the server ignores ranges and sends everything
-        return total if total is not None else self.remote.size
+        return total if total is not None else self.file.size
 
     def _check_range(self, response: httpx2.Response, offset: int) -> int:
         text = response.headers.get("content-range", "")
@@ -245,7 +245,7 @@ class _Download:
         start, size = whole(span.partition("-")[0]), whole(total)
         if unit != "bytes" or start != offset or size is None or not offset:
             raise RefusedResponse(
-                f"{self.remote}: {self.host} answered with the range {text[:200]!r}, asked from "
+                f"{self.file}: {self.host} answered with the range {text[:200]!r}, asked from "
                 f"byte {offset} of {self._expected_size()}; nothing was appended; try again, or "
                 "set another endpoint in VITZOO_ENDPOINTS"
             )
@@ -253,13 +253,13 @@ class _Download:
         return size
 
     def _check_total(self, total: int | None) -> None:
-        expected = self.remote.size
+        expected = self.file.size
         wrong = total is not None and (
-            total > self.remote.bound if expected is None else total != expected
+            total > self.file.bound if expected is None else total != expected
         )
         if wrong:
             raise SizeMismatch(
-                f"{self.remote}: {self.host} offers {total} bytes ({self.kind}), expected "
+                f"{self.file}: {self.host} offers {total} bytes ({self.kind}), expected "
                 f"{self._expected_size()}; it may be an error or login page, or another file"
             )
 
@@ -267,19 +267,19 @@ class _Download:
         status = response.status_code
         if status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
             return
-        error = refusal(response, self.remote, self.host)
+        error = refusal(response, self.file, self.host)
         if may_pass(status):
             raise _Retry(error, retry_after(response))
         raise error
 
     def _write(self, response: httpx2.Response, total: int | None) -> None:
-        bound = self.remote.bound
+        bound = self.file.bound
         mark, marked = time.monotonic(), self.partial.size
         for chunk in response.iter_raw():
             if self.partial.size + len(chunk) > bound:
                 self.partial.restart()
                 raise SizeMismatch(
-                    f"{self.remote}: {self.host} sends more than {self._expected_size()}; stopped"
+                    f"{self.file}: {self.host} sends more than {self._expected_size()}; stopped"
                 )
             self.partial.write(chunk)
             self.note(self.partial.size, total or bound)
@@ -295,21 +295,21 @@ class _Download:
 
     def _check_hash(self) -> None:
         size, actual = self.partial.size, self.partial.sha256
-        if actual != self.remote.sha256:
+        if actual != self.file.pin.sha256:
             raise HashMismatch(
-                f"{self.remote}: {self.host} served {size} bytes ({self.kind}) with sha256 "
-                f"{actual}, expected {self._expected_size()} with sha256 {self.remote.sha256}; the "
+                f"{self.file}: {self.host} served {size} bytes ({self.kind}) with sha256 {actual}, "
+                f"expected {self._expected_size()} with sha256 {self.file.pin.sha256}; the "
                 "registry or the file may be wrong; nothing was kept"
             )
 
     def _expected_size(self) -> str:
-        if self.remote.size is not None:
-            return f"{self.remote.size} bytes"
-        return f"at most {self.remote.bound} bytes"
+        if self.file.size is not None:
+            return f"{self.file.size} bytes"
+        return f"at most {self.file.bound} bytes"
 
     def _transfer(self, what: str) -> TransferError:
         return TransferError(
-            f"{self.remote}: {self.host}: {what}; {self.partial.size} bytes are kept for the next "
+            f"{self.file}: {self.host}: {what}; {self.partial.size} bytes are kept for the next "
             "try; check the network, set a mirror in VITZOO_ENDPOINTS, or carry the file here: "
             "vitzoo import FILE"
         )

@@ -47,7 +47,7 @@ from vitzoo.files.access import open_regular
 from vitzoo.settings import may_see_token
 
 if TYPE_CHECKING:
-    from vitzoo.store.hub_file import Remote
+    from vitzoo.store.hub_file import HubFile
 
 log = logging.getLogger("vitzoo")
 
@@ -159,38 +159,38 @@ def may_pass(status: int) -> bool:
     return status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def refusal(response: httpx2.Response, remote: Remote, host: str) -> NetworkError:
+def refusal(response: httpx2.Response, file: HubFile, host: str) -> NetworkError:
     """Return the error that says what a status other than success means."""
     status = response.status_code
     try:
         hf_raise_for_status(_without_body(response))
     except GatedRepoError:
         return GatedRepo(
-            f"{remote}: access to {remote.repo} is gated; ask for it on the repository's page on "
-            f"{host}, {remote.page}: accept its terms there, then log in with "
+            f"{file}: access to {file.entry.repo} is gated; ask for it on the repository's page on "
+            f"{host}, {file.page}: accept its terms there, then log in with "
             "`hf auth login` or set HF_TOKEN to a token that may read it"
         )
     except RevisionNotFoundError:
         return RevisionNotFound(
-            f"{remote}: {host} has no revision {remote.revision} of it; {ELSEWHERE}"
+            f"{file}: {host} has no revision {file.revision} of it; {ELSEWHERE}"
         )
     except RemoteEntryNotFoundError:
         return EntryNotFound(
-            f"{remote}: {host} has no such file at revision {remote.revision}; {ELSEWHERE}"
+            f"{file}: {host} has no such file at revision {file.revision}; {ELSEWHERE}"
         )
     except RepositoryNotFoundError:
         if status == HTTPStatus.NOT_FOUND:
-            return RepoNotFound(f"{remote}: {host} has no repository {remote.repo}; {ELSEWHERE}")
+            return RepoNotFound(f"{file}: {host} has no repository {file.entry.repo}; {ELSEWHERE}")
     except HfHubHTTPError:
         pass
-    return _by_status(response, remote, host)
+    return _by_status(response, file, host)
 
 
-def _by_status(response: httpx2.Response, remote: Remote, host: str) -> NetworkError:
-    what = f"{remote}: {host} answered {response.status_code}"
-    if remote.gated and response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+def _by_status(response: httpx2.Response, file: HubFile, host: str) -> NetworkError:
+    what = f"{file}: {host} answered {response.status_code}"
+    if file.entry.gated and response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return GatedRepo(
-            f"{what}; the repository is gated: accept its terms on {remote.page}, then "
+            f"{what}; the repository is gated: accept its terms on {file.page}, then "
             "log in with `hf auth login` or set HF_TOKEN to a token that may read it"
         )
     match response.status_code:
@@ -203,7 +203,7 @@ def _by_status(response: httpx2.Response, remote: Remote, host: str) -> NetworkE
             return AccessDenied(f"{what} and denies access; your token may lack a right")
         case HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
             return TransferError(
-                f"{remote}: on the way to {host} a proxy answered 407: it wants a name and "
+                f"{file}: on the way to {host} a proxy answered 407: it wants a name and "
                 f"password{proxies()}"
             )
         case HTTPStatus.NOT_FOUND:

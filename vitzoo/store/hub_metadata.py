@@ -22,11 +22,10 @@ from vitzoo.errors import (
 )
 from vitzoo.files.names import COMMIT, SHA256
 from vitzoo.files.strict_json import strict_json
-from vitzoo.schema.rows import Weights
 from vitzoo.settings import limits, trust_endpoint
 from vitzoo.store.hub_client import SHOWN, headers_for, proxies, refusal, session, within
-from vitzoo.store.hub_file import Remote
-from vitzoo.store.lockfile import Pin, source_of
+from vitzoo.store.hub_file import HubFile
+from vitzoo.store.lockfile import Pin
 
 MAX_METADATA = 8 * 1024 * 1024  # bytes; a repository of 10,000 files takes 3 MB
 NEEDED = (
@@ -35,39 +34,45 @@ NEEDED = (
 )
 
 
-def ask(repo: str, revision: str, file: str, *, label: str = "", gated: bool = False) -> Pin:
-    """Ask the authority what a file is.
-
-    Args:
-        repo, revision, file: where it lies on the Hub.
-        label: what it is, for messages: `vit_b16:augreg_in21k`.
-        gated: whether a refusal means that terms have to be accepted.
+def ask_authority(file: HubFile) -> Pin:
+    """Ask the authority what a file is, at the revision that its entry names.
 
     Raises:
-        NetworkError: one of its kinds.
-        PinError: the authority does not state a sha256 for it.
+        Offline: no socket may be opened.
+        NetworkError: no answer, or there is no such file.
+        PinError: no usable answer, or one for another commit than the entry's.
     """
-    authority = trust_endpoint()
-    address = f"hf://{repo}@{revision}/{file}"
-    what = address if label in ("", address) else f"{label}: {address}"
-    remote = Remote(repo, revision, file, sha256="", label=label or address, gated=gated)
-    commit, files = _metadata(remote, authority, what)
-    if file not in files:
+    authority, entry = trust_endpoint(), file.entry
+    if settings.offline():
+        raise Offline(
+            f"{file.label}: the sha256 of {file.address} has to be requested from "
+            f"{authority}, and this is offline; unset VITZOO_OFFLINE, "
+            "HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE where there is a network"
+        )
+    what = file.address if file.label == file.address else f"{file.label}: {file.address}"
+    commit, files = _metadata(file, authority, what)
+    if entry.file not in files:
         raise EntryNotFound(f"{what}: {authority} lists no such file at this revision")
-    return _pin(what, authority, commit, files[file])
+    pin = _pin(what, authority, commit, files[entry.file])
+    if len(entry.revision) == 40 and pin.commit != entry.revision:
+        raise PinError(
+            f"{file.address}: {authority} answered with commit {pin.commit}; ask again, "
+            "or find out who changed the repository"
+        )
+    return pin
 
 
-def _metadata(remote: Remote, authority: str, what: str) -> tuple[object, Mapping[str, Any]]:
+def _metadata(file: HubFile, authority: str, what: str) -> tuple[object, Mapping[str, Any]]:
     """Return the commit of a repository and its files by name, as the model API states them."""
     seconds = limits().first_byte
     try:
         session()
     except ValueError as error:
         raise TransferError(f"{what}: {authority}: {error}") from error
-    request = functools.partial(_request, remote, authority, what, time.monotonic() + seconds)
+    request = functools.partial(_request, file, authority, what, time.monotonic() + seconds)
     try:
         metadata = strict_json(within(seconds, request))
-        files = {file["rfilename"]: file for file in metadata["siblings"]}
+        files = {entry["rfilename"]: entry for entry in metadata["siblings"]}
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise TransferError(
             f"{what}: {authority} cannot be reached: "
@@ -86,9 +91,9 @@ def _metadata(remote: Remote, authority: str, what: str) -> tuple[object, Mappin
     return metadata.get("sha"), files
 
 
-def _request(remote: Remote, authority: str, what: str, deadline: float) -> bytes:
+def _request(file: HubFile, authority: str, what: str, deadline: float) -> bytes:
     """Return the body of the answer, following redirects within the trusted Hub only."""
-    url = f"{authority}/api/models/{remote.repo}/revision/{quote(remote.revision, safe='')}"
+    url = f"{authority}/api/models/{file.entry.repo}/revision/{quote(file.revision, safe='')}"
     url += "?blobs=true"
     for _ in range(limits().redirects + 1):
         timeout = max(0.1, deadline - time.monotonic())
@@ -101,7 +106,7 @@ def _request(remote: Remote, authority: str, what: str, deadline: float) -> byte
         try:
             if not response.has_redirect_location:
                 if response.status_code != httpx2.codes.OK:
-                    raise refusal(response, remote, urlsplit(authority).netloc)
+                    raise refusal(response, file, urlsplit(authority).netloc)
                 return _body(response, authority, what, deadline)
             target = response.headers["location"]
         finally:
@@ -164,32 +169,3 @@ def _pin(what: str, authority: str, commit: object, sibling: Mapping[str, Any]) 
             "kept in LFS can be trusted on first use"
         )
     return Pin(str(commit), int(size or 0), str(sha256), authority)
-
-
-def ask_authority(weights: Weights, label: str) -> Pin:
-    """Ask the authority what a file is, at the revision that its row names.
-
-    Args:
-        weights: the row.
-        label: what it is, for messages: `vit_b16:augreg_in21k`.
-
-    Raises:
-        Offline: no socket may be opened.
-        NetworkError: no answer, or there is no such file.
-        PinError: no usable answer, or one for another commit than the row's.
-    """
-    if settings.offline():
-        raise Offline(
-            f"{label}: the sha256 of {source_of(weights)} has to be requested from "
-            f"{settings.trust_endpoint()}, and this is offline; unset VITZOO_OFFLINE, "
-            "HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE where there is a network"
-        )
-
-    revision = weights.revision or "main"
-    pin = ask(weights.repo, revision, weights.file, label=label, gated=weights.gated)
-    if len(weights.revision) == 40 and pin.commit != weights.revision:
-        raise PinError(
-            f"{source_of(weights)}: {pin.authority} answered with commit {pin.commit}; ask again, "
-            "or find out who changed the repository"
-        )
-    return pin

@@ -13,11 +13,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from vitzoo import settings
 from vitzoo.errors import PinError
 from vitzoo.files.access import make_folder, write_atomic
 from vitzoo.files.names import COMMIT, SHA256
-from vitzoo.schema.rows import Weights
 
 VERSION = 1
 MAX_LOCK = 16 * 1024 * 1024
@@ -39,6 +37,9 @@ class Pin:
     size: int
     sha256: str
     authority: str
+
+
+UNPINNED = Pin("", 0, "", "")
 
 
 class Lock:
@@ -133,31 +134,3 @@ class Lock:
         return PinError(
             f"the lock {self.path} {what}; restore it, or remove it to trust on first use again"
         )
-
-
-def source_of(weights: Weights) -> str:
-    """Return the address under which the lock knows a file."""
-    return f"hf://{weights.repo}@{weights.revision or 'main'}/{weights.file}"
-
-
-def pin_of(weights: Weights) -> Pin | None:
-    """Return what a file must be according to registry and lock; None before its first use.
-
-    Raises:
-        PinError: registry and lock disagree, or the lock is damaged.
-    """
-    locked = Lock(settings.lock_path()).pins().get(source_of(weights))
-    if not weights.sha256:
-        if locked and len(weights.revision) == 40 and locked.commit != weights.revision:
-            raise PinError(
-                f"{source_of(weights)}: the lock {settings.lock_path()} names commit "
-                f"{locked.commit}, the registry {weights.revision}; find out why, then "
-                "`vitzoo lock --update`"
-            )
-        return locked
-    if locked and locked.sha256 != weights.sha256:
-        raise PinError(
-            f"{source_of(weights)}: the lock {settings.lock_path()} pins sha256 {locked.sha256}, "
-            f"the registry {weights.sha256}; find out which is right, then remove it from the lock"
-        )
-    return Pin(weights.revision or "main", weights.size or 0, weights.sha256, "registry")

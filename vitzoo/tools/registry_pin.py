@@ -9,6 +9,7 @@ from typing import Any
 from vitzoo.errors import NetworkError, Offline, PinError
 from vitzoo.files.access import write_atomic
 from vitzoo.schema.rows import Weights
+from vitzoo.store.hub_file import HubFile
 from vitzoo.store.hub_metadata import ask_authority
 from vitzoo.tools.registry_check import read
 
@@ -62,7 +63,7 @@ def pin(file: Path, *, write: bool = True) -> list[Pinned]:
 
 def _pin_row(label: str, row: Weights, table: Any) -> Pinned:
     try:
-        stated = ask_authority(row, label)
+        stated = ask_authority(HubFile(row, label))
     except Offline:
         raise
     except NetworkError as error:
