@@ -1,7 +1,7 @@
-"""From a row of weights to an open file whose bytes are proven; torch-free.
+"""Opening the verified file of registered weights, which is fetched if need be; torch-free.
 
-What a file must be is decided before anything is looked at: by the registry, by the lock, or, on
-first use, by the authority. Then the store is asked, the user's Hub cache, the endpoints in order.
+The sha256 comes from the registry, from the lock file, or on first use from the trusted Hub
+endpoint. With it, the file is searched in the store, in the user's Hub cache and at the endpoints.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _SHOWN: set[str] = set()  # repositories whose terms this process has shown
 
 
 def obtain(file: HubFile, note: Note | None = None) -> tuple[int, str]:
-    """Return a file descriptor of the verified file, open for reading, and its sha256.
+    """Return a descriptor of the verified file, open for reading, and the sha256 of the file.
 
     Args:
-        file: the registered file; its pin is looked up.
+        file: the registered file; its pin is looked up here.
         note: called with (bytes so far, bytes in all) during a download.
 
     Raises:
-        WeightsError: one of its kinds; no bytes are handed out that were not proven.
+        WeightsError: one of its kinds; the file is missing, or could not be verified.
     """
     if not file.entry.repo:
         return _bundled(file), file.entry.sha256
@@ -68,7 +68,7 @@ def obtain(file: HubFile, note: Note | None = None) -> tuple[int, str]:
 
 
 def stored(file: HubFile) -> Path | None:
-    """Return the path of a bundled or stored file, unverified; None where it is missing."""
+    """Return the path of a bundled or stored file, unverified; None if it is missing."""
     if not file.entry.repo:
         return data_file(file.package, file.entry.file)
     home, sha256 = settings.home(), file.pinned().pin.sha256
@@ -89,37 +89,35 @@ def _bundled(file: HubFile) -> int:
         os.close(fd)
         raise IntegrityError(
             f"{file.label}: {path} has {size} bytes, sha256 {sha256}; the registry names "
-            f"{entry.size} bytes, sha256 {entry.sha256}; the file is damaged or was "
-            "replaced: reinstall the package it came with"
+            f"{entry.size} bytes, sha256 {entry.sha256}; the file is damaged or was replaced: "
+            "reinstall its package"
         )
     return fd
 
 
 def _first_use(file: HubFile) -> Pin:
-    """Ask the authority what an unpinned file is, if the policies allow it."""
+    """Request the pin of a file from the trusted Hub endpoint, if the settings allow it."""
     unknown = f"{file.label}: the sha256 of {file.address} is not known"
     if settings.pins_required():
         raise PinError(
-            f"{unknown} and VITZOO_PINS=required; bring a lock that names it (VITZOO_LOCK), or "
+            f"{unknown} and VITZOO_PINS=required; use a lock file that names it (VITZOO_LOCK), or "
             "fetch it once without VITZOO_PINS, which writes one"
         )
     if settings.frozen():
         raise PinError(f"{unknown} and the lock is frozen; fetch it once without --frozen")
     if settings.offline():
         raise Offline(
-            f"{unknown} and this is offline; bring the file with a lock that names it "
-            "(VITZOO_LOCK, see docs/offline.md), or fetch it once with a network: "
-            f"{_fetch_command(file)}"
+            f"{unknown} and vitzoo is offline; bring the file with a lock file that names it "
+            f"(VITZOO_LOCK, see docs/offline.md), or run with a network: {_fetch_command(file)}"
         )
     _show_terms(file)
-    from vitzoo.store.hub_metadata import ask_authority  # imports the network's libraries
+    from vitzoo.store.hub_metadata import request_pin  # imports network libraries
 
-    pin = ask_authority(file)
-    path = settings.lock_path()
-    kept = f"and from now on the lock {path} holds it to that" if path else "and no lock keeps that"
+    pin, path = request_pin(file), settings.lock_path()
     warnings.warn(
-        f"{file.label}: first use of {file.address}; {pin.authority} says it has {pin.size} bytes, "
-        f"sha256 {pin.sha256}, {kept}",
+        f"{file.label}: trust on first use: {pin.endpoint} states that {file.address} has "
+        f"{pin.size} bytes and sha256 {pin.sha256}; "
+        + (f"the lock file {path} now requires them" if path else "no lock file records them"),
         FirstUseWarning,
         stacklevel=2,
     )
@@ -148,7 +146,7 @@ def _stored(file: HubFile) -> int | None:
 
 
 def _bring(file: HubFile, note: Note | None) -> int:
-    """Copy or download a file that the store lacks; one process does, others wait for it."""
+    """Copy or download a file that the store lacks; other processes wait for the one that does."""
     home = settings.home()
     if home is None:
         partial = Partial(None, file.bound)
@@ -163,17 +161,14 @@ def _bring(file: HubFile, note: Note | None) -> int:
         fd = _stored(file)
         if fd is not None:
             return fd
-        make_folder_or_raise(store.partial(file.pin.sha256).parent)
-        partial = Partial(store.partial(file.pin.sha256), file.bound)
-        try:
+        with store.receive(file.pin.sha256, file.bound) as partial:
             _check_space(home, file, partial.size)
             _fill(file, partial, note)
-            store.adopt(partial)
-        finally:
-            partial.release()
         fd = store.open(file.pin.sha256, file.size)
     if fd is None:
-        raise StoreError(f"{store.path(file.pin.sha256)} vanished right after it was stored")
+        raise StoreError(
+            f"{store.path(file.pin.sha256)} vanished right after it was stored; try again"
+        )
     return fd
 
 
@@ -183,11 +178,11 @@ def _fill(file: HubFile, partial: Partial, note: Note | None) -> None:
     if settings.offline():
         size = f"{file.size} bytes" if file.size else "size not known"
         raise Offline(
-            f"{file} is not in the store and this is offline (file {file.entry.file}, sha256 "
-            f"{file.pin.sha256}, {size}); with a network: {_fetch_command(file)}; or carry "
-            "the file here: vitzoo import FILE"
+            f"{file} is not in the store and vitzoo is offline (file {file.entry.file}, sha256 "
+            f"{file.pin.sha256}, {size}); with a network, run {_fetch_command(file)}; or copy the "
+            "file to this machine and run vitzoo import FILE"
         )
-    from vitzoo.store.download import download
+    from vitzoo.store.download import download  # imports network libraries
 
     _show_terms(file)
     failures: list[IntegrityError | NetworkError] = []
@@ -201,25 +196,7 @@ def _fill(file: HubFile, partial: Partial, note: Note | None) -> None:
                 log.warning("%s failed: %s", endpoint, error)
         else:
             return
-    _raise_worst(failures, endpoints)
-
-
-def _show_terms(file: HubFile) -> None:
-    """Say before a first request, once, by which terms a file may be used, and who may have it."""
-    if not file.entry.has_terms or file.entry.repo in _SHOWN:
-        return
-    _SHOWN.add(file.entry.repo)
-    log.warning(
-        "%s: license %s; read its terms before use: %s%s",
-        file.label,
-        file.entry.license or "not known",
-        file.page,
-        f"; access is gated: {TERMS}" if file.entry.gated else "",
-    )
-
-
-def _raise_worst(failures: list[IntegrityError | NetworkError], endpoints: list[str]) -> None:
-    """Raise the error that says most: wrong bytes before an unreachable host."""
+    # Wrong bytes tell the user more than an endpoint that cannot be reached.
     worst = next((e for e in failures if isinstance(e, IntegrityError)), failures[-1])
     if len(failures) == 1:
         raise worst
@@ -227,9 +204,24 @@ def _raise_worst(failures: list[IntegrityError | NetworkError], endpoints: list[
     raise type(worst)(f"{len(failures)} endpoints failed. {others}") from worst
 
 
+def _show_terms(file: HubFile) -> None:
+    """Log the license of a file, once per repository, if its users have to read terms."""
+    entry = file.entry
+    if not entry.has_terms or entry.repo in _SHOWN:
+        return
+    _SHOWN.add(entry.repo)
+    log.warning(
+        "%s: license %s; read its terms before use: %s%s",
+        file.label,
+        entry.license or "not known",
+        file.page,
+        f"; access is gated: {TERMS}" if entry.gated else "",
+    )
+
+
 @contextmanager
 def _alone(home: Path, file: HubFile) -> Iterator[None]:
-    """Hold the file's lock, waiting a bounded time for another process."""
+    """Lock a file of the store; wait a bounded time for another process that fetches it."""
     folder, patience = home / "locks", settings.limits().lock_wait
     make_folder_or_raise(folder)
     lock = FileLock(folder / f"{file.pin.sha256}.lock")
@@ -241,8 +233,8 @@ def _alone(home: Path, file: HubFile) -> Iterator[None]:
             lock.acquire(timeout=patience)
     except Timeout as error:
         raise StoreError(
-            f"{file}: another process has held {lock.lock_file} for {patience:.0f} s; end it, or "
-            "remove the lock if none is running"
+            f"{file}: another process has locked {lock.lock_file} for {patience:.0f} s; end that "
+            "process, or remove the lock if no such process is running"
         ) from error
     except OSError as error:
         raise StoreError(f"cannot lock {lock.lock_file}: {error.strerror}") from error
