@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_weights
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
 from vitzoo.checkpoint.detect import format_name
 from vitzoo.checkpoint.saved import METADATA
 from vitzoo.checkpoint.writers import write_npz, write_safetensors
@@ -26,9 +26,9 @@ from vitzoo.loading.source import FILES, on_hub, open_unregistered
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import fold
 from vitzoo.schema.reader import describe
-from vitzoo.schema.rows import Variant, Weights, choose
+from vitzoo.schema.rows import Variant, choose
 from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
-from vitzoo.store.progress import progress
+from vitzoo.store.hub_file import HubFile
 
 VARIANTS = "the variant's"
 SHOWN = {"block.qkv_bias", "num_classes"}  # by the tensors
@@ -169,10 +169,8 @@ def _open(source: str | os.PathLike[str], variant: str | None, zoo: Registry) ->
         return _Source(checkpoint, zoo, _known(checkpoint, named), named)
     name, _, weights = source.partition(":")
     row = zoo.variant(name)
-    chosen: Weights = choose(row, weights or None)
-    package = zoo.host.package(row.namespace)
-    with progress(f"{row.name}:{chosen.name}") as note:
-        return _Source(open_weights(row, chosen, package, note), zoo, row.spec, named)
+    file = HubFile.of(row, choose(row, weights or None), zoo)
+    return _Source(open_hub_file(file), zoo, row.spec, named)
 
 
 def _known(checkpoint: Checkpoint, named: Variant | None) -> Spec | None:

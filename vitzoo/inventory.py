@@ -1,10 +1,10 @@
-"""What is in the store: fetch, verify, import and remove registered weights; torch-free."""
+"""Fetch, verify, import and remove registered weights in the store; torch-free."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,16 +15,14 @@ from vitzoo.errors import (
     PinError,
     StoreError,
     UnknownName,
-    WeightsError,
 )
-from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
+from vitzoo.files.access import hash_file, open_regular
 from vitzoo.files.shard_index import ENDING, read_index, weights_in
-from vitzoo.plugin.package_files import data_file
-from vitzoo.registry.registry import registry
-from vitzoo.schema.rows import Variant, Weights, choose, from_address
-from vitzoo.store.lockfile import Lock, pin_of, source_of
+from vitzoo.registry.registry import Registry, registry
+from vitzoo.schema.rows import Variant, choose
+from vitzoo.store.hub_file import HubFile
+from vitzoo.store.lockfile import Lock
 from vitzoo.store.obtain import obtain, stored
-from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
 from vitzoo.store.store import Store
 
@@ -32,39 +30,17 @@ PATHS = ("/", ".safetensors", ".npz", ENDING)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One file of weights.
-
-    Args:
-        variant: its name, or an hf:// address for a file that no variant has.
-        row: the registered weights.
-        package: where a bundled file lies.
-    """
-
-    variant: str
-    row: Weights
-    package: str = "vitzoo"
-
-    @property
-    def label(self) -> str:
-        """Name for messages."""
-        return (
-            self.variant if self.variant.startswith("hf://") else f"{self.variant}:{self.row.name}"
-        )
-
-
-@dataclass(frozen=True)
 class Verification:
-    """What hashing a file showed.
+    """The result of `verify` for one file.
 
     Args:
-        name: variant and weights, or a path.
-        state: `ok`, `damaged`, `missing` (nothing there to verify) or `unpinned` (a file whose
-            sha256 nobody names, so that nothing can be said of it).
-        path: the file.
-        size: bytes found.
-        sha256: expected, or found for a plain path.
-        detail: what is wrong.
+        name: variant and weights name, or a path.
+        state: `ok`, `damaged`, `missing` (there is no file) or `unpinned` (neither the registry
+            nor the lock file names the sha256 of the file).
+        path: of the file.
+        size: bytes of the file.
+        sha256: the expected one; for a plain path, that of the file.
+        detail: the reason of the state.
     """
 
     name: str
@@ -76,76 +52,70 @@ class Verification:
 
 
 def fetch(name: str, weights: str | None = None, note: Note | None = None) -> Path:
-    """Bring a verified file into the store and return its path.
+    """Download a file into the store, unless it is there, verify it and return its path.
 
     Args:
         name: a registered variant, `variant:weights`, or `hf://owner/repo@revision/file`.
-        weights: which of the variant's weights, its default if None.
+        weights: name of the variant's weights; None for the default weights.
         note: called with (bytes so far, bytes in all) during a download.
 
     Raises:
         WeightsError: one of its kinds.
     """
-    entry = _entry(name, weights)
-    if entry.row.repo and settings.home() is None:
+    file = _named(name, weights, registry())
+    if file.entry.repo and settings.home() is None:
         raise StoreError("VITZOO_HOME is ':memory:', so there is no store to fetch into")
-    os.close(obtain(entry.row, entry.label, entry.package, note))
-    path = stored(entry.row) if entry.row.repo else data_file(entry.package, entry.row.file)
+    os.close(obtain(file, note)[0])
+    path = stored(file)
     if path is None:
-        raise StoreError(f"{entry.label} vanished from the store")
+        raise StoreError(f"{file.label} vanished from the store; fetch it again")
     return path
 
 
 def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verification]:
-    """Hash files against their pins; never opens a socket, ignores stamps.
+    """Hash files and compare them with their pins; opens no socket and ignores stamps.
 
     Args:
         name_or_path: a variant (all of its weights), `variant:weights`, an hf:// address, a path
-            (of an index or a folder: every shard), or None for everything in the store and
-            everything bundled.
+            (all shards, for the path of an index or folder), or None for all files in the store
+            and all bundled files.
 
     Raises:
         CheckpointError: an index or a folder that names no files.
     """
+    zoo = registry()
     if name_or_path is None:
-        known = [_verify(entry) for entry in entries() if _present(entry)]
-        return known + _strangers({v.sha256 for v in known})
+        here = [_verify(file) for file in _registered(zoo) if _present(file)]
+        return here + _strangers({found.sha256 for found in here}, zoo)
     text = os.fspath(name_or_path)
     if text.startswith("hf://"):
-        return [_verify(_entry(text, None))]
+        return [_verify(HubFile.at(text))]
     if isinstance(name_or_path, os.PathLike) or text.endswith(PATHS):
-        return [_hashed(str(path), path, follow=True) for path in _files(Path(text))]
+        return [_identified(path, zoo) for path in _files(Path(text))]
     name, weights = _parts_of(text, None)
     if weights is not None:
-        return [_verify(_entry(name, weights))]
-    variant = registry().variant(name)
-    return [_verify(Entry(variant.name, row, _package(variant))) for row in variant.weights]
-
-
-def entries() -> Iterator[Entry]:
-    """Yield every registered file."""
-    for variant in registry().variants.values():
-        for row in variant.weights:
-            yield Entry(variant.name, row, _package(variant))
+        return [_verify(_named(name, weights, zoo))]
+    return [_verify(file) for file in _files_of(zoo.variant(name), zoo)]
 
 
 def local() -> dict[str, list[str]]:
-    """Return which weights of which variants are here, by variant."""
+    """Return the names of stored and bundled weights, by variant."""
+    zoo = registry()
     found: dict[str, list[str]] = {}
-    for entry in entries():
-        if _present(entry):
-            found.setdefault(entry.variant, []).append(entry.row.name)
+    for variant in zoo.variants.values():
+        if names := [file.entry.name for file in _files_of(variant, zoo) if _present(file)]:
+            found[variant.name] = names
     return found
 
 
 def import_file(path: Path) -> list[str]:
-    """Copy a file into the store if its sha256 is one that registry or lock name.
+    """Copy a file into the store if the registry or the lock file names its sha256.
 
     Returns:
-        The labels of the weights it is.
+        The variant and weights names of the file.
 
     Raises:
-        StoreError: it cannot be read, or nobody names its sha256.
+        StoreError: the file cannot be read, or its sha256 is unknown.
     """
     home = settings.home()
     if home is None:
@@ -155,22 +125,16 @@ def import_file(path: Path) -> list[str]:
         raise StoreError(f"there is no file {path}")
     try:
         sha256, size = hash_file(source), os.fstat(source).st_size
-        labels = _labels(sha256)
+        labels = _labels(sha256, registry())
         if not labels:
             raise StoreError(
                 f"{path} has sha256 {sha256}, which neither the registry nor the lock names; "
                 "load it with weights='FILE' instead"
             )
-        store = Store(home)
-        make_folder_or_raise(store.partial(sha256).parent)
-        partial = Partial(store.partial(sha256), size)
-        try:
+        with Store(home).receive(sha256, size) as partial:
             partial.copy(source)
             if partial.sha256 != sha256:
                 raise IntegrityError(f"{path} changed while it was copied; try again")
-            store.adopt(partial)
-        finally:
-            partial.release()
     finally:
         os.close(source)
     return labels
@@ -181,86 +145,103 @@ def remove(name: str, weights: str | None = None) -> int:
 
     Args:
         name: the variant, `variant:weights`, or `hf://owner/repo@revision/file`.
-        weights: which of its weights, all if None.
+        weights: name of its weights; None for all.
 
     Returns:
-        The bytes that were freed.
+        The number of freed bytes.
 
     Raises:
         UnknownName: no such variant or weights.
     """
-    home = settings.home()
+    zoo, home = registry(), settings.home()
     name, weights = _parts_of(name, weights)
-    known = (from_address(name),) if name.startswith("hf://") else registry().variant(name).weights
-    rows = [row for row in known if weights in (None, row.name)]
-    if not rows:
+    on_hub = name.startswith("hf://")
+    known = [HubFile.at(name)] if on_hub else _files_of(zoo.variant(name), zoo)
+    files = [file for file in known if weights in (None, file.entry.name)]
+    if not files:
         raise UnknownName(f"{name} has no weights {weights!r}")
-    pins = [pin for row in rows if row.repo and (pin := pin_of(row))]
-    return sum(Store(home).remove(pin.sha256) for pin in pins) if home else 0
+    pins = [file.pinned().pin for file in files if file.entry.repo]
+    return sum(Store(home).remove(pin.sha256) for pin in pins if pin.sha256) if home else 0
 
 
 def _parts_of(name: str, weights: str | None) -> tuple[str, str | None]:
-    """Split `variant:weights`, as messages write it; other names stay as they are."""
+    """Split `variant:weights`; return any other name with `weights`."""
     variant, colon, stated = name.partition(":")
     if not colon or name.startswith("hf://"):
         return name, weights
     if weights not in (None, stated):
-        raise InvalidOption(f"{name} names weights {stated!r}, and weights is {weights!r}")
+        raise InvalidOption(
+            f"{name} names the weights {stated!r}, but weights is {weights!r}; pass one of them"
+        )
     return variant, stated
 
 
-def _entry(name: str, weights: str | None) -> Entry:
+def _named(name: str, weights: str | None, zoo: Registry) -> HubFile:
+    """Return the file that the arguments of `fetch` name."""
     if name.startswith("hf://"):
-        return Entry(name, from_address(name))
+        return HubFile.at(name)
     name, weights = _parts_of(name, weights)
-    variant = registry().variant(name)
-    return Entry(variant.name, choose(variant, weights), _package(variant))
+    variant = zoo.variant(name)
+    return HubFile.of(variant, choose(variant, weights), zoo)
 
 
-def _package(variant: Variant) -> str:
-    return registry().host.package(variant.namespace)
+def _files_of(variant: Variant, zoo: Registry) -> list[HubFile]:
+    return [HubFile.of(variant, entry, zoo) for entry in variant.weights]
 
 
-def _present(entry: Entry) -> bool:
-    return not entry.row.repo or stored(entry.row) is not None
+def _registered(zoo: Registry) -> Iterator[HubFile]:
+    for variant in zoo.variants.values():
+        yield from _files_of(variant, zoo)
 
 
-def _verify(entry: Entry) -> Verification:
-    row = entry.row
-    path = stored(row) if row.repo else data_file(entry.package, row.file)
-    pin = pin_of(row) if row.repo else None
-    expected = pin.sha256 if pin else row.sha256
+def _present(file: HubFile) -> bool:
+    return not file.entry.repo or stored(file) is not None
+
+
+def _verify(file: HubFile) -> Verification:
+    path, pin = stored(file), file.pinned().pin
     if path is None:
-        return Verification(entry.label, "missing", sha256=expected, detail="not in the store")
-    return _hashed(entry.label, path, expected, (pin.size if pin else row.size) or None)
+        return Verification(file.label, "missing", sha256=pin.sha256, detail="not in the store")
+    return _compared(file.label, path, pin.sha256, pin.size)
 
 
-def _hashed(
-    label: str, path: Path, expected: str = "", size: int | None = None, *, follow: bool = False
-) -> Verification:
-    """Hash a file; without an expected sha256, look for what it is in registry and lock."""
+def _compared(name: str, path: Path, sha256: str, size: int = 0) -> Verification:
+    """Hash a file and compare it with its pin; `size` is 0 if it is not known."""
+    found = _hashed(name, path)
+    if found.state != "unpinned":
+        return replace(found, sha256=sha256)
+    if found.sha256 == sha256 and size in (0, found.size):
+        return replace(found, state="ok")
+    detail = f"{found.size} bytes, sha256 {found.sha256}"
+    return replace(found, state="damaged", sha256=sha256, detail=detail)
+
+
+def _identified(path: Path, zoo: Registry) -> Verification:
+    """Hash a file and search its sha256 in registry and lock file."""
+    found = _hashed(str(path), path, follow=True)
+    if found.state != "unpinned":
+        return found
+    if labels := _labels(found.sha256, zoo):
+        return replace(found, state="ok", detail=", ".join(labels))
+    return replace(found, detail="neither the registry nor the lock names its sha256")
+
+
+def _hashed(name: str, path: Path, *, follow: bool = False) -> Verification:
+    """Hash a file; the state of a readable file is `unpinned`."""
     try:
         fd = open_regular(path, follow=follow)
     except StoreError as error:
-        return Verification(label, "damaged", path, sha256=expected, detail=str(error))
+        return Verification(name, "damaged", path, detail=str(error))
     if fd is None:
-        return Verification(label, "missing", path, sha256=expected, detail="there is no such file")
+        return Verification(name, "missing", path, detail="there is no such file")
     try:
-        found, actual = os.fstat(fd).st_size, hash_file(fd)
+        return Verification(name, "unpinned", path, os.fstat(fd).st_size, hash_file(fd))
     finally:
         os.close(fd)
-    if not expected:
-        known = _labels(actual)
-        detail = ", ".join(known) or "neither the registry nor the lock names its sha256"
-        return Verification(label, "ok" if known else "unpinned", path, found, actual, detail)
-    if actual != expected or size not in (None, found):
-        detail = f"{found} bytes, sha256 {actual}"
-        return Verification(label, "damaged", path, found, expected, detail)
-    return Verification(label, "ok", path, found, expected)
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the weights files that a path stands for."""
+    """Return the weights files at a path: the file itself, or the shards of an index."""
     path = weights_in(path)
     fd = open_regular(path, follow=True) if path.name.endswith(ENDING) else None
     if fd is None:
@@ -272,47 +253,43 @@ def _files(path: Path) -> list[Path]:
     return [path.with_name(shard) for shard in sorted(shards)]
 
 
-def _labels(sha256: str) -> list[str]:
-    """Return what registry and lock call the file of that sha256."""
-    found = [entry.label for entry in entries() if _known_pin(entry.row) == sha256]
-    locked = Lock(settings.lock_path()).pins()
-    return found or [source for source, pin in locked.items() if pin.sha256 == sha256]
+def _labels(sha256: str, zoo: Registry) -> list[str]:
+    """Return the labels of registered files with a sha256, or else their addresses in the lock."""
+    pins = Lock(settings.lock_path()).pins()
+    locked = [address for address, pin in pins.items() if pin.sha256 == sha256]
+    found = [
+        file.label
+        for file in _registered(zoo)
+        if file.entry.sha256 == sha256 or (not file.entry.sha256 and file.address in locked)
+    ]
+    return found or locked
 
 
-def _known_pin(row: Weights) -> str:
-    try:
-        pin = pin_of(row) if row.repo else None
-    except WeightsError:
-        pin = None
-    return pin.sha256 if pin else row.sha256
-
-
-def _strangers(known: set[str]) -> list[Verification]:
-    """Verify files in the store that no registered row names, hf:// files for instance."""
+def _strangers(known: set[str], zoo: Registry) -> list[Verification]:
+    """Verify stored files that are not registered, such as hf:// files."""
     home = settings.home()
     if home is None:
         return []
     store = Store(home)
-    names = [name for name in store.names() if name not in known]
     return [
-        _hashed(" ".join(_labels(name)) or f"sha256:{name[:12]}", store.path(name), name, None)
-        for name in names
+        _compared(" ".join(_labels(name, zoo)) or f"sha256:{name[:12]}", store.path(name), name)
+        for name in store.names()
+        if name not in known
     ]
 
 
 def relock(name: str, weights: str | None = None) -> None:
-    """Forget what the lock says of a file and ask the authority anew.
+    """Request the pin of a file from the trusted Hub endpoint again and write it to the lock file.
 
     Raises:
-        PinError: the registry pins it, or the lock is frozen; the lock is unchanged.
-        NetworkError: the authority does not answer; the lock is unchanged.
+        PinError: the registry pins the file, or the lock file is frozen and stays unchanged.
+        NetworkError: the trusted Hub endpoint does not answer; the lock file stays unchanged.
     """
-    entry = _entry(name, weights)
-    if entry.row.sha256:
-        raise PinError(f"{entry.label} is pinned by the registry; there is nothing to lock")
+    file = _named(name, weights, registry())
+    if file.entry.sha256:
+        raise PinError(f"{file.label} is pinned by the registry; there is nothing to lock")
     if settings.frozen():
-        raise PinError(f"{entry.label}: the lock is frozen; leave --frozen out to update it")
-    from vitzoo.store.hub_metadata import ask_authority  # imports the network's libraries
+        raise PinError(f"{file.label}: the lock is frozen; leave --frozen out to update it")
+    from vitzoo.store.hub_metadata import request_pin  # imports network libraries
 
-    pin = ask_authority(entry.row, entry.label)
-    Lock(settings.lock_path()).replace(source_of(entry.row), pin)
+    Lock(settings.lock_path()).add(file.address, request_pin(file), replace=True)

@@ -1,4 +1,4 @@
-"""What became of every tensor when weights were loaded."""
+"""The load report: which tensors were loaded, interpolated, cast or newly initialised."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from vitzoo.errors import printable
+
 FATES = 4  # fields of a report before those that list tensors
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """Account of one load. Tensor names are those of the model's state dict.
+    """What `create` did with each tensor. Tensor names are those of the model's state dict.
 
     Args:
-        source: where the tensors come from.
-        sha256: of the file, empty for random initialisation.
-        format: name of the layout that its keys are in, empty for random initialisation.
-        license: of registered weights, with "(gated)" where the Hub asks to accept terms; empty
-            where it is not known.
-        kept: taken over bit for bit.
-        resampled: moved to another grid.
-        converted: changed in data type.
-        reinitialised: fresh, not from the file.
-        dropped: names in the file that the model does not have.
-        assumed: facts that neither the registry nor the file states, or that were chosen over
-            those of the weights.
+        source: the path of the weights file, or variant and weights name.
+        sha256: SHA-256 of the file, empty for random initialisation.
+        format: checkpoint format of the file, empty for random initialisation.
+        license: license of registered weights, with "(gated)" if the Hub requires users to accept
+            terms; empty if it is not known.
+        kept: tensors loaded bit for bit.
+        resampled: tensors interpolated to another grid.
+        converted: tensors cast to another data type.
+        reinitialised: newly initialised tensors, which are not from the file.
+        dropped: tensors of the file that the model does not have.
+        assumed: settings that neither the registry nor the file states, and settings that differ
+            from those that the weights were trained with.
     """
 
     source: str
@@ -41,15 +43,14 @@ class LoadReport:
     assumed: tuple[str, ...] = ()
 
     def summary(self) -> str:
-        """Say in one line where the tensors come from and how many met which fate."""
+        """Return one line: the source, and the number of tensors in each field."""
         counts = [(f.name, len(getattr(self, f.name))) for f in dataclasses.fields(self)[FATES:]]
         fates = ", ".join(f"{count} {name}" for name, count in counts if count)
-        proof = f" (sha256 {self.sha256[:12]})" if self.sha256 else ""
-        layout = f", {self.format} layout" if self.format else ""
-        return f"{self.source}{proof}{layout}: {fates}"
+        origin = f", {self.format} format" if self.format else ""
+        return f"{self._source()}{origin}: {fates}"
 
     def __str__(self) -> str:
-        lines = [f"{self.source} (sha256 {self.sha256[:12]})" if self.sha256 else self.source]
+        lines = [self._source()]
         lines += [f"  format {self.format}"] if self.format else []
         lines += [f"  license {self.license}"] if self.license else []
         for field in dataclasses.fields(self)[FATES:]:
@@ -58,9 +59,12 @@ class LoadReport:
                 lines.append(f"  {field.name} {len(names)}: {', '.join(fold(names))}")
         return "\n".join(lines)
 
+    def _source(self) -> str:
+        return self.source + (f" (sha256 {self.sha256[:12]})" if self.sha256 else "")
+
 
 def fold(names: Iterable[str]) -> list[str]:
-    """Join names that differ in the number of their block only.
+    """Join tensor names that differ only in the number of their block.
 
     >>> fold(["pos_embed", "blocks.0.norm1.bias", "blocks.1.norm1.bias"])
     ['pos_embed', 'blocks.{0-1}.norm1.bias']
@@ -87,7 +91,7 @@ def _ranges(numbers: list[int]) -> str:
     return text if text.isdigit() else f"{{{text}}}"
 
 
-def listed(rows: list[str], count: int = 10) -> str:
-    """Write the first rows, escaped, and how many more there are."""
-    more = f" and {len(rows) - count} more" if len(rows) > count else ""
-    return ", ".join(ascii(row)[1:-1] for row in rows[:count]) + more
+def listed(names: list[str], count: int = 10) -> str:
+    """Join the first names, with control characters escaped, and the number of the others."""
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(printable(name) for name in names[:count]) + more

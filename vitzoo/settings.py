@@ -1,17 +1,17 @@
-"""What the environment says about weights: places, policies, limits; torch-free.
+"""Environment variables for weights: paths, rules and limits; torch-free.
 
 | variable | meaning |
 |---|---|
-| `VITZOO_HOME` | folder of the store, lock and stamps; `:memory:` keeps nothing on disk |
+| `VITZOO_HOME` | folder of store and lock file; `:memory:` writes nothing to disk |
 | `VITZOO_OFFLINE`, `HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE` | 1: open no socket |
-| `VITZOO_ENDPOINTS`, `HF_ENDPOINT` | mirrors that may serve bytes, tried in order |
-| `VITZOO_TRUST_ENDPOINT` | authority asked on first use instead of the official Hub |
-| `VITZOO_TOKEN_HOSTS` | further hosts that may see the user's Hub token |
-| `VITZOO_PINS` | `required`: refuse weights whose sha256 is not known beforehand |
-| `VITZOO_FROZEN` | 1: never write the lock |
+| `VITZOO_ENDPOINTS`, `HF_ENDPOINT` | mirrors that may serve files, tried in order |
+| `VITZOO_TRUST_ENDPOINT` | trusted Hub endpoint, in place of the official Hub |
+| `VITZOO_TOKEN_HOSTS` | further hosts that may receive the user's Hub token |
+| `VITZOO_PINS` | `required`: no trust on first use |
+| `VITZOO_FROZEN` | 1: never write the lock file |
 | `VITZOO_LOCK` | path of the lock file |
-| `VITZOO_VERIFY` | `stamp` (default); `always`: hash every time; `tensors`: hash what is loaded |
-| `VITZOO_TIMEOUT` | seconds until the first byte must have come |
+| `VITZOO_VERIFY` | `stamp` (default), `always`: hash at each load, `tensors`: hash loaded bytes |
+| `VITZOO_TIMEOUT` | seconds to wait for the first byte |
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ FALSE = ("", "0", "false", "no", "off")
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one download.
+    """Limits of one download.
 
     Args:
-        first_byte: seconds until the first byte, all attempts together.
-        stall: seconds without a byte before the connection counts as cut.
+        first_byte: seconds until the first byte, for all attempts together.
+        stall: seconds without a byte after which the connection counts as lost.
         min_rate: bytes per second, measured over every `window` seconds.
-        attempts: in a row without progress.
-        retry_after: seconds that a server may ask to wait, all its requests together.
-        redirects: in a row.
+        attempts: attempts in a row without progress.
+        retry_after: seconds that a server may ask to wait, for all requests together.
+        redirects: redirects in a row.
         lock_wait: seconds to wait for another process that fetches the same file.
     """
 
@@ -54,7 +54,7 @@ class Limits:
 
 
 def home() -> Path | None:
-    """Return vitzoo's folder, None where nothing is to be kept on disk."""
+    """Return the folder of vitzoo, None if nothing may be written to disk."""
     explicit = os.environ.get("VITZOO_HOME", "")
     if explicit == MEMORY:
         return None
@@ -70,13 +70,13 @@ def offline() -> bool:
 
 
 def endpoints() -> list[str]:
-    """Return the addresses that may serve bytes, in order."""
+    """Return the addresses that may serve files, in order."""
     listed = os.environ.get("VITZOO_ENDPOINTS") or os.environ.get("HF_ENDPOINT") or OFFICIAL
     return [_address(text, "VITZOO_ENDPOINTS") for text in listed.replace(",", " ").split()]
 
 
 def trust_endpoint() -> str:
-    """Return the authority that is asked for a file's sha256 on first use."""
+    """Return the trusted Hub endpoint, which states the sha256 of a file on first use."""
     return _address(os.environ.get("VITZOO_TRUST_ENDPOINT") or OFFICIAL, "VITZOO_TRUST_ENDPOINT")
 
 
@@ -89,10 +89,10 @@ def may_see_token(url: str) -> bool:
 
 
 def has_host(url: str) -> bool:
-    """Tell whether an address has a host and port that can be looked up at all."""
+    """Tell whether an address has a valid host and port."""
     try:
         parts = urlsplit(url)
-        (parts.hostname or "").encode("idna")  # what the resolver does, where it raises untyped
+        (parts.hostname or "").encode("idna")  # the resolver would raise an untyped error
         return bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
@@ -112,7 +112,7 @@ def frozen() -> bool:
 
 
 def lock_path() -> Path | None:
-    """Return the path of the lock file, None where nothing is kept on disk."""
+    """Return the path of the lock file, None if nothing may be written to disk."""
     if explicit := os.environ.get("VITZOO_LOCK"):
         return Path(explicit).expanduser().absolute()
     folder = home()
@@ -128,7 +128,7 @@ def verify_mode() -> str:
 
 
 def limits() -> Limits:
-    """Return the bounds of a download."""
+    """Return the limits of a download."""
     text = os.environ.get("VITZOO_TIMEOUT")
     if not text:
         return Limits()

@@ -22,6 +22,7 @@ import torch
 
 import vitzoo
 from plugin_files import write_distribution
+from vitzoo.store.hub_file import HubFile
 from vitzoo.store.obtain import obtain
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.store import Store
@@ -184,10 +185,10 @@ def private_bytes(pid):
 
 
 def test_a_stamp_saves_the_hashing(compare, here):
-    row = vitzoo.describe("bench/net").weights[0]
+    file = HubFile(vitzoo.describe("bench/net").weights[0], "bench/net:main")
 
     def stamped():
-        os.close(obtain(row, "bench/net:main"))
+        os.close(obtain(file)[0])
 
     def hashed():
         store = Store(here.home)

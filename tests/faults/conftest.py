@@ -209,9 +209,7 @@ class Net:
         """Bound downloads in this process by other limits."""
         settings = importlib.import_module("vitzoo.settings")
         limits = settings.Limits(**({"first_byte": 2.0, "stall": 0.4, "lock_wait": 0.5} | changes))
-        for module in ("vitzoo.settings", "vitzoo.store.hub_metadata"):
-            target = importlib.import_module(module)
-            self.monkeypatch.setattr(target, "limits", lambda: limits)
+        self.monkeypatch.setattr(settings, "limits", lambda: limits)
 
     def fails(self, kind, *words):
         """Check that creating fails with exactly this error, that its message says everything."""

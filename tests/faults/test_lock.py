@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 import vitzoo
-from helpers import refuses
+from helpers import refuses, says
 from vitzoo.cli.main import main
 from vitzoo.errors import (
     EntryNotFound,
@@ -84,7 +84,7 @@ def test_trust_on_first_use_writes_the_lock(fresh, hub):
         fresh.assert_right(fresh.create())
     assert len(warned) == 1
     message = str(warned[0].message)
-    assert re.search(f"{SOURCE}.*{hub.endpoint}.* {len(fresh.data)} bytes.*{fresh.sha256}", message)
+    says(message, SOURCE, hub.endpoint, f" {len(fresh.data)} bytes", fresh.sha256)
     assert str(lock_of(fresh)) in message
     assert json.loads(lock_of(fresh).read_text()) == {
         "version": 1,
@@ -93,7 +93,7 @@ def test_trust_on_first_use_writes_the_lock(fresh, hub):
                 "commit": REVISION,
                 "size": len(fresh.data),
                 "sha256": fresh.sha256,
-                "authority": hub.endpoint,
+                "endpoint": hub.endpoint,
             }
         },
     }
@@ -303,7 +303,7 @@ def test_unreachable_trusted_endpoint_is_an_error(fresh, hub, monkeypatch):
 
 # A lock that was edited.
 
-PIN = {"commit": REVISION, "size": 9, "sha256": "ab" * 32, "authority": "x"}
+PIN = {"commit": REVISION, "size": 9, "sha256": "ab" * 32, "endpoint": "x"}
 
 
 def with_pin(**changes):
@@ -430,7 +430,7 @@ def test_lock_update_replaces_the_pin(locked, hub, capsys):
     serve(hub, locked.data)
     assert main(["lock", "--update", locked.name]) == 0
     header, line = capsys.readouterr().out.splitlines()
-    assert header == "source\tsha256\tsize\tcommit\tauthority"
+    assert header == "source\tsha256\tsize\tcommit\tendpoint"
     assert line == f"{SOURCE}\t{locked.sha256}\t{len(locked.data)}\t{REVISION}\t{hub.endpoint}"
     locked.assert_right(locked.create())
 
@@ -638,6 +638,6 @@ def test_interrupted_lock_update_keeps_the_old_lock(locked, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
-            Lock(lock_of(locked)).replace(SOURCE, Pin(REVISION, 9, "ab" * 32, "x"))
+            Lock(lock_of(locked)).add(SOURCE, Pin(REVISION, 9, "ab" * 32, "x"), replace=True)
     assert lock_of(locked).read_bytes() == before
     assert [f for f in locked.files() if ".vitzoo.lock." in f] == []

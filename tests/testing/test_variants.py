@@ -167,6 +167,6 @@ revision = "0123456789abcdef0123456789abcdef01234567"
 def test_a_zoo_that_takes_any_bytes(complaint, monkeypatch, tmp_path, pin):
     changes = {"pin": pin} | ({"sha256": ""} if pin == "first-use" else {})
     WEIGHTS.check_served(of(**changes), tmp_path / "good")
-    monkeypatch.setattr(WEIGHTS, "obtain", lambda *_args: os.open(os.devnull, os.O_RDONLY))
+    monkeypatch.setattr(WEIGHTS, "obtain", lambda *_args: (os.open(os.devnull, os.O_RDONLY), ""))
     said = complaint(WEIGHTS.check_served, of(**changes), tmp_path / "bad")
     assert "a file with one changed bit is accepted" in said

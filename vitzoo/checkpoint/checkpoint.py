@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,11 @@ from vitzoo.errors import HashMismatch
 from vitzoo.files.npz import ZIP_MAGIC
 from vitzoo.files.safetensors import Header
 from vitzoo.files.shard_index import index_of, is_json, weights_in
-from vitzoo.schema.rows import Preprocessing, Variant, Weights
+from vitzoo.schema.rows import Preprocessing, Weights
 from vitzoo.schema.spec import Spec
-from vitzoo.store import lockfile, obtain
+from vitzoo.store import obtain
+from vitzoo.store.hub_file import HubFile
+from vitzoo.store.progress import progress
 
 
 @dataclass(frozen=True)
@@ -128,30 +130,19 @@ def open_file(path: Path) -> Checkpoint:
     )
 
 
-def open_weights(
-    variant: Variant,
-    row: Weights,
-    package: str,
-    note: Callable[[int, int], Any] | None = None,
-) -> Checkpoint:
+def open_hub_file(file: HubFile) -> Checkpoint:
     """Open the verified file of registered weights, fetching it if need be."""
-    return open_row(row, f"{variant.name}:{row.name}", package, note)
-
-
-def open_row(
-    row: Weights, label: str, package: str = "vitzoo", note: Callable[[int, int], Any] | None = None
-) -> Checkpoint:
-    """Open the verified file of a row."""
-    file = OpenFile(obtain.obtain(row, label, package, note))
-    pin = lockfile.pin_of(row) if row.repo else None
+    with progress(file.label) as note:
+        fd, sha256 = obtain.obtain(file, note)
+    entry = file.entry
     return Checkpoint(
-        label,
-        _container(file, label),
-        sha256=pin.sha256 if pin else row.sha256,
-        row=row,
-        labels=row.labels,
-        preprocessing=row.preprocessing,
-        format=row.format or None,
+        file.label,
+        _container(OpenFile(fd), file.label),
+        sha256=sha256,
+        row=entry,
+        labels=entry.labels,
+        preprocessing=entry.preprocessing,
+        format=entry.format or None,
     )
 
 

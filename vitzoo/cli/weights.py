@@ -140,7 +140,7 @@ def import_command(files: tuple[Path, ...], as_json: bool) -> None:
 @frozen_option
 @json_option
 def lock_command(names: tuple[str, ...], weights: str | None, frozen: bool, as_json: bool) -> None:
-    """Show what first uses have pinned, or ask the authority anew for some of it.
+    """Show the lock file, or request pins from the trusted Hub endpoint again.
 
     \b
     Examples:
@@ -160,7 +160,7 @@ def lock_command(names: tuple[str, ...], weights: str | None, frozen: bool, as_j
     if as_json:
         print_json(rows)
     else:
-        print_rows(rows, ("source", "sha256", "size", "commit", "authority"))
+        print_rows(rows, ("source", "sha256", "size", "commit", "endpoint"))
 
 
 def _freeze(frozen: bool) -> None:

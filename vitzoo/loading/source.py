@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_row, open_weights
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.saved import described, fix
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName, WeightsUnavailable
@@ -24,7 +24,7 @@ from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import NAME, describe
 from vitzoo.schema.rows import Variant, Weights, choose, from_address
 from vitzoo.schema.spec import PartSpec, Spec
-from vitzoo.store.progress import progress
+from vitzoo.store.hub_file import HubFile
 
 log = logging.getLogger("vitzoo")
 
@@ -79,9 +79,7 @@ class RegisteredWeights(WeightsSource):
         return of_entry(self.row, self.zoo).apply(self.request.base, self.zoo, self.variant)
 
     def opened(self) -> Checkpoint:
-        package = self.zoo.host.package(self.variant.namespace)
-        with progress(f"{self.variant.name}:{self.row.name}") as note:
-            return open_weights(self.variant, self.row, package, note)
+        return open_hub_file(HubFile.of(self.variant, self.row, self.zoo))
 
 
 @dataclass(frozen=True)
@@ -249,8 +247,7 @@ def open_unregistered(address: str | os.PathLike[str], zoo: Registry) -> Checkpo
     """
     if not on_hub(address):
         return described(open_file(Path(address)), zoo)
-    with progress(str(address)) as note:
-        opened = open_row(from_address(str(address)), str(address), note=note)
+    opened = open_hub_file(HubFile.at(str(address)))
     return described(replace(opened, preprocessing=None), zoo)  # an address states none
 
 

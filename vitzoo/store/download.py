@@ -1,8 +1,8 @@
-"""The one network seam: a pinned file from a Hub endpoint into a partial file; torch-free.
+"""Download of a pinned file from a Hub endpoint into a partial file; torch-free.
 
-Bytes are hashed while they are written. Nothing that a server says decides a file name, a size or
-an identity: the pin does. Redirects are followed by hand, so that a token never reaches a host it
-is not meant for.
+Bytes are hashed while they are written. File name, size and sha256 come from the pin, never from a
+server. Redirects are followed here and not by the client, so that each host gets the token only if
+it may see it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http import HTTPStatus
 from urllib.parse import urljoin, urlsplit
 
@@ -31,30 +31,32 @@ from vitzoo.errors import (
 from vitzoo.settings import Limits, has_host
 from vitzoo.store.hub_client import (
     SHOWN,
-    headers_for,
+    UNSET_OFFLINE,
+    encoding_of,
     may_pass,
     proxies,
     refusal,
     retry_after,
-    session,
+    send,
     whole,
     within,
 )
-from vitzoo.store.hub_file import Remote
+from vitzoo.store.hub_file import HubFile
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
 
 log = logging.getLogger("vitzoo")
 
-PROGRESS = 1024 * 1024  # bytes after which attempts are counted anew
+PROGRESS = 1024 * 1024  # bytes after which attempts are counted from zero again
+OTHER_ENDPOINT = "set another endpoint in VITZOO_ENDPOINTS"
 
 
 class _Retry(Exception):
-    """A fault that may pass; carries the error to raise if it does not.
+    """A temporary fault, after which the request is tried again.
 
     Args:
-        error: to raise in the end.
-        asked: seconds that the server asks to wait, None if it asks for nothing.
+        error: the error to raise after the last attempt.
+        asked: seconds that the server asks to wait, None if it does not ask.
     """
 
     def __init__(self, error: NetworkError, asked: float | None = None) -> None:
@@ -64,31 +66,33 @@ class _Retry(Exception):
 
 
 def download(
-    remote: Remote, endpoint: str, partial: Partial, limits: Limits, note: Note | None = None
+    file: HubFile, endpoint: str, partial: Partial, limits: Limits, note: Note | None = None
 ) -> None:
-    """Complete `partial` with the bytes of `remote` from one endpoint, proven by their sha256.
+    """Complete `partial` with the bytes of `file` from one endpoint, and check their sha256.
 
-    A cut, a stall or a server's fault is retried and resumed at the exact byte; a wrong hash is
-    retried once from the beginning. After an error the partial file holds a resumable beginning,
-    or nothing.
+    After a lost or stalled connection or a server error, the download resumes at the exact byte.
+    After a wrong hash it starts again, once. After an error, a later call can resume the partial
+    file, or it is empty.
 
     Raises:
         HashMismatch, SizeMismatch: the endpoint serves other bytes.
-        NetworkError: one of its kinds; nothing was proven.
+        NetworkError: one of its kinds.
     """
-    _Download(remote, endpoint, partial, limits, note or (lambda _done, _total: None)).run()
+    _Download(file, endpoint, partial, limits, note or (lambda _done, _total: None)).run()
 
 
 class _Download:
     def __init__(
-        self, remote: Remote, endpoint: str, partial: Partial, limits: Limits, note: Note
+        self, file: HubFile, endpoint: str, partial: Partial, limits: Limits, note: Note
     ) -> None:
-        self.remote, self.endpoint, self.partial = remote, endpoint, partial
+        self.file, self.endpoint, self.partial = file, endpoint, partial
         self.limits, self.note = limits, note
         self.host = urlsplit(endpoint).netloc.rpartition("@")[2]
+        self.where = f"{file}: {self.host}"
+        self.expected = f"{file.size} bytes" if file.size else f"at most {file.bound} bytes"
         self.first_byte_by = time.monotonic() + limits.first_byte
         self.patience = limits.retry_after
-        self.kind = "kept from before"
+        self.kind = "from an earlier run"
 
     def run(self) -> None:
         clean_retries = 1
@@ -116,7 +120,7 @@ class _Download:
                 return
 
     def _pause(self, fault: _Retry, seconds: float) -> None:
-        """Wait before the next attempt; raise the fault's error if there is no time for one."""
+        """Wait before the next attempt; raise the error of the fault if the time is up."""
         if fault.asked:
             granted = min(fault.asked, self.patience)
             self.patience -= granted
@@ -128,9 +132,9 @@ class _Download:
         time.sleep(seconds)
 
     def _attempt(self) -> None:
-        """Make one request and write what it brings."""
-        complete = self.partial.size == self.remote.size
-        if complete or self.partial.sha256 == self.remote.sha256:
+        """Send one request and write the bytes of its answer."""
+        complete = self.partial.size == self.file.size
+        if complete or self.partial.sha256 == self.file.pin.sha256:
             return
         offset = self.partial.size
         with self._response(offset) as response:
@@ -143,63 +147,37 @@ class _Download:
 
     @contextmanager
     def _response(self, offset: int) -> Iterator[httpx2.Response]:
+        entry = self.file.entry
         url = hf_hub_url(
-            self.remote.repo,
-            self.remote.file,
-            revision=self.remote.revision,
-            endpoint=self.endpoint,
+            entry.repo, entry.file, revision=self.file.revision, endpoint=self.endpoint
         )
         try:
-            response = self._follow(url, {"Range": f"bytes={offset}-"} if offset else {})
-            try:
-                yield response
-            finally:
-                response.close()
-        except httpx2.ProxyError as error:
-            what = printable(f"the proxy failed: {error}", SHOWN)
-            raise self._transfer(what + proxies()) from error
+            with closing(self._follow(url, {"Range": f"bytes={offset}-"} if offset else {})) as it:
+                yield it
         except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
             raise RefusedResponse(
-                f"{self.remote}: {self.host}: the address cannot be used: "
-                f"{printable(str(error), SHOWN)}; set another endpoint in VITZOO_ENDPOINTS"
+                f"{self.where}: the address cannot be used: {printable(str(error), SHOWN)}; "
+                f"{OTHER_ENDPOINT}"
             ) from error
         except httpx2.TransportError as error:
             what = printable(f"{type(error).__name__}: {error}".rstrip(": "), SHOWN)
-            raise _Retry(self._transfer(what + proxies())) from error
+            failure = self._transfer(what + proxies())
+            raise failure if isinstance(error, httpx2.ProxyError) else _Retry(failure) from error
         except OfflineModeIsEnabled as error:
-            raise Offline(
-                f"{self.remote}: {self.host}: huggingface_hub is offline; unset HF_HUB_OFFLINE and "
-                "TRANSFORMERS_OFFLINE, then start again"
-            ) from error
+            raise Offline(f"{self.where}: {UNSET_OFFLINE}") from error
 
     def _follow(self, url: str, headers: dict[str, str]) -> httpx2.Response:
-        for _ in range(self.limits.redirects + 1):
+        most = self.limits.redirects
+        for _ in range(most + 1):
             patience = max(0.1, self.first_byte_by - time.monotonic())
             timeout = httpx2.Timeout(patience, read=self.limits.stall)
-            client = self._client()
-            request = client.build_request(
-                "GET", url, headers=headers_for(url) | headers, timeout=timeout
-            )
-            send = functools.partial(client.send, request, stream=True, follow_redirects=False)
-            try:
-                response = within(patience, send)
-            except RuntimeError as error:  # others who share the client may have closed it
-                raise httpx2.ConnectError(str(error)) from error
+            response = within(patience, functools.partial(send, url, timeout, headers))
             if not response.has_redirect_location:
                 return response
             location = response.headers["location"]
             response.close()
             url = self._checked_redirect(url, location)
-        raise RefusedResponse(
-            f"{self.remote}: {self.host} redirected more than {self.limits.redirects} times; "
-            "set another endpoint in VITZOO_ENDPOINTS"
-        )
-
-    def _client(self) -> httpx2.Client:
-        try:
-            return session()
-        except ValueError as error:
-            raise self._transfer(str(error)) from error
+        raise RefusedResponse(f"{self.where} redirected more than {most} times; {OTHER_ENDPOINT}")
 
     def _checked_redirect(self, url: str, location: str) -> str:
         try:
@@ -210,25 +188,28 @@ class _Download:
             good = False
         if not good:
             raise RefusedResponse(
-                f"{self.remote}: {urlsplit(url).netloc} redirected to {location[:200]!r}, which is "
-                "refused: only https, or http from http; set another endpoint in VITZOO_ENDPOINTS"
+                f"{self.file}: {urlsplit(url).netloc} redirected to {location[:200]!r}, which is "
+                f"refused: only https, or http from http; {OTHER_ENDPOINT}"
             )
         if after.netloc == before.netloc:
-            log.info("%s: %s redirects to %s", self.remote, url, target)
+            log.info("%s: %s redirects to %s", self.file, url, target)
         return target
 
     def _check_response(self, response: httpx2.Response, offset: int) -> int | None:
-        """Return the size that the whole file will have, None if the server does not say."""
+        """Return the size of the whole file, None if the server does not state it."""
         if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and offset:
             self.partial.restart()
             raise _Retry(self._transfer("the server refused to resume (416)"))
-        self._check_status(response)
+        if response.status_code not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+            error = refusal(response, self.file, self.host)
+            if may_pass(response.status_code):
+                raise _Retry(error, retry_after(response))
+            raise error
         self.kind = printable(response.headers.get("content-type", "no content type"), SHOWN)
-        encoding = response.headers.get("content-encoding", "identity").strip().lower()
-        if encoding not in ("", "identity"):
+        if encoding := encoding_of(response):
             raise RefusedResponse(
-                f"{self.remote}: {self.host} sent a {encoding[:50]!r} body, expected the file "
-                "itself; a proxy may be rewriting downloads"
+                f"{self.where} sent a {encoding!r} body, expected the file itself; a proxy may "
+                "have changed it"
             )
         if response.status_code == HTTPStatus.PARTIAL_CONTENT:
             return self._check_range(response, offset)
@@ -236,7 +217,7 @@ class _Download:
         self._check_total(total)
         if offset:
             self.partial.restart()  # the server ignores ranges and sends everything
-        return total if total is not None else self.remote.size
+        return total if total is not None else self.file.size
 
     def _check_range(self, response: httpx2.Response, offset: int) -> int:
         text = response.headers.get("content-range", "")
@@ -245,41 +226,32 @@ class _Download:
         start, size = whole(span.partition("-")[0]), whole(total)
         if unit != "bytes" or start != offset or size is None or not offset:
             raise RefusedResponse(
-                f"{self.remote}: {self.host} answered with the range {text[:200]!r}, asked from "
-                f"byte {offset} of {self._expected_size()}; nothing was appended; try again, or "
-                "set another endpoint in VITZOO_ENDPOINTS"
+                f"{self.where} answered with the range {text[:200]!r}, expected it to start at "
+                f"byte {offset} of {self.expected}; nothing was appended; try again, or "
+                f"{OTHER_ENDPOINT}"
             )
         self._check_total(size)
         return size
 
     def _check_total(self, total: int | None) -> None:
-        expected = self.remote.size
+        expected = self.file.size
         wrong = total is not None and (
-            total > self.remote.bound if expected is None else total != expected
+            total > self.file.bound if expected is None else total != expected
         )
         if wrong:
             raise SizeMismatch(
-                f"{self.remote}: {self.host} offers {total} bytes ({self.kind}), expected "
-                f"{self._expected_size()}; it may be an error or login page, or another file"
+                f"{self.where} offers {total} bytes ({self.kind}), expected {self.expected}; the "
+                "answer may be an error page, a login page or another file"
             )
 
-    def _check_status(self, response: httpx2.Response) -> None:
-        status = response.status_code
-        if status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
-            return
-        error = refusal(response, self.remote, self.host)
-        if may_pass(status):
-            raise _Retry(error, retry_after(response))
-        raise error
-
     def _write(self, response: httpx2.Response, total: int | None) -> None:
-        bound = self.remote.bound
+        bound = self.file.bound
         mark, marked = time.monotonic(), self.partial.size
         for chunk in response.iter_raw():
             if self.partial.size + len(chunk) > bound:
                 self.partial.restart()
                 raise SizeMismatch(
-                    f"{self.remote}: {self.host} sends more than {self._expected_size()}; stopped"
+                    f"{self.where} sends more than {self.expected}; the download was stopped"
                 )
             self.partial.write(chunk)
             self.note(self.partial.size, total or bound)
@@ -288,28 +260,23 @@ class _Download:
                 rate = (self.partial.size - marked) / (now - mark)
                 if rate < self.limits.min_rate:
                     raise self._transfer(
-                        f"only {rate:.0f} bytes per second came, at least "
-                        f"{self.limits.min_rate:.0f} are expected"
+                        f"only {rate:.0f} bytes per second arrived, expected at least "
+                        f"{self.limits.min_rate:.0f}"
                     )
                 mark, marked = now, self.partial.size
 
     def _check_hash(self) -> None:
         size, actual = self.partial.size, self.partial.sha256
-        if actual != self.remote.sha256:
+        if actual != self.file.pin.sha256:
             raise HashMismatch(
-                f"{self.remote}: {self.host} served {size} bytes ({self.kind}) with sha256 "
-                f"{actual}, expected {self._expected_size()} with sha256 {self.remote.sha256}; the "
+                f"{self.where} served {size} bytes ({self.kind}) with sha256 {actual}, "
+                f"expected {self.expected} with sha256 {self.file.pin.sha256}; the "
                 "registry or the file may be wrong; nothing was kept"
             )
 
-    def _expected_size(self) -> str:
-        if self.remote.size is not None:
-            return f"{self.remote.size} bytes"
-        return f"at most {self.remote.bound} bytes"
-
     def _transfer(self, what: str) -> TransferError:
         return TransferError(
-            f"{self.remote}: {self.host}: {what}; {self.partial.size} bytes are kept for the next "
-            "try; check the network, set a mirror in VITZOO_ENDPOINTS, or carry the file here: "
+            f"{self.where}: {what}; {self.partial.size} bytes are kept for the next try; check the "
+            "network, set a mirror in VITZOO_ENDPOINTS, or copy the file to this machine and run "
             "vitzoo import FILE"
         )

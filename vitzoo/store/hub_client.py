@@ -1,4 +1,4 @@
-"""What all requests to a Hub share: how long is waited, what a refusal means; torch-free."""
+"""Requests to a Hub: headers, token, time limits, redirects and errors; torch-free."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -47,31 +47,45 @@ from vitzoo.files.access import open_regular
 from vitzoo.settings import may_see_token
 
 if TYPE_CHECKING:
-    from vitzoo.store.hub_file import Remote
+    from vitzoo.store.hub_file import HubFile
 
 log = logging.getLogger("vitzoo")
 
 TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")  # what an Authorization header can hold
-SHOWN = 200  # characters of a server's words in a message
+SHOWN = 200  # characters of a server's text in a message
 ELSEWHERE = "the registry may be out of date, or the endpoint an incomplete mirror"
+UNSET_OFFLINE = (
+    "huggingface_hub is offline; unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, then start again"
+)
+LOG_IN = "then log in with `hf auth login` or set HF_TOKEN to a token that may read it"
 Result = TypeVar("Result")
 
 
-def session() -> httpx2.Client:
-    """Return huggingface_hub's client.
+def send(
+    url: str, timeout: httpx2.Timeout, headers: Mapping[str, str] | None = None
+) -> httpx2.Response:
+    """Return the answer to a GET request by huggingface_hub's client, its body not yet read.
 
     Raises:
-        ValueError: a proxy or a certificate file is set that it cannot use.
+        httpx2.ProxyError: the proxy or the certificate file of the environment cannot be used.
+        httpx2.TransportError: there is no answer.
     """
     try:
-        return get_session()
+        client = get_session()
     except (ValueError, ImportError, OSError) as error:
-        raise ValueError(
-            f"a proxy or SSL_CERT_FILE is set that cannot be used: {error}{proxies()}"
-        ) from error
+        raise httpx2.ProxyError(f"cannot use the proxy or SSL_CERT_FILE: {error}") from error
+    headers = _headers(url) | dict(headers or {})
+    request = client.build_request("GET", url, headers=headers, timeout=timeout)
+    return client.send(request, stream=True, follow_redirects=False)
 
 
-def headers_for(url: str) -> dict[str, str]:
+def encoding_of(response: httpx2.Response) -> str:
+    """Return how a body is compressed, empty if it is not."""
+    encoding = response.headers.get("content-encoding", "").strip().lower()[:50]
+    return "" if encoding == "identity" else encoding
+
+
+def _headers(url: str) -> dict[str, str]:
     """Return the headers of one request: the user agent, and the token if its host may see it.
 
     `huggingface_hub.utils.build_hf_headers` is not used: it requests the names of coding agents
@@ -120,14 +134,15 @@ def _usable(text: str, place: str) -> str:
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:
-    """Return what `call` returns, waiting only so long.
+    """Return the result of `call`, or stop waiting for it after some seconds.
 
-    A client's timeouts bound single reads. A resolver that hangs, a host with many dead addresses
-    and an answer whose head drips byte by byte are bounded from outside, in a thread that is left
-    behind when time is up.
+    The timeouts of a client apply to single reads only. They do not end a DNS lookup that hangs,
+    or a response head that arrives byte by byte. So `call` runs in a thread, which is abandoned
+    when time is up.
 
     Raises:
         httpx2.ReadTimeout: time is up.
+        httpx2.ConnectError: the shared client was closed, or no thread can be started.
     """
     answer: Future[Result] = Future()
 
@@ -137,9 +152,11 @@ def within(seconds: float, call: Callable[[], Result]) -> Result:
         except BaseException as error:  # noqa: BLE001  # handed to the waiting thread
             answer.set_exception(error)
 
-    threading.Thread(target=run, name="vitzoo-request", daemon=True).start()
     try:
+        threading.Thread(target=run, name="vitzoo-request", daemon=True).start()
         return answer.result(seconds)
+    except RuntimeError as error:  # no new thread, or other users of the shared client closed it
+        raise httpx2.ConnectError(str(error)) from error
     except BaseException as error:
         late = isinstance(error, TimeoutError) and not answer.done()
         answer.add_done_callback(_discard)
@@ -149,7 +166,7 @@ def within(seconds: float, call: Callable[[], Result]) -> Result:
 
 
 def _discard(answer: Future[Any]) -> None:
-    """Close a response that nobody waits for any more."""
+    """Close a response that arrived too late."""
     if answer.exception() is None and isinstance(answer.result(), httpx2.Response):
         answer.result().close()
 
@@ -159,71 +176,68 @@ def may_pass(status: int) -> bool:
     return status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def refusal(response: httpx2.Response, remote: Remote, host: str) -> NetworkError:
-    """Return the error that says what a status other than success means."""
+def refusal(response: httpx2.Response, file: HubFile, host: str) -> NetworkError:
+    """Return the error for a response whose status is not a success."""
     status = response.status_code
     try:
         hf_raise_for_status(_without_body(response))
     except GatedRepoError:
-        return GatedRepo(
-            f"{remote}: access to {remote.repo} is gated; ask for it on the repository's page on "
-            f"{host}, {remote.page}: accept its terms there, then log in with "
-            "`hf auth login` or set HF_TOKEN to a token that may read it"
-        )
+        return _by_status(response, file, host, gated=True)
     except RevisionNotFoundError:
         return RevisionNotFound(
-            f"{remote}: {host} has no revision {remote.revision} of it; {ELSEWHERE}"
+            f"{file}: {host} has no revision {file.revision} of the repository; {ELSEWHERE}"
         )
     except RemoteEntryNotFoundError:
         return EntryNotFound(
-            f"{remote}: {host} has no such file at revision {remote.revision}; {ELSEWHERE}"
+            f"{file}: {host} has no such file at revision {file.revision}; {ELSEWHERE}"
         )
     except RepositoryNotFoundError:
         if status == HTTPStatus.NOT_FOUND:
-            return RepoNotFound(f"{remote}: {host} has no repository {remote.repo}; {ELSEWHERE}")
+            return RepoNotFound(f"{file}: {host} has no repository {file.entry.repo}; {ELSEWHERE}")
     except HfHubHTTPError:
         pass
-    return _by_status(response, remote, host)
+    denied = status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+    return _by_status(response, file, host, gated=denied and file.entry.gated)
 
 
-def _by_status(response: httpx2.Response, remote: Remote, host: str) -> NetworkError:
-    what = f"{remote}: {host} answered {response.status_code}"
-    if remote.gated and response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+def _by_status(response: httpx2.Response, file: HubFile, host: str, *, gated: bool) -> NetworkError:
+    what = f"{file}: {host} answered {response.status_code}"
+    if gated:
         return GatedRepo(
-            f"{what}; the repository is gated: accept its terms on {remote.page}, then "
-            "log in with `hf auth login` or set HF_TOKEN to a token that may read it"
+            f"{what}: access to {file.entry.repo} is gated; accept its terms on {file.page}, "
+            f"{LOG_IN}"
         )
     match response.status_code:
         case HTTPStatus.UNAUTHORIZED:
             return AuthenticationError(
-                f"{what}: the repository does not exist or needs a token that may read it; log in "
+                f"{what}: the repository does not exist, or needs a token that may read it; log in "
                 "with `hf auth login`"
             )
         case HTTPStatus.FORBIDDEN | HTTPStatus.UNAVAILABLE_FOR_LEGAL_REASONS:
-            return AccessDenied(f"{what} and denies access; your token may lack a right")
+            return AccessDenied(f"{what} and denies access; check the rights of your token")
         case HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
             return TransferError(
-                f"{remote}: on the way to {host} a proxy answered 407: it wants a name and "
-                f"password{proxies()}"
+                f"{file}: a proxy on the way to {host} answered 407: it requires a user name and "
+                f"a password{proxies()}"
             )
         case HTTPStatus.NOT_FOUND:
             return NotFoundOnHub(f"{what}; is the endpoint a Hub?")
     if may_pass(response.status_code):
         asked = retry_after(response)
         return ServerError(
-            f"{what}; try again {f'in {asked:.0f} s, as it asks' if asked else 'later'}"
+            f"{what}; try again {f'after {asked:.0f} s, as the server asks' if asked else 'later'}"
         )
     return ServerError(f"{what}, expected the file; {ELSEWHERE}")
 
 
 def _without_body(response: httpx2.Response) -> httpx2.Response:
-    """Return what `hf_raise_for_status` looks at, but no body: it would read one of any size."""
+    """Return the response without its body: `hf_raise_for_status` would read one of any size."""
     codes = {k: v for k, v in response.headers.items() if k.startswith("x-error-")}
     return httpx2.Response(response.status_code, headers=codes, request=response.request)
 
 
 def retry_after(response: httpx2.Response) -> float | None:
-    """Return the seconds that a server asks to wait; None if it says nothing sensible."""
+    """Return the seconds that a server asks to wait; None if its header is absent or malformed."""
     text = response.headers.get("retry-after")
     if text is None:
         return None

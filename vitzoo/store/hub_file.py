@@ -1,49 +1,96 @@
-"""A pinned file on a Hub, as data; torch-free, and without the network's libraries."""
+"""One record for a registered weights file and its pin; imports no torch and no network library."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from vitzoo import settings
+from vitzoo.errors import PinError
+from vitzoo.registry.registry import Registry
+from vitzoo.schema.rows import Variant, Weights, from_address
+from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 
 UNKNOWN_SIZE_SLACK = 4096  # bytes that a predicted size may be wrong by
 
 
 @dataclass(frozen=True)
-class Remote:
-    """A file on a Hub and what its bytes must be.
+class HubFile:
+    """A weights file on a Hub, or bundled with a package.
 
     Args:
-        repo, revision, file: where to look; they prove nothing.
-        sha256: the identity of the bytes.
-        size: bytes, None if not known.
-        predicted_size: bytes within 4 KiB, where the size is not known; bounds the download.
-        label: what it is, for messages.
-        license: of the file, empty where it is not known.
-        has_terms: whether its user has to read terms first.
-        gated: whether the Hub gives it only to those who accepted its terms there.
+        entry: its registry entry; repository, revision and file only say where to look.
+        label: its name in messages, `vit_b16:augreg_in21k` or an hf:// address.
+        pin: commit, size and sha256 of the file; `UNPINNED` until they are known.
+        package: the package that a bundled file lies in.
     """
 
-    repo: str
-    revision: str
-    file: str
-    sha256: str
-    size: int | None = None
-    predicted_size: int | None = None
-    label: str = ""
-    license: str = ""
-    has_terms: bool = False
-    gated: bool = False
+    entry: Weights
+    label: str
+    pin: Pin = UNPINNED
+    package: str = "vitzoo"
+
+    @classmethod
+    def of(cls, variant: Variant, entry: Weights, zoo: Registry) -> HubFile:
+        """Return the file of registered weights."""
+        package = zoo.host.package(variant.namespace)
+        return cls(entry, f"{variant.name}:{entry.name}", package=package)
+
+    @classmethod
+    def at(cls, address: str) -> HubFile:
+        """Return the file at an hf:// address.
+
+        Raises:
+            InvalidOption: the address has another form.
+        """
+        return cls(from_address(address), address)
+
+    @property
+    def address(self) -> str:
+        """The hf:// address, by which the lock names the file."""
+        return f"hf://{self.entry.repo}@{self.entry.revision or 'main'}/{self.entry.file}"
+
+    @property
+    def revision(self) -> str:
+        """The commit of the pin; before that, the revision of the entry."""
+        return self.pin.commit or self.entry.revision or "main"
+
+    @property
+    def size(self) -> int | None:
+        """Bytes, None if not known."""
+        return self.pin.size or None
 
     @property
     def bound(self) -> int:
-        """The most bytes that are ever written to disk for it."""
-        if self.size is not None:
-            return self.size
-        return (self.predicted_size or 0) + UNKNOWN_SIZE_SLACK
+        """The most bytes that are ever written to disk for the file."""
+        return self.pin.size or (self.entry.predicted_size or 0) + UNKNOWN_SIZE_SLACK
 
     @property
     def page(self) -> str:
-        """Where people read and accept its terms, whatever endpoint serves the bytes."""
-        return f"https://huggingface.co/{self.repo}"
+        """The page of the repository on the official Hub, where users accept its terms."""
+        return f"https://huggingface.co/{self.entry.repo}"
 
     def __str__(self) -> str:
-        return f"{self.label or self.file}: {self.repo}/{self.file}"
+        return f"{self.label}: {self.entry.repo}/{self.entry.file}"
+
+    def pinned(self) -> HubFile:
+        """Return the file with the pin of registry or lock, still unpinned before its first use.
+
+        Raises:
+            PinError: registry and lock disagree, or the lock is damaged.
+        """
+        entry, path = self.entry, settings.lock_path()
+        locked = Lock(path).pins().get(self.address, UNPINNED) if entry.repo else UNPINNED
+        if not entry.sha256:
+            if locked.commit and len(entry.revision) == 40 and locked.commit != entry.revision:
+                raise PinError(
+                    f"{self.address}: the lock {path} names commit {locked.commit}, the registry "
+                    f"{entry.revision}; find out why, then `vitzoo lock --update`"
+                )
+            return replace(self, pin=locked)
+        if locked.sha256 not in ("", entry.sha256):
+            raise PinError(
+                f"{self.address}: the lock {path} pins sha256 {locked.sha256}, the registry "
+                f"{entry.sha256}; find out which is right, then remove it from the lock"
+            )
+        pin = Pin(entry.revision or "main", entry.size or 0, entry.sha256, "registry")
+        return replace(self, pin=pin)

@@ -1,8 +1,8 @@
-"""Metadata of the trusted Hub: commit, size, sha256 of a file; torch-free."""
+"""Commit, size and sha256 of a file, requested from the trusted Hub endpoint; torch-free."""
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -22,174 +22,141 @@ from vitzoo.errors import (
 )
 from vitzoo.files.names import COMMIT, SHA256
 from vitzoo.files.strict_json import strict_json
-from vitzoo.schema.rows import Weights
-from vitzoo.settings import limits, trust_endpoint
-from vitzoo.store.hub_client import SHOWN, headers_for, proxies, refusal, session, within
-from vitzoo.store.hub_file import Remote
-from vitzoo.store.lockfile import Pin, source_of
+from vitzoo.store.hub_client import (
+    SHOWN,
+    UNSET_OFFLINE,
+    encoding_of,
+    proxies,
+    refusal,
+    send,
+    within,
+)
+from vitzoo.store.hub_file import HubFile
+from vitzoo.store.lockfile import Pin
 
 MAX_METADATA = 8 * 1024 * 1024  # bytes; a repository of 10,000 files takes 3 MB
-NEEDED = (
-    "its word is needed on first use, and a mirror's is not taken: fetch it once where there is a "
-    "network, or bring the file with a lock that names it (VITZOO_LOCK, see docs/offline.md)"
+FIX = (
+    "trust on first use takes the sha256 from this endpoint alone, never from a mirror: fetch the "
+    "file once with a network, or bring it with a lock that names it (VITZOO_LOCK, see "
+    "docs/offline.md)"
 )
 
 
-def ask(repo: str, revision: str, file: str, *, label: str = "", gated: bool = False) -> Pin:
-    """Ask the authority what a file is.
-
-    Args:
-        repo, revision, file: where it lies on the Hub.
-        label: what it is, for messages: `vit_b16:augreg_in21k`.
-        gated: whether a refusal means that terms have to be accepted.
-
-    Raises:
-        NetworkError: one of its kinds.
-        PinError: the authority does not state a sha256 for it.
-    """
-    authority = trust_endpoint()
-    address = f"hf://{repo}@{revision}/{file}"
-    what = address if label in ("", address) else f"{label}: {address}"
-    remote = Remote(repo, revision, file, sha256="", label=label or address, gated=gated)
-    commit, files = _metadata(remote, authority, what)
-    if file not in files:
-        raise EntryNotFound(f"{what}: {authority} lists no such file at this revision")
-    return _pin(what, authority, commit, files[file])
-
-
-def _metadata(remote: Remote, authority: str, what: str) -> tuple[object, Mapping[str, Any]]:
-    """Return the commit of a repository and its files by name, as the model API states them."""
-    seconds = limits().first_byte
-    try:
-        session()
-    except ValueError as error:
-        raise TransferError(f"{what}: {authority}: {error}") from error
-    request = functools.partial(_request, remote, authority, what, time.monotonic() + seconds)
-    try:
-        metadata = strict_json(within(seconds, request))
-        files = {file["rfilename"]: file for file in metadata["siblings"]}
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise TransferError(
-            f"{what}: {authority} cannot be reached: "
-            f"{printable(f'{type(error).__name__}: {error}', SHOWN)}{proxies()}; {NEEDED}"
-        ) from error
-    except OfflineModeIsEnabled as error:
-        raise Offline(
-            f"{what}: {authority} cannot be asked: huggingface_hub is offline; unset "
-            f"HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, then start again; {NEEDED}"
-        ) from error
-    except (ValueError, TypeError, LookupError) as error:
-        raise RefusedResponse(
-            f"{what}: {authority} gave an answer that is none of a Hub "
-            f"({type(error).__name__}); a login page or a proxy may have given it; {NEEDED}"
-        ) from error
-    return metadata.get("sha"), files
-
-
-def _request(remote: Remote, authority: str, what: str, deadline: float) -> bytes:
-    """Return the body of the answer, following redirects within the trusted Hub only."""
-    url = f"{authority}/api/models/{remote.repo}/revision/{quote(remote.revision, safe='')}"
-    url += "?blobs=true"
-    for _ in range(limits().redirects + 1):
-        timeout = max(0.1, deadline - time.monotonic())
-        client = session()
-        request = client.build_request("GET", url, headers=headers_for(url), timeout=timeout)
-        try:
-            response = client.send(request, stream=True, follow_redirects=False)
-        except RuntimeError as error:  # other users of the shared client may have closed it
-            raise httpx2.ConnectError(str(error)) from error
-        try:
-            if not response.has_redirect_location:
-                if response.status_code != httpx2.codes.OK:
-                    raise refusal(response, remote, urlsplit(authority).netloc)
-                return _body(response, authority, what, deadline)
-            target = response.headers["location"]
-        finally:
-            response.close()
-        url = _redirected(url, target, authority, what)
-    raise RefusedResponse(
-        f"{what}: {authority} redirected more than {limits().redirects} times; {NEEDED}"
-    )
-
-
-def _redirected(url: str, target: str, authority: str, what: str) -> str:
-    """Return the next address; only the trusted Hub's own scheme, host and port are followed."""
-    try:
-        following = str(httpx2.URL(urljoin(url, target)))
-        origins = [httpx2.URL(address) for address in (url, following)]
-        same = len({(o.scheme, o.host, o.port, o.userinfo) for o in origins}) == 1
-    except (ValueError, httpx2.InvalidURL):
-        same = False
-    if not same:
-        raise RefusedResponse(
-            f"{what}: {authority} redirected to {target[:200]!r}, which is refused: the sha256 of "
-            f"a file is taken from {authority} alone. A login page or a proxy may have answered; "
-            f"check the network and VITZOO_TRUST_ENDPOINT; {NEEDED}"
-        )
-    return following
-
-
-def _body(response: httpx2.Response, authority: str, what: str, deadline: float) -> bytes:
-    """Read an answer of bounded size until the deadline."""
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
-        raise RefusedResponse(
-            f"{what}: {authority} sent a {encoding[:50]!r} body, expected plain JSON; a proxy may "
-            f"have changed it; {NEEDED}"
-        )
-    body = bytearray()
-    for chunk in response.iter_raw():
-        body += chunk
-        if len(body) > MAX_METADATA:
-            raise RefusedResponse(
-                f"{what}: {authority} sent more than {MAX_METADATA} bytes of metadata; {NEEDED}"
-            )
-        if time.monotonic() > deadline:
-            raise httpx2.ReadTimeout("the answer did not end in time")
-    return bytes(body)
-
-
-def _pin(what: str, authority: str, commit: object, sibling: Mapping[str, Any]) -> Pin:
-    lfs = sibling.get("lfs")
-    lfs = lfs if isinstance(lfs, dict) else {}
-    size, sha256 = lfs.get("size"), lfs.get("sha256")
-    stated = (
-        isinstance(commit, str) and COMMIT.fullmatch(commit)
-        and isinstance(sha256, str) and SHA256.fullmatch(sha256)
-        and type(size) is int and size > 0
-    )  # fmt: skip
-    if not stated:
-        raise PinError(
-            f"{what}: {authority} states no usable commit, size and LFS sha256 for it; only files "
-            "kept in LFS can be trusted on first use"
-        )
-    return Pin(str(commit), int(size or 0), str(sha256), authority)
-
-
-def ask_authority(weights: Weights, label: str) -> Pin:
-    """Ask the authority what a file is, at the revision that its row names.
-
-    Args:
-        weights: the row.
-        label: what it is, for messages: `vit_b16:augreg_in21k`.
+def request_pin(file: HubFile) -> Pin:
+    """Request commit, size and sha256 of a file from the trusted Hub endpoint.
 
     Raises:
         Offline: no socket may be opened.
         NetworkError: no answer, or there is no such file.
-        PinError: no usable answer, or one for another commit than the row's.
+        PinError: no usable answer, or one for another commit than the entry's.
     """
+    endpoint, revision = settings.trust_endpoint(), file.entry.revision
     if settings.offline():
         raise Offline(
-            f"{label}: the sha256 of {source_of(weights)} has to be requested from "
-            f"{settings.trust_endpoint()}, and this is offline; unset VITZOO_OFFLINE, "
-            "HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE where there is a network"
+            f"{file.label}: the sha256 of {file.address} has to be requested from {endpoint}, and "
+            "vitzoo is offline; with a network, unset VITZOO_OFFLINE, HF_HUB_OFFLINE and "
+            "TRANSFORMERS_OFFLINE"
         )
-
-    revision = weights.revision or "main"
-    pin = ask(weights.repo, revision, weights.file, label=label, gated=weights.gated)
-    if len(weights.revision) == 40 and pin.commit != weights.revision:
+    pin = _Request(file, endpoint).pin()
+    if len(revision) == 40 and pin.commit != revision:
         raise PinError(
-            f"{source_of(weights)}: {pin.authority} answered with commit {pin.commit}; ask again, "
-            "or find out who changed the repository"
+            f"{file.address}: {endpoint} answered with commit {pin.commit}; try again, or find out "
+            "who changed the repository"
         )
     return pin
+
+
+class _Request:
+    """One request for the metadata of a file's repository, with its redirects."""
+
+    def __init__(self, file: HubFile, endpoint: str) -> None:
+        self.file, self.endpoint, self.limits = file, endpoint, settings.limits()
+        self.deadline = time.monotonic() + self.limits.first_byte
+        name = file.label if file.label == file.address else f"{file.label}: {file.address}"
+        self.where = f"{name}: {endpoint}"
+
+    def pin(self) -> Pin:
+        try:
+            metadata = strict_json(within(self.limits.first_byte, self._body))
+            files = {sibling["rfilename"]: sibling for sibling in metadata["siblings"]}
+            commit = metadata.get("sha")
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            reason = printable(f"{type(error).__name__}: {error}", SHOWN)
+            raise TransferError(
+                f"{self.where} cannot be reached: {reason}{proxies()}; {FIX}"
+            ) from error
+        except OfflineModeIsEnabled as error:
+            raise Offline(f"{self.where} cannot be reached: {UNSET_OFFLINE}; {FIX}") from error
+        except (ValueError, TypeError, LookupError) as error:
+            raise RefusedResponse(
+                f"{self.where} did not answer as a Hub does ({type(error).__name__}); a login page "
+                f"or a proxy may have answered; {FIX}"
+            ) from error
+        if self.file.entry.file not in files:
+            raise EntryNotFound(f"{self.where} lists no such file at this revision")
+        return self._pin(commit, files[self.file.entry.file])
+
+    def _pin(self, commit: object, sibling: Mapping[str, Any]) -> Pin:
+        lfs = sibling.get("lfs")
+        lfs = lfs if isinstance(lfs, dict) else {}
+        size, sha256 = lfs.get("size"), lfs.get("sha256")
+        stated = (
+            isinstance(commit, str) and COMMIT.fullmatch(commit)
+            and isinstance(sha256, str) and SHA256.fullmatch(sha256)
+            and type(size) is int and size > 0
+        )  # fmt: skip
+        if not stated:
+            raise PinError(
+                f"{self.where} states no usable commit, size and LFS sha256 of the file; only "
+                "files stored with LFS can be trusted on first use"
+            )
+        return Pin(str(commit), int(size or 0), str(sha256), self.endpoint)
+
+    def _body(self) -> bytes:
+        """Return the body of the answer, of bounded size, before the deadline."""
+        revision = quote(self.file.revision, safe="")
+        url = f"{self.endpoint}/api/models/{self.file.entry.repo}/revision/{revision}?blobs=true"
+        most = self.limits.redirects
+        for _ in range(most + 1):
+            timeout = httpx2.Timeout(max(0.1, self.deadline - time.monotonic()))
+            with contextlib.closing(send(url, timeout)) as response:
+                if not response.has_redirect_location:
+                    return self._read(response)
+                location = response.headers["location"]
+            url = self._redirected(url, location)
+        raise RefusedResponse(f"{self.where} redirected more than {most} times; {FIX}")
+
+    def _read(self, response: httpx2.Response) -> bytes:
+        if response.status_code != httpx2.codes.OK:
+            raise refusal(response, self.file, urlsplit(self.endpoint).netloc)
+        if encoding := encoding_of(response):
+            raise RefusedResponse(
+                f"{self.where} sent a {encoding!r} body, expected plain JSON; a proxy may have "
+                f"changed it; {FIX}"
+            )
+        body = bytearray()
+        for chunk in response.iter_raw():
+            body += chunk
+            if len(body) > MAX_METADATA:
+                raise RefusedResponse(
+                    f"{self.where} sent more than {MAX_METADATA} bytes of metadata; {FIX}"
+                )
+            if time.monotonic() > self.deadline:
+                raise httpx2.ReadTimeout("the answer did not end in time")
+        return bytes(body)
+
+    def _redirected(self, url: str, target: str) -> str:
+        """Return the next address; it must have the scheme, host and port of the endpoint."""
+        try:
+            following = str(httpx2.URL(urljoin(url, target)))
+            origins = [httpx2.URL(address) for address in (url, following)]
+            same = len({(o.scheme, o.host, o.port, o.userinfo) for o in origins}) == 1
+        except (ValueError, httpx2.InvalidURL):
+            same = False
+        if not same:
+            raise RefusedResponse(
+                f"{self.where} redirected to {target[:200]!r}, which is refused: the sha256 of a "
+                f"file is taken from {self.endpoint} alone. A login page or a proxy may have "
+                f"answered; check the network and VITZOO_TRUST_ENDPOINT; {FIX}"
+            )
+        return following

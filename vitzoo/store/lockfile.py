@@ -1,51 +1,52 @@
-"""The lock: what the user's first use of unpinned weights found, binding from then on; torch-free.
+"""The lock file: pins of weights that were trusted on first use, required from then on; torch-free.
 
-A JSON file, `hf://owner/repo@revision/file` to commit, size, sha256 and the authority that said so.
+A JSON table from `hf://owner/repo@revision/file` to commit, size, sha256 and the endpoint that
+stated them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
-from vitzoo import settings
 from vitzoo.errors import PinError
 from vitzoo.files.access import make_folder, write_atomic
 from vitzoo.files.names import COMMIT, SHA256
-from vitzoo.schema.rows import Weights
+from vitzoo.files.strict_json import strict_json
 
 VERSION = 1
 MAX_LOCK = 16 * 1024 * 1024
-HELD = 30.0  # seconds to wait for another writer
+PATIENCE = 30.0  # seconds to wait for another writer
 
 
 @dataclass(frozen=True)
 class Pin:
-    """What a file must be.
+    """The identity of a file.
 
     Args:
         commit: 40 hex digits.
         size: bytes.
         sha256: 64 hex digits.
-        authority: address that said so.
+        endpoint: address of the trusted Hub endpoint that stated them, or `registry`.
     """
 
     commit: str
     size: int
     sha256: str
-    authority: str
+    endpoint: str
+
+
+UNPINNED = Pin("", 0, "", "")
 
 
 class Lock:
     """The pins in one lock file.
 
     Args:
-        path: the file; None where nothing is kept on disk, and nothing is ever locked.
+        path: the file; with None there are no pins and none are written.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -55,109 +56,76 @@ class Lock:
         """Return all pins by source.
 
         Raises:
-            PinError: the file is damaged; it is never treated as empty.
+            PinError: the file is damaged; a damaged file does not count as empty.
         """
         if self.path is None:
             return {}
         try:
             if self.path.stat().st_size > MAX_LOCK:
                 raise self._broken(f"is larger than {MAX_LOCK} bytes")
-            data = json.loads(self.path.read_bytes().decode())
+            data = strict_json(self.path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
             raise self._broken(f"cannot be read: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise self._broken(f"is not JSON: {error}") from error
         if not isinstance(data, dict) or set(data) != {"version", "weights"}:
-            raise self._broken("must hold version and weights")
+            raise self._broken("must be a table of version and weights")
         if data["version"] != VERSION or not isinstance(data["weights"], dict):
             raise self._broken(f"must be of version {VERSION}, got {str(data['version'])[:20]!r}")
-        return {source: self._pin(source, row) for source, row in data["weights"].items()}
+        return {source: self._pin(source, entry) for source, entry in data["weights"].items()}
 
-    def add(self, source: str, pin: Pin) -> None:
-        """Note a pin, unless another process noted one meanwhile, which then must agree."""
+    def add(self, source: str, pin: Pin, *, replace: bool = False) -> None:
+        """Write a pin.
 
-        def change(pins: dict[str, Pin]) -> None:
-            known = pins.setdefault(source, pin)
-            if known.sha256 != pin.sha256:
-                raise PinError(
-                    f"{self.path} pins {source} to sha256 {known.sha256}, {pin.authority} "
-                    f"now says {pin.sha256}; find out why, then `vitzoo lock --update`"
-                )
-
-        self._change(change)
-
-    def replace(self, source: str, pin: Pin) -> None:
-        """Note a pin over whatever was noted before."""
-        self._change(lambda pins: pins.update({source: pin}))
-
-    def _change(self, change: Callable[[dict[str, Pin]], Any]) -> None:
+        Raises:
+            PinError: the file names another sha256, which another process may have written
+                meanwhile, and `replace` is False; or the file cannot be written.
+        """
         if self.path is None:
             return
         try:
             make_folder(self.path.parent)
-            with FileLock(f"{self.path}.writing", timeout=HELD):
+            with FileLock(f"{self.path}.writing", timeout=PATIENCE):
                 pins = self.pins()
-                change(pins)
-                rows = {source: asdict(pins[source]) for source in sorted(pins)}
-                data = {"version": VERSION, "weights": rows}
+                known = pin if replace else pins.get(source, pin)
+                if known.sha256 != pin.sha256:
+                    raise PinError(
+                        f"{self.path} pins {source} to sha256 {known.sha256}, {pin.endpoint} "
+                        f"now states {pin.sha256}; find out why, then `vitzoo lock --update`"
+                    )
+                pins[source] = known
+                entries = {source: asdict(pins[source]) for source in sorted(pins)}
+                data = {"version": VERSION, "weights": entries}
                 write_atomic(self.path, json.dumps(data, indent=2).encode() + b"\n")
         except Timeout as error:
             raise PinError(
-                f"{self.path} is being written by another process for {HELD:.0f} s; if none is "
-                f"running, remove {self.path}.writing"
+                f"another process has been writing {self.path} for {PATIENCE:.0f} s; if no such "
+                f"process is running, remove {self.path}.writing"
             ) from error
         except OSError as error:
             raise PinError(
-                f"cannot write {self.path}: {error.strerror}; make it writable, set VITZOO_LOCK "
-                "or pin the weights in a registry"
+                f"cannot write {self.path}: {error.strerror}; make it writable, name another lock "
+                "file in VITZOO_LOCK, or pin the weights in a registry file"
             ) from error
 
-    def _pin(self, source: str, row: object) -> Pin:
+    def _pin(self, source: str, entry: object) -> Pin:
         try:
-            pin = Pin(**row)  # type: ignore[arg-type]  # checked right below
-        except TypeError as error:
-            raise self._broken(f"has a broken row {source[:200]!r}") from error
-        good = (
-            isinstance(pin.sha256, str) and SHA256.fullmatch(pin.sha256)
-            and isinstance(pin.commit, str) and COMMIT.fullmatch(pin.commit)
-            and type(pin.size) is int and pin.size > 0
-            and isinstance(pin.authority, str)
-        )  # fmt: skip
+            pin = Pin(**entry)  # type: ignore[arg-type]  # checked right below
+            good = (
+                COMMIT.fullmatch(pin.commit) and SHA256.fullmatch(pin.sha256)
+                and type(pin.size) is int and pin.size > 0
+                and isinstance(pin.endpoint, str)
+            )  # fmt: skip
+        except TypeError:
+            good = None
         if not good:
-            raise self._broken(f"has a broken row {source[:200]!r}")
+            raise self._broken(f"has a broken entry {source[:200]!r}")
         return pin
 
     def _broken(self, what: str) -> PinError:
         return PinError(
-            f"the lock {self.path} {what}; restore it, or remove it to trust on first use again"
+            f"the lock file {self.path} {what}; restore it, or remove it to trust on first use "
+            "again"
         )
-
-
-def source_of(weights: Weights) -> str:
-    """Return the address under which the lock knows a file."""
-    return f"hf://{weights.repo}@{weights.revision or 'main'}/{weights.file}"
-
-
-def pin_of(weights: Weights) -> Pin | None:
-    """Return what a file must be according to registry and lock; None before its first use.
-
-    Raises:
-        PinError: registry and lock disagree, or the lock is damaged.
-    """
-    locked = Lock(settings.lock_path()).pins().get(source_of(weights))
-    if not weights.sha256:
-        if locked and len(weights.revision) == 40 and locked.commit != weights.revision:
-            raise PinError(
-                f"{source_of(weights)}: the lock {settings.lock_path()} names commit "
-                f"{locked.commit}, the registry {weights.revision}; find out why, then "
-                "`vitzoo lock --update`"
-            )
-        return locked
-    if locked and locked.sha256 != weights.sha256:
-        raise PinError(
-            f"{source_of(weights)}: the lock {settings.lock_path()} pins sha256 {locked.sha256}, "
-            f"the registry {weights.sha256}; find out which is right, then remove it from the lock"
-        )
-    return Pin(weights.revision or "main", weights.size or 0, weights.sha256, "registry")

@@ -1,7 +1,7 @@
-"""From a row of weights to an open file whose bytes are proven; torch-free.
+"""Opening the verified file of registered weights, which is fetched if need be; torch-free.
 
-What a file must be is decided before anything is looked at: by the registry, by the lock, or, on
-first use, by the authority. Then the store is asked, the user's Hub cache, the endpoints in order.
+The sha256 comes from the registry, from the lock file, or on first use from the trusted Hub
+endpoint. With it, the file is searched in the store, in the user's Hub cache and at the endpoints.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -28,10 +29,9 @@ from vitzoo.errors import (
 )
 from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
 from vitzoo.plugin.package_files import data_file
-from vitzoo.schema.rows import Weights
 from vitzoo.store.hub_cache import from_hub_cache
-from vitzoo.store.hub_file import Remote
-from vitzoo.store.lockfile import Lock, Pin, pin_of, source_of
+from vitzoo.store.hub_file import HubFile
+from vitzoo.store.lockfile import Lock, Pin
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
 from vitzoo.store.store import Store
@@ -42,123 +42,102 @@ TERMS = "accept the terms on that page, then log in with `hf auth login` or set 
 _SHOWN: set[str] = set()  # repositories whose terms this process has shown
 
 
-def obtain(weights: Weights, label: str, package: str = "vitzoo", note: Note | None = None) -> int:
-    """Return a file descriptor of the verified file, open for reading.
+def obtain(file: HubFile, note: Note | None = None) -> tuple[int, str]:
+    """Return a descriptor of the verified file, open for reading, and the sha256 of the file.
 
     Args:
-        weights: the row.
-        label: what it is, for messages: `vit_b16:augreg_in21k`.
-        package: where a bundled file lies.
+        file: the registered file; its pin is looked up here.
         note: called with (bytes so far, bytes in all) during a download.
 
     Raises:
-        WeightsError: one of its kinds; no bytes are handed out that were not proven.
+        WeightsError: one of its kinds; the file is missing, or could not be verified.
     """
-    if not weights.repo:
-        return _bundled(weights, label, package)
-    pin = pin_of(weights)
-    remote = _remote(weights, label, pin or _first_use(weights, label))
-    fd = _stored(remote) if settings.home() else None
+    if not file.entry.repo:
+        return _bundled(file), file.entry.sha256
+    file = file.pinned()
+    first_use = not file.pin.sha256
+    if first_use:
+        file = replace(file, pin=_first_use(file))
+    fd = _stored(file)
     if fd is None:
-        fd = _bring(remote, note)
-    if pin is None:
-        _remember(weights, label, remote)
-    return fd
+        fd = _bring(file, note)
+    if first_use:
+        Lock(settings.lock_path()).add(file.address, file.pin)
+        log.info("%s: pinned %s to sha256 %s", file.label, file.address, file.pin.sha256)
+    return fd, file.pin.sha256
 
 
-def stored(weights: Weights) -> Path | None:
-    """Return where the store has the file, unverified; None if it has not or has no pin."""
-    home, pin = settings.home(), pin_of(weights)
-    if home is None or pin is None or not os.path.lexists(Store(home).path(pin.sha256)):
-        return None
-    return Store(home).path(pin.sha256)
+def stored(file: HubFile) -> Path | None:
+    """Return the path of a bundled or stored file, unverified; None if it is missing."""
+    if not file.entry.repo:
+        return data_file(file.package, file.entry.file)
+    home, sha256 = settings.home(), file.pinned().pin.sha256
+    path = Store(home).path(sha256) if home and sha256 else None
+    return path if path and os.path.lexists(path) else None
 
 
-def _bundled(weights: Weights, label: str, package: str) -> int:
-    path = data_file(package, weights.file)
+def _bundled(file: HubFile) -> int:
+    entry = file.entry
+    path = data_file(file.package, entry.file)
     fd = open_regular(path, follow=True) if path else None
     if fd is None:
         raise WeightsUnavailable(
-            f"{label}: {weights.file} is missing from the package {package!r}; reinstall it"
+            f"{file.label}: {entry.file} is missing from the package {file.package!r}; reinstall it"
         )
     size, sha256 = os.fstat(fd).st_size, hash_file(fd)
-    if (size, sha256) != (weights.size, weights.sha256):
+    if (size, sha256) != (entry.size, entry.sha256):
         os.close(fd)
         raise IntegrityError(
-            f"{label}: {path} has {size} bytes, sha256 {sha256}; the registry names "
-            f"{weights.size} bytes, sha256 {weights.sha256}; the file is damaged or was "
-            "replaced: reinstall the package it came with"
+            f"{file.label}: {path} has {size} bytes, sha256 {sha256}; the registry names "
+            f"{entry.size} bytes, sha256 {entry.sha256}; the file is damaged or was replaced: "
+            "reinstall its package"
         )
     return fd
 
 
-def _remote(weights: Weights, label: str, pin: Pin) -> Remote:
-    return Remote(
-        repo=weights.repo,
-        revision=pin.commit,
-        file=weights.file,
-        sha256=pin.sha256,
-        size=pin.size or None,
-        predicted_size=weights.predicted_size,
-        label=label,
-        license=weights.license,
-        has_terms=weights.has_terms,
-        gated=weights.gated,
-    )
-
-
-def _first_use(weights: Weights, label: str) -> Pin:
-    """Ask the authority what an unpinned file is, if the policies allow it."""
-    source = source_of(weights)
-    unknown = f"{label}: the sha256 of {source} is not known"
+def _first_use(file: HubFile) -> Pin:
+    """Request the pin of a file from the trusted Hub endpoint, if the settings allow it."""
+    unknown = f"{file.label}: the sha256 of {file.address} is not known"
     if settings.pins_required():
         raise PinError(
-            f"{unknown} and VITZOO_PINS=required; bring a lock that names it (VITZOO_LOCK), or "
+            f"{unknown} and VITZOO_PINS=required; use a lock file that names it (VITZOO_LOCK), or "
             "fetch it once without VITZOO_PINS, which writes one"
         )
     if settings.frozen():
         raise PinError(f"{unknown} and the lock is frozen; fetch it once without --frozen")
     if settings.offline():
         raise Offline(
-            f"{unknown} and this is offline; bring the file with a lock that names it "
-            "(VITZOO_LOCK, see docs/offline.md), or fetch it once with a network: "
-            f"{_fetch_command(label)}"
+            f"{unknown} and vitzoo is offline; bring the file with a lock file that names it "
+            f"(VITZOO_LOCK, see docs/offline.md), or run with a network: {_fetch_command(file)}"
         )
-    _show_terms(_remote(weights, label, Pin(weights.revision, 0, "", "")))
-    from vitzoo.store.hub_metadata import ask_authority  # imports the network's libraries
+    _show_terms(file)
+    from vitzoo.store.hub_metadata import request_pin  # imports network libraries
 
-    pin = ask_authority(weights, label)
-    path = settings.lock_path()
-    kept = f"and from now on the lock {path} holds it to that" if path else "and no lock keeps that"
+    pin, path = request_pin(file), settings.lock_path()
     warnings.warn(
-        f"{label}: first use of {source}; {pin.authority} says it has {pin.size} bytes, sha256 "
-        f"{pin.sha256}, {kept}",
+        f"{file.label}: trust on first use: {pin.endpoint} states that {file.address} has "
+        f"{pin.size} bytes and sha256 {pin.sha256}; "
+        + (f"the lock file {path} now requires them" if path else "no lock file records them"),
         FirstUseWarning,
         stacklevel=2,
     )
     return pin
 
 
-def _fetch_command(label: str) -> str:
-    if label.startswith("hf://"):
-        return f"vitzoo fetch {label}"
-    variant, _, name = label.partition(":")
+def _fetch_command(file: HubFile) -> str:
+    if file.label.startswith("hf://"):
+        return f"vitzoo fetch {file.label}"
+    variant, _, name = file.label.partition(":")
     return f"vitzoo fetch {variant} --weights {name}"
 
 
-def _remember(weights: Weights, label: str, remote: Remote) -> None:
-    pin = Pin(remote.revision, remote.size or 0, remote.sha256, settings.trust_endpoint())
-    Lock(settings.lock_path()).add(source_of(weights), pin)
-    log.info("%s: pinned %s to sha256 %s", label, source_of(weights), pin.sha256)
-
-
-def _stored(remote: Remote) -> int | None:
+def _stored(file: HubFile) -> int | None:
     home = settings.home()
     if home is None:
         return None
     always = settings.verify_mode() != "stamp"
     try:
-        return Store(home).open(remote.sha256, remote.size, always=always)
+        return Store(home).open(file.pin.sha256, file.size, always=always)
     except IntegrityError as error:
         if settings.offline():
             raise
@@ -166,79 +145,58 @@ def _stored(remote: Remote) -> int | None:
         return None
 
 
-def _bring(remote: Remote, note: Note | None) -> int:
-    """Copy or download a file that the store lacks; one process does, others wait for it."""
+def _bring(file: HubFile, note: Note | None) -> int:
+    """Copy or download a file that the store lacks; other processes wait for the one that does."""
     home = settings.home()
     if home is None:
-        partial = Partial(None, remote.bound)
+        partial = Partial(None, file.bound)
         try:
-            _fill(remote, partial, note)
+            _fill(file, partial, note)
         except BaseException:
             partial.release()
             raise
         return partial.fd
     store = Store(home)
-    with _alone(home, remote):
-        fd = _stored(remote)
+    with _alone(home, file):
+        fd = _stored(file)
         if fd is not None:
             return fd
-        make_folder_or_raise(store.partial(remote.sha256).parent)
-        partial = Partial(store.partial(remote.sha256), remote.bound)
-        try:
-            _check_space(home, remote, partial.size)
-            _fill(remote, partial, note)
-            store.adopt(partial)
-        finally:
-            partial.release()
-        fd = store.open(remote.sha256, remote.size)
+        with store.receive(file.pin.sha256, file.bound) as partial:
+            _check_space(home, file, partial.size)
+            _fill(file, partial, note)
+        fd = store.open(file.pin.sha256, file.size)
     if fd is None:
-        raise StoreError(f"{store.path(remote.sha256)} vanished right after it was stored")
+        raise StoreError(
+            f"{store.path(file.pin.sha256)} vanished right after it was stored; try again"
+        )
     return fd
 
 
-def _fill(remote: Remote, partial: Partial, note: Note | None) -> None:
-    if from_hub_cache(remote, partial):
+def _fill(file: HubFile, partial: Partial, note: Note | None) -> None:
+    if from_hub_cache(file, partial):
         return
     if settings.offline():
-        size = f"{remote.size} bytes" if remote.size else "size not known"
+        size = f"{file.size} bytes" if file.size else "size not known"
         raise Offline(
-            f"{remote} is not in the store and this is offline (file {remote.file}, sha256 "
-            f"{remote.sha256}, {size}); with a network: {_fetch_command(remote.label)}; or carry "
-            "the file here: vitzoo import FILE"
+            f"{file} is not in the store and vitzoo is offline (file {file.entry.file}, sha256 "
+            f"{file.pin.sha256}, {size}); with a network, run {_fetch_command(file)}; or copy the "
+            "file to this machine and run vitzoo import FILE"
         )
-    from vitzoo.store.download import download
+    from vitzoo.store.download import download  # imports network libraries
 
-    _show_terms(remote)
+    _show_terms(file)
     failures: list[IntegrityError | NetworkError] = []
     endpoints = settings.endpoints()
     for endpoint in endpoints:
         try:
-            download(remote, endpoint, partial, settings.limits(), note)
+            download(file, endpoint, partial, settings.limits(), note)
         except (IntegrityError, NetworkError) as error:
             failures.append(error)
             if len(endpoints) > 1:
                 log.warning("%s failed: %s", endpoint, error)
         else:
             return
-    _raise_worst(failures, endpoints)
-
-
-def _show_terms(remote: Remote) -> None:
-    """Say before a first request, once, by which terms a file may be used, and who may have it."""
-    if not remote.has_terms or remote.repo in _SHOWN:
-        return
-    _SHOWN.add(remote.repo)
-    log.warning(
-        "%s: license %s; read its terms before use: %s%s",
-        remote.label,
-        remote.license or "not known",
-        remote.page,
-        f"; access is gated: {TERMS}" if remote.gated else "",
-    )
-
-
-def _raise_worst(failures: list[IntegrityError | NetworkError], endpoints: list[str]) -> None:
-    """Raise the error that says most: wrong bytes before an unreachable host."""
+    # Wrong bytes tell the user more than an endpoint that cannot be reached.
     worst = next((e for e in failures if isinstance(e, IntegrityError)), failures[-1])
     if len(failures) == 1:
         raise worst
@@ -246,22 +204,37 @@ def _raise_worst(failures: list[IntegrityError | NetworkError], endpoints: list[
     raise type(worst)(f"{len(failures)} endpoints failed. {others}") from worst
 
 
+def _show_terms(file: HubFile) -> None:
+    """Log the license of a file, once per repository, if its users have to read terms."""
+    entry = file.entry
+    if not entry.has_terms or entry.repo in _SHOWN:
+        return
+    _SHOWN.add(entry.repo)
+    log.warning(
+        "%s: license %s; read its terms before use: %s%s",
+        file.label,
+        entry.license or "not known",
+        file.page,
+        f"; access is gated: {TERMS}" if entry.gated else "",
+    )
+
+
 @contextmanager
-def _alone(home: Path, remote: Remote) -> Iterator[None]:
-    """Hold the file's lock, waiting a bounded time for another process."""
+def _alone(home: Path, file: HubFile) -> Iterator[None]:
+    """Lock a file of the store; wait a bounded time for another process that fetches it."""
     folder, patience = home / "locks", settings.limits().lock_wait
     make_folder_or_raise(folder)
-    lock = FileLock(folder / f"{remote.sha256}.lock")
+    lock = FileLock(folder / f"{file.pin.sha256}.lock")
     try:
         try:
             lock.acquire(timeout=1.0)
         except Timeout:
-            log.info("%s: waiting for another process that fetches it", remote)
+            log.info("%s: waiting for another process that fetches it", file)
             lock.acquire(timeout=patience)
     except Timeout as error:
         raise StoreError(
-            f"{remote}: another process has held {lock.lock_file} for {patience:.0f} s; end it, or "
-            "remove the lock if none is running"
+            f"{file}: another process has locked {lock.lock_file} for {patience:.0f} s; end that "
+            "process, or remove the lock if no such process is running"
         ) from error
     except OSError as error:
         raise StoreError(f"cannot lock {lock.lock_file}: {error.strerror}") from error
@@ -272,11 +245,11 @@ def _alone(home: Path, remote: Remote) -> Iterator[None]:
             lock.release()
 
 
-def _check_space(home: Path, remote: Remote, present: int) -> None:
+def _check_space(home: Path, file: HubFile, present: int) -> None:
     status = os.statvfs(home)
-    free, needed = status.f_bavail * status.f_frsize, remote.bound - present
+    free, needed = status.f_bavail * status.f_frsize, file.bound - present
     if free < needed:
         raise StoreError(
-            f"{remote}: needs {needed} bytes in {home}, {free} are free; make room, or point "
+            f"{file}: needs {needed} bytes in {home}, {free} are free; make room, or point "
             "VITZOO_HOME to another disk"
         )

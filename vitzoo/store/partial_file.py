@@ -1,4 +1,4 @@
-"""A download under way: a file of our own that is hashed as it grows; torch-free."""
+"""A partial file: an unfinished download, hashed while it is written; torch-free."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from pathlib import Path
 from vitzoo.errors import StoreError
 from vitzoo.files.access import CHUNK, unwritable
 
-ABANDONED = 600.0  # seconds; the limits of a download end one without a byte long before
+ABANDONED = 600.0  # seconds; a download without a byte is ended long before by its limits
 FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Partial:
-    """The beginning of a file, with the hash of what is there.
+    """The first bytes of a file, with their hash.
 
-    Every process writes to a file of its own name. On failure the file is renamed to the common
-    name, where the next run finds it; a killed process leaves it under its own name, and the next
-    run finds it when nothing was written to it for `ABANDONED` seconds. A run renames what it
-    continues first, so that two never write to one file even where locks have no effect.
+    Each process writes to a file with a unique name. After a failure, the process renames its file
+    to the common name, from which the next run continues it. The file of a killed process keeps its
+    unique name; a later run continues it if nothing was written to it for `ABANDONED` seconds. A
+    run renames a file before it continues it, so two processes never write to one file, even where
+    file locks have no effect.
 
     Args:
         path: the common name; None keeps the bytes in memory.
-        bound: most bytes the file may have; a longer beginning is removed.
+        bound: most bytes that the file may have; a longer partial file is removed.
     """
 
     def __init__(self, path: Path | None, bound: int) -> None:
@@ -44,14 +45,14 @@ class Partial:
 
     @property
     def sha256(self) -> str:
-        """Hash of the bytes so far."""
+        """The sha256 of the bytes so far."""
         return self._digest.hexdigest()
 
     def write(self, chunk: bytes) -> None:
         """Append bytes.
 
         Raises:
-            StoreError: the disk is full or the file cannot be written; what is there is kept.
+            StoreError: the disk is full, or the file cannot be written; earlier bytes are kept.
         """
         view = memoryview(chunk)
         while view:
@@ -67,22 +68,22 @@ class Partial:
             view = view[written:]
 
     def restart(self) -> None:
-        """Throw the bytes away."""
+        """Remove all bytes."""
         os.ftruncate(self.fd, 0)
         self.size = 0
         self._digest = hashlib.sha256()
 
     def copy(self, source: int) -> None:
-        """Replace the bytes by those of an open file, `bound` at most.
+        """Replace the bytes by those of an open file, at most `bound` bytes.
 
-        Blocks are shared where the file system can.
+        The two files share their blocks on disk if the file system supports it.
 
         Raises:
             StoreError: as `write`.
         """
         self.restart()
         position = 0
-        with contextlib.suppress(OSError):  # on another disk, say; what is missing is written below
+        with contextlib.suppress(OSError):  # another disk, for instance; the rest is written below
             while count := os.copy_file_range(
                 source, self.fd, self.bound - position, position, position
             ):
@@ -92,7 +93,7 @@ class Partial:
             self.write(chunk)
 
     def move(self, path: Path) -> None:
-        """Give the complete file its name, and remove what other runs left of it.
+        """Rename the complete file, and remove partial files that other runs left.
 
         Raises:
             OSError: it cannot be moved.
@@ -106,7 +107,7 @@ class Partial:
                 left.unlink()
 
     def release(self) -> None:
-        """Give the file back under its common name, for a later run; remove it if it is empty."""
+        """Rename the file to its common name, for a later run; remove it if it is empty."""
         os.close(self.fd)
         if self.path is None or self.common is None:
             return
@@ -117,14 +118,14 @@ class Partial:
                 self.path.unlink()
 
     def _take(self, common: Path, own: Path) -> int:
-        """Open the longest beginning that an earlier run left, else a new file."""
+        """Open the longest partial file that an earlier run left, or a new one."""
         fd = None
         for left in leftovers(common):
             with contextlib.suppress(OSError):  # another process was first
                 status = left.lstat()
                 good = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
                 if fd is None and good and status.st_size <= self.bound:
-                    os.utime(left)  # before it has another name: nobody else continues it
+                    os.utime(left)  # before the new name: no other process continues a recent file
                     left.rename(own)
                     fd = os.open(own, FLAGS)
                 else:
@@ -143,11 +144,11 @@ class Partial:
 
 
 def leftovers(common: Path) -> list[Path]:
-    """Return what earlier runs left of a file, the longest first.
+    """Return the partial files that earlier runs left, the longest first.
 
     Args:
-        common: the name under which a failed run gives its file back. Files of other names count
-            when nothing was written to them for `ABANDONED` seconds.
+        common: the name that a failed run gives to its file. A file with a unique name is returned
+            only if nothing was written to it for `ABANDONED` seconds.
     """
     sizes: dict[Path, int] = {}
     for path in common.parent.glob(f"{common.name}*"):

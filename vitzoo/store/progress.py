@@ -1,4 +1,4 @@
-"""How a download shows on stderr: a bar on a terminal, else a line for every tenth; torch-free."""
+"""Progress of a download on stderr: a bar on a terminal, otherwise a line per tenth; torch-free."""
 
 from __future__ import annotations
 
@@ -14,47 +14,42 @@ Note = Callable[[int, int], Any]
 def progress(name: str, *, silent: bool = False) -> Iterator[Note | None]:
     """Yield a function of (bytes so far, bytes in all) that shows a download.
 
-    Nothing shows before the first bytes come.
+    Nothing is shown before the first bytes arrive.
 
     Args:
-        name: of what is downloaded.
-        silent: show nothing.
+        name: of the download.
+        silent: yield None instead.
     """
     if silent:
         yield None
     elif sys.stderr.isatty():
-        with _Bar(name) as bar:
-            yield bar.note
+        with _bar(name) as note:
+            yield note
     else:
         yield _lines(name)
 
 
-class _Bar:
-    """A bar of rich, which is imported when there is something to show."""
+@contextmanager
+def _bar(name: str) -> Iterator[Note]:
+    bars: Any = None
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.bars: Any = None
-        self.task: Any = None
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.bars is not None:
-            self.bars.stop()
-
-    def note(self, done: int, total: int) -> None:
-        """Move the bar."""
-        if self.bars is None:
+    def note(done: int, total: int) -> None:
+        nonlocal bars
+        if bars is None:  # rich is imported only if there is something to show
             from rich.console import Console
             from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
             columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn())
-            self.bars = Progress(*columns, console=Console(stderr=True), transient=True)
-            self.bars.start()
-            self.task = self.bars.add_task(self.name, total=total)
-        self.bars.update(self.task, completed=done, total=total)
+            bars = Progress(*columns, console=Console(stderr=True), transient=True)
+            bars.add_task(name, total=total)
+            bars.start()
+        bars.update(bars.task_ids[0], completed=done, total=total)
+
+    try:
+        yield note
+    finally:
+        if bars is not None:
+            bars.stop()
 
 
 def _lines(name: str) -> Note:
@@ -65,6 +60,6 @@ def _lines(name: str) -> Note:
         tenth = 10 * done // max(total, 1)
         if tenth > shown:
             shown = tenth
-            print(f"{name}: {10 * tenth} % of {total} bytes", file=sys.stderr)  # noqa: T201  # stderr is where progress goes
+            print(f"{name}: {10 * tenth} % of {total} bytes", file=sys.stderr)  # noqa: T201  # stderr shows progress
 
     return note

@@ -1,4 +1,4 @@
-"""Stamps: what a file looked like when its bytes were last hashed; torch-free."""
+"""Stamps: the state of a file when its bytes were last hashed; torch-free."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GRAIN_NS = 50_000_000  # a change within this time of another might not show in 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a file looked like when its bytes were hashed.
+    """The state of a file when its bytes were hashed.
 
     Args:
         device, inode, size, mtime_ns, ctime_ns: of the file, by fstat.
@@ -37,32 +37,24 @@ class Stamp:
 
     @classmethod
     def of(cls, status: os.stat_result, sha256: str, hashed_ns: int) -> Stamp:
-        """Describe a file by what it looked like right before it was hashed."""
-        return cls(
-            status.st_dev,
-            status.st_ino,
-            status.st_size,
-            status.st_mtime_ns,
-            status.st_ctime_ns,
-            hashed_ns,
-            sha256,
-        )
+        """Make the stamp of a file from its state right before it was hashed."""
+        return cls(*_state(status), hashed_ns, sha256)
 
     def fits(self, status: os.stat_result) -> bool:
-        """Tell whether the file is the one that was hashed, unchanged as far as times tell."""
-        same = (self.device, self.inode, self.size, self.mtime_ns, self.ctime_ns) == (
-            status.st_dev,
-            status.st_ino,
-            status.st_size,
-            status.st_mtime_ns,
-            status.st_ctime_ns,
-        )
+        """Tell whether the file is the hashed one and, by its times, unchanged since."""
+        state = (self.device, self.inode, self.size, self.mtime_ns, self.ctime_ns)
         newest = max(self.mtime_ns, self.ctime_ns)
-        return same and 0 < newest <= self.hashed_ns - GRAIN_NS and self.hashed_ns <= time.time_ns()
+        unchanged = 0 < newest <= self.hashed_ns - GRAIN_NS and self.hashed_ns <= time.time_ns()
+        return state == _state(status) and unchanged
+
+
+def _state(status: os.stat_result) -> tuple[int, int, int, int, int]:
+    s = status
+    return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
 
 
 def read_stamp(path: Path) -> Stamp | None:
-    """Read a stamp; anything odd about the file (owner, size, kind, content) makes it None."""
+    """Read a stamp; None if its owner, size, kind or content is not that of a stamp."""
     try:
         fd = open_regular(path)
     except StoreError:

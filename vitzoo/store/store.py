@@ -1,14 +1,14 @@
-"""The store: weights files under their sha256, read-only, proven before use; torch-free.
+"""The store: read-only weights files under their sha256, verified before use; torch-free.
 
     $VITZOO_HOME/
       sha256/ab/<hex>         a file whose bytes have that sha256
-      stamps/<hex>.json       what the file looked like when its bytes were last hashed
-      partial/<hex>           a download under way, or to be resumed
-      quarantine/<hex>.<n>    a file that turned out not to have its sha256
-      locks/<hex>.lock        held while a file is fetched
+      stamps/<hex>.json       the state of the file when its bytes were last hashed
+      partial/<hex>           an unfinished download, which the next run resumes
+      quarantine/<hex>.<n>    a damaged file: its bytes do not have that sha256
+      locks/<hex>.lock        locked while a process fetches the file
 
-A stamp names device, inode, size, modification and change time of a hashed file. As long as the
-file still has all of them, and they are older than the clock's grain, it is not hashed again.
+A stamp names device, inode, size, modification and change time of a hashed file. A file that still
+has all of them is not hashed again, unless its times are as recent as the clock's resolution.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from vitzoo.errors import HashMismatch, IntegrityError, SizeMismatch, StoreError
-from vitzoo.files.access import hash_file, make_folder, open_regular, sync_folder, write_atomic
+from vitzoo.files.access import (
+    hash_file,
+    make_folder,
+    make_folder_or_raise,
+    open_regular,
+    sync_folder,
+    write_atomic,
+)
 from vitzoo.store.partial_file import Partial, leftovers
 from vitzoo.store.stamp import GRAIN_NS, Stamp, read_stamp
 
@@ -38,11 +45,11 @@ class Store:
         self.home = home
 
     def path(self, sha256: str) -> Path:
-        """Return where the file of that sha256 lies, or would lie."""
+        """Return the path of the file with that sha256, whether it exists or not."""
         return self.home / "sha256" / sha256[:2] / sha256
 
     def partial(self, sha256: str) -> Path:
-        """Return where its download is kept until it is complete."""
+        """Return the path of its unfinished download."""
         return self.home / "partial" / sha256
 
     def names(self) -> Iterator[str]:
@@ -56,12 +63,12 @@ class Store:
                 )
 
     def open(self, sha256: str, size: int | None, *, always: bool = False) -> int | None:
-        """Open a file for reading, proven to have its sha256; None if the store lacks it.
+        """Open a file for reading and verify its sha256; None if it is not in the store.
 
         Args:
-            sha256: the file's identity.
+            sha256: of the file.
             size: bytes, None if not known.
-            always: hash the file even if its stamp still fits.
+            always: hash the file even if its stamp fits.
 
         Raises:
             HashMismatch, SizeMismatch: the file is damaged; it has been moved to quarantine.
@@ -79,23 +86,35 @@ class Store:
         return fd
 
     def note_finite(self, fd: int, sha256: str) -> None:
-        """Note in the stamp of the open file, if it has one, that its tensors are finite."""
+        """Write to the stamp of the open file, if it has one, that its tensors are finite."""
         stamp = self.read_stamp(sha256)
         if stamp is not None and stamp.fits(os.fstat(fd)):
             self._write_stamp(replace(stamp, finite=True))
 
     def read_stamp(self, sha256: str) -> Stamp | None:
-        """Return the stamp of a file; None where there is none that can be trusted."""
+        """Return the stamp of a file, None if there is no valid one."""
         return read_stamp(self._stamp_path(sha256))
 
-    def adopt(self, partial: Partial) -> Path:
-        """Move a complete, hashed file into its place, read-only and synced.
+    @contextlib.contextmanager
+    def receive(self, sha256: str, bound: int) -> Iterator[Partial]:
+        """Open the partial file of a sha256; after the block, move it into the store.
 
-        What other runs left of it is removed.
+        If the block raises, the bytes are kept for the next try.
 
         Raises:
-            StoreError: the disk is full, or the store cannot be written.
+            StoreError: the disk is full, or the store cannot be written to.
         """
+        path = self.partial(sha256)
+        make_folder_or_raise(path.parent)
+        partial = Partial(path, bound)
+        try:
+            yield partial
+            self._adopt(partial)
+        finally:
+            partial.release()
+
+    def _adopt(self, partial: Partial) -> None:
+        """Move a complete, hashed file into the store, read-only and synced to disk."""
         sha256, fd = partial.sha256, partial.fd
         path = self.path(sha256)
         try:
@@ -109,12 +128,11 @@ class Store:
                 f"cannot put {path} into the store: {error.strerror}; make room, or point "
                 "VITZOO_HOME to another disk; the bytes are kept for the next try"
             ) from error
-        time.sleep(GRAIN_NS / 1e9)  # from now on a change of the file shows in its times
+        time.sleep(GRAIN_NS / 1e9)  # a later change of the file changes its times
         self._write_stamp(Stamp.of(os.fstat(fd), sha256, time.time_ns()))
-        return path
 
-    def quarantine(self, sha256: str) -> Path | None:
-        """Take a damaged file out of reach; returns where it was put, None if that failed."""
+    def _quarantine(self, sha256: str) -> Path | None:
+        """Move a damaged file to quarantine; return its new path, None if it cannot be moved."""
         folder = self.home / "quarantine"
         try:
             make_folder(folder)
@@ -127,7 +145,7 @@ class Store:
         return target
 
     def remove(self, sha256: str) -> int:
-        """Remove a file, its stamp and its partial downloads; returns the bytes that were freed.
+        """Remove a file, its stamp and its unfinished downloads; return the freed bytes.
 
         Raises:
             StoreError: one of them cannot be removed.
@@ -169,6 +187,6 @@ class Store:
     def _damaged(
         self, kind: type[IntegrityError], path: Path, sha256: str, found: str
     ) -> IntegrityError:
-        where = self.quarantine(sha256)
-        moved = f"it was moved to {where}" if where else "remove it by hand"
+        where = self._quarantine(sha256)
+        moved = f"it was moved to {where}" if where else f"remove it: rm {path}"
         return kind(f"{path} is damaged: it should have sha256 {sha256} and has {found}; {moved}")

@@ -22,6 +22,7 @@ from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import Variant, Weights, choose
 from vitzoo.schema.spec import Spec
+from vitzoo.store.hub_file import HubFile
 from vitzoo.store.obtain import obtain
 from vitzoo.testing.hub import COMMIT as SOME_COMMIT, Hub, serve as serve_file
 from vitzoo.testing.subject import fail, require
@@ -152,7 +153,7 @@ def check_served(subject: WeightsSubject, folder: Path) -> None:
 def _obtain(row: Weights, label: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", vitzoo.FirstUseWarning)
-        os.close(obtain(row, label))
+        os.close(obtain(HubFile(row, label))[0])
 
 
 def checkpoint_formats() -> dict[str, Format]:

@@ -9,7 +9,8 @@ from typing import Any
 from vitzoo.errors import NetworkError, Offline, PinError
 from vitzoo.files.access import write_atomic
 from vitzoo.schema.rows import Weights
-from vitzoo.store.hub_metadata import ask_authority
+from vitzoo.store.hub_file import HubFile
+from vitzoo.store.hub_metadata import request_pin
 from vitzoo.tools.registry_check import read
 
 
@@ -62,7 +63,7 @@ def pin(file: Path, *, write: bool = True) -> list[Pinned]:
 
 def _pin_row(label: str, row: Weights, table: Any) -> Pinned:
     try:
-        stated = ask_authority(row, label)
+        stated = request_pin(HubFile(row, label))
     except Offline:
         raise
     except NetworkError as error:
@@ -70,7 +71,7 @@ def _pin_row(label: str, row: Weights, table: Any) -> Pinned:
     if row.sha256:
         if (row.sha256, row.size or stated.size) != (stated.sha256, stated.size):
             raise PinError(
-                f"{label}: the file pins sha256 {row.sha256}, {stated.authority} says "
+                f"{label}: the file pins sha256 {row.sha256}, {stated.endpoint} says "
                 f"{stated.sha256}; nothing was written"
             )
         if row.size or row.predicted_size:
