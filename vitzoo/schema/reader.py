@@ -20,7 +20,7 @@ NAMESPACE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 NAME_RULE = "1 to 64 lower-case letters, digits and underscores, not starting with an underscore"
 LARGE = 2**53  # numbers from here on are not exact everywhere, and never meant
 MAX_PX = 65_536
-_REQUIRED: Any = object()
+REQUIRED: Any = object()
 
 
 class Reader:
@@ -51,11 +51,11 @@ class Reader:
     def take(self, key: str, kind: type[T]) -> T: ...
     @overload
     def take(self, key: str, kind: type[T], default: D) -> T | D: ...
-    def take(self, key: str, kind: type[Any], default: Any = _REQUIRED) -> Any:
+    def take(self, key: str, kind: type[Any], default: Any = REQUIRED) -> Any:
         """Return the value of `key`, which must be a `kind` (an int passes for a float)."""
         self._asked.append(key)
         if key not in self.table:
-            if default is _REQUIRED:
+            if default is REQUIRED:
                 raise self.fail(f"missing key {key!r}{self._misspelt(key)}")
             return default
         value = self.table[key]
@@ -65,29 +65,29 @@ class Reader:
             raise self.fail(f"{key} must be {_KINDS[kind]}, got {describe(value)}")
         return value
 
-    def count(self, key: str, default: Any = _REQUIRED, *, least: int = 1) -> int:
+    def count(self, key: str, default: Any = REQUIRED, *, least: int = 1) -> int:
         """Return a whole number of at least `least`."""
         value = self.take(key, int, default)
         if not least <= value < LARGE:
             raise self.fail(f"{key} must be a whole number from {least}, got {short_repr(value)}")
         return int(value)
 
-    def size(self, key: str, default: Any = _REQUIRED) -> tuple[int, int]:
+    def size(self, key: str, default: Any = REQUIRED) -> tuple[int, int]:
         """Return (height, width) in px, given as one number or a pair."""
         self._asked.append(key)
         value = self.table.get(key, default)
-        if value is _REQUIRED:
+        if value is REQUIRED:
             raise self.fail(f"missing key {key!r}{self._misspelt(key)}")
         return pair(value, f"{self.where}: {key}", self.error)
 
-    def text(self, key: str, default: Any = _REQUIRED) -> str:
+    def text(self, key: str, default: Any = REQUIRED) -> str:
         """Return a non-empty printable string."""
         value = self.take(key, str, default)
         if key in self.table and not (value.strip() and value.isprintable()):
             raise self.fail(f"{key} must be printable text, got {value!r}")
         return str(value)
 
-    def one_of(self, key: str, choices: tuple[str, ...], default: Any = _REQUIRED) -> str:
+    def one_of(self, key: str, choices: tuple[str, ...], default: Any = REQUIRED) -> str:
         """Return one of `choices`."""
         value = self.take(key, str, default)
         if value not in choices:
@@ -95,7 +95,7 @@ class Reader:
             raise self.fail(f"{key} must be one of {', '.join(choices)}, got {value!r}{hint}")
         return str(value)
 
-    def numbers(self, key: str, default: Any = _REQUIRED) -> tuple[float, ...]:
+    def numbers(self, key: str, default: Any = REQUIRED) -> tuple[float, ...]:
         """Return a list of finite numbers as a tuple of floats."""
         value = self.take(key, list, default)
         if key in self.table:
@@ -104,7 +104,7 @@ class Reader:
                     raise self.fail(f"{key} must be a list of numbers, got {short_repr(value)}")
         return tuple(float(item) for item in value)
 
-    def texts(self, key: str, default: Any = _REQUIRED) -> tuple[str, ...]:
+    def texts(self, key: str, default: Any = REQUIRED) -> tuple[str, ...]:
         """Return a list of non-empty strings as a tuple."""
         value = self.take(key, list, default)
         if not all(isinstance(item, str) and item.strip() for item in value):
