@@ -1,4 +1,4 @@
-"""Errors of plugins' code: what went wrong, and in which line."""
+"""Descriptions of errors in the code of plugins: the error and the line that raised it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 from vitzoo.errors import VitzooError, printable
 
-HERE = f"{Path(__file__).parents[1]}/"  # vitzoo's own lines are not to blame
-MAX_TEXT = 1000  # characters of an error's own text
+HERE = f"{Path(__file__).parents[1]}/"  # lines of vitzoo are not reported
+MAX_TEXT = 1000  # characters of an error's text
 
 
 def reason_of(error: BaseException, package: str) -> str:
-    """Say what went wrong, and where: in the package's own line, if there is one.
+    """Describe an error, and name its line.
 
     Args:
-        error: what the code raised.
-        package: top-level name of the package that is to blame.
+        error: raised by the code of a plugin.
+        package: top-level package of the plugin, whose lines are preferred.
     """
     if isinstance(error, VitzooError):
         return str(error)
@@ -26,7 +26,7 @@ def reason_of(error: BaseException, package: str) -> str:
 
 
 def text_of(value: object) -> str:
-    """Write an object, whatever its own code does, shortened and printable."""
+    """Return the printable, shortened text of an object, even if its `__str__` fails."""
     try:
         text = " ".join(str(value).split())
     except Exception:  # noqa: BLE001
@@ -35,17 +35,17 @@ def text_of(value: object) -> str:
 
 
 def raised_at(error: BaseException, package: str = "") -> str:
-    """Return `file:line` of the innermost code outside vitzoo that an error came through.
+    """Return `file:line` of the innermost frame outside vitzoo, empty if there is none.
 
     Args:
-        error: one of vitzoo, or of a conformance test, stands for its cause.
-        package: top-level name of a package whose lines are preferred.
+        error: for an error of vitzoo or of a conformance test, its cause is used.
+        package: top-level package whose frames are preferred.
     """
     while isinstance(error, VitzooError | AssertionError) and error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
-    from traceback import walk_tb  # costs milliseconds; only errors need it
+    from traceback import walk_tb  # costs milliseconds, and only errors need it
 
     own = innermost = ""
     for frame, line in walk_tb(error.__traceback__):

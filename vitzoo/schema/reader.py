@@ -1,7 +1,7 @@
-"""Strict reading of mappings that people write: registry tables, manifests, specs.
+"""Strict reading of tables in registry files, specs and metadata.
 
-A `Reader` hands out the keys of one table, checks each, and at the end complains about every
-key that nobody asked for. The first problem is raised as one error that says file and table.
+A `Reader` checks the type of every value that is read from one table, and `done` refuses unknown
+keys. The message of an error begins with the file and the table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ D = TypeVar("D")
 NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,63}")
 NAMESPACE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 NAME_RULE = "1 to 64 lower-case letters, digits and underscores, not starting with an underscore"
-LARGE = 2**53  # numbers from here on are not exact everywhere, and never meant
+LARGE = 2**53  # larger whole numbers are not exact as floats
 MAX_PX = 65_536
 REQUIRED: Any = object()
 
@@ -27,9 +27,9 @@ class Reader:
     """Reads one table strictly.
 
     Args:
-        table: the mapping as parsed.
-        where: what it is, for messages, such as `registry.toml: [variants.vit_b16]`.
-        error: the class of error to raise.
+        table: the mapping.
+        where: its place for messages, such as `registry.toml: [variants.vit_b16]`.
+        error: class of the errors that are raised.
     """
 
     def __init__(self, table: object, where: str, error: type[VitzooError] = RegistryError) -> None:
@@ -38,7 +38,7 @@ class Reader:
         self.table: Mapping[str, Any] = table
         self.where = where
         self.error = error
-        self._asked: list[str] = []
+        self._read: list[str] = []
 
     def fail(self, message: str) -> VitzooError:
         """Return the error to raise for `message`."""
@@ -52,8 +52,8 @@ class Reader:
     @overload
     def take(self, key: str, kind: type[T], default: D) -> T | D: ...
     def take(self, key: str, kind: type[Any], default: Any = REQUIRED) -> Any:
-        """Return the value of `key`, which must be a `kind` (an int passes for a float)."""
-        self._asked.append(key)
+        """Return the value of `key`, which must be a `kind`; a whole number may be a float."""
+        self._read.append(key)
         if key not in self.table:
             if default is REQUIRED:
                 raise self.fail(f"missing key {key!r}{self._misspelt(key)}")
@@ -74,7 +74,7 @@ class Reader:
 
     def size(self, key: str, default: Any = REQUIRED) -> tuple[int, int]:
         """Return (height, width) in px, given as one number or a pair."""
-        self._asked.append(key)
+        self._read.append(key)
         value = self.table.get(key, default)
         if value is REQUIRED:
             raise self.fail(f"missing key {key!r}{self._misspelt(key)}")
@@ -112,12 +112,12 @@ class Reader:
         return tuple(value)
 
     def sub(self, key: str) -> Reader | None:
-        """Return a reader of the table at `key`, None where there is none."""
+        """Return a reader of the table at `key`, None if the key is missing."""
         table = self.take(key, dict, None)
         return None if table is None else Reader(table, self._below(key), self.error)
 
     def rows(self, key: str, parse: Callable[[str, Reader], T]) -> Iterator[T]:
-        """Yield `parse(name, reader)` for every row of the table of tables at `key`."""
+        """Yield `parse(name, reader)` for every table in the table at `key`."""
         for name, row in self.take(key, dict, {}).items():
             if not NAME.fullmatch(name):
                 where = self._below(f"{key}.{ascii(name)[1:-1]}")
@@ -127,19 +127,19 @@ class Reader:
             reader.done()
 
     def done(self) -> None:
-        """Raise if the table has a key that was never asked for."""
+        """Raise if the table has a key that was not read."""
         for key in self.table:
-            if key not in self._asked:
-                hint = did_you_mean(str(key), self._asked)
+            if key not in self._read:
+                hint = did_you_mean(str(key), self._read)
                 error = UnknownOption if issubclass(UnknownOption, self.error) else self.error
                 raise error(f"{self.where}: unknown key {key!r}{hint or self._known()}")
 
     def _known(self) -> str:
-        return f"; known keys: {', '.join(sorted(set(self._asked)))}"
+        return f"; known keys: {', '.join(sorted(set(self._read)))}"
 
     def _misspelt(self, key: str) -> str:
-        hint = did_you_mean(key, [k for k in self.table if k not in self._asked], limit=1)
-        return hint.replace("did you mean", "was it meant by")
+        hint = did_you_mean(key, [k for k in self.table if k not in self._read], limit=1)
+        return hint.replace("did you mean", "did you misspell it as")
 
     def _below(self, key: str) -> str:
         file, _, inside = self.where.partition(": [")
@@ -147,7 +147,7 @@ class Reader:
 
 
 def pair(value: object, what: str, error: type[VitzooError] = RegistryError) -> tuple[int, int]:
-    """Return `value` as (height, width): one positive whole number, or two."""
+    """Return `value` as (height, width) in px: one positive whole number, or two."""
     items = (value, value) if isinstance(value, int) else value
     if (
         not isinstance(items, list | tuple)
@@ -172,5 +172,5 @@ _KINDS: dict[type, str] = {
 
 
 def describe(value: object) -> str:
-    """Name a value for a message: its text, shortened, and its type."""
+    """Return the shortened text of a value and its type, for a message."""
     return f"{short_repr(value)} ({type(value).__name__})"
