@@ -38,7 +38,7 @@ class Reader:
         self.table: Mapping[str, Any] = table
         self.where = where
         self.error = error
-        self._read: list[str] = []
+        self._asked: list[str] = []
 
     def fail(self, message: str) -> VitzooError:
         """Return the error to raise for `message`."""
@@ -53,7 +53,7 @@ class Reader:
     def take(self, key: str, kind: type[T], default: D) -> T | D: ...
     def take(self, key: str, kind: type[Any], default: Any = REQUIRED) -> Any:
         """Return the value of `key`, which must be a `kind`; a whole number may be a float."""
-        self._read.append(key)
+        self._asked.append(key)
         if key not in self.table:
             if default is REQUIRED:
                 raise self.fail(f"missing key {key!r}{self._misspelt(key)}")
@@ -74,7 +74,7 @@ class Reader:
 
     def size(self, key: str, default: Any = REQUIRED) -> tuple[int, int]:
         """Return (height, width) in px, given as one number or a pair."""
-        self._read.append(key)
+        self._asked.append(key)
         value = self.table.get(key, default)
         if value is REQUIRED:
             raise self.fail(f"missing key {key!r}{self._misspelt(key)}")
@@ -129,16 +129,16 @@ class Reader:
     def done(self) -> None:
         """Raise if the table has a key that was not read."""
         for key in self.table:
-            if key not in self._read:
-                hint = did_you_mean(str(key), self._read)
+            if key not in self._asked:
+                hint = did_you_mean(str(key), self._asked)
                 error = UnknownOption if issubclass(UnknownOption, self.error) else self.error
                 raise error(f"{self.where}: unknown key {key!r}{hint or self._known()}")
 
     def _known(self) -> str:
-        return f"; known keys: {', '.join(sorted(set(self._read)))}"
+        return f"; known keys: {', '.join(sorted(set(self._asked)))}"
 
     def _misspelt(self, key: str) -> str:
-        hint = did_you_mean(key, [k for k in self.table if k not in self._read], limit=1)
+        hint = did_you_mean(key, [k for k in self.table if k not in self._asked], limit=1)
         return hint.replace("did you mean", "did you misspell it as")
 
     def _below(self, key: str) -> str:
