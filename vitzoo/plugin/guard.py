@@ -12,12 +12,7 @@ MAX_TEXT = 1000  # characters of an error's text
 
 
 def reason_of(error: BaseException, package: str) -> str:
-    """Describe an error, and name its line.
-
-    Args:
-        error: raised by the code of a plugin.
-        package: top-level package of the plugin, whose lines are preferred.
-    """
+    """Describe an error in the code of a plugin, with its line in the plugin's package."""
     if isinstance(error, VitzooError):
         return str(error)
     at = raised_at(error, package)
@@ -35,11 +30,9 @@ def text_of(value: object) -> str:
 
 
 def raised_at(error: BaseException, package: str = "") -> str:
-    """Return `file:line` of the innermost frame outside vitzoo, empty if there is none.
+    """Return `file:line` of the innermost frame outside vitzoo, in `package` if possible.
 
-    Args:
-        error: for an error of vitzoo or of a conformance test, its cause is used.
-        package: top-level package whose frames are preferred.
+    An error of vitzoo or of a conformance test is replaced by its cause.
     """
     while isinstance(error, VitzooError | AssertionError) and error.__cause__ is not None:
         error = error.__cause__

@@ -47,19 +47,12 @@ Rows = tuple[tuple[str, Any], ...]  # (hook name, entry) pairs
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of reading or importing a plugin.
-
-    Args:
-        info: state of the plugin.
-        plugin: the object with the hooks, None if the plugin cannot be used.
-        rows: (hook name, entry) pairs.
-        package: of the plugin, for bundled files.
-    """
+    """The result of reading or importing a plugin."""
 
     info: PluginInfo
-    plugin: object | None = None
+    plugin: object | None = None  # with the hook functions; None if the plugin cannot be used
     rows: Rows = ()
-    package: str = ""
+    package: str = ""  # contains the plugin's data files
 
 
 class PluginHost:
@@ -160,11 +153,10 @@ class PluginHost:
         return self._outcomes[namespace].package
 
     def import_target(self, namespace: str, row: Contribution | Variant) -> Any:
-        """Import the target of an entry.
+        """Import and return the target of an entry; a failure sets the plugin's state to `failed`.
 
         Raises:
-            PluginError: a required distribution is not installed, or the import fails; a failed
-                import changes the plugin's state to `failed`.
+            PluginError: a required distribution is not installed, or the import fails.
         """
         target: Target = row.builder if isinstance(row, Variant) else row.target
         info = self._infos[namespace]
@@ -231,9 +223,8 @@ class PluginHost:
                 place = f"{info.namespace} ({info.distribution})"
             states[place] = info
         states |= self._infos
-        for name in sorted(states, key=lambda name: (name != CORE, name == LOCAL, name)):
-            self._infos.pop(name, None)
-            self._infos[name] = states[name]
+        order = sorted(states, key=lambda name: (name != CORE, name == LOCAL, name))
+        self._infos = {name: states[name] for name in order}
 
     def _why_not(self, found: Found) -> PluginInfo | None:
         """Return the state of a disabled or malformed plugin, None for others."""
@@ -296,24 +287,24 @@ class PluginHost:
 
     def _admit(self, outcome: Outcome) -> None:
         info, namespace = outcome.info, outcome.info.namespace
-        if outcome.plugin is not None:
-            try:
-                self.manager.register(outcome.plugin, name=namespace)
-            except ValueError:  # one module under two names
-                first = self.manager.get_name(outcome.plugin)
-                cause = f"the plugin {first!r} already uses its module {info.entry_point}"
-                fix = "use one module for each namespace"
-                info = replace(info, state="broken", cause=cause, fix=fix)
-                outcome = Outcome(info)
-        if outcome.plugin is not None:
-            self._outcomes[namespace] = outcome
-            self.rows[namespace] = tuple(
-                (hook, row)
-                for hook, row in outcome.rows
-                if namespace == CORE or not self.switches.hides(f"{namespace}/{row.name}")
-            )
-            _warn(self.switches.unknown(namespace, self._names(namespace)))
         self._infos[namespace] = info
+        if outcome.plugin is None:
+            return
+        try:
+            self.manager.register(outcome.plugin, name=namespace)
+        except ValueError:  # the same module under two names
+            first = self.manager.get_name(outcome.plugin)
+            cause = f"the plugin {first!r} already uses its module {info.entry_point}"
+            fix = "use one module for each namespace"
+            self._infos[namespace] = replace(info, state="broken", cause=cause, fix=fix)
+            return
+        self._outcomes[namespace] = outcome
+        self.rows[namespace] = tuple(
+            (hook, row)
+            for hook, row in outcome.rows
+            if namespace == CORE or not self.switches.hides(f"{namespace}/{row.name}")
+        )
+        _warn(self.switches.unknown(namespace, self._names(namespace)))
 
     def _names(self, namespace: str) -> set[str]:
         """Return all names of a loaded plugin, including aliases and disabled names."""
@@ -329,12 +320,7 @@ def _new_manager() -> pluggy.PluginManager:
 
 
 def module_rows(module: object, value: str, namespace: str) -> Rows:
-    """Return the checked (hook name, entry) pairs of a plugin's module.
-
-    Args:
-        module: the module with the hook functions.
-        value: name of the module.
-        namespace: for messages.
+    """Return the (hook name, entry) pairs of a plugin's module, whose name is `value`.
 
     Raises:
         PluginError, RegistryError: a hook function or an entry is wrong, or there are no entries.
@@ -351,13 +337,9 @@ def module_rows(module: object, value: str, namespace: str) -> Rows:
 
 
 def _contributions(plugin: object, namespace: str, package: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the (hook name, entry) pairs of one plugin.
+    """Yield the (hook name, entry) pairs of a `ManifestPlugin` or of a module in `package`.
 
-    Args:
-        plugin: a module or a `ManifestPlugin`.
-        namespace: for messages.
-        package: of a module, whose entries are checked; empty for a manifest, which is checked
-            already.
+    The entries of a module are checked here, those of a manifest when it is read.
     """
     manager = _new_manager()  # for this plugin alone
     manager.register(plugin, name=namespace)

@@ -18,11 +18,7 @@ def data_file(package: str, file: str) -> Path | None:
 
 
 def manifest_path(found: Found) -> Path:
-    """Return the path of a plugin's manifest.
-
-    Raises:
-        PluginError: the package or the file does not exist.
-    """
+    """Return the path of a plugin's manifest; raise `PluginError` if it does not exist."""
     package, _, file = found.value.partition(":")
     folders = package_folders(package)
     if path := _first([folder / file for folder in folders]):
@@ -57,11 +53,7 @@ def package_folders(package: str) -> list[Path]:
 
 
 def near(target: str) -> str:
-    """Suggest names that are similar to a target that cannot be imported.
-
-    Args:
-        target: `package.module:Name`.
-    """
+    """Suggest names that are similar to a target (`package.module:Name`) that does not exist."""
     module, _, name = target.partition(":")
     if module in sys.modules:
         return did_you_mean(name, [known for known in vars(sys.modules[module]) if known[0] != "_"])

@@ -13,15 +13,9 @@ from vitzoo.errors import PluginError
 
 
 def check_requirements(requires: Iterable[str], whose: str) -> None:
-    """Raise unless the required distributions are installed; nothing is imported.
+    """Raise `PluginError` if a required distribution is missing or has another version.
 
-    Args:
-        requires: requirements written as for pip, such as `timm>=1.0`.
-        whose: plugin and name of the entry, for messages.
-
-    Raises:
-        PluginError: a distribution is missing or has another version, or a requirement cannot be
-            read.
+    Nothing is imported. `whose` is the plugin and the name of the entry, for messages.
     """
     for text in requires:
         try:

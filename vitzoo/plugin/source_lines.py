@@ -18,11 +18,7 @@ HEADER = re.compile(r"""\s*\[\s*(\w+)\s*\.\s*["']?(\w+)""")
 
 
 def where_defined(target: object) -> str:
-    """Return `file:line` of a target's definition, `file` if the line is unknown, or nothing.
-
-    Args:
-        target: `"package.module:Name"`, or the object itself.
-    """
+    """Return `file:line` of a target's definition, or only the file, or an empty string."""
     module, name = _named(target)
     file = module_file(module)
     for _ in range(MAX_HOPS):
@@ -94,13 +90,7 @@ def _source_of(node: ast.ImportFrom, module: str, file: Path) -> str:
 
 
 def where_declared(location: str, hook: str, name: str) -> str:
-    """Return `file:line` of an entry in a manifest, or the file of a module plugin.
-
-    Args:
-        location: manifest or module file of the plugin.
-        hook: name of the entry's hook.
-        name: without the namespace.
-    """
+    """Return `file:line` of an entry in a manifest, or the file of a module plugin."""
     if not location.endswith(".toml"):
         return location
     line = _rows(location).get((hook.removeprefix("vitzoo_"), name))

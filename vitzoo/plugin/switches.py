@@ -1,11 +1,4 @@
-"""Environment variables that switch plugins off; they are read before any plugin.
-
-| variable | meaning |
-|---|---|
-| `VITZOO_PLUGINS` | only these namespaces or distributions, comma-separated; empty: none |
-| `VITZOO_DISABLE_PLUGINS` | not these namespaces, distributions or names (`acme/x`), or `*`: none |
-| `VITZOO_STRICT_PLUGINS` | 1: a plugin that cannot be used is an error in every call |
-"""
+"""The environment variables that enable and disable plugins (docs/plugins.md, "Switches")."""
 
 from __future__ import annotations
 
@@ -40,11 +33,7 @@ class Switches:
 
     @classmethod
     def read(cls) -> Switches:
-        """Read the environment.
-
-        Raises:
-            InvalidOption: `VITZOO_STRICT_PLUGINS` is neither 1 nor 0.
-        """
+        """Read the environment; `InvalidOption` if `VITZOO_STRICT_PLUGINS` is neither 1 nor 0."""
         only = os.environ.get(ONLY)
         strict = os.environ.get(STRICT, "").strip().lower()
         if strict not in TRUE + FALSE:
@@ -93,12 +82,7 @@ class Switches:
         return messages
 
     def unknown(self, namespace: str, names: Collection[str]) -> list[str]:
-        """Return a message for each disabled name that a plugin does not have.
-
-        Args:
-            namespace: of the plugin.
-            names: of everything that the plugin contributes, without the namespace.
-        """
+        """Return a message for each disabled name in `namespace` that is not one of `names`."""
         full = [f"{namespace}/{name}" for name in names]
         return [
             f"{NOT} names {entry!r}, but the plugin has no such name{did_you_mean(entry, full)}"

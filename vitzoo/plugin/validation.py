@@ -22,13 +22,7 @@ MAX_ROWS = 20_000  # of one hook; an endless generator would fill the memory
 def check_marks(module: object, value: str, hooks: Collection[str]) -> None:
     """Refuse hook functions without `@vitzoo.hookimpl`, and decorated functions that are no hooks.
 
-    Args:
-        module: the plugin's module.
-        value: its name, for messages.
-        hooks: names of all hooks.
-
-    Raises:
-        PluginError: the message names the function.
+    `value` is the name of the module, `hooks` are the names of all hooks.
     """
     for name, thing in list(vars(module).items()):
         if not inspect.isroutine(thing):
@@ -63,12 +57,6 @@ def check_rows(
     hook: str, cls: type[Contribution] | type[Variant], rows: Iterable[Any], package: str
 ) -> Iterator[Any]:
     """Yield the entries that a hook function returned, after checking each of them.
-
-    Args:
-        hook: name of the hook.
-        cls: class of the entries.
-        rows: what the function returned.
-        package: the plugin's top-level package, in which targets given as text must lie.
 
     Raises:
         PluginError, RegistryError: an entry is wrong; the message names it.

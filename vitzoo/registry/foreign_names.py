@@ -18,12 +18,7 @@ def find(
 
     A timm tag (`vit_base_patch16_224.augreg_in21k`) also selects the weights of that name, and a
     Hub repository the weights that are stored there. A match of the whole name excludes matches
-    of the name without its tag.
-
-    Args:
-        name: in the other library.
-        rows: rows of the listing, in its order.
-        variant_of: returns the variant of a row, None if the plugin does not have it.
+    of the name without its tag. `variant_of` returns the variant of a row of the listing.
     """
     rows = list(rows)
     architecture, _, tag = name.partition(".")

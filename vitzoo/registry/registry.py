@@ -48,7 +48,7 @@ class Registry:
         self._lock = self.host.lock
         self._variants: dict[str, Variant] = {}
         self._parts: Parts = {kind.name: {} for kind in KINDS}
-        self.aliases: dict[str, str] = dict(self.host.core.aliases)
+        self.aliases: dict[str, str] = {}
         self._collect(CORE)
         if local is not None:
             self._read_local(local)
@@ -105,14 +105,13 @@ class Registry:
         lazy module plugin (`acme/*`) imports that plugin.
         """
         patterns = list(patterns)
-        read: dict[str, list[Row]] = {}
-        for pattern in patterns:
+        for pattern in patterns:  # raises PluginError if this plugin cannot be used
             namespace, slash, _ = pattern.partition("/")
             if slash and namespace in self.host.manifests():
-                read[namespace] = self._index(namespace)
+                self._index(namespace)
             else:
                 self._load_namespace_of(pattern)
-        every = self._rows(read)
+        every = self._rows()
         patterns = [self._renamed(pattern, every) for pattern in patterns]
         rows = [row for row in every if any(fnmatchcase(row["name"], p) for p in patterns)]
         rows.sort(key=lambda row: _place(row["namespace"]))
@@ -159,21 +158,16 @@ class Registry:
         rows = sorted(self._rows(), key=lambda row: _place(row["namespace"]))
         return foreign_names.find(name, rows, self.listed)
 
-    def _rows(self, read: Mapping[str, list[Row]] | None = None) -> list[Row]:
-        """Return a row for every variant; manifests that are not loaded come from the cache.
-
-        Args:
-            read: rows that were just read from the cache, by namespace.
-        """
-        rows = dict(read or {})
+    def _rows(self) -> list[Row]:
+        """Return a row for every variant; the rows of unread manifests come from the cache."""
+        cached: list[Row] = []
         for namespace in self.host.manifests():
             with contextlib.suppress(PluginError):
-                rows[namespace] = rows.get(namespace) or self._index(namespace)
+                cached += self._index(namespace)
         with self._lock:
             loaded = [row_of(variant) for variant in self._variants.values()]
         there = {row["namespace"] for row in loaded}
-        cached = (row for name, kept in rows.items() if name not in there for row in kept)
-        return [*cached, *loaded]
+        return [*(row for row in cached if row["namespace"] not in there), *loaded]
 
     def _index(self, namespace: str) -> list[Row]:
         """Return the cached rows of a manifest.
@@ -190,9 +184,9 @@ class Registry:
             return [row for row in rows if not self.host.switches.hides(row["name"])]
         self._load(namespace)
         every = self.host.unhidden(namespace)
-        own = [self._named(namespace, row) for row in every if isinstance(row, Variant)]
         if place is not None:
-            write_rows(place, [row_of(variant) for variant in own])
+            variants = (row for row in every if isinstance(row, Variant))
+            write_rows(place, [row_of(_named(namespace, variant)) for variant in variants])
         return []
 
     def _load(self, namespace: str) -> None:
@@ -205,22 +199,18 @@ class Registry:
 
     def _collect(self, namespace: str) -> None:
         plugin = self.host.manager.get_plugin(namespace)
-        if isinstance(plugin, ManifestPlugin) and namespace != CORE:
-            self._add_aliases(namespace, plugin.manifest.aliases)
-        for hook, row in self.host.rows[namespace]:
-            name = row.name if namespace == CORE else f"{namespace}/{row.name}"
-            if hook == VARIANT_HOOK:
-                self._variants[name] = self._named(namespace, row)
-            else:
-                self._parts[KIND_OF_HOOK[hook]][name] = (namespace, row)
+        aliases = plugin.manifest.aliases if isinstance(plugin, ManifestPlugin) else {}
+        rows = self.host.rows[namespace]
+        self._add(namespace, [row for hook, row in rows if hook == VARIANT_HOOK], aliases)
+        for hook, row in rows:
+            if hook != VARIANT_HOOK:
+                self._parts[KIND_OF_HOOK[hook]][_full(namespace, row.name)] = (namespace, row)
 
-    def _add_aliases(self, namespace: str, aliases: Mapping[str, str]) -> None:
+    def _add(self, namespace: str, variants: Iterable[Variant], aliases: Mapping[str, str]) -> None:
         for former, present in aliases.items():
-            self.aliases[f"{namespace}/{former}"] = f"{namespace}/{present}"
-
-    def _named(self, namespace: str, row: Variant) -> Variant:
-        name = row.name if namespace == CORE else f"{namespace}/{row.name}"
-        return replace(row, name=name, spec=replace(row.spec, variant=name), namespace=namespace)
+            self.aliases[_full(namespace, former)] = _full(namespace, present)
+        for row in variants:
+            self._variants[_full(namespace, row.name)] = _named(namespace, row)
 
     def _read_local(self, path: Path) -> None:
         try:
@@ -228,9 +218,7 @@ class Registry:
         except RegistryError as error:
             raise RegistryError(f"the file of VITZOO_REGISTRY cannot be used: {error}") from error
         self.host.add_local(path)
-        self._add_aliases(LOCAL, manifest.aliases)
-        for row in manifest.variants:
-            self._variants[f"{LOCAL}/{row.name}"] = self._named(LOCAL, row)
+        self._add(LOCAL, manifest.variants, manifest.aliases)
 
     def _load_namespace_of(self, name: str) -> None:
         namespace, slash, _ = name.partition("/")
@@ -265,6 +253,15 @@ class Registry:
 def _place(namespace: str) -> tuple[int, str]:
     """Return the sort key of a namespace in listings: the core first, the user's file last."""
     return {CORE: 0, LOCAL: 2}.get(namespace, 1), namespace
+
+
+def _full(namespace: str, name: str) -> str:
+    return name if namespace == CORE else f"{namespace}/{name}"
+
+
+def _named(namespace: str, row: Variant) -> Variant:
+    name = _full(namespace, row.name)
+    return replace(row, name=name, spec=replace(row.spec, variant=name), namespace=namespace)
 
 
 def _switched_off(name: str) -> str:

@@ -46,6 +46,7 @@ TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 PLAIN_REQUIREMENT = re.compile(
     r"[A-Za-z0-9]+([._-]+[A-Za-z0-9]+)*(([<>!=~]=|[<>])\d+(\.\d+)+(,([<>!=~]=|[<>])\d+(\.\d+)+)*)?"
 )
+NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim")
 RESULT_SETS = ("imagenet", "imagenet_real", "cifar10", "cifar100", "pets", "flowers")
 STATED = ("pin", "format", "preprocessing")  # weights have defaults for these, manifests have not
 PAIRS = ("accuracies", "block", "known_as", *KIND_OF_FIELD)  # tuples of pairs, and tables in TOML
@@ -120,8 +121,12 @@ def read_manifest(
         )
     own_sizes = _sizes(reader, sizes or {})
     entries = Entries(package, {**(sizes or {}), **own_sizes}, sized=sized)
+    kinds = KINDS if package is not None else ()
     manifest = Manifest(
-        contributions={} if package is None else _contributions(reader, entries),
+        contributions={
+            kind.hook: tuple(reader.rows(kind.table, partial(entries.contribution, kind.row)))
+            for kind in kinds
+        },
         variants=tuple(reader.rows("variants", entries.variant)),
         sizes=own_sizes,
         aliases=_aliases(reader),
@@ -163,24 +168,13 @@ def _check_shape(data: object, where: str, depth: int = 0) -> None:
         _check_shape(value, where, depth + isinstance(value, dict | list))
 
 
-def _contributions(reader: Reader, entries: Entries) -> dict[str, tuple[Contribution, ...]]:
-    return {
-        kind.hook: tuple(reader.rows(kind.table, partial(entries.contribution, kind.row)))
-        for kind in KINDS
-    }
-
-
 def _sizes(reader: Reader, taken: Mapping[str, Spec]) -> dict[str, Spec]:
     def parse(name: str, reader: Reader) -> tuple[str, Spec]:
         if name in taken:
             raise reader.fail(f"the core has a size {name!r}; choose another name")
         reader.text("source")
-        return name, Spec(
-            embed_dim=reader.count("embed_dim"),
-            depth=reader.count("depth"),
-            num_heads=reader.count("num_heads"),
-            mlp_dim=reader.count("mlp_dim"),
-        )
+        numbers: dict[str, Any] = {key: reader.count(key) for key in NUMBERS}
+        return name, Spec(**numbers)
 
     return dict(reader.rows("sizes", parse))
 
@@ -367,7 +361,7 @@ def _check_variant(row: Variant, reader: Reader) -> None:
             hint = did_you_mean(name, fields)
             raise reader.fail(f"accepts names no field of a spec: {name!r}{hint}")
     if row.builder == CORE_BUILDER:
-        for name in ("embed_dim", "depth", "num_heads", "mlp_dim"):
+        for name in NUMBERS:
             if not getattr(row.spec, name):
                 raise reader.fail(f"{name} must be given, by itself or by a 'size'")
 

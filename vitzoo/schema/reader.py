@@ -74,11 +74,7 @@ class Reader:
 
     def size(self, key: str, default: Any = REQUIRED) -> tuple[int, int]:
         """Return (height, width) in px, given as one number or a pair."""
-        self._asked.append(key)
-        value = self.table.get(key, default)
-        if value is REQUIRED:
-            raise self.fail(f"missing key {key!r}{self._misspelt(key)}")
-        return pair(value, f"{self.where}: {key}", self.error)
+        return pair(self.take(key, object, default), f"{self.where}: {key}", self.error)
 
     def text(self, key: str, default: Any = REQUIRED) -> str:
         """Return a non-empty printable string."""
@@ -132,10 +128,8 @@ class Reader:
             if key not in self._asked:
                 hint = did_you_mean(str(key), self._asked)
                 error = UnknownOption if issubclass(UnknownOption, self.error) else self.error
-                raise error(f"{self.where}: unknown key {key!r}{hint or self._known()}")
-
-    def _known(self) -> str:
-        return f"; known keys: {', '.join(sorted(set(self._asked)))}"
+                known = f"; known keys: {', '.join(sorted(set(self._asked)))}"
+                raise error(f"{self.where}: unknown key {key!r}{hint or known}")
 
     def _misspelt(self, key: str) -> str:
         hint = did_you_mean(key, [k for k in self.table if k not in self._asked], limit=1)

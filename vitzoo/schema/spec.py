@@ -106,17 +106,8 @@ class BlockSpec:
     @classmethod
     def read(cls, reader: Reader, base: BlockSpec) -> BlockSpec:
         """Read a `block` table over the values of `base`."""
-        values: dict[str, Any] = {}
-        for field in dataclasses.fields(cls):
-            name, before = field.name, getattr(base, field.name)
-            if name in CHOICES:
-                values[name] = reader.one_of(name, CHOICES[name], before)
-            elif name == "qkv_bias":
-                values[name] = _qkv_bias(reader, before)
-            else:
-                kind = bool if isinstance(field.default, bool) else float
-                values[name] = reader.take(name, kind, before)
-        spec = cls(**values)
+        values = _read_fields(reader, base, skipped=("qkv_bias",))
+        spec = cls(qkv_bias=_qkv_bias(reader, base.qkv_bias), **values)
         reader.done()
         if not 0 < spec.norm_eps < 1:
             raise reader.fail(f"norm_eps must lie between 0 and 1, got {spec.norm_eps}")
@@ -182,26 +173,15 @@ class Spec:
         """
         base = base or cls()
         width = reader.count("embed_dim", base.embed_dim, least=0)
+        if width != base.embed_dim:
+            base = dataclasses.replace(base, mlp_dim=4 * width)
         block, options = reader.sub("block"), reader.sub("options")
-        values: dict[str, Any] = {
-            "block": base.block if block is None else BlockSpec.read(block, base.block),
-            "options": base.options if options is None else _options(options),
-        }
-        for field in dataclasses.fields(cls):
-            name, before = field.name, getattr(base, field.name)
-            if name == "mlp_dim" and width != base.embed_dim:
-                before = 4 * width
-            match field.default:
-                case PartSpec():
-                    read = _drop_path if name == "drop_path" else _part
-                    values[name] = read(reader, name, before)
-                case bool() | float() as usual:
-                    values[name] = reader.take(name, type(usual), before)
-                case int():
-                    values[name] = reader.count(name, before, least=int(name == "in_chans"))
-                case (_, _):
-                    values[name] = reader.size(name, before)
-        spec = cls(variant=base.variant, **values)
+        spec = cls(
+            variant=base.variant,
+            block=base.block if block is None else BlockSpec.read(block, base.block),
+            options=base.options if options is None else _options(options),
+            **_read_fields(reader, base, skipped=("variant", "block", "options")),
+        )
         _check_rate(spec.dropout, "dropout", reader)
         return spec
 
@@ -226,6 +206,32 @@ class Spec:
             elif field.name != "variant":
                 data[field.name] = value
         return data
+
+
+def _read_fields(
+    reader: Reader, base: Spec | BlockSpec, *, skipped: tuple[str, ...]
+) -> dict[str, Any]:
+    """Read fields by the type of their defaults; `base` has the values of missing keys."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(base):
+        name, before = field.name, getattr(base, field.name)
+        if name in skipped:
+            continue
+        match field.default:
+            case PartSpec():
+                read = _drop_path if name == "drop_path" else _part
+                values[name] = read(reader, name, before)
+            case str():
+                values[name] = reader.one_of(name, CHOICES[name], before)
+            case bool():
+                values[name] = reader.take(name, bool, before)
+            case int():
+                values[name] = reader.count(name, before, least=int(name == "in_chans"))
+            case tuple():
+                values[name] = reader.size(name, before)
+            case _:  # a float, or None
+                values[name] = reader.take(name, float, before)
+    return values
 
 
 def check_name(value: object, what: str, error: type[VitzooError] = InvalidOption) -> str:
