@@ -13,10 +13,10 @@ PAGE = Path(__file__).with_name("errors.md")
 INTRO = """\
 # Exceptions
 
-Every exception of vitzoo is a subclass of `vitzoo.VitzooError` and is in `vitzoo.errors`. Those
-that call for different reactions are in `vitzoo`, too. Most have a second base class from Python:
-`except LookupError` catches `UnknownName`. A message gives the wrong value, what was expected, and
-what to do.
+All exceptions of vitzoo are subclasses of `vitzoo.VitzooError` and are in the module
+`vitzoo.errors`. The most important exceptions are also in `vitzoo`. Many have a second base class
+from Python, so that `except LookupError` also catches `UnknownName`. Each message states the wrong
+value, what was expected, and the fix.
 
 ```python
 import vitzoo
@@ -27,11 +27,11 @@ except vitzoo.WeightsUnavailable as error:
     print(error)  # vit_b16 has no weights 'no_such_weights'; choose from: ...
 ```
 
-The exit code is what a [command](cli.md) returns for the exception. The warning
-`vitzoo.FirstUseWarning` reports that a file without a pinned hash was downloaded, and its hash
-locked ([trust on first use](trust.md)).
+A [command](cli.md) that fails with an exception exits with the exit code in the table. The warning
+`vitzoo.FirstUseWarning` reports that vitzoo downloaded a file whose hash was unknown, and wrote the
+hash into the lock file ([trust on first use](trust.md)).
 
-This page is written by `python docs/generate_errors.py` from the docstrings.
+`python docs/generate_errors.py` writes this page from the docstrings of the exceptions.
 """
 
 

@@ -1,6 +1,6 @@
-"""vitzoo: Vision Transformers by name, made of replaceable parts, with verified weights.
+"""vitzoo: Vision Transformers by name, built from replaceable parts, with verified weights.
 
-`import vitzoo` imports neither torch nor numpy: a module is imported when one of its names is used.
+`import vitzoo` imports neither torch nor numpy. Each name imports its module on first use.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     )
     from vitzoo.schema.spec import BlockSpec as BlockSpec, PartSpec as PartSpec, Spec as Spec
 
-# The public names by their module below vitzoo, imported when they are first used.
+# The public names of each module; `__getattr__` imports a module when one of its names is used.
 _NAMES = {
     "conversion": "convert",
     "errors": (
@@ -90,7 +90,7 @@ _HOME |= {module: module for module in ("errors", "formats", "parts")}
 __all__ = list(_HOME)
 __version__ = "0.1.0"
 
-if not TYPE_CHECKING:  # with a `__getattr__` in sight, type checkers accept every name
+if not TYPE_CHECKING:  # because of `__getattr__`, type checkers would accept every name
 
     def __getattr__(name: str) -> Any:
         if name not in _HOME:

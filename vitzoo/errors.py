@@ -1,8 +1,7 @@
-"""All exceptions of vitzoo, by what a user can do about them; docs/errors.md shows the tree.
+"""All exceptions of vitzoo; docs/errors.md is generated from them.
 
-A message gives what is wrong with its value, what was expected, and what to do. The first line of
-a docstring says when the exception is raised, `Fix` what to do; `exit_code` is what a command
-returns for it.
+The first line of a docstring says when vitzoo raises the exception, and `Fix` how to correct the
+cause. A command that fails with the exception exits with `exit_code`.
 """
 
 from __future__ import annotations
@@ -12,62 +11,61 @@ from collections.abc import Iterable
 
 
 class VitzooError(Exception):
-    """Base class of every error that vitzoo raises on purpose.
+    """Base class of all exceptions of vitzoo.
 
-    Fix: read the message: it gives the wrong value, what was expected, and what to do.
+    Fix: follow the message, which states the wrong value, what was expected, and the fix.
     """
 
     exit_code = 1
 
 
 class UnknownName(VitzooError, LookupError):
-    """No variant, part, checkpoint format or label set is registered under this name.
+    """No variant, part, checkpoint format, label set or plugin has the given name.
 
-    Fix: use a name that the message suggests or that `vitzoo list` shows, or install the plugin
-    that has the namespace.
+    Fix: use a name from the message or from `vitzoo list`, or install the plugin of the namespace.
     """
 
 
 class InvalidOption(VitzooError, ValueError):
-    """An argument, a part's option or a spec has a value that is not possible.
+    """An argument, an option of a part or a value in a spec is invalid.
 
-    Fix: pass a value that the message gives as possible.
+    Fix: pass a value that the message describes.
     """
 
     exit_code = 2
 
 
 class UnknownOption(InvalidOption, TypeError):
-    """There is no argument, option or spec key of this name.
+    """A keyword argument, an option of a part or a key of a spec does not exist.
 
     Fix: use a name that the message suggests or lists.
     """
 
 
 class InvalidInput(VitzooError, ValueError):
-    """A tensor passed to a model has a shape or dtype that the model does not accept.
+    """The input tensor of a model has a wrong shape or dtype.
 
-    Fix: make the images with `vitzoo.transform(model)`, or create the model with other
+    Fix: prepare images with `vitzoo.transform(model)`, or create the model with another
     `image_size` or `in_chans`.
     """
 
 
 class ImageError(VitzooError, ValueError):
-    """An image file cannot be read: it is missing, damaged, too large, or no image.
+    """An image file is missing, damaged, too large, or not an image.
 
     Fix: replace or skip the file.
     """
 
 
 class RegistryError(VitzooError, ValueError):
-    """A registry file or a plugin's manifest has a missing, unknown or invalid entry.
+    """A registry file or a plugin's manifest has a missing, unknown or invalid key.
 
-    Fix: correct the entry that the message names; docs/registry.md lists every key.
+    Fix: correct the key that the message names; docs/registry.md lists all keys.
     """
 
 
 class IncompatibleManifest(RegistryError):
-    """A registry file or manifest was written for a newer version of vitzoo.
+    """A registry file or a plugin's manifest needs a newer version of vitzoo.
 
     Fix: `pip install --upgrade vitzoo`.
     """
@@ -76,38 +74,36 @@ class IncompatibleManifest(RegistryError):
 
 
 class PluginError(VitzooError, RuntimeError):
-    """An installed plugin cannot be read, imported or used.
+    """An installed plugin cannot be read or imported, is disabled, or returns a wrong result.
 
-    Fix: follow the message, reinstall the distribution that it names, or disable the plugin with
-    `VITZOO_DISABLE_PLUGINS`.
+    Fix: follow the message; it names the plugin's distribution, which you can upgrade or uninstall,
+    and the switch `VITZOO_DISABLE_PLUGINS`.
     """
 
 
 class WeightsError(VitzooError):
-    """Base class of errors about weights, from finding a file to loading its tensors.
+    """Base class of errors in finding, downloading, verifying or loading weights.
 
     Fix: see the subclasses.
     """
 
 
 class WeightsUnavailable(WeightsError, LookupError):
-    """The variant has no weights of this name, no default weights, or no weights at all.
+    """A variant has no weights of the given name, no default weights, or no weights at all.
 
-    Fix: choose weights that the message lists, pass a file as `weights=`, or leave out
-    `pretrained=True`.
+    Fix: choose weights from the message, pass a file as `weights=`, or omit `pretrained=True`.
     """
 
 
 class CheckpointError(WeightsError, ValueError):
-    """A file is no checkpoint that vitzoo reads, or its tensors do not fit the model.
+    """A weights file has an unknown format, or its tensors do not fit the model.
 
-    Fix: pass the file that belongs to this variant, or change the arguments that the message
-    names.
+    Fix: pass a weights file of this variant, or change the arguments that the message names.
     """
 
 
 class IntegrityError(WeightsError):
-    """A file differs from the size or SHA-256 hash that the registry or the lock file states.
+    """A file has another size or SHA-256 hash than the registry or the lock file states.
 
     Fix: download the file again. If it still differs, do not use it: it was damaged or replaced.
     """
@@ -116,55 +112,55 @@ class IntegrityError(WeightsError):
 
 
 class HashMismatch(IntegrityError):
-    """A file has another SHA-256 hash than the pinned one.
+    """The SHA-256 hash of a file differs from the registry or the lock file.
 
     Fix: as for `IntegrityError`.
     """
 
 
 class SizeMismatch(IntegrityError):
-    """A server sends more or fewer bytes than the pin states.
+    """A server sends more or fewer bytes than the registry or the lock file states.
 
     Fix: as for `IntegrityError`; a login page or a proxy may have answered.
     """
 
 
 class PinError(WeightsError):
-    """The expected hash of a file is missing, may not be requested, or contradicts the lock file.
+    """The expected hash of a file is unknown and may not be requested, or two sources contradict.
 
-    Fix: bring a lock file that names the file, allow trust on first use (`VITZOO_PINS`,
-    `--frozen`), or compare both hashes before `vitzoo lock --update`.
+    Fix: use a lock file that contains the hash, allow trust on first use (unset
+    `VITZOO_PINS=required`, omit `--frozen`), or compare both hashes before `vitzoo lock --update`.
     """
 
     exit_code = 3
 
 
 class StoreError(WeightsError, OSError):
-    """A file or folder on disk cannot be read or written, such as the store of weights.
+    """A file or folder on disk, such as the store of weights, cannot be read or written.
 
-    Fix: make the path accessible, free disk space, or set `VITZOO_HOME` to another folder.
+    Fix: correct the path or its permissions, free disk space, or set `VITZOO_HOME` to another
+    folder.
     """
 
 
 class NetworkError(WeightsError):
-    """A file could not be downloaded; the message names the model, the file and the host.
+    """A download failed; the message names the weights, the file and the host.
 
-    Fix: see the subclasses; `vitzoo import FILE` takes a file that was downloaded in another way.
+    Fix: see the subclasses, or download the file in another way and run `vitzoo import FILE`.
     """
 
     exit_code = 4
 
 
 class Offline(NetworkError):
-    """A file is not in the store, and the settings forbid network access.
+    """A file is not in the store, and `VITZOO_OFFLINE` or `HF_HUB_OFFLINE` forbids downloads.
 
-    Fix: unset `VITZOO_OFFLINE` and `HF_HUB_OFFLINE`, or fetch the file elsewhere and run
-    `vitzoo import FILE`.
+    Fix: unset these variables, or download the file elsewhere and run `vitzoo import FILE`.
     """
 
 
 class TransferError(NetworkError):
-    """The host cannot be reached, or the connection is too slow or was cut.
+    """The host cannot be reached, or the connection is too slow or was interrupted.
 
     Fix: check network and proxy and try again (the download resumes), or set a mirror in
     `VITZOO_ENDPOINTS`.
@@ -172,21 +168,21 @@ class TransferError(NetworkError):
 
 
 class RefusedResponse(NetworkError):
-    """A response breaks the rules for downloads, such as a redirect to another host.
+    """The response of a server is not safe to use, such as a redirect to another host.
 
-    Fix: check for a proxy or login page, or use another endpoint.
+    Fix: check whether a proxy or a login page answered, or use another endpoint.
     """
 
 
 class ServerError(NetworkError):
-    """The server failed or asks to try again later.
+    """The server reports an internal error or asks vitzoo to try again later.
 
     Fix: try again later, or set a mirror in `VITZOO_ENDPOINTS`.
     """
 
 
 class AuthenticationError(NetworkError):
-    """The repository needs a token, or does not exist (HTTP 401).
+    """The Hub requires a token for the repository, or the repository does not exist (HTTP 401).
 
     Fix: log in with `hf auth login`, or set `HF_TOKEN`.
     """
@@ -195,54 +191,54 @@ class AuthenticationError(NetworkError):
 class AccessDenied(NetworkError):
     """The host denies access to the repository (HTTP 403 or 451).
 
-    Fix: use a token that may read the repository.
+    Fix: use a token of a user who may read the repository.
     """
 
 
 class GatedRepo(AccessDenied):
-    """The repository gives its files only to users who accepted its terms.
+    """Users must accept the terms of the repository before they can download its files.
 
     Fix: accept the terms on the repository's page, then log in with `hf auth login`.
     """
 
 
 class NotFoundOnHub(NetworkError):
-    """The endpoint has no such file (HTTP 404).
+    """The endpoint does not have the file (HTTP 404).
 
-    Fix: check the address, or that the endpoint in `VITZOO_ENDPOINTS` is a Hub.
+    Fix: check the address, and that the endpoints in `VITZOO_ENDPOINTS` are mirrors of the Hub.
     """
 
 
 class RepoNotFound(NotFoundOnHub):
-    """The endpoint has no repository of this name.
+    """The endpoint does not have the repository.
 
-    Fix: check the name, or use an endpoint that has the repository.
+    Fix: check the name of the repository, or use an endpoint that has it.
     """
 
 
 class RevisionNotFound(NotFoundOnHub):
-    """The repository has no revision of this name.
+    """The repository does not have the revision (commit, branch or tag).
 
     Fix: check the revision, or use an endpoint that has it.
     """
 
 
 class EntryNotFound(NotFoundOnHub):
-    """The repository has no such file at this revision.
+    """The repository does not have the file at the revision.
 
     Fix: check the name of the file, or use an endpoint that has it.
     """
 
 
 class FirstUseWarning(UserWarning):
-    """A file without a pinned hash was downloaded; its hash is now in the lock file.
+    """A file whose hash was unknown was downloaded; its hash is now in the lock file.
 
-    Fix: none is needed. Keep the lock file, or pin the hash in the registry.
+    Fix: no action is needed. Keep the lock file, or write the hash into the registry.
     """
 
 
 def printable(text: str | os.PathLike[str], most: int | None = None) -> str:
-    r"""Escape what a terminal would obey, in a text for people; keep `most` characters at most.
+    r"""Escape control characters, which a terminal would execute; return at most `most` characters.
 
     >>> printable("photo\n.png")
     'photo\\n.png'
@@ -254,9 +250,9 @@ def printable(text: str | os.PathLike[str], most: int | None = None) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3) -> str:
-    """Return `"; did you mean 'a' or 'b'?"`, or an empty string when nothing is near.
+    """Return `"; did you mean 'a' or 'b'?"`, or an empty string if no known name is similar.
 
-    A bare name is nearest to the same name in a namespace.
+    For a bare name, the same name in a namespace comes first.
     """
     from difflib import get_close_matches  # costs 5 ms; only errors need it
 
@@ -268,7 +264,7 @@ def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3) -> str:
 
 
 def short_repr(value: object) -> str:
-    """Write a value for a message, in at most 60 characters; it never raises."""
+    """Return the `repr` of a value in at most 60 characters; never raises."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # thousands of digits, or of levels

@@ -150,7 +150,7 @@ def test_a_part_whose_package_cannot_be_imported_names_the_distribution(install)
     with pytest.raises(PluginError) as caught:
         vitzoo.create("vit_ti16", head="acme/flat", device="meta")
     says(str(caught.value), "'acme'", "acme-parts 1.0", "'acme.parts:Flat'", "ImportError: nobody")
-    assert re.search(r"acme/__init__\.py:1\); correct it", str(caught.value))
+    assert re.search(r"acme/__init__\.py:1\); correct the target", str(caught.value))
 
 
 def test_a_part_whose_package_exits_names_the_distribution(install):
@@ -332,7 +332,7 @@ def test_a_conflict_between_modules_imports_neither(install):
 def test_a_malformed_namespace_is_a_state(install, name):
     install("acme-parts", f"{name} = acme:registry.toml", ACME | {"acme/registry.toml": MANIFEST})
     assert info(name).state == "broken"
-    says(info(name).cause, repr(name), "malformed", "lower-case letters")
+    says(info(name).cause, repr(name), "64", "lower-case letters")
     assert the_core_works()
 
 

@@ -202,7 +202,7 @@ def test_a_target_that_is_corrected_is_imported(install):
     files = {"acme/__init__.py": "", "acme/parts.py": "", "acme/registry.toml": TARGETS}
     install("acme-parts", "acme = acme:registry.toml", files)
     with refuses(
-        PluginError, "'acme.parts:Flat'", "correct it", "pip install --upgrade acme-parts"
+        PluginError, "'acme.parts:Flat'", "correct the target", "pip install --upgrade acme-parts"
     ):
         registry().part("head", "acme/flat")
     sys.modules["acme.parts"].Flat = object

@@ -38,6 +38,11 @@ pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
         ('Variant("net", "x", SPEC, 1, weights=(W(preprocessing=1),))', ("preprocessing",)),
         ('Variant("net", "x", SPEC, 1, weights=(W(top1=101.0),))', ("top1", "percentage")),
         ('Variant("net", "x", SPEC, 1, weights=(W(gated="no"),))', ("gated", "true", "false")),
+        ('Variant("net", "x", SPEC, 1, weights=(W(block=(("a", 1),)),))', ("block", "'a'")),
+        ('Variant("net", "x", SPEC, 1, weights=(W(pool="os:x"),))', ("pool", "'os:x'")),
+        ('Variant("net", "x", SPEC, 1, paper_results=(1,))', ("paper_results", "PaperResult")),
+        ('Variant("net", "x", SPEC, 1, paper_results=(R(101.0),))', ("imagenet", "101.0")),
+        ('Variant("net", "", SPEC, 1)', ("summary", "printable", "''")),
         ('Variant(["net"], "x", SPEC, 1)', ("vitzoo_variants", "Variant objects")),
         ('Variant("net", "x", SPEC, 1, requires="timm")', ("requires", "list", "'timm' (str)")),
         ('Variant("net", "x", SPEC, 1, requires=("a >>> 9",))', ("requires", "'a >>> 9'", "pip")),
@@ -51,6 +56,8 @@ BAD = vitzoo.Spec(image_size="xx", embed_dim=1, depth=1, num_heads=1, mlp_dim=1)
 def W(**changes):
     good = dict(file="x.safetensors", size=1, sha256="a" * 64)
     return vitzoo.Weights("w", **(good | changes))
+def R(accuracy):
+    return vitzoo.PaperResult("JFT", 7, (("imagenet", accuracy),), 0.5, "table 5")
 @vitzoo.hookimpl
 def vitzoo_variants():
     yield vitzoo.{row}
@@ -98,7 +105,7 @@ HEADS = "import vitzoo\n@vitzoo.hookimpl\ndef vitzoo_heads():"
         ("import no_such_module", ("ModuleNotFoundError: ", "'no_such_module'")),
         (
             "import vitzoo\n@vitzoo.hookimpl(wrapper=True)\ndef vitzoo_heads(): return (yield)",
-            ("globex.vitzoo_heads", "wraps"),
+            ("globex.vitzoo_heads", "wrapper"),
         ),
         (
             "import vitzoo\n@vitzoo.hookimpl(specname='vitzoo_hats')\ndef heads():\n    return []",
@@ -108,7 +115,7 @@ HEADS = "import vitzoo\n@vitzoo.hookimpl\ndef vitzoo_heads():"
             f"import itertools\n{HEADS} return (vitzoo.Head('a', 1, 'x') for _ in ENDLESS)".replace(
                 "ENDLESS", "itertools.count()"
             ),
-            ("vitzoo_heads", "20000 rows"),
+            ("vitzoo_heads", "20000 entries"),
         ),
         (
             f"{HEADS} return [vitzoo.Head('a', 1, 'x'), vitzoo.Head('a', 2, 'y')]",

@@ -191,7 +191,7 @@ def row(text: str) -> dict[str, str]:
         ),
         (
             "def vitzoo_heads():\n    yield vitzoo.Head('h', 'globex.plugin:A.B', 'x')",
-            ("'h'", "'globex.plugin:A.B'", "'globex.module:Name'"),
+            ("'h'", "'globex.plugin:A.B'", "'package.module:Name'"),
         ),
         (
             "def vitzoo_heads():\n    yield vitzoo.Head('h', vitzoo.create, 'x')",
@@ -199,14 +199,14 @@ def row(text: str) -> dict[str, str]:
         ),
         (
             "def vitzoo_heads():\n    yield vitzoo.Head('h', 'globex.plugin:nn', '')",
-            ("[heads.h]", "summary", "printable", "''"),
+            ("vitzoo_heads", "'h'", "summary", "printable", "''"),
         ),
         (
             (
                 "def vitzoo_variants():\n"
                 "    yield vitzoo.Variant('v', 'x', vitzoo.describe('vit_ti16').spec, 5)"
             ),
-            ("[variants.v]", "source", "printable", "''"),
+            ("[variants.v]", "key 'source'"),
         ),
         (
             (
@@ -215,7 +215,7 @@ def row(text: str) -> dict[str, str]:
                 "head=vitzoo.PartSpec('Mine', opaque=True))\n"
                 "    yield vitzoo.Variant('v', 'x', spec, 5, source='s')"
             ),
-            ("'v'", "spec", "head", "'Mine'"),
+            ("'v'", "head", "'Mine'"),
         ),
         (
             (

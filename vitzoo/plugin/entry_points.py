@@ -1,8 +1,7 @@
-"""Finding the entry points of plugins, without importing anything of theirs.
+"""Finding the entry points of plugins without importing them.
 
-Every distribution is looked at by itself: one with damaged metadata hides no other. Distributions
-that lie in the current directory, which Python puts on its path for `python -m` and for an
-interpreter, are found too, but whoever uses them says whether they were wanted.
+Each distribution is read independently, so that damaged metadata of one hides no other. Python
+also finds distributions in the current directory; `Found.here` marks them.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import Distribution, DistributionFinder, EntryPoint
+from importlib.metadata import Distribution, DistributionFinder
 from pathlib import Path
 
 from vitzoo.errors import printable
 
 GROUP = "vitzoo"
-MAX_ENTRY_POINTS = 1024 * 1024  # characters of one entry_points.txt; real ones have some hundred
-MAX_SHOWN = 500  # characters of a name or value, far more than real ones have
+MAX_ENTRY_POINTS = 1024 * 1024  # characters of one entry_points.txt; usual files have some hundred
+MAX_SHOWN = 500  # characters of a name or value in messages
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,12 @@ class Found:
     """An entry point of the group `vitzoo`.
 
     Args:
-        namespace: its name.
+        namespace: name of the entry point.
         value: `package:file.toml` or `package.module`.
-        distribution, version: it came with.
-        location: the distribution's metadata folder.
-        here: whether that lies in the current directory.
-        damage: why its metadata cannot be read, empty where it can.
+        distribution, version: the distribution that has the entry point.
+        location: metadata folder of the distribution.
+        here: whether that folder is in the current directory.
+        damage: why the metadata cannot be read; empty if it can.
     """
 
     namespace: str
@@ -51,10 +50,9 @@ class Found:
 
 
 def find_plugins() -> list[Found]:
-    """Return the entry points of all distributions on the path, each distribution once.
+    """Return the entry points of all distributions, each distribution once.
 
-    One that lies in the current directory does not stand in the way of an installed one of its
-    name.
+    An installed distribution takes precedence over one of the same name in the current directory.
     """
     found: list[Found] = []
     seen: set[str] = set()
@@ -68,12 +66,12 @@ def find_plugins() -> list[Found]:
 
 
 def normal(name: str) -> str:
-    """Return a distribution's name in the form in which two of them are compared."""
+    """Return the normalised name of a distribution, for comparisons."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _distributions() -> Iterator[Distribution]:
-    """Yield what is installed; somebody's import hook that fails at it hides nothing of others."""
+    """Yield all distributions; a finder that fails hides none of the other finders."""
     for finder in list(sys.meta_path):
         with suppress(Exception):
             find = getattr(finder, "find_distributions", None)
@@ -81,51 +79,40 @@ def _distributions() -> Iterator[Distribution]:
 
 
 def _look_at(distribution: Distribution) -> tuple[list[Found], str, bool]:
-    """Return the entry points of a distribution, its name, and whether it lies right here."""
+    """Return entry points, name, and whether the distribution is in the current directory."""
     place = getattr(distribution, "_path", None)
     folder = Path(str(place)) if place is not None else Path()
     stem = normal(folder.name.partition("-")[0].removesuffix(".egg-info")) or str(id(distribution))
     here = place is not None and _is_here(folder)
+    group, text = f"[{GROUP}]", ""
     try:
         text = distribution.read_text("entry_points.txt") or ""
-    except Exception as error:  # noqa: BLE001  # undecodable, or in an archive that is none
-        ours = f"[{GROUP}]".encode() in _raw(folder)
-        return [_damaged(stem, folder, here, error)] if ours else [], stem, here
-    if f"[{GROUP}]" not in text:
-        return [], stem, here
-    try:
+        if group not in text:
+            return [], stem, here
         if len(text) > MAX_ENTRY_POINTS:
-            raise ValueError(f"larger than the {MAX_ENTRY_POINTS} characters accepted")  # noqa: TRY301
+            raise ValueError(f"must have at most {MAX_ENTRY_POINTS} characters")  # noqa: TRY301
         entry_points = [e for e in distribution.entry_points if e.group == GROUP]
-    except Exception as error:  # noqa: BLE001  # whatever somebody's text does to the parser
-        return [_damaged(stem, folder, here, error)], stem, here
-    return list(_rows(distribution, entry_points, stem, folder, here)), stem, here
-
-
-def _rows(
-    distribution: Distribution,
-    entry_points: list[EntryPoint],
-    stem: str,
-    folder: Path,
-    here: bool,
-) -> Iterator[Found]:
+    except Exception as error:  # noqa: BLE001  # undecodable or malformed
+        if group not in text and group.encode() not in _raw(folder):
+            return [], stem, here
+        damage = f"{folder / 'entry_points.txt'}: {type(error).__name__}: {error}"
+        location = str(folder)
+        return [Found(stem, "", stem, location=location, here=here, damage=damage)], stem, here
     name = version = ""
-    with suppress(Exception):  # no metadata beside the entry points, or none that can be read
+    with suppress(Exception):  # missing or damaged METADATA
         name, version = distribution.metadata["Name"] or "", distribution.version or ""
-    for entry_point in entry_points:
-        yield Found(
+    found = [
+        Found(
             printable(entry_point.name, MAX_SHOWN),
             printable(entry_point.value, MAX_SHOWN),
-            distribution=printable(name, MAX_SHOWN) or stem or "unknown",
+            distribution=printable(name, MAX_SHOWN) or stem,
             version=printable(version, MAX_SHOWN),
             location=str(folder),
             here=here,
         )
-
-
-def _damaged(stem: str, folder: Path, here: bool, error: Exception) -> Found:
-    reason = f"{folder / 'entry_points.txt'}: {type(error).__name__}: {error}"
-    return Found(stem, "", distribution=stem, location=str(folder), here=here, damage=reason)
+        for entry_point in entry_points
+    ]
+    return found, stem, here
 
 
 def _raw(folder: Path) -> bytes:
@@ -139,10 +126,10 @@ def _raw(folder: Path) -> bytes:
 def _is_here(folder: Path) -> bool:
     try:
         return _same(str(folder.parent), str(Path.cwd()))
-    except OSError:  # the current directory is gone
+    except OSError:  # the current directory was removed
         return False
 
 
-@lru_cache(maxsize=64)  # many distributions lie in few folders
+@lru_cache(maxsize=64)  # many distributions are in few folders
 def _same(folder: str, here: str) -> bool:
     return Path(here, folder).resolve() == Path(here)

@@ -1,4 +1,4 @@
-"""Errors of plugins' code: what went wrong, and in which line."""
+"""Descriptions of errors in the code of plugins: the error and the line that raised it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from pathlib import Path
 
 from vitzoo.errors import VitzooError, printable
 
-HERE = f"{Path(__file__).parents[1]}/"  # vitzoo's own lines are not to blame
-MAX_TEXT = 1000  # characters of an error's own text
+HERE = f"{Path(__file__).parents[1]}/"  # lines of vitzoo are not reported
+MAX_TEXT = 1000  # characters of an error's text
 
 
 def reason_of(error: BaseException, package: str) -> str:
-    """Say what went wrong, and where: in the package's own line, if there is one.
-
-    Args:
-        error: what the code raised.
-        package: top-level name of the package that is to blame.
-    """
+    """Describe an error in the code of a plugin, with its line in the plugin's package."""
     if isinstance(error, VitzooError):
         return str(error)
     at = raised_at(error, package)
@@ -26,7 +21,7 @@ def reason_of(error: BaseException, package: str) -> str:
 
 
 def text_of(value: object) -> str:
-    """Write an object, whatever its own code does, shortened and printable."""
+    """Return the printable, shortened text of an object, even if its `__str__` fails."""
     try:
         text = " ".join(str(value).split())
     except Exception:  # noqa: BLE001
@@ -35,17 +30,15 @@ def text_of(value: object) -> str:
 
 
 def raised_at(error: BaseException, package: str = "") -> str:
-    """Return `file:line` of the innermost code outside vitzoo that an error came through.
+    """Return `file:line` of the innermost frame outside vitzoo, in `package` if possible.
 
-    Args:
-        error: one of vitzoo, or of a conformance test, stands for its cause.
-        package: top-level name of a package whose lines are preferred.
+    An error of vitzoo or of a conformance test is replaced by its cause.
     """
     while isinstance(error, VitzooError | AssertionError) and error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
-    from traceback import walk_tb  # costs milliseconds; only errors need it
+    from traceback import walk_tb  # costs milliseconds, and only errors need it
 
     own = innermost = ""
     for frame, line in walk_tb(error.__traceback__):

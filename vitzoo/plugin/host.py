@@ -1,9 +1,8 @@
-"""Plugins: their states, and their contributions.
+"""Reading plugins on demand, and keeping their states and entries.
 
-Nothing of a plugin is read before something needs it. Names of the core need nothing; a listing
-needs every manifest; a name in a namespace needs that plugin alone, and a module is imported only
-then. A plugin that fails is a state with a cause and a fix: the rest of the zoo goes on
-working, and asking for something it owns raises that cause.
+A listing reads every manifest. A name with a namespace reads only that plugin, and only then is a
+plugin's module imported. A plugin that fails is recorded with cause and fix. Its names raise
+`PluginError`; the core and other plugins are not affected.
 """
 
 from __future__ import annotations
@@ -41,59 +40,50 @@ from vitzoo.plugin.switches import NOT, ONLY, STRICT, Switches
 from vitzoo.plugin.validation import check_marks, check_rows, check_twice
 from vitzoo.schema.kinds import HOOKS
 from vitzoo.schema.manifest import CORE_MANIFEST, MAX_PLUGIN_MANIFEST, read_manifest
-from vitzoo.schema.rows import (
-    Contribution,
-    Target,
-    Variant,
-)
+from vitzoo.schema.rows import Contribution, Target, Variant
+
+Rows = tuple[tuple[str, Any], ...]  # (hook name, entry) pairs
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What reading or importing a plugin gave.
-
-    Args:
-        info: its state.
-        plugin: the object with its hooks, None where it cannot be used.
-        rows: (hook name, contribution) pairs.
-        package: of the plugin, for bundled files.
-    """
+    """The result of reading or importing a plugin."""
 
     info: PluginInfo
-    plugin: object | None = None
-    rows: tuple[tuple[str, Any], ...] = ()
-    package: str = ""
+    plugin: object | None = None  # with the hook functions; None if the plugin cannot be used
+    rows: Rows = ()
+    package: str = ""  # contains the plugin's data files
 
 
 class PluginHost:
-    """Holds the plugin manager and, by namespace, every plugin's state and contributions.
+    """Keeps the plugin manager and, by namespace, the states and entries of all plugins.
 
-    No lock is held while a plugin's code runs: one that hangs holds up only whoever asks for it.
+    No lock is held while the code of a plugin runs, so a plugin that hangs blocks only the threads
+    that use its names.
 
     Args:
-        switches: what may be used; what the environment says if None.
+        switches: which plugins are enabled; None reads the environment.
 
     Attributes:
-        rows: (hook name, contribution) pairs of those that are loaded.
-        lock: held while anything here changes.
+        rows: (hook name, entry) pairs of the loaded plugins, without disabled names.
+        lock: held while attributes change.
     """
 
     def __init__(self, switches: Switches | None = None) -> None:
         self.switches = Switches.read() if switches is None else switches
         self.lock = threading.RLock()
         self.manager = _new_manager()
-        self.rows: dict[str, tuple[tuple[str, Any], ...]] = {}
+        self.rows: dict[str, Rows] = {}
         self.found: list[Found] = []
         self._infos: dict[str, PluginInfo] = {}
-        self._packages: dict[str, str] = {}
         self._waiting: dict[str, Found] = {}
-        self._every: dict[str, tuple[tuple[str, Any], ...]] = {}
+        self._outcomes: dict[str, Outcome] = {}
         self._discovered = False
         self._busy = threading.local()
         self.core = read_manifest(CORE_MANIFEST, package="vitzoo", installed=True)
         core = ManifestPlugin(self.core)
         info = PluginInfo(CORE, "core", location=str(CORE_MANIFEST))
-        self._admit(Outcome(info, core, tuple(_contributions(core, CORE))))
+        self._admit(Outcome(info, core, tuple(_contributions(core, CORE)), "vitzoo"))
 
     @property
     def infos(self) -> dict[str, PluginInfo]:
@@ -102,9 +92,7 @@ class PluginHost:
         return self._infos
 
     def discover(self) -> None:
-        """Find the plugins that are installed, if that is not done yet; nothing is imported."""
-        if self._discovered:
-            return
+        """Find the installed plugins, unless that is done; no plugin is imported."""
         with self.lock:
             if not self._discovered:
                 self.found = find_plugins()
@@ -113,26 +101,23 @@ class PluginHost:
                 _warn(self.switches.unmatched(self.found))
 
     def manifests(self) -> list[str]:
-        """Return the namespaces whose manifests nothing has asked for yet."""
+        """Return the namespaces whose manifests have not been read yet."""
         self.discover()
         with self.lock:
             return [name for name, found in self._waiting.items() if found.value.endswith(".toml")]
 
     def manifest_path(self, namespace: str) -> Path | None:
-        """Return where the manifest of a plugin that waits lies, None if it is not there.
-
-        Its package is not imported.
-        """
+        """Return the path of a manifest that has not been read yet, None if it is missing."""
         try:
             return manifest_path(self._waiting[namespace])
-        except Exception:  # noqa: BLE001  # whatever it is, reading the manifest says it
+        except Exception:  # noqa: BLE001  # reading the manifest reports the error
             return None
 
     def read(self, namespace: str) -> Outcome | None:
-        """Read the manifest of a plugin, or import its module; nothing changes here yet.
+        """Read the manifest of a plugin or import its module; `admit` then takes the result.
 
         Returns:
-            What came of it; None where it was done before, or is being done by this thread.
+            None if the plugin was read before, or if this thread is reading it.
         """
         self.discover()
         found = self._waiting.get(namespace)
@@ -146,7 +131,7 @@ class PluginHost:
             busy.discard(namespace)
 
     def admit(self, outcome: Outcome) -> bool:
-        """Put what `read` returned in place, unless another thread was first; return whether."""
+        """Take the result of `read`; return whether the plugin's entries are new and usable."""
         with self.lock:
             if self._waiting.pop(outcome.info.namespace, None) is None:
                 return False
@@ -154,29 +139,24 @@ class PluginHost:
             return outcome.info.namespace in self.rows
 
     def check(self, namespace: str) -> None:
-        """Raise unless a plugin can be used, or is yet to be read.
-
-        Raises:
-            PluginError: says why it cannot.
-        """
+        """Raise `PluginError` with cause and fix if a plugin cannot be used."""
         info = self.infos.get(namespace)
         if info is not None and info.state in OFF:
             raise PluginError(f"plugin {namespace!r} cannot be used: {info.trouble}")
 
     def unhidden(self, namespace: str) -> list[Any]:
-        """Return all that a loaded plugin contributes, what is switched off by name too."""
-        return [row for _, row in self._every[namespace]]
+        """Return all entries of a loaded plugin, including disabled names."""
+        return [row for _, row in self._outcomes[namespace].rows]
 
     def package(self, namespace: str) -> str:
         """Return the package of a plugin, for bundled files."""
-        return "vitzoo" if namespace == CORE else self._packages[namespace]
+        return self._outcomes[namespace].package
 
     def import_target(self, namespace: str, row: Contribution | Variant) -> Any:
-        """Return the object that a contribution names.
+        """Import and return the target of an entry; a failure sets the plugin's state to `failed`.
 
         Raises:
-            PluginError: what it requires is not installed, or it cannot be imported; in the latter
-                case the plugin's state is `failed`.
+            PluginError: a required distribution is not installed, or the import fails.
         """
         target: Target = row.builder if isinstance(row, Variant) else row.target
         info = self._infos[namespace]
@@ -195,7 +175,8 @@ class PluginHost:
             if isinstance(error, KeyboardInterrupt):
                 raise
             cause = f"{whose}: cannot import {target!r}: {reason_of(error, top)}"
-            fix = f"correct it in {info.location}, {renewal(info, f'{namespace}/{row.name}')}"
+            renew = renewal(info, f"{namespace}/{row.name}")
+            fix = f"correct the target in {info.location}, {renew}"
             info = replace(info, state="failed", cause=cause, fix=fix + near(target))
             with self.lock:
                 self._infos[namespace] = info
@@ -205,15 +186,11 @@ class PluginHost:
         return found
 
     def add_local(self, path: Path) -> None:
-        """Note the user's own registry file."""
+        """Record the user's registry file as the plugin `local`."""
         self._infos[LOCAL] = PluginInfo(LOCAL, "loaded", "", location=str(path))
 
     def check_strict(self) -> None:
-        """Raise if the switches are strict and a plugin cannot be used.
-
-        Raises:
-            PluginError: names them all.
-        """
+        """Raise `PluginError` if `VITZOO_STRICT_PLUGINS` is on and plugins or switches fail."""
         if not self.switches.strict:
             return
         bad = [f"{i.namespace!r}: {i.trouble}" for i in self.infos.values() if i.state in TROUBLE]
@@ -221,10 +198,10 @@ class PluginHost:
         for namespace in self.rows:
             bad += self.switches.unknown(namespace, self._names(namespace))
         if bad:
-            raise PluginError(f"{STRICT} is set, and not all is well: {'; '.join(bad)}")
+            raise PluginError(f"{STRICT}=1, and there are problems: {'; '.join(bad)}")
 
     def _sort_out(self, plugins: list[Found]) -> None:
-        """Give every plugin that was found a state, the core's first and in order of names."""
+        """Set the state of every plugin that was found: the core first, then by name."""
         claims: dict[str, list[Found]] = {}
         off: list[PluginInfo] = []
         for found in plugins:
@@ -246,12 +223,11 @@ class PluginHost:
                 place = f"{info.namespace} ({info.distribution})"
             states[place] = info
         states |= self._infos
-        for name in sorted(states, key=lambda name: (name != CORE, name == LOCAL, name)):
-            self._infos.pop(name, None)
-            self._infos[name] = states[name]
+        order = sorted(states, key=lambda name: (name != CORE, name == LOCAL, name))
+        self._infos = {name: states[name] for name in order}
 
     def _why_not(self, found: Found) -> PluginInfo | None:
-        """Return the state of a plugin that cannot be used or is switched off, None for others."""
+        """Return the state of a disabled or malformed plugin, None for others."""
         info = found_info(found)
         if off := self.switches.why_off(found):
             variable = ONLY if ONLY in off else NOT
@@ -301,7 +277,7 @@ class PluginHost:
     def _import_module(self, info: PluginInfo, found: Found) -> Outcome | None:
         module = importlib.import_module(found.value)
         if getattr(getattr(module, "__spec__", None), "_initializing", False):
-            return None  # it asks for itself while somebody else imports it
+            return None  # the module uses its own names during an import by other code
         location = text_of(getattr(module, "__file__", ""))
         rows = module_rows(module, found.value, info.namespace)
         trace = (*info.trace, f"imported {found.value} from {location}")
@@ -311,30 +287,30 @@ class PluginHost:
 
     def _admit(self, outcome: Outcome) -> None:
         info, namespace = outcome.info, outcome.info.namespace
-        if outcome.plugin is not None:
-            try:
-                self.manager.register(outcome.plugin, name=namespace)
-            except ValueError:  # one module under two names
-                first = self.manager.get_name(outcome.plugin)
-                cause = f"its module {info.entry_point} is the plugin {first!r} already"
-                fix = "give each namespace a module of its own"
-                info = replace(info, state="broken", cause=cause, fix=fix)
-                outcome = Outcome(info)
-        if outcome.plugin is not None:
-            kept = tuple((h, r) for h, r in outcome.rows if not self._hides(namespace, r.name))
-            self._every[namespace], self.rows[namespace] = outcome.rows, kept
-            self._packages[namespace] = outcome.package
-            _warn(self.switches.unknown(namespace, self._names(namespace)))
         self._infos[namespace] = info
-
-    def _hides(self, namespace: str, name: str) -> bool:
-        return namespace != CORE and self.switches.hides(f"{namespace}/{name}")
+        if outcome.plugin is None:
+            return
+        try:
+            self.manager.register(outcome.plugin, name=namespace)
+        except ValueError:  # the same module under two names
+            first = self.manager.get_name(outcome.plugin)
+            cause = f"the plugin {first!r} already uses its module {info.entry_point}"
+            fix = "use one module for each namespace"
+            self._infos[namespace] = replace(info, state="broken", cause=cause, fix=fix)
+            return
+        self._outcomes[namespace] = outcome
+        self.rows[namespace] = tuple(
+            (hook, row)
+            for hook, row in outcome.rows
+            if namespace == CORE or not self.switches.hides(f"{namespace}/{row.name}")
+        )
+        _warn(self.switches.unknown(namespace, self._names(namespace)))
 
     def _names(self, namespace: str) -> set[str]:
-        """Return all names of a loaded plugin, those that are switched off and aliases too."""
+        """Return all names of a loaded plugin, including aliases and disabled names."""
         plugin = self.manager.get_plugin(namespace)
         aliases = plugin.manifest.aliases if isinstance(plugin, ManifestPlugin) else ()
-        return {row.name for _, row in self._every[namespace]} | {*aliases}
+        return {row.name for row in self.unhidden(namespace)} | {*aliases}
 
 
 def _new_manager() -> pluggy.PluginManager:
@@ -343,37 +319,29 @@ def _new_manager() -> pluggy.PluginManager:
     return manager
 
 
-def module_rows(module: object, value: str, namespace: str) -> tuple[tuple[str, Any], ...]:
-    """Return (hook name, contribution) pairs of a plugin's module, checked.
-
-    Args:
-        module: with the hook functions.
-        value: its name.
-        namespace: for messages.
+def module_rows(module: object, value: str, namespace: str) -> Rows:
+    """Return the (hook name, entry) pairs of a plugin's module, whose name is `value`.
 
     Raises:
-        PluginError, RegistryError: a hook function or a row is wrong, or there is none.
+        PluginError, RegistryError: a hook function or an entry is wrong, or there are no entries.
     """
     check_marks(module, value, HOOKS)
     rows = tuple(_contributions(module, namespace, value.partition(".")[0]))
     if not rows:
         raise PluginError(
-            f"{value} contributes nothing; is every hook function decorated with "
-            "@vitzoo.hookimpl and returning its rows?"
+            f"{value} contributes nothing; decorate every hook function with @vitzoo.hookimpl, "
+            "and return entries from it"
         )
     check_twice(rows)
     return rows
 
 
 def _contributions(plugin: object, namespace: str, package: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (hook name, contribution) pairs of one plugin, through a plugin manager of its own.
+    """Yield the (hook name, entry) pairs of a `ManifestPlugin` or of a module in `package`.
 
-    Args:
-        plugin: a module, or a manifest's object.
-        namespace: for messages.
-        package: of a module, whose rows have to be checked; empty for a manifest, which was.
+    The entries of a module are checked here, those of a manifest when it is read.
     """
-    manager = _new_manager()
+    manager = _new_manager()  # for this plugin alone
     manager.register(plugin, name=namespace)
     manager.check_pending()
     for hook, cls in HOOKS.items():
@@ -383,8 +351,7 @@ def _contributions(plugin: object, namespace: str, package: str = "") -> Iterato
 
 
 def _warn(problems: list[str]) -> None:
-    if problems:
-        import logging
+    for problem in problems:
+        import logging  # costs milliseconds, and only problems need it
 
-        for problem in problems:
-            logging.getLogger("vitzoo").warning("%s", problem)
+        logging.getLogger("vitzoo").warning("%s", problem)

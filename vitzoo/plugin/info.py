@@ -1,4 +1,4 @@
-"""What becomes of a plugin: its state, with the cause and the fix."""
+"""The state of a plugin, with cause and fix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vitzoo.schema.reader import NAMESPACE
 CORE = "core"
 LOCAL = "local"
 ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:\w+\.toml)?", re.ASCII)
-FIRST_PARTY = {  # nobody else may have these
+FIRST_PARTY = {  # namespaces that only these distributions may use
     "hybrid": "vitzoo-hybrid",
     "deit": "vitzoo-deit",
     "dino": "vitzoo-dino",
@@ -37,20 +37,20 @@ TROUBLE = ("failed", "incompatible", "broken", "conflict")
 
 @dataclass(frozen=True)
 class PluginInfo:
-    """One plugin and what became of it.
+    """One plugin and its state.
 
     Args:
-        namespace: name of its entry point, the part of names before the slash.
-        state: `core`, `loaded`, `lazy` (nothing has asked for it yet), `failed` (a target that was
-            asked for cannot be imported; its other names work), `disabled` (switched off),
-            `incompatible` (made for a newer vitzoo), `broken` or `conflict` (another distribution
-            claims the namespace; both are off).
-        distribution, version: what to pip-uninstall.
-        entry_point: its value.
-        location: manifest or module file, where known.
-        cause: why it cannot be used.
-        fix: what to do about it.
-        trace: what was done to find it, step by step.
+        namespace: name of the entry point, the part before the slash in the plugin's names.
+        state: `core`, `loaded`, `lazy` (not read yet), `failed` (one of its targets cannot be
+            imported; its other names work), `disabled` (switched off), `incompatible` (needs a
+            newer vitzoo), `broken` (cannot be read or imported), or `conflict` (two distributions
+            have the namespace; neither is used).
+        distribution, version: the distribution that has the plugin.
+        entry_point: value of the entry point.
+        location: manifest or module file, if known.
+        cause: why the plugin cannot be used.
+        fix: how to correct that.
+        trace: the steps in which the plugin was found and read.
     """
 
     namespace: str
@@ -65,71 +65,70 @@ class PluginInfo:
 
     @property
     def trouble(self) -> str:
-        """Cause and fix as one text."""
+        """Cause and fix in one text."""
         return "; ".join(filter(None, (self.cause, self.fix)))
 
     @property
     def unreadable(self) -> bool:
-        """Whether its metadata is damaged, so that not even its namespaces are known."""
+        """Whether the metadata is damaged, so that the namespace is unknown."""
         return self.state == "broken" and not self.entry_point
 
 
 def malformed(found: Found) -> str:
-    """Say why an entry point can be no plugin, empty if it can."""
-    namespace = found.namespace
+    """Return the reason why an entry point cannot be a plugin, empty if it can."""
+    namespace, entry_point = found.namespace, f"{found.owner}: its entry point {found.value!r}"
     owner = FIRST_PARTY.get(namespace)
     if found.damage:
         return f"its metadata cannot be read: {found.damage}"
-    if namespace in (CORE, LOCAL) or not NAMESPACE.fullmatch(namespace):
+    if namespace in (CORE, LOCAL):
+        return f"its namespace {namespace!r} is reserved for vitzoo"
+    if not NAMESPACE.fullmatch(namespace):
         return (
-            f"its namespace {namespace!r} is reserved or malformed; the entry point's "
-            "name must be lower-case letters, digits, '-' and '_'"
+            f"its namespace {namespace!r}, the name of the entry point, must be 1 to 64 lower-case "
+            "letters, digits, '-' and '_', starting with a letter"
         )
     if owner and normal(found.distribution) != owner:
-        return f"its namespace {namespace!r} is reserved to the distribution {owner}"
+        return f"its namespace {namespace!r} is reserved for the distribution {owner}"
     if not ENTRY_POINT.fullmatch(found.value):
         return (
-            f"{found.owner}: its entry point {found.value!r} is malformed; write "
-            "'package:file.toml' for a manifest next to the package's code, or 'package.module'"
+            f"{entry_point} is malformed; write 'package:file.toml' for a manifest next to the "
+            "package's code, or 'package.module'"
         )
     if re.split(r"[.:]", found.value)[0] == "vitzoo":
-        return (
-            f"{found.owner}: its entry point {found.value!r} names vitzoo, not a package of its own"
-        )
+        return f"{entry_point} must name a package of the plugin, not vitzoo"
     return ""
 
 
 def may_have(info: PluginInfo) -> bool:
-    """Tell whether a namespace is free, or reserved to this very distribution."""
+    """Tell whether the plugin's distribution may use the plugin's namespace."""
     return FIRST_PARTY.get(info.namespace) in (None, normal(info.distribution))
 
 
 def claimed(rivals: list[Found]) -> PluginInfo:
-    """Return the state of a namespace that these claim."""
-    info = found_info(rivals[0])
+    """Return the state of a namespace: `lazy` for one entry point, `conflict` for several."""
+    info, first = found_info(rivals[0]), rivals[0]
     if len(rivals) == 1:
         return replace(info, state="lazy")
-    namespace = info.namespace
     owners = sorted({found.owner for found in rivals})
+    cause = f"the namespace {info.namespace!r} is claimed by {' and '.join(owners)}"
+    fix = f"disable one of the distributions with {NOT}, or uninstall it"
     if len(owners) == 1:
         values = " and ".join(sorted(found.value for found in rivals))
-        cause = f"{owners[0]} gives the namespace {namespace!r} two values: {values}"
-        fix = renewal(rivals[0], rivals[0].distribution)
-        return replace(info, state="conflict", cause=cause, fix=fix)
-    cause = f"the namespace {namespace!r} is claimed by {' and '.join(owners)}"
-    fix = f"name one of them in {NOT}, or uninstall one of them"
+        cause = f"{owners[0]} has two entry points named {info.namespace!r}: {values}"
+        fix = renewal(first, first.distribution)
     return replace(info, state="conflict", cause=cause, fix=fix)
 
 
 def outdone(found: Found, installed: Found) -> PluginInfo:
-    """Return the state of a plugin here whose namespace an installed one has."""
+    """Return the state of a plugin in the current directory whose namespace is installed."""
     cause = (
-        f"it lies in the current directory, and {installed.owner} is installed for its namespace"
+        f"it is in the current directory, but {installed.owner} has the namespace and is installed"
     )
     return replace(found_info(found), state="disabled", cause=cause, fix=f"change {NOT}")
 
 
 def found_info(found: Found) -> PluginInfo:
+    """Return the state of a plugin whose entry point was found, and is not checked yet."""
     where = f" in {found.location}" if found.location else ""
     return PluginInfo(
         found.namespace,
@@ -139,13 +138,13 @@ def found_info(found: Found) -> PluginInfo:
         entry_point=found.value,
         trace=(
             f"found the entry point {found.namespace} = {found.value} of {found.owner}{where}",
-            "switches: it may be used",
+            "switches: enabled",
         ),
     )
 
 
 def renewal(found: Found | PluginInfo, name: str) -> str:
-    """Say what to do about a plugin that cannot be used; `name` switches off it alone."""
+    """Return the fix for a plugin that cannot be used; `name` is the value that disables it."""
     return (
         f"pip install --upgrade {found.distribution}, or pip uninstall {found.distribution}, or "
         f"{NOT}={name}"

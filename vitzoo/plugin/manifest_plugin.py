@@ -1,8 +1,4 @@
-"""Registry files: the contributions of the hooks, written in TOML.
-
-The core's `registry.toml`, a plugin's manifest and the file that `VITZOO_REGISTRY` names share
-one schema; docs/registry.md lists every key. Reading one imports nothing but this package.
-"""
+"""A manifest as a pluggy plugin, so that manifests and modules contribute through one interface."""
 
 from __future__ import annotations
 
@@ -15,16 +11,13 @@ from vitzoo.schema.manifest import Manifest
 
 
 class ManifestPlugin:
-    """A manifest as pluggy sees it: an object with an implementation of every hook."""
+    """Implements every hook with the entries of a manifest."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         for hook in HOOKS:
-            setattr(self, hook, hookimpl(_gives(manifest.rows(hook))))
+            setattr(self, hook, hookimpl(_returning(manifest.rows(hook))))
 
 
-def _gives(rows: tuple[Any, ...]) -> Callable[[], tuple[Any, ...]]:
-    def give() -> tuple[Any, ...]:
-        return rows
-
-    return give
+def _returning(rows: tuple[Any, ...]) -> Callable[[], tuple[Any, ...]]:
+    return lambda: rows

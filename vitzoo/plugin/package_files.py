@@ -1,4 +1,4 @@
-"""Files of a package, found without importing it; torch-free."""
+"""Finding the files of a package without importing it; torch-free."""
 
 from __future__ import annotations
 
@@ -13,55 +13,47 @@ from vitzoo.plugin.entry_points import Found
 
 
 def data_file(package: str, file: str) -> Path | None:
-    """Return the path of a bundled file in the `data` folder of `package`, without importing."""
-    paths = (folder / "data" / file for folder in package_folders(package))
-    return next((path for path in paths if path.is_file()), None)
+    """Return the path of a file in the `data` folder of a package, None if it does not exist."""
+    return _first([folder / "data" / file for folder in package_folders(package)])
 
 
 def manifest_path(found: Found) -> Path:
-    """Return where the manifest of a plugin lies; its package is not imported.
-
-    Raises:
-        PluginError: it is not in the package, or there is no such package.
-    """
+    """Return the path of a plugin's manifest; raise `PluginError` if it does not exist."""
     package, _, file = found.value.partition(":")
     folders = package_folders(package)
-    for folder in folders:
-        if (folder / file).is_file():
-            return folder / file
-    where = ", ".join(map(str, folders)) or "any package of that name"
+    if path := _first([folder / file for folder in folders]):
+        return path
+    where = f"is not in {', '.join(map(str, folders))}"
+    if not folders:
+        where = f"cannot be found, because no package {package!r} is installed"
     raise PluginError(
-        f"its manifest {file!r} is not in {where}; does the wheel include it? "
-        "(setuptools: package-data, hatchling: it lies inside the package)"
+        f"its manifest {file!r} {where}; check that the wheel includes it (setuptools: list it in "
+        "package-data; hatchling: put it inside the package)"
     )
 
 
 def module_file(module: str) -> Path | None:
-    """Return the source file of a module, None if it is not found; nothing is imported."""
+    """Return the source file of a module, None if it does not exist."""
     above, _, last = module.rpartition(".")
     if not above:
-        spec = top_package(module)
+        spec = _top_package(module)
         if spec is not None and not spec.submodule_search_locations:
             return Path(spec.origin) if spec.origin else None
     places = [folder / "__init__.py" for folder in package_folders(module)]
     places += [folder / f"{last}.py" for folder in package_folders(above)] if above else []
-    return next((path for path in places if path.is_file()), None)
+    return _first(places)
 
 
 def package_folders(package: str) -> list[Path]:
-    """Return where the modules of a package lie, or would lie; nothing is imported."""
+    """Return the folders in which the modules of a package would be."""
     top, *below = package.split(".")
-    spec = top_package(top)
+    spec = _top_package(top)
     roots = (spec and spec.submodule_search_locations) or ()
     return [Path(root, *below) for root in roots]
 
 
 def near(target: str) -> str:
-    """Suggest what a target that cannot be imported may have meant; nothing more is imported.
-
-    Args:
-        target: `package.module:Name`.
-    """
+    """Suggest names that are similar to a target (`package.module:Name`) that does not exist."""
     module, _, name = target.partition(":")
     if module in sys.modules:
         return did_you_mean(name, [known for known in vars(sys.modules[module]) if known[0] != "_"])
@@ -72,8 +64,12 @@ def near(target: str) -> str:
     return "" if last in names else did_you_mean(last, names)
 
 
-def top_package(name: str) -> ModuleSpec | None:
+def _first(paths: list[Path]) -> Path | None:
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _top_package(name: str) -> ModuleSpec | None:
     try:
-        return importlib.util.find_spec(name)  # of a top-level name: imports nothing
+        return importlib.util.find_spec(name)  # imports nothing, because the name has no dots
     except (ImportError, ValueError, AttributeError):
         return None

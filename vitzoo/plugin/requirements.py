@@ -1,4 +1,4 @@
-"""What a contribution needs besides its own distribution, checked before it is imported."""
+"""Checks that the distributions which an entry requires are installed."""
 
 from __future__ import annotations
 
@@ -13,42 +13,30 @@ from vitzoo.errors import PluginError
 
 
 def check_requirements(requires: Iterable[str], whose: str) -> None:
-    """Raise unless what is required is installed; nothing is imported.
+    """Raise `PluginError` if a required distribution is missing or has another version.
 
-    Args:
-        requires: requirements as pip reads them, such as `timm>=1.0`.
-        whose: for messages.
-
-    Raises:
-        PluginError: one is missing, too old or too new, or is no requirement.
+    Nothing is imported. `whose` is the plugin and the name of the entry, for messages.
     """
     for text in requires:
-        wanted = _read(text, whose)
-        if wanted is None:
-            continue
-        install = f"pip install {shlex.quote(str(wanted).partition(';')[0].strip())}"
-        present = _present(wanted.name)
-        if present is None:
-            raise PluginError(f"{whose} needs {text!r}, which is not installed: {install}")
-        if not _fits(wanted, present):
+        try:
+            wanted = Requirement(text)
+            applies = wanted.marker is None or wanted.marker.evaluate()
+        except (InvalidRequirement, ValueError) as error:  # also: a marker with an unknown name
+            reason = " ".join(str(error).split())
             raise PluginError(
-                f"{whose} needs {text!r}, installed is {wanted.name} {present}: {install}"
-            )
-
-
-def _read(text: str, whose: str) -> Requirement | None:
-    """Return a requirement, None if its marker says that it does not apply here."""
-    try:
-        wanted = Requirement(text)
-        applies = wanted.marker is None or wanted.marker.evaluate()
-    except (InvalidRequirement, ValueError) as error:  # a marker may ask for what is not known
-        reason = " ".join(str(error).split())
-        raise PluginError(f"{whose} requires {text!r}, which cannot be read: {reason}") from error
-    return wanted if applies else None
+                f"{whose} requires {text!r}, which cannot be read: {reason}"
+            ) from error
+        present = _present(wanted.name)
+        if not applies or _fits(wanted, present):
+            continue
+        has = f"but {wanted.name} {present} is installed"
+        has = "which is not installed" if present is None else has
+        install = f"pip install {shlex.quote(str(wanted).partition(';')[0].strip())}"
+        raise PluginError(f"{whose} needs {text!r}, {has}: {install}")
 
 
 def _present(name: str) -> str | None:
-    """Return the version that is installed, empty if its metadata is damaged, None for none."""
+    """Return the installed version, empty if its metadata is damaged, None if not installed."""
     try:
         return version(name) or ""
     except PackageNotFoundError:
@@ -57,8 +45,10 @@ def _present(name: str) -> str | None:
         return ""
 
 
-def _fits(wanted: Requirement, present: str) -> bool:
+def _fits(wanted: Requirement, present: str | None) -> bool:
     try:
-        return not wanted.specifier or wanted.specifier.contains(present, prereleases=True)
+        return present is not None and (
+            not wanted.specifier or wanted.specifier.contains(present, prereleases=True)
+        )
     except InvalidVersion:
         return False

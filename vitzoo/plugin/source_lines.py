@@ -1,4 +1,4 @@
-"""Where the code behind a name lies, found without importing any of it."""
+"""Finding the source lines of contributions without importing them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,13 @@ from typing import Any
 
 from vitzoo.plugin.package_files import module_file
 
-MAX_SOURCE = 4 * 1024 * 1024  # bytes of a module that is parsed
-MAX_HOPS = 8  # re-exports that are followed
+MAX_SOURCE = 4 * 1024 * 1024  # bytes that are parsed
+MAX_HOPS = 8  # imports that are followed
 HEADER = re.compile(r"""\s*\[\s*(\w+)\s*\.\s*["']?(\w+)""")
 
 
 def where_defined(target: object) -> str:
-    """Return `file:line` of what a contribution names, `file` where the line is not known.
-
-    Args:
-        target: `"package.module:Name"`, or the object itself.
-
-    Returns:
-        Empty where not even the file is known.
-    """
+    """Return `file:line` of a target's definition, or only the file, or an empty string."""
     module, name = _named(target)
     file = module_file(module)
     for _ in range(MAX_HOPS):
@@ -43,7 +36,7 @@ def where_defined(target: object) -> str:
 
 
 def _named(target: object) -> tuple[str, str]:
-    """Return (module, name) of a target; an object without a name has its class's."""
+    """Return (module, name) of a target, or of its class if the target has no name."""
     if isinstance(target, str):
         module, _, name = target.partition(":")
         return module, name
@@ -54,21 +47,18 @@ def _named(target: object) -> tuple[str, str]:
 
 
 def _definition(file: Path, name: str) -> ast.stmt | None:
-    """Return the last statement of a module that gives `name` a value."""
+    """Return the last statement of a module that defines `name`."""
     try:
         with file.open("rb") as source:
             tree = ast.parse(source.read(MAX_SOURCE))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None
-    found = None
-    for node in _statements(tree.body):
-        if name in _names_given(node):
-            found = node
-    return found
+    found = [node for node in _statements(tree.body) if name in _defined_names(node)]
+    return found[-1] if found else None
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a module, those under `if` and `try` too."""
+    """Yield the statements of a module, including those under `if`, `try` and `with`."""
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try | ast.With):
@@ -78,25 +68,20 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _statements(handler.body)
 
 
-def _names_given(node: ast.stmt) -> list[str]:
+def _defined_names(node: ast.stmt) -> list[str]:
     match node:
         case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
             return [node.name]
-        case ast.Assign():
-            return [t.id for target in node.targets for t in ast.walk(target) if _is_name(t)]  # type: ignore[attr-defined]  # what _is_name says
-        case ast.AnnAssign(target=ast.Name(id=name)):
-            return [name]
+        case ast.Assign() | ast.AnnAssign():
+            inside = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+            return [part.id for part in inside if isinstance(part.ctx, ast.Store)]
         case ast.ImportFrom():
             return [alias.asname or alias.name for alias in node.names]
     return []
 
 
-def _is_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-
-
 def _source_of(node: ast.ImportFrom, module: str, file: Path) -> str:
-    """Return the module that a `from ... import` names, relative ones in full."""
+    """Return the full name of the module in a `from ... import`."""
     if not node.level:
         return node.module or ""
     package = module.split(".")
@@ -105,13 +90,7 @@ def _source_of(node: ast.ImportFrom, module: str, file: Path) -> str:
 
 
 def where_declared(location: str, hook: str, name: str) -> str:
-    """Return where a plugin says that it contributes something: `file:line` of a manifest's row.
-
-    Args:
-        location: of the plugin; the file of a module is returned as it is.
-        hook: that gives the row.
-        name: without the namespace.
-    """
+    """Return `file:line` of an entry in a manifest, or the file of a module plugin."""
     if not location.endswith(".toml"):
         return location
     line = _rows(location).get((hook.removeprefix("vitzoo_"), name))
@@ -120,7 +99,7 @@ def where_declared(location: str, hook: str, name: str) -> str:
 
 @lru_cache(maxsize=4)
 def _rows(manifest: str) -> dict[tuple[str, str], int]:
-    """Return the line of each row's first header, by table and name."""
+    """Return the line of the first header of each entry, by table and name."""
     found: dict[tuple[str, str], int] = {}
     with suppress(OSError, ValueError):
         for number, line in enumerate(Path(manifest).read_text("utf-8").splitlines(), 1):

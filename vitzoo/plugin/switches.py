@@ -1,11 +1,4 @@
-"""Which plugins may be used: what the environment says, before anything of a plugin is read.
-
-| variable | meaning |
-|---|---|
-| `VITZOO_PLUGINS` | only these: namespaces or distributions, comma-separated; empty for none |
-| `VITZOO_DISABLE_PLUGINS` | not these: namespaces, distributions, names (`acme/overlap`), or `*` |
-| `VITZOO_STRICT_PLUGINS` | 1: a plugin that cannot be used is an error for every call |
-"""
+"""The environment variables that enable and disable plugins (docs/plugins.md, "Switches")."""
 
 from __future__ import annotations
 
@@ -26,12 +19,12 @@ ALL = "*"
 
 @dataclass(frozen=True)
 class Switches:
-    """What is switched on and off.
+    """The values of the environment variables.
 
     Args:
         only: namespaces and distributions that may be used; None for all.
-        off: namespaces, distributions and single names that may not be used; it wins.
-        strict: whether a plugin that cannot be used is an error for every call.
+        off: namespaces, distributions and names that are disabled, even if `only` has them.
+        strict: whether a plugin that cannot be used is an error in every call.
     """
 
     only: frozenset[str] | None = None
@@ -40,11 +33,7 @@ class Switches:
 
     @classmethod
     def read(cls) -> Switches:
-        """Read the environment.
-
-        Raises:
-            InvalidOption: `VITZOO_STRICT_PLUGINS` is neither on nor off.
-        """
+        """Read the environment; `InvalidOption` if `VITZOO_STRICT_PLUGINS` is neither 1 nor 0."""
         only = os.environ.get(ONLY)
         strict = os.environ.get(STRICT, "").strip().lower()
         if strict not in TRUE + FALSE:
@@ -56,60 +45,56 @@ class Switches:
         )
 
     def why_off(self, found: Found) -> str:
-        """Say why a plugin is off, empty if it is not."""
-        if named := sorted(entry for entry in self.off if _names_it(entry, found)):
+        """Return the reason why a plugin is disabled, empty if it is enabled."""
+        if named := sorted(entry for entry in self.off if _matches(entry, found)):
             return f"{NOT} names {named[0]!r}"
         if ALL in self.off:
-            return f"{NOT} names '*', all of them"
-        if self.only is not None and any(_names_it(entry, found) for entry in self.only):
+            return f"{NOT} names '*', which disables all plugins"
+        if self.only is not None and any(_matches(entry, found) for entry in self.only):
             return ""
         if self.only is not None and ALL not in self.only:
             return f"{ONLY} does not name it"
         if found.here:
-            return f"it lies in the current directory, and {ONLY} does not name it"
+            return f"it is in the current directory, and {ONLY} does not name it"
         return ""
 
     def hides(self, name: str) -> bool:
-        """Tell whether a single name of a plugin, such as `acme/overlap`, is off."""
+        """Tell whether a name of a plugin, such as `acme/overlap`, is disabled."""
         return "/" in name and name in self.off
 
     def unmatched(self, plugins: Iterable[Found]) -> list[str]:
-        """Say which entries of the variables name no plugin that is installed."""
+        """Return a message for each value that matches no installed plugin."""
         plugins = list(plugins)
         known = {name for found in plugins for name in (found.namespace, found.distribution)}
-        rows = []
-        for variable, entries in ((ONLY, self.only or frozenset()), (NOT, self.off)):
-            for entry in sorted(entries - {ALL}):
-                single = variable == NOT and "/" in entry
-                plugin = entry.partition("/")[0] if single else entry
-                if not any(
-                    plugin == found.namespace if single else _names_it(plugin, found)
-                    for found in plugins
-                ):
-                    hint = did_you_mean(plugin, known)
-                    rows.append(f"{variable} names {entry!r}, which is no installed plugin{hint}")
-        return rows
+        messages = []
+        for variable, entries in ((ONLY, self.only or ()), (NOT, self.off)):
+            for entry in sorted({*entries} - {ALL}):
+                namespace, slash, _ = entry.partition("/")
+                if variable == NOT and slash:
+                    there = any(namespace == found.namespace for found in plugins)
+                else:
+                    namespace, there = entry, any(_matches(entry, found) for found in plugins)
+                if not there:
+                    hint = did_you_mean(namespace, known)
+                    messages.append(
+                        f"{variable} names {entry!r}, but no such plugin is installed{hint}"
+                    )
+        return messages
 
     def unknown(self, namespace: str, names: Collection[str]) -> list[str]:
-        """Say which single names are switched off that a plugin does not have.
-
-        Args:
-            namespace: of the plugin.
-            names: of everything it contributes, without the namespace.
-        """
-        rows = []
-        for entry in sorted(self.off):
-            whose, slash, name = entry.partition("/")
-            if slash and whose == namespace and name not in names:
-                hint = did_you_mean(entry, [f"{namespace}/{n}" for n in names])
-                rows.append(f"{NOT} names {entry!r}, which the plugin does not have{hint}")
-        return rows
+        """Return a message for each disabled name in `namespace` that is not one of `names`."""
+        full = [f"{namespace}/{name}" for name in names]
+        return [
+            f"{NOT} names {entry!r}, but the plugin has no such name{did_you_mean(entry, full)}"
+            for entry in sorted(self.off)
+            if entry.startswith(f"{namespace}/") and entry not in full
+        ]
 
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(name for part in text.split(",") if (name := part.strip()))
 
 
-def _names_it(entry: str, found: Found) -> bool:
-    """Tell whether an entry names a plugin, by namespace or by distribution in any spelling."""
+def _matches(entry: str, found: Found) -> bool:
+    """Tell whether an entry is the namespace or the distribution of a plugin."""
     return entry == found.namespace or normal(entry) == normal(found.distribution)

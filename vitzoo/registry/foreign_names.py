@@ -1,4 +1,4 @@
-"""Names of other libraries (timm, torchvision) and of Hub repositories; torch-free."""
+"""Finding variants by their names in other libraries or on the Hub; torch-free."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ from vitzoo.registry.listing_cache import HUB, KNOWN_AS, Row
 from vitzoo.schema.rows import Variant, Weights
 
 Match = tuple[str, Variant, Weights | None]
-"""The library, the variant that has the name there, and the weights that the name also picks."""
+"""The library, the variant with that name, and the weights that the name selects."""
 
 
 def find(
     name: str, rows: Iterable[Row], variant_of: Callable[[Row], Variant | None]
 ) -> list[Match]:
-    """Return what a name of another library or a Hub repository is in vitzoo.
+    """Return the variants that another library or the Hub calls `name`.
 
-    A timm tag (`vit_base_patch16_224.augreg_in21k`) also picks the weights of that name, a
-    repository its own. A network known by the whole name comes alone.
-
-    Args:
-        name: as the other library writes it.
-        rows: of the listing, in its order.
-        variant_of: gives the variant of a row, None if its plugin does not have it.
+    A timm tag (`vit_base_patch16_224.augreg_in21k`) also selects the weights of that name, and a
+    Hub repository the weights that are stored there. A match of the whole name excludes matches
+    of the name without its tag. `variant_of` returns the variant of a row of the listing.
     """
     rows = list(rows)
     architecture, _, tag = name.partition(".")
@@ -41,7 +37,7 @@ def find(
 
 
 def explain(name: str, match: Match) -> str:
-    """Say what a name of another library is in vitzoo, for the error about an unknown name."""
+    """Return the message about an unknown name that another library or the Hub uses."""
     library, variant, weights = match
     tag = name.partition(".")[2]
     if tag and weights is None:

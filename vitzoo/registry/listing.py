@@ -1,4 +1,4 @@
-"""Fields of a variant for tables, filters and sorting; torch-free."""
+"""The fields of variants in listings, and filtering and sorting by them; torch-free."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "~": lambda value, part: part.lower() in str(value).lower(),
 }
 EXAMPLE = "write conditions such as 'params<100M and image_size=224', joined by 'and'"
-
-
+NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim", "in_chans", "num_classes")
+PARTS = ("head", "pool", "patch_embed", "pos_embed")
 FIELDS = (
-    "name", "params", "image_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_dim",
-    "in_chans", "num_classes", "head", "pool", "patch_embed", "pos_embed", "weights", "top1",
-    "license", "pin", "namespace", "paper", "summary",
-)  # fmt: skip  # one a line says nothing more
+    *("name", "params", "image_size", "patch_size", *NUMBERS, *PARTS),
+    *("weights", "top1", "license", "pin", "namespace", "paper", "summary"),
+)
 
 
 def fields(variant: Variant) -> dict[str, Any]:
-    """Return the fields that listings, `--where` and `--sort` know, in column order.
+    """Return the values of `FIELDS`, which listings, `--where` and `--sort` use.
 
-    `top1` is that of the default weights on ImageNet-1k: other numbers do not compare.
+    `top1` is the accuracy of the default weights on ImageNet-1k; it is None for other data sets.
     """
     spec, weights = variant.spec, variant.default_weights
     compares = weights is not None and weights.label_set == "imagenet-1k"
@@ -44,16 +43,8 @@ def fields(variant: Variant) -> dict[str, Any]:
         "params": variant.params,
         "image_size": _size(spec.image_size),
         "patch_size": _size(spec.patch_size),
-        "embed_dim": spec.embed_dim,
-        "depth": spec.depth,
-        "num_heads": spec.num_heads,
-        "mlp_dim": spec.mlp_dim,
-        "in_chans": spec.in_chans,
-        "num_classes": spec.num_classes,
-        "head": spec.head.name,
-        "pool": spec.pool.name,
-        "patch_embed": spec.patch_embed.name,
-        "pos_embed": spec.pos_embed.name,
+        **{name: getattr(spec, name) for name in NUMBERS},
+        **{name: getattr(spec, name).name for name in PARTS},
         "weights": weights.name if weights else None,
         "top1": weights.top1 if weights and compares else None,
         "license": weights.license if weights else None,
@@ -65,36 +56,32 @@ def fields(variant: Variant) -> dict[str, Any]:
 
 
 def keeps(row: Mapping[str, Any], filters: Mapping[str, Any]) -> bool:
-    """Tell whether `row` passes filters given as values or as functions of the value."""
-    for key, wanted in filters.items():
-        value = _field(row, key)
-        if not (wanted(value) if callable(wanted) else value == wanted):
-            return False
-    return True
+    """Tell whether a row has the required values; a filter may be a function of the value."""
+    return all(
+        wanted(_field(row, key)) if callable(wanted) else _field(row, key) == wanted
+        for key, wanted in filters.items()
+    )
 
 
 def where(expression: str) -> Callable[[Mapping[str, Any]], bool]:
     """Compile a condition such as `params<100M and license=apache-2.0`.
 
-    Operators are `= != < <= > >=` and `~` (contains). Numbers take the suffixes k, M, B. A
-    field that a variant lacks (no published weights, no accuracy) satisfies only `!=`.
+    Operators are `= != < <= > >=` and `~` (contains). Numbers may have a suffix k, M or B. A
+    missing value, such as the accuracy of a variant without weights, satisfies only `!=`.
     """
     tests = [_condition(part) for part in re.split(r"\s+and\s+", expression.strip())]
     return lambda row: all(test(row) for test in tests)
 
 
 def sort(rows: Iterable[dict[str, Any]], order: str) -> list[dict[str, Any]]:
-    """Sort rows by `field`, `field:asc` or `field:desc`; rows that lack the field come last."""
+    """Sort rows by `field`, `field:asc` or `field:desc`; rows without a value come last."""
     key, _, direction = order.partition(":")
     if direction not in ("", "asc", "desc"):
         raise InvalidOption(f"sort direction must be asc or desc, got {direction!r} in {order!r}")
     rows = list(rows)
-    for row in rows:
-        _field(row, key)
-    present = sorted((r for r in rows if r[key] is not None), key=lambda r: _order(r[key]))
-    if direction == "desc":
-        present.sort(key=lambda r: _order(r[key]), reverse=True)
-    return present + [r for r in rows if r[key] is None]
+    present = [row for row in rows if _field(row, key) is not None]
+    present.sort(key=lambda row: _order(row[key]), reverse=direction == "desc")
+    return present + [row for row in rows if row[key] is None]
 
 
 def _condition(text: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -119,7 +106,7 @@ def _condition(text: str) -> Callable[[Mapping[str, Any]], bool]:
 def _number(literal: str, key: str) -> float:
     match = re.fullmatch(r"([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\s*([kmbg]?)", literal.lower())
     if not match:
-        raise InvalidOption(f"{key} is compared with a number, got {literal!r}; {EXAMPLE}")
+        raise InvalidOption(f"{key} must be compared with a number, got {literal!r}; {EXAMPLE}")
     return float(match[1]) * UNITS.get(match[2], 1)
 
 

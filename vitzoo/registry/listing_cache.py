@@ -1,8 +1,7 @@
-"""What a listing says of a plugin's variants, kept beside the store so that no manifest is parsed.
+"""A cache of the listed fields of a plugin's variants, so that listings parse no manifest.
 
-An entry is named by what it was made from: the bytes of the manifest and of the core's, and what a
-listing says. It holds what is shown and searched, never pins that are used: whoever asks for a
-variant gets it from the manifest itself.
+The file name of a cache entry is a hash of the manifest, the core's manifest and the listed
+columns. The cache serves listings only: variants and their hashes always come from the manifest.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from vitzoo.schema.rows import Variant
 Row = dict[str, Any]
 KNOWN_AS = "known_as"
 HUB = "the Hub"
-SHAPE = 1  # of an entry; another number when rows change
+SHAPE = 1  # version of the rows
 COLUMNS = (*FIELDS, KNOWN_AS)
-MAX_ENTRIES = 1024  # one for each manifest, and those of its former texts
+MAX_ENTRIES = 1024  # also of former versions of manifests
 
 
 def row_of(variant: Variant) -> Row:
-    """Return what a listing says of a variant, and its names elsewhere.
+    """Return the listed fields of a variant, and its names outside vitzoo.
 
-    Those are (library, name, "") for the network, (`HUB`, repository, weights) for its files.
+    These names are (library, name, "") for the network and (`HUB`, repository, weights) for files.
     """
     names = [[library, name, ""] for library, name in variant.known_as]
     names += [[HUB, row.repo, row.name] for row in variant.weights if row.repo]
@@ -40,8 +39,8 @@ def row_of(variant: Variant) -> Row:
 
 
 def index_path(manifest: Path, namespace: str) -> Path | None:
-    """Return where the rows of a manifest are kept, None where nothing is kept on disk."""
-    with suppress(OSError, RuntimeError):  # no such file; nobody's home
+    """Return the path of a manifest's cache entry, None if there is no folder for it."""
+    with suppress(OSError, RuntimeError):  # a missing file, or an unknown home folder
         home = settings.home()
         if home is None:
             return None
@@ -53,17 +52,17 @@ def index_path(manifest: Path, namespace: str) -> Path | None:
 
 
 def read_rows(path: Path) -> list[Row] | None:
-    """Return the rows that are kept at a path, None where there are none."""
+    """Return the rows of a cache entry, None if it is missing or damaged."""
     try:
         with path.open("rb") as file:
             table = json.load(file)
         return [dict(zip(COLUMNS, row, strict=True)) for row in table]
-    except (OSError, ValueError, TypeError, RecursionError):  # cut or damaged: written anew
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 
 def write_rows(path: Path, rows: list[Row]) -> None:
-    """Keep the rows of a manifest, if there is a place for them."""
+    """Write a cache entry, if its folder can be written."""
     with suppress(OSError, StoreError):
         make_folder(path.parent)
         _clear_oldest(path.parent)
@@ -71,7 +70,7 @@ def write_rows(path: Path, rows: list[Row]) -> None:
 
 
 def _clear_oldest(folder: Path) -> None:
-    """Make room for an entry; those of manifests that have changed are never read again."""
+    """Delete the oldest entries, so that a new one stays within the limit."""
     entries = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
     for path in entries[: max(0, len(entries) - MAX_ENTRIES + 1)]:
         path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Names: what is registered, and what a name means.
+"""The registry: names of variants, parts and checkpoint formats, and the entries behind them.
 
-Bare names are the core's, `namespace/name` a plugin's, and `local/name` the user's own file,
-which `VITZOO_REGISTRY` points to. Nothing here imports torch or the code of a plugin's parts.
+Bare names belong to the core, `namespace/name` to a plugin, and `local/name` to the user's
+registry file (`VITZOO_REGISTRY`). Torch-free.
 """
 
 from __future__ import annotations
@@ -23,38 +23,32 @@ from vitzoo.plugin.manifest_plugin import ManifestPlugin
 from vitzoo.plugin.switches import NOT, VARIABLES
 from vitzoo.registry import foreign_names
 from vitzoo.registry.listing import FIELDS, keeps
-from vitzoo.registry.listing_cache import (
-    Row,
-    index_path,
-    read_rows,
-    row_of,
-    write_rows,
-)
-from vitzoo.schema.kinds import KIND_OF_HOOK, KINDS
+from vitzoo.registry.listing_cache import Row, index_path, read_rows, row_of, write_rows
+from vitzoo.schema.kinds import KIND_OF_HOOK, KINDS, VARIANT_HOOK
 from vitzoo.schema.manifest import read_manifest
 from vitzoo.schema.reader import describe as describe_value
 from vitzoo.schema.rows import Contribution, Variant
 
+Parts = dict[str, dict[str, tuple[str, Contribution]]]  # (namespace, entry) by kind and name
+
 
 class Registry:
-    """All names. What belongs to a plugin is read when something needs it.
+    """All registered names. A plugin is read when one of its names is used.
 
     Args:
-        local: the user's own registry file, None for none.
+        local: the user's registry file, if there is one.
 
     Raises:
-        RegistryError: that file cannot be used.
-        PluginError: a plugin cannot be used, and `VITZOO_STRICT_PLUGINS` is set.
+        RegistryError: the user's registry file cannot be used.
+        PluginError: a plugin cannot be used, and `VITZOO_STRICT_PLUGINS` is 1.
     """
 
     def __init__(self, local: Path | None = None) -> None:
         self.host = PluginHost()
         self._lock = self.host.lock
         self._variants: dict[str, Variant] = {}
-        self._parts: dict[str, dict[str, tuple[str, Contribution]]] = {
-            kind.name: {} for kind in KINDS
-        }
-        self.aliases: dict[str, str] = dict(self.host.core.aliases)
+        self._parts: Parts = {kind.name: {} for kind in KINDS}
+        self.aliases: dict[str, str] = {}
         self._collect(CORE)
         if local is not None:
             self._read_local(local)
@@ -64,38 +58,38 @@ class Registry:
 
     @property
     def variants(self) -> dict[str, Variant]:
-        """Every variant but those of modules that nothing has asked for, the core's first."""
+        """All variants by name, the core's first, without those of lazy module plugins."""
         self.load_manifests()
         with self._lock:
             return dict(sorted(self._variants.items(), key=lambda item: _place(item[1].namespace)))
 
     @property
-    def parts(self) -> dict[str, dict[str, tuple[str, Contribution]]]:
-        """(namespace, contribution) of every part and format, by kind and name."""
+    def parts(self) -> Parts:
+        """All parts and formats, without those of lazy module plugins."""
         self.load_manifests()
         with self._lock:
             return {kind: dict(rows) for kind, rows in self._parts.items()}
 
     def core_parts(self, kind: str) -> list[str]:
-        """Return the names of the core's own parts of a kind; no plugin is read."""
+        """Return the names of the core's parts of a kind; no plugin is read."""
         with self._lock:
             return [name for name, (whose, _) in self._parts[kind].items() if whose == CORE]
 
     def load_manifests(self) -> None:
-        """Read the manifests of all plugins; those that cannot be used become states."""
+        """Read the manifests of all plugins; the states of plugins record errors."""
         for namespace in self.host.manifests():
             with contextlib.suppress(PluginError):
                 self._load(namespace)
 
     def variant(self, name: str) -> Variant:
-        """Return the variant that `name` means, following aliases.
+        """Return the variant of a name or of a former name (alias).
 
         Raises:
-            UnknownName: nothing is registered under it; the nearest names are suggested.
-            PluginError: the plugin it belongs to cannot be used.
+            UnknownName: no variant has this name; the message suggests similar names.
+            PluginError: the plugin of this namespace cannot be used.
         """
         if not isinstance(name, str):
-            raise UnknownName(f"the name of a variant is a string, got {describe_value(name)}")
+            raise UnknownName(f"the name of a variant must be text, got {describe_value(name)}")
         self._load_namespace_of(name)
         if name in self.aliases and self.host.switches.hides(name):
             raise PluginError(_switched_off(name))
@@ -105,48 +99,47 @@ class Registry:
         return self._variants[name]
 
     def listing(self, patterns: Iterable[str] = ("*",)) -> list[Row]:
-        """Return what listings say of the variants whose names match a shell-style pattern.
+        """Return the listed fields of the variants whose names match a shell-style pattern.
 
-        No manifest is parsed that was listed before. A pattern inside the namespace of a lazy
-        plugin (`acme/*`) imports that plugin.
+        A manifest that was listed before is not parsed again. A pattern with the namespace of a
+        lazy module plugin (`acme/*`) imports that plugin.
         """
         patterns = list(patterns)
-        read: dict[str, list[Row]] = {}
-        for pattern in patterns:
+        for pattern in patterns:  # raises PluginError if this plugin cannot be used
             namespace, slash, _ = pattern.partition("/")
             if slash and namespace in self.host.manifests():
-                read[namespace] = self._index(namespace)
+                self._index(namespace)
             else:
                 self._load_namespace_of(pattern)
-        every = self._rows(read)
+        every = self._rows()
         patterns = [self._renamed(pattern, every) for pattern in patterns]
         rows = [row for row in every if any(fnmatchcase(row["name"], p) for p in patterns)]
         rows.sort(key=lambda row: _place(row["namespace"]))
         return [{field: row[field] for field in FIELDS} for row in rows]
 
     def _renamed(self, pattern: str, rows: Iterable[Row]) -> str:
-        """Return the present name for an alias; other patterns, and all that match, as they are."""
+        """Return the present name if `pattern` is an alias that matches no row."""
         if any(fnmatchcase(row["name"], pattern) for row in rows):
             return pattern
         self._load_namespace_of(pattern)  # the listing cache has no aliases
         return pattern if self.host.switches.hides(pattern) else self.aliases.get(pattern, pattern)
 
     def listed(self, row: Row) -> Variant | None:
-        """Return the variant of a row of a listing, None if its plugin does not have it.
+        """Return the variant of a listed row, None if the plugin does not have it.
 
-        What is kept of a manifest to list it is trusted for listing only.
+        The variant always comes from the plugin, never from the listing cache.
         """
         with contextlib.suppress(PluginError):
             self._load_namespace_of(row["name"])
         return self._variants.get(row["name"])
 
     def part(self, kind: str, name: str) -> Any:
-        """Return the constructor registered for a part, importing it now."""
+        """Import and return the constructor of a part."""
         namespace, row = self.contribution(kind, name)
         return self.host.import_target(namespace, row)
 
     def contribution(self, kind: str, name: str) -> tuple[str, Contribution]:
-        """Return (namespace, contribution) of a part without importing its code."""
+        """Return the namespace and the entry of a part; its code is not imported."""
         self._load_namespace_of(name)
         if name in self._parts[kind]:
             return self._parts[kind][name]
@@ -161,31 +154,25 @@ class Registry:
         return list(self.host.infos.values())
 
     def known_elsewhere(self, name: str) -> list[foreign_names.Match]:
-        """Return what a name of another library or a Hub repository is here."""
+        """Return the variants that another library or the Hub calls `name`."""
         rows = sorted(self._rows(), key=lambda row: _place(row["namespace"]))
         return foreign_names.find(name, rows, self.listed)
 
-    def _rows(self, read: Mapping[str, list[Row]] | None = None) -> list[Row]:
-        """Return a row for every variant, those of manifests from their index if there is one.
-
-        Args:
-            read: rows that were read from an index just now, by namespace.
-        """
-        rows = dict(read or {})
+    def _rows(self) -> list[Row]:
+        """Return a row for every variant; the rows of unread manifests come from the cache."""
+        cached: list[Row] = []
         for namespace in self.host.manifests():
             with contextlib.suppress(PluginError):
-                rows[namespace] = rows.get(namespace) or self._index(namespace)
+                cached += self._index(namespace)
         with self._lock:
             loaded = [row_of(variant) for variant in self._variants.values()]
         there = {row["namespace"] for row in loaded}
-        indexed = (row for name, theirs in rows.items() if name not in there for row in theirs)
-        return [*indexed, *loaded]
+        return [*(row for row in cached if row["namespace"] not in there), *loaded]
 
     def _index(self, namespace: str) -> list[Row]:
-        """Return the rows of a manifest that waits from its index.
+        """Return the cached rows of a manifest.
 
-        Where there is none the manifest is read and the index written; its rows are then those of
-        loaded variants.
+        Without a cache entry, load the plugin, write the entry and return an empty list.
 
         Raises:
             PluginError: the manifest cannot be used.
@@ -197,18 +184,14 @@ class Registry:
             return [row for row in rows if not self.host.switches.hides(row["name"])]
         self._load(namespace)
         every = self.host.unhidden(namespace)
-        own = [self._named(namespace, row) for row in every if isinstance(row, Variant)]
         if place is not None:
-            write_rows(place, [row_of(variant) for variant in own])
+            variants = (row for row in every if isinstance(row, Variant))
+            write_rows(place, [row_of(_named(namespace, variant)) for variant in variants])
         return []
 
     def _load(self, namespace: str) -> None:
-        """Read a plugin if nothing has done so yet.
-
-        Raises:
-            PluginError: it cannot be used.
-        """
-        outcome = self.host.read(namespace)  # may run its code: no lock is held
+        """Read a plugin, unless that is done; raise `PluginError` if it cannot be used."""
+        outcome = self.host.read(namespace)  # may run code of the plugin: no lock is held
         with self._lock:
             if outcome is not None and self.host.admit(outcome):
                 self._collect(namespace)
@@ -216,34 +199,26 @@ class Registry:
 
     def _collect(self, namespace: str) -> None:
         plugin = self.host.manager.get_plugin(namespace)
-        if isinstance(plugin, ManifestPlugin) and namespace != CORE:
-            self._add_aliases(namespace, plugin.manifest.aliases)
-        for hook, row in self.host.rows[namespace]:
-            name = row.name if namespace == CORE else f"{namespace}/{row.name}"
-            if hook == "vitzoo_variants":
-                self._variants[name] = self._named(namespace, row)
-            else:
-                self._parts[KIND_OF_HOOK[hook]][name] = (namespace, row)
+        aliases = plugin.manifest.aliases if isinstance(plugin, ManifestPlugin) else {}
+        rows = self.host.rows[namespace]
+        self._add(namespace, [row for hook, row in rows if hook == VARIANT_HOOK], aliases)
+        for hook, row in rows:
+            if hook != VARIANT_HOOK:
+                self._parts[KIND_OF_HOOK[hook]][_full(namespace, row.name)] = (namespace, row)
 
-    def _add_aliases(self, namespace: str, aliases: Mapping[str, str]) -> None:
+    def _add(self, namespace: str, variants: Iterable[Variant], aliases: Mapping[str, str]) -> None:
         for former, present in aliases.items():
-            self.aliases[f"{namespace}/{former}"] = f"{namespace}/{present}"
-
-    def _named(self, namespace: str, row: Variant) -> Variant:
-        name = row.name if namespace == CORE else f"{namespace}/{row.name}"
-        return replace(row, name=name, spec=replace(row.spec, variant=name), namespace=namespace)
+            self.aliases[_full(namespace, former)] = _full(namespace, present)
+        for row in variants:
+            self._variants[_full(namespace, row.name)] = _named(namespace, row)
 
     def _read_local(self, path: Path) -> None:
         try:
             manifest = read_manifest(path, package=None, sizes=self.host.core.sizes)
         except RegistryError as error:
-            raise RegistryError(
-                f"VITZOO_REGISTRY names a file that cannot be used: {error}"
-            ) from error
+            raise RegistryError(f"the file of VITZOO_REGISTRY cannot be used: {error}") from error
         self.host.add_local(path)
-        self._add_aliases(LOCAL, manifest.aliases)
-        for row in manifest.variants:
-            self._variants[f"{LOCAL}/{row.name}"] = self._named(LOCAL, row)
+        self._add(LOCAL, manifest.variants, manifest.aliases)
 
     def _load_namespace_of(self, name: str) -> None:
         namespace, slash, _ = name.partition("/")
@@ -251,13 +226,14 @@ class Registry:
             self._load(namespace)
 
     def _check_namespace_of(self, name: str, what: str) -> None:
-        """Raise if a name is in a namespace that nobody has, or is switched off."""
+        """Raise if a name is disabled, or if no plugin has its namespace."""
         namespace, slash, _ = name.partition("/")
         if slash and namespace not in self.host.infos:
             near = did_you_mean(namespace, self.host.infos)
-            unread = [i for i in list(self.host.infos.values()) if i.unreadable]
             also = "".join(
-                f"; {info.distribution} may have it, but {info.trouble}" for info in unread
+                f"; {info.distribution} may have the namespace, but {info.trouble}"
+                for info in list(self.host.infos.values())
+                if info.unreadable
             )
             raise UnknownName(
                 f"unknown {what} {name!r}: no plugin {namespace!r} is installed{near}{also}"
@@ -275,21 +251,30 @@ class Registry:
 
 
 def _place(namespace: str) -> tuple[int, str]:
-    """Return where the variants of a namespace stand in listings: the core first, the user last."""
+    """Return the sort key of a namespace in listings: the core first, the user's file last."""
     return {CORE: 0, LOCAL: 2}.get(namespace, 1), namespace
 
 
+def _full(namespace: str, name: str) -> str:
+    return name if namespace == CORE else f"{namespace}/{name}"
+
+
+def _named(namespace: str, row: Variant) -> Variant:
+    name = _full(namespace, row.name)
+    return replace(row, name=name, spec=replace(row.spec, variant=name), namespace=namespace)
+
+
 def _switched_off(name: str) -> str:
-    return f"{name!r} is switched off: {NOT} names it"
+    return f"{name!r} is disabled: {NOT} names it"
 
 
 def registry() -> Registry:
-    """Return the registry of this process, read once for what the environment says."""
+    """Return the registry of this process; it is read again if the environment changes."""
     with _reading:
         return _registry(*(os.environ.get(name) for name in ("VITZOO_REGISTRY", *VARIABLES)))
 
 
-_reading = threading.RLock()  # two threads that ask first get the same one
+_reading = threading.RLock()  # concurrent first calls return the same registry
 
 
 @lru_cache(maxsize=8)
@@ -298,15 +283,15 @@ def _registry(local: str | None = None, *_switches: str | None) -> Registry:
 
 
 def variants(pattern: str | Iterable[str] = "*", **filters: Any) -> list[Variant]:
-    """Return the registered variants that match, sorted as registered.
+    """Return the variants that match, in the order of the registry.
 
     Args:
-        pattern: shell-style pattern of names, or several; one match suffices.
-        filters: values that fields of the variant must have (`depth=12`, `namespace="core"`),
-            or functions of the value that must hold (`params=lambda n: n < 1e8`).
+        pattern: shell-style pattern of names, or several; a variant must match one of them.
+        filters: required values of fields (`depth=12`, `namespace="core"`), or functions that
+            accept a value (`params=lambda n: n < 1e8`).
 
     Raises:
-        UnknownOption: a filter names no field.
+        UnknownOption: a filter is not the name of a field.
 
     >>> [v.name for v in variants("vit_b*", embed_dim=768, image_size=384)]
     ['vit_b16_384', 'vit_b32_384']
@@ -318,10 +303,11 @@ def variants(pattern: str | Iterable[str] = "*", **filters: Any) -> list[Variant
 
 
 def describe(name: str) -> Variant:
-    """Return the variant registered under `name`.
+    """Return the variant called `name`.
 
     Raises:
-        UnknownName: nothing is; the message suggests the nearest names.
+        UnknownName: no variant has this name; the message suggests similar names.
+        PluginError: the plugin of this namespace cannot be used.
 
     >>> describe("vit_b16").params
     86567656

@@ -1,24 +1,10 @@
-"""The kinds of contributions, in one table: name, hook, entry, and the field of a spec.
-
-A new kind is one line here, a row in `vitzoo/schema/rows.py`, a hook in
-`vitzoo/plugin/hookspecs.py`, a protocol in `vitzoo/parts/protocols.py` and conformance tests in
-`vitzoo/testing/`; torch-free.
-"""
+"""The kinds of parts and formats that plugins add; docs/architecture.md: how to add a kind."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vitzoo.schema.rows import (
-    CheckpointFormat,
-    Contribution,
-    DropPathPolicy,
-    Head,
-    PatchEmbedder,
-    Pool,
-    PositionEmbedding,
-    Variant,
-)
+from vitzoo.schema import rows
 
 
 @dataclass(frozen=True)
@@ -27,35 +13,34 @@ class Kind:
 
     Args:
         name: in messages and listings.
-        hook: that plugins implement.
-        row: class of what the hook returns.
-        field: of a spec, and argument of `create`, that chooses one; empty if none does.
+        hook: name of the hook function that plugins implement.
+        row: class of the entries that the hook returns.
+        field: of a spec, and argument of `create`, that selects an entry; empty for formats.
     """
 
     name: str
     hook: str
-    row: type[Contribution]
+    row: type[rows.Contribution]
     field: str = ""
 
     @property
     def table(self) -> str:
-        """Name of its table in a manifest."""
+        """Name of the table in a manifest."""
         return self.hook.removeprefix("vitzoo_")
 
 
 KINDS = (
-    Kind("patch embedder", "vitzoo_patch_embedders", PatchEmbedder, "patch_embed"),
-    Kind("position embedding", "vitzoo_position_embeddings", PositionEmbedding, "pos_embed"),
-    Kind("pool", "vitzoo_pools", Pool, "pool"),
-    Kind("head", "vitzoo_heads", Head, "head"),
-    Kind("drop-path policy", "vitzoo_drop_path_policies", DropPathPolicy, "drop_path"),
-    Kind("checkpoint format", "vitzoo_checkpoint_formats", CheckpointFormat),
+    Kind("patch embedder", "vitzoo_patch_embedders", rows.PatchEmbedder, "patch_embed"),
+    Kind("position embedding", "vitzoo_position_embeddings", rows.PositionEmbedding, "pos_embed"),
+    Kind("pool", "vitzoo_pools", rows.Pool, "pool"),
+    Kind("head", "vitzoo_heads", rows.Head, "head"),
+    Kind("drop-path policy", "vitzoo_drop_path_policies", rows.DropPathPolicy, "drop_path"),
+    Kind("checkpoint format", "vitzoo_checkpoint_formats", rows.CheckpointFormat),
 )
 VARIANT_HOOK = "vitzoo_variants"
-HOOKS: dict[str, type[Contribution] | type[Variant]] = {
+HOOKS: dict[str, type[rows.Contribution] | type[rows.Variant]] = {
     **{kind.hook: kind.row for kind in KINDS},
-    VARIANT_HOOK: Variant,
+    VARIANT_HOOK: rows.Variant,
 }
 KIND_OF_HOOK = {kind.hook: kind.name for kind in KINDS}
 KIND_OF_FIELD = {kind.field: kind.name for kind in KINDS if kind.field}
-FIELD_OF_KIND = {kind.name: kind.field for kind in KINDS if kind.field}

@@ -1,24 +1,31 @@
-"""A manifest (`registry.toml`) as data, read strictly; torch-free."""
+"""Reading a manifest (`registry.toml`) strictly: every key and value is checked; torch-free.
+
+The same checks apply to the entries that the hooks of a module plugin return: `table_of` writes
+such an entry as a manifest would have it, and `Entries` reads both.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from vitzoo.errors import IncompatibleManifest, RegistryError, did_you_mean
 from vitzoo.files.names import COMMIT, SHA256, valid_file, valid_repo
-from vitzoo.schema.kinds import KINDS, VARIANT_HOOK
-from vitzoo.schema.reader import Reader
+from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS, VARIANT_HOOK
+from vitzoo.schema.reader import REQUIRED, Reader, describe
 from vitzoo.schema.rows import (
+    CORE_BUILDER as CORE_BUILDER,
     Contribution,
     PaperResult,
     PartFact,
     Preprocessing,
+    Target,
     Variant,
     Weights,
     preprocessing_values,
@@ -26,12 +33,12 @@ from vitzoo.schema.rows import (
 from vitzoo.schema.spec import BlockSpec, Option, PartSpec, Spec
 
 API = 1
-CORE_BUILDER = "vitzoo.build:build"
+CORE_MANIFEST = Path(__file__).parents[1] / "registry.toml"
 MAX_MANIFEST = 16 * 1024 * 1024  # bytes; the core's has 40,000
 MAX_PLUGIN_MANIFEST = 1024 * 1024
-MAX_DEPTH = 12  # tables and lists within each other; a weights row's preprocessing has 6
+MAX_DEPTH = 12  # nested tables and lists; the preprocessing of weights has 6
 MAX_KEY = 128
-MAX_DOTS = 32  # a dotted key costs tomllib the square of its parts: half a million of them, hours
+MAX_DOTS = 32  # in a dotted key: tomllib needs hours for half a million of them
 DOTTED = re.compile(
     rb"""(?<![\w-])(?:(?:[\w-]++|"(?:[^"\\]++|\\.)*+"|'[^']*+')[ \t]*+\.[ \t]*+){%d}""" % MAX_DOTS
 )
@@ -39,11 +46,20 @@ TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 PLAIN_REQUIREMENT = re.compile(
     r"[A-Za-z0-9]+([._-]+[A-Za-z0-9]+)*(([<>!=~]=|[<>])\d+(\.\d+)+(,([<>!=~]=|[<>])\d+(\.\d+)+)*)?"
 )
+NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim")
+RESULT_SETS = ("imagenet", "imagenet_real", "cifar10", "cifar100", "pets", "flowers")
+STATED = ("pin", "format", "preprocessing")  # weights have defaults for these, manifests have not
+PAIRS = ("accuracies", "block", "known_as", *KIND_OF_FIELD)  # tuples of pairs, and tables in TOML
+PIN_NEEDS = {
+    "confirmed": "sha256, size and, on the Hub, revision",
+    "reported": "sha256, revision and size or predicted_size",
+    "first-use": "repo and size or predicted_size",
+}
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A parsed registry file.
+    """The entries of a registry file.
 
     Args:
         contributions: parts and checkpoint formats by hook, in the order of `KINDS`.
@@ -58,7 +74,7 @@ class Manifest:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def rows(self, hook: str) -> tuple[Contribution, ...] | tuple[Variant, ...]:
-        """Return what a hook gives."""
+        """Return the entries that belong to a hook."""
         return self.variants if hook == VARIANT_HOOK else self.contributions.get(hook, ())
 
 
@@ -76,16 +92,16 @@ def read_manifest(
     Args:
         path: the file.
         package: top-level package that targets must lie in; None forbids targets and weights,
-            as in a user's own file, which is data only.
-        sizes: the core's sizes, usable besides the file's own.
-        limit: bytes that the file may have.
-        installed: whether the file belongs to an installed package, which is trusted as its code
-            is; the depth and the keys of other files are limited.
+            as in a user's registry file, which is data only.
+        sizes: the core's sizes, which variants may name as well as the file's sizes.
+        limit: largest size of the file in bytes.
+        installed: whether the file belongs to an installed package. The nesting and the keys of
+            other files are limited.
         sized: whether weights must state `size` or `predicted_size`.
 
     Raises:
         RegistryError: the file cannot be read, is not TOML or breaks the schema.
-        IncompatibleManifest: it was written for a newer vitzoo.
+        IncompatibleManifest: the file needs a newer vitzoo.
     """
     text = _read(path, limit)
     if not installed:
@@ -97,13 +113,21 @@ def read_manifest(
     if not installed:
         _check_shape(data, str(path))
     reader = Reader(data, str(path))
-    _check_api(reader)
+    api = reader.count("api")
+    if api > API:
+        raise IncompatibleManifest(
+            f"{path}: api is {api}, but this vitzoo reads at most {API}; the file needs a newer "
+            "vitzoo"
+        )
     own_sizes = _sizes(reader, sizes or {})
+    entries = Entries(package, {**(sizes or {}), **own_sizes}, sized=sized)
+    kinds = KINDS if package is not None else ()
     manifest = Manifest(
-        contributions={} if package is None else _contributions(reader, package),
-        variants=tuple(
-            reader.rows("variants", _variant_row(package, {**(sizes or {}), **own_sizes}, sized))
-        ),
+        contributions={
+            kind.hook: tuple(reader.rows(kind.table, partial(entries.contribution, kind.row)))
+            for kind in kinds
+        },
+        variants=tuple(reader.rows("variants", entries.variant)),
         sizes=own_sizes,
         aliases=_aliases(reader),
     )
@@ -118,7 +142,7 @@ def _read(path: Path, limit: int) -> bytes:
     except OSError as error:
         raise RegistryError(f"{path}: cannot be read: {error.strerror}") from error
     if len(text) > limit:
-        raise RegistryError(f"{path}: is larger than the {limit} bytes accepted")
+        raise RegistryError(f"{path}: must have at most {limit} bytes, but is larger")
     return text
 
 
@@ -130,66 +154,153 @@ def _check_dots(text: bytes, where: str) -> None:
 
 
 def _check_shape(data: object, where: str, depth: int = 0) -> None:
-    """Refuse keys that nobody can read and tables too deep to be meant."""
+    """Refuse unprintable or long keys, and deeply nested tables and lists."""
     if depth > MAX_DEPTH:
         raise RegistryError(f"{where}: is nested more than {MAX_DEPTH} deep")
-    if isinstance(data, dict):
-        for key, value in data.items():
-            if not key.isprintable() or len(key) > MAX_KEY:
-                shown = ascii(key)[:MAX_KEY]
-                raise RegistryError(
-                    f"{where}: the key {shown} must have at most {MAX_KEY} printable characters"
-                )
-            if isinstance(value, dict | list):
-                _check_shape(value, where, depth + 1)
-    elif isinstance(data, list):
-        for value in data:
-            if isinstance(value, dict | list):
-                _check_shape(value, where, depth + 1)
+    for key in data if isinstance(data, dict) else ():
+        if not key.isprintable() or len(key) > MAX_KEY:
+            shown = ascii(key)[:MAX_KEY]
+            raise RegistryError(
+                f"{where}: the key {shown} must have at most {MAX_KEY} printable characters"
+            )
+    values = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    for value in values:
+        _check_shape(value, where, depth + isinstance(value, dict | list))
 
 
-def _check_api(reader: Reader) -> None:
-    api = reader.count("api")
-    if api > API:
-        raise IncompatibleManifest(
-            f"{reader.where}: api is {api}, this vitzoo reads up to {API}; the file was written "
-            "for a newer one"
+def _sizes(reader: Reader, taken: Mapping[str, Spec]) -> dict[str, Spec]:
+    def parse(name: str, reader: Reader) -> tuple[str, Spec]:
+        if name in taken:
+            raise reader.fail(f"the core has a size {name!r}; choose another name")
+        reader.text("source")
+        numbers: dict[str, Any] = {key: reader.count(key) for key in NUMBERS}
+        return name, Spec(**numbers)
+
+    return dict(reader.rows("sizes", parse))
+
+
+def _aliases(reader: Reader) -> dict[str, str]:
+    sub = reader.sub("aliases")
+    if sub is None:
+        return {}
+    names = set(reader.table.get("variants", {}))
+    aliases = {former: sub.text(former) for former in sub.table}
+    for former, present in aliases.items():
+        if former in names:
+            raise sub.fail(f"{former!r} is the name of a variant; a former name is never reused")
+        if present not in names:
+            raise sub.fail(
+                f"{former} points to {present!r}, which is no variant of this file"
+                f"{did_you_mean(present, names)}"
+            )
+    return aliases
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Reads the entries of a registry file or of a module plugin, and checks every value.
+
+    Args:
+        package: top-level package that targets must lie in; None forbids builders and weights.
+        sizes: that variants may name.
+        sized: whether weights must state `size` or `predicted_size`.
+        module: whether a module plugin returned the entries: a target may then be an object, and
+            the `source` of a variant and the `source` and `license` of weights may be missing.
+    """
+
+    package: str | None
+    sizes: Mapping[str, Spec] = field(default_factory=dict)
+    sized: bool = True
+    module: bool = False
+
+    def contribution(self, cls: type[Contribution], name: str, reader: Reader) -> Contribution:
+        """Read a part or a checkpoint format."""
+        return cls(
+            name,
+            target=self._target(reader, "target"),
+            summary=reader.text("summary"),
+            source=reader.text("source", ""),
+            requires=_requires(reader),
         )
 
+    def variant(self, name: str, reader: Reader) -> Variant:
+        """Read a variant with its weights."""
+        own = self.package is not None
+        builder: Target = CORE_BUILDER
+        if own and "builder" in reader:
+            builder = self._target(reader, "builder")
+        base = self.sizes[reader.one_of("size", tuple(self.sizes))] if "size" in reader else None
+        row = Variant(
+            name,
+            summary=reader.text("summary"),
+            spec=Spec.read(reader, base),
+            params=reader.count("params"),
+            builder=builder,
+            accepts=reader.texts("accepts", []),
+            requires=_requires(reader),
+            paper=reader.text("paper", ""),
+            source=self._needed(reader, "source"),
+            weights=tuple(reader.rows("weights", self._weights)) if own else (),
+            paper_results=_paper_results(reader),
+            known_as=_known_as(reader),
+        )
+        _check_variant(row, reader)
+        return row
 
-def _contributions(reader: Reader, package: str) -> dict[str, tuple[Contribution, ...]]:
-    def row(cls: type[Contribution]) -> Callable[[str, Reader], Contribution]:
-        def parse(name: str, reader: Reader) -> Contribution:
-            return cls(
-                name,
-                target=_target(reader, "target", package),
-                summary=reader.text("summary"),
-                source=reader.text("source", ""),
-                requires=read_requires(reader),
-            )
+    def _weights(self, name: str, reader: Reader) -> Weights:
+        row = Weights(
+            name,
+            file=reader.text("file"),
+            repo=reader.text("repo", ""),
+            revision=reader.text("revision", ""),
+            size=_count(reader, "size"),
+            predicted_size=_count(reader, "predicted_size"),
+            sha256=reader.text("sha256", ""),
+            pin=reader.one_of("pin", tuple(PIN_NEEDS)),  # type: ignore[arg-type]  # one of three
+            format=reader.text("format"),
+            num_classes=_count(reader, "num_classes", least=0),
+            block=_block_options(reader),
+            patch_embed=_part_or_options(reader, "patch_embed"),
+            pos_embed=_part_or_options(reader, "pos_embed"),
+            pool=_part_or_options(reader, "pool"),
+            head=_part_or_options(reader, "head"),
+            pre_norm=reader.take("pre_norm", bool, None),
+            label_set=reader.text("label_set", ""),
+            labels=reader.texts("labels", []),
+            preprocessing=_preprocessing(reader),
+            license=self._needed(reader, "license"),
+            gated=reader.take("gated", bool, False),
+            source=self._needed(reader, "source"),
+            top1=_percentage(reader, "top1"),
+            evaluation=reader.text("evaluation", ""),
+            default=reader.take("default", bool, False),
+        )
+        _check_pin(row, reader, sized=self.sized)
+        return row
 
-        return parse
+    def _needed(self, reader: Reader, key: str) -> str:
+        """Read a text that a manifest must state and a module plugin may leave out."""
+        return reader.text(key, "" if self.module else REQUIRED)
 
-    return {kind.hook: tuple(reader.rows(kind.table, row(kind.row))) for kind in KINDS}
+    def _target(self, reader: Reader, key: str) -> Target:
+        target: Any = reader.take(key, object) if self.module else reader.text(key)
+        if self.module and not isinstance(target, str | None):
+            return target  # the object itself
+        inside = str(target).partition(":")[0].partition(".")[0] == self.package
+        if not (inside and TARGET.fullmatch(target)):
+            form = f"'package.module:Name' inside the package {self.package!r}"
+            form += ", or an object" if self.module else ""
+            raise reader.fail(f"{key} must be {form}, got {describe(target)}")
+        return str(target)
 
 
-def _target(reader: Reader, key: str, package: str) -> str:
-    target = reader.text(key)
-    if not TARGET.fullmatch(target):
-        raise reader.fail(f"{key} must look like 'package.module:Name', got {target!r}")
-    if target.split(":")[0].split(".")[0] != package:
-        raise reader.fail(f"{key} must lie inside the package {package!r}, got {target!r}")
-    return target
-
-
-def read_requires(reader: Reader) -> tuple[str, ...]:
-    """Read the requirements of a contribution, each written as pip reads it."""
+def _requires(reader: Reader) -> tuple[str, ...]:
     requires = reader.texts("requires", [])
     for text in requires:
         if problem := _not_a_requirement(text):
             raise reader.fail(
-                f"requires names {text!r}, which is no requirement ({problem}); write it as pip "
-                "reads it, such as 'timm>=1.0'"
+                f"requires names {text!r}, which is no requirement ({problem}); write it as for "
+                "pip, such as 'timm>=1.0'"
             )
     return requires
 
@@ -197,7 +308,7 @@ def read_requires(reader: Reader) -> tuple[str, ...]:
 @cache
 def _not_a_requirement(text: str) -> str:
     if PLAIN_REQUIREMENT.fullmatch(text):
-        return ""  # a listing imports no packaging
+        return ""  # listings need not import packaging
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -207,59 +318,22 @@ def _not_a_requirement(text: str) -> str:
     return ""
 
 
-def _sizes(reader: Reader, taken: Mapping[str, Spec]) -> dict[str, Spec]:
-    def parse(name: str, reader: Reader) -> tuple[str, Spec]:
-        if name in taken:
-            raise reader.fail(f"the size {name!r} is the core's; choose another name")
-        reader.text("source")
-        return name, Spec(
-            embed_dim=reader.count("embed_dim"),
-            depth=reader.count("depth"),
-            num_heads=reader.count("num_heads"),
-            mlp_dim=reader.count("mlp_dim"),
-        )
-
-    return dict(reader.rows("sizes", parse))
+def _count(reader: Reader, key: str, least: int = 1) -> int | None:
+    return reader.count(key, least=least) if key in reader else None
 
 
-def _variant_row(
-    package: str | None, sizes: Mapping[str, Spec], sized: bool
-) -> Callable[[str, Reader], Variant]:
-    weights_row = partial(_weights_row, sized=sized)
-
-    def parse(name: str, reader: Reader) -> Variant:
-        builder = CORE_BUILDER
-        if package is not None and "builder" in reader:
-            builder = _target(reader, "builder", package)
-        base = None
-        if "size" in reader:
-            base = sizes[reader.one_of("size", tuple(sizes))]
-        row = Variant(
-            name,
-            summary=reader.text("summary"),
-            spec=Spec.read(reader, base),
-            params=reader.count("params"),
-            builder=builder,
-            accepts=reader.texts("accepts", []),
-            requires=read_requires(reader),
-            paper=reader.text("paper", ""),
-            source=reader.text("source"),
-            weights=() if package is None else tuple(reader.rows("weights", weights_row)),
-            paper_results=_paper_results(reader),
-            known_as=_known_as(reader),
-        )
-        check_variant(row, reader)
-        return row
-
-    return parse
+def _percentage(reader: Reader, key: str) -> float | None:
+    value = reader.take(key, float, None)
+    if value is not None and not 0 <= value <= 100:
+        raise reader.fail(f"{key} must be a percentage from 0 to 100, got {value}")
+    return value
 
 
 def _paper_results(reader: Reader) -> tuple[PaperResult, ...]:
     found = []
-    for i, table in enumerate(reader.take("paper_results", list, [])):
-        row = Reader(table, f"{reader.where} paper_results {i + 1}", reader.error)
-        sets = ("imagenet", "imagenet_real", "cifar10", "cifar100", "pets", "flowers")
-        accuracies = [(name, _percentage(row, name)) for name in sets]
+    for number, table in enumerate(reader.take("paper_results", list, []), 1):
+        row = Reader(table, f"{reader.where} paper_results {number}", reader.error)
+        accuracies = ((name, _percentage(row, name)) for name in RESULT_SETS)
         found.append(
             PaperResult(
                 pretraining=row.text("pretraining"),
@@ -273,61 +347,26 @@ def _paper_results(reader: Reader) -> tuple[PaperResult, ...]:
     return tuple(found)
 
 
-def check_variant(row: Variant, reader: Reader) -> None:
+def _known_as(reader: Reader) -> tuple[tuple[str, str], ...]:
+    sub = reader.sub("known_as")
+    return () if sub is None else tuple((library, sub.text(library)) for library in sub.table)
+
+
+def _check_variant(row: Variant, reader: Reader) -> None:
     if sum(weights.default for weights in row.weights) > 1:
-        raise reader.fail("at most one of the weights may be the default")
+        raise reader.fail("at most one entry of the weights may be the default")
     fields = {field.name for field in dataclasses.fields(Spec)}
     for name in row.accepts:
         if name not in fields:
             hint = did_you_mean(name, fields)
             raise reader.fail(f"accepts names no field of a spec: {name!r}{hint}")
-    numbers = ("embed_dim", "depth", "num_heads", "mlp_dim")
-    missing = [name for name in numbers if not getattr(row.spec, name)]
-    if missing and row.builder == CORE_BUILDER:
-        raise reader.fail(f"{missing[0]} must be given, or a size")
+    if row.builder == CORE_BUILDER:
+        for name in NUMBERS:
+            if not getattr(row.spec, name):
+                raise reader.fail(f"{name} must be given, by itself or by a 'size'")
 
 
-def _known_as(reader: Reader) -> tuple[tuple[str, str], ...]:
-    sub = reader.sub("known_as")
-    if sub is None:
-        return ()
-    return tuple((library, sub.text(library)) for library in sub.table)
-
-
-def _weights_row(name: str, reader: Reader, *, sized: bool) -> Weights:
-    pin = reader.one_of("pin", ("confirmed", "reported", "first-use"))
-    row = Weights(
-        name,
-        file=reader.text("file"),
-        repo=reader.text("repo", ""),
-        revision=reader.text("revision", ""),
-        size=reader.count("size") if "size" in reader else None,
-        predicted_size=reader.count("predicted_size") if "predicted_size" in reader else None,
-        sha256=reader.text("sha256", ""),
-        pin=pin,  # type: ignore[arg-type]  # one of the three
-        format=reader.text("format"),
-        num_classes=reader.count("num_classes", least=0) if "num_classes" in reader else None,
-        block=_block_facts(reader),
-        patch_embed=_part_fact(reader, "patch_embed"),
-        pos_embed=_part_fact(reader, "pos_embed"),
-        pool=_part_fact(reader, "pool"),
-        head=_part_fact(reader, "head"),
-        pre_norm=reader.take("pre_norm", bool, None),
-        label_set=reader.text("label_set", ""),
-        labels=reader.texts("labels", []),
-        preprocessing=_preprocessing(reader),
-        license=reader.text("license"),
-        gated=reader.take("gated", bool, False),
-        source=reader.text("source"),
-        top1=_percentage(reader, "top1"),
-        evaluation=reader.text("evaluation", ""),
-        default=reader.take("default", bool, False),
-    )
-    check_pin(row, reader, sized=sized)
-    return row
-
-
-def _block_facts(reader: Reader) -> tuple[tuple[str, Option], ...]:
+def _block_options(reader: Reader) -> tuple[tuple[str, Option], ...]:
     sub = reader.sub("block")
     if sub is None:
         return ()
@@ -335,58 +374,17 @@ def _block_facts(reader: Reader) -> tuple[tuple[str, Option], ...]:
     return tuple((key, getattr(block, key)) for key in sub.table)
 
 
-def _part_fact(reader: Reader, key: str) -> PartFact:
+def _part_or_options(reader: Reader, key: str) -> PartFact:
     """Read a part, or options for the part of the variant."""
     value = reader.take(key, object, None)
     if value is None:
         return ()
     if value == {}:
-        raise reader.fail(f"{key} must name a part or set options of the variant's, got {value}")
+        raise reader.fail(f"{key} must name a part, or set options of the variant's part, got {{}}")
     where = f"{reader.where}: {key}"
     if isinstance(value, Mapping) and "name" not in value:
         return PartSpec.parse({**value, "name": key}, where, reader.error).options
     return PartSpec.parse(value, where, reader.error)
-
-
-def check_pin(row: Weights, reader: Reader, *, sized: bool = True) -> None:
-    """Refuse a row that would name no exact bytes, or a place outside its repository."""
-    size, about = row.size or not sized, row.size or row.predicted_size or not sized
-    if row.repo:
-        if not valid_repo(row.repo):
-            raise reader.fail(f"repo must be 'owner/name' on the Hub, got {row.repo!r}")
-        if not valid_file(row.file):
-            raise reader.fail(f"file must be a plain relative path, got {row.file!r}")
-    elif not valid_file(row.file) or "/" in row.file:
-        raise reader.fail(f"file must be a plain file name, got {row.file!r}")
-    if row.gated and not row.repo:
-        raise reader.fail("gated = true needs a repo: it is the Hub that asks to accept terms")
-    if row.revision and not COMMIT.fullmatch(row.revision):
-        raise reader.fail(f"revision must be a 40-digit lower-case commit, got {row.revision!r}")
-    if row.sha256 and not SHA256.fullmatch(row.sha256):
-        raise reader.fail(f"sha256 must be 64 lower-case hex digits, got {row.sha256!r}")
-    needed = {
-        "confirmed": (row.sha256, size, row.revision or not row.repo),
-        "reported": (row.sha256, about, row.revision),
-        "first-use": (row.repo, about),
-    }[row.pin]
-    if not all(needed):
-        raise reader.fail(f"a {row.pin!r} pin needs {PIN_NEEDS[row.pin]}")
-    if row.pin == "first-use" and row.sha256:
-        raise reader.fail("a row with a sha256 is pinned; write pin = 'reported' or 'confirmed'")
-
-
-PIN_NEEDS = {
-    "confirmed": "sha256, size and, on the Hub, revision",
-    "reported": "sha256, revision and size or predicted_size",
-    "first-use": "repo and size or predicted_size",
-}
-
-
-def _percentage(reader: Reader, key: str) -> float | None:
-    value = reader.take(key, float, None)
-    if value is not None and not 0 <= value <= 100:
-        raise reader.fail(f"{key} must be a percentage from 0 to 100, got {value}")
-    return value
 
 
 def _preprocessing(reader: Reader) -> Preprocessing:
@@ -403,21 +401,69 @@ def read_preprocessing(reader: Reader) -> Preprocessing:
     return Preprocessing(**preprocessing_values(reader))
 
 
-def _aliases(reader: Reader) -> dict[str, str]:
-    sub = reader.sub("aliases")
-    if sub is None:
-        return {}
-    names = set(reader.table.get("variants", {}))
-    aliases = {former: sub.text(former) for former in sub.table}
-    for former, present in aliases.items():
-        if former in names:
-            raise sub.fail(f"{former!r} is a variant; a former name is never used again")
-        if present not in names:
-            raise sub.fail(
-                f"{former} points to {present!r}, which is no variant of this file"
-                f"{did_you_mean(present, names)}"
-            )
-    return aliases
+def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
+    """Refuse weights that do not identify one file, or whose path leaves the repository."""
+    size, about = row.size or not sized, row.size or row.predicted_size or not sized
+    if row.repo and not valid_repo(row.repo):
+        raise reader.fail(f"repo must be 'owner/name' on the Hub, got {row.repo!r}")
+    if not valid_file(row.file) or ("/" in row.file and not row.repo):
+        form = "a plain relative path" if row.repo else "a plain file name"
+        raise reader.fail(f"file must be {form}, got {row.file!r}")
+    if row.gated and not row.repo:
+        raise reader.fail("gated = true needs a repo: only the Hub asks users to accept terms")
+    if row.revision and not COMMIT.fullmatch(row.revision):
+        raise reader.fail(f"revision must be a 40-digit lower-case commit, got {row.revision!r}")
+    if row.sha256 and not SHA256.fullmatch(row.sha256):
+        raise reader.fail(f"sha256 must be 64 lower-case hex digits, got {row.sha256!r}")
+    needed = {
+        "confirmed": (row.sha256, size, row.revision or not row.repo),
+        "reported": (row.sha256, about, row.revision),
+        "first-use": (row.repo, about),
+    }[row.pin]
+    if not all(needed):
+        raise reader.fail(f"a {row.pin!r} pin needs {PIN_NEEDS[row.pin]}")
+    if row.pin == "first-use" and row.sha256:
+        raise reader.fail("pin must be 'reported' or 'confirmed' for weights with a sha256")
 
 
-CORE_MANIFEST = Path(__file__).parents[1] / "registry.toml"
+def table_of(row: Contribution | Variant | Weights) -> dict[str, Any]:
+    """Return an entry as the table of a manifest; values that a manifest assumes are left out."""
+    table = {
+        field.name: _plain(field.name, value)
+        for field in dataclasses.fields(row)
+        if (value := getattr(row, field.name)) != field.default or field.name in STATED
+    }
+    if isinstance(row, Variant):
+        table.pop("weights", None)
+        table |= _spec_table(table.pop("spec"))
+        if row.weights:
+            table["weights"] = {weights.name: table_of(weights) for weights in row.weights}
+    return {key: value for key, value in table.items() if key not in ("name", "namespace")}
+
+
+def _spec_table(spec: Spec) -> dict[str, Any]:
+    usual, data = Spec().to_data(), dataclasses.replace(spec, variant=None).to_data()
+    block = {k: v for k, v in data.pop("block").items() if v != usual["block"].get(k)}
+    table = {k: v for k, v in data.items() if v != usual.get(k) or k == "mlp_dim"}
+    return table | ({"block": block} if block else {})
+
+
+def _plain(key: str, value: Any) -> Any:
+    """Return a value of an entry as TOML writes it; a value of a wrong type is left as it is."""
+    if isinstance(value, PartSpec):
+        return value.to_data()
+    if isinstance(value, Preprocessing):
+        return {key: _plain(key, item) for key, item in vars(value).items()}
+    if isinstance(value, PaperResult):
+        table = {key: _plain(key, item) for key, item in vars(value).items()}
+        return table | table.pop("accuracies")
+    if key in PAIRS and are_pairs(value):
+        return {name: _plain("", item) for name, item in value if item is not None}
+    return [_plain("", item) for item in value] if isinstance(value, tuple) else value
+
+
+def are_pairs(value: object) -> bool:
+    """Tell whether a value is a tuple of (text, value) pairs."""
+    return isinstance(value, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in value
+    )

@@ -1,7 +1,7 @@
-"""Strict reading of mappings that people write: registry tables, manifests, specs.
+"""Strict reading of tables in registry files, specs and metadata.
 
-A `Reader` hands out the keys of one table, checks each, and at the end complains about every
-key that nobody asked for. The first problem is raised as one error that says file and table.
+A `Reader` checks the type of every value that is read from one table, and `done` refuses unknown
+keys. The message of an error begins with the file and the table.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ D = TypeVar("D")
 NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,63}")
 NAMESPACE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 NAME_RULE = "1 to 64 lower-case letters, digits and underscores, not starting with an underscore"
-LARGE = 2**53  # numbers from here on are not exact everywhere, and never meant
+LARGE = 2**53  # larger whole numbers are not exact as floats
 MAX_PX = 65_536
-_REQUIRED: Any = object()
+REQUIRED: Any = object()
 
 
 class Reader:
     """Reads one table strictly.
 
     Args:
-        table: the mapping as parsed.
-        where: what it is, for messages, such as `registry.toml: [variants.vit_b16]`.
-        error: the class of error to raise.
+        table: the mapping.
+        where: its place for messages, such as `registry.toml: [variants.vit_b16]`.
+        error: class of the errors that are raised.
     """
 
     def __init__(self, table: object, where: str, error: type[VitzooError] = RegistryError) -> None:
@@ -51,11 +51,11 @@ class Reader:
     def take(self, key: str, kind: type[T]) -> T: ...
     @overload
     def take(self, key: str, kind: type[T], default: D) -> T | D: ...
-    def take(self, key: str, kind: type[Any], default: Any = _REQUIRED) -> Any:
-        """Return the value of `key`, which must be a `kind` (an int passes for a float)."""
+    def take(self, key: str, kind: type[Any], default: Any = REQUIRED) -> Any:
+        """Return the value of `key`, which must be a `kind`; a whole number may be a float."""
         self._asked.append(key)
         if key not in self.table:
-            if default is _REQUIRED:
+            if default is REQUIRED:
                 raise self.fail(f"missing key {key!r}{self._misspelt(key)}")
             return default
         value = self.table[key]
@@ -65,29 +65,25 @@ class Reader:
             raise self.fail(f"{key} must be {_KINDS[kind]}, got {describe(value)}")
         return value
 
-    def count(self, key: str, default: Any = _REQUIRED, *, least: int = 1) -> int:
+    def count(self, key: str, default: Any = REQUIRED, *, least: int = 1) -> int:
         """Return a whole number of at least `least`."""
         value = self.take(key, int, default)
         if not least <= value < LARGE:
             raise self.fail(f"{key} must be a whole number from {least}, got {short_repr(value)}")
         return int(value)
 
-    def size(self, key: str, default: Any = _REQUIRED) -> tuple[int, int]:
+    def size(self, key: str, default: Any = REQUIRED) -> tuple[int, int]:
         """Return (height, width) in px, given as one number or a pair."""
-        self._asked.append(key)
-        value = self.table.get(key, default)
-        if value is _REQUIRED:
-            raise self.fail(f"missing key {key!r}{self._misspelt(key)}")
-        return pair(value, f"{self.where}: {key}", self.error)
+        return pair(self.take(key, object, default), f"{self.where}: {key}", self.error)
 
-    def text(self, key: str, default: Any = _REQUIRED) -> str:
+    def text(self, key: str, default: Any = REQUIRED) -> str:
         """Return a non-empty printable string."""
         value = self.take(key, str, default)
         if key in self.table and not (value.strip() and value.isprintable()):
             raise self.fail(f"{key} must be printable text, got {value!r}")
         return str(value)
 
-    def one_of(self, key: str, choices: tuple[str, ...], default: Any = _REQUIRED) -> str:
+    def one_of(self, key: str, choices: tuple[str, ...], default: Any = REQUIRED) -> str:
         """Return one of `choices`."""
         value = self.take(key, str, default)
         if value not in choices:
@@ -95,7 +91,7 @@ class Reader:
             raise self.fail(f"{key} must be one of {', '.join(choices)}, got {value!r}{hint}")
         return str(value)
 
-    def numbers(self, key: str, default: Any = _REQUIRED) -> tuple[float, ...]:
+    def numbers(self, key: str, default: Any = REQUIRED) -> tuple[float, ...]:
         """Return a list of finite numbers as a tuple of floats."""
         value = self.take(key, list, default)
         if key in self.table:
@@ -104,7 +100,7 @@ class Reader:
                     raise self.fail(f"{key} must be a list of numbers, got {short_repr(value)}")
         return tuple(float(item) for item in value)
 
-    def texts(self, key: str, default: Any = _REQUIRED) -> tuple[str, ...]:
+    def texts(self, key: str, default: Any = REQUIRED) -> tuple[str, ...]:
         """Return a list of non-empty strings as a tuple."""
         value = self.take(key, list, default)
         if not all(isinstance(item, str) and item.strip() for item in value):
@@ -112,12 +108,12 @@ class Reader:
         return tuple(value)
 
     def sub(self, key: str) -> Reader | None:
-        """Return a reader of the table at `key`, None where there is none."""
+        """Return a reader of the table at `key`, None if the key is missing."""
         table = self.take(key, dict, None)
         return None if table is None else Reader(table, self._below(key), self.error)
 
     def rows(self, key: str, parse: Callable[[str, Reader], T]) -> Iterator[T]:
-        """Yield `parse(name, reader)` for every row of the table of tables at `key`."""
+        """Yield `parse(name, reader)` for every table in the table at `key`."""
         for name, row in self.take(key, dict, {}).items():
             if not NAME.fullmatch(name):
                 where = self._below(f"{key}.{ascii(name)[1:-1]}")
@@ -127,19 +123,17 @@ class Reader:
             reader.done()
 
     def done(self) -> None:
-        """Raise if the table has a key that was never asked for."""
+        """Raise if the table has a key that was not read."""
         for key in self.table:
             if key not in self._asked:
                 hint = did_you_mean(str(key), self._asked)
                 error = UnknownOption if issubclass(UnknownOption, self.error) else self.error
-                raise error(f"{self.where}: unknown key {key!r}{hint or self._known()}")
-
-    def _known(self) -> str:
-        return f"; known keys: {', '.join(sorted(set(self._asked)))}"
+                known = f"; known keys: {', '.join(sorted(set(self._asked)))}"
+                raise error(f"{self.where}: unknown key {key!r}{hint or known}")
 
     def _misspelt(self, key: str) -> str:
         hint = did_you_mean(key, [k for k in self.table if k not in self._asked], limit=1)
-        return hint.replace("did you mean", "was it meant by")
+        return hint.replace("did you mean", "did you misspell it as")
 
     def _below(self, key: str) -> str:
         file, _, inside = self.where.partition(": [")
@@ -147,7 +141,7 @@ class Reader:
 
 
 def pair(value: object, what: str, error: type[VitzooError] = RegistryError) -> tuple[int, int]:
-    """Return `value` as (height, width): one positive whole number, or two."""
+    """Return `value` as (height, width) in px: one positive whole number, or two."""
     items = (value, value) if isinstance(value, int) else value
     if (
         not isinstance(items, list | tuple)
@@ -172,5 +166,5 @@ _KINDS: dict[type, str] = {
 
 
 def describe(value: object) -> str:
-    """Name a value for a message: its text, shortened, and its type."""
+    """Return the shortened text of a value and its type, for a message."""
     return f"{short_repr(value)} ({type(value).__name__})"

@@ -1,13 +1,13 @@
-"""What the registry holds: parts, checkpoint formats, variants and their weights.
+"""Entries of the registry: parts, checkpoint formats, variants and their weights.
 
-All of it is frozen and torch-free. Hooks return these objects and manifests are parsed into them.
+Hooks return these frozen objects, and manifests are read into them. Torch-free.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vitzoo.errors import InvalidOption, WeightsUnavailable, did_you_mean
@@ -17,25 +17,23 @@ from vitzoo.schema.spec import Option, PartSpec, Spec
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # images/transform.py has filters
 CROP_MODES = ("center", "squash")
-# Licenses by which files may be used for any purpose; all others are shown before a download.
-PERMISSIVE = frozenset(
-    ("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "isc", "cc0-1.0", "unlicense")
-)
-OWN = ("Preprocessing()", InvalidOption)
+# These licenses allow any use of a file; every other license is shown before a download.
+PERMISSIVE = ("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "isc", "cc0-1.0", "unlicense")
+CORE_BUILDER = "vitzoo.build:build"
 Target = str | Callable[..., Any]
-PartFact = PartSpec | tuple[tuple[str, Option], ...]  # a part, or options of the variant's
+PartFact = PartSpec | tuple[tuple[str, Option], ...]  # a part, or options for the variant's part
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """A named thing that a plugin adds.
+    """A part or a checkpoint format that a plugin adds.
 
     Args:
-        name: without the namespace; the registry puts `namespace/` in front for plugins.
-        target: `"package.module:Name"`, imported only when used, or the object itself.
+        name: without the namespace; the registry adds `namespace/` to the names of a plugin.
+        target: `"package.module:Name"`, imported on first use, or the object itself.
         summary: one line for listings.
-        source: where it comes from: paper section, reference implementation.
-        requires: what must be installed besides the plugin, as pip reads it: `timm>=1.0`.
+        source: the paper section or reference implementation that it follows.
+        requires: further distributions that it needs, written as for pip: `timm>=1.0`.
     """
 
     name: str
@@ -47,32 +45,32 @@ class Contribution:
 
 @dataclass(frozen=True)
 class PatchEmbedder(Contribution):
-    """Turns an image into tokens; see `vitzoo.parts.PatchEmbedder`."""
+    """Converts an image to tokens; see `vitzoo.parts.PatchEmbedder`."""
 
 
 @dataclass(frozen=True)
 class PositionEmbedding(Contribution):
-    """Tells tokens where they stand; see `vitzoo.parts.PositionEmbedding`."""
+    """Adds the positions of the patches; see `vitzoo.parts.PositionEmbedding`."""
 
 
 @dataclass(frozen=True)
 class Pool(Contribution):
-    """Reduces tokens to one vector, or to a few; see `vitzoo.parts.protocols.Pool`."""
+    """Reduces the tokens to one or a few vectors; see `vitzoo.parts.protocols.Pool`."""
 
 
 @dataclass(frozen=True)
 class Head(Contribution):
-    """Turns pooled features into logits; see `vitzoo.parts.Head`."""
+    """Computes logits from pooled features; see `vitzoo.parts.Head`."""
 
 
 @dataclass(frozen=True)
 class DropPathPolicy(Contribution):
-    """Gives every block its drop-path rate; see `vitzoo.parts.DropPathPolicy`."""
+    """Chooses the drop-path rate of every block; see `vitzoo.parts.DropPathPolicy`."""
 
 
 @dataclass(frozen=True)
 class CheckpointFormat(Contribution):
-    """Reads one layout of checkpoint keys; see `vitzoo.formats`."""
+    """Maps the tensor names of a weights file to those of vitzoo; see `vitzoo.formats`."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +81,8 @@ class Preprocessing:
         mean, std: per channel, of pixel values in [0, 1].
         interpolation: `nearest`, `bilinear`, `bicubic` or `lanczos`.
         crop_pct: share of the resized image's shorter side that the crop keeps, in (0, 1].
-        crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash` (resize each side
-            by itself, then crop the middle; exactly the input size with a `crop_pct` of 1).
+        crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash` (resize height
+            and width independently, then crop the middle).
     """
 
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
@@ -97,16 +95,17 @@ class Preprocessing:
         """Check the values; lists of numbers become tuples of floats.
 
         Raises:
-            InvalidOption: a value that cannot be right.
+            InvalidOption: a value is impossible.
         """
-        table = {field.name: getattr(self, field.name) for field in fields(self)}
-        table |= {k: list(table[k]) for k in ("mean", "std") if isinstance(table[k], tuple)}
-        for key, value in preprocessing_values(Reader(table, *OWN)).items():
+        table = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
+        for key, value in preprocessing_values(
+            Reader(table, "Preprocessing()", InvalidOption)
+        ).items():
             object.__setattr__(self, key, value)
 
 
 def preprocessing_values(reader: Reader) -> dict[str, Any]:
-    """Read the keys of a preprocessing table, and check what they say together."""
+    """Read and check the keys of a preprocessing table."""
     mean, std = reader.numbers("mean"), reader.numbers("std")
     values: dict[str, Any] = {
         "mean": mean,
@@ -132,24 +131,25 @@ class Weights:
         name: unique within the variant.
         file: path in the repository; without a repository, a file in the `data` folder of the
             plugin's package.
-        repo, revision: on the Hub, `owner/name` and a commit; revision empty if not known.
-        size: bytes, None if not known; then `predicted_size` is right within 4 KiB.
-        sha256: 64 lower-case hex digits; the identity of the weights. Empty before first use.
+        repo, revision: Hub repository (`owner/name`) and commit; an empty revision is unknown.
+        size: bytes; None if unknown.
+        predicted_size: estimated bytes, correct to 4 KiB, for a file whose size is unknown.
+        sha256: 64 lower-case hex digits that identify the file; empty for `first-use`.
         pin: `confirmed` (a download matched), `reported` (by third parties) or `first-use`.
         format: name of the checkpoint format.
-        num_classes: outputs of the file's classifier, 0 for none; None means the variant's.
-        block: options of the blocks that these weights are evaluated with, over the variant's.
+        num_classes: outputs of the file's classifier, 0 for none; None: as the variant.
+        block: block options that these weights are evaluated with, where the variant has others.
         patch_embed, pos_embed, pool, head: the part that these weights are evaluated with, or
             options added to the variant's part.
-        pre_norm: whether these weights have a norm before the first block; None for the variant's.
-        label_set: name of the classes' order, such as `imagenet-1k`.
-        labels: class names in the order of the logits, where the row lists them.
-        preprocessing: of the inputs the weights were trained on.
-        license: SPDX identifier, or the name that the Hub gives the license.
-        gated: whether the Hub gives the file only to those who accepted its terms there.
-        source: where the file comes from and how it was made.
-        top1: accuracy in percent, `evaluation` says on what.
-        default: whether `pretrained=True` means these.
+        pre_norm: whether a norm precedes the first block; None: as the variant.
+        label_set: name of a set of classes and their order, such as `imagenet-1k`.
+        labels: class names in the order of the logits, instead of a label set.
+        preprocessing: of the images that the weights were trained on.
+        license: SPDX identifier, or the Hub's name of the license.
+        gated: whether users must accept terms on the Hub before they can download the file.
+        source: who published the file, and how it was trained.
+        top1: accuracy in percent; `evaluation` names the data set.
+        default: whether `pretrained=True` loads these weights.
     """
 
     name: str = field(kw_only=False)
@@ -180,24 +180,24 @@ class Weights:
 
     @property
     def license_note(self) -> str:
-        """The license and that access is gated, for those who show it; empty where neither is."""
+        """License, followed by "(gated)" if users must accept terms; empty if not stated."""
         return f"{self.license} (gated)" if self.gated else self.license
 
     @property
     def has_terms(self) -> bool:
-        """Whether its user has to read terms: a license that is not permissive, or a gate."""
+        """Whether users have to read terms: the license is not permissive, or access is gated."""
         return self.gated or bool(self.license and self.license.lower() not in PERMISSIVE)
 
 
 @dataclass(frozen=True)
 class PaperResult:
-    """What a paper reports for its own training of a network; it belongs to no published file.
+    """Results that a paper reports for weights that were never published.
 
     Args:
-        pretraining: data it was pre-trained on.
+        pretraining: data set of the pre-training.
         epochs: of pre-training.
         accuracies: (data set, accuracy in percent) pairs after fine-tuning.
-        exaflops: cost of the pre-training.
+        exaflops: compute of the pre-training.
         source: paper and table.
     """
 
@@ -213,26 +213,28 @@ class Variant:
     """A network that `create` builds by name.
 
     Args:
-        name: registered name, `namespace/` included once it is in the registry.
+        name: without the namespace; the registry adds `namespace/` to the names of a plugin.
         summary: one line for listings.
-        spec: the resolved network.
-        params: number of parameters of `spec`.
-        builder: `"package.module:function"` or the function: takes the spec, returns the module.
-        accepts: fields of the spec that a builder of its own lets `create` change; the core's
-            builder takes all.
-        requires: what a builder of its own needs installed besides the plugin, as pip reads it.
-        paper, source: where the architecture comes from, where its numbers were read.
+        spec: the complete network.
+        params: number of parameters of the network.
+        builder: `"package.module:function"` or a function that takes the spec and returns the
+            module; vitzoo's builder by default.
+        accepts: spec fields that `create` may change if the plugin has its own builder; vitzoo's
+            builder accepts every field.
+        requires: further distributions that the plugin's builder needs, written as for pip.
+        paper: the publication of the architecture.
+        source: where the numbers were read.
         weights: published files.
-        paper_results: what papers report of weights that were never published.
-        known_as: the same network in other libraries: (library, name) pairs.
-        namespace: of the plugin it comes from, `core` for vitzoo's own.
+        paper_results: results of weights that were never published.
+        known_as: (library, name) pairs of the same network in other libraries.
+        namespace: of the plugin; `core` for vitzoo's variants.
     """
 
     name: str
     summary: str
     spec: Spec
     params: int
-    builder: Target = "vitzoo.build:build"
+    builder: Target = CORE_BUILDER
     accepts: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     paper: str = ""
@@ -247,57 +249,51 @@ class Variant:
 
     @property
     def default_weights(self) -> Weights | None:
-        """The weights that `pretrained=True` means, None where nothing is published."""
+        """The weights that `pretrained=True` loads; None if no weights are the default."""
         return next((w for w in self.weights if w.default), None)
 
     def preprocessing_of(self, spec: Spec) -> Preprocessing | None:
-        """Return how images of the default weights are prepared, if it fits a spec's channels."""
+        """Return the preprocessing of the default weights; None if the channels differ."""
         weights = self.default_weights
-        fits = weights is not None and len(weights.preprocessing.mean) == spec.in_chans
-        return weights.preprocessing if weights and fits else None
+        if weights is None or len(weights.preprocessing.mean) != spec.in_chans:
+            return None
+        return weights.preprocessing
 
 
 HF_ADDRESS = re.compile(r"hf://(?P<repo>[^@]+)@(?P<revision>[^/]+)/(?P<file>.+)")
 
 
 def from_address(address: str) -> Weights:
-    """Read `hf://owner/repo@revision/file` as a row of weights without a pin.
+    """Return the weights entry of `hf://owner/repo@revision/file`; it has no hash.
 
     Raises:
-        InvalidOption: it has another form.
+        InvalidOption: the address has another form, or names an index of several files.
     """
     match = HF_ADDRESS.fullmatch(address)
-    good = (
+    if not (
         match
         and valid_repo(match["repo"])
         and valid_revision(match["revision"])
         and valid_file(match["file"])
-    )
-    if not match or not good:
+    ):
         raise InvalidOption(
             f"a Hub file is written hf://owner/repo@revision/file, got {address[:300]!r}"
         )
     if match["file"].endswith(".index.json"):
         raise InvalidOption(
-            f"{address} is an index; each file it names would need a pin of its own. Download them "
-            f"(hf download {match['repo']} --revision {match['revision']} --local-dir FOLDER) and "
-            "pass weights='FOLDER/'"
+            f"{address} is an index of several files, and each of them needs a hash. Download "
+            f"them (hf download {match['repo']} --revision {match['revision']} "
+            "--local-dir FOLDER) and pass weights='FOLDER/'"
         )
-    return Weights(
-        address,
-        file=match["file"],
-        repo=match["repo"],
-        revision=match["revision"],
-        pin="first-use",
-        format="",
-    )
+    repo, revision, file = match.groups()
+    return Weights(address, file=file, repo=repo, revision=revision, pin="first-use", format="")
 
 
 def choose(variant: Variant, name: str | None) -> Weights:
-    """Return the weights of `variant` called `name`, its default if None.
+    """Return the weights called `name`, or the default weights if `name` is None.
 
     Raises:
-        WeightsUnavailable: there are none, or none of that name.
+        WeightsUnavailable: the variant has no such weights.
     """
     names = [weights.name for weights in variant.weights]
     for weights in variant.weights:
@@ -308,9 +304,8 @@ def choose(variant: Variant, name: str | None) -> Weights:
             f"{variant.name} has no published weights that vitzoo knows; create it with "
             "pretrained=False, or pass a file: weights='model.safetensors'"
         )
+    listed = f"; choose from: {', '.join(names)}"
     if name is None:
-        raise WeightsUnavailable(
-            f"{variant.name} has no default weights; choose from: {', '.join(names)}"
-        )
-    hint = did_you_mean(name, names) or f"; choose from: {', '.join(names)}"
+        raise WeightsUnavailable(f"{variant.name} has no default weights{listed}")
+    hint = did_you_mean(name, names) or listed
     raise WeightsUnavailable(f"{variant.name} has no weights {name!r}{hint}")

@@ -1,8 +1,8 @@
-"""The complete, torch-free description of one network.
+"""`Spec`: the complete description of one network as data; torch-free.
 
-A `Spec` is data: numbers, and parts by registered name with options. It is what a registry row
-resolves to, what `create` hands to a builder, what `model.spec` returns and what `save` writes.
-Nothing named in a spec is ever imported; a name is looked up in the registry or refused.
+A spec consists of numbers, and of parts given by registered name and options. The registry has one
+for every variant, `create` passes it to a builder, `model.spec` returns it, and `save` writes it.
+A spec cannot import code: its names are looked up in the registry.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Option = bool | int | float | str | tuple["Option", ...]
 
 @dataclass(frozen=True)
 class PartSpec:
-    """A part chosen by registered name, with its options.
+    """A part and its options.
 
     Args:
         name: registered name, such as `conv` or `acme/overlap`.
         options: (option, value) pairs passed to the part's constructor.
-        opaque: True for a ready object; it has no registered name and must be passed again.
+        opaque: whether the user passed a ready object; `create` then needs that object again.
     """
 
     name: str
@@ -51,14 +51,14 @@ class PartSpec:
             )
         options = {str(key): _option(item, f"{what}.{key}", error) for key, item in value.items()}
         if "name" not in options:
-            raise error(f"{what} must say which part it configures: add a 'name' to {dict(value)}")
+            raise error(f"{what} must name a part: add a 'name' to {dict(value)}")
         if options.get("opaque") is True and error is not RegistryError:
             return cls(str(options["name"]), opaque=True)
         name = check_name(options.pop("name"), what, error)
         return cls(name, tuple(options.items()))
 
     def to_data(self) -> str | dict[str, Any]:
-        """Return the part as `parse` reads it: plain strings, numbers and lists."""
+        """Return the part as plain data, which `parse` reads."""
         if self.opaque:
             return {"name": self.name, "opaque": True}
         if not self.options:
@@ -68,25 +68,25 @@ class PartSpec:
 
 @dataclass(frozen=True)
 class BlockSpec:
-    """Options that every encoder block shares.
+    """Options of the encoder blocks; all blocks of a network have the same.
 
     Args:
-        norm_eps: epsilon of all norms, the final one included.
+        norm_eps: epsilon of all norms, including the final norm.
         norm: kind of all norms: `layer` or `rms` (no mean, no bias).
         activation: of the MLP: `gelu` (exact), `gelu_tanh` or `quick_gelu` (x * sigmoid(1.702 x)).
-        qkv_bias: whether the query, key and value projections have biases; `"qv"`: those of
-            queries and values only.
+        qkv_bias: whether the query, key and value projections have biases; `"qv"`: only queries
+            and values have them.
         qk_scale: factor on query-key products; None is `head_dim ** -0.5`.
-        attention_dropout: rate on the attention probabilities.
-        qk_norm: whether queries and keys pass a norm of their own.
-        attn_norm: whether a norm stands before the output projection of the attention.
-        layer_scale: what the learned factor of every branch's channels starts from; None is
-            without factors.
-        mlp: `mlp` (Linear, activation, Linear) or gated by SiLU: `swiglu` (gate and value in two
+        attention_dropout: dropout rate of the attention probabilities.
+        qk_norm: whether queries and keys are normalised.
+        attn_norm: whether a norm precedes the output projection of the attention.
+        layer_scale: initial value of LayerScale, a learned factor per channel of each branch;
+            None: no LayerScale.
+        mlp: `mlp` (Linear, activation, Linear), or gated by SiLU: `swiglu` (gate and value in two
             matrices), `swiglu_packed` (in one). `mlp_dim` is the width after the gate.
-        mlp_norm: whether a norm stands before the last layer of the MLP.
-        parallel: whether attention and MLP read the same tokens and are added together.
-        post_norm: whether the norms act on what the branches give instead of on what they read.
+        mlp_norm: whether a norm precedes the last layer of the MLP.
+        parallel: whether attention and MLP read the same tokens, and their outputs are added.
+        post_norm: whether the norms act on the outputs of the branches instead of their inputs.
     """
 
     norm_eps: float = 1e-6
@@ -106,29 +106,20 @@ class BlockSpec:
     @classmethod
     def read(cls, reader: Reader, base: BlockSpec) -> BlockSpec:
         """Read a `block` table over the values of `base`."""
-        values: dict[str, Any] = {}
-        for field in dataclasses.fields(cls):
-            name, before = field.name, getattr(base, field.name)
-            if name in CHOICES:
-                values[name] = reader.one_of(name, CHOICES[name], before)
-            elif name == "qkv_bias":
-                values[name] = _qkv_bias(reader, before)
-            else:
-                kind = bool if isinstance(field.default, bool) else float
-                values[name] = reader.take(name, kind, before)
-        spec = cls(**values)
+        values = _read_fields(reader, base, skipped=("qkv_bias",))
+        spec = cls(qkv_bias=_qkv_bias(reader, base.qkv_bias), **values)
         reader.done()
         if not 0 < spec.norm_eps < 1:
             raise reader.fail(f"norm_eps must lie between 0 and 1, got {spec.norm_eps}")
-        if spec.qk_scale is not None and not 0 < spec.qk_scale < float("inf"):
-            raise reader.fail(f"qk_scale must be positive, got {spec.qk_scale}")
-        if spec.layer_scale is not None and not 0 < spec.layer_scale < float("inf"):
-            raise reader.fail(f"layer_scale must be positive, got {spec.layer_scale}")
+        for name in ("qk_scale", "layer_scale"):
+            value = getattr(spec, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise reader.fail(f"{name} must be positive, got {value}")
         _check_rate(spec.attention_dropout, "attention_dropout", reader)
         return spec
 
     def to_data(self) -> dict[str, Any]:
-        """Return the options as plain data; one that is None is left out."""
+        """Return the options as plain data, without those that are None."""
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
 
@@ -137,20 +128,19 @@ class Spec:
     """One network: numbers and parts.
 
     Args:
-        variant: the registered name it was resolved from; its builder is the one that builds.
+        variant: registered name of the variant that the spec comes from; its builder is used.
         image_size, patch_size: (height, width) in px.
         in_chans: channels of the input image.
-        num_classes: outputs of the head; 0 leaves the classifier out.
-        embed_dim, depth, num_heads, mlp_dim: width, blocks, heads and MLP hidden width.
-            0 where a variant's own builder does not use the number.
+        num_classes: outputs of the head; 0: no classifier.
+        embed_dim, depth, num_heads, mlp_dim: width, number of blocks, attention heads and hidden
+            width of the MLP; 0 if the builder of a plugin does not use the number.
         class_token: whether a learned class token is prepended.
-        num_registers: further learned tokens, between the class token and the patches.
-        pre_norm: whether a norm stands before the first block.
-        final_norm: whether a norm stands after the last block.
+        num_registers: register tokens, which follow the class token.
+        pre_norm, final_norm: whether a norm precedes the first block and follows the last.
         patch_embed, pos_embed, pool, head, drop_path: parts by name.
         block: options of the encoder blocks.
-        dropout: rate after positions, attention projection and MLP layers; never in the head.
-        options: numbers that only a variant's own builder knows.
+        dropout: rate after the position embedding, the attention projection and the MLP layers.
+        options: further settings for the builder of a plugin.
     """
 
     variant: str | None = None
@@ -177,50 +167,33 @@ class Spec:
 
     @classmethod
     def read(cls, reader: Reader, base: Spec | None = None) -> Spec:
-        """Read the keys of a network over the values of `base`; other keys stay unread.
+        """Read the keys of a spec from a table; `base` has the values of missing keys.
 
-        `mlp_dim` follows a changed `embed_dim` as four times its value unless it is given.
+        A table that changes `embed_dim` and has no `mlp_dim` gets four times the new `embed_dim`.
         """
         base = base or cls()
         width = reader.count("embed_dim", base.embed_dim, least=0)
-        mlp_default = base.mlp_dim if width == base.embed_dim else 4 * width
-        block = reader.sub("block")
-        options = reader.sub("options")
+        if width != base.embed_dim:
+            base = dataclasses.replace(base, mlp_dim=4 * width)
+        block, options = reader.sub("block"), reader.sub("options")
         spec = cls(
             variant=base.variant,
-            image_size=reader.size("image_size", base.image_size),
-            patch_size=reader.size("patch_size", base.patch_size),
-            in_chans=reader.count("in_chans", base.in_chans),
-            num_classes=reader.count("num_classes", base.num_classes, least=0),
-            embed_dim=width,
-            depth=reader.count("depth", base.depth, least=0),
-            num_heads=reader.count("num_heads", base.num_heads, least=0),
-            mlp_dim=reader.count("mlp_dim", mlp_default, least=0),
-            class_token=reader.take("class_token", bool, base.class_token),
-            num_registers=reader.count("num_registers", base.num_registers, least=0),
-            pre_norm=reader.take("pre_norm", bool, base.pre_norm),
-            final_norm=reader.take("final_norm", bool, base.final_norm),
-            patch_embed=_part(reader, "patch_embed", base.patch_embed),
-            pos_embed=_part(reader, "pos_embed", base.pos_embed),
             block=base.block if block is None else BlockSpec.read(block, base.block),
-            pool=_part(reader, "pool", base.pool),
-            head=_part(reader, "head", base.head),
-            drop_path=_drop_path(reader, base.drop_path),
-            dropout=reader.take("dropout", float, base.dropout),
             options=base.options if options is None else _options(options),
+            **_read_fields(reader, base, skipped=("variant", "block", "options")),
         )
         _check_rate(spec.dropout, "dropout", reader)
         return spec
 
     @property
     def namespaces(self) -> list[str]:
-        """Return the namespaces of the plugins that its variant and its parts come from."""
+        """The namespaces of the plugins that the variant and the parts come from."""
         parts = [value for value in vars(self).values() if isinstance(value, PartSpec)]
         names = [self.variant or "", *(part.name for part in parts if not part.opaque)]
         return sorted({name.partition("/")[0] for name in names if "/" in name})
 
     def to_data(self) -> dict[str, Any]:
-        """Return the spec as plain data that TOML and JSON can hold and `create` accepts."""
+        """Return the spec as plain data for TOML or JSON; `create` accepts it."""
         data: dict[str, Any] = {} if self.variant is None else {"variant": self.variant}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -235,8 +208,34 @@ class Spec:
         return data
 
 
+def _read_fields(
+    reader: Reader, base: Spec | BlockSpec, *, skipped: tuple[str, ...]
+) -> dict[str, Any]:
+    """Read fields by the type of their defaults; `base` has the values of missing keys."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(base):
+        name, before = field.name, getattr(base, field.name)
+        if name in skipped:
+            continue
+        match field.default:
+            case PartSpec():
+                read = _drop_path if name == "drop_path" else _part
+                values[name] = read(reader, name, before)
+            case str():
+                values[name] = reader.one_of(name, CHOICES[name], before)
+            case bool():
+                values[name] = reader.take(name, bool, before)
+            case int():
+                values[name] = reader.count(name, before, least=int(name == "in_chans"))
+            case tuple():
+                values[name] = reader.size(name, before)
+            case _:  # a float, or None
+                values[name] = reader.take(name, float, before)
+    return values
+
+
 def check_name(value: object, what: str, error: type[VitzooError] = InvalidOption) -> str:
-    """Return `value` if it has the form of a registered name, else raise."""
+    """Return `value` if it has the form of a registered name, else raise `error`."""
     if not isinstance(value, str) or not FULL_NAME.fullmatch(value):
         raise error(
             f"{what} must be a registered name such as 'linear' or 'acme/overlap', got "
@@ -276,16 +275,16 @@ def _qkv_bias(reader: Reader, base: bool | str) -> bool | str:
     raise reader.fail(f"qkv_bias must be true, false or 'qv', got {short_repr(value)}")
 
 
-def _drop_path(reader: Reader, base: PartSpec) -> PartSpec:
-    value = reader.take("drop_path", object, base)
+def _drop_path(reader: Reader, key: str, base: PartSpec) -> PartSpec:
+    value = reader.take(key, object, base)
     if type(value) in (int, float):
-        rate: float = reader.take("drop_path", float)
+        rate: float = reader.take(key, float)
         return PartSpec("linear", (("rate", rate),)) if rate else PartSpec("none")
     if isinstance(value, Mapping) and value and "name" not in value and not base.opaque:
         name = "linear" if base.name == "none" and "rate" in value else base.name
         value = {"name": name, **dict(base.options), **value}
-        return PartSpec.parse(value, f"{reader.where}: drop_path", reader.error)
-    return _part(reader, "drop_path", base)
+        return PartSpec.parse(value, f"{reader.where}: {key}", reader.error)
+    return _part(reader, key, base)
 
 
 def _check_rate(value: float, what: str, reader: Reader) -> None:

@@ -20,7 +20,7 @@ from vitzoo.files.access import writing_to
 from vitzoo.plugin.guard import reason_of
 from vitzoo.plugin.host import PluginHost, module_rows
 from vitzoo.plugin.package_files import module_file
-from vitzoo.schema.kinds import HOOKS, KIND_OF_FIELD
+from vitzoo.schema.kinds import HOOKS
 from vitzoo.schema.manifest import (
     API,
     CORE_BUILDER,
@@ -28,11 +28,9 @@ from vitzoo.schema.manifest import (
     TARGET,
     Manifest,
     read_manifest,
+    table_of,
 )
-from vitzoo.schema.rows import Contribution, PartFact, Preprocessing, Variant, Weights
-from vitzoo.schema.spec import PartSpec, Spec
-
-Table = dict[str, Any]
+from vitzoo.schema.rows import Variant
 
 
 @dataclass(frozen=True)
@@ -191,14 +189,13 @@ def _written(value: str, rows: list[tuple[str, Any]]) -> str:
     for hook in HOOKS:
         table = tomlkit.table(is_super_table=True)
         for row in (row for given, row in rows if given == hook):
-            data = _variant(row) if isinstance(row, Variant) else _contribution(row)
-            table.append(row.name, _table(data))
+            table.append(row.name, _table(table_of(row)))
         if table:
             document.append(hook.removeprefix("vitzoo_"), table)
     return tomlkit.dumps(document)
 
 
-def _table(data: Table) -> Any:
+def _table(data: dict[str, Any]) -> Any:
     """Return data as a TOML table: what has rows of its own in sections, the rest inline."""
     import tomlkit
 
@@ -216,67 +213,6 @@ def _table(data: Table) -> Any:
         else:
             table.append(key, value)
     return table
-
-
-def _contribution(row: Contribution) -> Table:
-    data: Table = {"target": row.target, "summary": row.summary}
-    data |= {"source": row.source} if row.source else {}
-    return data | ({"requires": list(row.requires)} if row.requires else {})
-
-
-def _variant(row: Variant) -> Table:
-    data: Table = {"summary": row.summary, **_spec(row.spec), "params": row.params}
-    if row.builder != CORE_BUILDER:
-        data["builder"] = row.builder
-    data |= {key: list(value) for key in ("accepts", "requires") if (value := getattr(row, key))}
-    data |= {"paper": row.paper} if row.paper else {}
-    data["source"] = row.source
-    data |= {"known_as": dict(row.known_as)} if row.known_as else {}
-    if row.paper_results:
-        data["paper_results"] = [
-            {"pretraining": r.pretraining, "epochs": r.epochs, "exaflops": r.exaflops}
-            | {"source": r.source}
-            | dict(r.accuracies)
-            for r in row.paper_results
-        ]
-    if row.weights:
-        data["weights"] = {weights.name: _weights(weights) for weights in row.weights}
-    return data
-
-
-def _spec(spec: Spec) -> Table:
-    """Return what differs from the values that a manifest assumes."""
-    usual, data = Spec().to_data(), spec.to_data()
-    block = {k: v for k, v in data.pop("block").items() if v != usual["block"].get(k)}
-    changed = {key: value for key, value in data.items() if value != usual.get(key)}
-    return changed | ({"block": block} if block else {})
-
-
-def _weights(row: Weights) -> Table:
-    data: Table = {}
-    for field in dataclasses.fields(Weights):
-        value = getattr(row, field.name)
-        if field.name in KIND_OF_FIELD:
-            data |= {field.name: _fact(value)} if value != () else {}
-        elif field.name == "block":
-            data |= {"block": dict(value)} if value else {}
-        elif field.name == "preprocessing":
-            data[field.name] = _preprocessing(value)
-        elif field.name in ("pin", "format", "license", "source") or value not in (
-            *(field.default, None, ""),
-        ):
-            data[field.name] = list(value) if isinstance(value, tuple) else value
-    data.pop("name")
-    return data
-
-
-def _fact(value: PartFact) -> Any:
-    return value.to_data() if isinstance(value, PartSpec) else dict(value)
-
-
-def _preprocessing(row: Preprocessing) -> Table:
-    data = dataclasses.asdict(row)
-    return data | {"mean": list(row.mean), "std": list(row.std)}
 
 
 def _compare(text: str, rows: list[tuple[str, Any]], value: str) -> None:
