@@ -52,10 +52,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
     make = partial(_part, spec, ready or {}, part)
     prefix = int(spec.class_token) + spec.num_registers
     patch_embed = make(
-        "patch_embed",
-        patch_size=spec.patch_size,
-        in_chans=spec.in_chans,
-        embed_dim=spec.embed_dim,
+        "patch_embed", patch_size=spec.patch_size, in_chans=spec.in_chans, embed_dim=spec.embed_dim
     )
     positions = make(
         "pos_embed",
