@@ -1,12 +1,12 @@
-"""Compare every ViT architecture of timm with the vitzoo network that it describes.
+"""Compare every ViT architecture of timm with the same network made of vitzoo's parts.
 
-    python tests/parity_table.py --full       all, and write docs/parity.md: half an hour
-    python tests/parity_table.py 'vit_s*'     some; the other rows of the page stay
+    python tests/parity_table.py --full       compares all and writes docs/parity.md: half an hour
+    python tests/parity_table.py 'vit_s*'     compares some and replaces their rows of the page
 
-Random weights of both sets (timm's own initialisation, and fan-in scaled normals) go from timm's
-network to vitzoo's, and every element of tokens and logits is compared. With --full a network is
-taken at its full depth where that costs at most `LIMIT` per image, else with two blocks; without
-it always with two. The page says which.
+timm's network gets random weights: timm's own initialisation, then fan-in scaled normals. vitzoo's
+network gets the same weights, and every element of tokens and logits is compared. With --full, a
+network has its full depth if that costs at most `LIMIT` for an image. Other networks, and all
+networks without --full, have two blocks. The column `blocks` of the page states the depth.
 """
 
 from __future__ import annotations
@@ -39,22 +39,23 @@ CUT = 2  # blocks
 TOLERANCE = 5e-5
 WEIGHTS = ("own", "scaled")
 COLUMNS = (
-    *("architecture", "name in vitzoo", "verdict", "keys", "blocks"),
-    *("tokens", "logits", "tokens", "logits", ""),
+    *("architecture", "name in vitzoo", "kind", "keys", "blocks"),
+    *("tokens 1", "logits 1", "tokens 2", "logits 2", "missing part"),
 )
-CARRIED = "`carry_over`"  # what stands for the name of a native network without one
+CARRIED = "`carry_over`"  # is written instead of the name of a native network without one
 
 
 @dataclass(frozen=True)
 class Row:
-    """What the page says of one architecture.
+    """Row of one architecture.
 
     Args:
-        verdict: `native`, `bridge` or `no`.
-        keys: `timm` where the file's names are the network's, else `renamed`.
-        blocks: compared, `12` or `2 of 24`.
-        differences: of tokens and logits, by weights.
-        why: what vitzoo has no part for.
+        name: name in timm.
+        verdict: `native`, `wrapper` or `no`.
+        keys: `timm` if timm's files have the names of vitzoo's tensors, else `renamed`.
+        blocks: compared blocks, such as `12` or `2 of 24`.
+        differences: of tokens and logits, for both sets of weights.
+        why: the layer for which vitzoo has no part.
     """
 
     name: str
@@ -68,13 +69,13 @@ class Row:
         """Return the name in vitzoo, `CARRIED` where a native network has none."""
         if self.verdict == "native":
             return f"`{names()[self.name]}`" if self.name in names() else CARRIED
-        return f"`timm/{self.name}`" if self.verdict == "bridge" else ""
+        return f"`timm/{self.name}`" if self.verdict == "wrapper" else ""
 
     def line(self) -> str:
         """Write the row."""
         numbers = [f"{d:.1e}" if d else "0" for d in self.differences] or [""] * 4
-        facts = (self.verdict, self.keys, self.blocks, *numbers, self.why)
-        cells = (f"`{self.name}`", self.ours(), *facts)
+        values = (self.verdict, self.keys, self.blocks, *numbers, self.why)
+        cells = (f"`{self.name}`", self.ours(), *values)
         return "| " + " | ".join(cells) + " |"
 
     @classmethod
@@ -145,7 +146,7 @@ def verdict(name: str) -> Row:
         try:
             ours: Any = vitzoo.create(spec_of(model))
         except (NotNative, UnknownName) as error:
-            return Row(name, "bridge" if bridged(name) else "no", why=str(error))
+            return Row(name, "wrapper" if wrapped(name) else "no", why=str(error))
     found = tensors_of(model)
     assert {k: t.shape for k, t in found.items()} == {
         k: t.shape for k, t in ours.state_dict().items()
@@ -160,8 +161,8 @@ def verdict(name: str) -> Row:
     return Row(name, "native", keys, str(depth if cost <= LIMIT else f"{CUT} of {depth}"))
 
 
-def bridged(name: str) -> bool:
-    """Tell whether the bridge has an architecture."""
+def wrapped(name: str) -> bool:
+    """Return whether `timm/NAME` wraps this architecture."""
     try:
         return vitzoo.describe(f"timm/{name}").builder != "vitzoo.build:build"
     except UnknownName:
@@ -181,7 +182,7 @@ def measured(row: Row, *, full: bool) -> Row:
     if max(found) > TOLERANCE:
         why = "beyond the tolerance"
         return Row(
-            row.name, "bridge" if bridged(row.name) else "no", row.keys, row.blocks, found, why
+            row.name, "wrapper" if wrapped(row.name) else "no", row.keys, row.blocks, found, why
         )
     return Row(row.name, row.verdict, row.keys, row.blocks, found)
 
@@ -194,7 +195,8 @@ def rows_of(page: str) -> dict[str, Row]:
 
 def written(rows: list[Row]) -> str:
     """Write the page."""
-    count = {kind: sum(row.verdict == kind for row in rows) for kind in ("native", "bridge", "no")}
+    kinds = ("native", "wrapper", "no")
+    count = {kind: sum(row.verdict == kind for row in rows) for kind in kinds}
     carried = sum(row.ours() == CARRIED for row in rows)
     worst = max((d for row in rows if row.verdict == "native" for d in row.differences), default=0)
     numbers = count | {"named": count["native"] - carried, "carried": carried, "total": len(rows)}
@@ -206,34 +208,43 @@ def written(rows: list[Row]) -> str:
 INTRODUCTION = """\
 # Parity with timm
 
-Written by `python tests/parity_table.py --full`; do not edit.
+**What was compared**: the outputs of vitzoo and of timm {version}, for all {total} architectures of timm that are named
+`vit_*` (with hybrids of ResNet and ViT), `deit*`, `beit*` or `eva02*`. Both networks had the same random weights and
+the same random images. Every element of the tokens and of the logits was compared.
 
-Counted are the architectures of timm {version} that it calls `vit_*` (hybrids of ResNet and ViT
-among them), `deit*`, `beit*` and `eva02*`: {total}.
+**How closely they agree**: {native} of the {total} architectures can be built from vitzoo's parts (kind `native`). For these,
+the largest difference is {worst} of the largest value of timm's output; the tolerance is 5e-5. The other {wrapper}
+architectures have a layer for which vitzoo has no part. vitzoo runs timm's own network for them (kind `wrapper`), so
+there is nothing to compare.
 
-| what vitzoo has | how to get it | architectures |
+**How to repeat it**: run `python tests/parity_table.py --full` in a clone of the repository. It takes half an hour and
+writes this page; do not edit the page by hand. `python tests/parity_table.py 'vit_small*'` compares some architectures.
+In CI, `python -m pytest -m parity plugins/vitzoo-timm/tests/test_parity_table.py` compares all of them at a small size.
+
+| kind | how to create the model | architectures |
 |---|---|---|
-| native, with a name | `vitzoo.create(NAME)`, the name of the second column | {named} |
-| native, without one | `vitzoo_timm.native.carry_over(timm.create_model(...))` | {carried} |
-| timm's own network, through the bridge | `vitzoo.create("timm/NAME")` | {bridge} |
-| nothing | | {no} |
+| native, with a name in vitzoo | `vitzoo.create(NAME)` with the name in the second column | {named} |
+| native, without a name | `vitzoo_timm.native.carry_over(timm.create_model(...))` | {carried} |
+| wrapper | `vitzoo.create("timm/NAME")` | {wrapper} |
+| not available | | {no} |
 
-- **native**: `vitzoo_timm.native.spec_of` reads timm's module and gives the spec of a network made
-  of vitzoo's parts, which computes the same from the same weights: every element of tokens and
-  logits within 5e-5 of the largest reference value above 1. The largest difference below is
-  {worst}. {native} of {total} are. {carried} of these have no name in vitzoo: `carry_over` in the
-  second column means that the network is made from [timm's, with its
-  tensors](families/timm.md#a-timm-model-as-vitzoos).
-- **bridge**: vitzoo has no part for something in it, which the last column names. `timm/NAME` is
-  timm's own network behind vitzoo's weights: [the bridge](families/timm.md).
+[timm's networks](families/timm.md) explains `carry_over`, which converts a timm model with its tensors, and `timm/NAME`.
 
-Differences are shares of the largest reference value where that is above 1; the first two columns
-are with timm's own initialisation, the other two with fan-in scaled normals, gains of 1 +- 0.2 and
-random biases. `blocks` says how much of the depth was compared: `2 of 24` where all of it costs
-more than an image through B/16 at 224 px, images being of the architecture's own size. `keys`:
-`timm` where a file of timm's has the network's own names; where `renamed`,
-`vitzoo_timm.native.carry_over` renames, and so do the formats of the plugins whose family it is.
-"""
+## Columns
+
+| column | meaning |
+|---|---|
+| name in vitzoo | the name for `vitzoo.create`; `carry_over` if the network has no name |
+| keys | `timm`: vitzoo's tensors have the names in timm's files; `renamed`: `carry_over` and the checkpoint formats of the family's plugin rename the tensors |
+| blocks | compared blocks. `2 of 24`: only two blocks, because one image costs more in the whole network than in B/16 at 224 px |
+| tokens 1, logits 1 | largest difference with timm's own initialisation; 0 means equal bit by bit |
+| tokens 2, logits 2 | largest difference with random weights of a realistic size: normals scaled by fan-in, norm gains of 1 +- 0.2, random biases |
+| missing part | the layer for which vitzoo has no part |
+
+A difference is divided by the largest absolute value of timm's output if that value is above 1.
+
+## Architectures
+"""  # noqa: E501  # lines of a Markdown table
 
 
 def main(arguments: list[str]) -> int:
@@ -248,7 +259,7 @@ def main(arguments: list[str]) -> int:
         known = rows.get(name)
         if not fnmatch.fnmatch(name, chosen.pattern):
             continue
-        if chosen.missing and known and (known.differences or known.verdict == "bridge"):
+        if chosen.missing and known and (known.differences or known.verdict == "wrapper"):
             continue
         rows[name] = measured(verdict(name), full=chosen.full)
         sys.stdout.write(rows[name].line() + "\n")

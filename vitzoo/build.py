@@ -1,4 +1,4 @@
-"""Numbers to module: puts a `VisionTransformer` together from a resolved spec."""
+"""`build`: a complete spec to a `VisionTransformer`."""
 
 from __future__ import annotations
 
@@ -28,34 +28,38 @@ PROTOCOLS = {
     "head": protocols.Head,
 }
 
-
 Lookup = Callable[[str, str], Any]
-"""Gives the class or function behind a part, by kind and registered name: `Registry.part`."""
+"""Returns the class or function of a part, by kind and registered name, as `Registry.part` does."""
 
 
 def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -> VisionTransformer:
-    """Build the network that `spec` describes, initialised as published.
+    """Build the network that `spec` describes, with the published initialisation.
 
     Args:
-        spec: numbers, and parts by registered name.
+        spec: the numbers of the network, and its parts by registered name.
         ready: parts given as objects, by argument name.
-        part: looks parts up.
+        part: looks up the other parts.
 
     Raises:
-        InvalidOption: numbers that do not go together.
+        InvalidOption: a number is missing, or numbers do not fit together.
         UnknownName, UnknownOption: a part or one of its options does not exist.
     """
-    _check_numbers(spec)
+    for field in ("embed_dim", "depth", "num_heads", "mlp_dim"):
+        if not getattr(spec, field):
+            raise InvalidOption(
+                f"{field} must be given as a positive whole number, or taken from a registered "
+                "variant: {'variant': 'vit_b16', ...}"
+            )
     if spec.options:
         name = spec.options[0][0]
-        raise UnknownOption(f"option {name!r} is not known; only a builder of its own has options")
-    make = partial(_part, spec, ready or {}, part)
+        raise UnknownOption(
+            f"unknown option {name!r}; only variants with their own builder have options"
+        )
+    ready = ready or {}
+    make = partial(_part, spec, ready, part)
     prefix = int(spec.class_token) + spec.num_registers
     patch_embed = make(
-        "patch_embed",
-        patch_size=spec.patch_size,
-        in_chans=spec.in_chans,
-        embed_dim=spec.embed_dim,
+        "patch_embed", patch_size=spec.patch_size, in_chans=spec.in_chans, embed_dim=spec.embed_dim
     )
     positions = make(
         "pos_embed",
@@ -65,7 +69,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
         num_heads=spec.num_heads,
         depth=spec.depth,
     )
-    drop_paths = _drop_paths(spec, ready or {}, part)
+    drop_paths = _drop_paths(spec, ready, part)
     pool = make(
         "pool",
         usual={
@@ -94,27 +98,24 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
         pre_norm=_norm(spec) if spec.pre_norm else None,
         dropout=spec.dropout,
     )
-    if "head" in (ready or {}):
-        spec = replace(spec, num_classes=model.num_classes)
-    model.spec = spec
-    parts = {field: part for field, part in vars(spec).items() if isinstance(part, PartSpec)}
+    model.spec = replace(spec, num_classes=model.num_classes) if "head" in ready else spec
     model.checked_parts = {
-        field: f"{field} {part.name!r}"
-        for field, part in parts.items()
-        if part.opaque or "/" in part.name
+        field: f"{field} {chosen.name!r}"
+        for field, chosen in vars(spec).items()
+        if isinstance(chosen, PartSpec) and (chosen.opaque or "/" in chosen.name)
     }
     return model
 
 
 def _check_tokens(spec: Spec, pool: Any, head: Any) -> None:
-    """Refuse a head that reads something else than the pool gives: the logits' shape would lie."""
+    """Raise InvalidOption if head and pool disagree about the number of pooled vectors."""
     given, read = getattr(pool, "tokens", None), getattr(head, "tokens", None)
     if given != read and head.num_classes:
         vectors = {None: "one vector per image"}
         raise InvalidOption(
             f"head {spec.head.name!r} reads {vectors.get(read, f'{read} tokens')}, pool "
-            f"{spec.pool.name!r} gives {vectors.get(given, f'{given} tokens')}; choose another of "
-            "the two"
+            f"{spec.pool.name!r} gives {vectors.get(given, f'{given} tokens')}; choose another "
+            "head or another pool"
         )
 
 
@@ -126,9 +127,8 @@ def _block(spec: Spec, drop_path: nn.Module) -> nn.Module:
                 "a block with parallel = true has one norm, before both branches: leave out "
                 "either parallel or post_norm"
             )
-        return ParallelBlock(
-            norm=_norm(spec), attn=attn, mlp=mlp, drop_path=drop_path, ls=_layer_scale(spec)
-        )
+        ls = _layer_scale(spec)
+        return ParallelBlock(norm=_norm(spec), attn=attn, mlp=mlp, drop_path=drop_path, ls=ls)
     return Block(
         norm1=_norm(spec),
         attn=attn,
@@ -158,18 +158,15 @@ def _attention(spec: Spec) -> Attention:
 
 
 def _mlp(spec: Spec) -> nn.Module:
-    norm = _norm(spec, spec.mlp_dim) if spec.block.mlp_norm else None
-    usual: dict[str, Any] = {
-        "embed_dim": spec.embed_dim,
-        "hidden_dim": spec.mlp_dim,
-        "dropout": spec.dropout,
-        "norm": norm,
+    make: dict[str, Callable[..., nn.Module]] = {
+        "mlp": partial(Mlp, activation=ACTIVATIONS[spec.block.activation]()),
+        "swiglu": SwiGLU,
+        "swiglu_packed": PackedSwiGLU,
     }
-    if spec.block.mlp == "swiglu":
-        return SwiGLU(**usual)
-    if spec.block.mlp == "swiglu_packed":
-        return PackedSwiGLU(**usual)
-    return Mlp(activation=ACTIVATIONS[spec.block.activation](), **usual)
+    norm = _norm(spec, spec.mlp_dim) if spec.block.mlp_norm else None
+    return make[spec.block.mlp](
+        embed_dim=spec.embed_dim, hidden_dim=spec.mlp_dim, dropout=spec.dropout, norm=norm
+    )
 
 
 def _layer_scale(spec: Spec) -> LayerScale | None:
@@ -211,13 +208,22 @@ def _part(
     **numbers: Any,
 ) -> Any:
     chosen: PartSpec = getattr(spec, field)
-    if field in ready:
-        return _checked(field, ready[field])
-    if chosen.opaque:
-        raise _opaque(field, chosen)
-    constructor = part(KIND_OF_FIELD[field], chosen.name)
-    what = f"{field} {chosen.name!r}"
-    return _checked(field, _made(constructor, what, dict(chosen.options), usual, **numbers))
+    made = ready.get(field)
+    if made is None:
+        if chosen.opaque:
+            raise _opaque(field, chosen)
+        constructor = part(KIND_OF_FIELD[field], chosen.name)
+        what = f"{field} {chosen.name!r}"
+        made = _made(constructor, what, dict(chosen.options), usual, **numbers)
+    protocol = PROTOCOLS[field]
+    if not isinstance(made, nn.Module) or not isinstance(made, protocol):
+        wanted = {name for name in dir(protocol) if not name.startswith("_")}
+        missing = sorted(n for n in wanted | {*protocol.__annotations__} if not hasattr(made, n))
+        lacks = f"lacks {', '.join(missing)}" if missing else "is no torch.nn.Module"
+        raise InvalidOption(
+            f"{field}: {type(made).__name__} {lacks}; see vitzoo.parts.{protocol.__name__}"
+        )
+    return made
 
 
 def construct(
@@ -227,21 +233,25 @@ def construct(
     usual: Mapping[str, Any] | None = None,
     **numbers: Any,
 ) -> Any:
-    """Call a part's constructor; an option it does not have, or misses, is an error.
+    """Call the constructor of a part with those numbers and options that it names.
 
     Args:
-        constructor: takes those of `numbers` and `usual` that it names.
-        what: field and name, for messages.
-        options: chosen with the part.
-        usual: what options are if they are not chosen.
-        numbers: of the network, which no option changes.
+        constructor: class or function.
+        what: field and name of the part, for messages.
+        options: options that were given with the part.
+        usual: values of other options, from the network.
+        numbers: numbers of the network, which options cannot change.
+
+    Raises:
+        UnknownOption: the constructor does not have a given option.
+        InvalidOption: an option without default is not given.
     """
     parameters = {
         name: parameter
         for name, parameter in inspect.signature(constructor).parameters.items()
         if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     }
-    numbers = {name: number for name, number in numbers.items() if name in parameters}
+    numbers = {name: value for name, value in numbers.items() if name in parameters}
     known = [name for name in parameters if name not in numbers]
     for option in options:
         if option not in known:
@@ -263,7 +273,7 @@ def _made(
     usual: Mapping[str, Any] | None = None,
     **numbers: Any,
 ) -> Any:
-    """Call `construct`; what a part does not check itself becomes an error that names it."""
+    """Call `construct`; an unexpected exception becomes an InvalidOption that names the part."""
     try:
         return construct(constructor, what, options, usual, **numbers)
     except (VitzooError, MemoryError, torch.OutOfMemoryError):
@@ -280,25 +290,3 @@ def _opaque(field: str, part: PartSpec) -> InvalidOption:
         f"{field} was a ready object ({part.name}), which a spec cannot describe; "
         f"pass it again: {field}=..."
     )
-
-
-def _checked(field: str, part: Any) -> Any:
-    protocol = PROTOCOLS[field]
-    if not isinstance(part, nn.Module) or not isinstance(part, protocol):
-        wanted = [name for name in dir(protocol) if not name.startswith("_")]
-        wanted += list(protocol.__annotations__)
-        missing = sorted({name for name in wanted if not hasattr(part, name)})
-        lacks = f"lacks {', '.join(missing)}" if missing else "is no torch.nn.Module"
-        raise InvalidOption(
-            f"{field}: {type(part).__name__} {lacks}; see vitzoo.parts.{protocol.__name__}"
-        )
-    return part
-
-
-def _check_numbers(spec: Spec) -> None:
-    for field in ("embed_dim", "depth", "num_heads", "mlp_dim"):
-        if not getattr(spec, field):
-            raise InvalidOption(
-                f"{field} must be given as a positive whole number, or taken from a registered "
-                "variant: {'variant': 'vit_b16', ...}"
-            )

@@ -1,4 +1,4 @@
-"""From one checkpoint layout to another: read, rename, write, read back and compare."""
+"""`convert`: a weights file to another checkpoint format."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
 from vitzoo.store.hub_file import HubFile
 
 VARIANTS = "the variant's"
-SHOWN = {"block.qkv_bias", "num_classes"}  # by the tensors
-KEEPS = "vitzoo.save keeps every network"
+SHOWN = {"block.qkv_bias", "num_classes"}  # settings that the tensors show
+KEEPS = "vitzoo.save can write every network"
 GUESSED = (
-    "this is what its tensors show, and they do not show everything: name its variant (--variant)"
+    "vitzoo inferred this from the tensors, which do not show every setting: name the variant "
+    "(--variant)"
 )
-FOREIGN = {"format": "pt"}  # without it transformers refuses a safetensors file
+FOREIGN = {"format": "pt"}  # transformers accepts no safetensors file without this
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What became of a file.
+    """Report of a conversion.
 
     Args:
-        source, target: what was read, and the path that was written.
-        source_format, target_format: names of the layouts.
-        read, written: numbers of tensors.
-        kept, renamed, transposed, split, stacked: numbers of the model's tensors, by what happened
-            to each on its way.
-        notes: what files of the two layouts are evaluated with, where it differs.
+        source, target: the file that was read, and the path that was written.
+        source_format, target_format: names of the checkpoint formats.
+        read, written: numbers of tensors in the two files.
+        kept, renamed, transposed, split, stacked: numbers of the model's tensors, by the change.
+        notes: tensors left out, and settings that the two formats assume differently.
     """
 
     source: str
@@ -68,13 +68,13 @@ class Conversion:
 
 @dataclass(frozen=True)
 class _Source:
-    """An open file, and the network that it is known to belong to.
+    """An open file and its network.
 
     Args:
         checkpoint: the file.
-        zoo: holds formats and variants.
-        spec: of the network, as the file or the registry states it.
-        variant: the registered network that the caller named.
+        zoo: the registry.
+        spec: the network that the file or the registry states, None if unknown.
+        variant: the variant that the caller named.
     """
 
     checkpoint: Checkpoint
@@ -92,50 +92,59 @@ def convert(
     variant: str | None = None,
     force: bool = False,
 ) -> Conversion:
-    """Write the weights of a file in the layout of another library.
+    """Write the weights of a file in the checkpoint format of another library.
 
-    The file that was written is read back, and every tensor compared bit by bit, before it takes
-    its name. Nothing in a file is ever executed.
+    The written file is read back, and every tensor compared bit by bit, before the file gets its
+    name. Nothing in a file is executed.
 
     Args:
         source: a safetensors, npz or index file, or a registered `name` or `name:weights`.
         to: name of a checkpoint format.
-        target: the path to write; `.npz` for Google's layouts, `.safetensors` for the others.
-        num_heads: of the network, where a layout needs it and the source does not say.
-        variant: a registered name that says it instead.
-        force: replace what is there.
+        target: path of the new file; `.npz` for Google's formats, `.safetensors` for the others.
+        num_heads: number of attention heads, if a format needs it and the source does not state it.
+        variant: registered name of the network of the source.
+        force: replace an existing file.
 
     Raises:
         InvalidOption: the path cannot be written, or the number of heads contradicts the source.
-        CheckpointError: the source has no known layout, or tensors the target has no place for.
+        CheckpointError: the format of the source is unknown, or the target format has no name for
+            one of its tensors, or cannot describe its network.
     """
     path = Path(target)
     zoo = registry()
-    layout = _part(to, zoo)
+    layout: Format = zoo.part("checkpoint format", to)
     ending = layout.suffix
     if path.suffix != ending:
-        raise InvalidOption(f"files of the layout {to} end in {ending}, got {str(target)!r}")
-    check_target(path, force=force)  # once more when it is written; now, before anything is read
+        raise InvalidOption(f"files of the format {to} end in {ending}, got {str(target)!r}")
+    check_target(path, force=force)  # before anything is read; `writing_to` checks again
     opened = _open(source, variant, zoo)
     checkpoint = opened.checkpoint
     before = format_name(checkpoint, zoo)
-    reading, writing = _heads(opened, _part(before, zoo), layout, num_heads)
+    reading, writing = _heads(opened, zoo.part("checkpoint format", before), layout, num_heads)
     skeleton = reading.to_model(checkpoint.skeleton())
-    _check_known(reading, before, skeleton, checkpoint.source)
+    some = f"{checkpoint.source} has the checkpoint format {before}, except for some tensors"
+    _from_model(reading, skeleton, some)
     _check_divides(writing, skeleton)
     _check_variant(opened, skeleton)
     network = _network(opened, skeleton)
-    _check_expresses(writing, to, network, opened)
-    planned = _inverse(writing, to, skeleton, checkpoint.source)
+    problem = f"{checkpoint.source} cannot be written as {to}"
+    if network is not None and (lacking := writing.unsupported(network)):
+        raise CheckpointError(
+            f"{problem}: its network has {', '.join(lacking)}, which {to} does not support; "
+            f"{KEEPS if opened.spec else GUESSED}"
+        )
+    planned = _from_model(writing, skeleton, problem)
 
     raw, _ = checkpoint.tensors()
     tensors = reading.to_model(raw)
-    arrays = _inverse(writing, to, tensors, checkpoint.source)
+    arrays = _from_model(writing, tensors, problem)
     with writing_to(path, force=force) as file:
         if ending == ".npz":
             write_npz(file, arrays)
-        else:
-            write_safetensors(file, arrays, _metadata(checkpoint, to))
+        else:  # the spec of a saved model stays valid with its names, which `timm` keeps
+            own = METADATA in checkpoint.metadata and to == "timm"
+            metadata = {METADATA: checkpoint.metadata[METADATA]} if own else {}
+            write_safetensors(file, arrays, FOREIGN | metadata)
         file.flush()
         _check_written(Path(file.name), to, writing, tensors, zoo)
     return Conversion(
@@ -150,11 +159,6 @@ def convert(
     )
 
 
-def _part(name: str, zoo: Registry) -> Format:
-    found: Format = zoo.part("checkpoint format", name)
-    return found
-
-
 def _open(source: str | os.PathLike[str], variant: str | None, zoo: Registry) -> _Source:
     named = None if variant is None else zoo.variant(variant)
     if source == "":
@@ -166,19 +170,15 @@ def _open(source: str | os.PathLike[str], variant: str | None, zoo: Registry) ->
     if on_hub(source) or not isinstance(source, str) or source.endswith(FILES) or path.exists():
         _check_whole(path)
         checkpoint = open_unregistered(source, zoo)
-        return _Source(checkpoint, zoo, _known(checkpoint, named), named)
+        return _Source(checkpoint, zoo, checkpoint.spec or (named.spec if named else None), named)
     name, _, weights = source.partition(":")
     row = zoo.variant(name)
     file = HubFile.of(row, choose(row, weights or None), zoo)
     return _Source(open_hub_file(file), zoo, row.spec, named)
 
 
-def _known(checkpoint: Checkpoint, named: Variant | None) -> Spec | None:
-    return checkpoint.spec or (named.spec if named else None)
-
-
 def _check_whole(path: Path) -> None:
-    """Refuse one of several files that belong together."""
+    """Raise CheckpointError for one shard of several."""
     match = SHARD.fullmatch(path.name)
     if match is None or path.name.endswith("-of-00001.safetensors") or not path.exists():
         return
@@ -187,36 +187,26 @@ def _check_whole(path: Path) -> None:
     raise CheckpointError(f"{path} is one of several files; convert {where}")
 
 
-def _heads(opened: _Source, reading: Format, writing: Format, asked: int | None) -> list[Format]:
-    """Return both formats, told how many attention heads there are where that is known."""
-    if asked is not None and (type(asked) is not int or asked < 1):
-        raise InvalidOption(f"num_heads must be a positive whole number, got {describe(asked)}")
-    said: dict[str, int] = {} if asked is None else {"num_heads": asked}
+def _heads(opened: _Source, reading: Format, writing: Format, given: int | None) -> list[Format]:
+    """Return both formats with the number of attention heads, if it is known."""
+    if given is not None and (type(given) is not int or given < 1):
+        raise InvalidOption(f"num_heads must be a positive whole number, got {describe(given)}")
+    stated: dict[str, int] = {} if given is None else {"num_heads": given}
     for spec in (opened.spec, opened.variant and opened.variant.spec):
         if spec and spec.num_heads:
-            said[f"the spec of {spec.variant or 'the file'}"] = spec.num_heads
+            stated[f"the spec of {spec.variant or 'the file'}"] = spec.num_heads
     checkpoint = opened.checkpoint
-    stated = reading.num_heads(checkpoint.config, checkpoint.skeleton())
-    said |= {} if stated is None else {checkpoint.source: stated}
-    if len(set(said.values())) > 1:
-        who = ", ".join(f"{name} says {count}" for name, count in said.items())
-        raise InvalidOption(f"the number of attention heads is contradicted: {who}")
-    heads = next(iter(said.values()), None)
+    heads = reading.num_heads(checkpoint.config, checkpoint.skeleton())
+    stated |= {} if heads is None else {checkpoint.source: heads}
+    if len(set(stated.values())) > 1:
+        counts = ", ".join(f"{name} says {count}" for name, count in stated.items())
+        raise InvalidOption(f"contradictory numbers of attention heads: {counts}")
+    heads = next(iter(stated.values()), None)
     return [layout.with_heads(heads) if heads else layout for layout in (reading, writing)]
 
 
-def _check_known(reading: Format, before: str, skeleton: Mapping[str, Tensor], source: str) -> None:
-    """Refuse a file with tensors that its layout does not know."""
-    try:
-        reading.from_model(skeleton)
-    except CheckpointError as error:
-        raise CheckpointError(
-            f"{source} is in the layout {before}, but for some tensors: {error}"
-        ) from error
-
-
 def _check_divides(writing: Format, skeleton: Mapping[str, Tensor]) -> None:
-    """Refuse a number of heads that no network of this width has."""
+    """Raise InvalidOption if the number of heads does not divide the width."""
     heads, norm = writing.heads, skeleton.get("norm.weight")
     norm = skeleton.get("fc_norm.weight") if norm is None else norm
     if heads and norm is not None and norm.dim() == 1 and norm.shape[0] % heads:
@@ -227,9 +217,9 @@ def _check_divides(writing: Format, skeleton: Mapping[str, Tensor]) -> None:
 
 
 def _check_variant(opened: _Source, skeleton: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that the variant the caller named does not have.
+    """Raise CheckpointError if the tensors are not those of the variant that the caller named.
 
-    Its head may have other classes, and its positions another grid.
+    The number of classes and the grid of positions may differ.
     """
     variant = opened.variant
     if variant is None:
@@ -243,11 +233,11 @@ def _check_variant(opened: _Source, skeleton: Mapping[str, Tensor]) -> None:
     wrong = sorted(own.keys() ^ theirs.keys()) or [n for n in own if own[n] != theirs[n]]
     if not wrong:
         return
-    name = ascii(wrong[0])[1:-1]
-    shown = [f"{s[wrong[0]]}" if wrong[0] in s else "missing" for s in shapes]
+    shown = [str(s.get(wrong[0], "missing")) for s in shapes]
     raise CheckpointError(
-        f"{opened.checkpoint.source} is no {variant.name}: {len(wrong)} tensors differ; {name} is "
-        f"{shown[0]} in the file, {shown[1]} in the network{fitting(skeleton, opened.zoo)}"
+        f"{opened.checkpoint.source} is no {variant.name}: {len(wrong)} tensors differ; "
+        f"{ascii(wrong[0])[1:-1]} is {shown[0]} in the file, {shown[1]} in the network"
+        f"{fitting(skeleton, opened.zoo)}"
     )
 
 
@@ -256,18 +246,16 @@ def _width(name: str, tensor: Tensor) -> tuple[int, ...]:
 
 
 def _network(opened: _Source, skeleton: Mapping[str, Tensor]) -> Spec | None:
-    """Return the network that the weights belong to, as far as it is known; None if it is not."""
+    """Return the network of the weights as far as it is known, None if it is unknown."""
     checkpoint = opened.checkpoint
-    if checkpoint.spec:
-        return checkpoint.spec
     spec = opened.spec or _seen(skeleton)
-    if spec is None:
-        return None
+    if checkpoint.spec or spec is None:
+        return checkpoint.spec
     return overrides.of_file(checkpoint, opened.zoo).apply(spec, opened.zoo)
 
 
 def _seen(skeleton: Mapping[str, Tensor]) -> Spec | None:
-    """Return what the tensors of a nameless file show; None where its tokens are not the usual."""
+    """Return the network that the tensors of a file show, None if it is an unusual one."""
     kernel = skeleton.get("patch_embed.proj.weight")
     if "reg_token" in skeleton or kernel is None or kernel.dim() != 4:
         return None
@@ -286,48 +274,33 @@ def _seen(skeleton: Mapping[str, Tensor]) -> Spec | None:
     )
 
 
-def _check_expresses(writing: Format, to: str, network: Spec | None, opened: _Source) -> None:
-    """Refuse weights of a network that the target's library does not have."""
-    source = opened.checkpoint.source
-    if network is not None and (problems := writing.unsupported(network)):
-        raise CheckpointError(
-            f"{source} cannot be written as {to}: its network has {', '.join(problems)}, which "
-            f"that of {to} cannot compute; {KEEPS if opened.spec else GUESSED}"
-        )
-
-
-def _inverse(
-    writing: Format, to: str, tensors: Mapping[str, Tensor], source: str
-) -> dict[str, Tensor]:
+def _from_model(layout: Format, tensors: Mapping[str, Tensor], problem: str) -> dict[str, Tensor]:
+    """Rename tensors to a format; begin the message of an error with `problem`."""
     try:
-        return writing.from_model(tensors)
+        return layout.from_model(tensors)
     except CheckpointError as error:
-        raise CheckpointError(f"{source} cannot be written as {to}: {error}") from error
+        raise CheckpointError(f"{problem}: {error}") from error
 
 
 def _check_written(
     path: Path, to: str, writing: Format, expected: Mapping[str, Tensor], zoo: Registry
 ) -> None:
-    """Read a file back and compare every tensor bit by bit.
-
-    Raises:
-        CheckpointError: it is not what was written.
-    """
+    """Read a file back; raise CheckpointError unless every tensor is equal bit by bit."""
     checkpoint = open_file(path)
-    found, _ = checkpoint.container.read(proven=True)  # it is ours, and nobody knows its name
+    found, _ = checkpoint.container.read(proven=True)  # this process has just written the file
     tensors = writing.to_model(found)
     wrong = sorted(expected.keys() ^ tensors.keys())
     wrong += [n for n in expected if n in tensors and not _same(expected[n], tensors[n])]
     if wrong or (found_format := format_name(checkpoint, zoo)) != to:
         raise CheckpointError(
-            f"what was written does not come back bit for bit as {to}: "
-            f"{', '.join(wrong[:5]) or found_format}; nothing was kept. "
+            f"the written file, read back as {to}, does not equal its source bit for bit: "
+            f"{', '.join(wrong[:5]) or found_format}; the file was removed. "
             "Is the disk full or damaged?"
         )
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Compare bits, so that NaN is equal to itself and -0 is not 0."""
+    """Compare bits: NaN equals NaN, and -0 differs from 0."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     bits = (tensor.contiguous().flatten().view(torch.uint8) for tensor in (one, other))
@@ -335,7 +308,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _fates(skeleton: Mapping[str, Tensor], reading: Format, writing: Format) -> dict[str, int]:
-    """Count what becomes of each of the model's tensors between two layouts."""
+    """Count the model's tensors by their change from one format to another."""
     fates = dict.fromkeys(("kept", "renamed", "transposed", "split", "stacked"), 0)
     head = {name: tensor for name, tensor in skeleton.items() if name.startswith("head.")}
     for name in skeleton:
@@ -348,9 +321,10 @@ def _fates(skeleton: Mapping[str, Tensor], reading: Format, writing: Format) -> 
 def _becomes(
     name: str, skeleton: Mapping[str, Tensor], others: Mapping[str, Tensor], layout: Format
 ) -> dict[str, Tensor]:
-    """Return what one tensor becomes; the names of a head depend on what else is in it.
+    """Return the tensors of a format that one tensor of the model becomes.
 
-    It becomes nothing of its own where the layout stacks it with another.
+    They are none if the format stacks the tensor with another. `others` are the other tensors of
+    the head, on which names in the head depend.
     """
     try:
         apart = layout.from_model(others).keys()
@@ -376,28 +350,25 @@ def _notes(
     other: tuple[str, Format],
     written: Collection[str],
 ) -> tuple[str, ...]:
-    """Say which facts of weights files of the two layouts differ in, and how to ask for the old."""
+    """Return notes on tensors left out and on settings that the two formats assume differently."""
     (before, reading), (to, writing) = one, other
     checkpoint = opened.checkpoint
-    keys = checkpoint.header.tensors.keys()
-    known = network if opened.spec else None
-    own = _flat({} if known is None else {"block": known.block.to_data()})
+    own = _flat({"block": network.block.to_data()}) if network and opened.spec else {}
     found = overrides.of_file(checkpoint, opened.zoo)
-    usual = _flat(found.default) | _flat(found.stated)
-    theirs = _flat(writing.overrides({}, written))
+    source = own | _flat(found.default) | _flat(found.stated)
+    target = own | _flat(writing.overrides({}, written))
     notes = []
-    if left := reading.ignored_keys(keys):
+    if left := reading.ignored_keys(checkpoint.header.tensors.keys()):
         notes.append(f"no part of the network, and left out: {', '.join(fold(left))}")
-    for key in sorted((usual.keys() | theirs.keys()) - SHOWN):
-        old = usual.get(key, own.get(key, VARIANTS))
-        new = theirs.get(key, own.get(key, VARIANTS))
+    for key in sorted((source.keys() | target.keys()) - SHOWN):
+        old, new = source.get(key, VARIANTS), target.get(key, VARIANTS)
         if old != new:
             notes.append(f"{key} is {old} for {before}, {new} for {to}{_argument(key, old)}")
     return tuple(notes)
 
 
 def _argument(key: str, value: Any) -> str:
-    """Name the argument of `create` that keeps a fact."""
+    """Return the end of a note: the argument of `create` that keeps a setting."""
     if value == VARIANTS:
         return ""
     field, _, option = key.partition(".")
@@ -408,15 +379,9 @@ def _argument(key: str, value: Any) -> str:
 
 
 def _flat(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts by `field` or `field.option`."""
+    """Return settings by `field` or `field.option`."""
     flat: dict[str, Any] = {}
-    for field, fact in changes.items():
-        options = {f"{field}.{k}": v for k, v in fact.items()} if isinstance(fact, dict) else {}
-        flat |= options or {field: fact}
+    for field, value in changes.items():
+        options = {f"{field}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {}
+        flat |= options or {field: value}
     return flat
-
-
-def _metadata(checkpoint: Checkpoint, to: str) -> dict[str, str]:
-    """Return what goes along: the spec of a saved model, as long as its names stay."""
-    own = {METADATA: checkpoint.metadata[METADATA]} if METADATA in checkpoint.metadata else {}
-    return FOREIGN | (own if to == "timm" else {})

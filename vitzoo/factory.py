@@ -1,4 +1,4 @@
-"""Name to ready model: name -> spec -> module -> verified file -> tensors -> report."""
+"""`create`: name -> spec -> module -> verified file -> tensors -> report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from vitzoo.schema.spec import BlockSpec, Spec
 
 log = logging.getLogger("vitzoo")
 
-OF_TIMM = {  # timm's names of options
+OF_TIMM = {  # timm's names of block options
     "init_values": "layer_scale",
     "reg_tokens": "num_registers",
     "act_layer": "activation",
@@ -44,12 +44,12 @@ Part = str | Mapping[str, Any] | nn.Module
 
 
 def _hint(name: str) -> str:
-    """Return where an argument that `create` does not have belongs, empty where it is unknown."""
+    """Return how to pass a setting that is no argument of `create`, empty if it is unknown."""
     name = OF_TIMM.get(name, name)
     if name in {field.name for field in fields(BlockSpec)}:
         return f"it is an option of the blocks: block={{{name!r}: ...}}"
     if name in {field.name for field in fields(Spec)} - {"variant", "options"}:
-        return f"it stands in a spec: create({{'variant': ..., {name!r}: ...}})"
+        return f"it is a key of a spec: create({{'variant': ..., {name!r}: ...}})"
     return ""
 
 
@@ -72,35 +72,43 @@ def create(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> VisionTransformer:
-    """Create a Vision Transformer.
+    """Create a Vision Transformer with random or trained weights.
 
-    Arguments left at None keep what the name says.
+    An argument that is None keeps the value of the variant, the spec or the saved file.
 
     Args:
-        name: a registered name, a spec (a mapping, or the path of a TOML or JSON file), or the
-            path of a file written by `vitzoo.save`.
-        pretrained: load the variant's default weights.
-        weights: load these: a weights name of the variant, or the path of a safetensors file, of
-            an npz file, of the index of several safetensors files, or of a folder with one of them.
-        num_classes: outputs of the head; 0 leaves the classifier out.
-        in_chans: channels of the images.
-        image_size: px, one number or (height, width).
-        patch_embed, pos_embed, pool, head: a part: a registered name, a mapping with `name` and
-            options, or a ready module.
-        block: options of the encoder blocks, such as `{"norm_eps": 1e-5}`.
-        drop_path: a rate, rising linearly over the blocks, or a policy as a part.
-        dropout: rate after positions, attention projection and MLP layers.
-        dtype, device: of the parameters; device "meta" allocates nothing.
+        name: the network: a registered name (`vitzoo list` shows all), a spec (a mapping, or the
+            path of a TOML or JSON file), or the path of a file written by `vitzoo.save`.
+        pretrained: whether to load the default weights of the variant.
+        weights: other weights to load: a weights name of the variant, an address
+            "hf://owner/repo@revision/file", or a path. The path is a safetensors file, an npz
+            file, the index of several safetensors files, or a folder with one of these.
+        num_classes: number of logits; with 0 the model has no classifier and returns features.
+        in_chans: number of image channels.
+        image_size: (height, width) of the images in px, or one number for both.
+        patch_embed, pos_embed, pool, head: a part to use instead: a registered name, a mapping
+            with `name` and the options of the part, or a module.
+        block: options of all encoder blocks, such as `{"norm_eps": 1e-5}`.
+        drop_path: the drop-path rate of the last block, which rises linearly from 0 in the first
+            block, or a mapping with a policy and its options.
+        dropout: dropout rate after positions, attention projection and MLP layers.
+        dtype: floating type of the parameters. None: torch's default, or the types in the file
+            for a file written by `vitzoo.save`.
+        device: device of the parameters; "meta" allocates no memory.
 
     Returns:
-        The model in training mode, with `spec` and `load_report`. A variant with a builder of its
-        own (`timm/*`) gives another module than a `VisionTransformer`, with these two attributes.
+        The model, in training mode. `model.spec` describes the network; `model.load_report` lists
+        for each tensor whether it was loaded, changed, newly initialised or ignored. A variant
+        with its own builder (`timm/*`) is another module class with the same two attributes.
 
     Raises:
-        UnknownName, UnknownOption: with the nearest names.
-        InvalidOption: values that do not go together.
-        WeightsUnavailable, CheckpointError, IntegrityError: weights that cannot be had, do not
-            fit, or are not the ones the registry names.
+        UnknownName, UnknownOption: a name, an argument or an option does not exist. The message
+            suggests the closest ones.
+        InvalidOption: a value is not possible, or values do not fit together.
+        WeightsUnavailable: the variant has no such weights.
+        CheckpointError: the file is no checkpoint, or its tensors do not fit the model.
+        IntegrityError: the file has another hash or size than the registry states.
+        NetworkError: the file cannot be downloaded.
 
     >>> model = create("vit_digits", pretrained=True)
     >>> model(torch.zeros(2, 1, 28, 28)).shape
@@ -124,7 +132,7 @@ def create(
     call, ready = _call_changes(arguments)
     wanted = changed(request.spec, call)
     source = choose_source(request, weights, pretrained, zoo)
-    if source is None or source.remote:  # a wrong argument is refused before any download
+    if source is None or source.remote:  # before any download, so that a wrong argument raises here
         with torch.device("meta" if source else device or torch.get_default_device()):
             model = _network(wanted, ready, request, zoo)
     if source is None:
@@ -138,7 +146,7 @@ def create(
     wanted = without_published_classifier(wanted, source, changes)
     with torch.device("meta"):
         model = _network(wanted, ready, request, zoo)
-    checkpoint = source.opened()  # an entry's file is fetched here, when all arguments are checked
+    checkpoint = source.opened()  # registered weights are fetched here, after all checks
     preprocessing, note = _preprocessing(checkpoint, request, wanted)
     adaptation = Adaptation.between(
         trained,
@@ -154,25 +162,20 @@ def create(
 
 
 def _call_changes(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments that were given as changes to a spec, and the ready parts in them."""
+    """Return the given arguments as changes of a spec, and the parts that are ready objects."""
     given = {key: value for key, value in arguments.items() if value is not None}
-    ready = {key: given[key] for key in PARTS if key in given and _is_ready(given[key])}
+    ready = {key: given[key] for key in PARTS if callable(given.get(key))}
     opaque = {key: {"name": type(part).__qualname__, "opaque": True} for key, part in ready.items()}
     return given | opaque, ready
 
 
 def _merged(changes: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changes of the spec and of the call, the block's options one by one."""
+    """Return the changes of the spec and of the call; `block` has the options of both."""
     block = {**changes.get("block", {}), **call.get("block", {})}
     return {**changes, **call} | ({"block": block} if block else {})
 
 
-def _is_ready(part: object) -> bool:
-    return isinstance(part, nn.Module) or callable(part)
-
-
 def _network(spec: Spec, ready: Mapping[str, Any], request: Request, zoo: Registry) -> nn.Module:
-    """Build the network, by the variant's own builder where it has one."""
     variant = request.variant
     check_plugins(request.saved, spec, zoo)
     if variant is None or variant.builder == CORE_BUILDER:
@@ -181,8 +184,8 @@ def _network(spec: Spec, ready: Mapping[str, Any], request: Request, zoo: Regist
         changed = getattr(spec, field.name) != getattr(variant.spec, field.name)
         if changed and field.name not in variant.accepts:
             raise InvalidOption(
-                f"{variant.name} comes from a builder of its own, which cannot change "
-                f"{field.name}; it accepts: {', '.join(variant.accepts) or 'nothing'}"
+                f"{variant.name} has its own builder, which cannot change {field.name}; it "
+                f"accepts: {', '.join(variant.accepts) or 'nothing'}"
             )
     model: nn.Module = zoo.host.import_target(variant.namespace, variant)(spec)
     return model
@@ -191,21 +194,19 @@ def _network(spec: Spec, ready: Mapping[str, Any], request: Request, zoo: Regist
 def _preprocessing(
     checkpoint: Checkpoint, request: Request, spec: Spec
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
-    """Return the preprocessing of weights, the variant's where they state none, which is noted."""
-    if checkpoint.preprocessing is not None:
-        return checkpoint.preprocessing, ()
-    found = request.preprocessing_of(spec)
-    if found is None:
-        return None, ()
+    """Return the preprocessing of the weights, or the variant's with a note for the report."""
+    found = checkpoint.preprocessing or request.preprocessing_of(spec)
+    if found is None or checkpoint.preprocessing:
+        return found, ()
     statistics = f"mean {list(found.mean)}, std {list(found.std)}"
     values = f"{statistics}, {found.interpolation}, crop_pct {found.crop_pct}, {found.crop_mode}"
     return found, (f"preprocessing = that of {spec.variant}: {values}",)
 
 
 def _move(model: nn.Module, device: torch.device | str | None) -> None:
-    place = torch.device(device or torch.get_default_device())
-    if place.type != "cpu":  # where the tensors are; walking all modules takes a third of the time
-        model.to(place)
+    target = torch.device(device or torch.get_default_device())
+    if target.type != "cpu":  # loaded tensors are there; `to` would take a third of the whole time
+        model.to(target)
 
 
 def _finish(
@@ -215,20 +216,20 @@ def _finish(
     preprocessing: Preprocessing | None,
     checkpoint: Checkpoint | None = None,
 ) -> VisionTransformer:
-    """Attach spec, report, labels and preprocessing to a model, and log what it is."""
-    noted: Any = model  # of another class where a variant has a builder of its own
+    """Attach spec, report, labels and preprocessing to a model, and log its origin."""
+    result: Any = model  # of another class if the variant has its own builder
     if isinstance(model, VisionTransformer) and model.spec is not None:
         spec = model.spec  # a ready head has its own number of classes
     labels: tuple[str, ...] = ()
     if checkpoint and not report.reinitialised:
         label_set = checkpoint.row.label_set if checkpoint.row else ""
         labels = known_labels(label_set, checkpoint.labels)
-    noted.spec = spec
-    noted.load_report = report
-    noted.labels = labels if len(labels) == spec.num_classes else ()
-    noted.preprocessing = preprocessing
+    result.spec = spec
+    result.load_report = report
+    result.labels = labels if len(labels) == spec.num_classes else ()
+    result.preprocessing = preprocessing
     log.info("created %s from %s", spec.variant or "a custom spec", report)
-    return noted
+    return result
 
 
 def _check_place(dtype: object, device: Any) -> None:

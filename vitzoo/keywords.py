@@ -13,20 +13,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _no_hint(_name: str) -> str:
-    return ""
-
-
 def check_keywords(
-    hint: Callable[[str], str] = _no_hint,
+    hint: Callable[[str], str] = lambda _name: "",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function raise `UnknownOption` for a keyword argument that it does not have.
 
     The function keeps its signature for type checkers, `help` and `inspect.signature`.
 
     Args:
-        hint: gets the unknown name and returns what to write instead, or an empty string; the
-            error then suggests the nearest arguments, or lists all.
+        hint: maps the unknown name to the text of a fix. If the text is empty, the error suggests
+            the closest arguments, or lists all.
 
     >>> @check_keywords()
     ... def resize(size: int, *, method: str = "bicubic") -> int:

@@ -26,36 +26,37 @@ if TYPE_CHECKING:
 
 
 class VisionTransformer(nn.Module):
-    """A Vision Transformer put together from its parts.
+    """A Vision Transformer made of parts. Method names and state-dict keys are those of timm.
 
-    Axis letters: `b` batch, `c` channels, `h w` pixels or patches, `p` prefix tokens, `n` patch
-    tokens, `d` width, `k` classes. State-dict keys follow timm's `VisionTransformer`.
+    Axis letters: `b` batch, `c` channels, `h w` pixels or patches, `p` prefix tokens (class token
+    and registers), `n` patch tokens, `d` width, `k` classes.
 
     Shapes: (b, c, h, w) images to (b, k) logits.
 
     Args:
-        patch_embed: images to (b, n, d) tokens.
-        positions: tells tokens where they stand, before the first block or in each.
-        blocks: the encoder, each (b, p + n, d) to the same.
+        patch_embed: maps images to (b, n, d) tokens.
+        positions: adds position information before the first block, before each, or in attention.
+        blocks: encoder blocks; each maps (b, p + n, d) to the same shape.
         norm: the final norm, or `nn.Identity()`.
-        pool: tokens to one vector; its `norm_first` says on which side of it `norm` acts.
-        head: (b, d) to (b, k).
+        pool: reduces the tokens to one vector. `norm` acts before the pool if `pool.norm_first`,
+            else after it.
+        head: maps (b, d) to (b, k).
         image_size: (height, width) in px.
-        embed_dim: d.
-        class_token: whether a learned class token is prepended.
-        num_registers: learned tokens between it and the patches (p counts both).
-        pre_norm: norm before the first block, none if None.
-        dropout: rate after positions.
+        embed_dim: width d.
+        class_token: whether the first token is a learned class token.
+        num_registers: number of learned tokens after the class token.
+        pre_norm: norm before the first block.
+        dropout: dropout rate after positions.
 
     Attributes:
-        spec: the description it was built from, None if built by hand.
-        load_report: what became of each tensor of its weights.
+        spec: the description that the model was built from, None if it was built by hand.
+        load_report: for each tensor, whether it was loaded, changed, newly initialised or ignored.
         labels: class names in the order of the logits.
-        preprocessing: how images become inputs, None if unknown.
-        checked_parts: name of each part that is a plugin's or was given as an object, by field of
-            the spec; every forward checks the shapes that these give.
+        preprocessing: how `vitzoo.transform` prepares images, None if unknown.
+        checked_parts: names of parts whose output shapes every forward checks, by field of the
+            spec: parts of plugins and parts given as objects.
 
-    Source: arXiv:2010.11929; numbers checked element by element against timm.
+    Source: arXiv:2010.11929; every element of the output is compared with timm's.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class VisionTransformer(nn.Module):
         self.head = head
 
     def __repr__(self) -> str:
-        """Write torch's tree of modules after the name of the variant, if there is one."""
+        """Return torch's tree of modules after the name of the variant, if there is one."""
         variant = getattr(getattr(self, "spec", None), "variant", None)
         return f"{variant}: {super().__repr__()}" if variant else super().__repr__()
 
@@ -124,20 +125,19 @@ class VisionTransformer(nn.Module):
         """Map (b, c, h, w) images to (b, p + n, d) tokens after the final norm.
 
         Raises:
-            InvalidInput: the images have another shape than the model takes.
+            InvalidInput: the model does not accept the shape or dtype of the images.
         """
         x = self.embed(images)
         for layer in range(len(self.blocks)):
             x = self._encode(x, layer)
-        x = self.norm(x)
-        return x
+        return self.norm(x)
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Map (b, p + n, d) tokens to (b, k) logits, or to pre-logits."""
         return self._logits(self._pooled(tokens), pre_logits)
 
     def embed(self, images: Tensor) -> Tensor:
-        """Map (b, c, h, w) images to the (b, p + n, d) tokens that enter the first block."""
+        """Map (b, c, h, w) images to (b, p + n, d) tokens, the input of the first block."""
         self._check_images(images)
         x = self._patches(images)  # (b, n, d)
         prefix = [token for token in (self.cls_token, self.reg_token) if token is not None]
@@ -151,12 +151,12 @@ class VisionTransformer(nn.Module):
 
         Args:
             images: (b, c, h, w).
-            names: of `patch_embed` (b, n, d), `embed` (b, p + n, d), `blocks.0`, `blocks.1`, ...
-                (b, p + n, d), `norm` (b, p + n, d), `pool` (b, d) or what the head takes,
-                `pre_logits` (b, d), `logits`.
+            names: some of `patch_embed` (b, n, d); `embed`, `blocks.0`, `blocks.1`, ... and `norm`
+                (b, p + n, d); `pool` (b, d), or the shape that the head reads; `pre_logits` (b, d);
+                `logits` (b, k).
 
         Raises:
-            UnknownOption: a name is none of these.
+            UnknownOption: there is no result of this name.
         """
         names = (names,) if isinstance(names, str) else names
         known = self.feature_names()
@@ -176,21 +176,20 @@ class VisionTransformer(nn.Module):
         return {name: found[name] for name in names}
 
     def feature_names(self) -> list[str]:
-        """Return the names that `features` knows, in the order data flows."""
+        """Return the names that `features` accepts, in the order of computation."""
         blocks = [f"blocks.{i}" for i in range(len(self.blocks))]
         return ["patch_embed", "embed", *blocks, "norm", "pool", "pre_logits", "logits"]
 
     def attention_maps(
         self, images: Tensor, layers: int | Sequence[int] | None = None
     ) -> dict[int, Tensor]:
-        """Return attention probabilities, (b, heads, p + n, p + n) per layer.
+        """Return the attention probabilities of blocks, each (b, heads, p + n, p + n), by index.
 
-        They are computed from the queries and keys beside the fused attention, which does not
-        give them out.
+        Fused attention does not return them, so they are computed again from queries and keys.
 
         Args:
             images: (b, c, h, w).
-            layers: indices, negative from the end; an int n means the last n; None means all.
+            layers: indices of blocks, negative from the end; an int n: the last n; None: all.
         """
         wanted = self._layers(layers)
         maps: dict[int, Tensor] = {}
@@ -214,19 +213,19 @@ class VisionTransformer(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> Any:
-        """Return the final tokens and the results of chosen blocks, as timm does.
+        """Return the final tokens and the results of some blocks, as timm does.
 
         Args:
             images: (b, c, h, w).
-            indices: blocks, negative from the end; an int n means the last n; None means all.
-            return_prefix_tokens: give each result as (patch tokens, prefix tokens).
+            indices: indices of blocks, negative from the end; an int n: the last n; None: all.
+            return_prefix_tokens: return each result as a pair (patch tokens, prefix tokens).
             norm: apply the final norm to each result.
-            stop_early: skip the blocks after the last one asked for.
+            stop_early: skip the blocks after the last index.
             output_fmt: `NCHW` for (b, d, h, w) maps of the grid, `NLC` for (b, n, d) tokens.
-            intermediates_only: return only the list.
+            intermediates_only: return only the list of results.
 
         Returns:
-            `(tokens, intermediates)`, tokens being (b, p + n, d) after the final norm.
+            `(tokens, results)`; the tokens are (b, p + n, d) after the final norm.
         """
         if output_fmt not in ("NCHW", "NLC"):
             raise InvalidOption(f"output_fmt must be NCHW or NLC, got {output_fmt!r}")
@@ -248,16 +247,15 @@ class VisionTransformer(nn.Module):
         return_prefix_tokens: bool = False,
         norm: bool = False,
     ) -> list[Any]:
-        """Return the last n blocks' results (or those listed), in the style of DINO.
+        """Return the results of blocks, as DINO's code does; see `forward_intermediates`.
 
         Args:
             images: (b, c, h, w).
-            n: how many from the end, or which blocks.
-            reshape: give (b, d, h, w) maps instead of (b, n, d) tokens.
-            return_prefix_tokens: give (patch tokens, prefix tokens) pairs.
-            norm: apply the final norm.
+            n: number of last blocks, or indices of blocks.
+            reshape: return (b, d, h, w) maps instead of (b, n, d) tokens.
+            return_prefix_tokens, norm: as in `forward_intermediates`.
         """
-        results: list[Any] = self.forward_intermediates(
+        return self.forward_intermediates(
             images,
             n,
             return_prefix_tokens=return_prefix_tokens,
@@ -265,7 +263,6 @@ class VisionTransformer(nn.Module):
             output_fmt="NCHW" if reshape else "NLC",
             intermediates_only=True,
         )
-        return results
 
     @property
     def num_features(self) -> int:
@@ -284,7 +281,7 @@ class VisionTransformer(nn.Module):
 
     @property
     def pretrained_cfg(self) -> dict[str, Any]:
-        """How images become inputs, in timm's words, for `timm.data.resolve_model_data_config`."""
+        """Preprocessing under timm's keys, for `timm.data.resolve_model_data_config`."""
         c, (h, w) = self.patch_embed.in_chans, self.image_size
         row = self.preprocessing or Preprocessing(mean=(0.5,) * c, std=(0.5,) * c)
         return {
@@ -302,14 +299,18 @@ class VisionTransformer(nn.Module):
         return self.head  # type: ignore[return-value]  # a Head that is a submodule
 
     def reset_classifier(self, num_classes: int) -> None:
-        """Replace the head by a fresh one of its kind; labels are forgotten.
+        """Replace the head by a new one of the same kind, and remove the labels.
 
         Args:
-            num_classes: k; 0 leaves the classifier out.
+            num_classes: k; with 0 the new head has no classifier.
         """
-        check_num_classes(num_classes)
-        place = next(self.parameters())
-        self.head = self.head.reset(num_classes).to(place.device, place.dtype).train(self.training)  # type: ignore[attr-defined]  # a Head that is a module
+        if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 0:
+            raise InvalidOption(
+                f"num_classes must be a whole number of at least 0, got {num_classes!r}; "
+                "0 means no classifier"
+            )
+        sample, fresh = next(self.parameters()), self.head.reset(num_classes)
+        self.head = fresh.to(sample.device, sample.dtype).train(self.training)  # type: ignore[attr-defined]  # a Head that is a module
         self.labels = ()
         if self.spec is not None:
             head = PartSpec("linear") if self.spec.head.name == "none" else self.spec.head
@@ -317,13 +318,13 @@ class VisionTransformer(nn.Module):
 
     @torch.no_grad()
     def set_input_size(self, image_size: int | tuple[int, int]) -> None:
-        """Take images of another size from now on; learned positions are resampled.
+        """Accept images of another size from now on; interpolate learned positions.
 
         Args:
-            image_size: px, one number or (height, width).
+            image_size: (height, width) in px, or one number for both.
 
         Raises:
-            InvalidOption: the patches do not tile it.
+            InvalidOption: the size is not a whole number of patches.
         """
         size = pair(image_size, "image_size", InvalidOption)
         grid = self.patch_embed.grid(size)
@@ -340,10 +341,11 @@ class VisionTransformer(nn.Module):
         self.grad_checkpointing = enable
 
     def no_weight_decay(self) -> set[str]:
-        """Return the parameters that optimisers should not decay: tokens and positions.
+        """Return the names of parameters that optimisers should not decay.
 
-        With them, those that the method `no_weight_decay` of a part names. A position embedding
-        that has no such method decays none of its parameters.
+        These are class token, registers, the table of positions, and the parameters that the
+        method `no_weight_decay` of a part names. A position embedding without this method adds all
+        its parameters.
         """
         tokens = ("pos_embed", "cls_token", "reg_token")
         names = {name for name in tokens if getattr(self, name) is not None}
@@ -357,14 +359,14 @@ class VisionTransformer(nn.Module):
         return names
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Return timm's description of layer groups, for layer-wise learning rates."""
+        """Return the layer groups in timm's form, for layer-wise learning rates."""
         return {
             "stem": r"^cls_token|^reg_token|pos_embed|patch_embed|positions|^norm_pre",
             "blocks": [(r"^blocks\.(\d+)", None), (r"^norm\.", (99999,))],
         }
 
     def _encode(self, x: Tensor, layer: int) -> Tensor:
-        """Run block `layer` on (b, p + n, d) tokens, with its positions."""
+        """Run block `layer`, with its positions, on (b, p + n, d) tokens."""
         x = self._positioned(x, layer)
         block = self.blocks[layer]
         if self.grad_checkpointing and self.training and torch.is_grad_enabled():
@@ -372,9 +374,10 @@ class VisionTransformer(nn.Module):
         return block(x, *self._acts(layer))
 
     def _tokens_read(self) -> int | None:
-        """Return how many of the last block's tokens are enough for the logits, None for all.
+        """Return the number of first tokens of the last block that the pool reads, None for all.
 
-        Whoever trains, looks at the last block or computes features in another way gets all.
+        All tokens are computed with gradients, with a hook on the last block, and in a subclass
+        that replaces `forward_features`.
         """
         reads: int | None = getattr(self._pool, "reads", None)
         own = "forward_features" in self.__dict__ or (
@@ -389,11 +392,11 @@ class VisionTransformer(nn.Module):
 
     def _positioned(self, x: Tensor, layer: int) -> Tensor:
         if not layer:
-            return x  # `embed` did the first
+            return x  # `embed` added the positions of block 0
         return self._run("pos_embed", self.positions, x.shape, x, self.pos_embed, layer)
 
-    def _acts(self, layer: int) -> tuple[Rotate | None, Bias | None]:
-        """Return what the positions do inside the attention of block `layer`."""
+    def _acts(self, layer: int) -> tuple[Rotate, Bias]:
+        """Return rotation and bias of the positions for the attention of block `layer`."""
         rotate = getattr(self.positions, "rotate", None)
         bias = getattr(self.positions, "attention_bias", None)
         if rotate is not None:
@@ -404,7 +407,7 @@ class VisionTransformer(nn.Module):
         return rotate, bias
 
     def _rotated(self, x: Tensor, layer: int) -> Tensor:
-        rotate: Any = self.positions.rotate  # type: ignore[attr-defined]  # whoever calls has looked
+        rotate: Any = self.positions.rotate  # type: ignore[attr-defined]  # `_acts` checked
         return self._run("pos_embed", rotate, x.shape, x, layer)
 
     @property
@@ -433,7 +436,7 @@ class VisionTransformer(nn.Module):
         return self._run("head", head, shape, x, pre_logits)
 
     def _run(self, field: str, part: Any, shape: tuple[int, ...] | None, *inputs: Any) -> Tensor:
-        """Call a part, checking what is not vitzoo's own outside of compiled code."""
+        """Call a part; outside of compiled code, check the output of parts in `checked_parts`."""
         if field not in self.checked_parts or torch.compiler.is_compiling():
             return part(*inputs)
         return call(self.checked_parts[field], part, inputs, shape)
@@ -463,7 +466,7 @@ class VisionTransformer(nn.Module):
         if not images.is_floating_point():
             raise InvalidInput(
                 f"expected images of a floating type, got {images.dtype}; vitzoo.transform(model) "
-                "makes them from pictures"
+                "converts an image to a float tensor"
             )
         expected = (self.patch_embed.in_chans, *self.image_size)
         if images.dim() != 4 or tuple(images.shape[1:]) != expected:
@@ -476,16 +479,7 @@ class VisionTransformer(nn.Module):
 
 
 def token_vectors(count: int, embed_dim: int) -> nn.Parameter:
-    """Return learned tokens to start from, (1, count, d), drawn as the positions are."""
+    """Return initial learned tokens, (1, count, d), drawn from a normal of std 0.02."""
     tokens = torch.empty(1, count, embed_dim)
     normal_(tokens, std=0.02)
     return nn.Parameter(tokens)
-
-
-def check_num_classes(num_classes: int) -> None:
-    """Raise InvalidOption unless `num_classes` is a whole number of at least 0."""
-    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 0:
-        raise InvalidOption(
-            f"num_classes must be a whole number of at least 0, got {num_classes!r}; "
-            "0 leaves the classifier out"
-        )

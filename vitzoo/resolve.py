@@ -22,17 +22,12 @@ WEIGHTS_ONLY = (".npz", ENDING)
 
 
 def resolve(name: object, zoo: Registry) -> Request:
-    """Return the network that the first argument of `create` describes.
-
-    Args:
-        name: a registered name, a spec (mapping, `Spec`, or path of a TOML or JSON file), or the
-            path of a file written by `save`.
-        zoo: holds the variants.
+    """Return the request for a name, a spec (mapping, `Spec` or path), or a file of `save`.
 
     Raises:
-        UnknownName, UnknownOption: with the nearest names.
-        InvalidOption: values that cannot be right.
-        CheckpointError: a file that does not say which network it belongs to.
+        UnknownName, UnknownOption: the name, or a key of the spec, does not exist.
+        InvalidOption: a value that is not possible.
+        CheckpointError: the file does not state its network.
     """
     if isinstance(name, Spec):
         return from_spec(name, zoo)
@@ -66,18 +61,14 @@ def resolve(name: object, zoo: Registry) -> Request:
 
 
 def _check_nothing_there(path: Path) -> None:
-    """Say what a path is that was given as a name, and how its weights are loaded.
-
-    Raises:
-        CheckpointError: something is there.
-    """
+    """Raise CheckpointError if there is a file or folder; explain how to load its weights."""
     if path.is_dir():
         raise CheckpointError(
-            f"{path} is a folder, which does not say which network its weights belong to; name "
-            f"the variant: create('vit_b16', weights='{path}/')"
+            f"{path} is a folder, which does not state the network of its weights; name the "
+            f"variant: create('vit_b16', weights='{path}/')"
         )
     if path.is_file():
-        open_file(path)  # says what it is, if it is no weights
+        open_file(path)  # raises another error if the file contains no weights
         raise CheckpointError(nameless(path))
 
 

@@ -1,4 +1,4 @@
-"""Saving a network with its spec."""
+"""`save`: a model, with its spec, to a safetensors file."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from vitzoo.schema.manifest import API
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
-    """Write a model to a safetensors file that `create(path)` restores.
+    """Write a model to a safetensors file and return its path; `create(path)` restores the model.
 
-    The file holds the tensors, the spec, the labels, the preprocessing and the names of the
-    distributions that the variant and its parts come from. It is written tensor by tensor, and
-    replaces an existing file at once or not at all.
+    The file contains the tensors and, as metadata, `model.spec`, `model.labels`,
+    `model.preprocessing` and the distributions of the plugins whose parts the model has. An
+    existing file is replaced only after the new file is complete.
 
     Args:
-        model: made by `create`; its parts may have been given as objects, which are then needed
-            again to restore it.
-        path: ending in `.safetensors`.
+        model: a model made by `create`. If parts of it were given as objects, pass them to
+            `create` again to restore the model.
+        path: a path that ends in `.safetensors`.
 
     Raises:
-        InvalidOption: the model has no spec, its labels do not fit, the path has another ending
-            or lies in a folder that does not exist.
-        CheckpointError: a tensor has no values (meta device), or a type that safetensors lacks.
+        InvalidOption: the model has no spec, the number of labels is not the number of classes,
+            the path has another ending, or its folder does not exist.
+        CheckpointError: a tensor has no data (`meta` device), or safetensors lacks its dtype.
         StoreError: the file cannot be written.
     """
     target = Path(path)
@@ -56,7 +56,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     plugins = {name: infos[name].distribution for name in spec.namespaces if name != LOCAL}
     data = spec.to_data()
     if (spec.variant or "").startswith(f"{LOCAL}/"):
-        del data["variant"]  # known on this machine only, and the rest of the spec is complete
+        del data["variant"]  # other machines do not know it, and the rest of the spec is complete
     metadata = {
         "api": API,
         "spec": data,

@@ -1,9 +1,10 @@
-"""What a network is made of: layers with shapes and parameters, terms, multiplications."""
+"""Summary of a network: layers with shapes and parameters, parameters by role, operations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +20,9 @@ class Layer:
 
     Args:
         name: path in the model.
-        kind: class name, `Parameter` for a parameter.
-        output: shape it gives for the summary's batch; empty if it does not run or gives no
-            tensor.
-        params: number of parameters, its submodules' included.
+        kind: class name, or `Parameter`.
+        output: shape of its output for the batch of the summary; empty if there is no output.
+        params: number of parameters, with those of submodules.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Term:
-    """Parameters of one role, weights and biases (and other vectors) apart."""
+    """Numbers of parameters of one role: weights, and biases (with other vectors)."""
 
     name: str
     weights: int = 0
@@ -42,15 +42,15 @@ class Term:
 
 @dataclass(frozen=True)
 class Summary:
-    """Account of a network.
+    """Summary of a network.
 
     Args:
-        layers: in the order they are registered.
-        terms: parameters by role; they add up to `params`.
-        by_hand: the three sums by which ViT is counted on paper (no biases, no norms).
+        layers: modules in the order of their registration.
+        terms: parameters by role; their sum is `params`.
+        by_hand: the three sums of a count on paper, without biases and norms.
         params: number of parameters.
-        flops: floating-point operations of the matrix products and convolutions for the batch
-            (two per multiplication and addition).
+        flops: floating-point operations of matrix products and convolutions for the batch; a
+            multiplication with an addition counts as two.
     """
 
     layers: tuple[Layer, ...]
@@ -61,23 +61,23 @@ class Summary:
 
 
 def summarize(model: nn.Module, batch_size: int = 1) -> Summary:
-    """Run a model built on `meta` once and account for it; nothing is computed or allocated.
+    """Run a model on the `meta` device, where nothing is computed, and count.
 
     Args:
-        model: from `create(..., device="meta")`; its spec says the input's shape.
-        batch_size: b.
+        model: a model of `create(..., device="meta")`; its spec states the shape of images.
+        batch_size: number of images.
     """
     described: Any = model
     spec = described.spec
     images = torch.empty(batch_size, spec.in_chans, *spec.image_size, device="meta")
     shapes: dict[str, tuple[int, ...]] = {}
     hooks = [
-        module.register_forward_hook(_recorder(shapes, name))
+        module.register_forward_hook(partial(_record, shapes, name))
         for name, module in model.named_modules()
     ]
     was_training = model.training
     model.eval()
-    with FlopCounterMode(display=False) as counter:  # needs autograd on; meta keeps nothing
+    with FlopCounterMode(display=False) as counter:  # needs gradients enabled
         model(images)
     model.train(was_training)
     for hook in hooks:
@@ -92,19 +92,17 @@ def summarize(model: nn.Module, batch_size: int = 1) -> Summary:
     )
 
 
-def _recorder(shapes: dict[str, tuple[int, ...]], name: str) -> Any:
-    def record(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        if isinstance(output, Tensor):
-            shapes[name] = tuple(output.shape)
-
-    return record
+def _record(shapes: dict[str, tuple[int, ...]], name: str, *call: Any) -> None:
+    """Note the shape of a module's output, the last argument of a forward hook."""
+    if isinstance(call[-1], Tensor):
+        shapes[name] = tuple(call[-1].shape)
 
 
 def _layers(model: nn.Module, shapes: dict[str, tuple[int, ...]]) -> Iterator[Layer]:
     own = {name: tensor.shape for name, tensor in model.named_parameters(recurse=False)}
     for name, module in model.named_modules():
         if name == "positions" or not isinstance(model, VisionTransformer):
-            for own_name, shape in own.items():  # they join the tokens here
+            for own_name, shape in own.items():  # the forward adds them to the tokens here
                 yield Layer(own_name, "Parameter", tuple(shape), shape.numel())
             own.clear()
         params = sum(p.numel() for p in module.parameters())
@@ -119,7 +117,7 @@ def _terms(model: nn.Module) -> Iterator[Term]:
         weights = parameter.numel()
         if name == "pos_embed" and isinstance(model, VisionTransformer):
             first = parameter.shape[1] - model.grid_size[0] * model.grid_size[1]
-            if 0 < first <= model.num_prefix_tokens:  # a row for each token, prefix tokens first
+            if 0 < first <= model.num_prefix_tokens:  # the table starts with prefix tokens
                 weights -= parameter[:, :first].numel()
                 counts["positions of prefix tokens"][0] += parameter[:, :first].numel()
         counts[_role(name)][name.endswith("bias")] += weights
@@ -129,7 +127,7 @@ def _terms(model: nn.Module) -> Iterator[Term]:
 
 
 def _role(name: str) -> str:
-    """Tell the role of a parameter from the parts of its name, the model's own first."""
+    """Return the role of a parameter, by the first known part of its name."""
     for part in name.split("."):
         if part.startswith(("norm", "fc_norm")):
             return "norms"
@@ -155,16 +153,10 @@ OTHERS = ("positions of prefix tokens", "norms", "other")
 
 
 def _by_hand(terms: tuple[Term, ...]) -> tuple[tuple[str, int], ...]:
+    rows = {
+        "patch matrix + positions of patches": ("patch embedding", "positions of patches"),
+        "encoder weight matrices": ("attention", "MLP"),
+        "head weight matrices": ("head",),
+    }
     weights = {term.name: term.weights for term in terms}
-    return (
-        (
-            "patch matrix + positions of patches",
-            _sum(weights, "patch embedding", "positions of patches"),
-        ),
-        ("encoder weight matrices", _sum(weights, "attention", "MLP")),
-        ("head weight matrices", _sum(weights, "head")),
-    )
-
-
-def _sum(weights: dict[str, int], *names: str) -> int:
-    return sum(weights.get(name, 0) for name in names)
+    return tuple((row, sum(weights.get(r, 0) for r in roles)) for row, roles in rows.items())

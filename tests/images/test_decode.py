@@ -20,7 +20,7 @@ from sklearn.datasets import load_sample_images
 import vitzoo
 from helpers import message, refuses, says
 from vitzoo.errors import ImageError
-from vitzoo.images.decode import find_images, open_image, printable, read_picture
+from vitzoo.images.decode import find_images, open_image, printable, read_image
 
 PHOTO = Image.fromarray(load_sample_images().images[0]).resize((64, 43))
 RGB = np.asarray(PHOTO).astype(int)
@@ -37,7 +37,7 @@ def both(image, tmp_path, name, **options):
 
 
 def pixels(image, mode="RGB"):
-    flat = read_picture(image, mode)
+    flat = read_image(image, mode)
     assert flat.mode == mode
     return np.asarray(flat).astype(int)
 
@@ -106,7 +106,7 @@ def test_values_without_an_agreed_meaning_are_refused(tmp_path, values, parts):
     for image in both(Image.fromarray(np.array(values, kind)), tmp_path, "odd.tif"):
         name = "the image" if isinstance(image, Image.Image) else f"{tmp_path}/odd.tif"
         with refuses(ImageError, name, *parts):
-            read_picture(image, "RGB")
+            read_image(image, "RGB")
 
 
 def test_black_and_white(tmp_path):
@@ -268,19 +268,19 @@ def test_a_truncated_image_is_called_so(tmp_path, ending):
         open_image(tmp_path / f"photo.{ending}")
     opened = Image.open(io.BytesIO(data[: len(data) // 2]))
     with refuses(ImageError, "the image", "truncated"):
-        read_picture(opened, "RGB")
+        read_image(opened, "RGB")
 
 
 def test_a_closed_image():
     image = Image.open(io.BytesIO(png_48_bit(np.zeros((2, 2, 3), np.uint16))))
     image.close()
     with refuses(ImageError, "cannot read", "the image"):
-        read_picture(image, "RGB")
+        read_image(image, "RGB")
 
 
 def test_no_pixels():
     with refuses(ImageError, "no pixels", "0x5"):
-        read_picture(Image.new("RGB", (0, 5)), "RGB")
+        read_image(Image.new("RGB", (0, 5)), "RGB")
 
 
 def test_a_missing_file_and_a_folder(tmp_path):
@@ -417,7 +417,7 @@ def test_damaged_bytes_give_an_image_or_an_image_error(tmp_path, ending):
             damaged[chance.randrange(min(len(data), 200))] = chance.randrange(256)
         (tmp_path / f"a.{ending}").write_bytes(damaged)
         try:
-            outcomes.add(read_picture(tmp_path / f"a.{ending}", "RGB").mode)
+            outcomes.add(read_image(tmp_path / f"a.{ending}", "RGB").mode)
         except ImageError:
             outcomes.add("error")
     assert outcomes == {"RGB", "error"}

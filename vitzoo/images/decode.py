@@ -1,7 +1,7 @@
-"""Picture files and Pillow images, whatever they hold, to 8-bit grey or RGB pixels.
+"""Image files and Pillow images of any mode to 8-bit grey or RGB pixels.
 
-Files come from anywhere: what is opened is a regular file of a known format and of a bearable
-size, and whatever goes wrong inside Pillow is an `ImageError` that names the file.
+Only regular files of known formats and limited size are opened. Every error of Pillow becomes an
+`ImageError` that names the file.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ SUFFIXES = (
     ".jp2",
 )  # fmt: skip
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF", "JPEG2000")
-DEEP = ("I", "F")  # modes with more than 8 bits start so
-STRAIGHT = {"La": "LA", "RGBa": "RGBA"}  # premultiplied modes and what they are made from
-A_PICTURE = "the image"  # what a Pillow image is called in messages
+DEEP = ("I", "F")  # first letters of the modes with more than 8 bits
+STRAIGHT = {"La": "LA", "RGBa": "RGBA"}  # premultiplied modes, and the modes without
+UNNAMED = "the image"  # name of a Pillow image in messages
 
 
-def read_picture(image: Image.Image | str | os.PathLike[str], mode: str) -> Image.Image:
-    """Return a picture as 8-bit pixels of one mode, upright, over white where it is transparent.
+def read_image(image: Image.Image | str | os.PathLike[str], mode: str) -> Image.Image:
+    """Return an image with 8-bit pixels, rotated as EXIF states, with transparency over white.
 
     Args:
-        image: a file, or a Pillow image. One straight from `Image.open` is turned upright like a
-            file; one that was made or changed in the program is taken as it is.
+        image: a path, or a Pillow image. EXIF orientation is applied to files and to results of
+            `Image.open`, but not to images that the program made or changed.
         mode: `L` or `RGB`.
 
     Raises:
-        ImageError: the picture cannot be read, or its values have no agreed meaning.
-        InvalidOption: neither a path nor a Pillow image.
+        ImageError: the image cannot be read, or the range of its values is unknown.
+        InvalidOption: `image` is neither a path nor a Pillow image.
     """
     if isinstance(image, str | os.PathLike):
         return flatten(open_image(image), mode, printable(image))
@@ -48,18 +48,18 @@ def read_picture(image: Image.Image | str | os.PathLike[str], mode: str) -> Imag
         raise InvalidOption(
             f"expected a Pillow image or the path of one, got {type(image).__name__}"
         )
-    with _explained(A_PICTURE):
+    with _explained(UNNAMED):
         image.load()
         if isinstance(image, ImageFile.ImageFile):
             image = ImageOps.exif_transpose(image)
-    return flatten(image, mode, A_PICTURE)
+    return flatten(image, mode, UNNAMED)
 
 
 def open_image(path: str | os.PathLike[str]) -> Image.Image:
-    """Read an image file whole, its first frame, turned upright as its EXIF data says.
+    """Read the first frame of an image file and apply its EXIF orientation.
 
     Raises:
-        ImageError: the file is missing, no image, truncated or unreasonably large.
+        ImageError: the file is missing, no image, truncated or too large.
     """
     name = printable(path)
     with _open_regular(path, name) as file, _explained(name), warnings.catch_warnings():
@@ -70,10 +70,10 @@ def open_image(path: str | os.PathLike[str]) -> Image.Image:
 
 
 def flatten(image: Image.Image, mode: str, name: str) -> Image.Image:
-    """Return an image of any mode as 8-bit `L` or `RGB`, over white where it is transparent.
+    """Return an image of any mode as 8-bit `L` or `RGB`, with transparency over white.
 
     Raises:
-        ImageError: it has no pixels, or values of more than 8 bits outside the known ranges.
+        ImageError: the image has no pixels, or values outside the known ranges.
     """
     if 0 in image.size:
         raise ImageError(f"{name} has no pixels: {image.width}x{image.height}")
@@ -92,15 +92,14 @@ def flatten(image: Image.Image, mode: str, name: str) -> Image.Image:
 def find_images(
     paths: Iterable[Path], on_error: Callable[[ImageError], object] | None = None
 ) -> list[Path]:
-    """Replace each folder by the image files right in it, sorted by name.
+    """Replace each folder by the image files directly in it, sorted by name.
 
     Args:
         paths: files, which are not opened, and folders.
-        on_error: called for a path that is not there, and for a folder that cannot be read or
-            holds no images; without it the error is raised.
+        on_error: is called with each error instead of raising it.
 
     Raises:
-        ImageError: as above.
+        ImageError: a path does not exist, or a folder cannot be read or contains no images.
     """
     found: list[Path] = []
     for path in paths:
@@ -125,19 +124,19 @@ def _images_at(path: Path) -> list[Path]:
         raise ImageError(f"cannot read {name}: {error.strerror}") from error
     inside = [p for p in inside if not p.is_dir()]
     if not inside:
-        raise ImageError(f"the folder {name} holds no images ({', '.join(SUFFIXES)})")
+        raise ImageError(f"the folder {name} contains no images ({', '.join(SUFFIXES)})")
     return inside
 
 
 @cache
 def _formats() -> tuple[str, ...]:
-    """Return the formats that this Pillow reads; no others, some of which start programs."""
+    """Return those of `FORMATS` that this Pillow reads; other formats may start programs."""
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 def _open_regular(path: str | os.PathLike[str], name: str) -> IO[bytes]:
-    try:  # without waiting, should it be a pipe
+    try:  # O_NONBLOCK: do not wait for a pipe
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         raise ImageError(f"cannot read the image {name}: {error.strerror}") from error
@@ -154,7 +153,7 @@ def _open_regular(path: str | os.PathLike[str], name: str) -> IO[bytes]:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turn whatever Pillow raises into an `ImageError` that names the picture."""
+    """Convert all exceptions of Pillow to an `ImageError` that names the image."""
     try:
         yield
     except ImageError:
@@ -164,19 +163,19 @@ def _explained(name: str) -> Iterator[None]:
         raise ImageError(f"{name} is not an image that can be read here ({known})") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(
-            f"{name} is unreasonably large: more than {Image.MAX_IMAGE_PIXELS} pixels; shrink it, "
+            f"{name} is too large: more than {Image.MAX_IMAGE_PIXELS} pixels; shrink it, "
             "or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
         ) from error
-    except Exception as error:  # its decoders raise whatever comes, OSError to struct.error
+    except Exception as error:  # Pillow's decoders raise OSError, struct.error and others
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         if "MAX_TEXT" in reason:
-            reason = "its text chunks are enormous; save it without metadata"
-        what = name if name == A_PICTURE else f"the image {name}"
+            reason = "its text chunks are too large; save it without metadata"
+        what = name if name == UNNAMED else f"the image {name}"
         raise ImageError(f"cannot read {what}: {printable(reason)}") from error
 
 
 def _to_8_bit(image: Image.Image, name: str) -> Image.Image:
-    """Scale 16-bit integers, and floats of [0, 1], to 8 bits; floats up to 255 keep their scale."""
+    """Scale 16-bit integers and floats of [0, 1] to 8 bits; keep the scale of floats up to 255."""
     values = np.asarray(image)
     least, most = values.min(), values.max()
     if image.mode == "F":

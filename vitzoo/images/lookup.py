@@ -1,4 +1,4 @@
-"""How images become the inputs of a network, and what its outputs are called."""
+"""`transform` and `labels`: preprocessing and class names of a variant, a file or a model."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ def transform(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> Transform:
-    """Return the function from an image (Pillow, or its path) to the input (c, h, w).
+    """Return a function that maps an image (a path or a Pillow image) to a (c, h, w) input.
 
-    Arguments left at None keep what the weights say; `image_size` keeps what the model takes.
+    An argument that is None keeps the value of the weights; `image_size` that of the model.
 
     Args:
-        name_or_model: a registered name, whose default weights say how, the path of a file
-            written by `save`, or a model.
-        image_size: px, one number or (height, width), of the input.
+        name_or_model: a registered name (its default weights state the preprocessing), the path
+            of a file written by `save`, or a model.
+        image_size: (height, width) of the input in px, or one number for both.
         crop_pct: share of the resized image's shorter side that the crop keeps, in (0, 1].
         crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash`.
         interpolation: `nearest`, `bilinear`, `bicubic` or `lanczos`.
-        mean, std: one number per channel, of pixel values in [0, 1].
+        mean, std: one number per channel, for pixel values in [0, 1].
 
     Raises:
-        UnknownName, UnknownOption: with the nearest names.
-        InvalidOption: a value that cannot be right, or a model that vitzoo did not make.
+        UnknownName, UnknownOption: a name or an argument does not exist.
+        InvalidOption: a value is not possible, or vitzoo did not create the model.
 
     >>> transform("vit_digits", image_size=32, crop_mode="squash").image_size
     (32, 32)
@@ -70,14 +70,14 @@ def transform(
 
 
 def labels(name_or_model: str | os.PathLike[str] | nn.Module) -> tuple[str, ...]:
-    """Return the class names in the order of the logits; empty where none are known.
+    """Return the class names in the order of the logits; empty if they are unknown.
 
     Args:
-        name_or_model: a registered name, whose default weights say which, the path of a file
-            written by `save`, a model, or a label set such as `imagenet-1k`.
+        name_or_model: a registered name (its default weights state the classes), the path of a
+            file written by `save`, a model, or a label set such as `imagenet-1k`.
 
     Raises:
-        UnknownName: with the nearest names.
+        UnknownName: the name does not exist.
 
     >>> labels("vit_digits")[:3], labels("imagenet-1k")[:2]
     (('0', '1', '2'), ('tench', 'goldfish'))
@@ -98,12 +98,12 @@ def labels(name_or_model: str | os.PathLike[str] | nn.Module) -> tuple[str, ...]
 
 
 def _input_of(source: object) -> tuple[Spec, Preprocessing | None]:
-    """Return the spec, and the preprocessing where it is known, of a name, a file or a model."""
+    """Return the spec, and the preprocessing if known, of a name, a file or a model."""
     if isinstance(source, nn.Module):
         spec: Any = getattr(source, "spec", None)
         if not isinstance(spec, Spec):
             raise InvalidOption(
-                f"{type(source).__name__} has no spec, so its input is not known; pass a model "
+                f"{type(source).__name__} has no spec, so its input size is unknown; pass a model "
                 "made by vitzoo.create"
             )
         return spec, check_preprocessing(getattr(source, "preprocessing", None))

@@ -1,4 +1,4 @@
-"""Images to inputs: the preprocessing that a row of weights states, pixel for pixel as timm's."""
+"""Images to model inputs, with the same pixel values as timm's evaluation transform."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitzoo.errors import InvalidOption
-from vitzoo.images.decode import read_picture
+from vitzoo.images.decode import read_image
 from vitzoo.schema.manifest import read_preprocessing
 from vitzoo.schema.reader import Reader, describe, pair
 from vitzoo.schema.rows import Preprocessing
@@ -31,16 +31,16 @@ FILTERS = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
-MAX_RESIZED = 2**26  # px; a longer strip is cut before it is resized, not after
+MAX_RESIZED = 2**26  # px; an image whose resized version is larger is cropped first
 
 
 class Transform:
-    """Turns an image into the (c, h, w) input of a model.
+    """Converts an image to the (c, h, w) input of a model.
 
     Args:
-        spec: says the input's size and channels.
-        preprocessing: None means bicubic, crop 0.9, mean and std 0.5.
-        image_size: (h, w) px, if not the spec's.
+        spec: spec of the model, for size and channels of the input.
+        preprocessing: None: bicubic, crop_pct 0.9, mean and std 0.5.
+        image_size: (h, w) px instead of the size in the spec.
     """
 
     def __init__(
@@ -68,21 +68,19 @@ class Transform:
         """Return the input of one image: (c, h, w), float32.
 
         Raises:
-            ImageError: the picture cannot be read.
-            InvalidOption: neither a path nor a Pillow image.
+            ImageError: the image cannot be read.
+            InvalidOption: `image` is neither a path nor a Pillow image.
         """
-        image = self._fit(read_picture(image, self.mode))
+        image = self._fit(read_image(image, self.mode))
         pixels = torch.from_numpy(np.array(image, dtype=np.float32) / 255)  # (h, w) or (h, w, c)
         pixels = pixels.reshape(*self.image_size, -1).permute(2, 0, 1)  # (c, h, w)
-        mean, std = (torch.tensor(v)[:, None, None] for v in self._statistics())
+        row = self.preprocessing
+        mean, std = (torch.tensor(values)[:, None, None] for values in (row.mean, row.std))
         return (pixels - mean) / std
 
     def __repr__(self) -> str:
         h, w = self.image_size
         return f"Transform(image_size={h}x{w}, mode={self.mode}, {self.preprocessing})"
-
-    def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return self.preprocessing.mean, self.preprocessing.std
 
     def _fit(self, image: Image.Image) -> Image.Image:
         height, width = self.image_size
@@ -91,16 +89,16 @@ class Transform:
         resample = FILTERS[self.preprocessing.interpolation]
         if size[0] * size[1] <= MAX_RESIZED:
             return image.resize(size, resample).crop((left, top, left + width, top + height))
-        x, y = image.width / size[0], image.height / size[1]  # px of the image for one of the input
+        x, y = image.width / size[0], image.height / size[1]  # px of the image for each input px
         box = (left * x, top * y, (left + width) * x, (top + height) * y)
         return image.resize((width, height), resample, box=box)
 
     def _size_before_crop(self, image: Image.Image) -> tuple[int, int]:
-        """Return (width, height) to resize to, rounded as torchvision and timm round it."""
+        """Return the (width, height) to resize to, rounded as in torchvision and timm."""
         height, width = (math.floor(n / self.preprocessing.crop_pct) for n in self.image_size)
         if self.preprocessing.crop_mode == "squash":
             return width, height
-        if height == width:  # the shorter side decides
+        if height == width:  # the shorter side gets this length
             short = min(image.size)
             return image.width * height // short, image.height * height // short
         ratio = min(image.height / height, image.width / width)
@@ -108,13 +106,13 @@ class Transform:
 
 
 def default_preprocessing(spec: Spec) -> Preprocessing:
-    """Return what is used where nothing is known."""
+    """Return the preprocessing for a model whose preprocessing is unknown."""
     return Preprocessing(mean=(0.5,) * spec.in_chans, std=(0.5,) * spec.in_chans)
 
 
 @cache
 def warn_of_default(spec: Spec) -> None:
-    """Log, once for a network, that nobody said how its images become inputs."""
+    """Log a warning, once for each network, that its preprocessing is unknown."""
     log.warning(
         "no preprocessing is known for %s; its images are prepared with %s. Set "
         "model.preprocessing = vitzoo.Preprocessing(...), or pass mean=, std= and so on",
@@ -124,27 +122,23 @@ def warn_of_default(spec: Spec) -> None:
 
 
 def check_preprocessing(preprocessing: object) -> Preprocessing | None:
-    """Return what a model has as its preprocessing.
-
-    Raises:
-        InvalidOption: it is something else.
-    """
+    """Return `preprocessing`; raise InvalidOption if it has another type."""
     if isinstance(preprocessing, Preprocessing | None):
         return preprocessing
     raise InvalidOption(
         "model.preprocessing must be a vitzoo.Preprocessing or None, got "
-        f"{describe(preprocessing)}; vitzoo.transform(name).preprocessing is one"
+        f"{describe(preprocessing)}; vitzoo.transform(name).preprocessing is an example"
     )
 
 
 def make_transform(
     spec: Spec, preprocessing: Preprocessing | None, changes: Mapping[str, Any]
 ) -> Transform:
-    """Return the transform of a model with some of its preprocessing, or its size, changed.
+    """Return the transform of a model with changes of its preprocessing or image size.
 
     Raises:
-        InvalidOption: a value that cannot be right.
-        UnknownOption: a name that is none.
+        InvalidOption: a value is not possible.
+        UnknownOption: there is no setting of this name.
     """
     row = asdict(preprocessing or default_preprocessing(spec)) | dict(changes)
     image_size = row.pop("image_size", spec.image_size)

@@ -1,4 +1,4 @@
-"""Images to labelled answers."""
+"""`predict`: image files to class names and probabilities."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from vitzoo.errors import ImageError, InvalidOption
 from vitzoo.images.decode import find_images
 from vitzoo.images.lookup import transform
 from vitzoo.registry.registry import registry
+from vitzoo.schema.spec import Spec
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of one image.
+    """The most probable classes of one image.
 
     Args:
         image: path of the file.
-        classes: (index, label, probability), the most probable first.
+        classes: tuples (index, label, probability), the most probable class first.
     """
 
     image: Path
@@ -39,29 +40,29 @@ def predict(
     batch_size: int = 16,
     on_error: Callable[[ImageError], object] | None = None,
 ) -> Iterator[Prediction]:
-    """Classify image files, or folders of them, batch by batch.
+    """Classify image files batch by batch; the model is set to evaluation mode.
 
     Args:
-        model: from `create`; it is put into evaluation mode.
-        images: files and folders.
-        top: how many classes to give.
-        batch_size: images at a time.
-        on_error: called for every image that is not there or cannot be read, which is then left
-            out; without it the error is raised.
+        model: a model of `create`.
+        images: paths of files and folders.
+        top: number of classes to return for each image.
+        batch_size: number of images in a batch.
+        on_error: is called with the error of each image that cannot be read, instead of raising
+            it; the other images are classified.
 
     Raises:
-        InvalidOption: the model has no classifier: it gives features or an embedding.
-        ImageError: a file is no readable image.
+        InvalidOption: the model has no classifier (it returns features or an embedding), or a value
+            is not possible.
+        ImageError: a file is missing or no readable image.
     """
-    zoo_model: Any = model  # num_classes and labels are set by create, on foreign modules too
-    classes: int = zoo_model.num_classes
+    described: Any = model  # `create` sets num_classes and labels on modules of other classes, too
+    classes: int = described.num_classes
     if not classes:
         raise InvalidOption(f"the model has no classifier, only features{_with_classifier(model)}")
     if getattr(getattr(model, "head", None), "embedding", False):
         raise InvalidOption(
-            f"the model gives an embedding of {classes} numbers, not classes; compare what "
-            "model(images) gives with other embeddings, or pass num_classes= for a fresh "
-            "classifier and train it"
+            f"the model returns an embedding of {classes} numbers, not classes; compare embeddings "
+            "with each other, or pass num_classes= for a new classifier and train it"
             f"{_with_classifier(model)}"
         )
     for name, value in (("top", top), ("batch_size", batch_size)):
@@ -69,18 +70,19 @@ def predict(
             raise InvalidOption(f"{name} must be at least 1, got {value}")
     if isinstance(images, str | os.PathLike):
         raise InvalidOption(f"images must be a list of paths, got {str(images)!r}; put it into []")
-    if zoo_model.labels and len(zoo_model.labels) != classes:
+    labels = described.labels
+    if labels and len(labels) != classes:
         raise InvalidOption(
-            f"model.labels has {len(zoo_model.labels)} names for {classes} classes; set it to one "
-            "name per class, or to ()"
+            f"model.labels has {len(labels)} names for {classes} classes; set it to one name per "
+            "class, or to ()"
         )
-    names = zoo_model.labels or tuple(f"class {i}" for i in range(classes))
-    place = next(model.parameters())
+    names = labels or tuple(f"class {i}" for i in range(classes))
+    sample = next(model.parameters())
     model.eval()
     files = find_images([Path(image) for image in images], on_error)
     inputs = _inputs(files, transform(model), on_error)
     while chunk := list(itertools.islice(inputs, batch_size)):
-        batch = torch.stack([x for _, x in chunk]).to(place.device, place.dtype)
+        batch = torch.stack([x for _, x in chunk]).to(sample.device, sample.dtype)
         with torch.inference_mode():
             best = model(batch).float().softmax(dim=-1).topk(min(top, classes))
         for (file, _), values, indices in zip(chunk, *map(Tensor.tolist, best), strict=True):
@@ -103,22 +105,22 @@ def _inputs(
 
 
 def _with_classifier(model: nn.Module) -> str:
-    """Name the weights of the same architecture that have a classifier."""
+    """Return the end of a message: weights of the same architecture that have a classifier."""
     spec: Any = getattr(model, "spec", None)
     zoo = registry()
     own = zoo.variants.get(spec.variant or "") if spec else None
     if own is None:
-        return "; pass num_classes= and train one"
-    trunk = (own.spec.embed_dim, own.spec.depth, own.spec.patch_size, own.spec.image_size)
+        return "; pass num_classes= and train the new classifier"
     found = [
         f"create({variant.name!r}, weights={row.name!r})"
         for variant in zoo.variants.values()
         for row in variant.weights
         if row.num_classes
         and (row.label_set or row.labels)
-        and trunk == (
-            variant.spec.embed_dim, variant.spec.depth,
-            variant.spec.patch_size, variant.spec.image_size,
-        )
-    ]  # fmt: skip
-    return f"; these weights have one: {', '.join(found)}" if found else ""
+        and _trunk(variant.spec) == _trunk(own.spec)
+    ]
+    return f"; these weights have a classifier: {', '.join(found)}" if found else ""
+
+
+def _trunk(spec: Spec) -> tuple[object, ...]:
+    return spec.embed_dim, spec.depth, spec.patch_size, spec.image_size

@@ -1,4 +1,4 @@
-"""Changing weights for other classes, channels and image sizes."""
+"""Adapting weights to another number of classes, of channels, or another image size."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ LOADABLE = (torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What the caller asked for that the file may not have.
+    """Differences between a file and the model that the caller asked for.
 
     Args:
-        native_size: (h, w) px that the file's position embedding is for.
-        fresh_head: whether a head that does not fit is replaced by a fresh one.
-        fresh_pre_logits: whether the file's pre-logits belong to a head of another kind, whatever
-            their shape.
-        in_chans: whether the patch projection may be brought to other channels.
-        resampling: what the report says where positions are moved to another grid.
+        native_size: (h, w) px of the images that the weights were trained on.
+        fresh_head: whether a new head replaces a head that does not fit.
+        fresh_pre_logits: whether new pre-logits replace those of the file, whatever their shape.
+        in_chans: whether the patch kernel is adapted to another number of channels.
+        resampling: setting that the report names if positions are interpolated.
     """
 
     native_size: tuple[int, int] | None = None
@@ -41,14 +40,7 @@ class Adaptation:
     def between(
         cls, trained: Spec, wanted: Spec, *, fresh_head: bool, resampling: str
     ) -> Adaptation:
-        """Return what brings weights of one network to another.
-
-        Args:
-            trained: the network that the weights belong to.
-            wanted: the network they are loaded into.
-            fresh_head: whether the user asked for another head.
-            resampling: what the report says where positions are moved to another grid.
-        """
+        """Return the adaptation from the network of the weights to the network of the model."""
         heads = {trained.head.name, wanted.head.name}
         return cls(
             native_size=trained.image_size,
@@ -61,20 +53,23 @@ class Adaptation:
 
 @dataclass
 class Adapted:
+    """Adapted tensors of a file, and the names of changed, missing and removed ones."""
+
     tensors: dict[str, Tensor]
     resampled: list[str] = field(default_factory=list)
     rebuilt: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     fresh: list[str] = field(default_factory=list)
-    unnamed: bool = False  # whether channels shall change, and no kernel that does is known
+    unnamed: bool = False  # whether no kernel was found to adapt to other channels
 
 
 def adapt(
     tensors: dict[str, Tensor],
     model: nn.Module,
-    expected: Mapping[str, tuple[int, ...]],
+    expected: Mapping[str, Tensor],
     adaptation: Adaptation,
 ) -> Adapted:
+    """Adapt the tensors of a file, with or without data, to the `expected` ones of a model."""
     result = Adapted(tensors)
     foreign: WeightsAdapter | None = getattr(model, "foreign", None)
     if adaptation.native_size is not None:
@@ -102,7 +97,7 @@ def _resample(result: Adapted, model: VisionTransformer, native_size: tuple[int,
     if table is None or native_size == model.image_size or model.pos_embed is None:
         return
     if table.dtype not in LOADABLE:
-        return  # refused later, by name
+        return  # `check` reports its dtype later
     old = model.patch_embed.grid(native_size)
     with torch.device("meta"):
         expected = model.positions.initial_table(old)
@@ -112,38 +107,39 @@ def _resample(result: Adapted, model: VisionTransformer, native_size: tuple[int,
         result.resampled.append("pos_embed")
 
 
-def _change_channels(result: Adapted, name: str, expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Bring the first convolution to other channels: summed to one, else repeated and scaled.
+def _change_channels(result: Adapted, name: str, expected: Mapping[str, Tensor]) -> None:
+    """Sum the input channels of a kernel to one, or repeat and scale them to another number.
 
     Source: timm's `adapt_input_conv`.
     """
-    kernel, wanted = result.tensors.get(name), expected.get(name, ())
-    if kernel is None or len(wanted) != 4 or kernel.dim() != 4 or kernel.shape[1] == wanted[1]:
+    kernel = result.tensors.get(name)
+    shape = expected[name].shape if name in expected else ()
+    if kernel is None or len(shape) != 4 or kernel.dim() != 4 or kernel.shape[1] == shape[1]:
         result.unnamed = True
         return
     if kernel.dtype not in LOADABLE or not kernel.shape[1]:
-        return  # refused later, by name
-    if wanted[1] == 1:
+        return  # `check` reports its dtype or shape later
+    if shape[1] == 1:
         changed = kernel.float().sum(dim=1, keepdim=True)
     else:
-        copies = -(-wanted[1] // kernel.shape[1])
-        changed = kernel.float().repeat(1, copies, 1, 1)[:, : wanted[1]]
-        changed = changed * (kernel.shape[1] / wanted[1])
+        copies = -(-shape[1] // kernel.shape[1])
+        changed = kernel.float().repeat(1, copies, 1, 1)[:, : shape[1]]
+        changed = changed * (kernel.shape[1] / shape[1])
     result.tensors[name] = changed.to(kernel.dtype)
     result.rebuilt.append(name)
 
 
 def _drop_head(
-    result: Adapted,
-    expected: Mapping[str, tuple[int, ...]],
-    heads: tuple[str, ...],
-    *,
-    pre_logits: bool,
+    result: Adapted, expected: Mapping[str, Tensor], heads: tuple[str, ...], *, pre_logits: bool
 ) -> None:
+    """Remove the layers of a head of which one tensor does not fit."""
     unfit = [
         name
         for name, tensor in result.tensors.items()
-        if (name.startswith(heads) and expected.get(name) != tuple(tensor.shape))
+        if (
+            name.startswith(heads)
+            and (name not in expected or expected[name].shape != tensor.shape)
+        )
         or (pre_logits and name.startswith("head.pre_logits."))
     ]
     layers = {name.rpartition(".")[0] for name in unfit}
@@ -153,6 +149,7 @@ def _drop_head(
 
 
 def fresh_head(model: nn.Module, names: list[str], dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """Return new tensors, with data, for these parameters of a model's head."""
     if not isinstance(model, VisionTransformer):
         shapes = {name: model.state_dict()[name] for name in names}
         return {n: torch.zeros_like(t, dtype=dtype, device="cpu") for n, t in shapes.items()}

@@ -1,10 +1,9 @@
-"""Checkpoint to model: check the header, map, adapt, assign, report."""
+"""Load a checkpoint into a model: check the header, read, adapt, assign, report."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -20,28 +19,6 @@ from vitzoo.report import LoadReport, listed
 from vitzoo.store.store import Store
 
 
-@dataclass(frozen=True)
-class _Model:
-    """A network built on `meta`, with what its state needs.
-
-    Args:
-        module: the network.
-        expected: shapes of its tensors.
-        counts: types of its integer tensors.
-    """
-
-    module: nn.Module
-    expected: Mapping[str, tuple[int, ...]]
-    counts: Mapping[str, torch.dtype]
-
-    @classmethod
-    def of(cls, module: nn.Module) -> _Model:
-        state = module.state_dict()
-        expected = {name: tuple(tensor.shape) for name, tensor in state.items()}
-        counts = {n: t.dtype for n, t in state.items() if not t.is_floating_point()}
-        return cls(module, expected, counts)
-
-
 def load(
     model: nn.Module,
     checkpoint: Checkpoint,
@@ -51,28 +28,28 @@ def load(
     dtype: torch.dtype | None = None,
     assumed: tuple[str, ...] = (),
 ) -> LoadReport:
-    """Load a checkpoint into a model built on `meta`. Nothing is changed unless all fits.
+    """Load a checkpoint into a model built on `meta`, and change the model only if all fits.
 
     Args:
         model: its parameters are replaced.
         checkpoint: the open file.
-        adaptation: what may differ.
-        zoo: holds the checkpoint formats.
-        dtype: to convert the tensors to; as stored if None.
-        assumed: settings to name in the report.
+        adaptation: differences between file and model that are allowed.
+        zoo: the registry, for checkpoint formats.
+        dtype: floating type of the loaded tensors, as stored if None.
+        assumed: settings for the report.
 
     Raises:
-        CheckpointError: names, shapes, types or values that do not fit; lists what is wrong.
+        CheckpointError: names, shapes, types or values do not fit; the message lists all problems.
     """
-    target, checkpoint = _Model.of(model), identified(checkpoint, zoo)
+    checkpoint, expected = identified(checkpoint, zoo), model.state_dict()
     layout = format_of(checkpoint, zoo)
-    plan = adapt(layout.to_model(checkpoint.skeleton()), model, target.expected, adaptation)
-    check(plan, target.expected, target.counts, checkpoint.source, zoo)
+    plan = adapt(layout.to_model(checkpoint.skeleton()), model, expected, adaptation)
+    check(plan, expected, checkpoint.source, zoo)
 
     raw, sha256 = checkpoint.tensors()
     _check_values(raw, checkpoint)
-    adapted = adapt(layout.to_model(raw), model, target.expected, adaptation)
-    converted = _assign(target, adapted, dtype)
+    adapted = adapt(layout.to_model(raw), model, expected, adaptation)
+    converted = _assign(model, adapted, dtype)
 
     resampling = (adaptation.resampling,) if adapted.resampled and adaptation.resampling else ()
     changed = {*adapted.resampled, *adapted.rebuilt, *converted}
@@ -90,25 +67,29 @@ def load(
     )
 
 
-def _assign(target: _Model, adapted: Adapted, dtype: torch.dtype | None) -> tuple[str, ...]:
+def _assign(model: nn.Module, adapted: Adapted, dtype: torch.dtype | None) -> tuple[str, ...]:
     """Replace the parameters of a model; return the names of those whose type was converted."""
-    model = target.module
-    floats = {n: t for n, t in adapted.tensors.items() if n not in target.counts}
+    floats = {n: t for n, t in adapted.tensors.items() if t.is_floating_point()}
     converted = tuple(n for n, t in floats.items() if dtype and t.dtype != dtype)
     state = adapted.tensors | {name: t.to(dtype or t.dtype) for name, t in floats.items()}
     stored = next(iter(floats.values())).dtype if floats else None
     if adapted.fresh:
         state |= fresh_head(model, adapted.fresh, dtype or stored)
     model.load_state_dict(state, strict=True, assign=True)
-    _check_materialised(model)
-    for buffer in model.buffers():  # which no file holds
+    left = [n for n, t in (*model.named_parameters(), *model.named_buffers()) if t.is_meta]
+    if left:
+        raise CheckpointError(
+            f"{listed(left)} stayed without data; a part must compute its buffers on the CPU "
+            "(device='cpu') in its constructor"
+        )
+    for buffer in model.buffers():  # computed ones, which no file contains
         if buffer.is_floating_point():
             buffer.data = buffer.to(dtype or stored)
     return converted
 
 
 def _check_values(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
-    """Refuse NaN, infinity and a file of zeros; a stamp remembers that a stored file has none."""
+    """Raise CheckpointError for NaN, infinity or only zeros; a stamp saves the next check."""
     home = settings.home()
     store = Store(home) if home and checkpoint.sha256 else None
     stamp = store and store.read_stamp(checkpoint.sha256)
@@ -123,13 +104,3 @@ def _check_values(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> None
         raise CheckpointError(f"{checkpoint.source}: every tensor in it is zero")
     if store:
         store.note_finite(checkpoint.file.fd, checkpoint.sha256)
-
-
-def _check_materialised(model: nn.Module) -> None:
-    state = [*model.named_parameters(), *model.named_buffers()]
-    left = [name for name, tensor in state if tensor.is_meta]
-    if left:
-        raise CheckpointError(
-            f"{listed(left)} stayed without data; a part must compute its buffers on the CPU "
-            "(device='cpu') in its constructor"
-        )

@@ -1,10 +1,9 @@
-"""Config overrides of weights: settings that a network needs and no tensor shows.
+"""Config overrides of weights: settings of a network that its tensors do not show.
 
-They are changes to a spec, as plain data under its keys: `block` holds block options; `pool`,
-`head`, `patch_embed` and `pos_embed` hold a part, or options for the part that the spec names;
-`pre_norm` is true or false. They come from the checkpoint format, from the `config.json` beside a
-file and from the entry in the registry, the later ones over the earlier. A file written by
-`vitzoo.save` states them all.
+Overrides are changes of a spec, as plain data under its keys. The value of `pool`, `head`,
+`patch_embed` or `pos_embed` is a part, or options for the part of the spec. Overrides come from the
+checkpoint format, from the `config.json` beside the file, and from the registry entry; a later
+source replaces an earlier one. A file written by `vitzoo.save` states all settings instead.
 """
 
 from __future__ import annotations
@@ -31,35 +30,32 @@ class Overrides:
     """The config overrides of one weights file.
 
     Args:
-        default: of its checkpoint format.
-        stated: by its `config.json` or its entry in the registry.
+        default: defaults of the checkpoint format.
+        stated: overrides that the `config.json` or the registry entry states.
     """
 
     default: Mapping[str, Any] = field(default_factory=dict)
     stated: Mapping[str, Any] = field(default_factory=dict)
 
     def apply(self, spec: Spec, zoo: Registry, variant: Variant | None = None) -> Spec:
-        """Return the spec with the overrides in it.
+        """Return the spec with the overrides.
 
-        Args:
-            spec: the network without them.
-            zoo: looks up which options a part has. Defaults of the format for options that the
-                part does not have are left out, such as a resampling where there is no table.
-            variant: the network's; defaults in what its own builder fixes are left out.
+        A default of the format is skipped if the part does not have this option (`zoo` looks it
+        up), or if the variant's own builder does not accept it.
 
         Raises:
-            CheckpointError: overrides that no spec can have.
+            CheckpointError: an override is not possible in a spec.
         """
         own = fixed(variant)
         default = {key: value for key, value in self.default.items() if key not in own}
         return _apply(_apply(spec, default, zoo), self.stated)
 
     def assumed(self, spec: Spec, changes: Mapping[str, Any]) -> tuple[str, ...]:
-        """Name the settings that only the format's defaults or the variant give.
+        """Return the settings that come only from the format's defaults or from the variant.
 
         Args:
             spec: the network without the overrides.
-            changes: what the user states instead.
+            changes: settings that the user states.
         """
         known = {**self.stated.get("block", {}), **changes.get("block", {})}
         block = {"norm_eps": spec.block.norm_eps, "activation": spec.block.activation}
@@ -73,57 +69,47 @@ class Overrides:
 
 
 def of_row(row: Weights) -> dict[str, Any]:
-    """Return the overrides that an entry of the registry states."""
-    overrides: dict[str, Any] = {}
-    if row.block:
-        overrides["block"] = dict(row.block)
-    for name in PARTS:
-        part: Any = getattr(row, name)
-        if part:
-            overrides[name] = part.to_data() if isinstance(part, PartSpec) else dict(part)
-    if row.pre_norm is not None:
-        overrides["pre_norm"] = row.pre_norm
-    if row.num_classes is not None:
-        overrides["num_classes"] = row.num_classes
-    return overrides
+    """Return the overrides that a registry entry states."""
+    parts: dict[str, Any] = {name: getattr(row, name) for name in PARTS if getattr(row, name)}
+    stated: dict[str, Any] = {"block": dict(row.block)} if row.block else {}
+    stated |= {n: p.to_data() if isinstance(p, PartSpec) else dict(p) for n, p in parts.items()}
+    others = {"pre_norm": row.pre_norm, "num_classes": row.num_classes}
+    return stated | {name: value for name, value in others.items() if value is not None}
 
 
 def of_entry(row: Weights, zoo: Registry) -> Overrides:
-    """Return the overrides of registered weights; their file is not needed."""
+    """Return the overrides of registered weights, without their file."""
     layout = zoo.part("checkpoint format", row.format)
     return Overrides(layout.overrides({}, ()), of_row(row))
 
 
 def of_file(checkpoint: Checkpoint, zoo: Registry) -> Overrides:
-    """Return the overrides of a file, by its format, its keys and its `config.json`.
+    """Return the overrides of a file, by its format, keys, `config.json` and registry entry.
 
     Raises:
-        CheckpointError: the config states something that no network here can do.
+        CheckpointError: the config states a setting that vitzoo does not support.
     """
     layout, keys = format_of(checkpoint, zoo), checkpoint.header.tensors.keys()
     stated = layout.overrides(checkpoint.config, keys) if checkpoint.config else {}
-    return Overrides(
-        layout.overrides({}, keys), stated | (of_row(checkpoint.row) if checkpoint.row else {})
-    )
+    stated |= of_row(checkpoint.row) if checkpoint.row else {}
+    return Overrides(layout.overrides({}, keys), stated)
 
 
 def fixed(variant: Variant | None) -> frozenset[str]:
-    """Return the fields that a variant's own builder does not let anyone change."""
+    """Return the fields of a spec that the variant's own builder cannot change."""
     if variant is None or variant.builder == CORE_BUILDER:
         return frozenset()
     return frozenset((*PARTS, "block", "pre_norm")) - frozenset(variant.accepts)
 
 
 def _apply(spec: Spec, overrides: Mapping[str, Any], zoo: Registry | None = None) -> Spec:
-    """Return the spec with overrides; with a registry, without options that its parts lack."""
+    """Return the spec with overrides; with a registry, skip options that its parts lack."""
     if not overrides:
         return spec
-    changes: dict[str, Any] = {}
+    changes = dict(overrides)
     for name, value in overrides.items():
         if name != "block" and isinstance(value, Mapping) and "name" not in value:
             changes[name] = _with_options(getattr(spec, name), name, value, zoo)
-        else:
-            changes[name] = value
     reader = Reader(changes, "config overrides of the weights", CheckpointError)
     result = Spec.read(reader, spec)
     reader.done()
@@ -136,11 +122,6 @@ def _with_options(
     if part.opaque:
         return part
     if zoo is not None:
-        options = {key: value for key, value in options.items() if _has(part, name, key, zoo)}
+        known = inspect.signature(zoo.part(KIND_OF_FIELD[name], part.name)).parameters
+        options = {key: value for key, value in options.items() if key in known}
     return {"name": part.name, **dict(part.options), **options}
-
-
-def _has(part: PartSpec, name: str, option: str, zoo: Registry) -> bool:
-    """Tell whether the constructor of a part takes an option."""
-    constructor = zoo.part(KIND_OF_FIELD[name], part.name)
-    return option in inspect.signature(constructor).parameters

@@ -1,8 +1,7 @@
-"""What a call of `create` asks for, before its weights are known."""
+"""The network that a call of `create` requests, before its weights are known."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,20 +17,19 @@ from vitzoo.schema.spec import Spec
 
 PARTS = ("pool", "head", "patch_embed", "pos_embed")
 OVERRIDDEN = ("num_classes", "in_chans", "image_size", "pre_norm", *PARTS)
-"""Fields of a spec, beside `block`, in which weights may differ from their variant."""
+"""Fields of a spec, besides `block`, that weights may override."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the first argument of `create` means.
+    """The network that the first argument of `create` describes.
 
     Args:
-        spec: the network it describes, complete.
-        changes: what its author changed, of the fields in which weights may differ from the
-            network: plain data under the keys of a spec. What a spec only repeats from its variant
-            is not a change.
-        variant: the registered variant behind it, whose builder and weights apply.
-        saved: the file written by `save`, if it is one.
+        spec: the complete description.
+        changes: values of a user's spec that differ from its variant, in `block` and the fields of
+            `OVERRIDDEN`, as plain data under the keys of a spec.
+        variant: the registered variant, whose builder and weights are used.
+        saved: the file written by `save`, if the argument is one.
     """
 
     spec: Spec
@@ -41,10 +39,10 @@ class Request:
 
     @property
     def base(self) -> Spec:
-        """The network that weights belong to unless they state another.
+        """The network of the weights, if they have no overrides.
 
-        It has the variant's values in the fields that weights may override; other changes of the
-        spec, such as its depth, stay.
+        Fields that weights may override have the values of the variant; other fields, such as
+        `depth`, have the values of the spec.
         """
         if self.variant is None or self.saved:
             return self.spec
@@ -53,19 +51,19 @@ class Request:
 
     @property
     def other_head(self) -> bool:
-        """Whether the spec asks for another head than that of the variant's weights."""
+        """Whether a user's spec changes the head or the number of classes of its variant."""
         return self.variant is not None and not {"num_classes", "head"}.isdisjoint(self.changes)
 
     def preprocessing_of(self, spec: Spec) -> Preprocessing | None:
-        """Return the preprocessing of the variant's default weights, if it fits a spec."""
+        """Return the preprocessing of the variant's default weights, if it fits the spec."""
         return self.variant.preprocessing_of(spec) if self.variant else None
 
 
 def changed(spec: Spec, *changes: Mapping[str, Any]) -> Spec:
-    """Return a spec with a user's changes, the later ones over the earlier.
+    """Return a spec with changes of the user; a later change replaces an earlier one.
 
     Raises:
-        InvalidOption, UnknownOption: a change that no spec can have.
+        InvalidOption, UnknownOption: a change is not possible in a spec.
     """
     for change in filter(None, changes):
         spec = Spec.read(Reader(change, "create()", InvalidOption), spec)
@@ -73,16 +71,13 @@ def changed(spec: Spec, *changes: Mapping[str, Any]) -> Spec:
 
 
 def from_mapping(reader: Reader, zoo: Registry) -> Request:
-    """Return the request of a user's mapping or file."""
+    """Return the request of a user's mapping or spec file."""
     spec, variant = read_network(reader, zoo)
     return Request(spec, _changes(spec, variant, reader.table), variant)
 
 
 def from_spec(spec: Spec, zoo: Registry) -> Request:
-    """Return the request of a `Spec`.
-
-    A `Spec` states every field, so only a value that differs from its variant's is a change.
-    """
+    """Return the request of a `Spec`, which states every field."""
     reader = Reader(spec.to_data(), "spec", InvalidOption)
     spec, variant = read_network(reader, zoo)
     return Request(spec, _changes(spec, variant, {}), variant)
@@ -103,37 +98,34 @@ def from_saved(path: Path, zoo: Registry) -> Request:
 
 
 def nameless(path: Path) -> str:
-    """Write the message about a weights file that does not name its network."""
+    """Return the message about a weights file that does not state its network."""
     return (
-        f"{path} was not written by vitzoo.save, so it does not say which network it is; "
+        f"{path} was not written by vitzoo.save, so it does not state its network; "
         f"name the variant: create('vit_b16', weights={str(path)!r})"
     )
 
 
 def _changes(spec: Spec, variant: Variant | None, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the author of a spec changed.
+    """Return the changes of a user's spec.
 
     Args:
-        spec: complete.
-        variant: that it starts from; without one, everything stated is a change, and the number of
-            classes is the spec's whatever the weights have.
+        spec: the complete spec.
+        variant: the variant that it starts from. Without one, every key of the user, and the number
+            of classes in any case, is a change.
         stated: the table that the user wrote.
     """
-    data = spec.to_data()
     if variant is not None:
         return differences(variant.spec, spec)
+    data = spec.to_data()
     changes = {key: data[key] for key in OVERRIDDEN if key in stated or key == "num_classes"}
     block = {key: data["block"][key] for key in stated.get("block", ()) if key in data["block"]}
     return changes | ({"block": block} if block else {})
 
 
 def differences(base: Spec, spec: Spec) -> dict[str, Any]:
-    """Return what brings `base` to `spec`, of the fields in which weights may differ."""
+    """Return the changes from `base` to `spec`, in the fields that weights may override."""
     data = spec.to_data()
     changes = {key: data[key] for key in OVERRIDDEN if getattr(base, key) != getattr(spec, key)}
-    block = {
-        option.name: getattr(spec.block, option.name)
-        for option in dataclasses.fields(spec.block)
-        if getattr(spec.block, option.name) != getattr(base.block, option.name)
-    }
+    old = vars(base.block)
+    block = {key: value for key, value in vars(spec.block).items() if value != old[key]}
     return changes | ({"block": block} if block else {})

@@ -1,4 +1,4 @@
-"""Where the weights of a call of `create` come from, and which network they were trained as."""
+"""The sources of weights: registered weights, a file, an address on the Hub, a saved model."""
 
 from __future__ import annotations
 
@@ -29,46 +29,46 @@ from vitzoo.store.hub_file import HubFile
 log = logging.getLogger("vitzoo")
 
 FILES = (".safetensors", ".npz", ".json", ".pt", ".pth", ".bin", ".ckpt")
-OWN_KEYS = "timm"  # the format that leaves keys as they are
+OWN_KEYS = "timm"  # the format that does not rename keys
 HEADLESS = (
-    "{name}: the classifier of {weights} was never published; the model gives features. Pass "
-    "num_classes= for a fresh classifier"
+    "{name}: the classifier of {weights} was never published, so the model returns features. Pass "
+    "num_classes= for a new classifier"
 )
 
 
 class WeightsSource(ABC):
-    """One weights file that `create` loads."""
+    """A weights file that `create` loads."""
 
-    remote = False  # whether a download must come before `trained`
-    keeps_dtype = False  # whether tensors keep their stored types unless the user asks for another
+    remote = False  # whether `trained` downloads the file
+    keeps_dtype = False  # whether tensors keep their stored types without `dtype=`
 
     @abstractmethod
     def trained(self, changes: Mapping[str, Any]) -> Spec:
         """Return the network that the weights were trained as.
 
         Args:
-            changes: what the user states, in the spec and in the call.
+            changes: changes by the user, in the spec and in the call.
 
         Raises:
             CheckpointError: the weights belong to another network.
         """
 
     def assumed(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
-        """Name the settings that neither file, registry nor user states."""
+        """Return the settings that neither file, registry nor user states."""
         return ()
 
     def resampling(self, trained: Spec) -> str:
-        """Name how positions move to another grid, where only the checkpoint format says it."""
+        """Return the interpolation of positions, if only the checkpoint format states it."""
         return ""
 
     @abstractmethod
     def opened(self) -> Checkpoint:
-        """Return the open file, fetched and verified if need be."""
+        """Return the open file; fetch and verify it first if necessary."""
 
 
 @dataclass(frozen=True)
 class RegisteredWeights(WeightsSource):
-    """Weights that the registry names."""
+    """Weights of an entry in the registry."""
 
     request: Request
     variant: Variant
@@ -84,7 +84,7 @@ class RegisteredWeights(WeightsSource):
 
 @dataclass(frozen=True)
 class SavedModel(WeightsSource):
-    """The file of `save` that is the first argument of `create`: network and weights in one."""
+    """The first argument of `create` if it is a file of `save`, with network and weights."""
 
     request: Request
     checkpoint: Checkpoint
@@ -99,13 +99,7 @@ class SavedModel(WeightsSource):
 
 @dataclass(frozen=True)
 class WeightsFile(WeightsSource):
-    """A file of the user's, or one on the Hub that no entry describes.
-
-    Args:
-        request: the network it is loaded into.
-        address: the path, or `hf://owner/repo@revision/file`.
-        zoo: knows the checkpoint formats.
-    """
+    """A file without registry entry: a path, or an address `hf://owner/repo@revision/file`."""
 
     request: Request
     address: str | os.PathLike[str]
@@ -121,7 +115,7 @@ class WeightsFile(WeightsSource):
     def _checkpoint(self) -> Checkpoint:
         checkpoint, variant = open_unregistered(self.address, self.zoo), self.request.variant
         if checkpoint.format is None and variant and variant.builder != CORE_BUILDER:
-            return replace(checkpoint, format=OWN_KEYS)  # no format knows keys of other networks
+            return replace(checkpoint, format=OWN_KEYS)  # formats know only vitzoo's networks
         return identified(checkpoint, self.zoo)
 
     @cached_property
@@ -139,13 +133,12 @@ class WeightsFile(WeightsSource):
         return self._overrides.apply(base, self.zoo, self.request.variant)
 
     def assumed(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
-        # What the builder of another network fixes, it knows, and no user can change.
+        # A variant's own builder fixes these settings; nothing is assumed.
         if self._checkpoint.spec or "block" in fixed(self.request.variant):
             return ()
         return self._overrides.assumed(self.request.base, changes)
 
     def resampling(self, trained: Spec) -> str:
-        """Name how positions move to another grid, empty where more than the format says it."""
         if self._checkpoint.spec:
             return ""
         method, own = (
@@ -157,8 +150,8 @@ class WeightsFile(WeightsSource):
         """Return the network that a file of `save` states.
 
         Raises:
-            CheckpointError: it differs from the model in what no tensor shows, or names a part
-                that is not registered.
+            CheckpointError: heads, options or image size differ from the request, or a part is not
+                registered.
         """
         base, source = self.request.base, self._checkpoint.source
         _check_heads(source, saved.num_heads, base)
@@ -170,45 +163,40 @@ class WeightsFile(WeightsSource):
         if saved.image_size != base.image_size and "image_size" not in changes:
             (h, w), (height, width) = saved.image_size, base.image_size
             raise CheckpointError(
-                f"{source} is of a model for images of {h}x{w} px, this one takes "
-                f"{height}x{width}; pass image_size=({h}, {w}), or "
-                f"image_size=({height}, {width}) to resample positions"
+                f"{source} was saved from a model for images of {h}x{w} px, the requested model "
+                f"takes {height}x{width}; pass image_size=({h}, {w}), or "
+                f"image_size=({height}, {width}) to interpolate positions"
             )
-        for name in PARTS:
-            if name not in changes:
-                self._check_part(name, getattr(saved, name))
+        parts: dict[str, PartSpec] = {name: getattr(saved, name) for name in PARTS}
+        for name, part in parts.items():
+            if name in changes or part.opaque:
+                continue
+            try:
+                self.zoo.part(KIND_OF_FIELD[name], part.name)
+            except UnknownName as error:
+                raise CheckpointError(
+                    f"{source} was saved with {name} {part.name!r}, which is not registered here; "
+                    f"pass {name}=, or get its plugin: {fix(self._checkpoint, part.name)}"
+                ) from error
         fields = ("image_size", "num_classes", "block", "pre_norm", *PARTS)
         return replace(base, **{name: getattr(saved, name) for name in fields})
-
-    def _check_part(self, name: str, part: PartSpec) -> None:
-        """Refuse a part that the metadata of a file names and that is not registered here."""
-        if part.opaque:
-            return
-        try:
-            self.zoo.part(KIND_OF_FIELD[name], part.name)
-        except UnknownName as error:
-            raise CheckpointError(
-                f"{self._checkpoint.source} was saved with {name} {part.name!r}, which is not "
-                f"registered here; pass {name}=, or get its plugin: "
-                f"{fix(self._checkpoint, part.name)}"
-            ) from error
 
 
 def choose_source(
     request: Request, weights: object, pretrained: object, zoo: Registry
 ) -> WeightsSource | None:
-    """Return where the weights of a call come from, None for a random initialisation.
+    """Return the source of the weights of a call, None for random initialisation.
 
     Raises:
-        InvalidOption: arguments that cannot be right.
+        InvalidOption: an argument has an impossible value.
         WeightsUnavailable: the variant has no such weights.
-        CheckpointError: `weights` is a repository of the Hub instead of a file.
+        CheckpointError: `weights` is the name of a Hub repository, without a file.
     """
     if not isinstance(pretrained, bool):
         raise InvalidOption(f"pretrained must be True or False, got {describe(pretrained)}")
     if request.saved:
         if weights is not None:
-            raise InvalidOption(f"{request.saved.source} holds its own weights; leave weights= out")
+            raise InvalidOption(f"{request.saved.source} contains weights; leave weights= out")
         return SavedModel(request, request.saved)
     if weights is None and not pretrained:
         return None
@@ -220,9 +208,10 @@ def choose_source(
         )
     if weights is not None and not isinstance(weights, str | os.PathLike):
         raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
-    if weights is not None and (on_hub(weights) or _is_path(weights, request.variant)):
-        if on_hub(weights):
-            from_address(str(weights))  # a wrong address is refused before anything else
+    if weights is not None and on_hub(weights):
+        from_address(str(weights))  # raises if the address is malformed
+        return WeightsFile(request, weights, zoo)
+    if weights is not None and _is_path(weights, request.variant):
         return WeightsFile(request, weights, zoo)
     if request.variant is None:
         raise WeightsUnavailable(
@@ -234,31 +223,30 @@ def choose_source(
 
 
 def on_hub(address: object) -> bool:
-    """Tell whether an address is one on the Hub."""
+    """Return whether an address begins with hf://."""
     return isinstance(address, str) and address.startswith("hf://")
 
 
 def open_unregistered(address: str | os.PathLike[str], zoo: Registry) -> Checkpoint:
-    """Open a file that no entry describes: a path, or an address on the Hub.
+    """Open a file without registry entry: a path, or an address on the Hub.
 
     Raises:
-        CheckpointError: it is missing, unreadable or of no known kind.
-        WeightsError: one of its kinds; the Hub's file cannot be had or verified.
+        CheckpointError: the file is missing, unreadable or of an unknown type.
+        WeightsError: the file on the Hub cannot be downloaded or verified.
     """
     if not on_hub(address):
         return described(open_file(Path(address)), zoo)
     opened = open_hub_file(HubFile.at(str(address)))
-    return described(replace(opened, preprocessing=None), zoo)  # an address states none
+    return described(replace(opened, preprocessing=None), zoo)  # the address makes no entry
 
 
 def without_published_classifier(
     spec: Spec, source: WeightsSource, changes: Mapping[str, Any]
 ) -> Spec:
-    """Decide the head for weights whose classifier was never published.
+    """Return the spec with the head for weights whose classifier was never published.
 
-    Without `num_classes` the features come out (after a tanh layer, the tanh pre-logits). With it,
-    one fresh linear layer stands on the trunk, as in every published fine-tuning, unless the call
-    asks for a head.
+    Without `num_classes` the model returns features, or tanh pre-logits. With it the model gets one
+    new linear layer, as published fine-tunings have, unless the user chooses a head.
     """
     if not isinstance(source, RegisteredWeights) or source.row.num_classes != 0:
         return spec
@@ -270,24 +258,23 @@ def without_published_classifier(
 
 
 def chosen_over(trained: Spec, wanted: Spec) -> tuple[str, ...]:
-    """Name what the user asked for and no tensor shows: the weights were trained otherwise."""
+    """Return the settings of the user that differ from those of the weights, but not in tensors."""
     old, new = trained.to_data(), wanted.to_data()
     found = differences(trained, wanted)
     block = found.pop("block", {})
-    for name in ("head", "num_classes", "in_chans", "image_size"):
-        found.pop(name, None)  # the report says what became of their tensors
+    found.pop("head", None)  # the report lists its tensors
     if trained.patch_embed.options == wanted.patch_embed.options:
-        found.pop("patch_embed", None)  # another name with the same tensors: the same numbers
+        found.pop("patch_embed", None)  # the same tensors under another name: the same numbers
     pairs = {name: (old[name], new[name]) for name in (*PARTS, "pre_norm") if name in found}
     pairs |= {f"block.{k}": (old["block"].get(k), new["block"].get(k)) for k in block}
     return tuple(f"{name} = {new}, not the weights' {old}" for name, (old, new) in pairs.items())
 
 
 def _is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
-    """Tell a path from a name of weights, which comes first.
+    """Return whether `weights` is a path; a weights name of the variant is none.
 
     Raises:
-        CheckpointError: it is a repository of the Hub.
+        CheckpointError: `weights` is the name of a Hub repository, without a file.
     """
     if not isinstance(weights, str):
         return True
@@ -306,7 +293,7 @@ def _is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
 def _check_heads(source: str, heads: int, spec: Spec) -> None:
     if heads != spec.num_heads:
         raise CheckpointError(
-            f"{source} has {heads} attention heads, the model {spec.num_heads}; "
-            "no other tensor would show it. Name the right variant, or give a spec with "
+            f"{source} has {heads} attention heads, the model {spec.num_heads}, which the shapes "
+            "of tensors do not show. Name the right variant, or give a spec with "
             f"num_heads = {heads}"
         )

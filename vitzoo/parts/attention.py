@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.init import xavier_uniform_
 
-Rotate = Callable[[Tensor], Tensor]
-Bias = Tensor | Callable[[Tensor], Tensor]
-"""Added to the scaled query-key products: (heads, n, n), or a function of scaled queries."""
+Rotate = Callable[[Tensor], Tensor] | None
+"""Rotates queries or keys, (b, heads, n, head_dim), by the positions of their tokens."""
+
+Bias = Tensor | Callable[[Tensor], Tensor] | None
+"""Is added to the scaled query-key products: (heads, n, n), or a function that maps the scaled
+queries (b, heads, t, head_dim) of the first t tokens to (b, heads, t, n)."""
 
 
 class Attention(nn.Module):
@@ -22,20 +25,19 @@ class Attention(nn.Module):
     Shapes: (b, n, d) to (b, n, d).
 
     Args:
-        embed_dim: d.
-        num_heads: heads; each is d / num_heads wide.
-        qkv_bias: whether query, key and value have biases; `"qv"`: query and value only.
-        qk_scale: factor on query-key products, `head_dim ** -0.5` if None.
-        attention_dropout: rate on the attention probabilities.
-        dropout: rate after the output projection.
-        q_norm, k_norm: norms over head_dim of queries and keys, none if None.
-        norm: over d, before the output projection, none if None.
+        embed_dim: width d.
+        num_heads: number of heads; each has the width d / num_heads.
+        qkv_bias: whether queries, keys and values have a bias; `"qv"`: queries and values only.
+        qk_scale: factor of the query-key products, `head_dim ** -0.5` if None.
+        attention_dropout: dropout rate of the attention probabilities.
+        dropout: dropout rate after the output projection.
+        q_norm, k_norm: norms over head_dim of queries and keys.
+        norm: norm over d before the output projection.
 
     Raises:
         InvalidOption: num_heads does not divide embed_dim.
 
-    Source: arXiv:2010.11929, appendix A; numbers checked against timm's `Attention` and
-    `EvaAttention`.
+    Source: arXiv:2010.11929, appendix A; compared with timm's `Attention` and `EvaAttention`.
     """
 
     def __init__(
@@ -73,42 +75,37 @@ class Attention(nn.Module):
         xavier_uniform_(self.proj)
 
     def forward(
-        self,
-        x: Tensor,
-        rotate: Rotate | None = None,
-        bias: Bias | None = None,
-        tokens: int | None = None,
+        self, x: Tensor, rotate: Rotate = None, bias: Bias = None, tokens: int | None = None
     ) -> Tensor:
-        """Attend among the n tokens of (b, n, d).
+        """Let each of the n tokens of (b, n, d) attend to all of them.
 
         Args:
-            x: tokens.
-            rotate: turns queries and keys, (b, heads, n, head_dim), by their positions.
-            bias: added to the scaled query-key products: (heads, n, n), or a function from scaled
-                queries (b, heads, t, head_dim) of the first t tokens to (b, heads, t, n).
-            tokens: how many of the first tokens to compute, all if None.
+            x: the tokens.
+            rotate, bias: the positions, see `Rotate` and `Bias`.
+            tokens: compute only this number of first tokens; all if None.
         """
         q, k, v = self._project(x, rotate)  # (b, heads, n, head_dim) each
         rate = self.attention_dropout if self.training else 0.0
         q = q[:, :, :tokens]
-        added = None if bias is None else self._added(bias, q)
+        added = self._added(bias, q)
         x = F.scaled_dot_product_attention(q, k, v, added, dropout_p=rate, scale=self.scale)
         x = self.norm(x.transpose(1, 2).flatten(2))  # (b, n, d)
         return self.proj_drop(self.proj(x))
 
-    def probabilities(
-        self, x: Tensor, rotate: Rotate | None = None, bias: Bias | None = None
-    ) -> Tensor:
-        """Return how much each token of (b, n, d) attends to each: (b, heads, n, n)."""
+    def probabilities(self, x: Tensor, rotate: Rotate = None, bias: Bias = None) -> Tensor:
+        """Return the attention probabilities of (b, n, d) tokens: (b, heads, n, n)."""
         q, k, _ = self._project(x, rotate)
         products = q @ k.transpose(-2, -1) * self.scale
-        return (products if bias is None else products + self._added(bias, q)).softmax(dim=-1)
+        added = self._added(bias, q)
+        return (products if added is None else products + added).softmax(dim=-1)
 
-    def _added(self, bias: Bias, q: Tensor) -> Tensor:
+    def _added(self, bias: Bias, q: Tensor) -> Tensor | None:
+        if bias is None:
+            return None
         added = bias[None, :, : q.shape[2]] if isinstance(bias, Tensor) else bias(q * self.scale)
         return added.to(q.dtype)
 
-    def _project(self, x: Tensor, rotate: Rotate | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor, rotate: Rotate) -> tuple[Tensor, Tensor, Tensor]:
         qkv = self.qkv(x)
         if self.q_bias is not None and self.v_bias is not None:
             qkv = qkv + torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))

@@ -12,13 +12,11 @@ from vitzoo.parts.attention import Attention, Bias, Rotate
 
 
 class LayerScale(nn.Module):
-    """Multiplies each channel by a learned factor, small at the start.
-
-    Shapes: (b, n, d) to (b, n, d).
+    """Multiplies each channel of (b, n, d) tokens by a learned factor.
 
     Args:
-        embed_dim: d.
-        initial: the factors to start from.
+        embed_dim: width d.
+        initial: initial value of all factors, usually small.
 
     Source: arXiv:2103.17239, section 3.
     """
@@ -30,24 +28,24 @@ class LayerScale(nn.Module):
         self.gamma = nn.Parameter(torch.full((embed_dim,), float(initial)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale (b, n, d)."""
+        """Scale (b, n, d) tokens."""
         return x * self.gamma
 
 
 class Block(nn.Module):
-    """Encoder block: attention, then MLP, each on a residual, with a norm before it.
+    """Encoder block: attention, then MLP, each with a norm before it and a residual around both.
 
     Shapes: (b, n, d) to (b, n, d).
 
     Args:
-        norm1, attn: first branch, a norm and an attention over (b, n, d).
-        norm2, mlp: second branch.
+        norm1, attn: the first branch.
+        norm2, mlp: the second branch.
         drop_path: adds a branch to the residual and may drop it in training.
-        ls1, ls2: scale the branches, `LayerScale` or nothing.
-        post_norm: whether the norms act after attention and MLP, on what they give.
+        ls1, ls2: scale the two branches, such as `LayerScale`.
+        post_norm: whether the norms act on the outputs of attention and MLP, not on their inputs.
 
-    Source: arXiv:2010.11929, equations 2 and 3; norms after the branches as in arXiv:2111.09883,
-    section 3.2, numbers checked against timm's `ResPostBlock`.
+    Source: arXiv:2010.11929, equations 2 and 3; `post_norm`: arXiv:2111.09883, section 3.2,
+    compared with timm's `ResPostBlock`.
     """
 
     def __init__(
@@ -73,18 +71,14 @@ class Block(nn.Module):
         self.drop_path = drop_path
 
     def forward(
-        self,
-        x: Tensor,
-        rotate: Rotate | None = None,
-        bias: Bias | None = None,
-        tokens: int | None = None,
+        self, x: Tensor, rotate: Rotate = None, bias: Bias = None, tokens: int | None = None
     ) -> Tensor:
         """Encode (b, n, d) tokens.
 
         Args:
-            x: tokens.
-            rotate, bias: of the attention.
-            tokens: in evaluation, how many of the first tokens to compute, all if None.
+            x: the tokens.
+            rotate, bias: arguments of the attention.
+            tokens: in evaluation, compute only this number of first tokens; all if None.
         """
         if tokens is not None:
             x = x[:, :tokens] + self._attend(x, rotate, bias, tokens)
@@ -94,36 +88,33 @@ class Block(nn.Module):
         return x
 
     def attention_probabilities(
-        self, x: Tensor, rotate: Rotate | None = None, bias: Bias | None = None
+        self, x: Tensor, rotate: Rotate = None, bias: Bias = None
     ) -> Tensor:
-        """Return how much each token entering the block attends to each: (b, heads, n, n)."""
+        """Return the attention probabilities, (b, heads, n, n), for (b, n, d) tokens."""
         return self.attn.probabilities(x if self.post_norm else self.norm1(x), rotate, bias)
 
-    def _attend(
-        self, x: Tensor, rotate: Rotate | None, bias: Bias | None, tokens: int | None = None
-    ) -> Tensor:
+    def _attend(self, x: Tensor, rotate: Rotate, bias: Bias, tokens: int | None = None) -> Tensor:
         if self.post_norm:
             return self.ls1(self.norm1(self.attn(x, rotate, bias, tokens)))
         return self.ls1(self.attn(self.norm1(x), rotate, bias, tokens))
 
     def _transform(self, x: Tensor) -> Tensor:
-        x = self.norm2(self.mlp(x)) if self.post_norm else self.mlp(self.norm2(x))
-        return self.ls2(x)
+        return self.ls2(self.norm2(self.mlp(x)) if self.post_norm else self.mlp(self.norm2(x)))
 
 
 class ParallelBlock(nn.Module):
-    """Encoder block whose attention and MLP read the same normalised tokens, on one residual.
+    """Encoder block that adds attention and MLP of the same normalised tokens to one residual.
 
     Shapes: (b, n, d) to (b, n, d).
 
     Args:
-        norm: before both.
-        attn, mlp: over (b, n, d); their sum is the branch.
+        norm: acts before attention and MLP.
+        attn, mlp: their sum is the branch.
         drop_path: adds the branch to the residual and may drop it in training.
-        ls: scales the branch, `LayerScale` or nothing.
+        ls: scales the branch, such as `LayerScale`.
 
-    Source: arXiv:2302.05442, section 2 (ViT-22B); numbers checked against timm's
-    `ParallelScalingBlock`, which fuses the first layers of both into one matrix.
+    Source: arXiv:2302.05442, section 2 (ViT-22B); compared with timm's `ParallelScalingBlock`,
+    which fuses the first layers of attention and MLP into one matrix.
     """
 
     def __init__(
@@ -143,25 +134,19 @@ class ParallelBlock(nn.Module):
         self.drop_path = drop_path
 
     def forward(
-        self,
-        x: Tensor,
-        rotate: Rotate | None = None,
-        bias: Bias | None = None,
-        tokens: int | None = None,
+        self, x: Tensor, rotate: Rotate = None, bias: Bias = None, tokens: int | None = None
     ) -> Tensor:
-        """Encode (b, n, d) tokens; arguments as of `Block`."""
+        """Encode (b, n, d) tokens; the arguments are those of `Block`."""
         if tokens is not None:
             return x[:, :tokens] + self._branch(x, rotate, bias, tokens)
         return self.drop_path(x, partial(self._branch, rotate=rotate, bias=bias))
 
     def attention_probabilities(
-        self, x: Tensor, rotate: Rotate | None = None, bias: Bias | None = None
+        self, x: Tensor, rotate: Rotate = None, bias: Bias = None
     ) -> Tensor:
-        """Return how much each token entering the block attends to each: (b, heads, n, n)."""
+        """Return the attention probabilities, (b, heads, n, n), for (b, n, d) tokens."""
         return self.attn.probabilities(self.norm(x), rotate, bias)
 
-    def _branch(
-        self, x: Tensor, rotate: Rotate | None, bias: Bias | None, tokens: int | None = None
-    ) -> Tensor:
+    def _branch(self, x: Tensor, rotate: Rotate, bias: Bias, tokens: int | None = None) -> Tensor:
         x = self.norm(x)
         return self.ls(self.attn(x, rotate, bias, tokens) + self.mlp(x[:, :tokens]))

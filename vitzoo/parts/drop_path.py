@@ -1,4 +1,4 @@
-"""Drop path (stochastic depth): policies give each block a rate, modes act on the residual."""
+"""Drop path (stochastic depth): policies give each block a rate, modes drop the branch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from vitzoo.errors import InvalidOption
 
 
 def linear_rates(*, depth: int, rate: float) -> tuple[float, ...]:
-    """Raise the rate linearly from 0 in the first block to `rate` in the last.
+    """Return rates that rise linearly from 0 in the first block to `rate` in the last.
 
     Args:
         depth: number of blocks.
         rate: share of samples whose branch is dropped, in [0, 1).
 
-    Source: arXiv:1603.09382, section 3; the rule of DeiT and timm.
+    Source: arXiv:1603.09382, section 3; DeiT and timm use this policy.
 
     >>> linear_rates(depth=3, rate=0.2)
     (0.0, 0.1, 0.2)
@@ -27,35 +27,27 @@ def linear_rates(*, depth: int, rate: float) -> tuple[float, ...]:
 
 
 def constant_rates(*, depth: int, rate: float) -> tuple[float, ...]:
-    """Give every block the same rate in [0, 1).
-
-    >>> constant_rates(depth=3, rate=0.2)
-    (0.2, 0.2, 0.2)
-    """
+    """Return the same rate, in [0, 1), for every block."""
     _check_rate(rate)
     return (rate,) * depth
 
 
 def zero_rates(*, depth: int) -> tuple[float, ...]:
-    """Drop nothing.
-
-    >>> zero_rates(depth=2)
-    (0.0, 0.0)
-    """
+    """Return the rate 0 for every block."""
     return (0.0,) * depth
 
 
 class MaskDropPath(nn.Module):
-    """Adds a branch; in training zeroes it for a random share of the samples.
+    """Adds a branch to the residual; in training, zeroes the branch for random samples.
 
-    Kept branches are divided by the share kept, so the expectation is that of no drop path.
+    The kept branches are divided by the share of kept samples, so their expectation stays the same.
 
     Shapes: x and the branch's result (b, n, d).
 
     Args:
-        rate: share of samples dropped, in [0, 1).
+        rate: share of samples whose branch is dropped, in [0, 1).
 
-    Source: arXiv:1603.09382; per sample and scaled as timm's `DropPath`.
+    Source: arXiv:1603.09382; each sample is drawn and scaled as in timm's `DropPath`.
     """
 
     def __init__(self, *, rate: float = 0.0) -> None:
@@ -64,10 +56,10 @@ class MaskDropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return `x + branch(x)`, the branch dropped for some samples in training."""
+        """Return `x + branch(x)`; in training, drop the branch for some samples."""
         if not self.training or self.rate == 0.0:
             return x + branch(x)
-        added = branch(x)  # before drawing, so that a seed gives timm's training run
+        added = branch(x)  # before the draw, so that a seed gives the same training run as timm
         kept = x.new_empty((x.shape[0],) + (1,) * (x.dim() - 1)).bernoulli_(1 - self.rate)
         return x + added * (kept / (1 - self.rate))
 
@@ -75,29 +67,18 @@ class MaskDropPath(nn.Module):
         return f"rate={self.rate:.3g}"
 
 
-class SubsetDropPath(nn.Module):
-    """Adds a branch; in training computes it for a random subset of the samples only.
+class SubsetDropPath(MaskDropPath):
+    """Adds a branch to the residual; in training, computes it only for a random subset of samples.
 
-    The rest of the batch skips the computation, which saves its time. Samples are kept with the
-    probability and scaled as in `MaskDropPath`, so expectation and variance of each are the same;
-    how many are kept varies by at most one, where masks vary freely.
+    This saves the time of the dropped samples. A sample is kept with the same probability, and
+    scaled by the same factor, as in `MaskDropPath`. Shapes and Args are the same, too.
 
-    Shapes: x and the branch's result (b, n, d).
-
-    Args:
-        rate: share of samples dropped, in [0, 1).
-
-    Source: the batched stochastic depth of DINOv2 (arXiv:2304.07193, section 5), with the subset's
-    size rounded at random instead of down, which keeps the rate exact in small batches.
+    Source: the batched stochastic depth of DINOv2 (arXiv:2304.07193, section 5). DINOv2 rounds the
+    size of the subset down; this class rounds it at random, so the rate is exact in small batches.
     """
 
-    def __init__(self, *, rate: float = 0.0) -> None:
-        super().__init__()
-        _check_rate(rate)
-        self.rate = rate
-
     def forward(self, x: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return `x + branch(x)`, the branch computed for some samples only in training."""
+        """Return `x + branch(x)`; in training, compute the branch for some samples only."""
         if not self.training or self.rate == 0.0:
             return x + branch(x)
         share = x.shape[0] * (1 - self.rate)
@@ -105,11 +86,8 @@ class SubsetDropPath(nn.Module):
         if count == 0:
             return x
         kept = torch.randperm(x.shape[0], device=x.device)[:count]
-        added = branch(x[kept]).to(x.dtype)  # another type under autocast
+        added = branch(x[kept]).to(x.dtype)  # autocast changes the dtype
         return x.index_add(0, kept, added, alpha=1 / (1 - self.rate))
-
-    def extra_repr(self) -> str:
-        return f"rate={self.rate:.3g}"
 
 
 MODES: dict[str, Callable[..., nn.Module]] = {"mask": MaskDropPath, "subset": SubsetDropPath}

@@ -1,4 +1,4 @@
-"""Heads: from the pooled vector to logits. The norm before them is the model's final norm."""
+"""Heads map pooled features to logits. The final norm of the model acts before the head."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from vitzoo.parts.init import lecun_normal_, zeros_
 
 
 class LinearHead(nn.Linear):
-    """One linear layer, zero at the start, as in fine-tuning.
+    """One linear layer, initialised with zeros as for fine-tuning.
 
     Shapes: (b, d) to (b, k).
 
     Args:
-        in_dim: d.
+        in_dim: width d.
         num_classes: k, at least 1.
 
     Source: arXiv:2010.11929, section 3.2.
@@ -31,21 +31,19 @@ class LinearHead(nn.Linear):
         zeros_(self)
 
     def reset(self, num_classes: int) -> nn.Module:
-        """Return a fresh head for other classes."""
+        """Return a new head for another number of classes."""
         return linear_head(in_dim=self.in_features, num_classes=num_classes)
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Map (b, d) to (b, k) logits, or return it as it is."""
+        """Map (b, d) to (b, k) logits; return x itself as pre-logits."""
         return x if pre_logits else super().forward(x)
 
 
 class NoHead(nn.Module):
-    """No classifier: features come out as they are.
-
-    Shapes: (b, d) to (b, d).
+    """Returns the (b, d) features unchanged; it has no classifier.
 
     Args:
-        in_dim: d.
+        in_dim: width d.
         num_classes: must be 0.
     """
 
@@ -59,29 +57,29 @@ class NoHead(nn.Module):
         self.pre_logits_dim = in_dim
 
     def reset(self, num_classes: int) -> nn.Module:
-        """Return a linear head, or no head for 0 classes."""
+        """Return a new linear head, or `NoHead` for 0 classes."""
         return linear_head(in_dim=self.pre_logits_dim, num_classes=num_classes)
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Return the (b, d) features."""
+        """Return x."""
         return x
 
 
 def linear_head(*, in_dim: int, num_classes: int) -> LinearHead | NoHead:
-    """Return `LinearHead`, or `NoHead` for 0 classes."""
+    """Return a `LinearHead`, or `NoHead` for 0 classes."""
     if num_classes == 0:
         return NoHead(in_dim=in_dim)
     return LinearHead(in_dim=in_dim, num_classes=num_classes)
 
 
 class PreLogitsHead(nn.Module):
-    """Linear, activation (the pre-logits), Linear.
+    """Linear and activation give the pre-logits, another Linear gives the logits.
 
     Shapes: (b, d) to (b, k); pre-logits (b, hidden_dim).
 
     Args:
-        in_dim: d.
-        num_classes: k; 0 leaves the classifier out and gives the pre-logits.
+        in_dim: width d.
+        num_classes: k; with 0 there is no classifier and the head returns the pre-logits.
         hidden_dim: width of the pre-logits, d if None.
         activation: function of a tensor.
 
@@ -97,19 +95,22 @@ class PreLogitsHead(nn.Module):
         activation: Callable[[Tensor], Tensor],
     ) -> None:
         super().__init__()
+        width = in_dim if hidden_dim is None else hidden_dim
+        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+            raise InvalidOption(f"hidden_dim must be a positive whole number, got {hidden_dim!r}")
         self.in_dim = in_dim
         self.num_classes = num_classes
-        self.pre_logits_dim = _width(hidden_dim, in_dim)
+        self.pre_logits_dim = width
         self.activation = activation
-        self.pre_logits = nn.Linear(in_dim, self.pre_logits_dim)
-        self.fc = nn.Linear(self.pre_logits_dim, num_classes) if num_classes else nn.Identity()
+        self.pre_logits = nn.Linear(in_dim, width)
+        self.fc = nn.Linear(width, num_classes) if num_classes else nn.Identity()
         lecun_normal_(self.pre_logits.weight)
         nn.init.zeros_(self.pre_logits.bias)
         if isinstance(self.fc, nn.Linear):
             zeros_(self.fc)
 
     def reset(self, num_classes: int) -> nn.Module:
-        """Return a fresh head of the same widths for other classes."""
+        """Return a new head of the same widths for another number of classes."""
         return PreLogitsHead(
             in_dim=self.in_dim,
             num_classes=num_classes,
@@ -124,7 +125,7 @@ class PreLogitsHead(nn.Module):
 
 
 def tanh_head(*, in_dim: int, num_classes: int, hidden_dim: int | None = None) -> PreLogitsHead:
-    """Return the head of the paper's pre-training: Linear, tanh, Linear.
+    """Return the paper's pre-training head: Linear, tanh, Linear.
 
     Source: `representation_size` in `vit_jax/models_vit.py`.
     """
@@ -134,14 +135,7 @@ def tanh_head(*, in_dim: int, num_classes: int, hidden_dim: int | None = None) -
 
 
 def mlp_head(*, in_dim: int, num_classes: int, hidden_dim: int | None = None) -> PreLogitsHead:
-    """Return the head of many from-scratch ViTs: Linear, GELU, Linear."""
+    """Return a head of Linear, GELU, Linear, which many ViTs trained from scratch have."""
     return PreLogitsHead(
         in_dim=in_dim, num_classes=num_classes, hidden_dim=hidden_dim, activation=F.gelu
     )
-
-
-def _width(hidden_dim: int | None, in_dim: int) -> int:
-    width = in_dim if hidden_dim is None else hidden_dim
-    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise InvalidOption(f"hidden_dim must be a positive whole number, got {hidden_dim!r}")
-    return width

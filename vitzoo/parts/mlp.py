@@ -12,13 +12,13 @@ from vitzoo.parts.init import xavier_uniform_
 
 
 class QuickGELU(nn.Module):
-    """GELU approximated by `x * sigmoid(1.702 x)`, as in OpenAI's CLIP.
+    """Approximates GELU by `x * sigmoid(1.702 x)`, as OpenAI's CLIP does.
 
     Source: arXiv:1606.08415, section 2.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply it to every element."""
+        """Apply the function to every element."""
         return x * torch.sigmoid(1.702 * x)
 
 
@@ -30,16 +30,16 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 class Mlp(nn.Module):
-    """Linear, activation, dropout, Linear, dropout, on every token by itself.
+    """Linear, activation, dropout, Linear, dropout, for each token alone.
 
     Shapes: (b, n, d) to (b, n, d).
 
     Args:
-        embed_dim: d.
+        embed_dim: width d.
         hidden_dim: width between the two layers.
-        activation: module between them.
-        dropout: rate after each layer.
-        norm: over the hidden width, before the last layer, none if None.
+        activation: module between the two layers.
+        dropout: dropout rate after each layer.
+        norm: norm over the hidden width, before the last layer.
 
     Source: arXiv:2010.11929, section 3.1; initialised as `vit_jax/models_vit.py`.
     """
@@ -63,21 +63,21 @@ class Mlp(nn.Module):
         xavier_uniform_(self.fc2, bias_std=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform each token of (b, n, d)."""
+        """Transform (b, n, d) tokens."""
         x = self.drop(self.act(self.fc1(x)))  # (b, n, hidden)
         return self.drop(self.fc2(self.norm(x)))  # (b, n, d)
 
 
 class SwiGLU(nn.Module):
-    """Two linear layers of which one, through SiLU, gates the other; dropout, Linear, dropout.
+    """MLP with a gate: `silu(fc1_g(x)) * fc1_x(x)`, dropout, Linear, dropout.
 
     Shapes: (b, n, d) to (b, n, d).
 
     Args:
-        embed_dim: d.
-        hidden_dim: width between, of each of the two.
-        dropout: rate after the gate and after the last layer.
-        norm: over the hidden width, before the last layer, none if None.
+        embed_dim: width d.
+        hidden_dim: width of the gate, and of the values that it multiplies.
+        dropout: dropout rate after the gate and after the last layer.
+        norm: norm over the hidden width, before the last layer.
 
     Source: arXiv:2002.05202, equation 6; layers named as in EVA-02 and timm's `SwiGLU`.
     """
@@ -100,15 +100,13 @@ class SwiGLU(nn.Module):
             xavier_uniform_(layer, bias_std=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform each token of (b, n, d)."""
+        """Transform (b, n, d) tokens."""
         x = self.drop(F.silu(self.fc1_g(x)) * self.fc1_x(x))  # (b, n, hidden)
         return self.drop(self.fc2(self.norm(x)))  # (b, n, d)
 
 
 class PackedSwiGLU(nn.Module):
-    """`SwiGLU` with gate and value in one matrix, the gate's rows first.
-
-    Shapes, Args: as `SwiGLU`.
+    """`SwiGLU` whose gate and values come from one matrix, the rows of the gate first.
 
     Source: arXiv:2002.05202, equation 6; the `w12` layer of DINOv2, timm's `SwiGLUPacked`.
     """
@@ -130,6 +128,6 @@ class PackedSwiGLU(nn.Module):
         xavier_uniform_(self.fc2, bias_std=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform each token of (b, n, d)."""
+        """Transform (b, n, d) tokens."""
         gate, value = self.fc1(x).chunk(2, dim=-1)  # (b, n, hidden) each
         return self.drop(self.fc2(self.norm(self.drop(F.silu(gate) * value))))  # (b, n, d)

@@ -1,4 +1,4 @@
-"""Patch embedders: cut an image into patches and project each to one token."""
+"""Patch embedders cut an image into patches and project each patch to one token."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from vitzoo.parts.init import lecun_normal_
 
 
 class ConvPatchEmbed(nn.Module):
-    """Projects patches with a convolution whose kernel and stride are the patch.
+    """Projects patches with a convolution whose kernel size and stride are the patch size.
 
     Shapes: (b, c, h, w) images to (b, n, d) tokens, n = (h / patch) * (w / patch).
 
     Args:
         patch_size: (height, width) in px.
-        in_chans: channels of the image.
+        in_chans: number c of image channels.
         embed_dim: width d of a token.
-        bias: whether the projection has one; networks with a norm before the first block have none.
+        bias: whether the projection has a bias; networks with `pre_norm` usually have none.
 
-    Source: arXiv:2010.11929, section 3.1; numbers checked against timm's `PatchEmbed`.
+    Source: arXiv:2010.11929, section 3.1; compared with timm's `PatchEmbed`.
     """
 
     def __init__(
@@ -31,15 +31,13 @@ class ConvPatchEmbed(nn.Module):
             raise InvalidOption(f"bias must be true or false, got {bias!r}")
         self.patch_size = patch_size
         self.in_chans = in_chans
-        self.proj = nn.Conv2d(
-            in_chans, embed_dim, kernel_size=patch_size, stride=patch_size, bias=bias
-        )
+        self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, stride=patch_size, bias=bias)
         lecun_normal_(self.proj.weight)
         if self.proj.bias is not None:
             nn.init.zeros_(self.proj.bias)
 
     def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Return the (h, w) grid of patches; raises InvalidOption if patches do not tile."""
+        """Return the (h, w) grid of patches, see `tiled`."""
         return tiled(image_size, self.patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -49,13 +47,10 @@ class ConvPatchEmbed(nn.Module):
 
 
 class UnfoldPatchEmbed(ConvPatchEmbed):
-    """Cuts patches out with `unfold` and projects each, flattened, with one linear map.
+    """Cuts patches with `unfold` and projects each flattened patch with one matrix.
 
-    Gives the numbers of `ConvPatchEmbed`. The (d, c, h, w) kernel is kept in the convolution's
-    layout, so that the checkpoints of both are the same file, and used as a (d, c * h * w)
-    matrix.
-
-    Shapes, Args: as `ConvPatchEmbed`.
+    Shapes, arguments, results and state dict are those of `ConvPatchEmbed`: the (d, c, h, w) kernel
+    is used as a (d, c * h * w) matrix.
 
     Source: arXiv:2010.11929, equation 1.
     """
@@ -67,7 +62,7 @@ class UnfoldPatchEmbed(ConvPatchEmbed):
 
 
 def tiled(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
-    """Return how many patches tile an image, (h, w), both sizes in px.
+    """Return the numbers of patches that tile an image, (rows, columns); both sizes in px.
 
     Raises:
         InvalidOption: the image is not a whole number of patches.

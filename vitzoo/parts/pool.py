@@ -1,4 +1,7 @@
-"""Pooling: from tokens to one vector per image."""
+"""Pools reduce the tokens of an image to one vector, or to several.
+
+The first p tokens are prefix tokens (class token, then registers); n patch tokens follow.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,15 @@ Size = tuple[int, int]
 
 
 class ClassPool(nn.Module):
-    """Takes the class token.
+    """Returns the class token.
 
     Shapes: (b, p + n, d) to (b, d).
 
     Args:
-        class_token: whether there is one; it is the first token.
+        class_token: whether the network has a class token, which is the first token.
+
+    Raises:
+        InvalidOption: the network has no class token.
 
     Source: arXiv:2010.11929, equation 4.
     """
@@ -36,36 +42,10 @@ class ClassPool(nn.Module):
         return tokens[:, 0]
 
 
-class MeanPool(nn.Module):
-    """Averages the patch tokens; prefix tokens do not count.
-
-    Shapes: (b, p + n, d) to (b, d).
-
-    Args:
-        norm_first: whether the final norm acts on the tokens, as in Google's `gap` models, or on
-            the average, as in timm's `fc_norm`.
-
-    Source: arXiv:2106.04560, section 3.2.
-    """
-
-    def __init__(self, *, norm_first: bool = True) -> None:
-        super().__init__()
-        if not isinstance(norm_first, bool):
-            raise InvalidOption(f"norm_first must be true or false, got {norm_first!r}")
-        self.norm_first = norm_first
-
-    def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
-        """Average (b, p + n, d) over the n patch tokens."""
-        return tokens[:, num_prefix_tokens:].mean(dim=1)
-
-
 class ClassMeanPool(nn.Module):
-    """Takes the class token and the average of the patch tokens, for heads that read both.
+    """Returns the class token and the average of the patch tokens.
 
-    Shapes: (b, p + n, d) to (b, 2, d).
-
-    Args:
-        class_token: whether there is one; it is the first token.
+    Shapes: (b, p + n, d) to (b, 2, d). Args and Raises: as in `ClassPool`.
 
     Source: the linear evaluation of DINOv2, arXiv:2304.07193, appendix B.3.
     """
@@ -83,14 +63,37 @@ class ClassMeanPool(nn.Module):
         return torch.stack((tokens[:, 0], mean), dim=1)
 
 
+class MeanPool(nn.Module):
+    """Returns the average of the patch tokens, without prefix tokens.
+
+    Shapes: (b, p + n, d) to (b, d).
+
+    Args:
+        norm_first: whether the final norm acts on the tokens, as in Google's `gap` models, or on
+            the average, as timm's `fc_norm`.
+
+    Source: arXiv:2106.04560, section 3.2.
+    """
+
+    def __init__(self, *, norm_first: bool = True) -> None:
+        super().__init__()
+        if not isinstance(norm_first, bool):
+            raise InvalidOption(f"norm_first must be true or false, got {norm_first!r}")
+        self.norm_first = norm_first
+
+    def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
+        """Average the n patch tokens of (b, p + n, d)."""
+        return tokens[:, num_prefix_tokens:].mean(dim=1)
+
+
 class PrefixPool(nn.Module):
-    """Takes the first tokens as they are, for heads that read several of them.
+    """Returns the first tokens, for heads that read several tokens.
 
     Shapes: (b, p + n, d) to (b, t, d).
 
     Args:
         num_prefix_tokens: p.
-        tokens: t, at most p; all prefix tokens if None.
+        tokens: t, from 1 to p; p if None.
 
     Source: the class and the distillation token of DeiT, arXiv:2012.12877, section 4.
     """
@@ -118,14 +121,14 @@ class AttentionPool(nn.Module):
     Shapes: (b, p + n, d) to (b, d).
 
     Args:
-        embed_dim: d.
-        num_heads: heads of the attention.
+        embed_dim: width d.
+        num_heads: number of attention heads.
         mlp_dim: hidden width of the MLP.
-        norm_eps: epsilon of its norm.
-        activation: of its MLP, a name of `ACTIVATIONS`.
-        prefix: whether the query attends to prefix tokens too.
+        norm_eps: epsilon of the norm before the MLP.
+        activation: activation of the MLP, a name of `ACTIVATIONS`.
+        prefix: whether the query attends to prefix tokens, too.
 
-    Source: the MAP head of arXiv:2106.04560, section 3.2; numbers checked against timm's
+    Source: the MAP head of arXiv:2106.04560, section 3.2; compared with timm's
     `AttentionPoolLatent`.
     """
 
@@ -158,9 +161,8 @@ class AttentionPool(nn.Module):
         self.kv = nn.Linear(embed_dim, 2 * embed_dim)
         self.proj = nn.Linear(embed_dim, embed_dim)
         self.norm = nn.LayerNorm(embed_dim, eps=norm_eps)
-        self.mlp = Mlp(
-            embed_dim=embed_dim, hidden_dim=mlp_dim, activation=ACTIVATIONS[activation]()
-        )
+        act = ACTIVATIONS[activation]()
+        self.mlp = Mlp(embed_dim=embed_dim, hidden_dim=mlp_dim, activation=act)
         normal_(self.latent, std=embed_dim**-0.5)
         for layer, fused in ((self.q, 1), (self.kv, 2), (self.proj, 1)):
             xavier_uniform_(layer, fused=fused)
@@ -180,7 +182,7 @@ class AttentionPool(nn.Module):
 
 
 def check_class_token(name: str, class_token: bool) -> None:
-    """Raise InvalidOption if the network of pool `name` has no class token."""
+    """Raise InvalidOption, with the name of the pool, if the network has no class token."""
     if not class_token:
         raise InvalidOption(
             f"pool {name!r} needs a class token and class_token is false; use pool='mean'"

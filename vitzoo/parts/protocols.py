@@ -1,12 +1,15 @@
-"""What a part must offer to be used by `VisionTransformer`, and calls that hold parts to it.
+"""Protocols: the attributes and methods that `VisionTransformer` needs from each kind of part.
 
-Axis letters: `b` batch, `c` channels, `h w` pixels or patches, `p` prefix tokens, `n` patch
-tokens, `d` width, `k` classes. Constructors take keywords only: those listed here, then the
-part's own options, each with a default. They draw the parameters from torch's global random
-generator; no call initialises them later.
+Axis letters: `b` batch, `c` channels, `h w` pixels or patches, `p` prefix tokens (class token and
+registers), `n` patch tokens, `d` width, `k` classes.
 
-Any part may have a method `no_weight_decay()`, which returns the names, within the part, of the
-parameters that optimisers should not decay. Of a position embedding without it, that is all.
+Constructors take keywords only: the numbers of the network listed in the protocol, then the options
+of the part. Every option has a default. A constructor draws the initial parameters from torch's
+global random generator; vitzoo never initialises them later.
+
+Any part may have a method `no_weight_decay()`, which returns names, within the part, of parameters
+that optimisers should not decay. Without this method all parameters of a position embedding are
+such parameters, and no parameters of other parts.
 """
 
 from __future__ import annotations
@@ -23,123 +26,117 @@ from vitzoo.errors import InvalidOption, PluginError, VitzooError
 
 @runtime_checkable
 class PatchEmbedder(Protocol):
-    """Turns images into patch tokens.
+    """Maps images to patch tokens.
 
     Constructor: `(*, patch_size: (h, w) px, in_chans: int, embed_dim: int, **options)`.
 
     Attributes:
-        in_chans: channels of the images it takes.
-        input_conv: optional: name of the kernel (out, in_chans, h, w) that reads the image, which
-            is brought to other `in_chans` when weights are loaded; `proj.weight` if it is not said.
-        grid_multiple: optional: (rows, columns), whole numbers that rows and columns of the grid
-            of patches must be multiples of, (1, 1) if it is not said. `grid` refuses the others.
+        in_chans: number of image channels.
+        input_conv: optional, name of the kernel (out, in_chans, h, w) that reads the image, within
+            the part; `proj.weight` if missing. Loading adapts this kernel to other `in_chans`.
+        grid_multiple: optional, (rows, columns): `grid` accepts only grids whose rows and columns
+            are multiples of these; (1, 1) if missing.
     """
 
     in_chans: int
 
     def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Return the (h, w) grid of tokens for images of `image_size` px.
+        """Return the (h, w) grid of tokens for images of `image_size` (h, w) px.
 
         Raises:
-            InvalidOption: the size does not fit.
+            InvalidOption: the part cannot embed images of this size.
         """
-        ...
 
     def __call__(self, images: Tensor, /) -> Tensor:
         """Map (b, c, h, w) images to (b, n, d) tokens, row by row of the grid."""
-        ...
 
 
 @runtime_checkable
 class PositionEmbedding(Protocol):
-    """Tells tokens where they stand, before the first block or before each.
+    """Adds position information to tokens, before the first block, before each, or in attention.
 
-    Constructor: any of `grid_size: (h, w)`, `num_prefix_tokens`, `embed_dim`, `num_heads` and
-    `depth`, as it needs them, then options.
+    Constructor: those of `grid_size: (h, w)`, `num_prefix_tokens`, `embed_dim`, `num_heads` and
+    `depth` that it names, then options.
 
-    A learned table is kept by the model as its own parameter `pos_embed`, where every published
-    checkpoint has it; the part says how it starts, how it acts and how it follows a new grid.
+    The model keeps a learned table as its own parameter `pos_embed`, as published checkpoints do.
+    The part creates the table, uses it, and interpolates it to another grid.
 
-    Two methods are optional and act in the attention of every block: `rotate(x, layer)`, from
-    queries or keys (b, heads, p + n, head_dim) to the same shape, and `attention_bias(table,
-    layer)`, which returns what is added to the scaled query-key products: (heads, p + n, p + n), or
-    a function from the scaled queries (b, heads, t, head_dim) of the first t tokens, t being 1 to
-    p + n, to (b, heads, t, p + n).
+    Two optional methods act in the attention of every block. `rotate(x, layer)` maps queries or
+    keys (b, heads, p + n, head_dim) to the same shape. `attention_bias(table, layer)` returns the
+    bias of the scaled query-key products: a tensor (heads, p + n, p + n), or a function. The
+    function maps the scaled queries (b, heads, t, head_dim) of the first t tokens, 1 <= t <= p + n,
+    to (b, heads, t, p + n).
     """
 
     def initial_table(self, grid_size: tuple[int, int], /) -> Tensor | None:
-        """Return the learned table to start from, (l, rows, width), or None for no table."""
-        ...
+        """Return the initial learned table, (l, rows, width), or None for no table."""
 
     def resample(self, table: Any, old: tuple[int, int], new: tuple[int, int], /) -> Tensor | None:
-        """Return the table, `initial_table`'s kind, for another (h, w) grid."""
-        ...
+        """Return the table, None if there is none, interpolated to another (h, w) grid."""
 
     def to_grid(self, grid_size: tuple[int, int], /) -> None:
-        """Act on tokens of another (h, w) grid from now on."""
-        ...
+        """Expect tokens of another (h, w) grid from now on."""
 
     def __call__(self, tokens: Tensor, table: Any, layer: int = 0, /) -> Tensor:
         """Map the (b, p + n, d) tokens before block `layer` to tokens of the same shape."""
-        ...
 
 
 @runtime_checkable
 class Head(Protocol):
-    """Turns pooled, normalised features into logits.
+    """Maps pooled, normalised features to logits.
 
-    Constructor: `(*, in_dim: int, num_classes: int, **options)`; with 0 classes there is no
-    classifier and the pre-logits come out.
+    Constructor: `(*, in_dim: int, num_classes: int, **options)`. With 0 classes there is no
+    classifier and the head returns the pre-logits.
 
     Attributes:
-        num_classes: width of the logits, 0 for none.
-        pre_logits_dim: width of what enters the classifier.
-        tokens: optional: how many tokens it reads where it is not one vector, as pool `prefix`
-            gives them.
-        embedding: optional: true where the outputs are an embedding, which no class names.
+        num_classes: number k of logits, 0 without a classifier.
+        pre_logits_dim: width of the classifier's input.
+        tokens: optional, number of tokens that the head reads, if it reads several.
+        embedding: optional, true if the outputs are an embedding and not logits of classes.
     """
 
     num_classes: int
     pre_logits_dim: int
 
     def reset(self, num_classes: int) -> Head:
-        """Return a fresh head of the same kind for other classes."""
-        ...
+        """Return a new head of the same kind for another number of classes."""
 
     def __call__(self, x: Tensor, /, pre_logits: bool = False) -> Tensor:
-        """Map (b, d) to (b, k) logits, or to (b, pre_logits_dim)."""
-        ...
+        """Map (b, d), or (b, tokens, d), to (b, k) logits or (b, pre_logits_dim) pre-logits."""
 
 
 DropPathPolicy = Callable[..., Sequence[float]]
-"""Gives each block its drop-path rate: `policy(*, depth: int, **options) -> depth rates`."""
+"""Returns a drop-path rate for each block: `policy(*, depth: int, **options) -> depth rates`."""
 
 
 @runtime_checkable
 class DropPath(Protocol):
-    """Adds a residual branch and, in training, drops it for some samples (a drop-path mode).
+    """Adds a branch to the residual and, in training, drops it for some samples.
 
-    Constructor: `(*, rate: float)`.
+    Constructor: `(*, rate)`, the share of samples whose branch is dropped.
     """
 
     def __call__(self, x: Tensor, branch: Callable[[Tensor], Tensor], /) -> Tensor:
-        """Return `x + branch(x)`, (b, n, d), the branch of a dropped sample being zero."""
-        ...
+        """Return `x + branch(x)` for (b, n, d) tokens.
+
+        In training the branch of a dropped sample is zero, and the branch of the others is divided
+        by the share of kept samples. In evaluation no branch is dropped.
+        """
 
 
 @runtime_checkable
 class Pool(Protocol):
-    """Reduces tokens to one vector per image, or to several for a head that takes them.
+    """Reduces the tokens of an image to one vector, or to several for a head that reads several.
 
-    Constructor: any of `num_prefix_tokens`, `class_token` and `embed_dim`, as it needs them, then
-    options. The options `num_heads`, `mlp_dim`, `norm_eps` and `activation` are those of the
-    network's blocks unless they are given.
+    Constructor: those of `num_prefix_tokens`, `class_token` and `embed_dim` that it names, then
+    options. The options `num_heads`, `mlp_dim`, `norm_eps` and `activation` default to the values
+    of the network's blocks.
 
     Attributes:
         norm_first: whether the final norm acts on the tokens (True) or on the pooled vector.
-        tokens: optional: number t of vectors that it gives, where it gives several.
-        reads: optional: number of tokens, from the first, that it reads; all if missing or None.
-            Without gradients the last block computes only those, and only those come in.
+        tokens: optional, number t of vectors, if the pool returns several.
+        reads: optional, number of first tokens that the pool reads; all if missing or None. Without
+            gradients the last block computes only these, and the pool gets only these.
     """
 
     norm_first: bool
@@ -152,19 +149,18 @@ class Pool(Protocol):
         Args:
             tokens: p prefix tokens, then n patch tokens, row by row.
             num_prefix_tokens: p.
-            grid_size: (h, w) patches, h * w being n; another one after `set_input_size`.
+            grid_size: (h, w) in patches, h * w = n; `set_input_size` changes it.
         """
-        ...
 
 
 class WeightsAdapter(Protocol):
-    """How weights fit a network that is not made of vitzoo's parts; its attribute `foreign`.
+    """Adapts weights to a network that is not made of vitzoo's parts; its attribute `foreign`.
 
-    Without one, weights are loaded unchanged or not at all.
+    Weights of a network without an adapter are loaded unchanged or not at all.
 
     Attributes:
-        classifiers: prefixes of the names of classifier tensors, such as `head.`; those that do not
-            fit another number of classes become zero.
+        classifiers: prefixes of the names of classifier tensors, such as `head.`. Tensors with
+            such a name become zero if they do not fit another number of classes.
         input_convs: names of the kernels that read the channels of the image.
     """
 
@@ -180,21 +176,20 @@ class WeightsAdapter(Protocol):
             tensors: with data or on `meta`.
             native_size: (h, w) px of the images that the weights were trained on.
         """
-        ...
 
 
 def call(what: str, part: Any, inputs: tuple[Any, ...], shape: tuple[int, ...] | None) -> Tensor:
-    """Call a part that is not vitzoo's; an error, or a result of another shape, names the part.
+    """Call a part that is not vitzoo's own; name the part if it fails or returns another shape.
 
     Args:
         what: field and registered name of the part, such as `head 'acme/cosine'`.
-        part: what is called.
-        inputs: its arguments, the first of them a tensor.
-        shape: of the result, None where it is not checked.
+        part: the part or one of its methods.
+        inputs: its arguments; the first is a tensor.
+        shape: expected shape of the result, None if it is not checked.
 
     Raises:
-        PluginError: the part belongs to a plugin, and fails or gives another shape.
-        InvalidOption: so does a part that was given as an object.
+        PluginError: the part belongs to a plugin.
+        InvalidOption: the part was given as an object.
     """
     try:
         result: Any = part(*inputs)
@@ -203,7 +198,7 @@ def call(what: str, part: Any, inputs: tuple[Any, ...], shape: tuple[int, ...] |
     except (RuntimeError, ValueError, IndexError) as error:
         problem = f"failed ({type(error).__name__}: {error})"
         raise _blame(what, problem, inputs[0], shape) from error
-    several = isinstance(result, tuple) and what.startswith("head")  # as distillation trains them
+    several = isinstance(result, tuple) and what.startswith("head")  # training by distillation
     wrong = [r for r in (result if several else (result,)) if getattr(r, "shape", None) != shape]
     if shape is not None and wrong:
         got = getattr(wrong[0], "shape", None)

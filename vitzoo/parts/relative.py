@@ -17,31 +17,26 @@ Size = tuple[int, int]
 
 
 class RelativePositions(nn.Module):
-    """Adds to each query-key product that of the query and a learned vector for their offset.
+    """Adds the product of the query and a learned vector to each query-key product.
 
-    The patches of a grid are numbered row by row. A query patch and a key patch have the offset
-    p_q - p_k of their numbers, and each offset has a learned vector. The vectors are the keys of a
-    second attention with the same queries and the same scale, whose logits are a bias of the first.
-    As of a key, each head has its own d / heads numbers of a vector.
+    The n patches of a grid are numbered row by row. A query patch q and a key patch k have the
+    offset q - k of their numbers, and each of the 2 n - 1 offsets has a learned vector. The vectors
+    act as the keys of a second attention with the same queries and the same scale. Its logits are
+    the attention bias. Each head uses its own d / heads numbers of a vector. Pairs with a prefix
+    token (class token or register) get no bias.
 
-    Prefix tokens are no patches: pairs with a class token or a register get no bias.
-
-    Shapes: table (l, 2 n - 1, d), with the offsets 1 - n to n - 1, l being the number of blocks, or
-    1 if they share one; tokens and result (b, p + n, d).
+    Shapes: tokens and result (b, p + n, d); table (l, 2 n - 1, d) for the offsets 1 - n to n - 1.
+    l is the number of blocks, or 1 with `shared`.
 
     Args:
-        num_prefix_tokens: p, tokens before the patches.
-        embed_dim: d.
-        num_heads: heads of the attention.
+        num_prefix_tokens, embed_dim: p and d.
+        num_heads: number of attention heads.
         depth: number of blocks.
         shared: whether all blocks use one table.
-        resample: how the table follows another grid, a name of `RESAMPLING`.
+        resample: interpolation to another grid, a name of `RESAMPLING`.
 
-    Raises:
-        InvalidOption: an option has another value.
-
-    Source: arXiv:2010.11929, appendix D.4, "1-dimensional Relative Attention". It does not say
-    what prefix tokens get, nor whether blocks share the vectors.
+    Source: arXiv:2010.11929, appendix D.4, "1-dimensional Relative Attention". The paper leaves
+    open how prefix tokens are treated and whether blocks share the vectors.
     """
 
     def __init__(
@@ -64,16 +59,16 @@ class RelativePositions(nn.Module):
         self.method = check_method(resample)
 
     def initial_table(self, grid_size: Size) -> Tensor:
-        """Return a table for a grid, drawn from a normal of standard deviation 0.02."""
+        """Return the initial table for a grid, drawn from a normal of standard deviation 0.02."""
         table = torch.empty(self.layers, 2 * grid_size[0] * grid_size[1] - 1, self.embed_dim)
         normal_(table, std=0.02)
         return table
 
     def resample(self, table: Tensor, old: Size, new: Size) -> Tensor:
-        """Return the table for another grid.
+        """Return the table interpolated to another grid.
 
-        The vectors are laid out by rows and columns between two patches and interpolated there.
-        Pairs of patches that differ in rows and columns may have one offset; it gets their mean.
+        The interpolation acts on the vectors arranged by difference in rows and columns. Several
+        such differences may have the same offset; the offset gets their mean over pairs of patches.
         """
         if old == new:
             return table
@@ -85,23 +80,23 @@ class RelativePositions(nn.Module):
         return moved.index_add(1, offsets.to(table.device), spread * share.to(spread)[:, None])
 
     def to_grid(self, grid_size: Size) -> None:
-        """Do nothing: all that depends on the grid is in the table."""
+        """Do nothing: only the table depends on the grid."""
 
     def forward(self, tokens: Tensor, table: Tensor, layer: int = 0) -> Tensor:
-        """Return the (b, p + n, d) tokens: positions act in the attention."""
+        """Return the (b, p + n, d) tokens unchanged."""
         return tokens
 
     def attention_bias(self, table: Tensor, layer: int) -> Bias:
-        """Return what gives the bias of block `layer` for its queries."""
+        """Return the function that maps the scaled queries of block `layer` to their bias."""
         vectors = table[layer if self.layers > 1 else 0]  # (2 n - 1, d)
         return partial(self._logits, vectors.reshape(len(vectors), self.num_heads, -1))
 
     def _logits(self, vectors: Tensor, queries: Tensor) -> Tensor:
-        """Map scaled queries of the first t tokens to their bias, (b, heads, t, p + n).
+        """Return the bias (b, heads, t, p + n) of the first t tokens.
 
         Args:
             vectors: (2 n - 1, heads, head_dim).
-            queries: (b, heads, t, head_dim).
+            queries: scaled, (b, heads, t, head_dim).
         """
         patches = queries[:, :, self.num_prefix_tokens :]
         products = torch.einsum("bhqc,ohc->bhqo", patches, vectors.to(queries.dtype))
@@ -114,17 +109,17 @@ class RelativePositions(nn.Module):
 
 
 def _differences(grid_size: Size) -> Size:
-    """Return in how many ways two patches of a grid can differ in rows, and in columns."""
+    """Return the number of possible differences between two patches in rows, and in columns."""
     return 2 * grid_size[0] - 1, 2 * grid_size[1] - 1
 
 
 def _offsets(grid_size: Size) -> Tensor:
-    """Return the row of the table for each difference in rows and columns, from the lowest."""
+    """Return the table row of each difference in rows and columns, from the lowest difference."""
     rows, columns = (torch.arange(n, device="cpu") for n in _differences(grid_size))
     return (rows[:, None] * grid_size[1] + columns).flatten()
 
 
 def _pairs(grid_size: Size) -> Tensor:
-    """Return how many pairs of patches have each difference in rows and columns."""
+    """Return the number of pairs of patches for each difference in rows and columns."""
     counts = (n - torch.arange(1 - n, n, device="cpu").abs() for n in grid_size)
     return torch.outer(*counts).flatten().float()

@@ -1,4 +1,4 @@
-"""Interpolation of learned position embeddings to another grid, as each family of weights does."""
+"""Interpolation of learned position embeddings to another grid of patches."""
 
 from __future__ import annotations
 
@@ -10,24 +10,19 @@ from torch import Tensor
 
 from vitzoo.errors import InvalidOption, did_you_mean
 
-# What each family does when images have another size than in training.
-RESAMPLING = {
+RESAMPLING = {  # the comment names the library that uses the method
     "bicubic_antialias": {"mode": "bicubic", "antialias": True, "align_corners": False},  # timm
     "bicubic": {"mode": "bicubic", "align_corners": False},  # transformers
-    "bicubic_offset": {"mode": "bicubic", "align_corners": False},  # DINO's and DINOv2's own code
+    "bicubic_offset": {"mode": "bicubic", "align_corners": False},  # Meta's DINO and DINOv2
     "bicubic_corners": {"mode": "bicubic", "align_corners": True},  # torchvision
     "bilinear": {"mode": "bilinear", "align_corners": False},
     "zoom": {"mode": "bilinear", "align_corners": True},  # scipy.ndimage.zoom of order 1: Google
 }
-
-
-# Patches that Meta's code adds to the new grid before it divides by the old: its samples lie at
-# the steps of that slightly larger grid.
-OFFSET = 0.1
+OFFSET = 0.1  # Meta's code adds this to the new grid before it divides by the old one
 
 
 def check_method(method: str) -> str:
-    """Return the name of a way to resample, or raise InvalidOption."""
+    """Return `method`; raise InvalidOption unless it is a name of `RESAMPLING`."""
     if not isinstance(method, str) or method not in RESAMPLING:
         known = f"; known: {', '.join(RESAMPLING)}"
         near = did_you_mean(method, RESAMPLING) if isinstance(method, str) else ""
@@ -36,24 +31,21 @@ def check_method(method: str) -> str:
 
 
 def resample_grid(
-    table: Tensor,
-    old: tuple[int, int],
-    new: tuple[int, int],
-    method: str = "bicubic_antialias",
+    table: Tensor, old: tuple[int, int], new: tuple[int, int], method: str = "bicubic_antialias"
 ) -> Tensor:
-    """Resample the patch part of an (l, p + n, d) table from an (h, w) grid to another, in fp32.
+    """Interpolate the patch rows of an (l, p + n, d) table to another grid, in float32.
 
-    The first tokens, those beyond the old grid's, are kept.
+    The last n = h * w rows belong to the patches of the old grid; the p rows before them are kept.
 
     Args:
-        table: one table, or one per layer.
-        old, new: (h, w) in patches.
+        table: l tables, usually one, or one for each block.
+        old, new: grids, (h, w) in patches.
         method: a name of `RESAMPLING`.
     """
     prefix = table.shape[1] - old[0] * old[1]
     kept, grid = table[:, :prefix], table[:, prefix:]
     grid = grid.reshape(-1, *old, table.shape[2]).permute(0, 3, 1, 2).float()  # (l, d, h, w)
-    if new[1] == 1:  # torch's antialiased pass over rows repeats the first for a single column
+    if new[1] == 1:  # torch's antialiasing would repeat the first row in a grid of one column
         grid = _interpolate(grid.transpose(2, 3), new[::-1], method).transpose(2, 3)
     else:
         grid = _interpolate(grid, new, method)  # (l, d, h', w')

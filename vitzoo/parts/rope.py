@@ -1,4 +1,4 @@
-"""Rotary position embedding: turns queries and keys by angles that tell row and column."""
+"""Rotary position embedding (RoPE): rotates queries and keys by the row and column of a patch."""
 
 from __future__ import annotations
 
@@ -16,36 +16,87 @@ LAYOUTS = ("half", "interleaved")
 INDEXING = ("yx", "xy")
 
 
-class RotaryPositions(nn.Module):
-    """Rotates the patch tokens' queries and keys in every block (axial RoPE).
+class RotaryBase(nn.Module):
+    """Common part of rotary positions: checks, and a learned table at the stem with `absolute`.
 
-    A quarter of each head's width has one frequency per pair for the row, a quarter for the column;
-    frequency i of q turns by `coordinate * temperature ** (-i / q)`. Prefix tokens are not turned.
+    `name` is the registered name of the part; the other arguments are those of `RotaryPositions`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        num_prefix_tokens: int,
+        embed_dim: int,
+        num_heads: int,
+        temperature: float,
+        absolute: bool,
+        prefix: bool,
+        resample: str,
+    ) -> None:
+        super().__init__()
+        self.head_dim = embed_dim // num_heads
+        if self.head_dim % 4:
+            raise InvalidOption(
+                f"{name} needs heads whose width is a multiple of 4, got {self.head_dim} "
+                f"({embed_dim} / {num_heads})"
+            )
+        if type(temperature) not in (int, float) or not 1 < temperature < float("inf"):
+            raise InvalidOption(f"temperature must be a number above 1, got {temperature!r}")
+        if not isinstance(absolute, bool):
+            raise InvalidOption(f"absolute must be true or false, got {absolute!r}")
+        self.num_prefix_tokens = num_prefix_tokens
+        self.temperature = temperature
+        self.absolute = absolute
+        self.learned = LearnedPositions(
+            num_prefix_tokens=num_prefix_tokens,
+            embed_dim=embed_dim,
+            prefix=prefix,
+            resample=resample,
+        )
+
+    def initial_table(self, grid_size: Size) -> Tensor | None:
+        """Return the initial learned table, None without `absolute`."""
+        return self.learned.initial_table(grid_size) if self.absolute else None
+
+    def resample(self, table: Tensor | None, old: Size, new: Size) -> Tensor | None:
+        """Return the learned table interpolated to another grid."""
+        return table if table is None else self.learned.resample(table, old, new)
+
+    def forward(self, tokens: Tensor, table: Tensor | None = None, layer: int = 0) -> Tensor:
+        """Add the learned table, if there is one, to the (b, p + n, d) tokens before block 0."""
+        return tokens if table is None else self.learned(tokens, table, layer)
+
+
+class RotaryPositions(RotaryBase):
+    """Rotates queries and keys of the patch tokens in every block (axial RoPE).
+
+    The head_dim / 2 pairs of a head's numbers are rotated: one half of the pairs by the row of the
+    patch, the other half by its column. Pair i of the q = head_dim / 4 pairs of an axis is rotated
+    by the angle `coordinate * temperature ** (-i / q)`. Prefix tokens are not rotated.
 
     Shapes: queries and keys (b, heads, p + n, head_dim); tokens and result (b, p + n, d).
 
     Args:
-        grid_size: (h, w) patches.
-        num_prefix_tokens: p, tokens before the patches.
-        embed_dim: d.
-        num_heads: heads; head_dim = d / heads is a multiple of 4.
-        temperature: ratio of the highest frequency to the one that would follow the lowest.
-        coordinates: `centered`: 2 pi times -1 to 1 over each side, the patches' middles counting,
-            as in DINOv3; `index`: 0, 1, 2, ... as in EVA.
-        reference_grid: (h, w) grid to whose length `index` coordinates are scaled, the one of
-            pre-training; None leaves them.
-        offset: added to `index` coordinates, before they are scaled.
-        indexing: `yx`: rows turn the first half of the pairs, columns the second; `xy`: the
-            other way round.
-        layout: `half`: element i pairs with i + head_dim / 2; `interleaved`: with its neighbour.
-        absolute: whether a learned table is added at the stem too, as in EVA-02.
-        prefix: whether that table has rows for the prefix tokens.
-        resample: how that table follows another grid.
+        grid_size: (h, w) in patches.
+        num_prefix_tokens, embed_dim, num_heads: p, d and the number of heads;
+            head_dim = d / num_heads is a multiple of 4.
+        temperature: ratio of the highest frequency to the one below the lowest.
+        coordinates: `centered`: middles of the patches, 2 pi times -1 to 1 over each side, as in
+            DINOv3; `index`: 0, 1, 2, ..., as in EVA.
+        reference_grid: `index` coordinates are scaled to the length of this (h, w) grid, that of
+            pre-training; None: not scaled.
+        offset: is added to `index` coordinates before they are scaled.
+        indexing: `yx`: rows rotate the first half of the pairs, columns the second; `xy`: columns
+            the first, rows the second.
+        layout: `half`: elements i and i + head_dim / 2 are a pair; `interleaved`: neighbours are.
+        absolute: whether a learned table is added at the stem, as in EVA-02.
+        prefix, resample: options of that table, see `LearnedPositions`.
 
     Raises:
-        InvalidOption: head_dim is no multiple of 4, or an option has another value.
+        InvalidOption: head_dim is no multiple of 4, or an option has an impossible value.
 
-    Source: arXiv:2104.09864; numbers checked against timm's `RotaryEmbeddingDinoV3` and
+    Source: arXiv:2104.09864; compared with timm's `RotaryEmbeddingDinoV3` and
     `RotaryEmbeddingCat`.
     """
 
@@ -69,54 +120,46 @@ class RotaryPositions(nn.Module):
         prefix: bool = True,
         resample: str = "bicubic_antialias",
     ) -> None:
-        super().__init__()
-        self.head_dim = check_head_dim("rope", embed_dim, num_heads)
-        check_temperature(temperature)
-        if not isinstance(absolute, bool):
-            raise InvalidOption(f"absolute must be true or false, got {absolute!r}")
-        _check_choice("coordinates", coordinates, COORDINATES)
-        _check_choice("indexing", indexing, INDEXING)
-        _check_choice("layout", layout, LAYOUTS)
-        self.num_prefix_tokens = num_prefix_tokens
-        self.temperature = temperature
-        self.coordinates = coordinates
-        self.reference = _reference(reference_grid, coordinates)
-        self.offset = _offset(offset, coordinates)
-        self.indexing = indexing
-        self.layout = layout
-        self.learned = LearnedPositions(
+        super().__init__(
+            "rope",
             num_prefix_tokens=num_prefix_tokens,
             embed_dim=embed_dim,
+            num_heads=num_heads,
+            temperature=temperature,
+            absolute=absolute,
             prefix=prefix,
             resample=resample,
         )
-        self.absolute = absolute
+        _check_choice("coordinates", coordinates, COORDINATES)
+        _check_choice("indexing", indexing, INDEXING)
+        _check_choice("layout", layout, LAYOUTS)
+        if reference_grid is not None and coordinates != "index":
+            raise InvalidOption("reference_grid scales coordinates='index'; leave it out here")
+        if type(offset) not in (int, float) or not abs(offset) < float("inf"):
+            raise InvalidOption(f"offset must be a number, got {offset!r}")
+        if offset and coordinates != "index":
+            raise InvalidOption("offset shifts coordinates='index'; leave it out here")
+        self.coordinates = coordinates
+        self.reference: Size | None = None
+        if reference_grid is not None:
+            self.reference = pair(reference_grid, "reference_grid", InvalidOption)
+        self.offset = offset
+        self.indexing = indexing
+        self.layout = layout
         for name, values in zip(("sine", "cosine"), self._waves(grid_size), strict=True):
             self.register_buffer(name, values, persistent=False)
-
-    def initial_table(self, grid_size: Size) -> Tensor | None:
-        """Return the learned table to start from, None where there is none."""
-        return self.learned.initial_table(grid_size) if self.absolute else None
-
-    def resample(self, table: Tensor | None, old: Size, new: Size) -> Tensor | None:
-        """Return the learned table for another grid."""
-        return table if table is None else self.learned.resample(table, old, new)
 
     def to_grid(self, grid_size: Size) -> None:
         """Compute the angles of another grid."""
         sine, cosine = self._waves(grid_size)
         self.sine, self.cosine = sine.to(self.sine), cosine.to(self.cosine)
 
-    def forward(self, tokens: Tensor, table: Tensor | None = None, layer: int = 0) -> Tensor:
-        """Add the learned table, if there is one, to the (b, p + n, d) tokens."""
-        return tokens if table is None else self.learned(tokens, table, layer)
-
     def rotate(self, x: Tensor, layer: int = 0) -> Tensor:
-        """Turn (b, heads, p + n, head_dim) queries or keys, in every block alike."""
-        return turn(x, self.sine, self.cosine, self.num_prefix_tokens, self.layout)
+        """Rotate (b, heads, p + n, head_dim) queries or keys, by the same angles in every block."""
+        return rotate_pairs(x, self.sine, self.cosine, self.num_prefix_tokens, self.layout)
 
     def _waves(self, grid_size: Size) -> tuple[Tensor, Tensor]:
-        # On the CPU even inside `torch.device("meta")`: what is computed cannot be loaded later.
+        # On the CPU even inside `torch.device("meta")`: computed angles are in no checkpoint.
         quarter = self.head_dim // 4
         steps = torch.arange(quarter, dtype=torch.float32, device="cpu") / quarter
         frequency = self.temperature**-steps  # (head_dim / 4,)
@@ -139,58 +182,25 @@ class RotaryPositions(nn.Module):
         return steps if self.reference is None else steps / length * self.reference[axis]
 
 
-def turn(x: Tensor, sine: Tensor, cosine: Tensor, num_prefix_tokens: int, layout: str) -> Tensor:
-    """Turn the pairs of the patch tokens of queries or keys.
+def rotate_pairs(
+    x: Tensor, sine: Tensor, cosine: Tensor, num_prefix_tokens: int, layout: str
+) -> Tensor:
+    """Rotate the pairs of the patch tokens of queries or keys.
 
     Args:
         x: (b, heads, p + n, head_dim).
-        sine, cosine: of each element's angle, (n, head_dim) or (heads, n, head_dim).
-        num_prefix_tokens: p, tokens that stay as they are.
+        sine, cosine: of the angle of each element, (n, head_dim) or (heads, n, head_dim).
+        num_prefix_tokens: number p of first tokens, which are not rotated.
         layout: which elements are a pair, a name of `LAYOUTS`.
     """
     prefix, patches = x.tensor_split((num_prefix_tokens,), dim=2)
-    patches = patches * cosine + _quarter_turn(patches, layout) * sine
-    return torch.cat((prefix, patches.to(x.dtype)), dim=2)
-
-
-def check_head_dim(name: str, embed_dim: int, num_heads: int) -> int:
-    """Return the width of a head, or raise InvalidOption if its pairs have no two axes."""
-    head_dim = embed_dim // num_heads
-    if head_dim % 4:
-        raise InvalidOption(
-            f"{name} needs heads whose width is a multiple of 4, got {head_dim} "
-            f"({embed_dim} / {num_heads})"
-        )
-    return head_dim
-
-
-def check_temperature(temperature: float) -> None:
-    """Raise InvalidOption unless frequencies fall with it."""
-    if type(temperature) not in (int, float) or not 1 < temperature < float("inf"):
-        raise InvalidOption(f"temperature must be a number above 1, got {temperature!r}")
-
-
-def _quarter_turn(x: Tensor, layout: str) -> Tensor:
     if layout == "half":
-        first, second = x.chunk(2, dim=-1)
-        return torch.cat((-second, first), dim=-1)
-    return torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
-
-
-def _reference(grid: int | Size | None, coordinates: str) -> Size | None:
-    if grid is None:
-        return None
-    if coordinates != "index":
-        raise InvalidOption("reference_grid scales coordinates='index'; leave it out here")
-    return pair(grid, "reference_grid", InvalidOption)
-
-
-def _offset(offset: float, coordinates: str) -> float:
-    if type(offset) not in (int, float) or not abs(offset) < float("inf"):
-        raise InvalidOption(f"offset must be a number, got {offset!r}")
-    if offset and coordinates != "index":
-        raise InvalidOption("offset shifts coordinates='index'; leave it out here")
-    return offset
+        first, second = patches.chunk(2, dim=-1)
+        partners = torch.cat((-second, first), dim=-1)
+    else:
+        partners = torch.stack((-patches[..., 1::2], patches[..., ::2]), dim=-1).flatten(-2)
+    patches = patches * cosine + partners * sine
+    return torch.cat((prefix, patches.to(x.dtype)), dim=2)
 
 
 def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
