@@ -114,7 +114,7 @@ def test_the_usual_distribution_has_its_normal_name(tmp_path, namespace):
         ("acme\n", ("letters", r"'acme\n' (str)")),
         ("acme>=1", ("letters", "'acme>=1' (str)")),
         ("vitzoo", ("'vitzoo'", "package 'vitzoo'", "choose another")),
-        ("Vitzoo_DeiT", ("'Vitzoo_DeiT'", "vitzoo's", "choose another")),
+        ("Vitzoo_DeiT", ("'Vitzoo_DeiT'", "belongs to vitzoo", "choose another")),
         ("2d-vit", ("'2d-vit'", "package '2d_vit'", "choose another")),
         ("class", ("'class'", "package 'class'", "choose another")),
         ("json", ("'json'", "package 'json'", "choose another")),

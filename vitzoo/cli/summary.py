@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def _image_size(
     ctx: click.Context, param: click.Parameter, value: str | None
 ) -> int | tuple[int, int] | None:
-    """Read pixels: one number, or height x width."""
+    """Read a size in px: one number, or HEIGHTxWIDTH."""
     if value is None:
         return None
     found = re.fullmatch(r"(\d{1,9})(?:[xX](\d{1,9}))?", value, re.ASCII)
@@ -34,21 +34,27 @@ def _image_size(
 @click.option(
     "--image-size", metavar="PX", callback=_image_size, help="Image size in px, or HEIGHTxWIDTH."
 )
-@click.option("--num-classes", type=int, help="Outputs of the head; 0 leaves it out.")
-@click.option("--in-chans", type=int, help="Channels of the images.")
-@click.option("--patch-embed", help="A registered patch embedder.")
-@click.option("--pos-embed", help="A registered position embedding.")
-@click.option("--pool", help="A registered pool.")
-@click.option("--head", help="A registered head.")
-@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--all", "every", is_flag=True, help="Write out every block, not only the first.")
+@click.option("--num-classes", type=int, help="Number of classes; 0 for a network without a head.")
+@click.option("--in-chans", type=int, help="Number of image channels.")
+@click.option("--patch-embed", metavar="NAME", help="Patch embedder, such as conv or unfold.")
+@click.option("--pos-embed", metavar="NAME", help="Position embedding, such as learned or rope.")
+@click.option("--pool", metavar="NAME", help="Pool, such as class or mean.")
+@click.option("--head", metavar="NAME", help="Head, such as linear or mlp.")
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Images per batch."
+)
+@click.option(
+    "--all", "every", is_flag=True, help="Show the layers of every block, not only of one."
+)
 @json_option
 def summary_command(
     name: str, batch_size: int, every: bool, as_json: bool, **arguments: Any
 ) -> None:
-    """Account for a network layer by layer: output shapes, parameters, operations.
+    """Show the layers of a network: shapes, parameters, FLOPs.
 
-    NAME is a registered name, or a spec file (.toml, .json). Nothing is allocated.
+    NAME is a variant, or a file (.toml or .json) with a spec, that is, the description of a
+    network. The options change the network. No weights are loaded and no memory is allocated for
+    parameters.
 
     \b
     Examples:
@@ -73,15 +79,8 @@ def _print(summary: Summary, layers: list[dict[str, Any]]) -> None:
     print_rows(layers, ("layer", "kind", "output", "params"), pretty={"params": number})
     echo()
     terms = [asdict(term) | {"sum": term.weights + term.biases} for term in summary.terms]
-    terms.append(
-        {
-            "name": "total",
-            "weights": sum(term.weights for term in summary.terms),
-            "biases": sum(term.biases for term in summary.terms),
-            "sum": summary.params,
-        }
-    )
     columns = ("weights", "biases", "sum")
+    terms.append({"name": "total"} | {key: sum(term[key] for term in terms) for key in columns})
     print_rows(terms, ("name", *columns), pretty=dict.fromkeys(columns, number))
     echo()
     sums = [{"counted by hand": what, "weights": n} for what, n in summary.by_hand]

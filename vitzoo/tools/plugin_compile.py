@@ -1,7 +1,7 @@
-"""The manifest of a module plugin: what its hooks give, written in TOML.
+"""Write the contributions of a module plugin as a manifest.
 
-A manifest can name what stands at the top level of a module of the plugin's package, and nothing
-else. What is written is read back and compared before anybody sees it.
+A manifest refers to each contribution by an import path, so each must have a name at the top level
+of a module in the plugin's package. The written manifest is read back and compared with the module.
 """
 
 from __future__ import annotations
@@ -16,59 +16,53 @@ from types import ModuleType
 from typing import Any
 
 from vitzoo.errors import InvalidOption, PluginError, RegistryError, UnknownName
-from vitzoo.files.access import writing_to
 from vitzoo.plugin.guard import reason_of
 from vitzoo.plugin.host import PluginHost, module_rows
 from vitzoo.plugin.package_files import module_file
-from vitzoo.schema.kinds import HOOKS, KIND_OF_FIELD
-from vitzoo.schema.manifest import (
-    API,
-    CORE_BUILDER,
-    MAX_PLUGIN_MANIFEST,
-    TARGET,
-    Manifest,
-    read_manifest,
-)
-from vitzoo.schema.rows import Contribution, PartFact, Preprocessing, Variant, Weights
+from vitzoo.schema.kinds import HOOKS
+from vitzoo.schema.manifest import API, CORE_BUILDER, MAX_PLUGIN_MANIFEST, TARGET, read_manifest
+from vitzoo.schema.rows import PaperResult, Preprocessing, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
 
 Table = dict[str, Any]
+REQUIRED = {  # keys that are written even with their default value
+    Variant: ("source",),
+    Weights: ("pin", "format", "preprocessing", "license", "source"),
+}
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A manifest that says what a module says.
+    """A manifest with the contributions of a module.
 
     Args:
-        module: whose hooks gave the rows.
-        package: whose folder holds the module, and shall hold the manifest.
-        namespace: of the installed plugin, empty where a module was named.
+        package: that contains the module, and in which the manifest belongs.
+        namespace: of the installed plugin; empty if a module was named.
         text: TOML.
-        count: of contributions.
+        count: number of contributions.
     """
 
-    module: str
     package: str
     namespace: str
     text: str
     count: int
 
     def notes(self, out: Path | None = None) -> list[str]:
-        """Say what is left to do."""
+        """List the steps that remain for the author."""
         file = module_file(self.package)
         folder = f"{file.parent if file else self.package}/"
         name = out.name if out else "registry.toml"
         entry = f'{self.namespace or "NAMESPACE"} = "{self.package}:{name}"'
         notes = [
-            f"{self.count} contributions, read back and equal",
+            f"{self.count} contributions, read back and compared: equal",
             f"put the manifest into {folder}",
             f"in pyproject.toml, [project.entry-points.vitzoo], write: {entry}",
-            "then reinstall, and run `vitzoo plugins check`",
+            "then reinstall the plugin, and run `vitzoo plugins check`",
         ]
         if file and file.name != "__init__.py":
             notes.append(
-                f"{self.package} is a single file, and a manifest needs a package: make it "
-                f"{self.package}/__init__.py"
+                f"{self.package} is a single file, but a manifest needs a package: move the code "
+                f"to {self.package}/__init__.py"
             )
         return notes
 
@@ -77,54 +71,39 @@ def compile_plugin(name: str) -> Compiled:
     """Import a module plugin and return its manifest.
 
     Args:
-        name: an installed plugin's namespace, or a module.
+        name: namespace of an installed plugin, or a module.
 
     Raises:
-        PluginError: it cannot be imported, or has what a manifest cannot say; the message says
-            what to change.
-        UnknownName: neither is there.
+        InvalidOption: the plugin has a manifest already.
+        PluginError: the module cannot be imported or written as a manifest; the message says what
+            to change.
+        UnknownName: there is no such plugin or module.
     """
     info = PluginHost().infos.get(name)
     value = info.entry_point if info else name
     if info and (not value or value.endswith(".toml")):
-        what = value or "the core's"
-        raise InvalidOption(f"plugin {name!r} has a manifest, {what}; there is nothing to compile")
+        manifest = value or "vitzoo/registry.toml"
+        raise InvalidOption(f"plugin {name!r} has the manifest {manifest}; nothing to compile")
     module = _imported(value, name)
     try:
         rows = module_rows(module, value, name)
     except Exception as error:
         raise PluginError(f"{value}: {reason_of(error, value.partition('.')[0])}") from error
-    named = [(hook, _named(row, module)) for hook, row in rows]
-    problems = [row for _, row in named if isinstance(row, str)]
-    if problems:
-        raise PluginError(f"{value} has what a manifest cannot say: {'; '.join(problems)}")
-    found = [(hook, row) for hook, row in named if not isinstance(row, str)]
     try:
-        text = _written(value, found)
-    except (TypeError, ValueError) as error:
-        raise PluginError(f"{value} has what a manifest cannot say: {error}") from error
-    _compare(text, found, value)
-    package = module.__package__ or value
-    return Compiled(value, package, name if info else "", text, len(found))
-
-
-def write_manifest(compiled: Compiled, file: Path, *, force: bool = False) -> None:
-    """Write a manifest to a file.
-
-    Raises:
-        InvalidOption: the file is there and `force` is not given, or its folder is not there.
-        StoreError: it cannot be written.
-    """
-    with writing_to(file, force=force) as manifest:
-        manifest.write(compiled.text.encode())
+        rows = _importable(rows, module)
+        text = _written(value, rows)
+        _compare(text, rows, value)
+    except (TypeError, ValueError, RegistryError) as error:
+        raise PluginError(f"{value} cannot be written as a manifest: {error}") from error
+    return Compiled(module.__package__ or value, name if info else "", text, len(rows))
 
 
 def _imported(value: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(value)
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
         if isinstance(error, ModuleNotFoundError) and (error.name or "") in (value, name):
             raise UnknownName(
                 f"there is no plugin and no module {name!r}; is it installed (pip install -e .)?"
@@ -132,53 +111,52 @@ def _imported(value: str, name: str) -> ModuleType:
         raise PluginError(f"{value} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _named(row: Any, module: ModuleType) -> Any:
-    """Return a row whose target is written as a name, or say why it cannot be."""
-    field = "builder" if isinstance(row, Variant) else "target"
-    target = getattr(row, field)
-    if isinstance(row, Variant):
-        row = replace(row, spec=replace(row.spec, variant=None))
-        if target == CORE_BUILDER or _is_core_builder(target):
-            return replace(row, builder=CORE_BUILDER)
-    name = target if isinstance(target, str) else _name_of(target, module)
-    if name is None:
-        return (
-            f"{row.name!r} has {_shown(target)}, which no module of the package holds at its top "
-            "level; give it a name there, `name = ...`, and contribute that"
-        )
-    if not TARGET.fullmatch(name):
-        return f"{row.name!r} names {name!r}; write 'package.module:Name', without further dots"
-    return replace(row, **{field: name})
+def _importable(rows: tuple[tuple[str, Any], ...], module: ModuleType) -> Any:
+    """Return rows whose targets are import paths.
 
-
-def _is_core_builder(target: object) -> bool:
-    module, _, name = CORE_BUILDER.partition(":")
-    return getattr(target, "__module__", "") == module and getattr(target, "__name__", "") == name
-
-
-def _shown(target: Any) -> str:
-    module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
-    return f"{module}.{name}" if name else f"an object of {type(target).__qualname__}"
-
-
-def _name_of(target: Any, module: ModuleType) -> str | None:
-    """Return `module:name` of an object, where a module of the plugin's package holds it.
-
-    The module that defines it, or its class, comes first, then the one with the hooks.
+    Raises:
+        ValueError: lists the targets that have none.
     """
-    package = module.__name__.partition(".")[0]
+    found, problems = [], []
+    for hook, given in rows:
+        row, field = given, "target"
+        if isinstance(given, Variant):
+            row, field = replace(given, spec=replace(given.spec, variant=None)), "builder"
+        target = getattr(row, field)
+        path = target if isinstance(target, str) else _import_path(target, module)
+        if path is None:
+            home, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+            shown = f"{home}.{name}" if name else f"an object of {type(target).__qualname__}"
+            problems.append(
+                f"{row.name!r} has {shown}, which has no name at the top level of a module in the "
+                "package; give it a name there, `name = ...`, and contribute that"
+            )
+        elif not TARGET.fullmatch(path):
+            problems.append(f"{row.name!r} has {path!r}, expected the form 'package.module:Name'")
+        else:
+            found.append((hook, replace(row, **{field: path})))
+    if problems:
+        raise ValueError("; ".join(problems))
+    return found
+
+
+def _import_path(target: Any, module: ModuleType) -> str | None:
+    """Return `module:name` of an object at the top level of a module in the plugin's package.
+
+    The module that defines the object or its class is preferred, then `module`.
+    """
+    name = getattr(target, "__qualname__", "")
     home = getattr(target, "__module__", None) or type(target).__module__
-    places = [
-        place
-        for place in list(sys.modules.values())
-        if isinstance(place, ModuleType) and place.__name__.partition(".")[0] == package
-    ]
-    places.sort(key=lambda place: (place.__name__ != home, place is not module, place.__name__))
-    own = getattr(target, "__qualname__", "")
-    for place in places:
-        names = [key for key, value in list(vars(place).items()) if value is target]
+    if f"{home}:{name}" == CORE_BUILDER:
+        return CORE_BUILDER
+    package = module.__name__.partition(".")[0]
+    modules = [(key, vars(found)) for key, found in list(sys.modules.items()) if found]
+    modules = [found for found in modules if found[0].partition(".")[0] == package]
+    modules.sort(key=lambda found: (found[0] != home, found[0] != module.__name__, found[0]))
+    for key, values in modules:
+        names = [known for known, value in list(values.items()) if value is target]
         if names:
-            return f"{place.__name__}:{own if own in names else names[0]}"
+            return f"{key}:{name if name in names else names[0]}"
     return None
 
 
@@ -189,118 +167,86 @@ def _written(value: str, rows: list[tuple[str, Any]]) -> str:
     document.add(tomlkit.comment(f"Compiled from {value} by `vitzoo plugins compile`."))
     document.add("api", tomlkit.item(API))
     for hook in HOOKS:
-        table = tomlkit.table(is_super_table=True)
-        for row in (row for given, row in rows if given == hook):
-            data = _variant(row) if isinstance(row, Variant) else _contribution(row)
-            table.append(row.name, _table(data))
-        if table:
-            document.append(hook.removeprefix("vitzoo_"), table)
+        if tables := {row.name: _data(row) for given, row in rows if given == hook}:
+            document.append(hook.removeprefix("vitzoo_"), _section(tables))
     return tomlkit.dumps(document)
 
 
-def _table(data: Table) -> Any:
-    """Return data as a TOML table: what has rows of its own in sections, the rest inline."""
+def _section(tables: dict[str, Table]) -> Any:
+    """Return a TOML section for each table; inside them, only weights get sections."""
     import tomlkit
 
-    table = tomlkit.table()
-    for key, value in data.items():
-        if key == "weights":
-            below = tomlkit.table(is_super_table=True)
-            for name, row in value.items():
-                below.append(name, _table(row))
-            table.append(key, below)
-        elif isinstance(value, dict):
-            inline = tomlkit.inline_table()
-            inline.update(value)
-            table.append(key, inline)
-        else:
-            table.append(key, value)
-    return table
+    section = tomlkit.table(is_super_table=True)
+    for name, data in tables.items():
+        table = tomlkit.table()
+        for key, value in data.items():
+            item = value
+            if key == "weights":
+                item = _section(value)
+            elif isinstance(value, dict):
+                item = tomlkit.inline_table()
+                item.update(value)
+            table.append(key, item)
+        section.append(name, table)
+    return section
 
 
-def _contribution(row: Contribution) -> Table:
-    data: Table = {"target": row.target, "summary": row.summary}
-    data |= {"source": row.source} if row.source else {}
-    return data | ({"requires": list(row.requires)} if row.requires else {})
-
-
-def _variant(row: Variant) -> Table:
-    data: Table = {"summary": row.summary, **_spec(row.spec), "params": row.params}
-    if row.builder != CORE_BUILDER:
-        data["builder"] = row.builder
-    data |= {key: list(value) for key in ("accepts", "requires") if (value := getattr(row, key))}
-    data |= {"paper": row.paper} if row.paper else {}
-    data["source"] = row.source
-    data |= {"known_as": dict(row.known_as)} if row.known_as else {}
-    if row.paper_results:
-        data["paper_results"] = [
-            {"pretraining": r.pretraining, "epochs": r.epochs, "exaflops": r.exaflops}
-            | {"source": r.source}
-            | dict(r.accuracies)
-            for r in row.paper_results
-        ]
-    if row.weights:
-        data["weights"] = {weights.name: _weights(weights) for weights in row.weights}
+def _data(row: Any) -> Table:
+    """Return the fields of a row that differ from their defaults, and the required ones."""
+    data: Table = {}
+    for field in dataclasses.fields(row):
+        value = getattr(row, field.name)
+        if isinstance(value, Spec):
+            data |= _spec(value)
+        elif field.name in REQUIRED.get(type(row), ()) or (
+            field.name not in ("name", "namespace") and value not in (field.default, None)
+        ):
+            data[field.name] = _value(value)
     return data
 
 
 def _spec(spec: Spec) -> Table:
-    """Return what differs from the values that a manifest assumes."""
+    """Return the values of a spec that differ from the defaults of a manifest."""
     usual, data = Spec().to_data(), spec.to_data()
     block = {k: v for k, v in data.pop("block").items() if v != usual["block"].get(k)}
     changed = {key: value for key, value in data.items() if value != usual.get(key)}
     return changed | ({"block": block} if block else {})
 
 
-def _weights(row: Weights) -> Table:
-    data: Table = {}
-    for field in dataclasses.fields(Weights):
-        value = getattr(row, field.name)
-        if field.name in KIND_OF_FIELD:
-            data |= {field.name: _fact(value)} if value != () else {}
-        elif field.name == "block":
-            data |= {"block": dict(value)} if value else {}
-        elif field.name == "preprocessing":
-            data[field.name] = _preprocessing(value)
-        elif field.name in ("pin", "format", "license", "source") or value not in (
-            *(field.default, None, ""),
-        ):
-            data[field.name] = list(value) if isinstance(value, tuple) else value
-    data.pop("name")
-    return data
-
-
-def _fact(value: PartFact) -> Any:
-    return value.to_data() if isinstance(value, PartSpec) else dict(value)
-
-
-def _preprocessing(row: Preprocessing) -> Table:
-    data = dataclasses.asdict(row)
-    return data | {"mean": list(row.mean), "std": list(row.std)}
+def _value(value: Any) -> Any:
+    match value:
+        case PartSpec():
+            return value.to_data()
+        case Preprocessing():
+            return dataclasses.asdict(value)
+        case (Weights(), *_):
+            return {weights.name: _data(weights) for weights in value}
+        case (PaperResult(), *_):
+            rows = [dataclasses.asdict(row) for row in value]
+            return [row | dict(row.pop("accuracies")) for row in rows]
+        case (tuple(), *_):  # pairs
+            return dict(value)
+    return value
 
 
 def _compare(text: str, rows: list[tuple[str, Any]], value: str) -> None:
-    """Read a manifest back and raise where it does not say what the module says."""
-    package = value.partition(".")[0]
+    """Read a manifest back.
+
+    Raises:
+        RegistryError: the manifest breaks the schema.
+        ValueError: a row differs.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "registry.toml")
         file.write_text(text, "utf-8")
-        core = PluginHost().core
+        package, sizes = value.partition(".")[0], PluginHost().core.sizes
         try:
-            back = read_manifest(file, package=package, sizes=core.sizes, limit=MAX_PLUGIN_MANIFEST)
+            back = read_manifest(file, package=package, sizes=sizes, limit=MAX_PLUGIN_MANIFEST)
         except RegistryError as error:
-            told = str(error).replace(f"{file}: ", "")
-            raise PluginError(f"{value} has what a manifest cannot say: {told}") from error
+            raise RegistryError(str(error).replace(f"{file}: ", "")) from error
     for hook, row in rows:
-        again = _row(back, hook, row.name)
+        again = next(found for found in back.rows(hook) if found.name == row.name)
         for field in dataclasses.fields(row):
             was, now = getattr(row, field.name), getattr(again, field.name)
             if was != now:
-                raise PluginError(
-                    f"{value} has what a manifest cannot say: {row.name!r} has {field.name} "
-                    f"{was!r}, which comes back as {now!r}"
-                )
-
-
-def _row(manifest: Manifest, hook: str, name: str) -> Any:
-    return next(row for row in manifest.rows(hook) if row.name == name)
+                raise ValueError(f"{row.name!r} has {field.name} {was!r}, read back as {now!r}")
