@@ -50,7 +50,7 @@ def test_every_placeholder_of_the_template_is_filled(tmp_path, namespace):
     assert "$package" not in readme
     (own,) = set(project.glob("tests/test_*.py")) - {project / "tests" / "test_conformance.py"}
     assert f"| `tests/{own.name}` |" in readme
-    assert f"`tests/{own.name}` belongs to the sample part" in readme
+    assert f"Adapt `tests/{own.name}`" in readme
 
 
 @pytest.mark.parametrize("namespace", ["acme", "my-vit_2"])
