@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +10,7 @@ import click
 from vitzoo.cli.output import (
     count,
     echo,
+    flag,
     json_option,
     megabytes,
     on_terminal,
@@ -22,14 +22,14 @@ from vitzoo.errors import UnknownName
 from vitzoo.plugin.info import CORE, TROUBLE
 from vitzoo.registry.listing import sort, where
 from vitzoo.registry.registry import Registry, describe, registry
-from vitzoo.schema.rows import Contribution, PaperResult, Variant, Weights
+from vitzoo.schema.rows import Contribution, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
 
 COLUMNS = (
     "name", "params", "image_size", "num_classes", "top1", "license", "pin", "weights", "summary"
 )  # fmt: skip
 WHICH = ("name", "kind", "weights", "known_as", "plugin", "target", "defined", "location")
-PRETTY: dict[str, Callable[[Any], str]] = {
+PRETTY: dict[str, Any] = {
     "params": count,
     "image_size": str,
     "num_classes": str,
@@ -53,10 +53,8 @@ OPTIONAL = ("weights", "summary", "license", "pin")  # not shown where a termina
     metavar="FIELD[:desc]",
     help="Sort by a field; :desc puts large values first.",
 )
-@click.option(
-    "--local", "here", is_flag=True, help="List only variants with weights on this machine."
-)
-@click.option("-q", "--quiet", is_flag=True, help="Print only names, one per line.")
+@flag("--local", "here", help="List only variants with weights on this machine.")
+@flag("-q", "--quiet", help="Print only names, one per line.")
 @json_option
 def list_command(
     patterns: tuple[str, ...],
@@ -94,21 +92,14 @@ def list_command(
         from vitzoo.inventory import local
 
         present = local()
-        rows = [
-            r | {"weights": ", ".join(present[r["name"]])} for r in rows if r["name"] in present
-        ]
+        rows = [row for row in rows if row["name"] in present]
+        rows = [row | {"weights": ", ".join(present[row["name"]])} for row in rows]
     if patterns and not rows and not here:
         raise UnknownName(_no_match(zoo, patterns))
     if not (patterns or conditions or here or quiet or as_json):
         rows += _lazy_rows(zoo)
-    print_rows(
-        rows,
-        COLUMNS,
-        as_json=as_json,
-        only="name" if quiet else "",
-        pretty=PRETTY,
-        optional=OPTIONAL[here:],
-    )
+    only, optional = "name" if quiet else "", OPTIONAL[here:]
+    print_rows(rows, COLUMNS, as_json=as_json, only=only, pretty=PRETTY, optional=optional)
 
 
 @click.command("show")
@@ -126,12 +117,18 @@ def show_command(name: str, as_json: bool) -> None:
     """
     variant = describe(name)
     if as_json:
-        print_json(_details(variant))
+        known_as, spec = dict(variant.known_as), variant.spec.to_data()
+        changed = {"spec": spec, "builder": str(variant.builder), "known_as": known_as}
+        print_json(asdict(variant) | changed)
         return
     print_fields(_settings(variant), f"{variant.name}: {variant.summary}")
     if variant.paper_results:
         echo()
-        results = [_result(row) for row in variant.paper_results]
+        results = [
+            {"pretraining": row.pretraining, "epochs": row.epochs, **dict(row.accuracies)}
+            | {"exaflops": row.exaflops, "source": row.source}
+            for row in variant.paper_results
+        ]
         title = "results in the paper, whose weights were never published"
         print_rows(results, tuple(results[0]), title=title)
     if variant.weights:
@@ -276,19 +273,6 @@ def _overrides(weights: Weights, spec: Spec) -> str:
     if weights.pre_norm is not None:
         new["pre_norm"], old["pre_norm"] = weights.pre_norm, spec.pre_norm
     return ", ".join(f"{k}={v}" for k, v in new.items() if k not in old or old[k] != v)
-
-
-def _result(row: PaperResult) -> dict[str, Any]:
-    training = {"pretraining": row.pretraining, "epochs": row.epochs}
-    return training | dict(row.accuracies) | {"exaflops": row.exaflops, "source": row.source}
-
-
-def _details(variant: Variant) -> dict[str, Any]:
-    return asdict(variant) | {
-        "spec": variant.spec.to_data(),
-        "builder": str(variant.builder),
-        "known_as": dict(variant.known_as),
-    }
 
 
 def _lazy_rows(zoo: Registry) -> list[dict[str, Any]]:

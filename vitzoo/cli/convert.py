@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -56,6 +55,6 @@ def convert_command(
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
     if as_json:
-        print_json(asdict(done))
+        print_json(done)
     else:
-        print_rows([asdict(done)], COLUMNS, pretty=dict.fromkeys(COLUMNS[1:], str))
+        print_rows([done], COLUMNS)

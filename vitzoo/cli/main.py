@@ -10,7 +10,8 @@ from importlib import import_module
 import click
 
 import vitzoo
-from vitzoo.cli.output import Context
+from vitzoo.cli.environment import set_for_command
+from vitzoo.cli.output import Context, flag
 from vitzoo.errors import VitzooError
 from vitzoo.plugin.switches import NOT
 
@@ -70,7 +71,7 @@ class LazyGroup(click.Group):
     ),
 )
 @click.version_option(vitzoo.__version__, prog_name="vitzoo")
-@click.option("--no-plugins", is_flag=True, help="Use no plugins, only vitzoo itself.")
+@flag("--no-plugins", help="Use no plugins, only vitzoo itself.")
 def cli(no_plugins: bool) -> None:
     """A model zoo for Vision Transformers: networks built by name, weights checked by sha256.
 
@@ -86,8 +87,6 @@ def cli(no_plugins: bool) -> None:
       vitzoo --no-plugins list
     """
     if no_plugins:
-        from vitzoo.cli.environment import set_for_command
-
         set_for_command(NOT, "*")
 
 

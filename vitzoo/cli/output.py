@@ -6,6 +6,8 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from functools import partial
 from typing import Any, TextIO
 
 import click
@@ -14,8 +16,9 @@ MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never n
 HEADINGS = {"image_size": "px", "num_classes": "classes"}  # on a terminal
 _stdout: TextIO | None = None  # the real stdout, while a command runs
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-force_option = click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
+flag = partial(click.option, is_flag=True)
+json_option = flag("--json", "as_json", help="Print JSON.")
+force_option = flag("--force", help="Overwrite the file if it exists.")
 
 
 class Context(click.Context):
@@ -48,12 +51,12 @@ def on_terminal() -> bool:
 
 
 def print_json(data: Any) -> None:
-    """Print data as JSON on stdout."""
-    echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+    """Print data as JSON on stdout; dataclasses become objects."""
+    echo(json.dumps(data, indent=2, ensure_ascii=False, default=_jsonable))
 
 
 def print_rows(
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Any],
     columns: Sequence[str],
     *,
     as_json: bool = False,
@@ -67,14 +70,16 @@ def print_rows(
     A table that is wider than the terminal is printed as one block of lines for each row.
 
     Args:
-        rows: mappings with at least the columns.
+        rows: mappings or dataclasses with at least the columns.
         columns: keys to print, in order; JSON has every key.
         as_json: print a JSON list instead.
         only: print only the values of this key, one per line.
-        pretty: how to write the values of a column on a terminal; right-aligned there.
+        pretty: how to write the values of a column on a terminal. These columns and columns of
+            integers are right-aligned there.
         optional: columns that a narrow terminal does not show; the first is left out first.
         title: over the table, on a terminal only.
     """
+    rows = (asdict(row) if is_dataclass(row) else row for row in rows)  # type: ignore[arg-type]
     if as_json:
         print_json(list(rows))
     elif only:
@@ -82,7 +87,6 @@ def print_rows(
     elif on_terminal():
         _print_table(list(rows), columns, pretty or {}, optional, title)
     else:
-        rows = iter(rows)
         first = list(itertools.islice(rows, 1))  # an error in making it precedes the column names
         echo("\t".join(columns))
         for row in itertools.chain(first, rows):
@@ -107,6 +111,8 @@ def _print_table(
     from rich.table import Table
     from rich.text import Text
 
+    integers = {c for c in columns if all(type(row[c]) in (int, type(None)) for row in rows)}
+    pretty = dict.fromkeys(integers, "{:,}".format) | dict(pretty)
     cells = {c: [_pretty(row[c], pretty.get(c, str)) for row in rows] for c in columns}
     names = {c: HEADINGS.get(c, c.replace("_", " ")) for c in columns}
     widths = {c: max(map(cell_len, [names[c], *cells[c]])) for c in columns}
@@ -161,6 +167,10 @@ def megabytes(size: int) -> str:
     """
     value = size / 10**6
     return f"{value:.0f} MB" if value >= 100 else f"{value:.3g} MB"
+
+
+def _jsonable(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) else str(value)  # type: ignore[arg-type]
 
 
 def _plain(value: Any) -> str:

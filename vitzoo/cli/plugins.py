@@ -27,7 +27,6 @@ from vitzoo.plugin.switches import STRICT
 
 COLUMNS = ("namespace", "state", "distribution", "version", "variants", "parts", "formats")
 DETAILS = ("entry_point", "location", "cause", "fix")
-PRETTY = dict.fromkeys(("variants", "parts", "formats"), str)
 
 
 @click.group("plugins", invoke_without_command=True)
@@ -61,7 +60,7 @@ def plugins_group(context: click.Context, as_json: bool) -> None:
     rows = _states()
     shown = on_terminal() and not as_json
     columns = COLUMNS if shown else (*COLUMNS, *DETAILS)
-    print_rows(rows, columns, as_json=as_json, pretty=PRETTY)
+    print_rows(rows, columns, as_json=as_json)
     if shown:
         _print_details(rows)
 
@@ -102,13 +101,10 @@ def check_command(names: tuple[str, ...], timeout: float, as_json: bool) -> None
         done.append(row)
     problems = [problem for row in done for problem in row.problems]
     if as_json:
-        plugins = [asdict(row) for row in done]
-        for plugin in plugins:
-            plugin.pop("problems")
-        print_json({"plugins": plugins, "problems": [asdict(problem) for problem in problems]})
+        plugins = [{k: v for k, v in asdict(row).items() if k != "problems"} for row in done]
+        print_json({"plugins": plugins, "problems": problems})
     elif problems or not on_terminal():
-        rows = [asdict(problem) for problem in problems]
-        print_rows(rows, ("namespace", "what", "cause", "location"))
+        print_rows(problems, ("namespace", "what", "cause", "location"))
     if problems:
         raise Exit(1)
 
@@ -228,7 +224,7 @@ def _states() -> list[dict[str, Any]]:
     zoo.load_manifests()
     rows = []
     for key, info in zoo.host.infos.items():
-        counts: dict[str, int | None] = dict.fromkeys(PRETTY)
+        counts: dict[str, int | None] = dict.fromkeys(COLUMNS[-3:])
         if known := zoo.host.rows.get(key):
             hooks = Counter(hook for hook, _ in known)
             variants, formats = hooks[VARIANT_HOOK], hooks["vitzoo_checkpoint_formats"]
@@ -265,7 +261,7 @@ def _print_trace(trace: dict[str, Any]) -> None:
     print_fields(fields, f"{trace['namespace'] or trace['name']}: {trace['state']}")
     echo()
     steps = [{"step": i, "what": step} for i, step in enumerate(trace["steps"], 1)]
-    print_rows(steps, ("step", "what"), pretty={"step": str}, title="step by step")
+    print_rows(steps, ("step", "what"), title="step by step")
     if trace["contributions"]:
         echo()
         rows = [row | {"hidden": "yes" if row["hidden"] else ""} for row in trace["contributions"]]

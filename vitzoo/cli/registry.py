@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 from click.exceptions import Exit
 
-from vitzoo.cli.output import json_option, print_json, print_rows
+from vitzoo.cli.output import flag, json_option, print_json, print_rows
 
 file_argument = click.argument("file", required=False, type=click.Path(path_type=Path))
 
@@ -48,7 +47,7 @@ def check_command(file: Path | None, as_json: bool) -> None:
 
     report = check(file)
     if as_json:
-        print_json(asdict(report))
+        print_json(report)
     else:
         counts = [{"what": what, "count": n} for what, n in report.counts.items()]
         print_rows(counts, ("what", "count"))
@@ -60,7 +59,7 @@ def check_command(file: Path | None, as_json: bool) -> None:
 
 @registry_group.command("pin")
 @file_argument
-@click.option("--dry-run", is_flag=True, help="Print the changes, write nothing.")
+@flag("--dry-run", help="Print the changes, write nothing.")
 @json_option
 def pin_command(file: Path | None, dry_run: bool, as_json: bool) -> None:
     """Request missing pins from the Hub and write them to FILE.
@@ -79,7 +78,7 @@ def pin_command(file: Path | None, dry_run: bool, as_json: bool) -> None:
 
     if file is None:
         raise click.UsageError("name the registry file to write, such as registry.toml")
-    rows = [asdict(row) for row in pin(file, write=not dry_run)]
+    rows = pin(file, write=not dry_run)
     print_rows(rows, ("weights", "state", "sha256", "size", "revision"), as_json=as_json)
-    if any(row["state"].startswith("failed") for row in rows):
+    if any(row.state.startswith("failed") for row in rows):
         raise Exit(1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vitzoo.cli.output import count, echo, json_option, on_terminal, print_json, print_rows
+from vitzoo.cli.output import count, echo, flag, json_option, on_terminal, print_json, print_rows
 
 if TYPE_CHECKING:
     from vitzoo.summary import Layer, Summary
@@ -43,9 +43,7 @@ def _image_size(
 @click.option(
     "--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Images per batch."
 )
-@click.option(
-    "--all", "every", is_flag=True, help="Show the layers of every block, not only of one."
-)
+@flag("--all", "every", help="Show the layers of every block, not only of one.")
 @json_option
 def summary_command(
     name: str, batch_size: int, every: bool, as_json: bool, **arguments: Any

@@ -9,12 +9,19 @@ import click
 from click.exceptions import Exit
 
 from vitzoo.cli.environment import set_for_command, without_plugins
-from vitzoo.cli.output import json_option, print_rows
+from vitzoo.cli.output import flag, json_option, print_rows
 from vitzoo.store.progress import progress
 
-frozen_option = click.option(
+
+def _freeze(_: click.Context, __: click.Parameter, frozen: bool) -> None:
+    if frozen:
+        set_for_command("VITZOO_FROZEN", "1")
+
+
+frozen_option = flag(
     "--frozen",
-    is_flag=True,
+    expose_value=False,
+    callback=_freeze,
     help="Do not write to the lock file; a file without a pin is an error.",
 )
 weights_option = click.option(
@@ -27,11 +34,9 @@ INTEGRITY = 3
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @weights_option
 @frozen_option
-@click.option("-q", "--quiet", is_flag=True, help="Print only the paths of the files.")
+@flag("-q", "--quiet", help="Print only the paths of the files.")
 @json_option
-def fetch_command(
-    names: tuple[str, ...], weights: str | None, frozen: bool, quiet: bool, as_json: bool
-) -> None:
+def fetch_command(names: tuple[str, ...], weights: str | None, quiet: bool, as_json: bool) -> None:
     """Download the weights of each NAME and check their sha256.
 
     NAME is a variant, VARIANT:WEIGHTS, or hf://OWNER/REPO@REVISION/FILE. The files are kept in the
@@ -48,22 +53,18 @@ def fetch_command(
     """
     from vitzoo.inventory import fetch
 
-    _freeze(frozen)
     rows = []
     for name in names:
         with progress(name, silent=quiet or as_json) as note:
             path = fetch(name, weights, note)
         rows.append({"name": name, "size": path.stat().st_size, "path": str(path)})
     only = "path" if quiet else ""
-    columns = ("name", "size", "path")
-    print_rows(rows, columns, as_json=as_json, only=only, pretty={"size": "{:,}".format})
+    print_rows(rows, ("name", "size", "path"), as_json=as_json, only=only)
 
 
 @click.command("verify")
 @click.argument("names", nargs=-1, metavar="[NAME|FILE]...")
-@click.option(
-    "--all", "everything", is_flag=True, help="Check all files in the store and all bundled files."
-)
+@flag("--all", "everything", help="Check all files in the store and all bundled files.")
 @json_option
 def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Compare weights files with their recorded sha256.
@@ -85,9 +86,7 @@ def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> N
         raise click.UsageError("give names, give files, or give --all alone")
     named = [verify(name) for name in names]
     found = [row for rows in named for row in rows] if names else verify()
-    rows = [asdict(row) for row in found]
-    columns = ("name", "state", "size", "sha256", "detail")
-    print_rows(rows, columns, as_json=as_json, pretty={"size": "{:,}".format})
+    print_rows(found, ("name", "state", "size", "sha256", "detail"), as_json=as_json)
     if any(row.state == "damaged" for row in found):
         raise Exit(INTEGRITY)
     if any(all(row.state in ("missing", "unpinned") for row in rows) for rows in named):
@@ -112,7 +111,7 @@ def rm_command(names: tuple[str, ...], weights: str | None) -> None:
 
     without_plugins(names)
     rows = [{"name": name, "freed": remove(name, weights)} for name in names]
-    print_rows(rows, ("name", "freed"), pretty={"freed": "{:,}".format})
+    print_rows(rows, ("name", "freed"))
 
 
 @click.command("import")
@@ -141,7 +140,7 @@ def import_command(files: tuple[Path, ...], as_json: bool) -> None:
 @weights_option
 @frozen_option
 @json_option
-def lock_command(names: tuple[str, ...], weights: str | None, frozen: bool, as_json: bool) -> None:
+def lock_command(names: tuple[str, ...], weights: str | None, as_json: bool) -> None:
     """Show the lock file, or replace pins in it.
 
     The lock file contains the pins that trust on first use has recorded. A pin is the commit, size
@@ -158,16 +157,9 @@ def lock_command(names: tuple[str, ...], weights: str | None, frozen: bool, as_j
     from vitzoo.inventory import relock
     from vitzoo.store.lockfile import Lock
 
-    _freeze(frozen)
     without_plugins(names)
     for name in names:
         relock(name, weights)
     pins = Lock(settings.lock_path()).pins()
     rows = [{"source": source, **asdict(pin)} for source, pin in pins.items()]
     print_rows(rows, ("source", "sha256", "size", "commit", "authority"), as_json=as_json)
-
-
-def _freeze(frozen: bool) -> None:
-    """Forbid writing to the lock file until the command has ended."""
-    if frozen:
-        set_for_command("VITZOO_FROZEN", "1")

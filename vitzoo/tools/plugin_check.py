@@ -42,14 +42,7 @@ FRAME = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem of a plugin.
-
-    Args:
-        namespace: of the plugin.
-        what: the contribution, or the step that failed.
-        cause: what is wrong, and its fix if known.
-        location: `file:line`, or file.
-    """
+    """One problem; `what` is the contribution, or the step that failed."""
 
     namespace: str
     what: str
@@ -59,15 +52,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of checking one plugin.
-
-    Args:
-        namespace, distribution, version: of the plugin.
-        state: `ok`, `problems`, or `disabled`: switched off and not checked.
-        contributions: their number, None if the plugin could not be read.
-        seconds: duration of the check.
-        problems: empty if the state is `ok`.
-    """
+    """The result for one plugin; `contributions` is None if the plugin could not be read."""
 
     namespace: str
     distribution: str
@@ -90,11 +75,8 @@ def check(names: Sequence[str] = (), *, timeout: float = TIMEOUT) -> Iterator[Ch
     """Import and test everything that plugins contribute, one plugin after another.
 
     Args:
-        names: namespaces or distributions; if empty, all plugins but the core.
+        names: namespaces or distributions; if empty, all plugins except the core.
         timeout: seconds for one plugin.
-
-    Raises:
-        UnknownName: no such plugin is installed.
     """
     for info in _chosen(names):
         owner = info.namespace, info.distribution, info.version

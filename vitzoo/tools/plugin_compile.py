@@ -33,14 +33,7 @@ REQUIRED = {  # keys that are written even with their default value
 
 @dataclass(frozen=True)
 class Compiled:
-    """A manifest with the contributions of a module.
-
-    Args:
-        package: that contains the module, and in which the manifest belongs.
-        namespace: of the installed plugin; empty if a module was named.
-        text: TOML.
-        count: number of contributions.
-    """
+    """A manifest as TOML text; `namespace` is empty if a module was named."""
 
     package: str
     namespace: str
@@ -53,18 +46,14 @@ class Compiled:
         folder = f"{file.parent if file else self.package}/"
         name = out.name if out else "registry.toml"
         entry = f'{self.namespace or "NAMESPACE"} = "{self.package}:{name}"'
-        notes = [
+        single = f"a manifest needs a package: move {self.package}.py to {self.package}/__init__.py"
+        return [
             f"{self.count} contributions, read back and compared: equal",
             f"put the manifest into {folder}",
+            *([single] if file and file.name != "__init__.py" else ()),
             f"in pyproject.toml, [project.entry-points.vitzoo], write: {entry}",
             "then reinstall the plugin, and run `vitzoo plugins check`",
         ]
-        if file and file.name != "__init__.py":
-            notes.append(
-                f"{self.package} is a single file, but a manifest needs a package: move the code "
-                f"to {self.package}/__init__.py"
-            )
-        return notes
 
 
 def compile_plugin(name: str) -> Compiled:
@@ -74,10 +63,7 @@ def compile_plugin(name: str) -> Compiled:
         name: namespace of an installed plugin, or a module.
 
     Raises:
-        InvalidOption: the plugin has a manifest already.
-        PluginError: the module cannot be imported or written as a manifest; the message says what
-            to change.
-        UnknownName: there is no such plugin or module.
+        PluginError: the module cannot be imported or written as a manifest.
     """
     info = PluginHost().infos.get(name)
     value = info.entry_point if info else name

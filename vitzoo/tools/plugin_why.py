@@ -38,16 +38,7 @@ TOML_TABLE = re.compile(r"\[(\w+)\.(\w+)[.\]]")
 
 @dataclass(frozen=True)
 class Named:
-    """One contribution of a plugin.
-
-    Args:
-        name: with the namespace.
-        kind: `variant`, `head`, ...
-        target: import path, or the name of the object.
-        defined: `file:line` of the target's definition; `file` or empty if that is not known.
-        location: `file:line` of the manifest's entry, or the module's file.
-        hidden: whether a switch turns it off by name.
-    """
+    """One contribution; `defined` and `location` are `file:line`, or `file`, or empty."""
 
     name: str
     kind: str

@@ -23,12 +23,7 @@ DTYPE_BYTES = (4, 2)
 
 @dataclass(frozen=True)
 class Report:
-    """The result of `check`.
-
-    Args:
-        counts: of variants, of weights, and of weights by kind of pin.
-        problems: one text each.
-    """
+    """The result of `check`: counts of variants, weights and kinds of pin, and problems."""
 
     counts: dict[str, int]
     problems: tuple[str, ...]

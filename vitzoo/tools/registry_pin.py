@@ -15,12 +15,7 @@ from vitzoo.tools.registry_check import read
 
 @dataclass(frozen=True)
 class Pinned:
-    """The result of `pin` for one weights entry.
-
-    Args:
-        weights: variant and weights name.
-        state: `pinned` (now), `already` (pinned before), or `failed: cause`.
-    """
+    """The result for one weights entry; `state` is `pinned`, `already` or `failed: cause`."""
 
     weights: str
     state: str
