@@ -1,4 +1,4 @@
-"""`vitzoo list`, `show` and `which`: torch-free."""
+"""The commands `vitzoo list`, `vitzoo show` and `vitzoo which`; torch-free."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PRETTY: dict[str, Any] = {
     "num_classes": str,
     "top1": "{:.2f}".format,
 }
-OPTIONAL = ("weights", "summary", "license", "pin")  # not shown where a terminal is too narrow
+OPTIONAL = ("weights", "summary", "license", "pin")  # not shown on a narrow terminal
 
 
 @click.command("list")
@@ -81,7 +81,9 @@ def list_command(
     """
     zoo = registry()
     rows = zoo.listing(patterns or ("*",))
-    _mention_trouble(zoo)
+    for info in zoo.host.infos.values():
+        if info.state in TROUBLE:
+            click.echo(f"vitzoo: plugin {info.namespace!r} has failed: {info.trouble}", err=True)
     for former in [pattern for pattern in patterns if pattern in zoo.aliases]:
         click.echo(f"vitzoo: {former!r} is the former name of {zoo.aliases[former]!r}", err=True)
     for condition in conditions:
@@ -108,7 +110,7 @@ def list_command(
 def show_command(name: str, as_json: bool) -> None:
     """Show the network, the weights and the sources of a variant.
 
-    `default weights override` names the settings of the network that the default weights change.
+    The line `default weights override` lists the settings that the default weights change.
 
     \b
     Examples:
@@ -158,7 +160,7 @@ def which_command(name: str, as_json: bool) -> None:
 
 
 def _no_match(zoo: Registry, patterns: tuple[str, ...]) -> str:
-    """Return the error message; a namespace without `/*` is a frequent mistake."""
+    """Return the error message, with a suggestion if a pattern is a namespace without `/*`."""
     spaces = {row["namespace"] for row in zoo.listing()} - {CORE}
     spaces |= {info.namespace for info in zoo.host.infos.values() if info.state == "lazy"}
     near = [repr(f"{pattern}/*") for pattern in patterns if pattern in spaces]
@@ -167,7 +169,7 @@ def _no_match(zoo: Registry, patterns: tuple[str, ...]) -> str:
 
 
 def _print_weights(variant: Variant) -> None:
-    """Print the weights: in a pipe one line for each, on a terminal two tables."""
+    """Print the weights: one line for each in a pipe, two tables on a terminal."""
     if not on_terminal():
         rows = [asdict(weights) | {"license": weights.license_note} for weights in variant.weights]
         columns = ("name", "default", "num_classes", "top1", "license", "pin", "repo")
@@ -287,9 +289,3 @@ def _lazy_rows(zoo: Registry) -> list[dict[str, Any]]:
         for info in zoo.host.infos.values()
         if info.state == "lazy" and not info.entry_point.endswith(".toml")
     ]
-
-
-def _mention_trouble(zoo: Registry) -> None:
-    for info in zoo.host.infos.values():
-        if info.state in TROUBLE:
-            click.echo(f"vitzoo: plugin {info.namespace!r} has failed: {info.trouble}", err=True)

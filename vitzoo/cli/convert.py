@@ -1,4 +1,4 @@
-"""`vitzoo convert`."""
+"""The command `vitzoo convert`."""
 
 from __future__ import annotations
 

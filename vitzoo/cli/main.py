@@ -34,7 +34,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Imports a command's module when the command is named."""
+    """A group of commands that imports the module of a command only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the command names."""
@@ -104,7 +104,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except SystemExit:  # click exits so when the reader of a pipe has closed it
+    except SystemExit:  # click raises this after a reader has closed the pipe
         return 0
     except BrokenPipeError:  # a reader such as `head` has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

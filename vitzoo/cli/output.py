@@ -87,7 +87,7 @@ def print_rows(
     elif on_terminal():
         _print_table(list(rows), columns, pretty or {}, optional, title)
     else:
-        first = list(itertools.islice(rows, 1))  # an error in making it precedes the column names
+        first = list(itertools.islice(rows, 1))  # if this raises, nothing is printed
         echo("\t".join(columns))
         for row in itertools.chain(first, rows):
             echo("\t".join(_plain(row[column]) for column in columns))

@@ -1,4 +1,4 @@
-"""`vitzoo plugins`: list, check, trace, write and compile plugins.
+"""The command `vitzoo plugins` and its subcommands.
 
 Only `compile` imports a plugin's code into its own process.
 """
@@ -56,7 +56,7 @@ def plugins_group(context: click.Context, as_json: bool) -> None:
                 f"write --json after the subcommand: vitzoo plugins {name} --json"
             )
         return
-    set_for_command(STRICT, "")  # list what strict mode would raise
+    set_for_command(STRICT, "")  # list the plugins for which strict mode would raise
     rows = _states()
     shown = on_terminal() and not as_json
     columns = COLUMNS if shown else (*COLUMNS, *DETAILS)

@@ -1,4 +1,4 @@
-"""`vitzoo predict`."""
+"""The command `vitzoo predict`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from vitzoo.errors import InvalidOption, printable
 if TYPE_CHECKING:
     from vitzoo.errors import ImageError
     from vitzoo.inference.predict import Prediction
-    from vitzoo.report import LoadReport
 
 
 @click.command("predict")
@@ -62,13 +61,12 @@ def predict_command(
         unreadable.append(error)
         click.echo(f"vitzoo: {error}", err=True)
 
-    files = find_images(images, note)  # before any weights are fetched
+    files = find_images(images, note)  # a missing file is reported before a download
     if not files:
         raise Exit(1)
     saved = Path(model).suffix == ".safetensors"
     network = create(model, pretrained=not saved, weights=weights, device=device)
-    report: LoadReport = network.load_report  # type: ignore[assignment]  # an attribute that create sets
-    click.echo(report.summary(), err=True)
+    click.echo(network.load_report.summary(), err=True)  # type: ignore[union-attr]
     _print(predict(network, files, top=top, on_error=note), as_json=as_json)
     if unreadable:
         raise Exit(1)

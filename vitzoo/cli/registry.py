@@ -1,4 +1,4 @@
-"""`vitzoo registry check` and `vitzoo registry pin`."""
+"""The commands `vitzoo registry check` and `vitzoo registry pin`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import click
 from click.exceptions import Exit
 
 from vitzoo.cli.output import flag, json_option, print_json, print_rows
-
-file_argument = click.argument("file", required=False, type=click.Path(path_type=Path))
 
 
 @click.group("registry")
@@ -27,7 +25,7 @@ def registry_group() -> None:
 
 
 @registry_group.command("check")
-@file_argument
+@click.argument("file", required=False, type=click.Path(path_type=Path))
 @json_option
 def check_command(file: Path | None, as_json: bool) -> None:
     """Check a registry FILE, or everything that is registered.
@@ -58,10 +56,10 @@ def check_command(file: Path | None, as_json: bool) -> None:
 
 
 @registry_group.command("pin")
-@file_argument
+@click.argument("file", type=click.Path(path_type=Path))
 @flag("--dry-run", help="Print the changes, write nothing.")
 @json_option
-def pin_command(file: Path | None, dry_run: bool, as_json: bool) -> None:
+def pin_command(file: Path, dry_run: bool, as_json: bool) -> None:
     """Request missing pins from the Hub and write them to FILE.
 
     A pin is the commit, size and sha256 of a weights file. Missing sizes of pinned entries are
@@ -76,8 +74,6 @@ def pin_command(file: Path | None, dry_run: bool, as_json: bool) -> None:
     """
     from vitzoo.tools.registry_pin import pin
 
-    if file is None:
-        raise click.UsageError("name the registry file to write, such as registry.toml")
     rows = pin(file, write=not dry_run)
     print_rows(rows, ("weights", "state", "sha256", "size", "revision"), as_json=as_json)
     if any(row.state.startswith("failed") for row in rows):

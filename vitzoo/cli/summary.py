@@ -1,17 +1,16 @@
-"""`vitzoo summary`."""
+"""The command `vitzoo summary`."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from vitzoo.cli.output import count, echo, flag, json_option, on_terminal, print_json, print_rows
 
-if TYPE_CHECKING:
-    from vitzoo.summary import Layer, Summary
+IN_LATER_BLOCK = re.compile(r"blocks\.[1-9]\d*\.")
 
 
 def _image_size(
@@ -66,39 +65,24 @@ def summary_command(
 
     summary = summarize(create(name, device="meta", **arguments), batch_size)
     if as_json:
-        print_json(asdict(summary))
+        print_json(summary)
         return
-    layers = summary.layers if every else _folded(summary.layers)
-    _print(summary, [_row(layer) for layer in layers])
-
-
-def _print(summary: Summary, layers: list[dict[str, Any]]) -> None:
-    number = "{:,}".format
-    print_rows(layers, ("layer", "kind", "output", "params"), pretty={"params": number})
+    layers = [
+        {"layer": layer.name, "kind": layer.kind, "params": layer.params}
+        | {"output": "x".join(map(str, layer.output)) or None}
+        for layer in summary.layers
+        if every or not IN_LATER_BLOCK.match(layer.name)
+    ]
+    print_rows(layers, ("layer", "kind", "output", "params"))
     echo()
     terms = [asdict(term) | {"sum": term.weights + term.biases} for term in summary.terms]
     columns = ("weights", "biases", "sum")
     terms.append({"name": "total"} | {key: sum(term[key] for term in terms) for key in columns})
-    print_rows(terms, ("name", *columns), pretty=dict.fromkeys(columns, number))
+    print_rows(terms, ("name", *columns))
     echo()
-    sums = [{"counted by hand": what, "weights": n} for what, n in summary.by_hand]
-    print_rows(sums, ("counted by hand", "weights"), pretty={"weights": number})
+    title = "without biases and norms"
+    print_rows([{title: name, "weights": n} for name, n in summary.by_hand], (title, "weights"))
     echo()
     flops = {"matmul FLOPs": summary.flops, "MACs": summary.flops // 2}
     shown = count if on_terminal() else str
     echo("\t".join(f"{what}: {shown(n)}" for what, n in flops.items()))
-
-
-def _row(layer: Layer) -> dict[str, Any]:
-    return {
-        "layer": layer.name,
-        "kind": layer.kind,
-        "output": "x".join(map(str, layer.output)) or None,
-        "params": layer.params,
-    }
-
-
-def _folded(layers: tuple[Layer, ...]) -> list[Layer]:
-    """Keep one row for each block after the first."""
-    inside_later_block = re.compile(r"blocks\.[1-9]\d*\.")
-    return [layer for layer in layers if not inside_later_block.match(layer.name)]

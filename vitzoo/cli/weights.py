@@ -1,4 +1,4 @@
-"""`vitzoo fetch`, `verify`, `rm`, `import` and `lock`; torch-free."""
+"""The commands `vitzoo fetch`, `verify`, `rm`, `import` and `lock`; torch-free."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from click.exceptions import Exit
 
 from vitzoo.cli.environment import set_for_command, without_plugins
 from vitzoo.cli.output import flag, json_option, print_rows
+from vitzoo.errors import IntegrityError
 from vitzoo.store.progress import progress
 
 
@@ -27,7 +28,6 @@ frozen_option = flag(
 weights_option = click.option(
     "--weights", metavar="NAME", help="Name of the weights; the default weights if not given."
 )
-INTEGRITY = 3
 
 
 @click.command("fetch")
@@ -88,7 +88,7 @@ def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> N
     found = [row for rows in named for row in rows] if names else verify()
     print_rows(found, ("name", "state", "size", "sha256", "detail"), as_json=as_json)
     if any(row.state == "damaged" for row in found):
-        raise Exit(INTEGRITY)
+        raise Exit(IntegrityError.exit_code)
     if any(all(row.state in ("missing", "unpinned") for row in rows) for rows in named):
         raise Exit(1)
 
@@ -145,8 +145,7 @@ def lock_command(names: tuple[str, ...], weights: str | None, as_json: bool) -> 
 
     The lock file contains the pins that trust on first use has recorded. A pin is the commit, size
     and sha256 of a weights file. `--update NAME` requests them again from the trusted Hub endpoint
-    and replaces the recorded pin. NAME is a variant or
-    hf://OWNER/REPO@REVISION/FILE.
+    and replaces the recorded pin. NAME is a variant or hf://OWNER/REPO@REVISION/FILE.
 
     \b
     Examples:

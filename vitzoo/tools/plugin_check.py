@@ -1,4 +1,4 @@
-"""Check plugins: import and test everything that a plugin contributes, in a separate process.
+"""Import and test everything that plugins contribute, each plugin in a separate process.
 
 A plugin that hangs, exits, prints or crashes does not affect the process that checks it. After the
 time limit, the plugin's process is killed with all processes that it started.
@@ -137,7 +137,7 @@ def _run(request: str, timeout: float) -> tuple[int | None, str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={"OMP_NUM_THREADS": "1"}  # networks this small lose time to threads
+        env={"OMP_NUM_THREADS": "1"}  # threads slow such small networks down
         | {name: value for name, value in os.environ.items() if name not in unwanted},
         start_new_session=True,
     )

@@ -136,13 +136,13 @@ def _import_path(target: Any, module: ModuleType) -> str | None:
     if f"{home}:{name}" == CORE_BUILDER:
         return CORE_BUILDER
     package = module.__name__.partition(".")[0]
-    modules = [(key, vars(found)) for key, found in list(sys.modules.items()) if found]
-    modules = [found for found in modules if found[0].partition(".")[0] == package]
-    modules.sort(key=lambda found: (found[0] != home, found[0] != module.__name__, found[0]))
-    for key, values in modules:
-        names = [known for known, value in list(values.items()) if value is target]
+    modules = [found for found in list(sys.modules.values()) if isinstance(found, ModuleType)]
+    modules = [found for found in modules if found.__name__.partition(".")[0] == package]
+    modules.sort(key=lambda found: (found.__name__ != home, found is not module, found.__name__))
+    for found in modules:
+        names = [known for known, value in list(vars(found).items()) if value is target]
         if names:
-            return f"{key}:{name if name in names else names[0]}"
+            return f"{found.__name__}:{name if name in names else names[0]}"
     return None
 
 

@@ -46,21 +46,18 @@ def write_project(namespace: str, folder: Path, distribution: str = "") -> Path:
     project = folder.expanduser() / distribution
     try:
         project.mkdir(parents=True)
+        for template in sorted(TEMPLATE.rglob(f"*{ENDING}")):
+            name = template.relative_to(TEMPLATE).as_posix().removesuffix(ENDING)
+            name = name.replace("gitignore", ".gitignore")  # would act on the template
+            name = name.replace("test_plugin", f"test_{module}").replace("package/", f"{package}/")
+            path = project / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(Template(template.read_text("utf-8")).substitute(words), "utf-8")
     except FileExistsError:
         raise InvalidOption(
             f"{project} exists, and nothing is overwritten; choose another name, or another folder "
             "with --dir"
         ) from None
-    except OSError as error:
-        raise StoreError(f"cannot make the folder {project}: {error.strerror}") from error
-    try:
-        for template in sorted(TEMPLATE.rglob(f"*{ENDING}")):
-            name = template.relative_to(TEMPLATE).as_posix().removesuffix(ENDING)
-            name = name.replace("gitignore", ".gitignore")  # which would act on the template itself
-            name = name.replace("test_plugin", f"test_{module}").replace("package/", f"{package}/")
-            path = project / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(Template(template.read_text("utf-8")).substitute(words), "utf-8")
     except OSError as error:
         shutil.rmtree(project, ignore_errors=True)
         raise StoreError(f"cannot write {project}: {error.strerror}") from error

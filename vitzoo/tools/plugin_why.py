@@ -77,7 +77,7 @@ def _file(entry_point: str) -> str:
 
 
 def called(infos: Mapping[str, PluginInfo], name: str) -> dict[str, PluginInfo]:
-    """Return the plugins with the namespace `name`, or else those of that distribution."""
+    """Return the plugins of the namespace `name`, or, if it is free, of that distribution."""
     own = {key: info for key, info in infos.items() if name in (key, info.namespace)}
     return own or {
         key: info

@@ -37,12 +37,18 @@ def check(file: Path | None = None) -> Report:
     """
     found = list(read(file).variants if file else registry().variants.values())
     problems = [problem for variant in found for problem in problems_of(variant)]
+    plugins = registry().host.infos
+    absent = {v.name: lost for v in found if (lost := {*v.spec.namespaces} - plugins.keys())}
     if file is None:
         states = registry().plugins()
         problems += [f"plugin {i.namespace!r}: {i.trouble}" for i in states if i.state in TROUBLE]
-    else:
-        problems += _unbuilt(file, found)
-    problems += _miscounted(found)
+    elif absent:
+        spaces = ", ".join(sorted(repr(space) for space in set().union(*absent.values())))
+        problems.append(
+            f"{file}: cannot build {', '.join(absent)}: their parts belong to a plugin that is not "
+            f"installed, {spaces}; install it (pip install -e .), then check again"
+        )
+    problems += _miscounted([variant for variant in found if variant.name not in absent])
     pins = Counter(row.pin for variant in found for row in variant.weights)
     counts = {"variants": len(found), "weights": pins.total()}
     counts |= {pin: pins[pin] for pin in ("confirmed", "reported", "first-use")}
@@ -82,22 +88,6 @@ def problems_of(variant: Variant) -> Iterator[str]:
             yield f"{label}: unknown label set {row.label_set!r}{near}"
 
 
-def _unbuilt(file: Path, variants: list[Variant]) -> Iterator[str]:
-    """Report the variants whose parts belong to plugins that are not installed."""
-    lacking = {variant.name: names for variant in variants if (names := _absent(variant))}
-    if lacking:
-        namespaces = ", ".join(sorted({repr(name) for names in lacking.values() for name in names}))
-        yield (
-            f"{file}: cannot build {', '.join(lacking)}: the plugin {namespaces} of their parts is "
-            "not installed; install it (pip install -e .), then check again"
-        )
-
-
-def _absent(variant: Variant) -> set[str]:
-    """Return the namespaces of a variant's parts without an installed plugin."""
-    return set(variant.spec.namespaces) - registry().host.infos.keys()
-
-
 def _miscounted(variants: list[Variant]) -> Iterator[str]:
     """Build the variants of the core's builder without memory, and count their parameters."""
     import torch
@@ -105,7 +95,7 @@ def _miscounted(variants: list[Variant]) -> Iterator[str]:
     from vitzoo.build import build
 
     for variant in variants:
-        if variant.builder != CORE_BUILDER or _absent(variant):
+        if variant.builder != CORE_BUILDER:
             continue
         try:
             with torch.device("meta"):
@@ -119,10 +109,10 @@ def _miscounted(variants: list[Variant]) -> Iterator[str]:
 
 
 def _plausible(variant: Variant, row: Weights, classes: int, size: int) -> bool:
-    """Tell whether a size lies between that of the trunk alone and that with any head.
+    """Tell whether a file has the size of the network, without a head or with any head.
 
-    Some formats also contain tensors that vitzoo ignores, such as a text tower; of the core's
-    formats, only files without a classifier do.
+    Files of some formats also contain tensors that vitzoo ignores, such as a text tower. Of the
+    core's formats, only files without a classifier may contain such tensors.
     """
     zoo, width = registry(), variant.spec.embed_dim
     trunk = variant.params - variant.spec.num_classes * (width + 1) - 2 * width**2
