@@ -13,38 +13,62 @@ PAGE = Path(__file__).with_name("cli.md")
 INTRO = """\
 # Command line
 
-stdout carries data, stderr everything else. On a terminal `list`, `show`, `which`, `summary`,
-`predict` and `plugins` print tables; piped, tab-separated lines under a line of column names; with
-`--json`, JSON with stable keys and plain integers. `NO_COLOR` is respected. Shell completion, for
-bash: `eval "$(_VITZOO_COMPLETE=bash_source vitzoo)"` (likewise `zsh_source`, `fish_source`).
+`vitzoo` is the command line of vitzoo: it lists, shows, downloads, verifies, converts and runs
+models, and it manages plugins. `vitzoo COMMAND --help` prints the help that this page contains.
+
+## Output
+
+Results go to stdout; messages, warnings and progress go to stderr. The form of a result depends on
+where stdout goes:
+
+| stdout | form |
+|---|---|
+| a terminal | a table; if the terminal is too narrow for it, one block of lines per row |
+| a pipe or a file | tab-separated lines, the column names first |
+| anywhere, with `--json` | JSON: keys keep their names between versions, sizes are in bytes |
+
+`NO_COLOR=1` switches colors off. An error is printed as one message; `VITZOO_DEBUG=1` adds the
+traceback.
 
 | exit code | meaning |
 |---|---|
-| 0 | ok |
-| 1 | failed check, or not found |
-| 2 | usage |
-| 3 | integrity: wrong bytes, or a pin that is missing, forbidden or contradicted |
-| 4 | network, or offline |
-| 130 | interrupted |
+| 0 | success |
+| 1 | a check failed, or a name was not found |
+| 2 | wrong usage, such as an unknown option |
+| 3 | integrity: a file does not match its sha256, or a pin is missing, forbidden or contradicted |
+| 4 | the network failed, or vitzoo is offline |
+| 130 | interrupted with Ctrl-C |
 
-`vitzoo --no-plugins COMMAND` reads nothing of any plugin. `rm`, `lock` and `plugins new` never do,
-but for the plugin that a name belongs to; `plugins`, `plugins check` and `plugins why` work
-whatever a plugin does, `VITZOO_STRICT_PLUGINS` or not.
+## Filters
 
-An error is one message; `VITZOO_DEBUG=1` adds the traceback.
+`vitzoo list --where CONDITION` compares a field of each variant with a value. The fields are the
+keys that `vitzoo list --json` prints.
 
-`--where` takes conditions on the fields that `vitzoo list --json` shows, joined by `and`; given
-twice, both must hold. `=`, `!=`, `<`, `<=`, `>`, `>=` compare, `~` asks whether a text contains
-another; numbers take the suffixes k, M, B. `weights`, `top1`, `license` and `pin` are those of the
-default weights, and what `top1` was measured on stands in `vitzoo show`. A field that a variant
-lacks satisfies only `!=`.
+- `=`, `!=`, `<`, `<=`, `>` and `>=` compare; `~` tests whether a text contains another text.
+- Numbers take the suffixes k, M and B: `params<100M`.
+- Conditions are joined by `and`. If `--where` is given twice, both conditions must hold.
+- `weights`, `top1`, `license` and `pin` describe the default weights. `vitzoo show` prints the data
+  set on which `top1` was measured.
+- A variant that lacks the field meets only conditions with `!=`.
 
 ```console
 $ vitzoo list --where 'params<30M and image_size=384' --sort top1:desc
 $ vitzoo list --where 'license~apache' --where 'top1>85'
 ```
 
-This page is written by `python docs/generate_cli.py` from the commands' own help.
+## Plugins
+
+`vitzoo --no-plugins COMMAND` runs a command without plugins. `vitzoo rm`, `vitzoo lock` and
+`vitzoo plugins new` read no plugins except those that the given names belong to. A broken plugin
+does not stop `vitzoo plugins`, `vitzoo plugins check` and `vitzoo plugins why`, even if
+`VITZOO_STRICT_PLUGINS=1` is set.
+
+## Shell completion
+
+For bash, add `eval "$(_VITZOO_COMPLETE=bash_source vitzoo)"` to `~/.bashrc`. For zsh and fish,
+replace `bash_source` by `zsh_source` and `fish_source`.
+
+The sections below are written by `python docs/generate_cli.py` from the help of each command.
 """
 
 

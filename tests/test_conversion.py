@@ -587,7 +587,7 @@ def test_the_command(tmp_path, google_file):
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[0].split("\t")[:2] == ["target", "written"]
     assert done.stdout.splitlines()[1].split("\t")[:2] == [str(out), "32"]
-    says(done.stderr, "40 tensors", "google", "32 written", "timm", "equal")
+    says(done.stderr, "40 tensors", "google", "32 tensors", "timm", "equal")
     says(done.stderr, "note: block.activation", "gelu_tanh")
 
 

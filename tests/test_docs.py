@@ -254,7 +254,8 @@ def test_the_documented_plugin_works():
 @pytest.mark.docs
 def test_the_tutorial_works(distribution, monkeypatch, tmp_path, new_registry):
     page = (ROOT / "docs" / "tutorial.md").read_text()
-    found = re.findall(r"^`(acme_vit/\S+)`\n\n```\w+\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    file = r"^`(acme_vit/\S+)`[^\n]*\n\n```\w+\n(.*?)^```"
+    found = re.findall(file, page, re.MULTILINE | re.DOTALL)
     assert [name for name, _ in found] == ["acme_vit/parts.py", "acme_vit/registry.toml"]
     scope = {}
     for block in blocks(ROOT / "docs" / "tutorial.md", "python"):

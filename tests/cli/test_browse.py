@@ -13,7 +13,7 @@ import vitzoo
 from helpers import says
 from plugin_files import GLOBEX, UNTOUCHABLE
 from terminal import on_terminal
-from vitzoo.cli.browse import _changed
+from vitzoo.cli.browse import _overrides
 from vitzoo.registry.registry import describe
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.spec import PartSpec
@@ -186,7 +186,7 @@ def test_show_says_what_the_default_weights_change(run):
 )
 def test_the_facts_that_weights_change(facts, text):
     row = Weights("w", file="w", **facts)
-    assert _changed(row, describe("vit_b16").spec) == text
+    assert _overrides(row, describe("vit_b16").spec) == text
 
 
 def test_show_json_gives_a_spec_that_create_takes(run):

@@ -174,7 +174,7 @@ def test_a_single_unreadable_file_is_the_message_alone(run, saved, tmp_path, for
 
 def test_the_help_says_what_unreadable_images_do(run):
     _, out, _ = run("predict", "--help")
-    says(" ".join(out.split()), "the others", "exit code is 1")
+    says(" ".join(out.split()), "the other images", "exit code is 1")
 
 
 def test_an_empty_folder_is_an_error(run, tmp_path):

@@ -50,7 +50,7 @@ def test_every_placeholder_of_the_template_is_filled(tmp_path, namespace):
     assert "$package" not in readme
     (own,) = set(project.glob("tests/test_*.py")) - {project / "tests" / "test_conformance.py"}
     assert f"| `tests/{own.name}` |" in readme
-    assert f"`tests/{own.name}` belongs to the sample part" in readme
+    assert f"Adapt `tests/{own.name}`" in readme
 
 
 @pytest.mark.parametrize("namespace", ["acme", "my-vit_2"])
@@ -114,7 +114,7 @@ def test_the_usual_distribution_has_its_normal_name(tmp_path, namespace):
         ("acme\n", ("letters", r"'acme\n' (str)")),
         ("acme>=1", ("letters", "'acme>=1' (str)")),
         ("vitzoo", ("'vitzoo'", "package 'vitzoo'", "choose another")),
-        ("Vitzoo_DeiT", ("'Vitzoo_DeiT'", "vitzoo's", "choose another")),
+        ("Vitzoo_DeiT", ("'Vitzoo_DeiT'", "belongs to vitzoo", "choose another")),
         ("2d-vit", ("'2d-vit'", "package '2d_vit'", "choose another")),
         ("class", ("'class'", "package 'class'", "choose another")),
         ("json", ("'json'", "package 'json'", "choose another")),

@@ -29,7 +29,7 @@ def test_why_traces_a_manifest_plugin_step_by_step(run, acme):
     says(switches, "switches")
     sha256 = hashlib.sha256(MANIFEST.encode()).hexdigest()
     says(manifest, f"{acme}/acme/registry.toml", f"{len(MANIFEST)} bytes", f"sha256 {sha256}")
-    says(kept, "listings")
+    says(kept, "listing cache")
     says(read, f"{acme}/acme/registry.toml", "imported")
     says(counted, "contributions: 2", "1 drop-path policy", "1 variant")
     assert [row["name"] for row in trace["contributions"]] == ["acme/late", "acme/net"]
@@ -47,7 +47,7 @@ def test_why_knows_what_listings_keep(run):
     run("list", "acme/*")
     (after,) = json.loads(run("plugins", "why", "acme", "--json")[1])
     (changed,) = [step for step in after["steps"] if step not in before["steps"]]
-    says(changed, "listings", "(1)")
+    says(changed, "listing cache", "(1)")
 
 
 @pytest.mark.usefixtures("acme")

@@ -1,1 +1,1 @@
-"""The command line. `main` is the light front door; commands import torch when they need it."""
+"""The command line of vitzoo; a command imports torch only if it computes with a network."""

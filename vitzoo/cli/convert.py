@@ -1,24 +1,25 @@
-"""`vitzoo convert`."""
+"""The command `vitzoo convert`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from vitzoo.cli.output import json_option, print_json, print_rows
+from vitzoo.cli.output import force_option, json_option, print_json, print_rows
 
 COLUMNS = ("target", "written", "kept", "renamed", "transposed", "split", "stacked")
 
 
 @click.command("convert")
 @click.argument("source", metavar="IN")
-@click.option("--to", required=True, metavar="FORMAT", help="Layout to write; see docs/formats.md.")
+@click.option("--to", required=True, metavar="FORMAT", help="Checkpoint format to write.")
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
-@click.option("--heads", type=int, help="Attention heads, where IN does not say and FORMAT asks.")
-@click.option("--variant", metavar="NAME", help="Registered network that IN belongs to.")
-@click.option("--force", is_flag=True, help="Replace OUT if it is there.")
+@click.option(
+    "--heads", type=int, help="Number of attention heads, if vitzoo cannot read it from IN."
+)
+@click.option("--variant", metavar="NAME", help="Variant whose weights IN contains.")
+@force_option
 @json_option
 def convert_command(
     source: str,
@@ -29,11 +30,13 @@ def convert_command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write the weights IN in the layout of another library.
+    """Convert weights to another checkpoint format.
 
-    IN is a safetensors file, an npz file, the index of a sharded one, or a registered NAME or
-    NAME:WEIGHTS. OUT ends in .npz for google and big_vision, in .safetensors for the others. It
-    is read back and compared bit by bit before it takes its name.
+    A checkpoint format is a library's naming and layout of the same tensors: timm, torchvision,
+    transformers_vit, google, big_vision, or one of a plugin. IN is a safetensors or npz file, the
+    index of a sharded checkpoint, or a registered NAME or NAME:WEIGHTS. OUT ends in .npz for google
+    and big_vision, and in .safetensors for all other formats. The written file is read back and
+    compared bit by bit before it replaces OUT.
 
     \b
     Examples:
@@ -45,13 +48,13 @@ def convert_command(
 
     done = convert(source, to, target, num_heads=heads, variant=variant, force=force)
     click.echo(
-        f"{done.source}: {done.read} tensors in the layout {done.source_format}; "
-        f"{done.written} written as {done.target_format}, read back and equal bit by bit",
+        f"{done.source}: read {done.read} tensors of the format {done.source_format}; wrote "
+        f"{done.written} tensors of the format {done.target_format}, read back and compared: equal",
         err=True,
     )
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
     if as_json:
-        print_json(asdict(done))
+        print_json(done)
     else:
-        print_rows([asdict(done)], COLUMNS, pretty=dict.fromkeys(COLUMNS[1:], str))
+        print_rows([done], COLUMNS)

@@ -1,10 +1,9 @@
-"""Variables of the environment that hold until a command has ended."""
+"""Set environment variables for the duration of one command."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from functools import partial
 
 import click
 
@@ -12,24 +11,19 @@ from vitzoo.plugin.switches import NOT, STRICT
 
 
 def set_for_command(name: str, value: str) -> None:
-    """Set a variable until the command that is running has ended."""
+    """Set a variable until the running command has ended."""
     before = os.environ.get(name)
+
+    def restore() -> None:
+        del os.environ[name]
+        os.environ.update({} if before is None else {name: before})
+
     os.environ[name] = value
-    undo = (
-        partial(os.environ.pop, name, None)
-        if before is None
-        else partial(os.environ.__setitem__, name, before)
-    )
-    click.get_current_context().call_on_close(undo)
-
-
-def show_trouble() -> None:
-    """Look at plugins that cannot be used, in place of failing because of them."""
-    set_for_command(STRICT, "")
+    click.get_current_context().call_on_close(restore)
 
 
 def without_plugins(names: Iterable[str] = ()) -> None:
-    """Read no plugin until the command has ended, but those that `names` lie in."""
-    show_trouble()
+    """Read no plugin until the command has ended, except the plugins that `names` belong to."""
+    set_for_command(STRICT, "")
     if all("/" not in name or name.startswith("hf://") for name in names):
         set_for_command(NOT, "*")

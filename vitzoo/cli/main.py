@@ -1,4 +1,4 @@
-"""Front door of the command line: commands by name, errors to messages and exit codes."""
+"""Entry point of the command line: finds commands by name, turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from importlib import import_module
 import click
 
 import vitzoo
-from vitzoo.cli.output import Context
+from vitzoo.cli.environment import set_for_command
+from vitzoo.cli.output import Context, flag
 from vitzoo.errors import VitzooError
 from vitzoo.plugin.switches import NOT
 
@@ -33,7 +34,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Imports a command's module when the command is named."""
+    """A group of commands that imports the module of a command only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the command names."""
@@ -42,15 +43,15 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that `args` start with; suggest near ones if there is none."""
+        """Find the command that `args` start with; an unknown command raises with a suggestion."""
         try:
             return super().resolve_command(ctx, args)
-        except click.exceptions.NoSuchCommand as error:  # click looks among imported ones only
+        except click.exceptions.NoSuchCommand as error:  # click suggests only imported commands
             name = error.command_name
             raise click.exceptions.NoSuchCommand(name, possibilities=COMMANDS, ctx=ctx) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command called `cmd_name`, None if there is none."""
+        """Return the command called `cmd_name`, None if it does not exist."""
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name].partition(":")
@@ -64,14 +65,18 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(
-        "Exit codes: 0 ok, 1 failed check or not found, 2 usage, 3 integrity, 4 network or "
-        "offline, 130 interrupted. VITZOO_DEBUG=1 shows tracebacks."
+        "Exit codes: 0 success; 1 a check failed or a name was not found; 2 wrong usage; 3 a file "
+        "does not match its sha256; 4 no network or offline; 130 interrupted. VITZOO_DEBUG=1 shows "
+        "the traceback of an error."
     ),
 )
 @click.version_option(vitzoo.__version__, prog_name="vitzoo")
-@click.option("--no-plugins", is_flag=True, help="Read nothing of any plugin: the core alone.")
+@flag("--no-plugins", help="Use no plugins, only vitzoo itself.")
 def cli(no_plugins: bool) -> None:
-    """A model zoo for Vision Transformers: parts by name, weights verified byte by byte.
+    """A model zoo for Vision Transformers: networks built by name, weights checked by sha256.
+
+    A variant is a registered network, such as vit_b16. `vitzoo list` shows all variants, and
+    `vitzoo COMMAND --help` explains a command.
 
     \b
     Examples:
@@ -82,8 +87,6 @@ def cli(no_plugins: bool) -> None:
       vitzoo --no-plugins list
     """
     if no_plugins:
-        from vitzoo.cli.environment import set_for_command
-
         set_for_command(NOT, "*")
 
 
@@ -91,7 +94,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     Args:
-        args: without the program's name; those of the process if None.
+        args: arguments without the program's name; None for those of the process.
     """
     try:
         code = cli.main(args, prog_name="vitzoo", standalone_mode=False)
@@ -101,9 +104,9 @@ def main(args: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except SystemExit:  # how click ends when the reader of a pipe has seen enough
+    except SystemExit:  # click raises this after a reader has closed the pipe
         return 0
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
+    except BrokenPipeError:  # a reader such as `head` has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except VitzooError as error:
@@ -113,5 +116,5 @@ def main(args: Sequence[str] | None = None) -> int:
         return error.exit_code
     finally:
         if args is None:
-            sys.stdout = sys.stderr  # what plugins print when the process ends is no data
+            sys.stdout = sys.stderr  # plugins may print when the process ends
     return code if isinstance(code, int) else 0

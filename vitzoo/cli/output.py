@@ -1,4 +1,4 @@
-"""Rows to the screen: a table on a terminal, tab-separated when piped, JSON on request."""
+"""Print the results of commands: a table on a terminal, tab-separated lines in a pipe, or JSON."""
 
 from __future__ import annotations
 
@@ -6,38 +6,43 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from functools import partial
 from typing import Any, TextIO
 
 import click
 
-_kept: TextIO | None = None  # stdout, while a command runs
+MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
+HEADINGS = {"image_size": "px", "num_classes": "classes"}  # on a terminal
+_stdout: TextIO | None = None  # the real stdout, while a command runs
+
+flag = partial(click.option, is_flag=True)
+json_option = flag("--json", "as_json", help="Print JSON.")
+force_option = flag("--force", help="Overwrite the file if it exists.")
 
 
 class Context(click.Context):
-    """The context of a command, which keeps stdout for data: what plugins print goes to stderr."""
+    """The context of a command: stdout is for data, so what plugins print goes to stderr."""
 
     def invoke(self, callback: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run a command's function."""
-        global _kept
-        before = _kept, sys.stdout
-        _kept, sys.stdout = data_stream(), sys.stderr
+        global _stdout
+        before = _stdout, sys.stdout
+        _stdout, sys.stdout = data_stream(), sys.stderr
         try:
             return super().invoke(callback, *args, **kwargs)
         finally:
-            _kept, sys.stdout = before
+            _stdout, sys.stdout = before
 
 
 def data_stream() -> TextIO:
-    """Return the stream for data: the stdout with which the command began."""
-    return _kept or sys.stdout
+    """Return the stdout with which the command began."""
+    return _stdout or sys.stdout
 
 
 def echo(text: str = "", *, nl: bool = True) -> None:
     """Write a line of data."""
     click.echo(text, file=data_stream(), nl=nl)
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
 
 
 def on_terminal() -> bool:
@@ -46,53 +51,100 @@ def on_terminal() -> bool:
 
 
 def print_json(data: Any) -> None:
-    """Print data as JSON on stdout."""
-    echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+    """Print data as JSON on stdout; dataclasses become objects."""
+    echo(json.dumps(data, indent=2, ensure_ascii=False, default=_jsonable))
 
 
 def print_rows(
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Any],
     columns: Sequence[str],
     *,
+    as_json: bool = False,
+    only: str = "",
     pretty: Mapping[str, Callable[[Any], str]] | None = None,
-    headings: Mapping[str, str] | None = None,
-    title: str | None = None,
+    optional: Sequence[str] = (),
+    title: str = "",
 ) -> None:
     """Print rows: a table on a terminal, else tab-separated under a line of column names.
 
+    A table that is wider than the terminal is printed as one block of lines for each row.
+
     Args:
-        rows: mappings with at least the columns.
-        columns: keys to print, in order.
-        pretty: how to write the values of a column on a terminal; right-aligned there.
-        headings: shorter names of columns, on a terminal only.
+        rows: mappings or dataclasses with at least the columns.
+        columns: keys to print, in order; JSON has every key.
+        as_json: print a JSON list instead.
+        only: print only the values of this key, one per line.
+        pretty: how to write the values of a column on a terminal. These columns and columns of
+            integers are right-aligned there.
+        optional: columns that a narrow terminal does not show; the first is left out first.
         title: over the table, on a terminal only.
     """
-    rows = iter(rows)
-    first = next(rows, None)  # an error in making it comes before anything is printed
-    rows = itertools.chain([] if first is None else [first], rows)
-    if not on_terminal():
+    rows = (asdict(row) if is_dataclass(row) else row for row in rows)  # type: ignore[arg-type]
+    if as_json:
+        print_json(list(rows))
+    elif only:
+        echo("".join(f"{row[only]}\n" for row in rows), nl=False)
+    elif on_terminal():
+        _print_table(list(rows), columns, pretty or {}, optional, title)
+    else:
+        first = list(itertools.islice(rows, 1))  # if this raises, nothing is printed
         echo("\t".join(columns))
-        for row in rows:
+        for row in itertools.chain(first, rows):
             echo("\t".join(_plain(row[column]) for column in columns))
-        return
+
+
+def print_fields(data: Mapping[str, Any], title: str = "") -> None:
+    """Print a mapping, one line for each key."""
+    rows = [{"field": key, "value": value} for key, value in data.items()]
+    print_rows(rows, ("field", "value"), title=title)
+
+
+def _print_table(
+    rows: list[Mapping[str, Any]],
+    columns: Sequence[str],
+    pretty: Mapping[str, Callable[[Any], str]],
+    optional: Sequence[str],
+    title: str,
+) -> None:
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for i, column in enumerate(columns):
-        right = column in (pretty or {})
+    integers = {c for c in columns if all(type(row[c]) in (int, type(None)) for row in rows)}
+    pretty = dict.fromkeys(integers, "{:,}".format) | dict(pretty)
+    cells = {c: [_pretty(row[c], pretty.get(c, str)) for row in rows] for c in columns}
+    names = {c: HEADINGS.get(c, c.replace("_", " ")) for c in columns}
+    widths = {c: max(map(cell_len, [names[c], *cells[c]])) for c in columns}
+    console = Console(file=data_stream(), highlight=False)
+    shown, leaving = list(columns), iter(optional)
+    while not (fits := _width([widths[c] for c in shown]) <= console.width):
+        if (column := next(leaving, None)) is None:
+            break
+        shown.remove(column)
+    if not fits and len(shown) > 2:
+        for i in range(len(rows)):
+            if i or title:
+                echo("" if i else title)
+            print_fields({names[c]: cells[c][i] for c in shown if cells[c][i]})
+        return
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for i, column in enumerate(shown):
         table.add_column(
-            (headings or {}).get(column, column.replace("_", " ")),
-            justify="right" if right else "left",
-            no_wrap=i == 0 or right,
-            overflow="fold" if i == len(columns) - 1 else "ellipsis",
+            names[column],
+            justify="right" if column in pretty else "left",
+            no_wrap=len(shown) > 2 and i < len(shown) - 1,
+            overflow="fold",
             style="bold" if i == 0 else None,
         )
-    for row in rows:
-        cells = (_pretty(row[column], (pretty or {}).get(column)) for column in columns)
-        table.add_row(*map(Text, cells))
-    Console(file=data_stream(), highlight=False).print(table)
+    for row in zip(*(cells[c] for c in shown), strict=True):
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _width(widths: list[int]) -> int:
+    """Return the least width of a table whose last column may wrap."""
+    return sum(widths[:-1]) + 2 * len(widths[:-1]) + min(widths[-1], MIN_WRAPPED)
 
 
 def count(number: int) -> str:
@@ -117,11 +169,13 @@ def megabytes(size: int) -> str:
     return f"{value:.0f} MB" if value >= 100 else f"{value:.3g} MB"
 
 
+def _jsonable(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) else str(value)  # type: ignore[arg-type]
+
+
 def _plain(value: Any) -> str:
     return "" if value is None else str(value).replace("\t", " ").replace("\n", " ")
 
 
-def _pretty(value: Any, write: Callable[[Any], str] | None) -> str:
-    if value is None:
-        return "-"
-    return write(value) if write else str(value)
+def _pretty(value: Any, write: Callable[[Any], str]) -> str:
+    return "-" if value is None else write(value)

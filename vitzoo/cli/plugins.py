@@ -1,39 +1,45 @@
-"""`vitzoo plugins`: what is installed, what is wrong with it, and making more of it.
+"""The command `vitzoo plugins` and its subcommands.
 
-None of these commands imports a plugin's code into its own process, but `compile`, whose user
-wrote that code.
+Only `compile` imports a plugin's code into its own process.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from click.exceptions import Exit
 
-from vitzoo.cli.environment import show_trouble
-from vitzoo.cli.output import echo, json_option, on_terminal, print_json, print_rows
-from vitzoo.errors import UnknownName
-
-if TYPE_CHECKING:
-    from vitzoo.tools.plugin_check import Checked
-    from vitzoo.tools.plugin_why import Trace
+from vitzoo.cli.environment import set_for_command
+from vitzoo.cli.output import (
+    echo,
+    force_option,
+    json_option,
+    on_terminal,
+    print_fields,
+    print_json,
+    print_rows,
+)
+from vitzoo.plugin.switches import STRICT
 
 COLUMNS = ("namespace", "state", "distribution", "version", "variants", "parts", "formats")
 DETAILS = ("entry_point", "location", "cause", "fix")
-PRETTY = dict.fromkeys(("variants", "parts", "formats"), str)
 
 
 @click.group("plugins", invoke_without_command=True)
 @json_option
 @click.pass_context
 def plugins_group(context: click.Context, as_json: bool) -> None:
-    """List the installed plugins and their states; find out what is wrong, make new ones.
+    """List plugins and their states; check and write plugins.
 
-    Manifests are read, nothing is imported: of a module that nothing has asked for, `lazy`, the
-    contributions are not known. A plugin that cannot be used is listed with cause and fix, and
-    is no failure of this command: `vitzoo plugins check` is the one that fails.
+    A plugin is a Python package that adds variants, parts or checkpoint formats to vitzoo. This
+    command reads the manifests of plugins and imports no code. A plugin without a manifest is
+    `lazy`: its contributions are unknown until its module is imported. A plugin that cannot be used
+    is listed with its cause and fix, and the exit code is still 0; use `vitzoo plugins check` for
+    an exit code of 1.
 
     \b
     Examples:
@@ -45,17 +51,18 @@ def plugins_group(context: click.Context, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         if as_json:
-            raise click.UsageError(f"write --json after {context.invoked_subcommand}")
+            name = context.invoked_subcommand
+            raise click.UsageError(
+                f"write --json after the subcommand: vitzoo plugins {name} --json"
+            )
         return
-    show_trouble()
+    set_for_command(STRICT, "")  # list the plugins for which strict mode would raise
     rows = _states()
-    if as_json:
-        print_json(rows)
-    elif on_terminal():
-        print_rows(rows, COLUMNS, pretty=PRETTY)
+    shown = on_terminal() and not as_json
+    columns = COLUMNS if shown else (*COLUMNS, *DETAILS)
+    print_rows(rows, columns, as_json=as_json)
+    if shown:
         _print_details(rows)
-    else:
-        print_rows(rows, (*COLUMNS, *DETAILS))
 
 
 @plugins_group.command("check")
@@ -66,21 +73,19 @@ def plugins_group(context: click.Context, as_json: bool) -> None:
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time that each plugin has.",
+    help="Time limit for each plugin.",
 )
 @json_option
-@click.pass_context
-def check_command(
-    context: click.Context, names: tuple[str, ...], timeout: float, as_json: bool
-) -> None:
-    """Import and build all that plugins bring, each in a process of its own.
+def check_command(names: tuple[str, ...], timeout: float, as_json: bool) -> None:
+    """Import and test plugins, each in a separate process.
 
-    NAME is a namespace or a distribution; without one, every plugin is checked but the core and
-    those that are switched off. Targets are imported and requirements looked up. Parts pass the
-    conformance tests of vitzoo.testing, except those that need samples or take long. Variants are
-    built without memory and their parameters counted; of those that are not made of vitzoo's
-    parts, one of each architecture. A plugin that hangs is killed when its time is over, with all
-    that it started. Exits with 1 on any problem.
+    NAME is a namespace or a distribution. Without NAME, all plugins are checked that are not
+    switched off. Requirements must be installed, and every target must be importable. Parts must
+    pass the conformance tests of vitzoo.testing, except long tests and tests that need sample
+    files. Variants are built without memory and their parameters are counted; of the networks that
+    a plugin's own builder makes, only one of each architecture is built. A process that exceeds the
+    time limit is killed with all processes that it started. The exit code is 1 if there is a
+    problem.
 
     \b
     Examples:
@@ -92,30 +97,26 @@ def check_command(
 
     done = []
     for row in check(names, timeout=timeout):
-        click.echo(_outcome(row), err=True)
+        click.echo(row, err=True)
         done.append(row)
     problems = [problem for row in done for problem in row.problems]
     if as_json:
-        plugins = [asdict(row) for row in done]
-        for plugin in plugins:
-            plugin.pop("problems")
-        print_json({"plugins": plugins, "problems": [asdict(problem) for problem in problems]})
+        plugins = [{k: v for k, v in asdict(row).items() if k != "problems"} for row in done]
+        print_json({"plugins": plugins, "problems": problems})
     elif problems or not on_terminal():
-        rows = [asdict(problem) for problem in problems]
-        print_rows(rows, ("namespace", "what", "cause", "location"))
+        print_rows(problems, ("namespace", "what", "cause", "location"))
     if problems:
-        context.exit(1)
+        raise Exit(1)
 
 
 @plugins_group.command("why")
 @click.argument("name")
 @json_option
-@click.pass_context
-def why_command(context: click.Context, name: str, as_json: bool) -> None:
-    """Say step by step how a plugin was found and read, or where it was looked for.
+def why_command(name: str, as_json: bool) -> None:
+    """Explain how vitzoo found a plugin, or why it did not.
 
-    NAME is a namespace, a name in it or a distribution. Nothing is imported. Exits with 1 if no
-    such plugin is installed.
+    The steps are listed in order. NAME is a namespace, a name in it such as acme/overlap, or a
+    distribution. Nothing is imported. The exit code is 1 if no such plugin is installed.
 
     \b
     Examples:
@@ -127,14 +128,14 @@ def why_command(context: click.Context, name: str, as_json: bool) -> None:
 
     found = traces(name)
     if as_json:
-        print_json([_trace_data(name, trace) for trace in found])
+        print_json(found)
     else:
         for i, trace in enumerate(found):
             if i:
                 echo()
-            _print_trace(name, trace)
-    if not all(trace.info for trace in found):
-        context.exit(UnknownName.exit_code)
+            _print_trace(trace)
+    if any(trace["state"] == "not installed" for trace in found):
+        raise Exit(1)
 
 
 @plugins_group.command("new")
@@ -145,20 +146,21 @@ def why_command(context: click.Context, name: str, as_json: bool) -> None:
     default=".",
     show_default=True,
     type=click.Path(path_type=Path),
-    help="Folder to write the project's folder into.",
+    help="Folder in which the project's folder is made.",
 )
 @click.option(
     "--distribution",
     default="",
     metavar="TEXT",
-    help="What pip installs; vitzoo-NAME if not given.",
+    help="Name of the distribution that pip installs; vitzoo-NAME if not given.",
 )
 @json_option
 def new_command(name: str, folder: Path, distribution: str, as_json: bool) -> None:
-    """Write a complete plugin project: a part, a variant, tests.
+    """Write a new plugin project with a part, a variant and tests.
 
-    The folder has the name of the distribution, and all in it works as it is. NAME becomes the
-    namespace: what the plugin brings is used as NAME/... Nothing is overwritten.
+    The project can be installed and tested at once; change its code to make it yours. NAME becomes
+    the plugin's namespace: users write NAME/overlap for its part `overlap`. The folder gets the
+    name of the distribution. A folder that exists is not overwritten.
 
     \b
     Examples:
@@ -173,35 +175,40 @@ def new_command(name: str, folder: Path, distribution: str, as_json: bool) -> No
         print_json({"project": str(project), "files": files})
     else:
         print_rows([{"file": file} for file in files], ("file",))
-    click.echo(
-        f"next: pip install -e '{project}[dev]', then pytest {project}, then "
-        f"vitzoo list '{name}/*'; its README.md says what to change",
-        err=True,
-    )
+    steps = (f"pip install -e '{project}[dev]'", f"pytest {project}", f"vitzoo list '{name}/*'")
+    click.echo("\n  ".join(("next:", *steps, f"read {project / 'README.md'}")), err=True)
 
 
 @plugins_group.command("compile")
 @click.argument("name", metavar="MODULE_OR_NAMESPACE")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Manifest file to write; printed on stdout if not given.",
+)
+@force_option
 def compile_command(name: str, out: Path | None, force: bool) -> None:
-    """Write the manifest of a module plugin, so that listings need not import it.
+    """Write a manifest for a plugin that is a Python module.
 
-    The module is imported. What it contributes must be reachable by name at the top level of a
-    module of its package; the manifest is read back and compared before it is written.
+    vitzoo can list a plugin with a manifest (registry.toml) without importing its code. This
+    command imports the module. A manifest refers to each contribution by its import path, so the
+    contribution must have a name at the top level of a module in the plugin's package. The manifest
+    is read back and compared with the module before it is written.
 
     \b
     Examples:
       vitzoo plugins compile acme
       vitzoo plugins compile acme_vit.hooks --out acme_vit/registry.toml
     """
-    from vitzoo.tools.plugin_compile import compile_plugin, write_manifest
+    from vitzoo.files.access import writing_to
+    from vitzoo.tools.plugin_compile import compile_plugin
 
     compiled = compile_plugin(name)
     if out is None:
         echo(compiled.text, nl=False)
     else:
-        write_manifest(compiled, out, force=force)
+        with writing_to(out, force=force) as file:
+            file.write(compiled.text.encode())
         click.echo(f"wrote {out}", err=True)
     for note in compiled.notes(out):
         click.echo(note, err=True)
@@ -210,86 +217,54 @@ def compile_command(name: str, out: Path | None, force: bool) -> None:
 def _states() -> list[dict[str, Any]]:
     from vitzoo.plugin.info import LOCAL
     from vitzoo.registry.registry import registry
-    from vitzoo.tools.plugin_why import counts, place
+    from vitzoo.schema.kinds import VARIANT_HOOK
+    from vitzoo.tools.plugin_why import state_row
 
     zoo = registry()
     zoo.load_manifests()
     rows = []
     for key, info in zoo.host.infos.items():
-        known = counts(zoo.host, key) or (None, None, None)
-        if key == LOCAL:
-            known = (sum(variant.namespace == key for variant in zoo.variants.values()), 0, 0)
-        rows.append(
-            {"namespace": info.namespace, "state": info.state, "distribution": info.distribution}
-            | {"version": info.version}
-            | dict(zip(PRETTY, known, strict=True))
-            | {"entry_point": info.entry_point, "location": place(info)}
-            | {"cause": info.cause, "fix": info.fix}
-        )
+        counts: dict[str, int | None] = dict.fromkeys(COLUMNS[-3:])
+        if known := zoo.host.rows.get(key):
+            hooks = Counter(hook for hook, _ in known)
+            variants, formats = hooks[VARIANT_HOOK], hooks["vitzoo_checkpoint_formats"]
+            parts = len(known) - variants - formats
+            counts = {"variants": variants, "parts": parts, "formats": formats}
+        elif key == LOCAL:
+            own = sum(variant.namespace == key for variant in zoo.variants.values())
+            counts = {"variants": own, "parts": 0, "formats": 0}
+        row = state_row(info) | counts
+        rows.append({key: row[key] for key in (*COLUMNS, *DETAILS)})
     for warning in zoo.host.switches.unmatched(zoo.host.found):
         click.echo(f"vitzoo: {warning}", err=True)
     return rows
 
 
 def _print_details(rows: list[dict[str, Any]]) -> None:
-    """Print a paragraph about each plugin that cannot be used, and one about lazy modules."""
+    """Print cause and fix of each plugin that cannot be used, and a note about lazy plugins."""
     for row in rows:
         if row["cause"]:
-            lines = [
-                {"field": key.replace("_", " "), "value": row[key]} for key in DETAILS if row[key]
-            ]
-            title = f"{row['namespace']} ({row['distribution']}): {row['state']}"
             echo()
-            print_rows(lines, ("field", "value"), title=title)
+            title = f"{row['namespace']} ({row['distribution']}): {row['state']}"
+            print_fields({key.replace("_", " "): row[key] for key in DETAILS if row[key]}, title)
     if lazy := [row["namespace"] for row in rows if row["state"] == "lazy"]:
         echo(
-            f"\nlazy: a module, imported when something in it is asked for (vitzoo list "
-            f"'{lazy[0]}/*'); vitzoo plugins check imports it in a process of its own"
+            f"\nlazy: using one of its names imports the plugin's module, for instance vitzoo list "
+            f"'{lazy[0]}/*'; vitzoo plugins check imports it in a separate process"
         )
 
 
-def _outcome(row: Checked) -> str:
-    """Say how the check of one plugin ended."""
-    whose = f"{row.namespace} ({row.distribution} {row.version})".replace(" )", ")")
-    if row.state == "disabled":
-        return f"{whose}: switched off, not checked"
-    brings = "" if row.contributions is None else f"{row.contributions} contributions, "
-    found = {0: "ok", 1: "1 problem"}.get(len(row.problems), f"{len(row.problems)} problems")
-    return f"{whose}: {brings}{found} ({row.seconds:.1f} s)"
+def _print_trace(trace: dict[str, Any]) -> None:
+    from vitzoo.tools.plugin_why import STATE
 
-
-def _trace_data(name: str, trace: Trace) -> dict[str, Any]:
-    from vitzoo.tools.plugin_why import place
-
-    info = trace.info
-    return {
-        "name": name,
-        "namespace": info.namespace if info else None,
-        "state": info.state if info else "not installed",
-        "distribution": info.distribution if info else None,
-        "version": info.version if info else None,
-        "entry_point": info.entry_point if info else None,
-        "location": place(info) if info else None,
-        "cause": info.cause if info else trace.steps[0],
-        "fix": info.fix if info else "",
-        "steps": list(trace.steps),
-        "contributions": [asdict(row) for row in trace.contributions],
-    }
-
-
-def _print_trace(name: str, trace: Trace) -> None:
-    data = _trace_data(name, trace)
-    title = f"{data['namespace'] or name}: {data['state']}"
-    facts = ("namespace", "state", "distribution", "version", *DETAILS)
-    lines = [{"field": key.replace("_", " "), "value": data[key]} for key in facts if data[key]]
-    print_rows(lines, ("field", "value"), title=title)
+    fields = {key.replace("_", " "): trace[key] for key in STATE if trace[key]}
+    print_fields(fields, f"{trace['namespace'] or trace['name']}: {trace['state']}")
     echo()
-    steps = [{"step": i, "what": step} for i, step in enumerate(trace.steps, 1)]
-    print_rows(steps, ("step", "what"), pretty={"step": str}, title="step by step")
-    if trace.contributions:
+    steps = [{"step": i, "what": step} for i, step in enumerate(trace["steps"], 1)]
+    print_rows(steps, ("step", "what"), title="step by step")
+    if trace["contributions"]:
         echo()
-        rows = [
-            asdict(row) | {"hidden": "yes" if row.hidden else ""} for row in trace.contributions
-        ]
+        rows = [row | {"hidden": "yes" if row["hidden"] else ""} for row in trace["contributions"]]
         columns = ("name", "kind", "hidden", "target", "defined", "location")
-        print_rows(rows, columns, title="contributions")
+        optional = ("location", "defined", "target", "hidden") if len(rows) > 1 else ()
+        print_rows(rows, columns, optional=optional, title="contributions")

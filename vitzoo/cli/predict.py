@@ -1,4 +1,4 @@
-"""`vitzoo predict`."""
+"""The command `vitzoo predict`."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.exceptions import Exit
 
-from vitzoo.cli.output import json_option, on_terminal, print_json, print_rows
+from vitzoo.cli.output import json_option, on_terminal, print_rows
 from vitzoo.errors import InvalidOption, printable
 
 if TYPE_CHECKING:
     from vitzoo.errors import ImageError
     from vitzoo.inference.predict import Prediction
-    from vitzoo.report import LoadReport
 
 
 @click.command("predict")
 @click.argument("model")
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--weights", help="Weights name or safetensors file, instead of the default.")
-@click.option("--top", default=5, show_default=True, help="Classes to give per image.")
-@click.option("--device", help="Such as cpu or cuda.")
+@click.option(
+    "--weights",
+    help="Name of weights of the variant, or a weights file; the default weights if not given.",
+)
+@click.option("--top", default=5, show_default=True, help="Number of classes per image.")
+@click.option("--device", help="Device to compute on, such as cpu or cuda.")
 @json_option
-@click.pass_context
 def predict_command(
-    context: click.Context,
     model: str,
     images: tuple[Path, ...],
     weights: str | None,
@@ -35,11 +36,12 @@ def predict_command(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Classify image files, or all images in a folder, with MODEL.
+    """Classify images with MODEL.
 
-    MODEL is a registered name with weights, or a file written by vitzoo.save. A file that is not
-    there or no readable image is named on stderr; the others are classified, and the exit code is
-    1. Of a folder, the images right in it are taken.
+    The most probable classes of each image are printed. MODEL is a variant with published weights,
+    or a file written by vitzoo.save. IMAGES are files or folders; subfolders are not searched. For
+    a file that cannot be read, an error is printed; the other images are still classified, and the
+    exit code is 1.
 
     \b
     Examples:
@@ -59,32 +61,35 @@ def predict_command(
         unreadable.append(error)
         click.echo(f"vitzoo: {error}", err=True)
 
-    files = find_images(images, note)  # before any weights are fetched
+    files = find_images(images, note)  # a missing file is reported before a download
     if not files:
-        context.exit(1)
+        raise Exit(1)
     saved = Path(model).suffix == ".safetensors"
     network = create(model, pretrained=not saved, weights=weights, device=device)
-    report: LoadReport = network.load_report  # type: ignore[assignment]  # an attribute that create sets
-    click.echo(report.summary(), err=True)
+    click.echo(network.load_report.summary(), err=True)  # type: ignore[union-attr]
     _print(predict(network, files, top=top, on_error=note), as_json=as_json)
     if unreadable:
-        context.exit(1)
+        raise Exit(1)
 
 
 def _print(predictions: Iterator[Prediction], *, as_json: bool) -> None:
-    """Print predictions as they come; nothing, not even a line of column names, if none comes."""
-    first = next(predictions, None)
-    if first is None:
+    """Print predictions one by one; without any prediction, print nothing at all."""
+    first = list(itertools.islice(predictions, 1))
+    if not first:
         return
-    predictions = itertools.chain([first], predictions)
-    if as_json:
-        print_json([_data(prediction) for prediction in predictions])
-    elif on_terminal():
-        rows = (_one_line(prediction) for prediction in predictions)
-        print_rows(rows, ("image", "label", "probability", "next"), pretty={"probability": str})
-    else:
-        ranked = (row for prediction in predictions for row in _ranked(prediction))
-        print_rows(ranked, ("image", "rank", "label", "probability"))
+    data = map(_data, itertools.chain(first, predictions))
+    if on_terminal() and not as_json:
+        columns = ("image", "label", "probability", "next")
+        print_rows(map(_one_line, data), columns, pretty={"probability": "{:.1%}".format})
+        return
+    ranked = (
+        {"image": row["image"], "rank": rank, "label": one["label"]}
+        | {"probability": f"{one['probability']:.4f}"}
+        for row in data
+        for rank, one in enumerate(row["classes"], 1)
+    )
+    columns = ("image", "rank", "label", "probability")
+    print_rows(data if as_json else ranked, columns, as_json=as_json)
 
 
 def _data(prediction: Prediction) -> dict[str, Any]:
@@ -95,23 +100,7 @@ def _data(prediction: Prediction) -> dict[str, Any]:
     return {"image": printable(prediction.image), "classes": classes}
 
 
-def _one_line(prediction: Prediction) -> dict[str, str]:
-    (_, label, probability), *others = prediction.classes
-    return {
-        "image": printable(prediction.image),
-        "label": printable(label),
-        "probability": f"{probability:.1%}",
-        "next": ", ".join(f"{printable(name)} {share:.1%}" for _, name, share in others[:2]),
-    }
-
-
-def _ranked(prediction: Prediction) -> list[dict[str, Any]]:
-    return [
-        {
-            "image": printable(prediction.image),
-            "rank": rank,
-            "label": printable(label),
-            "probability": f"{probability:.4f}",
-        }
-        for rank, (_, label, probability) in enumerate(prediction.classes, start=1)
-    ]
+def _one_line(row: dict[str, Any]) -> dict[str, Any]:
+    best, *others = row["classes"]
+    after = ", ".join(f"{one['label']} {one['probability']:.1%}" for one in others[:2])
+    return {"image": row["image"], "next": after} | best

@@ -1,20 +1,21 @@
-"""`vitzoo registry check` and `pin`."""
+"""The commands `vitzoo registry check` and `vitzoo registry pin`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
+from click.exceptions import Exit
 
-from vitzoo.cli.output import json_option, print_json, print_rows
-
-file_argument = click.argument("file", required=False, type=click.Path(path_type=Path))
+from vitzoo.cli.output import flag, json_option, print_json, print_rows
 
 
 @click.group("registry")
 def registry_group() -> None:
-    """Check registry files, and fill in missing pins.
+    """Check registry files, and add missing pins to them.
+
+    A registry file (registry.toml) declares variants, parts and weights. A pin is the recorded
+    commit, size and sha256 of a weights file.
 
     \b
     Examples:
@@ -24,16 +25,16 @@ def registry_group() -> None:
 
 
 @registry_group.command("check")
-@file_argument
+@click.argument("file", required=False, type=click.Path(path_type=Path))
 @json_option
-@click.pass_context
-def check_command(context: click.Context, file: Path | None, as_json: bool) -> None:
-    """Validate FILE (the installed registry, if none is given) offline.
+def check_command(file: Path | None, as_json: bool) -> None:
+    """Check a registry FILE, or everything that is registered.
 
-    Beyond the schema: parts and formats exist, every variant made of parts can be built and has the
-    parameters it states, sizes of weights files fit them, and no installed plugin is broken. A
-    variant with parts of a plugin is built where that plugin is installed, as by `pip install -e .`
-    in its folder; where it is not, that is a problem.
+    No network is used. The command checks that every part and checkpoint format exists, that every
+    variant can be built and has the number of parameters that its entry states, and that the size
+    of every weights file fits its variant. Without FILE, every plugin that cannot be used is
+    reported, too. To check a plugin's file, first install the plugin, for instance with `pip
+    install -e .` in its folder. The exit code is 1 if there is a problem.
 
     \b
     Examples:
@@ -44,27 +45,27 @@ def check_command(context: click.Context, file: Path | None, as_json: bool) -> N
 
     report = check(file)
     if as_json:
-        print_json(asdict(report))
+        print_json(report)
     else:
         counts = [{"what": what, "count": n} for what, n in report.counts.items()]
         print_rows(counts, ("what", "count"))
         for problem in report.problems:
             click.echo(f"problem: {problem}", err=True)
     if report.problems:
-        context.exit(1)
+        raise Exit(1)
 
 
 @registry_group.command("pin")
-@file_argument
-@click.option("--dry-run", is_flag=True, help="Say what would be written.")
+@click.argument("file", type=click.Path(path_type=Path))
+@flag("--dry-run", help="Print the changes, write nothing.")
 @json_option
-@click.pass_context
-def pin_command(context: click.Context, file: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Ask the Hub for the commit, size and sha256 of every unpinned entry of FILE and write them.
+def pin_command(file: Path, dry_run: bool, as_json: bool) -> None:
+    """Request missing pins from the Hub and write them to FILE.
 
-    An entry needs no size, and a pinned one that has none gets it. Comments and order are kept. An
-    entry that is pinned and disagrees is an error, never overwritten. Exits with 1 if the Hub does
-    not answer for an entry; the others are written.
+    A pin is the commit, size and sha256 of a weights file. Missing sizes of pinned entries are
+    added, too. Comments and the order of entries are kept. If the Hub contradicts a pinned entry,
+    the command stops with an error and writes nothing. If the request for an entry fails, the
+    other entries are written, and the exit code is 1.
 
     \b
     Examples:
@@ -73,12 +74,7 @@ def pin_command(context: click.Context, file: Path | None, dry_run: bool, as_jso
     """
     from vitzoo.tools.registry_pin import pin
 
-    if file is None:
-        raise click.UsageError("name the file to write")
-    rows = [asdict(row) for row in pin(file, write=not dry_run)]
-    if as_json:
-        print_json(rows)
-    else:
-        print_rows(rows, ("weights", "state", "sha256", "size", "revision"))
-    if any(row["state"].startswith("failed") for row in rows):
-        context.exit(1)
+    rows = pin(file, write=not dry_run)
+    print_rows(rows, ("weights", "state", "sha256", "size", "revision"), as_json=as_json)
+    if any(row.state.startswith("failed") for row in rows):
+        raise Exit(1)

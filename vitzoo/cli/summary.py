@@ -1,23 +1,22 @@
-"""`vitzoo summary`."""
+"""The command `vitzoo summary`."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from vitzoo.cli.output import count, echo, json_option, on_terminal, print_json, print_rows
+from vitzoo.cli.output import count, echo, flag, json_option, on_terminal, print_json, print_rows
 
-if TYPE_CHECKING:
-    from vitzoo.summary import Layer, Summary
+IN_LATER_BLOCK = re.compile(r"blocks\.[1-9]\d*\.")
 
 
 def _image_size(
     ctx: click.Context, param: click.Parameter, value: str | None
 ) -> int | tuple[int, int] | None:
-    """Read pixels: one number, or height x width."""
+    """Read a size in px: one number, or HEIGHTxWIDTH."""
     if value is None:
         return None
     found = re.fullmatch(r"(\d{1,9})(?:[xX](\d{1,9}))?", value, re.ASCII)
@@ -34,21 +33,25 @@ def _image_size(
 @click.option(
     "--image-size", metavar="PX", callback=_image_size, help="Image size in px, or HEIGHTxWIDTH."
 )
-@click.option("--num-classes", type=int, help="Outputs of the head; 0 leaves it out.")
-@click.option("--in-chans", type=int, help="Channels of the images.")
-@click.option("--patch-embed", help="A registered patch embedder.")
-@click.option("--pos-embed", help="A registered position embedding.")
-@click.option("--pool", help="A registered pool.")
-@click.option("--head", help="A registered head.")
-@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--all", "every", is_flag=True, help="Write out every block, not only the first.")
+@click.option("--num-classes", type=int, help="Number of classes; 0 for a network without a head.")
+@click.option("--in-chans", type=int, help="Number of image channels.")
+@click.option("--patch-embed", metavar="NAME", help="Patch embedder, such as conv or unfold.")
+@click.option("--pos-embed", metavar="NAME", help="Position embedding, such as learned or rope.")
+@click.option("--pool", metavar="NAME", help="Pool, such as class or mean.")
+@click.option("--head", metavar="NAME", help="Head, such as linear or mlp.")
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Images per batch."
+)
+@flag("--all", "every", help="Show the layers of every block, not only of one.")
 @json_option
 def summary_command(
     name: str, batch_size: int, every: bool, as_json: bool, **arguments: Any
 ) -> None:
-    """Account for a network layer by layer: output shapes, parameters, operations.
+    """Show the layers of a network: shapes, parameters, FLOPs.
 
-    NAME is a registered name, or a spec file (.toml, .json). Nothing is allocated.
+    NAME is a variant, or a file (.toml or .json) with a spec, that is, the description of a
+    network. The options change the network. No weights are loaded and no memory is allocated for
+    parameters.
 
     \b
     Examples:
@@ -62,46 +65,24 @@ def summary_command(
 
     summary = summarize(create(name, device="meta", **arguments), batch_size)
     if as_json:
-        print_json(asdict(summary))
+        print_json(summary)
         return
-    layers = summary.layers if every else _folded(summary.layers)
-    _print(summary, [_row(layer) for layer in layers])
-
-
-def _print(summary: Summary, layers: list[dict[str, Any]]) -> None:
-    number = "{:,}".format
-    print_rows(layers, ("layer", "kind", "output", "params"), pretty={"params": number})
+    layers = [
+        {"layer": layer.name, "kind": layer.kind, "params": layer.params}
+        | {"output": "x".join(map(str, layer.output)) or None}
+        for layer in summary.layers
+        if every or not IN_LATER_BLOCK.match(layer.name)
+    ]
+    print_rows(layers, ("layer", "kind", "output", "params"))
     echo()
     terms = [asdict(term) | {"sum": term.weights + term.biases} for term in summary.terms]
-    terms.append(
-        {
-            "name": "total",
-            "weights": sum(term.weights for term in summary.terms),
-            "biases": sum(term.biases for term in summary.terms),
-            "sum": summary.params,
-        }
-    )
     columns = ("weights", "biases", "sum")
-    print_rows(terms, ("name", *columns), pretty=dict.fromkeys(columns, number))
+    terms.append({"name": "total"} | {key: sum(term[key] for term in terms) for key in columns})
+    print_rows(terms, ("name", *columns))
     echo()
-    sums = [{"counted by hand": what, "weights": n} for what, n in summary.by_hand]
-    print_rows(sums, ("counted by hand", "weights"), pretty={"weights": number})
+    title = "without biases and norms"
+    print_rows([{title: name, "weights": n} for name, n in summary.by_hand], (title, "weights"))
     echo()
     flops = {"matmul FLOPs": summary.flops, "MACs": summary.flops // 2}
     shown = count if on_terminal() else str
     echo("\t".join(f"{what}: {shown(n)}" for what, n in flops.items()))
-
-
-def _row(layer: Layer) -> dict[str, Any]:
-    return {
-        "layer": layer.name,
-        "kind": layer.kind,
-        "output": "x".join(map(str, layer.output)) or None,
-        "params": layer.params,
-    }
-
-
-def _folded(layers: tuple[Layer, ...]) -> list[Layer]:
-    """Keep one row for each block after the first."""
-    inside_later_block = re.compile(r"blocks\.[1-9]\d*\.")
-    return [layer for layer in layers if not inside_later_block.match(layer.name)]

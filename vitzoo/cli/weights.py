@@ -1,4 +1,4 @@
-"""`vitzoo fetch`, `verify`, `rm`, `import` and `lock`: torch-free."""
+"""The commands `vitzoo fetch`, `verify`, `rm`, `import` and `lock`; torch-free."""
 
 from __future__ import annotations
 
@@ -6,30 +6,43 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from click.exceptions import Exit
 
 from vitzoo.cli.environment import set_for_command, without_plugins
-from vitzoo.cli.output import echo, json_option, print_json, print_rows
+from vitzoo.cli.output import flag, json_option, print_rows
+from vitzoo.errors import IntegrityError
 from vitzoo.store.progress import progress
 
-frozen_option = click.option(
-    "--frozen", is_flag=True, help="Never write the lock; an unpinned file is an error."
+
+def _freeze(_: click.Context, __: click.Parameter, frozen: bool) -> None:
+    if frozen:
+        set_for_command("VITZOO_FROZEN", "1")
+
+
+frozen_option = flag(
+    "--frozen",
+    expose_value=False,
+    callback=_freeze,
+    help="Do not write to the lock file; a file without a pin is an error.",
 )
-weights_option = click.option("--weights", help="Weights name, instead of the default.")
-INTEGRITY = 3
+weights_option = click.option(
+    "--weights", metavar="NAME", help="Name of the weights; the default weights if not given."
+)
 
 
 @click.command("fetch")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @weights_option
 @frozen_option
-@click.option("-q", "--quiet", is_flag=True, help="Print the paths only.")
+@flag("-q", "--quiet", help="Print only the paths of the files.")
 @json_option
-def fetch_command(
-    names: tuple[str, ...], weights: str | None, frozen: bool, quiet: bool, as_json: bool
-) -> None:
-    """Bring the verified weights of each NAME into the store.
+def fetch_command(names: tuple[str, ...], weights: str | None, quiet: bool, as_json: bool) -> None:
+    """Download the weights of each NAME and check their sha256.
 
-    NAME is a variant, variant:weights, or hf://owner/repo@revision/file.
+    NAME is a variant, VARIANT:WEIGHTS, or hf://OWNER/REPO@REVISION/FILE. The files are kept in the
+    store, the folder $VITZOO_HOME (~/.cache/vitzoo if not set). A file whose sha256 the registry
+    does not state is trusted on first use: its sha256 is requested from the Hub and recorded in the
+    lock file, and it must match from then on.
 
     \b
     Examples:
@@ -40,32 +53,25 @@ def fetch_command(
     """
     from vitzoo.inventory import fetch
 
-    _freeze(frozen)
     rows = []
     for name in names:
         with progress(name, silent=quiet or as_json) as note:
             path = fetch(name, weights, note)
         rows.append({"name": name, "size": path.stat().st_size, "path": str(path)})
-    if as_json:
-        print_json(rows)
-    elif quiet:
-        echo("".join(f"{row['path']}\n" for row in rows), nl=False)
-    else:
-        print_rows(rows, ("name", "size", "path"), pretty={"size": "{:,}".format})
+    only = "path" if quiet else ""
+    print_rows(rows, ("name", "size", "path"), as_json=as_json, only=only)
 
 
 @click.command("verify")
 @click.argument("names", nargs=-1, metavar="[NAME|FILE]...")
-@click.option("--all", "everything", is_flag=True, help="Everything in the store, and bundled.")
+@flag("--all", "everything", help="Check all files in the store and all bundled files.")
 @json_option
-@click.pass_context
-def verify_command(
-    context: click.Context, names: tuple[str, ...], everything: bool, as_json: bool
-) -> None:
-    """Hash weights files and compare them with their pins. Opens no socket.
+def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Compare weights files with their recorded sha256.
 
-    Exits with 3 if a file is damaged, with 1 if nothing of a NAME is here, or if neither registry
-    nor lock names the sha256 of a FILE. Of an index, or of a folder/, every shard is hashed.
+    No network is used. Give variants, weights files, or --all. For an index or a folder of shards,
+    every shard is checked. The exit code is 3 if a file is damaged. It is 1 if no weights of a NAME
+    are on this machine, or if neither the registry nor the lock file states the sha256 of a FILE.
 
     \b
     Examples:
@@ -77,28 +83,24 @@ def verify_command(
     from vitzoo.inventory import verify
 
     if everything == bool(names):
-        raise click.UsageError("give names or files, or --all")
+        raise click.UsageError("give names, give files, or give --all alone")
     named = [verify(name) for name in names]
     found = [row for rows in named for row in rows] if names else verify()
-    rows = [asdict(row) for row in found]
-    if as_json:
-        print_json(rows)
-    else:
-        columns = ("name", "state", "size", "sha256", "detail")
-        print_rows(rows, columns, pretty={"size": "{:,}".format})
+    print_rows(found, ("name", "state", "size", "sha256", "detail"), as_json=as_json)
     if any(row.state == "damaged" for row in found):
-        context.exit(INTEGRITY)
+        raise Exit(IntegrityError.exit_code)
     if any(all(row.state in ("missing", "unpinned") for row in rows) for rows in named):
-        context.exit(1)
+        raise Exit(1)
 
 
 @click.command("rm")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--weights", help="Only the weights of this name.")
+@click.option("--weights", metavar="NAME", help="Remove only the weights of this name.")
 def rm_command(names: tuple[str, ...], weights: str | None) -> None:
-    """Remove all weights of each NAME (a variant, or hf://...) from the store.
+    """Delete the weights of each NAME from the store.
 
-    Plugins are left alone, but those that a NAME belongs to.
+    NAME is a variant, VARIANT:WEIGHTS or hf://OWNER/REPO@REVISION/FILE. `freed` is the number of
+    bytes that were deleted.
 
     \b
     Examples:
@@ -109,16 +111,17 @@ def rm_command(names: tuple[str, ...], weights: str | None) -> None:
 
     without_plugins(names)
     rows = [{"name": name, "freed": remove(name, weights)} for name in names]
-    print_rows(rows, ("name", "freed"), pretty={"freed": "{:,}".format})
+    print_rows(rows, ("name", "freed"))
 
 
 @click.command("import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @json_option
 def import_command(files: tuple[Path, ...], as_json: bool) -> None:
-    """Copy FILEs into the store whose sha256 the registry or the lock names.
+    """Copy weights FILES into the store.
 
-    For machines without a network: fetch elsewhere, carry the files, import them.
+    This replaces `vitzoo fetch` on a machine without a network: download the files on another
+    machine and copy them here. The registry or the lock file must state the sha256 of each file.
 
     \b
     Examples:
@@ -127,20 +130,22 @@ def import_command(files: tuple[Path, ...], as_json: bool) -> None:
     from vitzoo.inventory import import_file
 
     rows = [{"file": str(file), "weights": import_file(file)} for file in files]
-    if as_json:
-        print_json(rows)
-    else:
-        shown = [row | {"weights": ", ".join(row["weights"])} for row in rows]
-        print_rows(shown, ("file", "weights"))
+    if not as_json:
+        rows = [row | {"weights": ", ".join(row["weights"])} for row in rows]
+    print_rows(rows, ("file", "weights"), as_json=as_json)
 
 
 @click.command("lock")
-@click.option("--update", "names", multiple=True, metavar="NAME", help="Trust NAME anew.")
+@click.option("--update", "names", multiple=True, metavar="NAME", help="Replace the pins of NAME.")
 @weights_option
 @frozen_option
 @json_option
-def lock_command(names: tuple[str, ...], weights: str | None, frozen: bool, as_json: bool) -> None:
-    """Show the lock file, or request pins from the trusted Hub endpoint again.
+def lock_command(names: tuple[str, ...], weights: str | None, as_json: bool) -> None:
+    """Show the lock file, or replace pins in it.
+
+    The lock file contains the pins that trust on first use has recorded. A pin is the commit, size
+    and sha256 of a weights file. `--update NAME` requests them again from the trusted Hub endpoint
+    and replaces the recorded pin. NAME is a variant or hf://OWNER/REPO@REVISION/FILE.
 
     \b
     Examples:
@@ -151,19 +156,9 @@ def lock_command(names: tuple[str, ...], weights: str | None, frozen: bool, as_j
     from vitzoo.inventory import relock
     from vitzoo.store.lockfile import Lock
 
-    _freeze(frozen)
     without_plugins(names)
     for name in names:
         relock(name, weights)
     pins = Lock(settings.lock_path()).pins()
     rows = [{"source": source, **asdict(pin)} for source, pin in pins.items()]
-    if as_json:
-        print_json(rows)
-    else:
-        print_rows(rows, ("source", "sha256", "size", "commit", "endpoint"))
-
-
-def _freeze(frozen: bool) -> None:
-    """Forbid writing the lock until the command has ended."""
-    if frozen:
-        set_for_command("VITZOO_FROZEN", "1")
+    print_rows(rows, ("source", "sha256", "size", "commit", "endpoint"), as_json=as_json)

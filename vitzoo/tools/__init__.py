@@ -1,1 +1,1 @@
-"""What `vitzoo plugins ...` and `vitzoo registry ...` run."""
+"""The functions behind `vitzoo plugins ...` and `vitzoo registry ...`."""

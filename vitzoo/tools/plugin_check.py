@@ -1,7 +1,7 @@
-"""Importing everything that plugins bring, each plugin in a process of its own.
+"""Import and test everything that plugins contribute, each plugin in a separate process.
 
-A plugin that hangs, exits, prints or takes its process down hurts nobody: it is one more row. When
-its time is over, the process and all that it started are killed.
+A plugin that hangs, exits, prints or crashes does not affect the process that checks it. After the
+time limit, the plugin's process is killed with all processes that it started.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from vitzoo.errors import UnknownName, did_you_mean
 from vitzoo.plugin.host import PluginHost
@@ -30,8 +30,9 @@ from vitzoo.plugin.switches import STRICT
 from vitzoo.tools.plugin_why import called, place
 
 TIMEOUT = 60.0  # seconds for one plugin
-GRACE = 1.0  # seconds in which a process that is out of time says where it hangs
-TAIL = 64 * 1024  # bytes of what it printed that are kept
+GRACE = 1.0  # seconds in which a process that is out of time prints its traceback
+TAIL = 64 * 1024  # bytes; the end of its output that is kept
+ENDING = "ending its process"  # the worker's last step
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']; "
     "from vitzoo.tools.plugin_check_worker import main; main()"
@@ -41,14 +42,7 @@ FRAME = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a plugin.
-
-    Args:
-        namespace: of the plugin.
-        what: contribution, or what was being done.
-        cause: what is wrong, and where it is known what to do.
-        location: `file:line`, or file.
-    """
+    """One problem; `what` is the contribution, or the step that failed."""
 
     namespace: str
     what: str
@@ -58,15 +52,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """What became of one plugin.
-
-    Args:
-        namespace, distribution, version: which.
-        state: `ok`, `problems`, or `disabled`: switched off, and so not looked at.
-        contributions: how many it has, None where it could not be read.
-        seconds: it took.
-        problems: none if it is ok.
-    """
+    """The result for one plugin; `contributions` is None if the plugin could not be read."""
 
     namespace: str
     distribution: str
@@ -76,39 +62,37 @@ class Checked:
     seconds: float = 0.0
     problems: tuple[Problem, ...] = ()
 
-
-@dataclass
-class _Seen:
-    """What a process has noted, and how it ended."""
-
-    step: str = "starting"
-    location: str = ""
-    contributions: int | None = None
-    problems: list[dict[str, str]] = field(default_factory=list)
+    def __str__(self) -> str:
+        plugin = f"{self.namespace} ({self.distribution} {self.version})".replace(" )", ")")
+        if self.state == "disabled":
+            return f"{plugin}: switched off, not checked"
+        count = "" if self.contributions is None else f"{self.contributions} contributions, "
+        found = {0: "ok", 1: "1 problem"}.get(len(self.problems), f"{len(self.problems)} problems")
+        return f"{plugin}: {count}{found} ({self.seconds:.1f} s)"
 
 
-def check(names: Iterable[str] = (), *, timeout: float = TIMEOUT) -> Iterator[Checked]:
-    """Import and build everything that plugins bring, one plugin after another.
+def check(names: Sequence[str] = (), *, timeout: float = TIMEOUT) -> Iterator[Checked]:
+    """Import and test everything that plugins contribute, one plugin after another.
 
     Args:
-        names: namespaces or distributions; every plugin but the core if none is given.
+        names: namespaces or distributions; if empty, all plugins except the core.
         timeout: seconds for one plugin.
-
-    Raises:
-        UnknownName: no such plugin is installed.
     """
-    names = list(names)
     for info in _chosen(names):
+        owner = info.namespace, info.distribution, info.version
         if info.state == "disabled" and not names:
-            yield Checked(info.namespace, info.distribution, info.version, "disabled")
+            yield Checked(*owner, "disabled")
         elif info.state in OFF:
             problem = Problem(info.namespace, "the plugin", info.trouble, place(info))
-            yield _checked(info, (problem,), None, 0.0)
+            yield Checked(*owner, "problems", problems=(problem,))
         else:
-            yield _probed(info, timeout)
+            begin = time.monotonic()
+            count, problems = _check(info, timeout)
+            seconds = round(time.monotonic() - begin, 1)
+            yield Checked(*owner, "problems" if problems else "ok", count, seconds, problems)
 
 
-def _chosen(names: list[str]) -> list[PluginInfo]:
+def _chosen(names: Sequence[str]) -> list[PluginInfo]:
     infos = PluginHost().infos
     if not names:
         return [info for key, info in infos.items() if key != CORE]
@@ -123,114 +107,83 @@ def _chosen(names: list[str]) -> list[PluginInfo]:
     return list(found.values())
 
 
-def _probed(info: PluginInfo, timeout: float) -> Checked:
-    namespace, begin = info.namespace, time.monotonic()
+def _check(info: PluginInfo, timeout: float) -> tuple[int | None, tuple[Problem, ...]]:
+    """Check a plugin in a new process; return the number of contributions and the problems."""
+    begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="vitzoo-check-") as folder:
-        notes = Path(folder, "notes.jsonl")
-        asked = {"namespace": namespace, "path": sys.path, "notes": str(notes), "timeout": timeout}
-        with _started(json.dumps(asked)) as (process, said):
-            ended = _wait(process, begin + timeout + GRACE)
-        seen = _read(notes)
-    seconds = time.monotonic() - begin
-    problems = [Problem(namespace, **row) for row in seen.problems]
-    bad_end = _bad_end(seen, process.returncode, ended and seconds < timeout, timeout, said())
-    if bad_end:
-        where = _frame(said(), info) or seen.location or place(info)
-        problems.append(Problem(namespace, seen.step, bad_end, where))
-    return _checked(info, tuple(problems), seen.contributions, seconds)
+        file = Path(folder, "notes.jsonl")
+        request = {"namespace": info.namespace, "path": sys.path, "timeout": timeout}
+        code, output = _run(json.dumps(request | {"notes": str(file)}), timeout + GRACE)
+        notes = _read(file)
+    late = code is None or time.monotonic() - begin >= timeout
+    last = {key: value for note in notes for key, value in note.items()}
+    step = last.get("step", "starting")
+    problems = [Problem(info.namespace, **note["problem"]) for note in notes if "problem" in note]
+    if late or code or step != ENDING:
+        cause = f"took longer than {timeout:g} s and was killed" if late else _end(code, output)
+        where = _frame(output, info) or last.get("location") or place(info)
+        problems.append(Problem(info.namespace, step, cause, where))
+    return last.get("contributions"), tuple(problems)
 
 
-def _checked(
-    info: PluginInfo,
-    problems: tuple[Problem, ...],
-    contributions: int | None,
-    seconds: float,
-) -> Checked:
-    return Checked(
-        info.namespace,
-        info.distribution,
-        info.version,
-        "problems" if problems else "ok",
-        contributions,
-        round(seconds, 1),
-        problems,
-    )
+def _run(request: str, timeout: float) -> tuple[int | None, str]:
+    """Run the worker in its own process group; return its exit code and the end of its output.
 
-
-@contextmanager
-def _started(
-    asked: str,
-) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
-    """Start a process in a group of its own, and kill the group in the end."""
+    The exit code is None after a timeout. In the end the whole group is killed.
+    """
     unwanted = (STRICT, "VITZOO_REGISTRY")
     process = subprocess.Popen(  # noqa: S603  # this very interpreter
-        [sys.executable, "-P", "-X", "faulthandler", "-c", START, asked],
+        [sys.executable, "-P", "-X", "faulthandler", "-c", START, request],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={"OMP_NUM_THREADS": "1"}  # networks this small lose time to threads
+        env={"OMP_NUM_THREADS": "1"}  # threads slow such small networks down
         | {name: value for name, value in os.environ.items() if name not in unwanted},
         start_new_session=True,
     )
     tail = bytearray()
     reader = threading.Thread(target=_keep_tail, args=(process.stdout, tail), daemon=True)
     reader.start()
+    code = None
     try:
-        yield process, lambda: tail.decode(errors="replace")
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(timeout)
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         reader.join(GRACE)
+    return code, tail.decode(errors="replace")
 
 
-def _keep_tail(stream: Any, tail: bytearray) -> None:
-    """Read all that is printed, keep the end."""
+def _keep_tail(stream: IO[bytes], tail: bytearray) -> None:
+    """Read a stream to its end and keep the last bytes."""
     with stream, suppress(OSError, ValueError):
         while chunk := os.read(stream.fileno(), TAIL):
             tail += chunk
             del tail[:-TAIL]
 
 
-def _wait(process: subprocess.Popen[bytes], until: float) -> bool:
-    """Wait for a process and leave it unreaped, so that its group cannot be another's yet."""
-    while time.monotonic() < until:
-        if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            return True
-        time.sleep(0.02)
-    return False
+def _read(file: Path) -> list[dict[str, Any]]:
+    """Read the worker's notes; the last line of a killed process may be incomplete."""
+    lines = file.read_text("utf-8", errors="replace").splitlines() if file.exists() else []
+    notes: list[dict[str, Any]] = []
+    with suppress(ValueError):
+        notes.extend(json.loads(line) for line in lines)
+    return notes
 
 
-def _read(notes: Path) -> _Seen:
-    seen = _Seen()
-    with suppress(OSError):
-        for line in notes.read_text("utf-8", errors="replace").splitlines():
-            with suppress(ValueError):
-                note = json.loads(line)
-                seen.step = note.get("step", seen.step)
-                seen.location = note.get("location", seen.location)
-                seen.contributions = note.get("contributions", seen.contributions)
-                seen.problems += [note["problem"]] if "problem" in note else []
-    return seen
-
-
-def _bad_end(seen: _Seen, code: int, in_time: bool, timeout: float, said: str) -> str:
-    """Say how a process ended that did not end as it should, empty if it did."""
-    from vitzoo.tools.plugin_check_worker import ENDING
-
-    if not in_time:
-        return f"took longer than {timeout:g} s and was killed"
-    if code == 0 and seen.step == ENDING:
-        return ""
-    if code < 0:
+def _end(code: int | None, output: str) -> str:
+    """Describe the end of a process that did not finish its work."""
+    if code is not None and code < 0:
         return f"its process was killed by {signal.Signals(-code).name}"
-    last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
-    return f"its process ended by itself with exit code {code}" + (f": {last}" if last else "")
+    last = next((line for line in reversed(output.splitlines()) if line.strip()), "")
+    return f"its process ended with exit code {code}" + (f": {last}" if last else "")
 
 
-def _frame(said: str, info: PluginInfo) -> str:
-    """Return `file:line` of what ran at the end, in the plugin where there is such a frame."""
-    frames = [(Path(file), f"{file}:{line}") for file, line in FRAME.findall(said)]
+def _frame(output: str, info: PluginInfo) -> str:
+    """Return `file:line` of the innermost frame in a printed traceback, one of the plugin first."""
+    frames = [(Path(file), f"{file}:{line}") for file, line in FRAME.findall(output)]
     top = module_file(info.entry_point.partition(":")[0].partition(".")[0])
     library = Path(sysconfig.get_path("stdlib"))
     own = [at for file, at in frames if top and file.is_relative_to(top.parent)]

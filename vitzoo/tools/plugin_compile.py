@@ -1,7 +1,7 @@
-"""The manifest of a module plugin: what its hooks give, written in TOML.
+"""Write the contributions of a module plugin as a manifest.
 
-A manifest can name what stands at the top level of a module of the plugin's package, and nothing
-else. What is written is read back and compared before anybody sees it.
+A manifest refers to each contribution by an import path, so each must have a name at the top level
+of a module in the plugin's package. The written manifest is read back and compared with the module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import Any
 
 from vitzoo.errors import InvalidOption, PluginError, RegistryError, UnknownName
-from vitzoo.files.access import writing_to
 from vitzoo.plugin.guard import reason_of
 from vitzoo.plugin.host import PluginHost, module_rows
 from vitzoo.plugin.package_files import module_file
@@ -26,103 +25,73 @@ from vitzoo.schema.manifest import (
     CORE_BUILDER,
     MAX_PLUGIN_MANIFEST,
     TARGET,
-    Manifest,
     read_manifest,
     table_of,
 )
 from vitzoo.schema.rows import Variant
 
+Table = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Compiled:
-    """A manifest that says what a module says.
+    """A manifest as TOML text; `namespace` is empty if a module was named."""
 
-    Args:
-        module: whose hooks gave the rows.
-        package: whose folder holds the module, and shall hold the manifest.
-        namespace: of the installed plugin, empty where a module was named.
-        text: TOML.
-        count: of contributions.
-    """
-
-    module: str
     package: str
     namespace: str
     text: str
     count: int
 
     def notes(self, out: Path | None = None) -> list[str]:
-        """Say what is left to do."""
+        """List the steps that remain for the author."""
         file = module_file(self.package)
         folder = f"{file.parent if file else self.package}/"
         name = out.name if out else "registry.toml"
         entry = f'{self.namespace or "NAMESPACE"} = "{self.package}:{name}"'
-        notes = [
-            f"{self.count} contributions, read back and equal",
+        single = f"a manifest needs a package: move {self.package}.py to {self.package}/__init__.py"
+        return [
+            f"{self.count} contributions, read back and compared: equal",
             f"put the manifest into {folder}",
+            *([single] if file and file.name != "__init__.py" else ()),
             f"in pyproject.toml, [project.entry-points.vitzoo], write: {entry}",
-            "then reinstall, and run `vitzoo plugins check`",
+            "then reinstall the plugin, and run `vitzoo plugins check`",
         ]
-        if file and file.name != "__init__.py":
-            notes.append(
-                f"{self.package} is a single file, and a manifest needs a package: make it "
-                f"{self.package}/__init__.py"
-            )
-        return notes
 
 
 def compile_plugin(name: str) -> Compiled:
     """Import a module plugin and return its manifest.
 
     Args:
-        name: an installed plugin's namespace, or a module.
+        name: namespace of an installed plugin, or a module.
 
     Raises:
-        PluginError: it cannot be imported, or has what a manifest cannot say; the message says
-            what to change.
-        UnknownName: neither is there.
+        PluginError: the module cannot be imported or written as a manifest.
     """
     info = PluginHost().infos.get(name)
     value = info.entry_point if info else name
     if info and (not value or value.endswith(".toml")):
-        what = value or "the core's"
-        raise InvalidOption(f"plugin {name!r} has a manifest, {what}; there is nothing to compile")
+        manifest = value or "vitzoo/registry.toml"
+        raise InvalidOption(f"plugin {name!r} has the manifest {manifest}; nothing to compile")
     module = _imported(value, name)
     try:
         rows = module_rows(module, value, name)
     except Exception as error:
         raise PluginError(f"{value}: {reason_of(error, value.partition('.')[0])}") from error
-    named = [(hook, _named(row, module)) for hook, row in rows]
-    problems = [row for _, row in named if isinstance(row, str)]
-    if problems:
-        raise PluginError(f"{value} has what a manifest cannot say: {'; '.join(problems)}")
-    found = [(hook, row) for hook, row in named if not isinstance(row, str)]
     try:
-        text = _written(value, found)
-    except (TypeError, ValueError) as error:
-        raise PluginError(f"{value} has what a manifest cannot say: {error}") from error
-    _compare(text, found, value)
-    package = module.__package__ or value
-    return Compiled(value, package, name if info else "", text, len(found))
-
-
-def write_manifest(compiled: Compiled, file: Path, *, force: bool = False) -> None:
-    """Write a manifest to a file.
-
-    Raises:
-        InvalidOption: the file is there and `force` is not given, or its folder is not there.
-        StoreError: it cannot be written.
-    """
-    with writing_to(file, force=force) as manifest:
-        manifest.write(compiled.text.encode())
+        rows = _importable(rows, module)
+        text = _written(value, rows)
+        _compare(text, rows, value)
+    except (TypeError, ValueError, RegistryError) as error:
+        raise PluginError(f"{value} cannot be written as a manifest: {error}") from error
+    return Compiled(module.__package__ or value, name if info else "", text, len(rows))
 
 
 def _imported(value: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(value)
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
         if isinstance(error, ModuleNotFoundError) and (error.name or "") in (value, name):
             raise UnknownName(
                 f"there is no plugin and no module {name!r}; is it installed (pip install -e .)?"
@@ -130,53 +99,52 @@ def _imported(value: str, name: str) -> ModuleType:
         raise PluginError(f"{value} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _named(row: Any, module: ModuleType) -> Any:
-    """Return a row whose target is written as a name, or say why it cannot be."""
-    field = "builder" if isinstance(row, Variant) else "target"
-    target = getattr(row, field)
-    if isinstance(row, Variant):
-        row = replace(row, spec=replace(row.spec, variant=None))
-        if target == CORE_BUILDER or _is_core_builder(target):
-            return replace(row, builder=CORE_BUILDER)
-    name = target if isinstance(target, str) else _name_of(target, module)
-    if name is None:
-        return (
-            f"{row.name!r} has {_shown(target)}, which no module of the package holds at its top "
-            "level; give it a name there, `name = ...`, and contribute that"
-        )
-    if not TARGET.fullmatch(name):
-        return f"{row.name!r} names {name!r}; write 'package.module:Name', without further dots"
-    return replace(row, **{field: name})
+def _importable(rows: tuple[tuple[str, Any], ...], module: ModuleType) -> Any:
+    """Return rows whose targets are import paths.
 
-
-def _is_core_builder(target: object) -> bool:
-    module, _, name = CORE_BUILDER.partition(":")
-    return getattr(target, "__module__", "") == module and getattr(target, "__name__", "") == name
-
-
-def _shown(target: Any) -> str:
-    module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
-    return f"{module}.{name}" if name else f"an object of {type(target).__qualname__}"
-
-
-def _name_of(target: Any, module: ModuleType) -> str | None:
-    """Return `module:name` of an object, where a module of the plugin's package holds it.
-
-    The module that defines it, or its class, comes first, then the one with the hooks.
+    Raises:
+        ValueError: lists the targets that have none.
     """
-    package = module.__name__.partition(".")[0]
+    found, problems = [], []
+    for hook, given in rows:
+        row, field = given, "target"
+        if isinstance(given, Variant):
+            row, field = replace(given, spec=replace(given.spec, variant=None)), "builder"
+        target = getattr(row, field)
+        path = target if isinstance(target, str) else _import_path(target, module)
+        if path is None:
+            home, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+            shown = f"{home}.{name}" if name else f"an object of {type(target).__qualname__}"
+            problems.append(
+                f"{row.name!r} has {shown}, which has no name at the top level of a module in the "
+                "package; give it a name there, `name = ...`, and contribute that"
+            )
+        elif not TARGET.fullmatch(path):
+            problems.append(f"{row.name!r} has {path!r}, expected the form 'package.module:Name'")
+        else:
+            found.append((hook, replace(row, **{field: path})))
+    if problems:
+        raise ValueError("; ".join(problems))
+    return found
+
+
+def _import_path(target: Any, module: ModuleType) -> str | None:
+    """Return `module:name` of an object at the top level of a module in the plugin's package.
+
+    The module that defines the object or its class is preferred, then `module`.
+    """
+    name = getattr(target, "__qualname__", "")
     home = getattr(target, "__module__", None) or type(target).__module__
-    places = [
-        place
-        for place in list(sys.modules.values())
-        if isinstance(place, ModuleType) and place.__name__.partition(".")[0] == package
-    ]
-    places.sort(key=lambda place: (place.__name__ != home, place is not module, place.__name__))
-    own = getattr(target, "__qualname__", "")
-    for place in places:
-        names = [key for key, value in list(vars(place).items()) if value is target]
+    if f"{home}:{name}" == CORE_BUILDER:
+        return CORE_BUILDER
+    package = module.__name__.partition(".")[0]
+    modules = [found for found in list(sys.modules.values()) if isinstance(found, ModuleType)]
+    modules = [found for found in modules if found.__name__.partition(".")[0] == package]
+    modules.sort(key=lambda found: (found.__name__ != home, found is not module, found.__name__))
+    for found in modules:
+        names = [known for known, value in list(vars(found).items()) if value is target]
         if names:
-            return f"{place.__name__}:{own if own in names else names[0]}"
+            return f"{found.__name__}:{name if name in names else names[0]}"
     return None
 
 
@@ -187,56 +155,48 @@ def _written(value: str, rows: list[tuple[str, Any]]) -> str:
     document.add(tomlkit.comment(f"Compiled from {value} by `vitzoo plugins compile`."))
     document.add("api", tomlkit.item(API))
     for hook in HOOKS:
-        table = tomlkit.table(is_super_table=True)
-        for row in (row for given, row in rows if given == hook):
-            table.append(row.name, _table(table_of(row)))
-        if table:
-            document.append(hook.removeprefix("vitzoo_"), table)
+        if tables := {row.name: table_of(row) for given, row in rows if given == hook}:
+            document.append(hook.removeprefix("vitzoo_"), _section(tables))
     return tomlkit.dumps(document)
 
 
-def _table(data: dict[str, Any]) -> Any:
-    """Return data as a TOML table: what has rows of its own in sections, the rest inline."""
+def _section(tables: dict[str, Table]) -> Any:
+    """Return a TOML section for each table; inside them, only weights get sections."""
     import tomlkit
 
-    table = tomlkit.table()
-    for key, value in data.items():
-        if key == "weights":
-            below = tomlkit.table(is_super_table=True)
-            for name, row in value.items():
-                below.append(name, _table(row))
-            table.append(key, below)
-        elif isinstance(value, dict):
-            inline = tomlkit.inline_table()
-            inline.update(value)
-            table.append(key, inline)
-        else:
-            table.append(key, value)
-    return table
+    section = tomlkit.table(is_super_table=True)
+    for name, data in tables.items():
+        table = tomlkit.table()
+        for key, value in data.items():
+            item = value
+            if key == "weights":
+                item = _section(value)
+            elif isinstance(value, dict):
+                item = tomlkit.inline_table()
+                item.update(value)
+            table.append(key, item)
+        section.append(name, table)
+    return section
 
 
 def _compare(text: str, rows: list[tuple[str, Any]], value: str) -> None:
-    """Read a manifest back and raise where it does not say what the module says."""
-    package = value.partition(".")[0]
+    """Read a manifest back.
+
+    Raises:
+        RegistryError: the manifest breaks the schema.
+        ValueError: a row differs.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "registry.toml")
         file.write_text(text, "utf-8")
-        core = PluginHost().core
+        package, sizes = value.partition(".")[0], PluginHost().core.sizes
         try:
-            back = read_manifest(file, package=package, sizes=core.sizes, limit=MAX_PLUGIN_MANIFEST)
+            back = read_manifest(file, package=package, sizes=sizes, limit=MAX_PLUGIN_MANIFEST)
         except RegistryError as error:
-            told = str(error).replace(f"{file}: ", "")
-            raise PluginError(f"{value} has what a manifest cannot say: {told}") from error
+            raise RegistryError(str(error).replace(f"{file}: ", "")) from error
     for hook, row in rows:
-        again = _row(back, hook, row.name)
+        again = next(found for found in back.rows(hook) if found.name == row.name)
         for field in dataclasses.fields(row):
             was, now = getattr(row, field.name), getattr(again, field.name)
             if was != now:
-                raise PluginError(
-                    f"{value} has what a manifest cannot say: {row.name!r} has {field.name} "
-                    f"{was!r}, which comes back as {now!r}"
-                )
-
-
-def _row(manifest: Manifest, hook: str, name: str) -> Any:
-    return next(row for row in manifest.rows(hook) if row.name == name)
+                raise ValueError(f"{row.name!r} has {field.name} {was!r}, read back as {now!r}")

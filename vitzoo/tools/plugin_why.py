@@ -1,7 +1,4 @@
-"""What becomes of the plugins, and why: for people who look for one that is not there.
-
-Nothing here imports a plugin's code, and no plugin that is broken raises.
-"""
+"""Trace how each plugin was found and read, step by step; no plugin's code is imported."""
 
 from __future__ import annotations
 
@@ -10,15 +7,15 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from vitzoo.errors import RegistryError, did_you_mean
-from vitzoo.plugin.entry_points import Found, normal
+from vitzoo.plugin.entry_points import normal
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import CORE, LOCAL, OFF, PluginInfo
 from vitzoo.plugin.manifest_plugin import ManifestPlugin
@@ -26,11 +23,14 @@ from vitzoo.plugin.package_files import module_file, package_folders
 from vitzoo.plugin.source_lines import where_declared, where_defined
 from vitzoo.plugin.switches import NOT
 from vitzoo.registry.listing_cache import index_path, read_rows
-from vitzoo.schema.kinds import HOOKS, KIND_OF_HOOK, VARIANT_HOOK
-from vitzoo.schema.manifest import CORE_BUILDER, read_manifest
-from vitzoo.schema.rows import CheckpointFormat, Variant
+from vitzoo.schema.kinds import HOOKS, KIND_OF_HOOK
+from vitzoo.schema.manifest import read_manifest
+from vitzoo.schema.rows import Contribution, Variant
 
-Counts = tuple[int, int, int]
+STATE = (
+    "namespace", "state", "distribution", "version", "entry_point", "location", "cause", "fix"
+)  # fmt: skip
+HOOK_OF_CLASS = {cls: hook for hook, cls in HOOKS.items()}
 RAISED_AT = re.compile(r"\(([^()]+):(\d+)\)$")
 TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
 TOML_TABLE = re.compile(r"\[(\w+)\.(\w+)[.\]]")
@@ -38,16 +38,7 @@ TOML_TABLE = re.compile(r"\[(\w+)\.(\w+)[.\]]")
 
 @dataclass(frozen=True)
 class Named:
-    """One contribution of a plugin.
-
-    Args:
-        name: as users write it.
-        kind: `variant`, `head`, ...
-        target: what it names, as text.
-        defined: `file:line` of that, `file` or empty where it is not known.
-        location: `file:line` of the manifest's row, or the module's file.
-        hidden: whether it is switched off by name.
-    """
+    """One contribution; `defined` and `location` are `file:line`, or `file`, or empty."""
 
     name: str
     kind: str
@@ -57,44 +48,22 @@ class Named:
     hidden: bool = False
 
 
-@dataclass(frozen=True)
-class Trace:
-    """How one plugin was, or was not, found and read.
-
-    Args:
-        info: its state, None if no such plugin is installed.
-        steps: what was done, in order.
-        contributions: what it brings, where that is known without importing it.
-    """
-
-    info: PluginInfo | None
-    steps: tuple[str, ...]
-    contributions: tuple[Named, ...] = ()
-
-
-def counts(host: PluginHost, namespace: str) -> Counts | None:
-    """Return how many variants, parts and formats a plugin brings, None if that is not known."""
-    rows = host.rows.get(namespace)
-    if rows is None:
-        return None
-    variants = sum(isinstance(row, Variant) for _, row in rows)
-    formats = sum(isinstance(row, CheckpointFormat) for _, row in rows)
-    return variants, len(rows) - variants - formats, formats
+def state_row(info: PluginInfo) -> dict[str, Any]:
+    """Return the state of a plugin with its location, cause and fix."""
+    return {key: getattr(info, key) for key in STATE} | {"location": place(info)}
 
 
 def place(info: PluginInfo) -> str:
-    """Return the file a plugin is, its manifest or its module, empty if it is not there.
+    """Return the file of a plugin's manifest or module, empty if there is none.
 
-    Where its cause says at which line of it, or of another file, something is wrong: `file:line`.
+    If the plugin's cause names a line of that or another file, return `file:line`.
     """
     if (raised := RAISED_AT.search(info.cause)) and Path(raised[1]).is_file():
         return f"{raised[1]}:{raised[2]}"
     file = info.location or _file(info.entry_point)
-    if not file or not info.cause:
-        return file
-    if line := TOML_LINE.search(info.cause):
+    if file and (line := TOML_LINE.search(info.cause)):
         return f"{file}:{line[1]}"
-    if table := TOML_TABLE.search(info.cause):
+    if file and (table := TOML_TABLE.search(info.cause)):
         return where_declared(file, table[1], table[2])
     return file
 
@@ -108,7 +77,7 @@ def _file(entry_point: str) -> str:
 
 
 def called(infos: Mapping[str, PluginInfo], name: str) -> dict[str, PluginInfo]:
-    """Return the plugins with a namespace, or else those of a distribution."""
+    """Return the plugins of the namespace `name`, or, if it is free, of that distribution."""
     own = {key: info for key, info in infos.items() if name in (key, info.namespace)}
     return own or {
         key: info
@@ -117,165 +86,161 @@ def called(infos: Mapping[str, PluginInfo], name: str) -> dict[str, PluginInfo]:
     }
 
 
-def traces(name: str) -> list[Trace]:
-    """Say how what is called `name` was found, or what was searched for it.
+def named(
+    info: PluginInfo,
+    row: Contribution | Variant,
+    *,
+    hidden: bool = False,
+    lookup: Callable[[str], str] = where_defined,
+) -> Named:
+    """Describe a contribution of a plugin; `lookup` returns where an import path is defined."""
+    hook, inside = HOOK_OF_CLASS[type(row)], row.name.rpartition("/")[2]
+    target = row.builder if isinstance(row, Variant) else row.target
+    return Named(
+        inside if info.namespace == CORE else f"{info.namespace}/{inside}",
+        KIND_OF_HOOK.get(hook, "variant"),
+        target if isinstance(target, str) else str(getattr(target, "__qualname__", target)),
+        lookup(target) if isinstance(target, str) else where_defined(target),
+        where_declared(info.location, hook, inside),
+        hidden,
+    )
+
+
+def traces(name: str) -> list[dict[str, Any]]:
+    """Return how the plugins called `name` were found and read, or where they were searched for.
 
     Args:
         name: a namespace, `namespace/name`, or a distribution.
+
+    Returns:
+        For each plugin: `name`, the keys of `STATE`, `steps` in order, and `contributions`, as far
+        as they are known without an import.
     """
     host = PluginHost()
     namespace, _, inside = name.partition("/")
     chosen = called(host.infos, namespace)
-    if not chosen and namespace == LOCAL and (file := os.environ.get("VITZOO_REGISTRY")):
-        return [_local(host, Path(file).expanduser())]
-    if not chosen:
-        return [Trace(None, tuple(_searched(host, namespace)))]
-    return [_trace(host, key, info, inside) for key, info in chosen.items()]
+    if chosen:
+        found = [_trace(host, key, info, inside) for key, info in chosen.items()]
+    elif namespace == LOCAL and (file := os.environ.get("VITZOO_REGISTRY")):
+        found = [_local(host, Path(file).expanduser())]
+    else:
+        steps = list(_searched(host, namespace))
+        missing = {"state": "not installed", "cause": steps[0], "fix": ""}
+        found = [dict.fromkeys(STATE) | missing | {"steps": steps, "contributions": []}]
+    return [{"name": name, **trace} for trace in found]
 
 
-def _trace(host: PluginHost, key: str, info: PluginInfo, inside: str) -> Trace:
+def _data(info: PluginInfo, steps: list[str], known: list[Named]) -> dict[str, Any]:
+    return state_row(info) | {"steps": steps, "contributions": list(map(asdict, known))}
+
+
+def _trace(host: PluginHost, key: str, info: PluginInfo, inside: str) -> dict[str, Any]:
     steps = list(info.trace)
     if info.state == "conflict":
-        steps = [_claim(found) for found in host.found if found.namespace == info.namespace]
+        rivals = [found for found in host.found if found.namespace == info.namespace]
+        steps = [
+            f"{found.owner} in {found.location or 'an unknown folder'} claims the namespace: "
+            f"{found.namespace} = {found.value}"
+            for found in rivals
+        ]
     if key in host.manifests():
         path = host.manifest_path(key)
-        steps += () if path is None else _manifest(path, key)
+        steps += _manifest(path, key) if path else ()
         if outcome := host.read(key):
             host.admit(outcome)
         done = len(info.trace)
         info = host.infos[key]
         steps += info.trace[done:]
-    steps += _lazy(info)
-    known = tuple(_contributions(host, key))
+    if info.state == "lazy":
+        file = module_file(info.entry_point) or "not found"
+        steps += [
+            f"the module {info.entry_point} ({file}) is imported when one of its names is used",
+            f"`vitzoo plugins check {info.namespace}` imports it now, in a separate process",
+        ]
+    known = _contributions(host, key)
     steps += _counted(known)
     if inside:
         steps += _inside(host, key, info, inside, known)
-        known = tuple(row for row in known if row.name == f"{key}/{inside}")
-    return Trace(info, tuple(steps), known)
+        known = [row for row in known if row.name == f"{key}/{inside}"]
+    return _data(info, steps, known)
 
 
-def _local(host: PluginHost, file: Path) -> Trace:
-    """Say what becomes of the user's own registry file."""
+def _local(host: PluginHost, file: Path) -> dict[str, Any]:
+    """Trace the user's registry file."""
     info = PluginInfo(LOCAL, "loaded", "", location=str(file))
-    steps = [f"VITZOO_REGISTRY names {file}"]
+    step = f"VITZOO_REGISTRY names {file}"
     try:
         manifest = read_manifest(file, package=None, sizes=host.core.sizes)
     except RegistryError as error:
         fix = "correct the file, or unset VITZOO_REGISTRY"
         info = replace(info, state="broken", cause=str(error), fix=fix)
-        return Trace(info, (*steps, f"failed: {error}"))
-    row_of = partial(where_declared, str(file), VARIANT_HOOK)
-    built = where_defined(CORE_BUILDER)
-    known = tuple(
-        Named(f"{LOCAL}/{row.name}", "variant", CORE_BUILDER, built, row_of(row.name))
-        for row in manifest.variants
-    )
-    return Trace(info, (*steps, *_counted(known)), known)
-
-
-def _claim(found: Found) -> str:
-    where = f" in {found.location}" if found.location else ""
-    return f"{found.owner}{where} claims the namespace: {found.namespace} = {found.value}"
+        return _data(info, [step, f"failed: {error}"], [])
+    known = [named(info, row) for row in manifest.variants]
+    return _data(info, [step, *_counted(known)], known)
 
 
 def _manifest(path: Path, namespace: str) -> Iterator[str]:
     with suppress(OSError):
         data = path.read_bytes()
         yield f"the manifest {path}: {len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}"
-    place = index_path(path, namespace)
-    rows = None if place is None else read_rows(place)
+    index = index_path(path, namespace)
+    rows = None if index is None else read_rows(index)
     if rows is None:
-        yield "listings have not kept what it says of variants: the next one reads it"
+        yield "the listing cache lacks its variants: the next `vitzoo list` reads the manifest"
     else:
-        yield f"listings have kept what it says of variants ({len(rows)}) and do not read it again"
+        yield f"the listing cache has its variants ({len(rows)}): `vitzoo list` uses the cache"
 
 
-def _lazy(info: PluginInfo) -> Iterator[str]:
-    if info.state != "lazy":
-        return
-    file = module_file(info.entry_point)
-    yield (
-        f"a module: {info.entry_point} ({file or 'not found'}) is imported when something in "
-        f"{info.namespace}/ is asked for, not before"
-    )
-    yield f"`vitzoo plugins check {info.namespace}` imports it now, in a process of its own"
-
-
-def _contributions(host: PluginHost, namespace: str) -> Iterator[Named]:
+def _contributions(host: PluginHost, namespace: str) -> list[Named]:
     if namespace not in host.rows:
-        return
-    prefix = "" if namespace == CORE else f"{namespace}/"
-    kept = {(hook, row.name) for hook, row in host.rows[namespace]}
-    hooks = {cls: hook for hook, cls in HOOKS.items()}
-    places: dict[str, str] = {}  # many variants have one builder
-    for row in host.unhidden(namespace):
-        hook = hooks[type(row)]
-        target = row.builder if isinstance(row, Variant) else row.target
-        shown = written_target(target)
-        if shown not in places:
-            places[shown] = where_defined(target)
-        yield Named(
-            f"{prefix}{row.name}",
-            kind_of(hook),
-            shown,
-            places[shown],
-            where_declared(host.infos[namespace].location, hook, row.name),
-            hidden=(hook, row.name) not in kept,
-        )
+        return []
+    info, lookup = host.infos[namespace], cache(where_defined)  # many variants have one builder
+    kept = {(type(row), row.name) for _, row in host.rows[namespace]}
+    return [
+        named(info, row, hidden=(type(row), row.name) not in kept, lookup=lookup)
+        for row in host.unhidden(namespace)
+    ]
 
 
-def _counted(known: Sequence[Named]) -> Iterator[str]:
-    """Say how many contributions of each kind there are, and how many are switched off."""
+def _counted(known: Sequence[Named]) -> list[str]:
+    """Count the contributions of each kind, and those that are switched off."""
     if not known:
-        return
+        return []
     kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(row.kind for row in known).items())
     hidden = sum(row.hidden for row in known)
     off = f"; {hidden} of them switched off by {NOT}" if hidden else ""
-    yield f"contributions: {len(known)} ({kinds}){off}"
-
-
-def kind_of(hook: str) -> str:
-    """Return what users call the things that a hook gives."""
-    return "variant" if hook == VARIANT_HOOK else KIND_OF_HOOK[hook]
-
-
-def written_target(target: Any) -> str:
-    """Write what a contribution names."""
-    return target if isinstance(target, str) else str(getattr(target, "__qualname__", target))
+    return [f"contributions: {len(known)} ({kinds}){off}"]
 
 
 def _inside(
-    host: PluginHost, namespace: str, info: PluginInfo, inside: str, known: Iterable[Named]
+    host: PluginHost, namespace: str, info: PluginInfo, inside: str, known: Sequence[Named]
 ) -> Iterator[str]:
-    """Say what a single name of a plugin is."""
+    """Explain one name of a plugin."""
     full = f"{namespace}/{inside}"
     rows = [row for row in known if row.name == full]
     for row in rows:
         yield f"{full} is a {row.kind}" + (f", switched off: {NOT} names it" if row.hidden else "")
     plugin = host.manager.get_plugin(namespace)
     if isinstance(plugin, ManifestPlugin) and (now := plugin.manifest.aliases.get(inside)):
-        yield f"{full} is a former name of {namespace}/{now}"
+        yield f"{full} is the former name of {namespace}/{now}"
     elif not rows and namespace in host.rows:
         near = did_you_mean(full, [row.name for row in known])
-        yield f"{full} is none of its contributions{near}"
+        yield f"the plugin has no contribution {full}{near}"
     elif not rows and info.state in OFF:
-        yield f"whether it has {full!r} is not known while it is {info.state}"
+        yield f"the plugin is {info.state}, so it is not known whether it has {full!r}"
 
 
 def _searched(host: PluginHost, namespace: str) -> Iterator[str]:
-    """Say where a plugin that is not installed was looked for."""
+    """List where a plugin that is not installed was searched for."""
     folders = [entry or "the current directory" for entry in sys.path]
     yield f"no installed distribution has an entry point {namespace!r} in the group 'vitzoo'"
     yield f"searched the metadata of distributions in: {', '.join(folders)}"
     having = [f"{found.owner} ({found.namespace})" for found in host.found]
-    yield f"distributions with such entry points: {', '.join(having) or 'none'}"
-    if near := did_you_mean(namespace, _names(host)):
+    yield f"distributions with an entry point in that group: {', '.join(having) or 'none'}"
+    names = {name for row in host.found for name in (row.namespace, row.distribution)} | {CORE}
+    if near := did_you_mean(namespace, names):
         yield near.removeprefix("; ")
     if namespace == LOCAL:
-        yield "local/ holds the names of your own file, once VITZOO_REGISTRY names one"
+        yield "local/ is the namespace of your own registry file; VITZOO_REGISTRY names no file"
     if any(row.name == namespace for _, row in host.rows[CORE]):
-        yield f"the core has {namespace!r}: `vitzoo which {namespace}` says what it is"
-
-
-def _names(host: PluginHost) -> set[str]:
-    return {name for row in host.found for name in (row.namespace, row.distribution)} | {CORE}
+        yield f"{namespace!r} is a name of vitzoo itself: `vitzoo which {namespace}` explains it"

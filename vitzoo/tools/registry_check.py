@@ -1,8 +1,9 @@
-"""Checking registry files beyond their schema, and pinning their rows."""
+"""Check registry files beyond their schema; nothing is requested from a network."""
 
 from __future__ import annotations
 
 import filecmp
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,46 +17,46 @@ from vitzoo.schema.manifest import CORE_BUILDER, CORE_MANIFEST, Manifest, read_m
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import PartSpec
 
-HEADER_SLACK = 1024 * 1024  # bytes a safetensors header may take
+HEADER_SLACK = 1024 * 1024  # bytes that the header of a safetensors file may take
 DTYPE_BYTES = (4, 2)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` saw.
-
-    Args:
-        counts: of variants, weights and pins.
-        problems: each with file and table.
-    """
+    """The result of `check`: counts of variants, weights and kinds of pin, and problems."""
 
     counts: dict[str, int]
     problems: tuple[str, ...]
 
 
 def check(file: Path | None = None) -> Report:
-    """Validate a registry file, or all that is registered.
+    """Check a registry file, or everything that is registered.
 
     Raises:
         RegistryError: the file breaks the schema.
     """
     found = list(read(file).variants if file else registry().variants.values())
     problems = [problem for variant in found for problem in problems_of(variant)]
+    plugins = registry().host.infos
+    absent = {v.name: lost for v in found if (lost := {*v.spec.namespaces} - plugins.keys())}
     if file is None:
         states = registry().plugins()
         problems += [f"plugin {i.namespace!r}: {i.trouble}" for i in states if i.state in TROUBLE]
-    else:
-        problems += _unbuilt(file, found)
-    problems += _miscounted(found)
-    rows = [row for variant in found for row in variant.weights]
-    counts = {"variants": len(found), "weights": len(rows)}
-    for state in ("confirmed", "reported", "first-use"):
-        counts[state] = sum(row.pin == state for row in rows)
+    elif absent:
+        spaces = ", ".join(sorted(repr(space) for space in set().union(*absent.values())))
+        problems.append(
+            f"{file}: cannot build {', '.join(absent)}: their parts belong to a plugin that is not "
+            f"installed, {spaces}; install it (pip install -e .), then check again"
+        )
+    problems += _miscounted([variant for variant in found if variant.name not in absent])
+    pins = Counter(row.pin for variant in found for row in variant.weights)
+    counts = {"variants": len(found), "weights": pins.total()}
+    counts |= {pin: pins[pin] for pin in ("confirmed", "reported", "first-use")}
     return Report(counts, tuple(problems))
 
 
 def read(file: Path, *, sized: bool = True) -> Manifest:
-    """Read a registry file; without `sized`, weights need not state their size."""
+    """Read a registry file; with `sized=False`, weights need not state their size."""
     core = file.exists() and filecmp.cmp(file, CORE_MANIFEST, shallow=False)
     package = "vitzoo" if core else file.resolve().parent.name
     sizes = None if core else registry().host.core.sizes
@@ -63,7 +64,7 @@ def read(file: Path, *, sized: bool = True) -> Manifest:
 
 
 def problems_of(variant: Variant) -> Iterator[str]:
-    """Yield what is wrong with the parts and weights that a variant names; nothing is built."""
+    """Yield the problems of a variant's parts and weights; nothing is built."""
     zoo = registry()
     for field, kind in KIND_OF_FIELD.items():
         part: PartSpec = getattr(variant.spec, field)
@@ -74,51 +75,27 @@ def problems_of(variant: Variant) -> Iterator[str]:
         label = f"{variant.name}:{row.name}"
         if row.format not in zoo.parts["checkpoint format"]:
             yield f"{label}: there is no checkpoint format {row.format!r}"
-        size = row.size or row.predicted_size or 0
-        if row.repo and not _plausible(variant, row, size):
-            yield f"{label}: {size} bytes do not fit {variant.params} parameters"
         classes = variant.spec.num_classes if row.num_classes is None else row.num_classes
+        size = row.size or row.predicted_size or 0
+        if row.repo and not _plausible(variant, row, classes, size):
+            yield f"{label}: {size} bytes do not fit {variant.params} parameters"
         if row.labels and len(row.labels) != classes:
-            yield f"{label}: {len(row.labels)} labels for another number of classes"
-        if problem := _label_problem(row.label_set, classes):
-            yield f"{label}: {problem}"
-
-
-def _label_problem(label_set: str, classes: int) -> str:
-    """Say what is wrong with a row's label set; one that vitzoo does not know may be the row's."""
-    if label_set not in SETS:
-        hint = did_you_mean(label_set, SETS) if label_set else ""
-        return f"unknown label set {label_set!r}{hint}" if hint else ""
-    if SETS[label_set] == classes:
-        return ""
-    return f"{label_set} has {SETS[label_set]} classes, the weights have {classes}"
-
-
-def _unbuilt(file: Path, variants: list[Variant]) -> Iterator[str]:
-    """Say which variants have parts that nothing can be said of, since no plugin brings them."""
-    lacking = {variant.name: names for variant in variants if (names := _absent(variant))}
-    if lacking:
-        namespaces = ", ".join(sorted({repr(name) for names in lacking.values() for name in names}))
-        yield (
-            f"{file}: not built, and not counted: {', '.join(lacking)}; no installed plugin has "
-            f"the parts of {namespaces} that this manifest names. Install it (pip install -e .), "
-            "then check again"
-        )
-
-
-def _absent(variant: Variant) -> set[str]:
-    """Return the namespaces of a variant's parts that no installed plugin has."""
-    return set(variant.spec.namespaces) - registry().host.infos.keys()
+            yield f"{label}: it lists {len(row.labels)} labels, the weights have {classes} classes"
+        expected = SETS.get(row.label_set, classes)
+        if expected != classes:
+            yield f"{label}: {row.label_set} has {expected} classes, the weights have {classes}"
+        elif row.label_set not in SETS and (near := did_you_mean(row.label_set, SETS)):
+            yield f"{label}: unknown label set {row.label_set!r}{near}"
 
 
 def _miscounted(variants: list[Variant]) -> Iterator[str]:
-    """Build what the core's builder can build, without memory, and count its parameters."""
+    """Build the variants of the core's builder without memory, and count their parameters."""
     import torch
 
     from vitzoo.build import build
 
     for variant in variants:
-        if variant.builder != CORE_BUILDER or _absent(variant):
+        if variant.builder != CORE_BUILDER:
             continue
         try:
             with torch.device("meta"):
@@ -128,27 +105,20 @@ def _miscounted(variants: list[Variant]) -> Iterator[str]:
             continue
         params = sum(p.numel() for p in model.parameters())
         if params != variant.params:
-            yield f"{variant.name}: params is {variant.params}, the network has {params}"
+            yield f"{variant.name}: params is {variant.params}, but the network has {params}"
 
 
-def _plausible(variant: Variant, row: Weights, size: int) -> bool:
-    """Tell whether a size lies between that of the trunk alone and that with any head."""
-    spec = variant.spec
-    classes = spec.num_classes if row.num_classes is None else row.num_classes
-    per_class = spec.embed_dim + 1
-    trunk = variant.params - spec.num_classes * per_class - 2 * spec.embed_dim**2
-    most = variant.params + classes * per_class + 2 * spec.embed_dim**2
-    if _holds_more(row):
+def _plausible(variant: Variant, row: Weights, classes: int, size: int) -> bool:
+    """Tell whether a file has the size of the network, without a head or with any head.
+
+    Files of some formats also contain tensors that vitzoo ignores, such as a text tower. Of the
+    core's formats, only files without a classifier may contain such tensors.
+    """
+    zoo, width = registry(), variant.spec.embed_dim
+    trunk = variant.params - variant.spec.num_classes * (width + 1) - 2 * width**2
+    most = variant.params + classes * (width + 1) + 2 * width**2
+    known = row.format in zoo.parts["checkpoint format"]
+    may_ignore = known and ("/" in row.format or row.num_classes == 0)
+    if may_ignore and zoo.part("checkpoint format", row.format).ignored:
         return size >= trunk * min(DTYPE_BYTES)
     return any(trunk * b <= size <= most * b + HEADER_SLACK for b in DTYPE_BYTES)
-
-
-def _holds_more(row: Weights) -> bool:
-    """Tell whether files of a row's layout may hold more than the network, such as a text tower.
-
-    Of the core's layouts those without a classifier may: they were saved in pre-training.
-    """
-    if row.format not in registry().parts["checkpoint format"]:
-        return False
-    layout = registry().part("checkpoint format", row.format)
-    return bool(layout.ignored) and ("/" in row.format or row.num_classes == 0)

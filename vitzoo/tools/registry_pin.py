@@ -1,4 +1,4 @@
-"""Pinning the weights of a registry file."""
+"""Add pins (commit, size and sha256) to the weights of a registry file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,7 @@ from vitzoo.tools.registry_check import read
 
 @dataclass(frozen=True)
 class Pinned:
-    """What `pin` found of one row.
-
-    Args:
-        weights: variant and weights name.
-        state: `pinned` now, `already`, or `failed: cause`.
-    """
+    """The result for one weights entry; `state` is `pinned`, `already` or `failed: cause`."""
 
     weights: str
     state: str
@@ -31,16 +26,16 @@ class Pinned:
 
 
 def pin(file: Path, *, write: bool = True) -> list[Pinned]:
-    """Fill in commit, size and sha256 of the unpinned rows, and sizes that pinned ones lack.
+    """Add commit, size and sha256 to unpinned entries, and missing sizes to pinned entries.
 
     Args:
-        file: rewritten at once or not at all, comments, order, line ends and mode kept.
+        file: replaced atomically; comments, order, line ends and mode are kept.
         write: False only reports.
 
     Raises:
         RegistryError: the file breaks the schema.
-        PinError: a pinned row contradicts the Hub; nothing is written.
-        Offline: a row has to be requested and no socket may be opened; nothing is written.
+        PinError: the Hub contradicts a pinned entry; nothing is written.
+        Offline: a request is needed, but the network is switched off; nothing is written.
     """
     import tomlkit
 
@@ -55,7 +50,7 @@ def pin(file: Path, *, write: bool = True) -> list[Pinned]:
                 found.append(_pin_row(f"{variant.name}:{row.name}", row, table))
     if write and any(row.state == "pinned" for row in found):
         after = tomlkit.dumps(document)
-        if before.count("\n") == before.count("\r\n"):  # the lines that were added end in LF
+        if before.count("\n") == before.count("\r\n"):  # added lines end in LF
             after = after.replace("\r\n", "\n").replace("\n", "\r\n")
         write_atomic(file.resolve(), after.encode())
     return found
