@@ -76,7 +76,7 @@ def test_readme_counts_the_pins_and_variants_of_the_registry():
         f"| {every['first-use']} | trust on first use |", f"| {every['reported']} | reported |",
         f"| {every['confirmed']} | confirmed |",
         f"{sum(core.values())} files of the Hub: {core['reported']} reported, {core['first-use']}",
-        f"{len(variants) - timm} ViTs of its own", f"{timm} of timm's",
+        f"vitzoo has {len(variants) - timm} ViTs", f"{timm} of timm's networks",
     )  # fmt: skip
 
 
