@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from helpers import says
 
 ROOT = Path(__file__).parents[1]
 TOOL = runpy.run_path(str(ROOT / "tests" / "update_families.py"))
@@ -54,15 +53,6 @@ def test_the_documentations_index_has_all_pages_in_one_place():
     for page in PAGES:
         assert index.count(f"](families/{page.name})") == 1
         assert f"](families/{page.name})" in families
-
-
-def test_the_readme_counts_the_files_that_are_registered():
-    every = [(v.namespace, w) for v in vitzoo.variants() for w in v.weights if w.repo]
-    core = [w for space, w in every if space == "core"]
-    text = " ".join((ROOT / "README.md").read_text().split())
-    pinned = sum(w.pin != "first-use" for w in core)
-    files = {(w.repo, w.file) for _, w in every}  # variants that differ in pool and head share one
-    says(text, f"{len(core)} files", len(files), f"{pinned} of the core's")
 
 
 def test_a_namespace_that_is_not_installed_is_an_error():
