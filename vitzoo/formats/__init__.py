@@ -1,13 +1,10 @@
 """Checkpoint formats: how libraries name the tensors of their Vision Transformers.
 
-`Format` is the base class, `KeyMap` holds the names as data. The rest is for formats that need
-code: the errors and the names that they share. `docs/formats.md` shows every format,
-`docs/hooks/checkpoint_formats.md` how to write one.
+`docs/formats.md` lists the formats, `docs/hooks/checkpoint_formats.md` shows how to write one.
 """
 
 from __future__ import annotations
 
-from vitzoo.formats import unsupported as unsupported
 from vitzoo.formats.base import Config as Config, Format as Format, Keys as Keys
 from vitzoo.formats.keymap import (
     KeyMap as KeyMap,
@@ -21,7 +18,14 @@ from vitzoo.formats.keymap import (
 from vitzoo.formats.timm import timm_vit as timm_vit
 from vitzoo.formats.transformers import (
     RELEASE_5 as RELEASE_5,
+    TRANSFORMERS_LAYER as TRANSFORMERS_LAYER,
+    TRANSFORMERS_QKV as TRANSFORMERS_QKV,
+    TRANSFORMERS_STEM as TRANSFORMERS_STEM,
     TransformersFormat as TransformersFormat,
-    checked_epsilon as checked_epsilon,
+    check_config as check_config,
     transformers_vit as transformers_vit,
+)
+from vitzoo.formats.unsupported import (
+    attention_like_blocks as attention_like_blocks,
+    free as free,
 )

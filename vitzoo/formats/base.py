@@ -1,162 +1,180 @@
-"""What a checkpoint format is: a map of keys, and what no map of keys says."""
+"""`Format`, the base class of checkpoint formats: a key map and what no key map can express."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any, Self
 
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import unsupported
-from vitzoo.formats.keymap import KeyMap, Tensors, without
+from vitzoo.formats.keymap import KeyMap, Tensors, unique
 from vitzoo.schema.spec import Spec
 
 Config = Mapping[str, Any]
 Keys = Collection[str]
+Rule = str | Callable[[Tensors], bool]
 
 
 @dataclass(frozen=True, eq=False)
 class Format:
     """A checkpoint format: how a library names the tensors of its Vision Transformers.
 
-    What a `KeyMap` says needs no code: `Format(name, keymap=..., marks=...)` is a whole format.
-    What it does not say is a method of a subclass. All methods take tensors with data and tensors
-    on `meta` alike: a file is checked against a model before its data is read.
+    `Format(name, keymap=..., marks=...)` is a complete format. A subclass overrides methods where a
+    key map is not enough. All methods accept tensors on `meta`, because a file is checked against a
+    model before its data is read. In the arguments, keys have no prefix; `*` stands for any text.
 
     Args:
-        name: as registered, for errors.
-        keymap: the names. Without one they are the model's own.
-        marks: keys that every file of the format has, without prefix; in place of a key may stand a
-            tuple of keys, of which a file has at least one.
-        excludes: keys that no file of the format has, without prefix.
-        ignored: keys of tensors that are no part of the network, without prefix; one that ends in a
-            dot is the beginning of keys.
-        defaults: what `overrides` returns where there is no `config.json`.
-        network: what the library's network has beyond the paper's, as arguments of
-            `unsupported.beyond_paper`; None if it computes every network.
-        suffix: ending of the files that are written, `.safetensors` or `.npz`.
-        by_head: whether `from_model` must know the number of attention heads.
-        heads: their number, for `from_model`; see `with_heads`.
+        name: registered name, for errors.
+        keymap: the names; by default those of the model.
+        keymaps: key maps that replace `keymap` if their rule is part of a key, or a function of the
+            tensors that returns true.
+        marks: keys that every file has. A tuple of keys stands for any one of them.
+        excludes: patterns of keys that no file has.
+        ignored: patterns of keys that do not belong to the network, such as a mask token.
+        file_prefixes: prefixes of which all keys of the network may have one: the first with which
+            the key `anchor` is in the file.
+        anchor: a key that every file has.
+        training: beginnings of keys that are ignored in a file with such a prefix.
+        defaults: config overrides of a file without `config.json`.
+        defaults_with: further overrides of such a file, by a key that it must have.
+        network: what the library's network computes, a table of `vitzoo.formats.unsupported`; None
+            if it computes every spec.
+        suffix: ending of written files, `.safetensors` or `.npz`.
+        by_head: whether `from_model` needs the number of attention heads.
+        heads: number of attention heads, see `with_heads`.
     """
 
     name: str
     keymap: KeyMap = KeyMap(others=True)  # noqa: RUF009  # frozen
+    keymaps: Mapping[Rule, KeyMap] = field(default_factory=dict)
     marks: Sequence[str | tuple[str, ...]] = ()
     excludes: Sequence[str] = ()
     ignored: Sequence[str] = ()
+    file_prefixes: Sequence[str] = ()
+    anchor: str = ""
+    training: tuple[str, ...] = ()
     defaults: Config = field(default_factory=dict)
-    network: Config | None = None
+    defaults_with: Mapping[str, Config] = field(default_factory=dict)
+    network: unsupported.Network | None = None
     suffix: str = ".safetensors"
     by_head: bool = False
     heads: int | None = None
 
+    def file_prefix(self, keys: Keys) -> str:
+        """Return which of `file_prefixes` the keys of a file have, empty for none."""
+        return next((p for p in self.file_prefixes if p + self.anchor in keys), "")
+
+    def plain(self, keys: Keys) -> set[str]:
+        """Return the keys of the network in a file without prefix, as in the key map."""
+        prefix = self.file_prefix(keys)
+        return {self.keymap.plain(k.removeprefix(prefix)) for k in keys if k.startswith(prefix)}
+
     def matches(self, keys: Keys) -> bool:
         """Return whether the keys of a file are in this format."""
-        plain = {self.keymap.plain(key) for key in keys}
+        plain = self.plain(keys)
         found = [plain.intersection([m] if isinstance(m, str) else m) for m in self.marks]
-        return bool(found) and all(found) and plain.isdisjoint(self.excludes)
+        return bool(found) and all(found) and not any(fits(self.excludes, key) for key in plain)
 
     def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Return the tensors of a file under the model's own keys.
+        """Return the tensors of a file under the keys of the model.
 
-        Keys that are not known stay as they are; those of `ignored_keys` are left out.
+        Unknown keys stay as they are. The keys of `ignored_keys` are left out.
 
         Raises:
             CheckpointError: the values of a tensor, or two tensors, contradict the format.
         """
-        own = without(tensors, self.ignored_keys(tensors))
+        own = self.own(tensors)
         return self.keymap_for(own).to_model(own, self.read_axes)
 
-    def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Return tensors under the model's own keys in this format.
+    def own(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Return the tensors of the network in a file by their keys without prefix."""
+        prefix, left = self.file_prefix(tensors), set(self.ignored_keys(tensors))
+        return unique((k.removeprefix(prefix), t) for k, t in tensors.items() if k not in left)
 
-        What comes back through `to_model` is equal bit by bit.
+    def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Return the tensors of a model in this format; `to_model` gives them back bit by bit.
 
         Raises:
-            CheckpointError: the format has no place for some of the tensors, which are named; or
-                it needs the number of attention heads (`with_heads`).
+            CheckpointError: the format has no place for a tensor, or needs `with_heads`.
         """
         if self.by_head and self.heads is None:
             raise CheckpointError(
-                f"the layout {self.name} depends on the number of attention heads, and the tensors "
-                "do not say how many there are; name the variant (--variant), or give num_heads "
+                f"the checkpoint format {self.name} depends on the number of attention heads, "
+                "which the tensors do not show; name the variant (--variant), or give num_heads "
                 "(--heads)"
             )
         return self.keymap_for(tensors).from_model(tensors, self.name, self.write_axes)
 
     def keymap_for(self, tensors: Tensors) -> KeyMap:
-        """Return the key map for tensors of a file or of a model, for formats that have several."""
+        """Return the key map for the tensors of a file or of a model."""
+        for rule, keymap in self.keymaps.items():
+            if rule(tensors) if callable(rule) else any(rule in key for key in tensors):
+                return keymap
         return self.keymap
 
     def read_axes(self, key: str, tensor: Tensor) -> Tensor | None:
-        """Return a tensor of a file with the axes of the model's; None where that cannot be.
-
-        Args:
-            key: of the checkpoint, as the key map has it.
-            tensor: as stored.
-        """
+        """Return a stored tensor with the axes of the model, None if its shape is another."""
         return tensor
 
     def write_axes(self, key: str, tensor: Tensor) -> Tensor | None:
-        """Return a tensor with the axes that are stored; None where that cannot be."""
+        """Return a tensor with the axes of the file, None if its shape is another."""
         return tensor
 
     def ignored_keys(self, keys: Keys) -> list[str]:
-        """Return the keys of a file that are no part of the network, such as a mask token.
-
-        The load report names them.
-        """
-        begin = tuple(key for key in self.ignored if key.endswith("."))
-        plain = {key: self.keymap.plain(key) for key in keys}
-        return [k for k, own in plain.items() if own in self.ignored or own.startswith(begin)]
+        """Return the keys of a file that do not belong to the network, for the load report."""
+        prefix = self.file_prefix(keys)
+        return [
+            key
+            for key in keys
+            if fits(self.ignored, self.keymap.plain(key.removeprefix(prefix)))
+            or (key.startswith(self.training) and not key.startswith(prefix))
+        ]
 
     def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
-        """Return what no tensor shows, as changes to a spec: activation, norm epsilon and others.
-
-        Plain data under the keys of a spec: `block` holds block options; `pool`, `pos_embed` and
-        `patch_embed` hold options for the part that the spec names, or with a `name` another part.
+        """Return the settings that no tensor shows, as changes to a spec.
 
         Args:
-            config: the file's sibling `config.json`. With an empty one the format's defaults are
-                returned, else what the config states.
-            keys: of the file; empty where a registry entry is read before its file.
+            config: the `config.json` beside the file; if it is empty, the defaults are returned.
+            keys: of the file; empty if a registry entry is read before its file.
 
         Raises:
             CheckpointError: the config states something that the model cannot do.
         """
-        return {} if config else deepcopy(dict(self.defaults))
+        if config:
+            return {}
+        found, plain = deepcopy(dict(self.defaults)), self.plain(keys)
+        for key, changes in self.defaults_with.items():
+            for name, value in changes.items() if key in plain else ():
+                options = isinstance(value, Mapping) and isinstance(found.get(name), Mapping)
+                found[name] = {**found[name], **value} if options else value
+        return found
 
     def unsupported(self, spec: Spec) -> list[str]:
-        """Return what the library's network cannot compute of a spec; empty if it can all.
-
-        `vitzoo convert` refuses such a network. What a setting of the library changes does not
-        count: the norm's epsilon, the activation, the way positions are resampled.
-
-        Args:
-            spec: of the network that the weights belong to.
-
-        Returns:
-            phrases such as `pos_embed = rope`, for an error.
-        """
-        return [] if self.network is None else unsupported.beyond_paper(spec, **self.network)
+        """Return what the library's network cannot compute of a spec, as phrases for an error."""
+        return [] if self.network is None else unsupported.beyond(self.network, spec)
 
     def num_heads(self, config: Config, tensors: Tensors) -> int | None:
-        """Return the number of attention heads that a file states, None where it does not.
-
-        Shapes do not show it: a network with another number of heads loads and computes nonsense.
+        """Return the number of attention heads that a file states, None if it states none.
 
         Args:
-            config: the file's sibling `config.json`, or empty.
-            tensors: by the file's own keys, with data or without.
+            config: the `config.json` beside the file, or empty.
+            tensors: by the keys of the file, with or without data.
 
         Raises:
-            CheckpointError: its statements contradict each other.
+            CheckpointError: config and tensors contradict each other.
         """
         return None
 
     def with_heads(self, num_heads: int) -> Self:
-        """Return the format that writes for so many heads, itself if it need not know."""
+        """Return the format for a number of attention heads."""
         return replace(self, heads=num_heads) if self.by_head else self
+
+
+def fits(patterns: Sequence[str], key: str) -> bool:
+    """Return whether a key fits one of the patterns, in which `*` stands for any text."""
+    return any(fnmatchcase(key, pattern) for pattern in patterns)

@@ -1,36 +1,34 @@
-"""timm's names, which are the model's own: fused qkv, `blocks.N`, `norm`, `head`.
-
-Networks of other classes of timm's have the same names for most, and one of `excludes`: distilled
-ones a second token, and a second head beside `head`; EVA's factors of the channels; BEiT's relative
-positions; Meta's own files a mask token. They are left to a format that knows what else is in them.
-"""
+"""timm's names, which are the model's own: fused qkv, `blocks.N`, `norm`, `head`."""
 
 from __future__ import annotations
 
 from itertools import combinations
 
 from vitzoo.formats.base import Format
+from vitzoo.formats.unsupported import attention_like_blocks, free
 
 MARKS = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight")
-BLOCKS = ("qk_norm", "layer_scale", "mlp", "qkv_bias", "num_registers", "pre_norm")
-NORMS = ("norm", "attn_norm", "mlp_norm", "post_norm", "final_norm")
+
 
 timm_vit = Format(
     "timm",
-    marks=tuple(combinations(MARKS, 2)),  # two of the three at least
+    marks=tuple(combinations(MARKS, 2)),  # at least two of the three
     excludes=(
-        "dist_token",
-        "blocks.0.gamma_1",
-        "mask_token",
-        "blocks.0.attn.relative_position_bias_table",
-        "rel_pos_bias.relative_position_bias_table",
+        "dist_token",  # of a distilled network, which has a second head
+        "blocks.0.gamma_1",  # of EVA
+        "mask_token",  # of Meta's own files
+        "*relative_position_bias_table",  # of BEiT
     ),
     network={
-        "token": False,
-        "bias": None,
-        "blocks": BLOCKS + NORMS,
-        "positions": ("none",),
-        "prefix": (True, False),
-        "pools": ("class", "mean", "attention"),
+        **free("class_token", "num_registers", "final_norm", "pos_embed.prefix"),
+        **free("block.norm", "block.attn_norm", "block.mlp_norm", "block.post_norm"),
+        **free("block.qk_norm", "block.layer_scale", "block.mlp"),
+        "block.qkv_bias": (True, False),
+        **dict.fromkeys(
+            ("patch_embed.bias", "pre_norm"),  # its patches have a bias, or a norm after them
+            (lambda spec: dict(spec.patch_embed.options).get("bias", True) != spec.pre_norm,),
+        ),
+        "pos_embed": ("learned", "none"),
+        "pool": ("class", "mean", attention_like_blocks),
     },
 )

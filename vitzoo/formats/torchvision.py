@@ -1,12 +1,11 @@
-"""The names of torchvision's ViT."""
+"""The names of torchvision's `VisionTransformer`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from vitzoo.formats.base import Format
-from vitzoo.formats.keymap import KeyMap, Tensors
-from vitzoo.schema.spec import Spec
+from vitzoo.formats.keymap import KeyMap
 
 BLOCK = "encoder.layers.encoder_layer_{}."
 LINEAR = KeyMap(
@@ -33,33 +32,18 @@ LINEAR = KeyMap(
         f"{BLOCK}mlp.linear_2.": f"{BLOCK}mlp.3.",
     },
 )
-TANH = replace(LINEAR, stem={**LINEAR.stem, "heads.head.": "head.fc."})
-
-
-class TorchvisionFormat(Format):
-    """torchvision's `VisionTransformer`, for square colour images."""
-
-    def keymap_for(self, tensors: Tensors) -> KeyMap:
-        """Return the names of a head with pre-logits, which tanh follows, or of a linear one."""
-        return TANH if any("pre_logits." in key for key in tensors) else LINEAR
-
-    def unsupported(self, spec: Spec) -> list[str]:
-        """Return what torchvision's network lacks of a spec."""
-        square = all(h == w for h, w in (spec.image_size, spec.patch_size))
-        return [
-            *([] if square else ["images or patches that are not square"]),
-            *([] if spec.in_chans == 3 else [f"in_chans = {spec.in_chans}"]),
-            *super().unsupported(spec),
-        ]
-
-
-torchvision = TorchvisionFormat(
+torchvision = Format(
     "torchvision",
     keymap=LINEAR,
+    keymaps={"pre_logits.": replace(LINEAR, stem={**LINEAR.stem, "heads.head.": "head.fc."})},
     marks=("conv_proj.weight", f"{BLOCK.format(0)}self_attention.in_proj_weight"),
     defaults={
         "block": {"activation": "gelu", "norm_eps": 1e-6},
         "pos_embed": {"resample": "bicubic_corners"},  # its `interpolate_embeddings`
     },
-    network={},
+    network={
+        "image_size": (lambda spec: spec.image_size[0] == spec.image_size[1],),
+        "patch_size": (lambda spec: spec.patch_size[0] == spec.patch_size[1],),
+        "in_chans": (3,),
+    },
 )

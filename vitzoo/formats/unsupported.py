@@ -1,154 +1,97 @@
-"""What the networks of other libraries cannot compute: the problems that a spec has with each.
+"""What the network of a library cannot compute of a spec, from a table of what it can compute.
 
-A file is of use to a library only if its network computes what the weights were trained with. Here
-is what no setting of a library changes; epsilons, activations and resampling do not count.
+A table maps a field of a spec (`num_registers`, `block.mlp`, `pool`, `pos_embed.where`) to the
+values that the network computes. A mapping is a part with options. A function takes the spec and
+returns whether the network computes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from math import isclose
 from typing import Any
 
-from vitzoo.schema.spec import PartSpec, Spec
+from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
 
-PATCHES = ("conv", "unfold")
-LEARNED = {"where": "stem", "prefix": True}
+Network = Mapping[str, tuple[Any, ...]]
+SETTINGS = ("norm_eps", "activation", "attention_dropout")  # of every library
+DEFAULTS: dict[str, Any] = {"patch_embed.bias": True, "pool.norm_first": True, "pool.tokens": 2}
+DEFAULTS |= {"pos_embed.where": "stem", "pos_embed.prefix": True}
 
 
-def beyond_paper(
-    spec: Spec,
-    *,
-    token: bool = True,
-    bias: bool | None = True,
-    blocks: Collection[str] = (),
-    positions: Collection[str] | None = (),
-    prefix: Collection[bool] = (True,),
-    pools: Collection[str] = ("class",),
-) -> list[str]:
-    """Return what a spec has beyond the network of the paper (arXiv:2010.11929) and some options.
+def beyond(network: Network, spec: Spec) -> list[str]:
+    """Return what a spec has beyond a network, such as `pos_embed = learned (where = layers)`.
 
-    Args:
-        spec: of the network that the weights belong to.
-        token: whether the library's network has a class token always.
-        bias: whether its patches have a bias; None if they have one unless `pre_norm` is true.
-        blocks: options of the block, and fields of the spec, that it has; see `plain_blocks`.
-        positions: kinds of positions that it has besides one learned table; None for any.
-        prefix: whether its tables have rows for the tokens before the patches.
-        pools: that it has; empty for any.
+    The table `network` has the fields that differ from the network of the paper, `PAPER`.
     """
-    return [
-        *(class_token(spec) if token else []),
-        *patch_bias(spec, bias=not spec.pre_norm if bias is None else bias),
-        *plain_blocks(spec, allowed=blocks),
-        *([] if positions is None else one_learned_table(spec, *positions, prefix=prefix)),
-        *(pooled(spec, *pools) if pools else []),
-        *(attention_pool(spec) if "attention" in pools else []),
-    ]
+    table = {**PAPER, **network}.items()
+    found = [_phrase(spec, k) for k, rules in table if not any(_fits(spec, k, r) for r in rules)]
+    return list(dict.fromkeys(found))
 
 
-def plain_blocks(spec: Spec, *, allowed: Collection[str] = ()) -> list[str]:
-    """Return what a spec has beyond the paper's blocks: `block.option = value`, tokens and norms.
-
-    Args:
-        spec: of the network that the weights belong to.
-        allowed: options of the block, and fields of the spec, that the library has; `qv_bias`
-            stands for biases of queries and values only.
-    """
-    block = spec.block
-    found: dict[str, Any] = {
-        "qk_scale": None if _usual_scale(spec) else block.qk_scale,
-        "qk_norm": block.qk_norm,
-        "layer_scale": block.layer_scale is not None and block.layer_scale,
-        "mlp": block.mlp != "mlp" and block.mlp,
-        "parallel": block.parallel,
-        "qkv_bias": None if block.qkv_bias else "false",
-        "norm": block.norm != "layer" and block.norm,
-        "attn_norm": block.attn_norm,
-        "mlp_norm": block.mlp_norm,
-        "post_norm": block.post_norm,
-    }
-    rows = [f"block.{key} = {_written(v)}" for key, v in found.items() if v and key not in allowed]
-    if block.qkv_bias == "qv" and "qv_bias" not in allowed:
-        rows.append("block.qkv_bias = qv")
-    if spec.num_registers and "num_registers" not in allowed:
-        rows.append(f"num_registers = {spec.num_registers}")
-    if spec.pre_norm and "pre_norm" not in allowed:
-        rows.append("pre_norm = true")
-    if not spec.final_norm and "final_norm" not in allowed:
-        rows.append("final_norm = false")
-    return rows
+def free(*fields: str) -> Network:
+    """Return a table in which these fields have any value."""
+    return dict.fromkeys(fields, (lambda _: True,))
 
 
-def patch_bias(spec: Spec, *, bias: bool = True) -> list[str]:
-    """Return the problem of patches with another choice of bias than the library's."""
-    own = dict(spec.patch_embed.options).get("bias", True)
-    if spec.patch_embed.name not in PATCHES or own == bias:
-        return []
-    beside = " beside pre_norm = true" if spec.pre_norm else ""
-    return [f"patch_embed with bias = {_written(own)}{beside}"]
-
-
-def class_token(spec: Spec) -> list[str]:
-    """Return the problem of a network without a class token."""
-    return [] if spec.class_token else ["class_token = false"]
-
-
-def pooled(spec: Spec, *pools: str) -> list[str]:
-    """Return the problem of a pool that is none of these."""
-    return [] if spec.pool.name in pools else [part("pool", spec.pool)]
-
-
-def token_mean(spec: Spec) -> list[str]:
-    """Return the problems of a mean that is not over all normed tokens, as Google's are."""
-    if spec.pool.name != "mean":
-        return []
-    if spec.class_token:
-        return ["pool = mean beside a class token"]
-    first = dict(spec.pool.options).get("norm_first", True)
-    return [] if first else [part("pool", spec.pool)]
-
-
-def attention_pool(spec: Spec) -> list[str]:
-    """Return the problem of a pool by attention that is not like the blocks, as timm's is."""
-    own = {
-        "num_heads": spec.num_heads,
-        "mlp_dim": spec.mlp_dim,
-        "norm_eps": spec.block.norm_eps,
-        "activation": spec.block.activation,
-    }
-    options = dict(spec.pool.options)
-    same = all(options.get(key, value) == value for key, value in own.items())
-    return [] if spec.pool.name != "attention" or same else [part("pool", spec.pool)]
-
-
-def one_learned_table(spec: Spec, *others: str, prefix: Collection[bool] = (True,)) -> list[str]:
-    """Return the problem of positions that are no learned table, added once to all tokens.
-
-    Args:
-        spec: of the network.
-        others: names of further kinds of positions that the library has.
-        prefix: whether its tables have rows for the tokens before the patches.
-    """
-    positions = spec.pos_embed
-    if positions.name in others:
-        return []
-    options = LEARNED | dict(positions.options)
-    tokens = spec.class_token or spec.num_registers
-    good = options["where"] == "stem" and (not tokens or options["prefix"] in prefix)
-    return [] if positions.name == "learned" and good else [part("pos_embed", positions)]
-
-
-def part(field: str, chosen: PartSpec) -> str:
-    """Write a part for a message, such as `pos_embed = learned (where = layers)`."""
-    options = ", ".join(f"{key} = {_written(value)}" for key, value in chosen.options)
-    return f"{field} = {chosen.name}" + (f" ({options})" if options else "")
+def attention_like_blocks(spec: Spec) -> bool:
+    """Return whether the pool is an attention with the numbers of the blocks, as timm's is."""
+    block: dict[str, Any] = {"num_heads": spec.num_heads, "mlp_dim": spec.mlp_dim}
+    block |= {"norm_eps": spec.block.norm_eps, "activation": spec.block.activation}
+    options = block | dict(spec.pool.options)
+    return spec.pool.name == "attention" and all(options[key] == block[key] for key in block)
 
 
 def _usual_scale(spec: Spec) -> bool:
     scale, heads = spec.block.qk_scale, spec.num_heads
-    return scale is None or bool(heads and isclose(scale, (spec.embed_dim // heads) ** -0.5))
+    return bool(heads and scale and isclose(scale, (spec.embed_dim // heads) ** -0.5))
+
+
+def _fits(spec: Spec, field: str, rule: Any) -> bool:
+    if callable(rule):
+        return bool(rule(spec))
+    if isinstance(rule, Mapping):
+        options = {f"{field}.{key}".removesuffix(".name"): value for key, value in rule.items()}
+        return all(_value(spec, name) == value for name, value in options.items())
+    return bool(_value(spec, field) == rule)
+
+
+def _value(spec: Spec, field: str) -> Any:
+    name, _, option = field.partition(".")
+    value = getattr(spec, name)
+    if not isinstance(value, PartSpec):
+        return getattr(value, option) if option else value
+    return dict(value.options).get(option, DEFAULTS.get(field)) if option else value.name
+
+
+def _phrase(spec: Spec, field: str) -> str:
+    """Write a field and its value; for a part, its name and all its options."""
+    name, _, option = field.partition(".")
+    part = getattr(spec, name)
+    if not isinstance(part, PartSpec):
+        return f"{field} = {_written(_value(spec, field))}"
+    if option and option not in dict(part.options):
+        part = replace(part, options=(*part.options, (option, DEFAULTS[field])))
+    options = ", ".join(f"{key} = {_written(value)}" for key, value in part.options)
+    return f"{name} = {part.name}" + (f" ({options})" if options else "")
 
 
 def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text if isinstance(value, str) else text.lower()
+
+
+PAPER: Network = {  # arXiv:2010.11929
+    **{f"block.{f.name}": (f.default,) for f in fields(BlockSpec) if f.name not in SETTINGS},
+    "block.qk_scale": (None, _usual_scale),
+    "class_token": (True,),
+    "num_registers": (0,),
+    "pre_norm": (False,),
+    "final_norm": (True,),
+    "patch_embed.bias": (True,),
+    "pos_embed": ("learned",),
+    "pos_embed.where": ("stem",),
+    "pos_embed.prefix": (True, lambda spec: not spec.class_token and not spec.num_registers),
+    "pool": ("class",),
+}

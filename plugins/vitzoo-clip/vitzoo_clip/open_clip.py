@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from vitzoo import Spec
-from vitzoo.errors import CheckpointError
-from vitzoo.formats import Config, KeyMap, Keys, Tensors, checked_epsilon
+from vitzoo.formats import Config, KeyMap, Keys, Tensors, check_config
 from vitzoo_clip.transformers import TowerFormat, transformers_clip
 
 BLOCK = "visual.transformer.resblocks.{}."
-OPENAI = ("input_resolution", "context_length", "vocab_size")  # which only its own files hold
+ATTENTION = f"{BLOCK.format(0)}attn.in_proj_weight"
+CONFIG = "open_clip_config.json"
+OPENAI = ("input_resolution", "context_length", "vocab_size")  # only in OpenAI's own files
 POOLS = {"tok": "class", "avg": "mean"}
 
 
@@ -21,52 +21,36 @@ class OpenClipFormat(TowerFormat):
     """The image tower of open_clip's `CLIP`, and of OpenAI's, which has the same names."""
 
     def read_axes(self, key: str, tensor: Tensor) -> Tensor | None:
-        """Return the projection outputs first, tokens with their leading axes."""
         if key == "visual.proj":
             return tensor.T.contiguous() if tensor.dim() == 2 else tensor
         return super().read_axes(key, tensor)
 
     def write_axes(self, key: str, tensor: Tensor) -> Tensor | None:
-        """Undo `read_axes`."""
         if key == "visual.proj":
             return tensor.T if tensor.dim() == 2 else None
         return super().write_axes(key, tensor)
 
-    def unsupported(self, spec: Spec) -> list[str]:
-        """Return what open_clip's tower lacks; it can average the patches, too."""
-        return [*([] if spec.pre_norm else ["pre_norm = false"]), *super().unsupported(spec)]
-
     def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
-        """Return activation, epsilon and pool.
-
-        They stand in an `open_clip_config.json`, or in the `config.json` of transformers that many
-        repositories have for the same weights. Without either it is open_clip's exact GELU, and in
-        OpenAI's own files quick GELU, with an epsilon of 1e-5.
-
-        Raises:
-            CheckpointError: the config states something that the model cannot do.
-        """
+        """Return what an `open_clip_config.json` states, or the `config.json` of transformers."""
         if not config:
-            activation = "quick_gelu" if any(key in keys for key in OPENAI) else "gelu"
-            return {"block": {"activation": activation, "norm_eps": 1e-5}}
+            return super().overrides(config, keys)
         model, tower = _tables(config)
-        if tower is None:
-            found = transformers_clip.overrides(config, keys)
-            return {key: value for key, value in found.items() if key == "block"}
-        return {"block": _block(model, tower), "pool": _pool(tower)}
+        if tower is not None:
+            return {"block": _block(model, tower), "pool": _pool(tower)}
+        return transformers_clip.overrides(config, keys)
 
     def num_heads(self, config: Config, tensors: Tensors) -> int | None:
-        """Return the heads that an `open_clip_config.json` states: one for so much width."""
+        """Return the heads that an `open_clip_config.json` states as the width of one head."""
         _, tower = _tables(config)
         if tower is None:
             return transformers_clip.num_heads(config, tensors)
         width, each = tower.get("width", 768), tower.get("head_width", 64)
-        whole = all(type(number) is int and number > 0 for number in (width, each))
-        return width // each if whole and width >= each else None
+        whole = type(width) is type(each) is int and 0 < each <= width
+        return width // each if whole else None
 
 
 def _tables(config: Config) -> tuple[Config, Config | None]:
-    """Return what an `open_clip_config.json` says of the model, and of its image tower if it is."""
+    """Return the tables of the model and of its image tower in an `open_clip_config.json`."""
     model = config.get("model_cfg", config)
     tower = model.get("vision_cfg") if isinstance(model, Mapping) else None
     return (model, tower) if isinstance(tower, Mapping) else ({}, None)
@@ -74,29 +58,24 @@ def _tables(config: Config) -> tuple[Config, Config | None]:
 
 def _block(model: Config, tower: Config) -> dict[str, Any]:
     quick = model.get("quick_gelu", False)
-    given = (tower.get("act_kwargs") or {}, tower.get("norm_kwargs") or {})
-    if not isinstance(quick, bool) or not all(isinstance(table, Mapping) for table in given):
-        raise CheckpointError(
-            "open_clip_config.json: quick_gelu must be true or false, act_kwargs and norm_kwargs "
-            f"tables; got {quick!a}, {given[0]!a}, {given[1]!a}"[:300]
-        )
-    tanh = given[0].get("approximate", "none") == "tanh"
-    epsilon = given[1].get("eps", 1e-5)
-    where = "open_clip_config.json: norm_kwargs.eps"
-    activation = "quick_gelu" if quick else "gelu_tanh" if tanh else "gelu"
-    return {"activation": activation, "norm_eps": checked_epsilon(epsilon, where)}
+    act, norm = (tower.get(key) or {} for key in ("act_kwargs", "norm_kwargs"))
+    check_config(isinstance(quick, bool), "quick_gelu", "true or false", quick, CONFIG)
+    check_config(isinstance(act, Mapping), "act_kwargs", "a table", act, CONFIG)
+    check_config(isinstance(norm, Mapping), "norm_kwargs", "a table", norm, CONFIG)
+    epsilon = norm.get("eps", 1e-5)
+    good = isinstance(epsilon, int | float) and 0 < epsilon < 1
+    check_config(good, "norm_kwargs.eps", "between 0 and 1", epsilon, CONFIG)
+    gelu = "gelu_tanh" if act.get("approximate", "none") == "tanh" else "gelu"
+    return {"activation": "quick_gelu" if quick else gelu, "norm_eps": float(epsilon)}
 
 
 def _pool(tower: Config) -> str:
     kind = "avg" if tower.get("global_average_pool") is True else tower.get("pool_type", "tok")
-    if not isinstance(kind, str) or kind not in POOLS:
-        known = ", ".join(POOLS)
-        raise CheckpointError(f"open_clip_config.json: pool_type {kind!a} is none of {known}")
-    if kind == "avg" and tower.get("final_ln_after_pool", False) is not False:
-        raise CheckpointError(
-            "open_clip_config.json: final_ln_after_pool with pool_type 'avg' is not read here; "
-            "only a mean of normed patches is"
-        )
+    known = isinstance(kind, str) and kind in POOLS
+    check_config(known, "pool_type", f"one of {', '.join(POOLS)}", kind, CONFIG)
+    late = tower.get("final_ln_after_pool", False)
+    expected = "false if pool_type is 'avg', because the model averages normed patches"
+    check_config(kind != "avg" or late is False, "final_ln_after_pool", expected, late, CONFIG)
     return POOLS[kind]
 
 
@@ -128,9 +107,10 @@ open_clip = OpenClipFormat(
         f"{BLOCK.format(0)}attn.in_proj_weight",
     ),
     ignored=(
-        *("transformer.", "token_embedding.", "ln_final.", "text_projection.", "text."),
-        *("positional_embedding", "text_projection", "attn_mask", "logit_scale", "logit_bias"),
-        *OPENAI,
+        *("transformer.*", "token_embedding.*", "ln_final.*", "text_projection*", "text.*"),
+        *("positional_embedding", "attn_mask", "logit_*", *OPENAI),
     ),
-    network={"bias": False, "blocks": ("pre_norm",), "pools": ("class", "mean")},
+    defaults={"block": {"activation": "gelu", "norm_eps": 1e-5}},
+    defaults_with={key: {"block": {"activation": "quick_gelu"}} for key in OPENAI},
+    network={"pre_norm": (True,), "patch_embed.bias": (False,), "pool": ("class", "mean")},
 )

@@ -33,7 +33,7 @@ def test_the_distilled_network_is_written(tmp_path, layout):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"num_registers": 2}, "class_token = true and num_registers = 2"),
+        ({"num_registers": 2}, "has num_registers = 2"),
         ({"pool": "mean", "head": "linear"}, "pool = mean, head = linear"),
         ({"pos_embed": "rope"}, "pos_embed = rope"),
         ({"block": {"qk_scale": 1.5}}, "block.qk_scale = 1.5"),

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 import vitzoo
-from vitzoo_dino import dinov2, dinov3, dinov3_meta
+from vitzoo_dino import dinov2, dinov3
 from vitzoo_dino.tokens import forward_features
 
 pytestmark = pytest.mark.parity
@@ -342,10 +342,10 @@ METAS = {
     "dinov2/vit_s14": (dinov2.meta, timm.models.vision_transformer.checkpoint_filter_fn),
     "dinov2/vit_s14_reg4": (dinov2.meta, timm.models.vision_transformer.checkpoint_filter_fn),
     "dinov2/vit_g14_reg4": (dinov2.meta, timm.models.vision_transformer.checkpoint_filter_fn),
-    "dinov3/vit_s16": (dinov3_meta.meta.with_heads(6), timm.models.eva.checkpoint_filter_fn),
-    "dinov3/vit_s16_qkvb": (dinov3_meta.meta.with_heads(6), timm.models.eva.checkpoint_filter_fn),
+    "dinov3/vit_s16": (dinov3.meta.with_heads(6), timm.models.eva.checkpoint_filter_fn),
+    "dinov3/vit_s16_qkvb": (dinov3.meta.with_heads(6), timm.models.eva.checkpoint_filter_fn),
     "dinov3/vit_s16plus_qkvb": (
-        dinov3_meta.meta.with_heads(6),
+        dinov3.meta.with_heads(6),
         timm.models.eva.checkpoint_filter_fn,
     ),
 }

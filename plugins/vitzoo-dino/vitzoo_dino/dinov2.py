@@ -1,98 +1,66 @@
 """The names of DINOv2: Meta's own, and transformers'.
 
-With registers, Meta's network adds positions before it joins the registers, so that its table has
-a row for the class token and none for them. The model has that row in its class token, as timm
-does; a row of zeros expresses it on the way back.
+Meta's network adds positions before it joins the registers, and its class token has a position. In
+the model, that position is part of the class token; a row of zeros is written back.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from vitzoo import Spec
-from vitzoo.formats import (
-    RELEASE_5,
-    Config,
-    Format,
-    KeyMap,
-    Keys,
-    Names,
-    Tensors,
-    TransformersFormat,
-    prefixed,
-    unsupported,
-)
-from vitzoo_dino.dino import MetaFormat, prefix_of
+from vitzoo import Spec, formats
+from vitzoo.formats import Format, KeyMap, Keys, Names, Tensors, TransformersFormat
+from vitzoo_dino.dino import MetaFormat, mask_token, same
 
-MLP: Names = {"mlp.fc1.": "mlp.fc1.", "mlp.fc2.": "mlp.fc2."}
-PACKED: Names = {"mlp.w12.": "mlp.fc1.", "mlp.w3.": "mlp.fc2."}
-PACKED_TRANSFORMERS: Names = {
+PATCHES = "embeddings.patch_embeddings.projection.weight"
+PREFIXES = ("dinov2.", "dinov2_with_registers.")
+ANTIALIASED = {"pos_embed": {"resample": "bicubic_antialias"}}  # of networks with registers
+MLP = same("mlp.fc1.", "mlp.fc2.")
+PACKED = {"mlp.w12.": "mlp.fc1.", "mlp.w3.": "mlp.fc2."}
+META = KeyMap(
+    {"register_tokens": "reg_token"} | same("cls_token", "pos_embed", "patch_embed.proj.", "norm."),
+    same("norm1.", "attn.qkv.", "attn.proj.", "ls1.gamma", "norm2.", "ls2.gamma") | MLP | PACKED,
+)
+PACKED_5: Names = {
     "mlp.weights_in.": "mlp.fc1.",
     "mlp.weights_out.": "mlp.fc2.",
     ("mlp.gate_proj.", "mlp.up_proj."): "mlp.fc1.",  # of release 5
     "mlp.down_proj.": "mlp.fc2.",
 }
-BLOCKS = ("layer_scale", "num_registers", "qkv_bias", "mlp")
-PREFIXES = ("dinov2.", "dinov2_with_registers.")
-ALIASES = {
-    alias.replace("layers", "encoder.layer"): key
-    for alias, key in RELEASE_5.items()
-    if "attention" in alias
-}
+TRANSFORMERS = KeyMap(
+    {
+        **formats.TRANSFORMERS_STEM,
+        "embeddings.register_tokens": "reg_token",
+        "embeddings.position_embeddings": "pos_embed",
+        "classifier.": "head.linear.",
+    },
+    {
+        **same("norm1.", "norm2."),
+        formats.TRANSFORMERS_QKV: "attn.qkv.",
+        "attention.output.dense.": "attn.proj.",
+        "layer_scale1.lambda1": "ls1.gamma",
+        "layer_scale2.lambda1": "ls2.gamma",
+        **MLP,
+        **PACKED_5,
+    },
+    "encoder.layer.{}.",
+    aliases={
+        alias.replace("layers", "encoder.layer"): key
+        for alias, key in formats.RELEASE_5.items()
+        if "attention" in alias
+    },
+    prefixes=PREFIXES,
+)
 
 
-def _meta(mlp: Names) -> KeyMap:
-    same = ("cls_token", "pos_embed", "patch_embed.proj.", "norm.")
-    layer = ("norm1.", "attn.qkv.", "attn.proj.", "ls1.gamma", "norm2.", "ls2.gamma")
-    stem = {"register_tokens": "reg_token", **{key: key for key in same}}
-    return KeyMap(stem, {**{key: key for key in layer}, **mlp})
-
-
-def _transformers(mlp: Names) -> KeyMap:
-    return KeyMap(
-        {
-            "embeddings.cls_token": "cls_token",
-            "embeddings.register_tokens": "reg_token",
-            "embeddings.position_embeddings": "pos_embed",
-            "embeddings.patch_embeddings.projection.": "patch_embed.proj.",
-            "layernorm.": "norm.",
-            "classifier.": "head.linear.",
-        },
-        {
-            "norm1.": "norm1.",
-            tuple(f"attention.attention.{x}." for x in ("query", "key", "value")): "attn.qkv.",
-            "attention.output.dense.": "attn.proj.",
-            "layer_scale1.lambda1": "ls1.gamma",
-            "norm2.": "norm2.",
-            "layer_scale2.lambda1": "ls2.gamma",
-            **mlp,
-        },
-        "encoder.layer.{}.",
-        aliases=ALIASES,
-        prefixes=PREFIXES,
-    )
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
 class DinoV2Format(Format):
-    """What both formats of DINOv2 do; the first of the ignored keys is the mask token.
-
-    Args:
-        packed: the names where an MLP has gate and value in one matrix.
-    """
-
-    packed: KeyMap
-
-    def keymap_for(self, tensors: Tensors) -> KeyMap:
-        """Return the names of the MLP that tensors of the model are of; both are read."""
-        return self.packed if _is_packed(tensors) else self.keymap
+    """A format of DINOv2; the first of the ignored keys is the mask token."""
 
     def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Rename and fuse, and move the class token's position into it if there are registers."""
+        """Rename and fuse; with registers, add the row of the class token to that token."""
         found = super().to_model(tensors)
         token, table = found.get("cls_token"), found.get("pos_embed")
         if "reg_token" not in found or token is None or table is None:
@@ -102,81 +70,34 @@ class DinoV2Format(Format):
         return found | {"cls_token": token + table[:, :1], "pos_embed": table[:, 1:]}
 
     def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Rename and split, with a mask token of zeros, which training starts from.
-
-        With registers, the table gets a row of the number that added to any keeps its bits.
-        """
-        table, token = tensors.get("pos_embed"), tensors.get("cls_token")
-        rows = {}
+        """Rename and split, with a mask token; with registers, add a row for the class token."""
+        table = tensors.get("pos_embed")
         if "reg_token" in tensors and table is not None and table.dim() == 3:
-            rows["pos_embed"] = torch.cat((torch.full_like(table[:, :1], -0.0), table), dim=1)
-        written = super().from_model({**tensors, **rows})
-        if token is None:
-            return written
-        return written | {self.ignored[0]: torch.zeros_like(token).flatten(0, -2)}
-
-    def unsupported(self, spec: Spec) -> list[str]:
-        """Return what no DINOv2 has: its blocks have factors of the channels."""
-        mlp = spec.block.mlp in ("mlp", "swiglu_packed")
-        return [
-            *super().unsupported(spec),
-            *(["block.layer_scale = none"] if spec.block.layer_scale is None else []),
-            *([] if mlp else [f"block.mlp = {spec.block.mlp}"]),
-            *unsupported.one_learned_table(spec, prefix=(not spec.num_registers,)),
-        ]
+            zero = torch.full_like(table[:, :1], -0.0)  # what it is added to keeps its bits
+            tensors = {**tensors, "pos_embed": torch.cat((zero, table), dim=1)}
+        return super().from_model(tensors) | mask_token(tensors, self.ignored[0])
 
 
 class MetaDinoV2Format(DinoV2Format, MetaFormat):
-    """Meta's DINOv2, as published or as a teacher among the files of training."""
+    """Meta's DINOv2."""
 
     def matches(self, keys: Keys) -> bool:
-        """Return whether LayerScale is there beside a mask token, or behind a prefix."""
-        return (bool(prefix_of(keys)) or "mask_token" in keys) and super().matches(keys)
-
-    def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
-        """Return what Meta's code computes; with registers it resamples in another way."""
-        found = super().overrides(config, keys)
-        if found and any(key.endswith("register_tokens") for key in keys):
-            found["pos_embed"] = {"resample": "bicubic_antialias"}
-        return found
+        return (bool(self.file_prefix(keys)) or "mask_token" in keys) and super().matches(keys)
 
 
 class TransformersDinoV2Format(DinoV2Format, TransformersFormat):
-    """transformers' `Dinov2Model`, `Dinov2WithRegistersModel` and what it builds on them.
-
-    The classifier reads the class token and the mean of the patch tokens: head
-    `dinov2/class_and_mean` on pool `class_mean`.
-    """
+    """transformers' `Dinov2Model` and `Dinov2WithRegistersModel`, with or without classifier."""
 
     def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Rename and split; with a prefix where there is a classifier."""
+        """Rename and split; a network with a classifier gets a prefix."""
         written = super().from_model(tensors)
         classifier = any(key.startswith("classifier.") for key in written)
         prefix = PREFIXES["reg_token" in tensors] if classifier else ""
-        return prefixed(written, prefix, ("classifier.",))
-
-    def unsupported(self, spec: Spec) -> list[str]:
-        """Return what transformers' DINOv2 lacks of a spec."""
-        both = (spec.pool.name, spec.head.name) == ("class_mean", "dinov2/class_and_mean")
-        pool = [] if both and spec.num_classes else unsupported.pooled(spec, "class")
-        head = spec.num_classes and not both and spec.head.name != "none"
-        rest = [unsupported.part("head", spec.head)] if head else []
-        return [*super().unsupported(spec), *pool, *rest]
-
-    def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
-        """Return what transformers computes; its classifier reads more than the class token."""
-        found = super().overrides(config, keys)
-        if config:
-            return found
-        if any(self.keymap.plain(key) == "embeddings.register_tokens" for key in keys):
-            found["pos_embed"] = {"resample": "bicubic_antialias"}
-        if "classifier.weight" in keys:
-            found |= {"pool": "class_mean", "head": "dinov2/class_and_mean"}
-        return found
+        return formats.prefixed(written, prefix, ("classifier.",))
 
 
 def _is_packed(tensors: Tensors) -> bool:
-    """Tell an MLP with gate and value in one matrix: its last layer is half as wide as that."""
+    """Return whether an MLP has gate and value in one matrix, twice as wide as its last layer."""
     for name, first in tensors.items():
         last = tensors.get(name.replace(".mlp.fc1.", ".mlp.fc2."))
         if ".mlp.fc1.weight" in name and last is not None and first.dim() == last.dim() == 2:
@@ -184,32 +105,44 @@ def _is_packed(tensors: Tensors) -> bool:
     return False
 
 
+def _class_and_mean(spec: Spec) -> bool:
+    return (spec.pool.name, spec.head.name) == ("class_mean", "dinov2/class_and_mean")
+
+
+NETWORK = {
+    **formats.free("num_registers"),
+    "block.layer_scale": (lambda spec: spec.block.layer_scale is not None,),
+    "block.qkv_bias": (True, False),
+    "block.mlp": ("mlp", "swiglu_packed"),
+    "pos_embed.prefix": (
+        lambda spec: dict(spec.pos_embed.options).get("prefix", True) != bool(spec.num_registers),
+    ),
+}
+BLOCK = {"activation": "gelu", "norm_eps": 1e-6}
 meta = MetaDinoV2Format(
     "dinov2/meta",
-    keymap=_meta({**MLP, **PACKED}),
-    packed=_meta({**PACKED, **MLP}),
+    keymap=META,
+    keymaps={_is_packed: replace(META, layer={**PACKED, **META.layer})},
     marks=("blocks.0.ls1.gamma", "blocks.0.attn.qkv.weight", "pos_embed"),
     ignored=("mask_token",),
-    defaults={
-        "block": {"activation": "gelu", "norm_eps": 1e-6},
-        "pos_embed": {"resample": "bicubic_offset"},
-        "pool": "class",
-    },
-    network={"blocks": BLOCKS, "positions": None},
+    defaults={"block": BLOCK, "pos_embed": {"resample": "bicubic_offset"}, "pool": "class"},
+    defaults_with={"register_tokens": ANTIALIASED},
+    network=NETWORK,
 )
 transformers = TransformersDinoV2Format(
     "dinov2/transformers",
-    keymap=_transformers({**MLP, **PACKED_TRANSFORMERS}),
-    packed=_transformers({**PACKED_TRANSFORMERS, **MLP}),
-    marks=(
-        "embeddings.patch_embeddings.projection.weight",
-        "encoder.layer.0.layer_scale1.lambda1",
-    ),
+    keymap=TRANSFORMERS,
+    keymaps={_is_packed: replace(TRANSFORMERS, layer={**PACKED_5, **TRANSFORMERS.layer})},
+    marks=(PATCHES, "encoder.layer.0.layer_scale1.lambda1"),
     ignored=("embeddings.mask_token",),
-    defaults={
-        "block": {"activation": "gelu", "norm_eps": 1e-6},
-        "pos_embed": {"resample": "bicubic"},
-        "pool": "class",
+    defaults={"block": BLOCK, "pos_embed": {"resample": "bicubic"}, "pool": "class"},
+    defaults_with={
+        "embeddings.register_tokens": ANTIALIASED,
+        "classifier.weight": {"pool": "class_mean", "head": "dinov2/class_and_mean"},
     },
-    network={"blocks": BLOCKS, "positions": None, "pools": ()},
+    network={
+        **NETWORK,
+        "pool": ("class", lambda spec: _class_and_mean(spec) and spec.num_classes),
+        "head": ("none", _class_and_mean, lambda spec: not spec.num_classes),
+    },
 )

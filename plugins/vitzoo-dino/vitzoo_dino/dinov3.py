@@ -1,31 +1,39 @@
-"""The names of DINOv3: timm's and transformers'; `dinov3_meta` has Meta's own."""
+"""The names of DINOv3: Meta's own, timm's and transformers'."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitzoo import Spec
+from vitzoo import formats
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import Config, Format, KeyMap, Keys, Tensors, TransformersFormat, unsupported
+from vitzoo.formats import Config, Format, KeyMap, Keys, Tensors, TransformersFormat
+from vitzoo_dino.dino import MetaFormat, mask_token, same
 
 TEMPERATURE = 100.0
-ROPE = {
-    "name": "rope",
-    "temperature": TEMPERATURE,
-    "coordinates": "centered",
-    "layout": "half",
+ROPE = {"temperature": TEMPERATURE, "coordinates": "centered", "layout": "half"}
+MASK = "attn.qkv.bias_mask"  # of Meta's files, where only queries and values have biases
+STEM = same("cls_token", "patch_embed.proj.", "norm.")
+LAYER = same("norm1.", "attn.qkv.", "attn.q_bias", "attn.v_bias", "attn.proj.", "norm2.")
+LAYER |= same("mlp.fc1.", "mlp.fc2.")
+DEFAULTS = {
+    "block": {"activation": "gelu", "norm_eps": 1e-5},
+    "pos_embed": {"name": "rope", **ROPE},
+    "pool": "class",
 }
-MASK = "attn.qkv.bias_mask"  # of Meta's files: biases of queries and values only
-STEM = {key: key for key in ("cls_token", "patch_embed.proj.", "norm.")}
-LAYER = {
-    key: key
-    for key in ("norm1.", "attn.qkv.", "attn.q_bias", "attn.v_bias", "attn.proj.", "norm2.")
-} | {key: key for key in ("mlp.fc1.", "mlp.fc2.")}
+NETWORK = {
+    "num_registers": (lambda spec: spec.num_registers > 0,),
+    "block.layer_scale": (lambda spec: spec.block.layer_scale is not None,),
+    "block.qkv_bias": (True, False, "qv"),
+    "block.mlp": ("mlp", "swiglu"),
+    "pos_embed": ("rope",),
+    **{f"pos_embed.{option}": (None, value) for option, value in ROPE.items()},
+    "pos_embed.absolute": (None, False),
+    **formats.free("pos_embed.prefix"),
+}
 TRANSFORMERS = KeyMap(
     {
         "embeddings.cls_token": "cls_token",
@@ -34,13 +42,12 @@ TRANSFORMERS = KeyMap(
         "norm.": "norm.",
     },
     {
-        "norm1.": "norm1.",
+        **same("norm1.", "norm2."),
         ("attention.q_proj.", "attention.k_proj.", "attention.v_proj."): "attn.qkv.",
         "attention.q_proj.bias": "attn.q_bias",  # without a bias of the key
         "attention.v_proj.bias": "attn.v_bias",
         "attention.o_proj.": "attn.proj.",
         "layer_scale1.lambda1": "ls1.gamma",
-        "norm2.": "norm2.",
         "mlp.up_proj.": "mlp.fc1.",
         "mlp.down_proj.": "mlp.fc2.",
         "layer_scale2.lambda1": "ls2.gamma",
@@ -50,134 +57,162 @@ TRANSFORMERS = KeyMap(
 )
 GATE = {"mlp.gate_proj.": "mlp.fc1_g.", "mlp.up_proj.": "mlp.fc1_x."}
 GATED = replace(TRANSFORMERS, layer={**TRANSFORMERS.layer, **GATE})
+META = KeyMap({**STEM, "storage_tokens": "reg_token"}, same("ls1.gamma", "ls2.gamma") | LAYER)
+META_GATE = {"mlp.w1.": "mlp.fc1_g.", "mlp.w2.": "mlp.fc1_x.", "mlp.w3.": "mlp.fc2."}
+META_GATED = replace(META, layer={**META_GATE, **META.layer})
+PERIODS = "rope_embed.periods"
+ROUNDING = 2**-8  # periods were published as bfloat16, which rounds by up to 2 ** -9
 
 
-class DinoV3Format(Format):
-    """What the formats of DINOv3 have in common: rotations, and biases as the keys show."""
-
-    rope: ClassVar[Config] = ROPE
-
-    def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
-        """Return what the code computes, and which biases the file has."""
-        found = super().overrides(config, keys)
-        if not config and keys:
-            found["block"]["qkv_bias"] = _biases(keys)
-        return found
-
-    def unsupported(self, spec: Spec) -> list[str]:
-        """Return what no DINOv3 has: registers, factors of the channels, rotations."""
-        mlp, options = spec.block.mlp in ("mlp", "swiglu"), dict(spec.pos_embed.options)
-        same = all(options.get(key, value) == value for key, value in self.rope.items())
-        rope = spec.pos_embed.name == "rope" and same and not options.get("absolute", False)
-        return [
-            *super().unsupported(spec),
-            *([] if spec.num_registers else ["num_registers = 0"]),
-            *(["block.layer_scale = none"] if spec.block.layer_scale is None else []),
-            *([] if mlp else [f"block.mlp = {spec.block.mlp}"]),
-            *([] if rope else [unsupported.part("pos_embed", spec.pos_embed)]),
-        ]
-
-
-class TimmDinoV3Format(DinoV3Format):
-    """timm's DINOv3, in the names of its EVA: `gamma_1` and `gamma_2` instead of modules."""
-
-    def unsupported(self, spec: Spec) -> list[str]:
-        """Return what timm's DINOv3 lacks of a spec; it has no biases of keys."""
-        bias = ["block.qkv_bias = true"] if spec.block.qkv_bias is True else []
-        return [*super().unsupported(spec), *bias]
+class TimmDinoV3Format(Format):
+    """timm's DINOv3 in the names of its EVA, `gamma_1` and `gamma_2`."""
 
     def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
-        """Return what timm computes: it averages the patch tokens, where Meta's code does not.
-
-        Raises:
-            CheckpointError: the config states another of timm's networks with these names.
-        """
+        """Refuse the config of another network with these names."""
         stated = config.get("architecture")
-        if isinstance(stated, str) and "dinov3" not in stated:
-            raise CheckpointError(
-                f"config.json: architecture {stated[:100]!a} is none of timm's DINOv3; create it "
-                "as what it is"
-            )
+        good = not isinstance(stated, str) or "dinov3" in stated
+        formats.check_config(good, "architecture", "one of timm's DINOv3", stated)
         return super().overrides(config, keys)
 
 
-class TransformersDinoV3Format(DinoV3Format, TransformersFormat):
-    """transformers' `DINOv3ViTModel`: no classifier; the base of the rotations is free."""
-
-    rope: ClassVar[Config] = {k: v for k, v in ROPE.items() if k != "temperature"}
-
-    def keymap_for(self, tensors: Tensors) -> KeyMap:
-        """Return the names of a plain MLP or of a gated one."""
-        marks = (".mlp.gate_proj.", ".mlp.fc1_g.", ".mlp.fc1_x.")
-        return GATED if any(mark in key for key in tensors for mark in marks) else TRANSFORMERS
+class TransformersDinoV3Format(TransformersFormat):
+    """transformers' `DINOv3ViTModel`."""
 
     def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Rename and split, with a mask token of zeros, as a new model has it."""
-        token = tensors.get("cls_token")
-        mask = {} if token is None else {self.ignored[0]: torch.zeros_like(token)}
-        return super().from_model(tensors) | mask
+        return super().from_model(tensors) | mask_token(tensors, self.ignored[0], 3)
 
     def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
-        """Return what transformers computes, and which biases the file has.
-
-        Raises:
-            CheckpointError: the config states what the model cannot do.
-        """
+        """Return the overrides of the config, the base of the rotations included."""
         stated = dict(config)
         if config.get("use_gated_mlp") is True:
             activation = stated.pop("hidden_act", "gelu")
-            if activation != "silu":
-                raise CheckpointError(
-                    f"config.json: hidden_act {str(activation)[:50]!a} gates the MLP, the model's "
-                    "is gated by silu"
-                )
+            expected = "silu (the gate of the model's MLP)"
+            formats.check_config(activation == "silu", "hidden_act", expected, activation)
         found = super().overrides(stated, keys)
         if "rope_theta" in config:
-            found["pos_embed"] = {"temperature": _base(config["rope_theta"])}
+            base = config["rope_theta"]
+            good = type(base) in (int, float) and 1 < base < float("inf")
+            formats.check_config(good, "rope_theta", "a number above 1", base)
+            found["pos_embed"] = {"temperature": float(base)}
         return found
 
 
-def _base(stated: object) -> float:
-    if type(stated) not in (int, float) or not 1 < stated < float("inf"):  # type: ignore[operator]
+def _bias(option: bool | str) -> dict[str, Any]:
+    return {"block": {"qkv_bias": option}}
+
+
+class MetaDinoV3Format(MetaFormat):
+    """Meta's DINOv3, with masks that hide the biases of the keys, and periods of the rotations."""
+
+    def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Rename, and take masked biases apart; masks and periods must be the usual ones."""
+        prefix = self.file_prefix(tensors)
+        _check_periods(tensors.get(f"{prefix}{PERIODS}"))
+        plain = _unmasked(tensors)
+        left = [key for key in plain if key.startswith(prefix) and key.endswith(f".{MASK}")]
+        return super().to_model(plain) | {key.removeprefix(prefix): plain[key] for key in left}
+
+    def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Rename, with masked biases, periods, and a mask token of zeros."""
+        written, token = _masked(super().from_model(tensors)), tensors.get("cls_token")
+        if token is not None and self.heads:
+            written[PERIODS] = _periods(token.shape[-1] // self.heads // 4).to(token)
+        return written | mask_token(tensors, "mask_token")
+
+    def num_heads(self, config: Config, tensors: Tensors) -> int | None:
+        """Return the number of heads that the periods show, one period for four channels."""
+        prefix = self.file_prefix(tensors)
+        periods, token = (tensors.get(f"{prefix}{key}") for key in (PERIODS, "cls_token"))
+        if periods is None or token is None or not (periods.dim() and token.dim()):
+            return None
+        width = 4 * periods.shape[-1]
+        return token.shape[-1] // width if width and not token.shape[-1] % width else None
+
+
+def _periods(quarter: int) -> Tensor:
+    steps = torch.arange(quarter, dtype=torch.float32, device="cpu") / max(quarter, 1)
+    return TEMPERATURE**steps
+
+
+def _check_periods(periods: Tensor | None) -> None:
+    if periods is None or periods.is_meta:
+        return
+    good = periods.dim() == 1 and periods.is_floating_point()
+    expected = _periods(len(periods)) if good else None
+    if expected is None or not torch.allclose(periods.float(), expected, rtol=ROUNDING, atol=0):
         raise CheckpointError(
-            f"config.json: rope_theta must be a number above 1, got {str(stated)[:50]!a}"
+            f"{PERIODS} are not those of rope with temperature {TEMPERATURE:g}, which all "
+            "published DINOv3 have: the model would rotate by other angles"
         )
-    return float(stated)  # type: ignore[arg-type]  # one of the two
 
 
-def _biases(keys: Keys) -> bool | str:
-    first = [key for key in keys if re.search(r"\.0\.att", key)]
-    masked = any(key.endswith((MASK, "attn.q_bias")) for key in first)
-    if masked or any(key.endswith("q_proj.bias") for key in first):
-        return True if any(key.endswith("k_proj.bias") for key in first) else "qv"
-    return any(key.endswith("attn.qkv.bias") for key in first)
+def _unmasked(tensors: Tensors) -> dict[str, Tensor]:
+    """Replace masked biases by the biases of queries and of values."""
+    result = dict(tensors)
+    for name in [name for name in tensors if name.endswith(f".{MASK}")]:
+        mask, bias = tensors[name], tensors.get(name.removesuffix("_mask"))
+        if bias is None or bias.shape != mask.shape or not mask.dim() or len(mask) % 3:
+            continue
+        expected = torch.ones_like(mask).reshape(3, -1)
+        expected[1] = 0
+        if not mask.is_meta and not torch.equal(mask, expected.flatten()):
+            raise CheckpointError(
+                f"{ascii(name)[1:-1]} must be 1 for queries and values and 0 for keys; with "
+                "another mask the network would compute something else"
+            )
+        before = name.removesuffix("qkv.bias_mask")
+        del result[name], result[f"{before}qkv.bias"]
+        result[f"{before}q_bias"], _, result[f"{before}v_bias"] = bias.tensor_split(3)
+    return result
 
 
-def usual(*pools: str) -> dict[str, Any]:
-    """Return defaults and network of all DINOv3, with the pools of the library, its own first."""
-    block = {"activation": "gelu", "norm_eps": 1e-5}
-    blocks = ("layer_scale", "num_registers", "qkv_bias", "qv_bias", "mlp")
-    return {
-        "defaults": {"block": block, "pos_embed": ROPE, "pool": pools[0]},
-        "network": {"blocks": blocks, "positions": None, "pools": pools},
-    }
+def _masked(tensors: Tensors) -> dict[str, Tensor]:
+    """Replace biases of queries and of values by masked biases."""
+    result = dict(tensors)
+    for name in [name for name in tensors if name.endswith(".attn.q_bias")]:
+        before, query = name.removesuffix("q_bias"), result.pop(name)
+        value = result.pop(f"{before}v_bias", query)
+        one, none = torch.ones_like(query), torch.zeros_like(query)
+        result[f"{before}qkv.bias"] = torch.cat((query, none, value))
+        result[f"{before}qkv.bias_mask"] = torch.cat((one, none, one))
+    return result
 
 
+BIASES = {"cls_token": _bias(False), "blocks.0.attn.qkv.bias": _bias(True)}
 timm_eva = TimmDinoV3Format(
     "dinov3/timm",
     keymap=KeyMap(
-        {**STEM, "reg_token": "reg_token", "head.": "head."},
-        {"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma", **LAYER}
-        | {"mlp.fc1_g.": "mlp.fc1_g.", "mlp.fc1_x.": "mlp.fc1_x."},
+        STEM | same("reg_token", "head."),
+        {"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"} | LAYER | same("mlp.fc1_g.", "mlp.fc1_x."),
     ),
     marks=("blocks.0.gamma_1", "reg_token", "blocks.0.attn.qkv.weight", "norm.weight"),
     excludes=("pos_embed",),
-    **usual("mean", "class"),
+    defaults={**DEFAULTS, "pool": "mean"},
+    defaults_with={**BIASES, "blocks.0.attn.q_bias": _bias("qv")},
+    network={**NETWORK, "block.qkv_bias": (False, "qv"), "pool": ("mean", "class")},
 )
 transformers = TransformersDinoV3Format(
     "dinov3/transformers",
     keymap=TRANSFORMERS,
+    keymaps=dict.fromkeys((".mlp.gate_proj.", ".mlp.fc1_g.", ".mlp.fc1_x."), GATED),
     marks=("embeddings.patch_embeddings.weight", "layer.0.layer_scale1.lambda1"),
     ignored=("embeddings.mask_token",),
-    **usual("class"),
+    defaults=DEFAULTS,
+    defaults_with={
+        "embeddings.cls_token": _bias(False),
+        "layer.0.attention.q_proj.bias": _bias("qv"),
+        "layer.0.attention.k_proj.bias": _bias(True),
+    },
+    network={**NETWORK, **formats.free("pos_embed.temperature")},
+)
+meta = MetaDinoV3Format(
+    "dinov3/meta",
+    by_head=True,
+    keymap=META,
+    keymaps=dict.fromkeys((".mlp.w1.", ".mlp.fc1_g."), META_GATED),
+    marks=("storage_tokens", "blocks.0.ls1.gamma", "blocks.0.attn.qkv.weight"),
+    ignored=("mask_token", PERIODS, f"*.{MASK}", "local_cls_norm.*", "projectors.*"),
+    defaults=DEFAULTS,
+    defaults_with={**BIASES, f"blocks.0.{MASK}": _bias("qv")},
+    network=NETWORK,
 )
