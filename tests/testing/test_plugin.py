@@ -66,6 +66,7 @@ def test_a_plugin_that_is_imported_when_it_is_listed(complaint, acme, monkeypatc
     WHOLE.check_discovery("acme")
     eager = WHOLE.LISTING.replace("import vitzoo\n", "import vitzoo, acme_vit.parts\n", 1)
     monkeypatch.setattr(WHOLE, "LISTING", eager)
+    WHOLE._listing.cache_clear()
     assert "listing imports acme_vit, torch" in complaint(WHOLE.check_discovery, "acme")
 
 
@@ -143,7 +144,7 @@ def test_a_plugin_that_differs_in_a_worker(complaint, acme, monkeypatch, change,
 
 def test_a_plugin_that_cannot_be_disabled(complaint, acme, monkeypatch):
     acme()
-    monkeypatch.setattr(WHOLE, "_python", lambda *_args, **_env: LISTED)
+    monkeypatch.setattr(WHOLE, "_listing", lambda *_args: LISTED)
     said = complaint(WHOLE.check_disabled, "acme")
     assert "VITZOO_DISABLE_PLUGINS=acme: the plugin is still loaded, with acme/net" in said
 

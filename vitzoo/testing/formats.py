@@ -66,14 +66,10 @@ class FormatSubject:
         found: Format = self.made or registry().part(KIND, self.name)
         return found.with_heads(Sizes().num_heads) if isinstance(found, Format) else found
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the weights of the small network under the model's keys."""
-        return _tensors(self.network)
-
     def written(self) -> dict[str, Tensor]:
-        """Return those weights under the keys of the format."""
+        """Return the weights of the small network under the keys of the format."""
         try:
-            return self.format.from_model(self.tensors())
+            return self.format.from_model(_tensors(self.network))
         except CheckpointError as error:
             fail(
                 f"{self}: from_model refuses the weights of a small ViT: {error}",
@@ -129,7 +125,7 @@ def check_round_trip(subject: FormatSubject) -> None:
     tested = subject.format
     subject.written()
     for dtype in (torch.float32, torch.bfloat16):
-        tensors = {name: tensor.to(dtype) for name, tensor in subject.tensors().items()}
+        tensors = {name: tensor.to(dtype) for name, tensor in _tensors(subject.network).items()}
         before = {name: tensor.clone() for name, tensor in tensors.items()}
         with doing(subject, f"writing and reading {dtype}"):
             again = tested.to_model(tested.from_model(tensors))
@@ -142,7 +138,7 @@ def check_meta(subject: FormatSubject) -> None:
     `meta`: vitzoo checks a file before it reads the data.
     """
     tested, written = subject.format, subject.written()
-    hollow = {name: tensor.to("meta") for name, tensor in subject.tensors().items()}
+    hollow = {name: tensor.to("meta") for name, tensor in _tensors(subject.network).items()}
     with doing(subject, "working on tensors of the meta device", NO_VALUES):
         there = tested.from_model(hollow)
         back = tested.to_model({name: tensor.to("meta") for name, tensor in written.items()})
@@ -179,7 +175,7 @@ def check_unknown_keys(subject: FormatSubject) -> None:
     _require_equal(subject, {n: t for n, t in read.items() if n in known}, known)
     try:
         with doing(subject, f"writing {what}"):
-            kept = tested.from_model({**subject.tensors(), STRANGE[0]: extra[STRANGE[0]]})
+            kept = tested.from_model({**_tensors(subject.network), STRANGE[0]: extra[STRANGE[0]]})
     except CheckpointError as error:
         unnamed = f"{subject}: from_model refuses {STRANGE[0]!r} without naming it: {error}"
         require(STRANGE[0] in str(error), unnamed, REFUSE)

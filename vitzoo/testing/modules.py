@@ -1,6 +1,6 @@
 """Checks of parts of every kind. The first two also test drop-path policies, which are functions.
 
-The first paragraph of each check's docstring stands in docs/testing.md, as in the other modules.
+In all modules of checks, docs/testing.md quotes the first paragraph of each docstring.
 """
 
 from __future__ import annotations
@@ -262,13 +262,11 @@ def check_copies(subject: ModuleSubject) -> None:
     """A deep copy and a pickled copy of the part give the same numbers."""
     module = subject.module()
     fix = "keep no lambdas, open files or local classes in attributes"
-    ways: dict[str, Callable[[nn.Module], Any]] = {
-        "deep-copied": copy.deepcopy,
-        "pickled": lambda module: pickle.loads(pickle.dumps(module)),  # noqa: S301  # just written
-    }
-    for what, way in ways.items():
+    for what in ("deep-copied", "pickled"):
         with doing(subject, what, fix):
-            again = way(module)
+            again = copy.deepcopy(module)
+            if what == "pickled":
+                again = pickle.loads(pickle.dumps(module))  # noqa: S301  # just written
         problem = f"{subject}: {what}, it gives other numbers"
         _require_same_results(subject, again, module, problem, fix)
 

@@ -12,18 +12,17 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache, lru_cache
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import vitzoo
 from vitzoo.errors import PluginError, did_you_mean
+from vitzoo.factory import create
 from vitzoo.plugin.info import CORE, PluginInfo
 from vitzoo.registry.registry import registry
 from vitzoo.schema.kinds import HOOKS
 from vitzoo.testing.events import SOCKETS, watched
 from vitzoo.testing.subject import fail, require
-from vitzoo.testing.variants import one_of_each
+from vitzoo.testing.variants import count, one_of_each
 
 __tracebackhide__ = True
 TIMEOUT = 300  # seconds for another process
@@ -80,7 +79,7 @@ def check_discovery(namespace: str) -> None:
     neither the plugin nor torch.
     """
     info = info_of(namespace)
-    names, states, code, modules = json.loads(_listing(LISTING, *_surroundings()))
+    names, states, code, modules = json.loads(_listing("", *_surroundings()))
     require(code == 0, f"`vitzoo list` ends with exit code {code}, expected 0", LIST)
     own = () if namespace == CORE else (info.entry_point.partition(":")[0].partition(".")[0],)
     found = [name for name in (*own, "torch") if name in modules]
@@ -101,11 +100,6 @@ def check_discovery(namespace: str) -> None:
         f"a fresh process does not list {', '.join(missing[:3])}",
         "install the plugin again; its installed manifest may be an old one",
     )
-
-
-def has_module(namespace: str) -> bool:
-    """Tell whether a plugin is a module of hooks; one with a manifest has no hook functions."""
-    return isinstance(registry().host.manager.get_plugin(namespace), ModuleType)
 
 
 def check_hooks(namespace: str) -> None:
@@ -150,7 +144,7 @@ def check_spawned(namespace: str) -> None:
     for name, params in found["params"].items():
         # check_params reports a number that is wrong in this process, too.
         require(
-            params == here[name] or params == _params(name),
+            params in (here[name], count(create(name, device="meta"))),
             f"plugin {namespace!r}: in a spawned worker {name!r} has {params} parameters, "
             f"in this process {here[name]}",
             FRESH,
@@ -171,7 +165,7 @@ def check_offline(namespace: str) -> None:
 def check_disabled(namespace: str) -> None:
     """With `VITZOO_DISABLE_PLUGINS=NAMESPACE`, vitzoo lists everything but the plugin."""
     info_of(namespace)
-    names, states, code, _ = json.loads(_python(LISTING, VITZOO_DISABLE_PLUGINS=namespace))
+    names, states, code, _ = json.loads(_listing(namespace, *_surroundings()))
     left = [name for name in names if name.startswith(f"{namespace}/")]
     require(
         not left and states.get(namespace) not in ("loaded", "lazy"),
@@ -218,29 +212,22 @@ def use(namespace: str, built: Sequence[str]) -> dict[str, Any]:
             for kind, rows in registry().parts.items():
                 for name in [n for n, (owner, _) in rows.items() if owner == namespace]:
                     registry().part(kind, name)
-            found["params"] = {name: _params(name) for name in built if name in found["names"]}
+            known = [name for name in built if name in found["names"]]
+            found["params"] = {name: count(create(name, device="meta")) for name in known}
         except Exception as error:  # noqa: BLE001  # the process that waits reports it
             found["error"] = f"{type(error).__name__}: {error}"
     return found | {"sockets": sockets}
 
 
-def _params(name: str) -> int:
-    model = import_module("vitzoo.factory").create(name, device="meta")
-    return sum(p.numel() for p in model.parameters())
-
-
 @cache
-def _listing(code: str, _path: Sequence[str], _settings: Sequence[tuple[str, str]]) -> str:
-    """Return what a fresh process lists; the list is the same for every namespace."""
-    return _python(code)
-
-
-def _python(code: str, **env: str) -> str:
-    """Run code in a fresh interpreter with this process's path; return its standard output."""
-    path = os.pathsep.join(entry for entry in sys.path if entry)
+def _listing(disabled: str, _path: Sequence[str], _settings: Sequence[tuple[str, str]]) -> str:
+    """Return what `LISTING` prints in a fresh process with this path, without a disabled plugin."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    if disabled:
+        env["VITZOO_DISABLE_PLUGINS"] = disabled
     done = subprocess.run(  # noqa: S603  # this very interpreter
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": path, **env},
+        [sys.executable, "-c", LISTING],
+        env=env,
         capture_output=True,
         encoding="utf-8",
         errors="replace",

@@ -127,11 +127,10 @@ def check_tokens(subject: PositionEmbedding) -> None:
             what = f"given {prefix} prefix tokens and a {grid[0]}x{grid[1]} grid"
             with torch.no_grad(), doing(subject, what):
                 layers = range(subject.sizes.depth)
-                results = [part(tokens, table, layer) for layer in layers]
                 rotates = queries if hasattr(part, "rotate") else []
-                rotated = [part.rotate(x, layer) for layer in layers for x in rotates]
-            expected = [tokens] * len(results) + rotates * len(layers)
-            for result, given in zip(results + rotated, expected, strict=True):
+                pairs = [(part(tokens, table, layer), tokens) for layer in layers]
+                pairs += [(part.rotate(x, layer), x) for layer in layers for x in rotates]
+            for result, given in pairs:
                 require(
                     result.shape == given.shape,
                     f"{subject}: {what}, {tuple(given.shape)} becomes {tuple(result.shape)}",
@@ -147,7 +146,7 @@ def check_tokens(subject: PositionEmbedding) -> None:
                     "end with .to(x.dtype); queries, keys and values need one dtype",
                 )
             if hasattr(part, "attention_bias"):
-                _require_bias(subject, part, grid, prefix, queries)
+                _require_bias(subject, part, table, tokens, queries)
 
 
 def check_resample(subject: PositionEmbedding) -> None:
@@ -207,39 +206,30 @@ def check_to_grid(subject: PositionEmbedding) -> None:
 
 
 def _require_bias(
-    subject: PositionEmbedding,
-    part: Any,
-    grid: tuple[int, int],
-    prefix: int,
-    queries: list[Tensor],
+    subject: PositionEmbedding, part: Any, table: Any, tokens: Tensor, queries: list[Tensor]
 ) -> None:
-    tokens = prefix + grid[0] * grid[1]
-    expected = (subject.sizes.num_heads, tokens, tokens)
-    table = part.initial_table(grid)
-    what = f"asked for the attention bias of {prefix} prefix tokens, grid {grid}"
+    count = tokens.shape[1]
+    expected = (subject.sizes.num_heads, count, count)
+    what = f"asked for the attention bias of {count} tokens"
     for layer in range(subject.sizes.depth):
         with torch.no_grad(), doing(subject, what):
             bias = part.attention_bias(table, layer)
             if not isinstance(bias, Tensor):
-                bias = _require_rows(subject, bias, queries[0], prefix)
+                rows, (whole,) = bias, queries
+                bias = rows(whole)
+                for first in (1, count // 2, count - 1):
+                    require_same(
+                        rows(whole[:, :, :first]),
+                        bias[:, :, :first],
+                        f"{subject}: the bias of the first {first} of {count} queries changes "
+                        "without the other queries",
+                        "compute each row of the bias from its query alone; without gradients the "
+                        "last block computes only the tokens that the pool reads",
+                    )
+                bias = bias[0]
         require(
             tuple(bias.shape) == expected,
             f"{subject}: {what}, it gives {tuple(bias.shape)}",
             f"return (heads, p + n, p + n), here {expected}, or a function from queries "
             "(b, heads, t, head_dim) to (b, heads, t, p + n)",
         )
-
-
-def _require_rows(subject: PositionEmbedding, bias: Any, queries: Tensor, prefix: int) -> Tensor:
-    """Fail unless the bias of the first queries is the same without the others; return it."""
-    whole: Tensor = bias(queries)
-    for count in (1, prefix + 1, queries.shape[2] - 1):
-        require_same(
-            bias(queries[:, :, :count]),
-            whole[:, :, :count],
-            f"{subject}: the bias of the first {count} of {queries.shape[2]} queries changes "
-            "without the other queries",
-            "compute each row of the bias from its query alone; without gradients the last block "
-            "computes only the tokens that the pool reads",
-        )
-    return whole[0]

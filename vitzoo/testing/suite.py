@@ -10,6 +10,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
@@ -206,7 +207,8 @@ def _subjects(tests: PluginTests) -> dict[str, list[tuple[str, Any]]]:
         for row in rows
         for label, network in _networks(tests, row.name)
     ]
-    in_python = whole.has_module(tests.namespace)  # TOML and JSON can hold a manifest's specs
+    # Specs of a manifest come from TOML, and a manifest has no hook functions.
+    in_python = isinstance(registry().host.manager.get_plugin(tests.namespace), ModuleType)
     found["python_variant"] = found["variant"] if in_python else []
     found["hooks_of"] = [(tests.namespace, tests.namespace)] if in_python else []
     files = [

@@ -25,18 +25,10 @@ from vitzoo.testing.subject import doing, draw, fill, require
 
 __tracebackhide__ = True
 LARGEST = 100_000_000  # parameters of a small copy; larger copies take too much memory
-NUMBERS: dict[str, Any] = {
-    "variant": None,
-    "image_size": (1, 1),
-    "patch_size": (1, 1),
-    "in_chans": 1,
-    "num_classes": 1,
-    "embed_dim": 0,
-    "depth": 0,
-    "num_heads": 0,
-    "mlp_dim": 0,
-    "num_registers": 0,
-}
+ONE: dict[str, Any] = dict.fromkeys(
+    ("in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_dim", "num_registers"), 1
+)
+SIZES = ONE | {"image_size": (1, 1), "patch_size": (1, 1), "variant": None}
 SMALL = {"depth": 2, "embed_dim": 64, "num_heads": 2, "mlp_dim": 64, "num_classes": 5}
 NETWORKS = "give numbers that fit in the `networks` table of the test class"
 
@@ -63,8 +55,11 @@ class VariantSubject:
 
     def small(self) -> dict[str, Any]:
         """Return the spec of a small copy, with the changes that the variant's builder accepts."""
-        row = self.row
-        sides = zip((2, 3), _grid_multiple(row), row.spec.patch_size, strict=True)
+        row, multiple = self.row, (1, 1)
+        if row.builder == CORE_BUILDER:
+            part: Any = create(row.name, device="meta").patch_embed
+            multiple = getattr(part, "grid_multiple", multiple)
+        sides = zip((2, 3), multiple, row.spec.patch_size, strict=True)
         changes = SMALL | {"image_size": [-(-n // step) * step * px for n, step, px in sides]}
         if not row.spec.num_classes:
             changes |= {"num_classes": 0}
@@ -73,25 +68,16 @@ class VariantSubject:
         return {"variant": self.name, **changes, **self.network}
 
 
-def _grid_multiple(row: Variant) -> tuple[int, int]:
-    """Return the `grid_multiple` of a variant's patch embedder."""
-    if row.builder != CORE_BUILDER:
-        return 1, 1
-    part: Any = create(row.name, device="meta").patch_embed
-    stated: tuple[int, int] = getattr(part, "grid_multiple", (1, 1))
-    return stated
-
-
 def one_of_each(namespace: str) -> list[str]:
     """Return the name of the smallest variant of each architecture.
 
-    Variants of the core's builder have one architecture if they differ in `NUMBERS` alone. Those
+    Variants of the core's builder have one architecture if they differ in `SIZES` alone. Those
     of another builder have one if builder, paper and accepted changes are equal.
     """
     smallest: dict[str, Variant] = {}
     for row in vitzoo.variants(namespace=namespace):
         own = (row.builder, row.accepts, row.paper)
-        kind = repr(replace(row.spec, **NUMBERS) if row.builder == CORE_BUILDER else own)
+        kind = repr(replace(row.spec, **SIZES) if row.builder == CORE_BUILDER else own)
         if kind not in smallest or row.params < smallest[kind].params:
             smallest[kind] = row
     return [row.name for row in smallest.values()]

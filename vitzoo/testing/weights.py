@@ -20,7 +20,7 @@ from vitzoo.loading.request import Request
 from vitzoo.loading.source import RegisteredWeights
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import registry
-from vitzoo.schema.rows import Variant, Weights, choose
+from vitzoo.schema.rows import Weights, choose
 from vitzoo.schema.spec import Spec
 from vitzoo.store.obtain import obtain
 from vitzoo.testing.hub import COMMIT as SOME_COMMIT, Hub, serve as serve_file
@@ -48,12 +48,7 @@ class WeightsSubject:
     @property
     def row(self) -> Weights:
         """The registered weights."""
-        return next(row for row in self.owner.weights if row.name == self.name)
-
-    @property
-    def owner(self) -> Variant:
-        """The variant that the weights belong to."""
-        return vitzoo.describe(self.variant)
+        return next(row for row in vitzoo.describe(self.variant).weights if row.name == self.name)
 
 
 def trained_spec(name: str, weights: str | None = None) -> Spec:
@@ -79,7 +74,7 @@ def check_row(subject: WeightsSubject) -> None:
     """The entry names a registered checkpoint format, a license and a source. Its labels are as
     many as its classes, and `mean` and `std` have one number for each channel.
     """
-    row, spec = subject.row, subject.owner.spec
+    row, spec = subject.row, vitzoo.describe(subject.variant).spec
     formats = registry().parts["checkpoint format"]
     require(
         row.format in formats,
