@@ -1,4 +1,4 @@
-"""The core honours what it asks of plugins: the conformance kit, run on it."""
+"""The conformance tests of plugins, run on the core."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class TestCore(PluginTests):
     }
     sizes = {"head none": Sizes(num_classes=0)}
     networks = {"big_vision": {"class_token": False, "pool": "mean"}}
+    test_plugin_can_be_disabled = None  # the core cannot be disabled
 
     @pytest.mark.install
     def test_plugin_archives(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the conformance kit share: a plugin on the path, and what a check says."""
+"""Fixtures for tests of `vitzoo.testing`: a plugin on the path, and messages of checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitzoo import testing
 
 
 def pytest_collection_modifyitems(items):
-    """Mark every test of this folder: most start pytest in a process of its own."""
+    """Mark every test of this folder; many of them start pytest in another process."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.conformance)
@@ -92,7 +92,7 @@ def build(spec):
 
 @pytest.fixture
 def acme(distribution, monkeypatch, new_registry):
-    """Put a plugin on the path; `changes` are (text, other text) pairs for its files."""
+    """Put a plugin on the path; `changes` are (old text, new text) pairs for its files."""
 
     def install(*changes, entry_point="acme_vit:registry.toml", files=None):
         files = {"acme_vit/parts.py": PARTS, **(files or {"acme_vit/registry.toml": MANIFEST})}
@@ -128,7 +128,7 @@ class TestAcme(PluginTests):
 
 @pytest.fixture
 def author(tmp_path, acme):
-    """Run pytest as the author of a plugin does; gives its output."""
+    """Run pytest as the author of a plugin does; return its output."""
 
     def run(*args, more="", conftest=CONFTEST, suite=SUITE, changes=(), files=None):
         if not (tmp_path / "site").exists():
@@ -153,7 +153,7 @@ def author(tmp_path, acme):
 
 @pytest.fixture
 def complaint():
-    """Return what a check says; what is wrong always comes with what to do."""
+    """Return the message of a check that fails; it must contain a fix."""
 
     def run(check, *args, **kwargs):
         with pytest.raises(AssertionError) as caught:
@@ -167,7 +167,7 @@ def complaint():
 
 @pytest.fixture
 def blames(complaint):
-    """Expect a check to blame a broken part for just that, and the check of its kind to name it."""
+    """Expect that a check of a broken part says these words, and that all checks name the part."""
 
     def expect(kind, part, subject, check, words, check_all):
         name = getattr(part, "__name__", type(part).__name__)

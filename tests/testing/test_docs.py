@@ -1,8 +1,9 @@
-"""docs/testing.md is true: its examples run, its messages and its names of tests are the kit's."""
+"""docs/testing.md is true: its examples run, it shows real messages, and it lists all tests."""
 
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 import types
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from vitzoo import testing
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "testing.md"
 TEXT = PAGE.read_text()
 
 
@@ -19,7 +21,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
-def test_the_example_passes_and_fails_as_it_is_said(monkeypatch):
+def test_the_example_passes_and_fails_with_the_message_of_the_page(monkeypatch):
     module = types.ModuleType("documented")  # classes are pickled by the name of their module
     monkeypatch.setitem(sys.modules, "documented", module)
     (code,), (said,) = blocks("python"), blocks("text")
@@ -29,43 +31,26 @@ def test_the_example_passes_and_fails_as_it_is_said(monkeypatch):
     assert str(caught.value) == said.strip()
 
 
-def test_the_set_up_is_complete(acme, author):
-    conftest, suite = blocks("py")[:2]
+def test_one_file_is_the_whole_set_up(acme, author):
     part = blocks("python")[0].partition("\n\n\ncheck_head")[0]
     manifest = acme.manifest.partition("\n[variants")[0]
     files = {"acme_vit/registry.toml": manifest, "acme_vit/parts.py": part}
-    said = author("-k", "head or loads", conftest=conftest, suite=suite, files=files)
+    said = author("-k", "head or loads", conftest="", suite=blocks("py")[0], files=files)
     assert "TestAcme::test_plugin_loads PASSED" in said
     assert "TestAcme::test_head_reset[acme/cosine] PASSED" in said
     assert " failed" not in said
 
 
-def test_every_test_is_documented_and_every_documented_one_is_there():
+def test_the_tables_of_tests_are_made_from_their_docstrings():
+    tool = runpy.run_path(str(DOCS / "generate_checks.py"))
+    assert tool["page"]() == TEXT, "docs/testing.md is out of date: python docs/generate_checks.py"
     tests = {name for name in vars(testing.PluginTests) if name.startswith("test_")}
-    rows = [row.split("|")[1] for row in TEXT.splitlines() if row.startswith("| `test_")]
-    named = set(re.findall(r"\btest_\w+", TEXT.partition("## What is tested")[2]))
-    named -= {"test_our_entry", "test_our_weights_load"}  # of examples
-    for row in rows:
-        first, *others = re.findall(r"`(\w+)`", row)
-        stem = max((t for t in tests if first.startswith(t.rpartition("_")[0])), key=len)
-        prefix = next(k for k in KINDS if stem.startswith(k))
-        named |= {prefix + other for other in others}
-    assert tests - named <= {f"{kind}_protocol" for kind in KINDS}
-    assert named <= tests
+    assert tests == set(re.findall(r"^\| `(test_\w+)` \|", TEXT, re.MULTILINE))
 
 
-KINDS = (
-    "test_plugin",
-    "test_part",
-    "test_patch_embedder",
-    "test_position_embedding",
-    "test_pool",
-    "test_head",
-    "test_drop_path_policy",
-    "test_checkpoint_format",
-    "test_variant",
-    "test_weights",
-)
+def test_tests_named_elsewhere_exist():
+    named = set(re.findall(r"\btest_(?:plugin|part|variant|checkpoint_format)_\w+", TEXT))
+    assert named <= vars(testing.PluginTests).keys()
 
 
 def test_every_public_name_is_documented():

@@ -10,9 +10,7 @@ import pytest
 from vitzoo import testing
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format
-from vitzoo.testing import (
-    check_checkpoint_format,
-)
+from vitzoo.testing import check_checkpoint_format
 
 
 class Prefixed(Format):
@@ -107,7 +105,7 @@ class Opens(Prefixed):
         return super().to_model(tensors)
 
 
-class OddFacts(Prefixed):
+class OddOverrides(Prefixed):
     def overrides(self, config, keys):
         return {"block": {"norm_epsilon": 1e-6}}
 
@@ -129,7 +127,7 @@ FORMATS = testing.formats
             ClaimsNothing("acme"),
             "does not match its own files (acme.cls_token",
         ),
-        (FORMATS.check_matches, ClaimsAll("acme"), "matches [[]], which are keys of no layout"),
+        (FORMATS.check_matches, ClaimsAll("acme"), "matches [[]], which are keys of no format"),
         (
             FORMATS.check_matches,
             ClaimsTorchvision("acme"),
@@ -138,9 +136,13 @@ FORMATS = testing.formats
         (
             FORMATS.check_matches,
             Format("timm", marks=["cls_token"]),
-            "the core's format 'timm' matches its files too",
+            "the core's format 'timm' also matches its files",
         ),
-        (FORMATS.check_round_trip, LosesBits("acme"), "does not come back: cls_token differs"),
+        (
+            FORMATS.check_round_trip,
+            LosesBits("acme"),
+            "does not return the weights that from_model wrote: cls_token",
+        ),
         (
             FORMATS.check_round_trip,
             LosesTensor("acme"),
@@ -149,14 +151,18 @@ FORMATS = testing.formats
         (
             FORMATS.check_round_trip,
             InPlace("acme"),
-            "from_model changes what it is given: cls_token differs",
+            "from_model changes its argument: cls_token differs",
         ),
         (
             FORMATS.check_meta,
             LooksAtValues("acme"),
             "working on tensors of the meta device: RuntimeError",
         ),
-        (FORMATS.check_meta, MakesData("acme"), "from_model makes data out of none"),
+        (
+            FORMATS.check_meta,
+            MakesData("acme"),
+            "from_model makes data from tensors on meta: acme.cls_token",
+        ),
         (
             FORMATS.check_unknown_keys,
             DropsUnknown("acme"),
@@ -170,7 +176,7 @@ FORMATS = testing.formats
         (
             FORMATS.check_unknown_keys,
             RefusesWithoutName("acme"),
-            "refuses a tensor without naming it: no",
+            "refuses 'strange.key' without naming it: no",
         ),
         (
             FORMATS.check_executes_nothing,
@@ -184,7 +190,7 @@ FORMATS = testing.formats
         ),
         (
             FORMATS.check_overrides,
-            OddFacts("acme"),
+            OddOverrides("acme"),
             "overrides({}, ...) cannot be used: config overrides of the weights",
         ),
         (FORMATS.check_overrides, TrustsConfig("acme"), "raises KeyError: 'layer_norm_eps'"),
@@ -206,4 +212,4 @@ def test_a_format_of_other_networks_says_how_to_name_one(complaint):
     said = complaint(FORMATS.check_round_trip, FORMATS.FormatSubject(core))
     assert "from_model refuses the weights of a small ViT" in said
     assert "the checkpoint format big_vision has no place" in said
-    assert "say which in the `networks` table" in said
+    assert "describe one in the `networks` table" in said

@@ -8,10 +8,7 @@ from torch import nn
 
 from vitzoo import testing
 from vitzoo.parts import heads as core_heads
-from vitzoo.testing import (
-    check_drop_path_policy,
-    check_head,
-)
+from vitzoo.testing import check_drop_path_policy, check_head
 
 MODULE = testing.modules
 
@@ -126,17 +123,17 @@ HEADS = testing.heads
 @pytest.mark.parametrize(
     ("check", "part", "words"),
     [
-        (HEADS.check_protocol, NoReset, "NoReset lacks reset"),
+        (MODULE.check_protocol, NoReset, "NoReset lacks reset"),
         (HEADS.check_outputs, AlwaysLogits, "its pre-logits should be (2, 32), but are (2, 5)"),
         (HEADS.check_outputs, WrongWidth, "pre-logits should be (2, 64), but are (2, 32)"),
-        (HEADS.check_outputs, CountsWrong, "num_classes is 1000, built for 5"),
+        (HEADS.check_outputs, CountsWrong, "num_classes is 1000, but it was built for 5 classes"),
         (HEADS.check_no_classes, NoZero, "num_classes=0: ZeroDivisionError"),
         (HEADS.check_no_classes, EmptyLogits, "its logits should be (2, 32), but are (2, 0)"),
-        (HEADS.check_no_classes, ScaledWithoutClasses, "something else than its pre-logits"),
-        (MODULE.check_gradients, Detaches, "no gradient reaches what comes in"),
+        (HEADS.check_no_classes, ScaledWithoutClasses, "returns other numbers than its pre-logits"),
+        (MODULE.check_gradients, Detaches, "no gradient reaches its inputs"),
         (HEADS.check_reset, KeepsClasses, "reset(7) gives num_classes 5, pre_logits_dim 32"),
         (HEADS.check_reset, ForgetsTokens, "after reset it reads another number of tokens"),
-        (HEADS.check_reset, ResetsItself, "reset changed it"),
+        (HEADS.check_reset, ResetsItself, "reset changes the outputs of the old head"),
         (HEADS.check_reset, SharesLayer, "after reset both heads share layer.weight, layer.bias"),
     ],
 )
@@ -191,11 +188,11 @@ POLICIES = testing.drop_path
 @pytest.mark.parametrize(
     ("check", "policy", "words"),
     [
-        (POLICIES.check_rates, few, "gives 0 rates for 1 blocks"),
+        (POLICIES.check_rates, few, "returns 0 rates for 1 blocks, expected 1"),
         (POLICIES.check_rates, too_high, "for 1 blocks a rate is [1.0]"),
         (POLICIES.check_rates, divides, "fails when called for 1 blocks: ZeroDivisionError"),
         (POLICIES.check_rates, of_torch, "for 1 blocks a rate is [tensor(0.)]"),
-        (POLICIES.check_rates, at_random, "gives other rates each time"),
+        (POLICIES.check_rates, at_random, "two calls for 1 blocks differ"),
         (POLICIES.check_meta, on_meta, "fails when called under torch.device('meta')"),
         (POLICIES.check_trains, of_known_depths, "a network trains with it: KeyError: 3"),
         (MODULE.check_constructor, positional, "takes 'depth' by position"),
@@ -219,7 +216,7 @@ def test_an_option_without_default_and_sample_is_named(complaint):
         return [0.0 if i < start * depth else rate for i in range(depth)]
 
     said = complaint(check_drop_path_policy, late)
-    assert "drop-path policy 'late' needs start, which vitzoo does not give" in said
+    assert "drop-path policy 'late' needs start, which vitzoo does not pass" in said
     for check in (POLICIES.check_rates, POLICIES.check_meta, POLICIES.check_trains):
         assert "'start'" in complaint(check, POLICIES.DropPathPolicy(late))
     check_drop_path_policy(late, start=0.5)

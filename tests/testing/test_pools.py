@@ -97,19 +97,19 @@ POOLS = testing.pools
 @pytest.mark.parametrize(
     ("check", "part", "words"),
     [
-        (POOLS.check_protocol, NoSide, "NoSide lacks norm_first"),
-        (POOLS.check_protocol, WordForSide, "norm_first is 'no'"),
-        (POOLS.check_protocol, ReadsNothing, "reads is 0"),
+        (MODULE.check_protocol, NoSide, "NoSide lacks norm_first"),
+        (POOLS.check_attributes, WordForSide, "norm_first is 'no'"),
+        (POOLS.check_attributes, ReadsNothing, "reads is 0"),
         (POOLS.check_outputs, GivesHalf, "a 2x4 grid, it gives (2, 16), expected (2, 32)"),
         (POOLS.check_outputs, StatesTwo, "it gives (2, 32), expected (2, 2, 32)"),
         (POOLS.check_outputs, Square, "1 prefix tokens and a 2x4 grid: ValueError: 8"),
         (POOLS.check_outputs, OldCall, "TypeError: OldCall.forward() takes 2 positional"),
-        (POOLS.check_reads, ReadsMore, "reads = 1, but it reads others"),
+        (POOLS.check_reads, ReadsMore, "reads = 1, but other tokens change its result"),
         (POOLS.check_reads, CountsTokens, "its first 1 tokens alone, it gives other numbers"),
         (POOLS.check_network, RemembersGrid, "after set_input_size it differs"),
         (POOLS.check_network, OtherWithoutGradients, "without gradients"),
-        (MODULE.check_instances, MixesSamples, "depends on the others in its batch"),
-        (MODULE.check_constructor, NeedsMore, "needs depth, which vitzoo does not give"),
+        (MODULE.check_instances, MixesSamples, "depends on the other samples"),
+        (MODULE.check_constructor, NeedsMore, "needs depth, which vitzoo does not pass"),
     ],
 )
 def test_a_broken_pool(blames, check, part, words):

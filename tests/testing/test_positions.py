@@ -11,9 +11,7 @@ from torch import nn
 from vitzoo import testing
 from vitzoo.parts.pos_embed import LearnedPositions, NoPositions, SinCos2dPositions
 from vitzoo.parts.rope import RotaryPositions
-from vitzoo.testing import (
-    check_position_embedding,
-)
+from vitzoo.testing import check_position_embedding
 
 MODULE = testing.modules
 
@@ -146,23 +144,23 @@ POSITIONS = testing.positions
 @pytest.mark.parametrize(
     ("check", "part", "words"),
     [
-        (POSITIONS.check_protocol, Silent, "Silent lacks resample, to_grid"),
-        (POSITIONS.check_table, FlatTable, "initial_table((2, 4)) gives a tensor (10, 32)"),
-        (POSITIONS.check_table, OneTable, "two calls of initial_table((2, 4)) give one tensor"),
+        (MODULE.check_protocol, Silent, "Silent lacks resample, to_grid"),
+        (POSITIONS.check_table, FlatTable, "initial_table((2, 4)) returns a tensor (10, 32)"),
+        (POSITIONS.check_table, OneTable, "two calls of initial_table((2, 4)) return the same"),
         (POSITIONS.check_tokens, ForgetsPrefix, "a 2x4 grid, (2, 9, 32) becomes (2, 8"),
         (POSITIONS.check_tokens, CutsQueries, "(2, 2, 8, 16) becomes (2, 2, 7, 16)"),
-        (POSITIONS.check_tokens, NoAutocast, "rotate makes torch.float32 of bfloat16 queries"),
-        (POSITIONS.check_tokens, BiasOfPatches, "1 prefix tokens, grid (2, 4), it gives"),
-        (POSITIONS.check_tokens, BiasOfQueries, "0 prefix tokens, grid (2, 4), it gives (2, 8)"),
-        (POSITIONS.check_tokens, MixesQueries, "the bias of the first 1 of 8 queries differs"),
-        (POSITIONS.check_resample, SwapsGrid, "(4, 2) it is (1, 18, 32), expected (1, 10"),
-        (POSITIONS.check_resample, ChangesItsOwn, "resampled to its own grid it changes"),
-        (POSITIONS.check_resample, SingleTable, "in torch.float64 on cpu it is torch.float32"),
+        (POSITIONS.check_tokens, NoAutocast, "rotate returns torch.float32 for bfloat16 queries"),
+        (POSITIONS.check_tokens, BiasOfPatches, "attention bias of 9 tokens, it gives (2, 8, 8)"),
+        (POSITIONS.check_tokens, BiasOfQueries, "attention bias of 8 tokens, it gives (2, 8)"),
+        (POSITIONS.check_tokens, MixesQueries, "the bias of the first 1 of 8 queries changes"),
+        (POSITIONS.check_resample, SwapsGrid, "(4, 2), it is (1, 18, 32), expected (1, 10"),
+        (POSITIONS.check_resample, ChangesItsOwn, "resampled to its own grid, its table changes"),
+        (POSITIONS.check_resample, SingleTable, "in torch.float64 on cpu, it is torch.float32"),
         (POSITIONS.check_resample, NeedsData, "in torch.float32 on meta: RuntimeError"),
-        (POSITIONS.check_resample, OutOfNothing, "made a table out of none"),
+        (POSITIONS.check_resample, OutOfNothing, "resample(None, ...) returns a table"),
         (POSITIONS.check_to_grid, StaysThere, "fails when moved from the grid (2, 4) to (5, 4)"),
-        (POSITIONS.check_to_grid, OldAngles, "after to_grid((5, 4)) it differs from one built for"),
-        (POSITIONS.check_to_grid, BackToSingle, "to_grid forgot its type, {'torch.float32'}"),
+        (POSITIONS.check_to_grid, OldAngles, "after to_grid((5, 4)) it differs from a part built"),
+        (POSITIONS.check_to_grid, BackToSingle, "of a float64 part, results are torch.float32"),
     ],
 )  # fmt: skip
 def test_a_broken_position_embedding(blames, check, part, words):

@@ -1,4 +1,4 @@
-"""Wheel and sdist: both hold what the entry point, the manifest and its rows name."""
+"""Checks of wheel and sdist: both contain all files that the plugin needs."""
 
 from __future__ import annotations
 
@@ -19,25 +19,19 @@ from vitzoo.registry.registry import registry
 from vitzoo.testing.plugin import info_of
 from vitzoo.testing.subject import fail, require
 
+__tracebackhide__ = True
 INCLUDE = (
-    "include it: hatchling takes what lies inside the package; setuptools needs "
+    "include it: hatchling includes all files of the package; setuptools needs "
     '[tool.setuptools.package-data] with "*.toml" and "data/*"'
 )
 INSTALL = (
-    "is the build backend installed (pip install hatchling, say)? Or set `archives = False` in "
-    "the test class"
+    "install 'build' and the build backend (pip install build hatchling), or set `archives = "
+    "False` in the test class"
 )
 
 
 def check_archives(namespace: str, project: Path, folder: Path) -> None:
-    """An sdist of the project, and the wheel made from it, hold manifest, code and bundled files.
-
-    Args:
-        namespace: of the plugin, or `core`.
-        project: folder with its pyproject.toml.
-        folder: where the archives are built.
-    """
-    __tracebackhide__ = True
+    """Build sdist and wheel of a project into a folder; fail unless they contain what it needs."""
     wheel, sdist = _built(project, folder)
     for path, name in needed(namespace).items():
         for kind, archive in (("wheel", wheel), ("sdist", sdist)):
@@ -45,20 +39,20 @@ def check_archives(namespace: str, project: Path, folder: Path) -> None:
             require(held, f"the {kind} of {project} has no {name}", INCLUDE)
             require(
                 path.read_bytes() in held.values(),
-                f"the {kind} of {project} has another {name} than the one in use, {path}",
-                "reinstall the plugin, or build from the folder that is installed",
+                f"{name} in the {kind} of {project} differs from the installed file {path}",
+                "install the plugin again, or build it from the folder that is installed",
             )
     points = [data.decode() for n, data in wheel.items() if n.endswith("/entry_points.txt")]
     named = any(f"{namespace} =" in text for text in points)
     require(
         named or namespace == CORE,
         f"the wheel of {project} has no entry point {namespace!r}",
-        f"[project.entry-points.{GROUP}] in pyproject.toml names it",
+        f"add it to [project.entry-points.{GROUP}] in pyproject.toml",
     )
 
 
 def needed(namespace: str) -> dict[Path, str]:
-    """Return what archives must hold: files here, by name within the package's parent."""
+    """Return the files that archives must contain: installed path to path within the archive."""
     info = info_of(namespace)
     files = [Path(info.location)]
     rows = [row for _, row in registry().host.rows[namespace]]
@@ -72,38 +66,35 @@ def needed(namespace: str) -> dict[Path, str]:
     top = package.partition(".")[0]
     names = {}
     for path in files:
-        if top in path.parts:  # the core's builder lies outside a plugin
+        if top in path.parts:  # the core's builder is outside the plugin
             start = len(path.parts) - 1 - path.parts[::-1].index(top)
             names[path] = "/".join(path.parts[start:])
     return names
 
 
-def project_of(namespace: str, start: Path) -> Path | None:
-    """Return the nearest folder above `start` whose pyproject.toml declares the namespace."""
-    for folder in start.resolve().parents:
+def project_of(namespace: str, test: Path) -> Path:
+    """Return the nearest folder above a test whose pyproject.toml declares the namespace."""
+    for folder in test.resolve().parents:
         try:
-            project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8")).get(
-                "project", {}
-            )
+            read = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
         except (OSError, ValueError):
             continue
+        project = read.get("project", {})
         if namespace in project.get("entry-points", {}).get(GROUP, {}):
             return folder
         if namespace == CORE and project.get("name") == "vitzoo":
             return folder
-    return None
+    problem = f"no pyproject.toml above {test} declares the namespace {namespace!r}"
+    return fail(problem, "set project = Path(...) in the test class, or archives = False")
 
 
 def _built(project: Path, folder: Path) -> Iterator[dict[str, bytes]]:
-    """Build without a network, and yield the files of the wheel and of the sdist."""
-    __tracebackhide__ = True
+    """Build without network access; yield the files of the wheel, then those of the sdist."""
     if find_spec("build") is None:
-        fail(
-            "wheel and sdist cannot be built: the package 'build' is not installed",
-            "pip install build and your build backend, or set `archives = False` in the test class",
-        )
+        problem = "wheel and sdist cannot be built: the package 'build' is not installed"
+        fail(problem, INSTALL)
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder)]
-    done = subprocess.run(  # noqa: S603  # the author's own project
+    done = subprocess.run(  # noqa: S603  # the plugin's own project
         [*command, str(project)],
         capture_output=True,
         encoding="utf-8",
@@ -111,9 +102,8 @@ def _built(project: Path, folder: Path) -> Iterator[dict[str, bytes]]:
         check=False,
     )
     output = f"{done.stdout}\n{done.stderr}"[-3000:]
-    require(
-        done.returncode == 0, f"wheel and sdist of {project} cannot be built:\n{output}", INSTALL
-    )
+    problem = f"wheel and sdist of {project} cannot be built:\n{output}"
+    require(done.returncode == 0, problem, INSTALL)
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive:
         yield {name: archive.read(name) for name in archive.namelist()}

@@ -1,8 +1,9 @@
-"""All checks of one thing at once: what `PluginTests` runs one by one, for use without it."""
+"""All checks of one contribution, without pytest. `PluginTests` runs each check as one test."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import Any
 
 from vitzoo.formats import Format
@@ -18,70 +19,33 @@ from vitzoo.testing import (
 )
 from vitzoo.testing.subject import ModuleSubject, Sizes, Subject
 
-FIRST = (modules.check_constructor, modules.check_options)
-MODULE = (
-    modules.check_instances,
-    modules.check_initialisation,
-    modules.check_weight_decay,
-    modules.check_gradients,
-    modules.check_dtypes,
-    modules.check_meta,
-    modules.check_compiles,
-    modules.check_copies,
-    modules.check_saved,
-)
-QUICK = (modules.check_initialisation, modules.check_weight_decay, modules.check_meta)
-OF_LARGE = (
+__tracebackhide__ = True
+Check = Callable[[Any], None]
+
+
+def checks_of(module: ModuleType) -> tuple[Check, ...]:
+    """Return the checks of a module, in their order in the file."""
+    return tuple(found for name, found in vars(module).items() if name.startswith("check_"))
+
+
+ANY = (modules.check_constructor, modules.check_options)
+FIRST = (*ANY, modules.check_protocol)
+MODULE = tuple(check for check in checks_of(modules) if check not in FIRST)
+CHECKS: dict[type[Subject], tuple[Check, ...]] = {
+    patch_embed.PatchEmbedder: (*FIRST, *checks_of(patch_embed), *MODULE),
+    positions.PositionEmbedding: (*FIRST, *checks_of(positions), *MODULE),
+    pools.Pool: (*FIRST, *checks_of(pools), *MODULE),
+    heads.Head: (*FIRST, *checks_of(heads), *MODULE),
+    drop_path.DropPathPolicy: (*ANY, *checks_of(drop_path)),
+}
+# `vitzoo plugins check` leaves these out because they take long.
+SLOW = {*MODULE} - {modules.check_initialisation, modules.check_weight_decay, modules.check_meta}
+LARGE = 1_000_000  # parameters of a part that takes seconds to run
+OF_LARGE = {
     *FIRST,
     modules.check_weight_decay,
-    patch_embed.check_protocol,
     patch_embed.check_input_conv,
-    positions.check_protocol,
-    pools.check_protocol,
-    heads.check_protocol,
-)
-LARGE = 1_000_000  # parameters of a part that takes seconds to run
-CHECKS: dict[type[Subject], tuple[Callable[[Any], None], ...]] = {
-    patch_embed.PatchEmbedder: (
-        *FIRST,
-        patch_embed.check_protocol,
-        patch_embed.check_grid,
-        patch_embed.check_order,
-        patch_embed.check_sizes,
-        patch_embed.check_input_conv,
-        *MODULE,
-    ),
-    positions.PositionEmbedding: (
-        *FIRST,
-        positions.check_protocol,
-        positions.check_table,
-        positions.check_tokens,
-        positions.check_resample,
-        positions.check_to_grid,
-        *MODULE,
-    ),
-    pools.Pool: (
-        *FIRST,
-        pools.check_protocol,
-        pools.check_outputs,
-        pools.check_reads,
-        pools.check_network,
-        *MODULE,
-    ),
-    heads.Head: (
-        *FIRST,
-        heads.check_protocol,
-        heads.check_outputs,
-        heads.check_no_classes,
-        heads.check_reset,
-        *MODULE,
-    ),
-    drop_path.DropPathPolicy: (
-        *FIRST,
-        drop_path.check_rates,
-        drop_path.check_meta,
-        drop_path.check_trains,
-    ),
+    pools.check_attributes,
 }
 
 
@@ -91,12 +55,12 @@ def check_patch_embedder(
     """Check a patch embedder against its protocol.
 
     Args:
-        constructor: the class, or what makes it, or a registered name.
-        sizes: numbers of the network that it is checked in.
-        options: of its own, where they have no default.
+        constructor: its class, a function that makes it, or its registered name.
+        sizes: sizes of the network around it; the defaults of `Sizes` if None.
+        options: options of the part; those without a default are needed.
 
     Raises:
-        AssertionError: the first thing that is wrong, and what to do.
+        AssertionError: a check failed; the message says what is wrong and how to correct it.
 
     >>> from vitzoo.parts.patch_embed import ConvPatchEmbed
     >>> check_patch_embedder(ConvPatchEmbed, bias=False)
@@ -107,44 +71,28 @@ def check_patch_embedder(
 def check_position_embedding(
     constructor: Callable[..., Any] | str, *, sizes: Sizes | None = None, **options: Any
 ) -> None:
-    """Check a position embedding against its protocol; arguments as `check_patch_embedder`.
-
-    Raises:
-        AssertionError: the first thing that is wrong, and what to do.
-    """
+    """Check a position embedding; arguments and errors are those of `check_patch_embedder`."""
     _check(positions.PositionEmbedding, constructor, sizes, options)
 
 
 def check_pool(
     constructor: Callable[..., Any] | str, *, sizes: Sizes | None = None, **options: Any
 ) -> None:
-    """Check a pool against its protocol; arguments as `check_patch_embedder`.
-
-    Raises:
-        AssertionError: the first thing that is wrong, and what to do.
-    """
+    """Check a pool; arguments and errors are those of `check_patch_embedder`."""
     _check(pools.Pool, constructor, sizes, options)
 
 
 def check_head(
     constructor: Callable[..., Any] | str, *, sizes: Sizes | None = None, **options: Any
 ) -> None:
-    """Check a head against its protocol; arguments as `check_patch_embedder`.
-
-    Raises:
-        AssertionError: the first thing that is wrong, and what to do.
-    """
+    """Check a head; arguments and errors are those of `check_patch_embedder`."""
     _check(heads.Head, constructor, sizes, options)
 
 
 def check_drop_path_policy(
     policy: Callable[..., Any] | str, *, sizes: Sizes | None = None, **options: Any
 ) -> None:
-    """Check a drop-path policy; arguments as `check_patch_embedder`.
-
-    Raises:
-        AssertionError: the first thing that is wrong, and what to do.
-    """
+    """Check a drop-path policy; arguments and errors are those of `check_patch_embedder`."""
     _check(drop_path.DropPathPolicy, policy, sizes, options)
 
 
@@ -154,59 +102,48 @@ def check_checkpoint_format(
     """Check a checkpoint format.
 
     Args:
-        made: the format, or a registered name.
-        network: changes to the small network whose weights it holds, as `create` takes a spec.
+        made: the format, or its registered name.
+        network: changes to the spec of the small network whose weights it writes and reads.
 
     Raises:
-        AssertionError: the first thing that is wrong, and what to do.
+        AssertionError: a check failed; the message says what is wrong and how to correct it.
     """
-    checks = (
-        formats.check_protocol,
-        formats.check_matches,
-        formats.check_round_trip,
-        formats.check_meta,
-        formats.check_unknown_keys,
-        formats.check_executes_nothing,
-        formats.check_overrides,
-    )
     given, name = (None, made) if isinstance(made, str) else (made, "")
-    _run(checks, formats.FormatSubject(given, name, network or {}))
+    _run(checks_of(formats), formats.FormatSubject(given, name, network or {}))
 
 
 def check_variant(name: str, *, network: Mapping[str, Any] | None = None) -> None:
     """Check a registered variant.
 
     Args:
-        name: as registered.
-        network: changes to its small copy, as `create` takes a spec.
+        name: registered name.
+        network: changes to the spec of its small copy.
 
     Raises:
-        AssertionError: the first thing that is wrong, and what to do.
+        AssertionError: a check failed; the message says what is wrong and how to correct it.
+        unittest.SkipTest: its small copy is too large to run.
     """
-    checks = (variants.check_params, variants.check_spec, variants.check_runs)
-    _run(checks, variants.VariantSubject(name, network or {}))
+    _run(checks_of(variants), variants.VariantSubject(name, network or {}))
 
 
 def check_registered(kind: str, name: str) -> None:
-    """Check a registered part or format as far as that needs no samples and is quick.
+    """Run the fast checks of a registered part or format; `vitzoo plugins check` calls it.
 
-    These are the checks of `PluginTests` for the kind; of those for every module, `QUICK`; of a
-    format, those of its protocol. Sizes are used that the part accepts. A part that accepts none of
-    the usual ones, or needs options, is imported only. A part of more than `LARGE` parameters is
-    built, not run.
+    Of a format, the protocol is checked. A part is tested with usual sizes that it accepts. A part
+    of more than `LARGE` parameters is built, but not run. A part that accepts none of the usual
+    sizes, or needs options, is only imported.
 
     Raises:
-        AssertionError: the first thing that is wrong, and what to do.
+        AssertionError: a check failed; the message says what is wrong and how to correct it.
     """
     if kind == formats.KIND:
-        formats.check_protocol(formats.FormatSubject(None, name, {}))
+        formats.check_protocol(formats.FormatSubject(None, name))
         return
     cls = next(cls for cls in CHECKS if cls.kind == kind)
     if subject := cls(None, name).fitted():
-        slow: set[Any] = set(MODULE) - set(QUICK)
-        if isinstance(subject, ModuleSubject) and subject.params() > LARGE:
-            slow = set(CHECKS[cls]) - set(OF_LARGE)
-        _run((check for check in CHECKS[cls] if check not in slow), subject)
+        large = isinstance(subject, ModuleSubject) and subject.params() > LARGE
+        fast = OF_LARGE if large else {*CHECKS[cls]} - SLOW
+        _run((check for check in CHECKS[cls] if check in fast), subject)
 
 
 def _check(
@@ -215,12 +152,10 @@ def _check(
     sizes: Sizes | None,
     options: Mapping[str, Any],
 ) -> None:
-    __tracebackhide__ = True
     make, name = (None, part) if isinstance(part, str) else (part, "")
     _run(CHECKS[cls], cls(make, name, sizes or Sizes(), options))
 
 
-def _run(checks: Iterable[Callable[[Any], None]], subject: object) -> None:
-    __tracebackhide__ = True
+def _run(checks: Iterable[Check], subject: object) -> None:
     for check in checks:
         check(subject)

@@ -1,7 +1,7 @@
-"""Watching what code does behind one's back: opening sockets, running other code.
+"""Recording of sockets that code opens, and of code and files that it runs or opens.
 
-Python reports such events to audit hooks, which cannot be taken off again: there is one, switched
-on while something is watched.
+Python reports such events to audit hooks. An audit hook cannot be removed, so one is installed,
+which does nothing unless a thread is being watched.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _installed = threading.Event()
 
 @contextmanager
 def watched(names: tuple[str, ...]) -> Iterator[list[str]]:
-    """Give the list of such events in this thread, as they come, each with its first argument."""
+    """Give a list of the events with these names in this thread, each with its first argument."""
     if not _installed.is_set():
         _installed.set()
         sys.addaudithook(_note)

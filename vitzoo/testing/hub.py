@@ -1,4 +1,4 @@
-"""A Hub on loopback: serves files and the model API as the real one does, and fails on demand."""
+"""A Hub on loopback: it serves files and the model API, and tests can replace its answers."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 Behaviour = Callable[[BaseHTTPRequestHandler, Any], None]
-"""Answers one request: takes the handler, and the right bytes (None where there are none)."""
+"""Answers one request. It takes the handler and the right bytes, None if the file is missing."""
 
 
 class Hub:
     """Serves `/{owner}/{name}/resolve/{revision}/{file}` and the model API on 127.0.0.1.
 
-    Every file counts as kept in LFS, so that its sha256 is stated. What is asked for is answered
-    at any revision.
+    Every file counts as stored in LFS, so the model API states its SHA-256. A file is served at
+    any revision.
 
     Attributes:
         files: bytes by (repo, file).
-        commits: commit by repo, `COMMIT` where none is given.
-        anything: bytes of every other path, None if there is nothing.
-        script: behaviours for the next requests for a file, one each; then the normal one.
-        always: behaviour of all further requests once the script is used up, None for the normal.
-        api: behaviour of requests to the model API (it gets the path), None for the normal one.
+        commits: commit by repo; `COMMIT` for the others.
+        anything: bytes of every other path; None answers 404.
+        script: behaviours for the next requests for files, one for each; None serves the file.
+        always: behaviour for the requests after `script`; None serves the file.
+        api: behaviour for requests to the model API (it gets the path); None answers normally.
         requests: (method, path, headers) of all requests so far.
 
     >>> with Hub() as hub:
@@ -59,7 +58,7 @@ class Hub:
             repo: `owner/name`.
             file: path in the repository.
             data: its bytes.
-            revision: commit that the Hub names as the repository's present one.
+            revision: the newest commit of the repository.
         """
         self.files[repo, file] = data
         self.commits[repo] = revision
@@ -67,7 +66,7 @@ class Hub:
 
     @property
     def endpoint(self) -> str:
-        """Address for `VITZOO_ENDPOINTS` and `VITZOO_TRUST_ENDPOINT`."""
+        """URL for `VITZOO_ENDPOINTS` and `VITZOO_TRUST_ENDPOINT`."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
@@ -77,7 +76,7 @@ class Hub:
 
     @property
     def ranges(self) -> list[str | None]:
-        """The Range header of each request for a file so far, None where there was none."""
+        """The Range header of each request for a file so far; None for a request without it."""
         return [headers.get("Range") for _, _, headers in self.file_requests()]
 
     def file_requests(self) -> list[tuple[str, str, dict[str, str]]]:
@@ -85,7 +84,7 @@ class Hub:
         return [request for request in self.requests if "/resolve/" in request[1]]
 
     def environment(self, home: Path) -> dict[str, str]:
-        """Return the variables with which vitzoo asks this Hub alone and keeps all in `home`."""
+        """Return variables: vitzoo downloads from this Hub alone and keeps its files in `home`."""
         return {
             "VITZOO_HOME": str(home),
             "VITZOO_LOCK": str(home / "vitzoo.lock"),
@@ -110,12 +109,7 @@ class Hub:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
@@ -153,7 +147,7 @@ def reply(
     headers: Mapping[str, str | None] | tuple[()] = (),
     body: bytes = b"",
 ) -> None:
-    """Answer with exactly these headers (and the length of the body unless they say it)."""
+    """Answer with exactly these headers; the length of the body is added if they lack it."""
     handler.send_response(status)
     all_headers: dict[str, str | None] = dict(headers)
     all_headers.setdefault("Content-Length", str(len(body)))
@@ -172,7 +166,7 @@ def serve(
     *,
     headers: Mapping[str, str | None] | tuple[()] = (),
 ) -> None:
-    """Serve a file honestly, with ranges."""
+    """Serve a file, or the range of it that the request names."""
     start = 0
     wanted = handler.headers.get("Range", "")
     if wanted.startswith("bytes="):
@@ -194,22 +188,18 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: clients that go away are part of the story."""
+        """Print nothing; tests close connections on purpose."""
 
 
 def _handler(answer: Callable[[BaseHTTPRequestHandler], None]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # a body waits for 40 ms after its headers otherwise
+        disable_nagle_algorithm = True  # otherwise the body follows its headers after 40 ms
 
         def do_GET(self) -> None:
             answer(self)
 
-        def do_HEAD(self) -> None:
-            answer(self)
-
-        def do_CONNECT(self) -> None:
-            answer(self)
+        do_HEAD = do_CONNECT = do_GET  # noqa: N815  # the base's names
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base's name
             pass

@@ -1,4 +1,4 @@
-"""Patch embedders against `vitzoo.parts.PatchEmbedder`."""
+"""Checks of patch embedders against `vitzoo.parts.PatchEmbedder`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from math import lcm
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitzoo.errors import InvalidOption
 from vitzoo.parts import protocols
 from vitzoo.testing.subject import ModuleSubject, Sizes, Subject, doing, draw, fail, fill, require
 
+__tracebackhide__ = True
 ORDER = (
-    "tokens go row by row: from (b, d, h, w), `x.flatten(2).transpose(1, 2)`; and sizes are "
-    "(height, width)"
+    "return tokens row by row, for example `x.flatten(2).transpose(1, 2)` of x (b, d, h, w); sizes "
+    "are (height, width)"
+)
+REFUSE = (
+    "raise vitzoo.InvalidOption for an image_size that does not fit, as vitzoo.parts.tiled does"
 )
 
 
@@ -24,10 +28,11 @@ class PatchEmbedder(ModuleSubject):
     kind = "patch embedder"
     field_of_spec = "patch_embed"
     numbers = ("patch_size", "in_chans", "embed_dim")
+    protocol = protocols.PatchEmbedder
 
     def inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
         """Draw (b, c, h, w) images."""
-        return (draw(batch, self.sizes.in_chans, *self.sizes.image_size),)
+        return (self.images(batch),)
 
     def accepted(self) -> Subject:
         """Return the subject with a grid that the part accepts, or raise InvalidOption."""
@@ -39,25 +44,13 @@ class PatchEmbedder(ModuleSubject):
         return subject
 
 
-def check_protocol(subject: PatchEmbedder) -> None:
-    """It is a module with `in_chans` and `grid`."""
-    __tracebackhide__ = True
-    part = subject.part()
-    require_module(subject, part, protocols.PatchEmbedder)
-    require(
-        part.in_chans == subject.sizes.in_chans,
-        f"{subject}: in_chans is {part.in_chans!r}, built for {subject.sizes.in_chans} channels",
-        "set self.in_chans = in_chans",
-    )
-
-
 def check_grid(subject: PatchEmbedder) -> None:
-    """`grid` says how many tokens come, for square and other images and other channels.
+    """`grid(image_size)` returns the grid of the tokens, for square and other images, and for 1, 3
+    and 4 channels. `in_chans` is the number of channels that the part was built for. If it has the
+    attribute `grid_multiple`, grids that are multiples work and other grids are refused.
 
-    The grid of `sizes` must be accepted, and so must others that are multiples of `grid_multiple`,
-    unless `sizes` chooses a grid: then the part may refuse others.
+    The grid of `sizes` must work. If `sizes` changes the default grid, the part may refuse others.
     """
-    __tracebackhide__ = True
     rows, columns = subject.sizes.grid_size
     part = subject.part()
     _require_grid(subject, part, subject.sizes.image_size)
@@ -75,37 +68,38 @@ def check_grid(subject: PatchEmbedder) -> None:
             low, tall = part.grid(subject.sizes.image_size), part.grid(image_size)
             require(
                 low[0] < tall[0] and low[1] == tall[1],
-                f"{subject}: an image twice as high has the grid {tall} instead of {low}",
-                "more height is more rows: sizes and grids are (height, width)",
+                f"{subject}: the grid of an image becomes {tall} instead of {low} when its height "
+                "is doubled, expected more rows and as many columns",
+                "sizes and grids are (height, width)",
             )
-    for in_chans in (1, 4):
+    for in_chans in (1, subject.sizes.in_chans, 4):
         other = subject.changed(in_chans=in_chans)
         part = other.part()
         require(
             part.in_chans == in_chans,
-            f"{subject}: built for {in_chans} channels, in_chans is {part.in_chans!r}",
+            f"{subject}: in_chans is {part.in_chans!r}, but it was built for {in_chans} channels",
             "set self.in_chans = in_chans",
         )
         _require_grid(other, part, subject.sizes.image_size)
 
 
 def check_order(subject: PatchEmbedder) -> None:
-    """Tokens come row by row of the (h, w) grid.
+    """Tokens follow the grid row by row: the last token of the first row sees the top right of the
+    image, the first token of the last row sees the bottom left.
 
-    Seen from where in the image the gradient of a token comes: those of the top right and of the
-    bottom left. A part whose tokens all see the whole image alike passes.
+    The gradients of these tokens show which pixels they see. A part whose tokens all see the whole
+    image passes.
     """
-    __tracebackhide__ = True
     grid = rows, columns = subject.sizes.grid_size
     part: Any = fill(subject.part())
     images = draw(1, subject.sizes.in_chans, *subject.sizes.in_px(grid)).requires_grad_()
     tokens = part(images)
     if not tokens.requires_grad:
-        return  # check_gradients says so
+        return  # check_gradients reports it
     seen = []
     for token in (columns - 1, columns * (rows - 1)):
         (gradient,) = torch.autograd.grad(tokens[0, token].pow(2).sum(), images, retain_graph=True)
-        seen.append(_middle(gradient[0], subject.sizes.patch_size))
+        seen.append(_centre(gradient[0], subject.sizes.patch_size))
     (top, right), (bottom, left) = seen
     require(
         right - left > -0.5 and bottom - top > -0.5,
@@ -117,8 +111,9 @@ def check_order(subject: PatchEmbedder) -> None:
 
 
 def check_sizes(subject: PatchEmbedder) -> None:
-    """An image that does not fit is refused with InvalidOption, or has tokens as `grid` says."""
-    __tracebackhide__ = True
+    """For an image size that does not fit, `grid` raises `InvalidOption`, or returns the grid of
+    the tokens that such an image gives.
+    """
     height, width = subject.sizes.image_size
     part = subject.part()
     for size in ((height + 1, width), (height, width - 1), (1, width), (height, 1)):
@@ -126,37 +121,33 @@ def check_sizes(subject: PatchEmbedder) -> None:
             grid = part.grid(size)
         except InvalidOption:
             continue
-        except Exception as error:  # noqa: BLE001  # whatever it is, the author hears of it
-            fail(
-                f"{subject}: grid({size}) raises {type(error).__name__}: {error}",
-                "raise vitzoo.InvalidOption for an image_size that does not fit "
-                "(vitzoo.parts.tiled does)",
-            )
+        except Exception as error:  # noqa: BLE001  # the message quotes it
+            fail(f"{subject}: grid({size}) raises {type(error).__name__}: {error}", REFUSE)
         require(
             isinstance(grid, tuple) and len(grid) == 2 and min(grid) > 0,
-            f"{subject}: grid({size}) gives {grid!r}: no tokens",
-            "raise vitzoo.InvalidOption for an image_size that does not fit "
-            "(vitzoo.parts.tiled does)",
+            f"{subject}: grid({size}) returns {grid!r}, expected at least one row and column",
+            REFUSE,
         )
         _require_grid(subject, part, size)
 
 
 def check_input_conv(subject: PatchEmbedder) -> None:
-    """`input_conv`, or `proj.weight` without it, names the kernel that reads the channels."""
-    __tracebackhide__ = True
+    """The kernel (out, in_chans, h, w) that reads the image is `proj.weight` in the state dict, or
+    the attribute `input_conv` is its name.
+    """
     part = subject.changed(in_chans=5).part()
     name = getattr(part, "input_conv", None)
     state = part.state_dict()
     fix = (
-        "input_conv is the state-dict name, within the part, of the kernel (out, in_chans, h, w) "
-        "that vitzoo brings to other channels when weights are loaded"
+        "input_conv is the name, in the state dict, of the kernel (out, in_chans, h, w) that reads "
+        "the image; vitzoo adapts it to other channels when it loads weights"
     )
     if name is None:
         reading = [key for key, t in state.items() if t.dim() == 4 and t.shape[1] == 5]
         found = reading[0] if reading else "proj.weight"
         require(
             "proj.weight" in (found, *reading),
-            f"{subject}: {found} reads the image's channels, and no input_conv says so",
+            f"{subject}: {found} reads the channels of the image, but there is no input_conv",
             f"add the attribute input_conv = {found!r}; {fix}",
         )
         return
@@ -164,38 +155,18 @@ def check_input_conv(subject: PatchEmbedder) -> None:
     shape = tuple(state[name].shape)
     require(
         len(shape) == 4 and shape[1] == 5,
-        f"{subject}: for 5 channels input_conv names {name!r} of shape {shape}",
+        f"{subject}: with 5 channels, input_conv names {name!r} of shape {shape}",
         fix,
     )
 
 
-def require_module(subject: ModuleSubject, part: Any, protocol: Any) -> None:
-    """Fail unless a part is a module that has what its protocol names."""
-    __tracebackhide__ = True
-    require(
-        isinstance(part, nn.Module),
-        f"{subject}: {type(part).__name__} is no torch.nn.Module",
-        "derive the class from torch.nn.Module",
-    )
-    wanted = [name for name in dir(protocol) if not name.startswith("_")]
-    wanted += list(protocol.__annotations__)
-    missing = sorted({name for name in wanted if not hasattr(part, name)})
-    require(
-        not missing,
-        f"{subject}: {type(part).__name__} lacks {', '.join(missing)}",
-        f"see vitzoo.parts.{protocol.__name__}",
-    )
-
-
 def _grid_multiple(subject: PatchEmbedder, part: Any) -> tuple[int, int]:
-    """Return what rows and columns of the grid must be multiples of; grids between are refused."""
-    __tracebackhide__ = True
+    """Return the part's `grid_multiple`; fail unless it refuses grids that are no multiples."""
     stated = getattr(part, "grid_multiple", (1, 1))
-    good = isinstance(stated, tuple) and len(stated) == 2 and all(type(n) is int for n in stated)
     require(
-        good and min(stated) > 0,
+        _is_pair(stated) and min(stated) > 0,
         f"{subject}: grid_multiple is {stated!r}",
-        "set it to (rows, columns), positive whole numbers, such as (2, 2) for an even grid",
+        "set it to (rows, columns), positive integers: (2, 2) for even numbers of rows and columns",
     )
     rows, columns = subject.sizes.grid_size
     off = [(rows + 1, columns)] * (stated[0] > 1) + [(rows, columns + 1)] * (stated[1] > 1)
@@ -203,8 +174,8 @@ def _grid_multiple(subject: PatchEmbedder, part: Any) -> tuple[int, int]:
         image_size = subject.sizes.in_px(grid_size)
         require(
             _refuses(part, image_size),
-            f"{subject}: grid_multiple is {stated}, yet grid({image_size}), an image of "
-            f"{grid_size[0]}x{grid_size[1]} patches, is not refused",
+            f"{subject}: grid_multiple is {stated}, but grid({image_size}) accepts an image of "
+            f"{grid_size[0]}x{grid_size[1]} patches",
             "raise vitzoo.InvalidOption for such a size, or correct grid_multiple",
         )
     return stated
@@ -218,28 +189,30 @@ def _refuses(part: Any, image_size: tuple[int, int]) -> bool:
     return False
 
 
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(type(n) is int for n in value)
+
+
 def _up(count: int, multiple: int) -> int:
-    """Return the least multiple that is not below a count."""
+    """Round a count up to a multiple."""
     return -(-count // multiple) * multiple
 
 
 def _require_grid(subject: PatchEmbedder, part: Any, image_size: tuple[int, int]) -> None:
-    __tracebackhide__ = True
     try:
         grid = part.grid(image_size)
     except InvalidOption as error:
+        high, wide = subject.sizes.patch_size
         fail(
-            f"{subject}: grid({image_size}) refuses an image of "
-            f"{image_size[0] / subject.sizes.patch_size[0]:g}x"
-            f"{image_size[1] / subject.sizes.patch_size[1]:g} patches: {error}",
-            "where only some grids fit, say so: an attribute grid_multiple = (rows, columns), or "
+            f"{subject}: grid({image_size}) refuses an image of {image_size[0] / high:g}x"
+            f"{image_size[1] / wide:g} patches: {error}",
+            "if only some grids fit, set the attribute grid_multiple = (rows, columns), or give "
             "Sizes(grid_size=...) in the `sizes` table of the test class",
         )
-    good = isinstance(grid, tuple) and len(grid) == 2 and all(type(n) is int for n in grid)
     require(
-        good,
-        f"{subject}: grid({image_size}) gives {grid!r}",
-        "return (rows, columns), whole numbers",
+        _is_pair(grid),
+        f"{subject}: grid({image_size}) returns {grid!r}",
+        "return a tuple of two integers, (rows, columns)",
     )
     images = draw(2, part.in_chans, *image_size)
     with torch.no_grad(), doing(subject, f"given images of {image_size} px"):
@@ -247,17 +220,17 @@ def _require_grid(subject: PatchEmbedder, part: Any, image_size: tuple[int, int]
     expected = (2, grid[0] * grid[1], subject.sizes.embed_dim)
     require(
         tuple(tokens.shape) == expected,
-        f"{subject}: grid({image_size}) gives {grid}, so images of that size become tokens of "
-        f"shape {expected}, but they are {tuple(tokens.shape)}",
-        "let grid and forward agree; tokens are (b, n, d)",
+        f"{subject}: grid({image_size}) returns {grid}, so two images of that size should give "
+        f"tokens of shape {expected}, but it is {tuple(tokens.shape)}",
+        "let grid and forward agree; tokens are (b, n, d) with n = rows * columns",
     )
 
 
-def _middle(gradient: Tensor, patch_size: tuple[int, int]) -> tuple[float, float]:
-    """Return the (row, column), in patches, about which the squares of a gradient lie."""
+def _centre(gradient: Tensor, patch_size: tuple[int, int]) -> tuple[float, float]:
+    """Return the centre (row, column), in patches, of a gradient's squares."""
     energy = gradient.double().pow(2).sum(0)
     if not energy.any():
-        return 0.0, 0.0  # it sees nothing here, as where a batch of one is compared with its mean
+        return 0.0, 0.0  # the token sees nothing, as in a part that subtracts the batch's mean
     rows, columns = (
         (energy.sum(1 - axis) / energy.sum() * torch.arange(energy.shape[axis])).sum()
         for axis in (0, 1)

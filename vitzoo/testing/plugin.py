@@ -1,8 +1,7 @@
-"""A plugin as a whole: found without being imported, in every process, and switched off at will."""
+"""Checks of a plugin as a whole, in this process, in a fresh one and in a spawned worker."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import multiprocessing
 import os
@@ -13,21 +12,22 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache, lru_cache
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import vitzoo
 from vitzoo.errors import PluginError, did_you_mean
-from vitzoo.plugin import hookspecs
+from vitzoo.factory import create
 from vitzoo.plugin.info import CORE, PluginInfo
 from vitzoo.registry.registry import registry
 from vitzoo.schema.kinds import HOOKS
 from vitzoo.testing.events import SOCKETS, watched
 from vitzoo.testing.subject import fail, require
-from vitzoo.testing.variants import one_of_each
+from vitzoo.testing.variants import count, one_of_each
 
-PATIENCE = 300  # seconds for another process
+__tracebackhide__ = True
+TIMEOUT = 300  # seconds for another process
+LIST = "run `vitzoo list` to see the error"
+FRESH = "a worker starts afresh; let contributions not depend on modules imported earlier"
 LISTING = """
 import json, sys
 import vitzoo
@@ -45,164 +45,147 @@ print(json.dumps([names, states, code, sorted(sys.modules)]))
 
 
 def info_of(namespace: str) -> PluginInfo:
-    """Return the state of a plugin, loading it if it is still lazy; fail if it cannot be used."""
-    __tracebackhide__ = True
+    """Load a plugin and return its state; fail if it cannot be used."""
     states = {row.namespace: row for row in registry().plugins()}
     if namespace not in states:
         near = did_you_mean(namespace, states) or f"; installed: {', '.join(states)}"
         fail(
             f"no plugin {namespace!r} is installed{near}",
-            "install it first (pip install -e .), with an entry point of the group 'vitzoo' whose "
-            "name is the namespace",
+            "install it (pip install -e .); its entry point in the group 'vitzoo' has the "
+            "namespace as its name",
         )
     try:
-        vitzoo.variants(f"{namespace}/*")  # which loads it
+        vitzoo.variants(f"{namespace}/*")  # this loads it
     except PluginError as error:
-        fail(str(error), "correct what it says; vitzoo.plugins() shows the state of every plugin")
+        fail(str(error), "correct this error; `vitzoo plugins` shows the state of every plugin")
     return next(row for row in registry().plugins() if row.namespace == namespace)
 
 
 def check_loads(namespace: str) -> None:
-    """It is loaded, and contributes something."""
-    __tracebackhide__ = True
+    """The plugin is installed, can be loaded and contributes something. Loading also checks its
+    manifest or its hooks; for example, weights must state what their pin needs.
+    """
     info = info_of(namespace)
     require(info.state in ("core", "loaded"), f"plugin {namespace!r} is {info.state}", info.cause)
     require(
         registry().host.rows[namespace],
         f"plugin {namespace!r} contributes nothing",
-        "give its manifest a part, a format or a variant",
+        "add a part, a checkpoint format or a variant to its manifest",
     )
 
 
 def check_discovery(namespace: str) -> None:
-    """Listing and describing import neither its package nor torch."""
-    __tracebackhide__ = True
+    """In a fresh process, `vitzoo list` and `vitzoo.describe` show the plugin's variants and import
+    neither the plugin nor torch.
+    """
     info = info_of(namespace)
-    names, states, code, modules = json.loads(_listing(LISTING, *_surroundings()))
-    require(code == 0, f"`vitzoo list` ends with exit code {code}", "run it to see why")
-    own = () if namespace == CORE else (_top(info),)
+    names, states, code, modules = json.loads(_listing("", *_surroundings()))
+    require(code == 0, f"`vitzoo list` ends with exit code {code}, expected 0", LIST)
+    own = () if namespace == CORE else (info.entry_point.partition(":")[0].partition(".")[0],)
     found = [name for name in (*own, "torch") if name in modules]
     require(
         not found,
         f"plugin {namespace!r}: listing imports {', '.join(found)}",
         "declare contributions in a manifest (registry.toml), which is read without importing",
     )
+    state = states.get(namespace)
     require(
-        states.get(namespace) in (CORE, "loaded", "lazy"),
-        f"plugin {namespace!r} is {states.get(namespace)} in a fresh process",
-        "is it found only because of this process's path? pip install -e .",
+        state in (CORE, "loaded", "lazy"),
+        f"plugin {namespace!r} is {state} in a fresh process",
+        "install it (pip install -e .); a fresh process may lack a path that this process has",
     )
-    if states[namespace] != "lazy":
-        missing = [v.name for v in vitzoo.variants(namespace=namespace) if v.name not in names]
-        require(not missing, f"a fresh process does not list {', '.join(missing[:3])}", "reinstall")
-
-
-def has_module(namespace: str) -> bool:
-    """Tell whether a plugin is a module of hooks; one with a manifest has no hook functions."""
-    return isinstance(registry().host.manager.get_plugin(namespace), ModuleType)
+    missing = [v.name for v in vitzoo.variants(namespace=namespace) if v.name not in names]
+    require(
+        state == "lazy" or not missing,
+        f"a fresh process does not list {', '.join(missing[:3])}",
+        "install the plugin again; its installed manifest may be an old one",
+    )
 
 
 def check_hooks(namespace: str) -> None:
-    """Hook functions of a module are marked, known, take no arguments and say what they return."""
-    __tracebackhide__ = True
+    """Every function `vitzoo_...` of a module of hooks is a hook that vitzoo knows. If its return
+    type is annotated, it is an iterable of the hook's dataclass.
+    """
     info_of(namespace)
     plugin: Any = registry().host.manager.get_plugin(namespace)
     functions = {n: f for n, f in vars(plugin).items() if n.startswith("vitzoo_") and callable(f)}
     for name, function in functions.items():
         what = f"{plugin.__name__}.{name}"
         near = did_you_mean(name, HOOKS) or f"; hooks: {', '.join(HOOKS)}"
-        require(name in HOOKS, f"{what} is no hook{near}", "rename it")
-        wanted = inspect.signature(getattr(hookspecs, name)).parameters
-        extra = [p for p in inspect.signature(function).parameters if p not in wanted]
-        require(not extra, f"{what} takes {', '.join(extra)}", f"{name} takes {list(wanted)}")
-        _check_annotation(what, function, HOOKS[name])
+        require(name in HOOKS, f"{what} is no hook{near}", "rename the function")
+        try:
+            stated = typing.get_type_hints(function).get("return", Any)
+        except Exception as error:  # noqa: BLE001  # the message quotes it
+            problem = f"{what}: its annotations cannot be read: {type(error).__name__}: {error}"
+            fail(problem, "import the names that they use")
+        args = typing.get_args(stated)
+        require(
+            stated is Any or (args and args[0] in (HOOKS[name], Any, ...)),
+            f"{what} is annotated to return {stated}",
+            f"annotate it -> Iterable[vitzoo.{HOOKS[name].__name__}]",
+        )
 
 
 def check_spawned(namespace: str) -> None:
-    """A spawned worker finds all of the plugin and builds one variant of each architecture."""
-    __tracebackhide__ = True
+    """A spawned process lists every variant, imports every part and builds
+    [one variant of each architecture](#the-spawned-worker).
+    """
     info_of(namespace)
     found: Mapping[str, Any] = in_worker(namespace)
-    fix = "a worker starts afresh: what is contributed must not depend on earlier imports"
-    require(
-        found["error"] is None,
-        f"plugin {namespace!r} fails in a spawned worker: {found['error']}",
-        fix,
-    )
+    error = f"plugin {namespace!r} fails in a spawned worker: {found['error']}"
+    require(found["error"] is None, error, FRESH)
     here = {v.name: v.params for v in vitzoo.variants(namespace=namespace)}
     require(
         found["names"] == list(here),
         f"plugin {namespace!r}: a spawned worker has other variants: {found['names']}; "
         f"this process has {list(here)}",
-        fix,
+        FRESH,
     )
     for name, params in found["params"].items():
-        # A row that is wrong here, too, is for `check_params` to say.
+        # check_params reports a number that is wrong in this process, too.
         require(
-            params == here[name] or params == _params(name),
+            params in (here[name], count(create(name, device="meta"))),
             f"plugin {namespace!r}: in a spawned worker {name!r} has {params} parameters, "
             f"in this process {here[name]}",
-            fix,
+            FRESH,
         )
 
 
 def check_offline(namespace: str) -> None:
-    """Listing, describing, importing parts and building open no socket."""
-    __tracebackhide__ = True
+    """No socket is opened while variants are listed, parts are imported and networks are built."""
     info_of(namespace)
     sockets = in_worker(namespace)["sockets"]
     require(
         not sockets,
         f"plugin {namespace!r} opens sockets while it is listed or built: {', '.join(sockets[:3])}",
-        "only vitzoo fetches, and only weights that a row names; ask nothing at import or build",
+        "make no requests when a module is imported or a network is built",
     )
 
 
 def check_disabled(namespace: str) -> None:
-    """`VITZOO_DISABLE_PLUGINS` hides it, and the rest goes on working."""
-    __tracebackhide__ = True
+    """With `VITZOO_DISABLE_PLUGINS=NAMESPACE`, vitzoo lists everything but the plugin."""
     info_of(namespace)
-    names, states, code, _ = json.loads(_python(LISTING, VITZOO_DISABLE_PLUGINS=namespace))
+    names, states, code, _ = json.loads(_listing(namespace, *_surroundings()))
     left = [name for name in names if name.startswith(f"{namespace}/")]
     require(
         not left and states.get(namespace) not in ("loaded", "lazy"),
-        f"VITZOO_DISABLE_PLUGINS={namespace}: it is still {states.get(namespace)}, with "
+        f"VITZOO_DISABLE_PLUGINS={namespace}: the plugin is still {states.get(namespace)}, with "
         f"{', '.join(left[:3]) or 'no variants'}",
-        "nothing of a plugin may be registered but through its entry point",
+        "contribute through the plugin's entry point alone",
     )
-    require(code == 0 and names, "the core does not work without the plugin", "run `vitzoo list`")
-
-
-def _check_annotation(what: str, function: Any, row: type) -> None:
-    """An annotated result must be an iterable of the hook's own dataclass."""
-    __tracebackhide__ = True
-    try:
-        stated = typing.get_type_hints(function).get("return")
-    except Exception as error:  # noqa: BLE001  # whatever it is, the author hears of it
-        fail(
-            f"{what}: its annotations cannot be read: {type(error).__name__}: {error}",
-            "import the names that they use",
-        )
-    if stated is None:
-        return
-    args = typing.get_args(stated)
-    require(
-        args and all(a is ... or a is row or a is typing.Any for a in args[:1]),
-        f"{what} is annotated to return {stated}",
-        f"annotate it -> Iterable[vitzoo.{row.__name__}]",
-    )
+    require(code == 0 and names, "vitzoo does not work without the plugin", LIST)
 
 
 @cache
 def in_worker(namespace: str) -> Mapping[str, Any]:
-    """Use a plugin in a spawned worker, the way data loaders and Ray start theirs.
+    """Use a plugin in a spawned worker, which data loaders and Ray start, too.
 
-    All namespaces that a test process asks for share one worker, which imports torch once. It is
-    replaced when the path or vitzoo's settings change, or when it dies.
+    All test classes of a process share one worker, which imports torch once. A new one is started
+    when the path or vitzoo's settings change, or when the old one dies.
     """
     built = one_of_each(namespace)
     try:
-        return _worker(*_surroundings()).submit(use, namespace, built).result(timeout=PATIENCE)
+        return _worker(*_surroundings()).submit(use, namespace, built).result(timeout=TIMEOUT)
     except BrokenProcessPool as error:
         _worker.cache_clear()
         return {"names": [], "params": {}, "error": f"the worker died: {error}", "sockets": []}
@@ -214,56 +197,42 @@ def _worker(_path: Sequence[str], _settings: Sequence[tuple[str, str]]) -> Proce
 
 
 def _surroundings() -> tuple[Sequence[str], Sequence[tuple[str, str]]]:
-    """Return what decides which plugins a fresh process finds: the path and vitzoo's settings."""
+    """Return the path and vitzoo's settings, which decide the plugins that a process finds."""
     settings = {key: value for key, value in os.environ.items() if key.startswith("VITZOO_")}
     return tuple(sys.path), tuple(sorted(settings.items()))
 
 
 def use(namespace: str, built: Sequence[str]) -> dict[str, Any]:
-    """List and import all that a plugin has, and build some variants; what a worker runs."""
+    """List a plugin's variants, import its parts and build some variants; a worker calls it."""
     found: dict[str, Any] = {"names": [], "params": {}, "error": None}
     with watched(SOCKETS) as sockets:
         try:
-            vitzoo.variants(f"{namespace}/*")  # which loads it
+            vitzoo.variants(f"{namespace}/*")  # this loads it
             found["names"] = [v.name for v in vitzoo.variants(namespace=namespace)]
             for kind, rows in registry().parts.items():
                 for name in [n for n, (owner, _) in rows.items() if owner == namespace]:
                     registry().part(kind, name)
-            for name in [name for name in built if name in found["names"]]:
-                found["params"][name] = _params(name)
-        except Exception as error:  # noqa: BLE001  # said by the process that asked
+            known = [name for name in built if name in found["names"]]
+            found["params"] = {name: count(create(name, device="meta")) for name in known}
+        except Exception as error:  # noqa: BLE001  # the process that waits reports it
             found["error"] = f"{type(error).__name__}: {error}"
     return found | {"sockets": sockets}
 
 
-def _params(name: str) -> int:
-    model = import_module("vitzoo.factory").create(name, device="meta")
-    return sum(p.numel() for p in model.parameters())
-
-
-def _top(info: PluginInfo) -> str:
-    return info.entry_point.partition(":")[0].partition(".")[0]
-
-
 @cache
-def _listing(code: str, _path: Sequence[str], _settings: Sequence[tuple[str, str]]) -> str:
-    """Return what a fresh process lists; it is the same for every namespace."""
-    __tracebackhide__ = True
-    return _python(code)
-
-
-def _python(code: str, **env: str) -> str:
-    """Run code in a fresh interpreter with this one's path, and return what it prints."""
-    __tracebackhide__ = True
-    path = os.pathsep.join(entry for entry in sys.path if entry)
+def _listing(disabled: str, _path: Sequence[str], _settings: Sequence[tuple[str, str]]) -> str:
+    """Return what `LISTING` prints in a fresh process with this path, without a disabled plugin."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    if disabled:
+        env["VITZOO_DISABLE_PLUGINS"] = disabled
     done = subprocess.run(  # noqa: S603  # this very interpreter
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": path, **env},
+        [sys.executable, "-c", LISTING],
+        env=env,
         capture_output=True,
         encoding="utf-8",
         errors="replace",
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
-    require(done.returncode == 0, f"a fresh process fails:\n{done.stderr}", "run it to see why")
+    require(done.returncode == 0, f"`vitzoo list` fails in a new process:\n{done.stderr}", LIST)
     return done.stdout

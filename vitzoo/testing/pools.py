@@ -1,4 +1,4 @@
-"""Pools against `vitzoo.parts.protocols.Pool`."""
+"""Checks of pools against `vitzoo.parts.Pool`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,28 @@ from torch import Tensor, nn
 
 from vitzoo.factory import create
 from vitzoo.parts import protocols
-from vitzoo.testing.modules import draw_images
-from vitzoo.testing.patch_embed import require_module
-from vitzoo.testing.positions import GRIDS, PREFIX
-from vitzoo.testing.subject import ModuleSubject, doing, draw, fill, require, require_same
+from vitzoo.testing.subject import (
+    GRIDS,
+    PREFIX,
+    ModuleSubject,
+    doing,
+    draw,
+    fill,
+    require,
+    require_same,
+    shape_of,
+)
 
+__tracebackhide__ = True
 CALL = (
-    "call (tokens, num_prefix_tokens, grid_size) returns (b, d), or (b, t, d) with the attribute "
-    "tokens = t"
+    "a call (tokens, num_prefix_tokens, grid_size) returns (b, d), or (b, t, d) if the pool has "
+    "the attribute tokens = t"
 )
 READS = (
-    "reads is the number of tokens, from the first, that the result depends on; leave it out if "
-    "it depends on all"
+    "set reads to the number of tokens, from the first, that the result depends on; leave it out "
+    "if the result depends on all tokens"
 )
-WHOLE = "compute from the arguments of the call; the grid changes with set_input_size"
+ARGUMENTS = "compute from the arguments of the call; set_input_size changes the grid"
 
 
 class Pool(ModuleSubject):
@@ -32,22 +40,11 @@ class Pool(ModuleSubject):
     field_of_spec = "pool"
     numbers = ("num_prefix_tokens", "class_token", "embed_dim")
     usual = ("num_heads", "mlp_dim", "norm_eps", "activation")
+    protocol = protocols.Pool
 
-    def number(self, name: str) -> Any:
-        """Return one of the network's numbers."""
-        known = {
-            "num_prefix_tokens": PREFIX,
-            "class_token": True,
-            "mlp_dim": 2 * self.sizes.embed_dim,
-            "norm_eps": 1e-6,
-            "activation": "gelu",
-        }
-        return known[name] if name in known else super().number(name)
-
-    def module(self, *, filled: bool = True) -> nn.Module:
-        """Build the part with the prefix tokens and the grid that a network gives it."""
-        made = Pooled(self.part(), self.sizes.grid_size)
-        return fill(made) if filled else made
+    def wrap(self, part: nn.Module) -> nn.Module:
+        """Return a module that calls the pool with the numbers of the network."""
+        return Pooled(part, self.sizes.grid_size)
 
     def inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
         """Draw (b, p + n, d) tokens."""
@@ -61,17 +58,17 @@ class Pool(ModuleSubject):
         """Return a spec with as many prefix tokens as the part is built for."""
         spec, ready = super().in_network()
         spec |= {"num_registers": PREFIX - 1}
-        several = getattr(self.part(), "tokens", None)  # a classifier of the core reads one vector
+        several = getattr(self.part(), "tokens", None)  # the core's classifiers read one vector
         return spec | ({"num_classes": 0} if several else {}), ready
 
 
 class Pooled(nn.Module):
-    """A pool that is given the prefix tokens and the grid.
+    """A pool, called with `PREFIX` prefix tokens and one grid.
 
     Shapes: tokens (b, p + n, d) to (b, d) or (b, t, d).
     """
 
-    def __init__(self, pool: Any, grid_size: tuple[int, int]) -> None:
+    def __init__(self, pool: nn.Module, grid_size: tuple[int, int]) -> None:
         super().__init__()
         self.pool = pool
         self.grid_size = grid_size
@@ -81,28 +78,29 @@ class Pooled(nn.Module):
         return self.pool(tokens, PREFIX, self.grid_size)
 
 
-def check_protocol(subject: Pool) -> None:
-    """It is a module with `norm_first`, and the numbers it states are counts."""
-    __tracebackhide__ = True
+def check_attributes(subject: Pool) -> None:
+    """`norm_first` is a bool. `tokens` and `reads`, if the pool has them, are positive integers or
+    None.
+    """
     part = subject.part()
-    require_module(subject, part, protocols.Pool)
     require(
         isinstance(part.norm_first, bool),
-        f"{subject}: norm_first is {part.norm_first!r}",
-        "norm_first = True: the final norm acts on the tokens; False: on the pooled vector",
+        f"{subject}: norm_first is {part.norm_first!r}, expected True or False",
+        "True: the final norm is applied to the tokens; False: it is applied to the pooled vector",
     )
     for name in ("tokens", "reads"):
         value = getattr(part, name, None)
         require(
             value is None or (type(value) is int and value > 0),
-            f"{subject}: {name} is {value!r}",
-            f"{name} is a number of tokens, at least 1; leave it out if it does not apply",
+            f"{subject}: {name} is {value!r}, expected an integer of at least 1",
+            f"set {name} to a number of tokens, or leave it out",
         )
 
 
 def check_outputs(subject: Pool) -> None:
-    """It gives (b, d), or (b, t, d), for every grid and number of prefix tokens."""
-    __tracebackhide__ = True
+    """For every grid and number of prefix tokens the result is (b, d), or (b, t, d) for a pool with
+    `tokens = t`.
+    """
     for prefix in (1, PREFIX, 5):
         part: Any = fill(subject.part(num_prefix_tokens=prefix))
         several = getattr(part, "tokens", None)
@@ -110,15 +108,15 @@ def check_outputs(subject: Pool) -> None:
         for grid in GRIDS:
             what = f"given {prefix} prefix tokens and a {grid[0]}x{grid[1]} grid"
             with torch.no_grad(), doing(subject, what, CALL):
-                result = part(subject.tokens(grid, prefix), prefix, grid)
-            shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-            said = f"{subject}: {what}, it gives {shape}, expected {expected}"
-            require(shape == expected, said, CALL)
+                shape = shape_of(part(subject.tokens(grid, prefix), prefix, grid))
+            problem = f"{subject}: {what}, it gives {shape}, expected {expected}"
+            require(shape == expected, problem, CALL)
 
 
 def check_reads(subject: Pool) -> None:
-    """The tokens after the first `reads` do not change the result, and need not be there."""
-    __tracebackhide__ = True
+    """The result of a pool with `reads = r` is the same when the tokens after the first r change or
+    are missing.
+    """
     part: Any = fill(subject.part())
     reads = getattr(part, "reads", None)
     if reads is None:
@@ -126,42 +124,37 @@ def check_reads(subject: Pool) -> None:
     grid = subject.sizes.grid_size
     tokens = subject.tokens(grid)
     others = torch.cat((tokens[:, :reads], draw(*tokens[:, reads:].shape, seed=7)), dim=1)
-    with torch.no_grad(), doing(subject, f"given its first {reads} tokens alone", READS):
+    what = f"given its first {reads} tokens alone"
+    with torch.no_grad(), doing(subject, what, READS):
         expected = part(tokens, PREFIX, grid)
         results = part(others, PREFIX, grid), part(tokens[:, :reads], PREFIX, grid)
-    require_same(results[0], expected, f"{subject}: reads = {reads}, but it reads others", READS)
-    problem = f"{subject}: given its first {reads} tokens alone, it gives other numbers"
-    require_same(results[1], expected, problem, READS)
+    problem = f"{subject}: reads = {reads}, but other tokens change its result"
+    require_same(results[0], expected, problem, READS)
+    require_same(results[1], expected, f"{subject}: {what}, it gives other numbers", READS)
 
 
 def check_network(subject: Pool) -> None:
-    """A network with it gives the same with and without gradients, before and after a new size.
+    """A network with the pool gives the same numbers with and without gradients. After
+    `set_input_size` it gives the numbers of a network that was built for that size.
 
     Without gradients the last block computes only the tokens that the pool reads.
     """
-    __tracebackhide__ = True
     spec, ready = subject.in_network()
     with doing(subject, "a network is created with it"):
         model: Any = fill(create(spec, **ready))
     for grid in (subject.sizes.grid_size, (5, 4)):
         resized = subject.changed(grid_size=grid)
         model.set_input_size(resized.sizes.image_size)
-        images = draw_images(resized)
-        with doing(subject, f"a network with a {grid[0]}x{grid[1]} grid uses it", WHOLE):
+        images = resized.images()
+        with doing(subject, f"a network with a {grid[0]}x{grid[1]} grid uses it", ARGUMENTS):
             expected = model(images)
             with torch.no_grad():
                 result = model(images)
-                fresh = _another(subject, model)
-                built = fresh(images)
-        problem = f"{subject}: without gradients a network with it gives other numbers"
+                size, (_, ready) = list(model.image_size), subject.in_network()
+                fresh: Any = create(spec | {"image_size": size}, **ready)
+                fresh.load_state_dict(model.state_dict(), strict=True)
+                built = fresh.eval()(images)
+        problem = f"{subject}: without gradients, a network with it gives other numbers"
         require_same(result, expected, problem, READS)
         problem = f"{subject}: after set_input_size it differs from one built for that size"
-        require_same(built, expected, problem, WHOLE)
-
-
-def _another(subject: Pool, model: Any) -> Any:
-    """Build a network of the size that a network was moved to, with its weights."""
-    spec, ready = subject.in_network()
-    fresh: Any = create(spec | {"image_size": list(model.image_size)}, **ready)
-    fresh.load_state_dict(model.state_dict(), strict=True)
-    return fresh.eval()
+        require_same(built, expected, problem, ARGUMENTS)

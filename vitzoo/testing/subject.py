@@ -1,11 +1,14 @@
-"""What is under test: a part, its numbers, and how it is built, fed and put into a network."""
+"""The part that a check tests, the sizes of the network around it, and how failures are reported.
+
+`__tracebackhide__` hides the frames of these modules in pytest's tracebacks.
+"""
 
 from __future__ import annotations
 
 import inspect
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn
@@ -17,23 +20,27 @@ from vitzoo.build import construct
 from vitzoo.errors import InvalidOption, VitzooError
 from vitzoo.registry.registry import registry
 
+__tracebackhide__ = True
 ON_META = (
-    "what is computed in the constructor (tables of angles, lists of rates) is computed on the "
-    "CPU: device='cpu'"
+    "pass device='cpu' to every torch call of the constructor that computes values, such as tables "
+    "of angles or lists of rates"
 )
-TOLERANCE = 5e-5  # of the largest number compared, at least of 1
+CORRECT = "correct the error that this message quotes"
+TOLERANCE = 5e-5  # relative to the largest number compared, and to 1 if all are smaller
+PREFIX = 2  # prefix tokens
+GRIDS = ((2, 4), (4, 2), (3, 3), (5, 4))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Numbers of the network that a part is checked in; small, so that checks are quick.
+    """Sizes of the network that a part is tested in; the defaults are small, for fast tests.
 
     Args:
         patch_size: (h, w) px.
         in_chans: channels of the images.
         embed_dim: width d of tokens and pooled features.
-        grid_size: (h, w) patches; h and w must differ, or a mix-up would not show.
-        depth: blocks.
+        grid_size: (h, w) patches; choose h and w different, so that a test notices a swap.
+        depth: number of blocks.
         num_heads: attention heads.
         num_classes: outputs of a head.
     """
@@ -52,16 +59,11 @@ class Sizes:
         return self.in_px(self.grid_size)
 
     def in_px(self, grid_size: tuple[int, int]) -> tuple[int, int]:
-        """Return the (h, w) px of an image of so many patches."""
+        """Return the (h, w) px of an image of `grid_size` patches."""
         return grid_size[0] * self.patch_size[0], grid_size[1] * self.patch_size[1]
 
 
-USUAL = (
-    Sizes(),
-    Sizes(patch_size=(16, 16)),
-    Sizes(patch_size=(32, 32)),
-    Sizes(num_classes=0),
-)
+USUAL = Sizes(), *(Sizes(patch_size=(px, px)) for px in (16, 32)), Sizes(num_classes=0)
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,10 @@ class Subject:
     """A part under test.
 
     Args:
-        make: its constructor; None for the one registered under `name`, imported when it is used.
-        name: its registered name, empty for none.
-        sizes: numbers of the network around it.
-        options: its own options.
+        make: its constructor; None for the part registered as `name`, imported at first use.
+        name: its registered name, or empty.
+        sizes: sizes of the network around it.
+        options: options of the part.
     """
 
     make: Callable[..., Any] | None = None
@@ -91,19 +93,19 @@ class Subject:
 
     @property
     def constructor(self) -> Callable[..., Any]:
-        """What makes the part."""
+        """The class or function that makes the part."""
         found: Callable[..., Any] = self.make or registry().part(self.kind, self.name)
         return found
 
     @property
     def given(self) -> dict[str, Any]:
-        """Options that it is built with: the `samples` of its kind that it takes, then its own."""
+        """The options that the part is built with: `samples` that it takes, then `options`."""
         takes = inspect.signature(self.constructor).parameters
         return {k: v for k, v in self.samples.items() if k in takes} | dict(self.options)
 
     @property
     def lacking(self) -> list[str]:
-        """Arguments that have no default, and no sample either."""
+        """Arguments of the constructor that have neither a default nor a sample."""
         parameters = inspect.signature(self.constructor).parameters.values()
         needed = [p.name for p in parameters if p.default is p.empty and p.kind is p.KEYWORD_ONLY]
         known = (*self.numbers, *self.usual, *self.given)
@@ -118,7 +120,7 @@ class Subject:
                     return subject.accepted()
             except InvalidOption:
                 continue
-            except Exception:  # noqa: BLE001  # whatever it is, the checks say it
+            except Exception:  # noqa: BLE001  # the checks will report it
                 return subject
         return None
 
@@ -128,36 +130,47 @@ class Subject:
         return self
 
     def build(self, **changes: Any) -> Any:
-        """Call the constructor; `changes` are other numbers than those of `sizes`."""
+        """Call the constructor; `changes` are numbers that replace those of the network."""
         numbers = {name: self.number(name) for name in self.numbers} | changes
         usual = {name: self.number(name) for name in self.usual}
         return construct(self.constructor, str(self), self.given, usual, **numbers)
 
     def part(self, **changes: Any) -> Any:
-        """Build the part; `changes` are other numbers than those of `sizes`."""
-        __tracebackhide__ = True
-        numbers = {name: self.number(name) for name in self.numbers} | changes
-        where = " under torch.device('meta')" if torch.get_default_device().type == "meta" else ""
-        fix = ON_META if where else "correct its constructor; the error is above"
-        what = f"built from {_said(numbers, self.options)}{where}"
-        with torch.random.fork_rng(devices=[]), doing(self, what, fix):
+        """Build the part with `changes` of its numbers; fail if it cannot be built."""
+        given = {name: self.number(name) for name in self.numbers} | changes | dict(self.options)
+        said = ", ".join(f"{key}={value}" for key, value in given.items())
+        on_meta = torch.get_default_device().type == "meta"
+        where, fix = (" under torch.device('meta')", ON_META) if on_meta else ("", CORRECT)
+        with torch.random.fork_rng(devices=[]), doing(self, f"built from {said}{where}", fix):
             torch.manual_seed(0)
             try:
                 return self.build(**changes)
             except InvalidOption as error:
                 fail(
-                    f"{self} cannot be built from {_said(numbers, self.options)}: {error}",
-                    "give sample options that fit in the `options` table of the test class, or "
-                    "other numbers in its `sizes` table",
+                    f"{self} cannot be built from {said}: {error}",
+                    "give options that it accepts in the `options` table of the test class, or "
+                    "other sizes in its `sizes` table",
                 )
 
     def number(self, name: str) -> Any:
-        """Return one of the network's numbers by the name of a constructor's argument."""
-        return getattr(self.sizes, name)
+        """Return a number of the network by the name of a constructor's argument."""
+        others = {
+            "in_dim": self.sizes.embed_dim,
+            "mlp_dim": 2 * self.sizes.embed_dim,
+            "num_prefix_tokens": PREFIX,
+            "class_token": True,
+            "norm_eps": 1e-6,
+            "activation": "gelu",
+        }
+        return others[name] if name in others else getattr(self.sizes, name)
 
     def changed(self, **sizes: Any) -> Any:
         """Return the subject with other sizes."""
         return replace(self, sizes=replace(self.sizes, **sizes))
+
+    def images(self, batch: int = 2) -> Tensor:
+        """Draw (b, c, h, w) images."""
+        return draw(batch, self.sizes.in_chans, *self.sizes.image_size)
 
     def in_network(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return (spec of a small network around the part, parts given as ready objects)."""
@@ -170,27 +183,32 @@ class Subject:
 
 @dataclass(frozen=True)
 class ModuleSubject(Subject, ABC):
-    """A part that is a module, under test; what it takes depends on its kind."""
+    """A part under test that is a `torch.nn.Module`."""
+
+    protocol: ClassVar[type]
 
     def module(self, *, filled: bool = True) -> nn.Module:
-        """Build a module that takes `inputs` and gives what the part gives.
+        """Build a module that maps `inputs` to the outputs of the part.
 
         Args:
-            filled: whether its parameters get numbers that show every mistake; fresh ones may be
-                zero.
+            filled: whether parameters get values that reveal mistakes; initial ones may be zero.
         """
-        made: nn.Module = self.part()
+        made = self.wrap(self.part())
         return fill(made) if filled else made
 
+    def wrap(self, part: nn.Module) -> nn.Module:
+        """Return a module that calls the part with all its arguments."""
+        return part
+
     def params(self) -> int:
-        """Count the parameters of the part, 0 where it cannot be built."""
+        """Count the parameters of the part; 0 if it cannot be built."""
         with torch.device("meta"), suppress(Exception):
             return sum(parameter.numel() for parameter in self.build().parameters())
         return 0
 
     @abstractmethod
     def inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
-        """Draw what the module takes."""
+        """Draw inputs of `module`."""
 
 
 def network(sizes: Sizes, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -210,9 +228,10 @@ def network(sizes: Sizes, changes: Mapping[str, Any] | None = None) -> dict[str,
 
 @torch.no_grad()
 def fill(module: nn.Module, seed: int = 0) -> nn.Module:
-    """Give every parameter numbers that show a mistake, and set evaluation mode.
+    """Give every parameter values that reveal mistakes, and set evaluation mode.
 
-    Matrices and kernels are drawn by their fan-in; vectors and tables are moved by a fifth.
+    Matrices and kernels are drawn by their fan-in; 0.2 times a normal number is added to vectors
+    and tables.
     """
     generator = torch.Generator().manual_seed(seed)
     for parameter in module.parameters():
@@ -225,7 +244,7 @@ def fill(module: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def draw(*shape: int, seed: int = 1) -> Tensor:
-    """Return normal numbers."""
+    """Draw normal numbers."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -236,23 +255,25 @@ def flat(result: Any) -> list[Tensor]:
     return [tensor for item in result for tensor in flat(item)]
 
 
+def shape_of(result: Any) -> object:
+    """Return the shape of a tensor as a tuple; of anything else, the name of its type."""
+    return tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+
+
 def fail(problem: str, fix: str) -> NoReturn:
-    """Raise the one kind of error that checks raise: what is wrong, and what to do."""
-    __tracebackhide__ = True
+    """Raise AssertionError: what is wrong, and how to correct it."""
     raise AssertionError(f"{problem}\n  {fix}") from None
 
 
 def require(holds: object, problem: str, fix: str) -> None:
-    """Fail unless something holds."""
-    __tracebackhide__ = True
+    """Fail unless `holds` is true."""
     if not holds:
         fail(problem, fix)
 
 
 @contextmanager
-def doing(subject: object, what: str, fix: str = "correct what the error says") -> Iterator[None]:
-    """Turn an error of the author's code into a failure that says what was being done."""
-    __tracebackhide__ = True
+def doing(subject: object, what: str, fix: str = CORRECT) -> Iterator[None]:
+    """Turn an error of the plugin's code into a failure that says what was being done."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning)  # of torch's own code
@@ -267,16 +288,22 @@ def doing(subject: object, what: str, fix: str = "correct what the error says") 
 
 def require_same(actual: Any, expected: Any, problem: str, fix: str) -> None:
     """Compare results element by element, with the tolerance of single precision."""
-    __tracebackhide__ = True
-    pairs: Sequence[tuple[Tensor, Tensor]] = list(zip(flat(actual), flat(expected), strict=True))
-    for one, other in pairs:
-        shapes = f"{tuple(one.shape)} against {tuple(other.shape)}"
-        require(one.shape == other.shape, f"{problem}: shapes {shapes}", fix)
-        difference = (one.double() - other.double()).abs()
+    for one, other in zip(flat(actual), flat(expected), strict=True):
+        shapes = f"{tuple(one.shape)}, expected {tuple(other.shape)}"
+        require(one.shape == other.shape, f"{problem}: its shape is {shapes}", fix)
+        difference = (one.double() - other.double()).abs().detach()
         allowed = TOLERANCE * max(1.0, float(other.detach().abs().max())) if other.numel() else 0.0
-        worst = float(difference.detach().max()) if difference.numel() else 0.0
-        require(worst <= allowed, f"{problem}: they differ by up to {worst:.2g}", fix)
+        worst = float(difference.max()) if difference.numel() else 0.0
+        at_most = f"{worst:.2g}, expected at most {allowed:.2g}"
+        require(worst <= allowed, f"{problem}: they differ by up to {at_most}", fix)
 
 
-def _said(numbers: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in {**numbers, **options}.items())
+def require_module(subject: ModuleSubject, part: Any) -> None:
+    """Fail unless a part is a module with all attributes and methods of its protocol."""
+    name = type(part).__name__
+    fix = "derive the class from torch.nn.Module"
+    require(isinstance(part, nn.Module), f"{subject}: {name} is no torch.nn.Module", fix)
+    wanted = {*dir(subject.protocol), *subject.protocol.__annotations__}
+    missing = sorted(n for n in wanted if n[0] != "_" and not hasattr(part, n))
+    fix = f"add what the protocol vitzoo.parts.{subject.protocol.__name__} lists"
+    require(not missing, f"{subject}: {name} lacks {', '.join(missing)}", fix)

@@ -1,4 +1,4 @@
-"""Variants: they build as stated, and a small copy of each runs."""
+"""Checks of variants: numbers of parameters, specs, and a small copy that runs and trains."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest import SkipTest
 
 import tomlkit
 import torch
@@ -19,22 +20,17 @@ from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import Spec
+from vitzoo.testing.modules import DATA
 from vitzoo.testing.subject import doing, draw, fill, require
 
-LARGEST = 100_000_000  # parameters that a check makes room for
-NUMBERS: dict[str, Any] = {
-    "variant": None,
-    "image_size": (1, 1),
-    "patch_size": (1, 1),
-    "in_chans": 1,
-    "num_classes": 1,
-    "embed_dim": 0,
-    "depth": 0,
-    "num_heads": 0,
-    "mlp_dim": 0,
-    "num_registers": 0,
-}
+__tracebackhide__ = True
+LARGEST = 100_000_000  # parameters of a small copy; larger copies take too much memory
+ONE: dict[str, Any] = dict.fromkeys(
+    ("in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_dim", "num_registers"), 1
+)
+SIZES = ONE | {"image_size": (1, 1), "patch_size": (1, 1), "variant": None}
 SMALL = {"depth": 2, "embed_dim": 64, "num_heads": 2, "mlp_dim": 64, "num_classes": 5}
+NETWORKS = "give numbers that fit in the `networks` table of the test class"
 
 
 @dataclass(frozen=True)
@@ -42,8 +38,8 @@ class VariantSubject:
     """A variant under test.
 
     Args:
-        name: as registered.
-        network: changes to its small copy, such as options that make its patch embedder cheap.
+        name: registered name.
+        network: changes to the spec of its small copy, such as options of a cheap patch embedder.
     """
 
     name: str
@@ -54,110 +50,100 @@ class VariantSubject:
 
     @property
     def row(self) -> Variant:
-        """What is registered."""
+        """The registered variant."""
         return vitzoo.describe(self.name)
 
     def small(self) -> dict[str, Any]:
-        """Return the spec of a small copy; of one with its own builder what it accepts changed."""
-        row = self.row
-        sides = zip((2, 3), _grid_multiple(row), row.spec.patch_size, strict=True)
-        size = {"image_size": [-(-n // step) * step * px for n, step, px in sides]}
-        changes = {**SMALL, **size} if row.spec.num_classes else {**SMALL, **size, "num_classes": 0}
+        """Return the spec of a small copy, with the changes that the variant's builder accepts."""
+        row, multiple = self.row, (1, 1)
+        if row.builder == CORE_BUILDER:
+            part: Any = create(row.name, device="meta").patch_embed
+            multiple = getattr(part, "grid_multiple", multiple)
+        sides = zip((2, 3), multiple, row.spec.patch_size, strict=True)
+        changes = SMALL | {"image_size": [-(-n // step) * step * px for n, step, px in sides]}
+        if not row.spec.num_classes:
+            changes |= {"num_classes": 0}
         if row.builder != CORE_BUILDER:
             changes = {key: value for key, value in changes.items() if key in row.accepts}
         return {"variant": self.name, **changes, **self.network}
 
 
-def _grid_multiple(row: Variant) -> tuple[int, int]:
-    """Return what rows and columns of a variant's grid must be multiples of."""
-    if row.builder != CORE_BUILDER:
-        return 1, 1
-    part: Any = create(row.name, device="meta").patch_embed
-    stated: tuple[int, int] = getattr(part, "grid_multiple", (1, 1))
-    return stated
-
-
 def one_of_each(namespace: str) -> list[str]:
     """Return the name of the smallest variant of each architecture.
 
-    Variants of the core's builder are of one architecture if they differ in `NUMBERS` alone, those
-    of a builder of its own if they name the same paper and accept the same changes.
+    Variants of the core's builder have one architecture if they differ in `SIZES` alone. Those
+    of another builder have one if builder, paper and accepted changes are equal.
     """
     smallest: dict[str, Variant] = {}
     for row in vitzoo.variants(namespace=namespace):
         own = (row.builder, row.accepts, row.paper)
-        kind = repr(replace(row.spec, **NUMBERS) if row.builder == CORE_BUILDER else own)
+        kind = repr(replace(row.spec, **SIZES) if row.builder == CORE_BUILDER else own)
         if kind not in smallest or row.params < smallest[kind].params:
             smallest[kind] = row
     return [row.name for row in smallest.values()]
 
 
 def check_params(subject: VariantSubject) -> None:
-    """It builds without memory, with as many parameters as stated."""
-    __tracebackhide__ = True
+    """`params` is the number of parameters. Built on `meta`, the variant takes no memory."""
     with doing(subject, "built on meta"), torch.device("meta"):
-        model = create(subject.name)  # with device= it would be moved there afterwards
-    params = count(model)
-    stated = subject.row.params
+        model = create(subject.name)  # device="meta" would move it there after it is built
+    params, stated = count(model), subject.row.params
     require(
         params == stated,
         f"{subject} states params = {stated}, the network has {params}",
-        f"write params = {params}, or correct its numbers",
+        f"write params = {params}, or correct the sizes of the variant",
     )
     held = [name for name, p in model.named_parameters() if not p.is_meta]
     require(
         not held,
-        f"{subject}: built on meta, {', '.join(held[:3])} has memory",
-        "a builder makes parameters without device=, so that building is free before loading",
+        f"{subject}: built on meta, {', '.join(held[:3])} takes memory",
+        "make parameters without device= in the builder; vitzoo builds networks on meta before it "
+        "loads their weights",
     )
 
 
 def check_spec(subject: VariantSubject) -> None:
-    """Its spec comes back from TOML and from JSON."""
-    __tracebackhide__ = True
+    """The spec of a variant from a module of hooks can be written as TOML and JSON and read from
+    them unchanged.
+    """
     spec = subject.row.spec
-    fix = "options are strings, numbers, booleans and lists of them"
     data = spec.to_data()
-    with doing(subject, "its spec is written as TOML and JSON", fix):
+    with doing(subject, "its spec is written as TOML and JSON", DATA):
         written = {
             "TOML": tomllib.loads(tomlkit.dumps(data)),
             "JSON": json.loads(json.dumps(data)),
         }
     for language, again in written.items():
         read = Spec.read(Reader(again, f"{subject}, {language}"), Spec(variant=spec.variant))
-        require(read == spec, f"{subject}: its spec changes in {language}: {again}", fix)
+        require(read == spec, f"{subject}: {language} changes its spec to {again}", DATA)
 
 
 def check_runs(subject: VariantSubject) -> None:
-    """A small copy gives finite logits and a gradient for every parameter."""
-    __tracebackhide__ = True
+    """A small copy of the variant gives finite logits of the right shape. A loss gives every
+    parameter a gradient.
+    """
     spec = subject.small()
-    fix = (
-        "if the small numbers do not fit it, give others in the `networks` table of the test class"
-    )
     try:
-        hollow = create(spec, device="meta")
+        params = count(create(spec, device="meta"))
     except InvalidOption as error:
-        raise AssertionError(
-            f"{subject}: a small copy cannot be built from {spec}: {error}\n  {fix}"
-        ) from error
-    if count(hollow) > LARGEST:
-        import pytest
-
-        pytest.skip(
-            f"{subject} was not run: its small copy has {count(hollow)} parameters, more than "
-            f"{LARGEST}; let its builder accept depth, or give smaller numbers in `networks`"
+        problem = f"{subject}: a small copy cannot be built from {spec}: {error}"
+        raise AssertionError(f"{problem}\n  {NETWORKS}") from error
+    if params > LARGEST:
+        raise SkipTest(
+            f"{subject} was not run, because its small copy has {params} parameters; the limit is "
+            f"{LARGEST}. Let its builder accept depth, or give smaller numbers in the `networks` "
+            "table of the test class"
         )
     made: Any = fill(create(spec))
     images = draw(2, made.spec.in_chans, *made.spec.image_size)
-    with doing(subject, "a small copy of it runs", fix):
+    with doing(subject, "a small copy of it runs", NETWORKS):
         logits = made(images)
     width = made.spec.num_classes
     shape = tuple(logits.shape)
     require(
         shape[0] == 2 and (shape[1:] == (width,) or not width) and bool(logits.isfinite().all()),
         f"{subject}: a small copy gives logits {shape}, expected finite ones of (2, {width})",
-        fix,
+        NETWORKS,
     )
     with doing(subject, "a small copy of it is trained"):
         (logits * torch.randn(logits.shape)).sum().backward()
@@ -165,7 +151,7 @@ def check_runs(subject: VariantSubject) -> None:
     require(
         not idle,
         f"{subject}: no gradient reaches {', '.join(idle[:5])}",
-        "every parameter is used, or frozen with requires_grad_(False)",
+        "use every parameter in forward, or freeze it with requires_grad_(False)",
     )
 
 

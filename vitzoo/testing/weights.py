@@ -1,4 +1,4 @@
-"""Weights: rows that name exact bytes, and bytes that are refused when they are others."""
+"""Checks of weights: complete entries, and files that differ from their pin. Helpers for tests."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from vitzoo.loading.request import Request
 from vitzoo.loading.source import RegisteredWeights
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import registry
-from vitzoo.schema.rows import Variant, Weights, choose
+from vitzoo.schema.rows import Weights, choose
 from vitzoo.schema.spec import Spec
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.obtain import obtain
 from vitzoo.testing.hub import COMMIT as SOME_COMMIT, Hub, serve as serve_file
 from vitzoo.testing.subject import fail, require
 
-KEYS = "docs/registry.md lists every key of a weights row"
+__tracebackhide__ = True
+REPORT = "this is an error in vitzoo; please report it"
 
 
 @dataclass(frozen=True)
 class WeightsSubject:
-    """One row of weights under test.
+    """An entry of weights under test.
 
     Args:
         variant: registered name.
@@ -47,21 +48,18 @@ class WeightsSubject:
 
     @property
     def row(self) -> Weights:
-        """What is registered."""
-        return next(row for row in self.owner.weights if row.name == self.name)
-
-    @property
-    def owner(self) -> Variant:
-        """The variant."""
-        return vitzoo.describe(self.variant)
+        """The registered weights."""
+        return next(row for row in vitzoo.describe(self.variant).weights if row.name == self.name)
 
 
 def trained_spec(name: str, weights: str | None = None) -> Spec:
-    """Return the network that registered weights are evaluated as; their file is not needed.
+    """Return the spec of the network that registered weights were trained as.
+
+    The weights file is not needed.
 
     Args:
         name: of a variant.
-        weights: of its weights; the default weights if None.
+        weights: name of its weights; None for the default weights.
 
     >>> trained_spec("vit_digits").num_classes
     10
@@ -74,60 +72,55 @@ def trained_spec(name: str, weights: str | None = None) -> Spec:
 
 
 def check_row(subject: WeightsSubject) -> None:
-    """Format, labels, preprocessing, license and source are stated and fit."""
-    __tracebackhide__ = True
-    row, spec = subject.row, subject.owner.spec
+    """The entry names a registered checkpoint format, a license and a source. Its labels are as
+    many as its classes, and `mean` and `std` have one number for each channel.
+    """
+    row, spec = subject.row, vitzoo.describe(subject.variant).spec
     formats = registry().parts["checkpoint format"]
     require(
         row.format in formats,
         f"{subject}: there is no checkpoint format {row.format!r}",
-        f"registered: {', '.join(formats)}",
+        f"choose a registered one: {', '.join(formats)}",
     )
     classes = spec.num_classes if row.num_classes is None else row.num_classes
     named = len(row.labels) if row.labels else SETS.get(row.label_set, classes)
     require(
         named == classes,
-        f"{subject}: the weights have {classes} classes, "
+        f"{subject}: the weights have {classes} classes, but "
         f"{'labels' if row.labels else repr(row.label_set)} names {named}",
-        "correct num_classes, label_set or labels of the row",
+        "correct num_classes, label_set or labels",
     )
-    channels = len(row.preprocessing.mean)
+    means, stds = len(row.preprocessing.mean), len(row.preprocessing.std)
     require(
-        channels == len(row.preprocessing.std) == spec.in_chans,
-        f"{subject}: preprocessing has {channels} means for {spec.in_chans} channels",
-        "give mean and std one number per channel",
+        means == stds == spec.in_chans,
+        f"{subject}: preprocessing has {means} means and {stds} stds for {spec.in_chans} channels",
+        "give mean and std one number for each channel",
     )
     for key in ("license", "source"):
-        require(getattr(row, key).strip(), f"{subject} states no {key}", KEYS)
+        fix = f"write {key} = ...; docs/registry.md lists the keys of weights"
+        require(getattr(row, key).strip(), f"{subject} states no {key}", fix)
 
 
 def check_bundled(subject: WeightsSubject) -> None:
-    """A file that comes with the package, where a row names no repo, has the bytes of the row."""
-    __tracebackhide__ = True
+    """A weights file inside the package has the SHA-256 of its entry."""
     label = f"{subject.variant}:{subject.name}"
     (found,) = (state for state in verify(subject.variant) if state.name == label)
     require(
         found.state == "ok",
         f"{subject}: its file is {found.state}: {found.detail}",
-        f"put {subject.row.file} into the package's `data` folder, with the sha256 of the row",
+        f"put {subject.row.file} into the package's `data` folder, and its SHA-256 into the entry",
     )
 
 
-def check_served(subject: WeightsSubject, folder: Path) -> None:
-    """Bytes that differ from the pin are refused, the right ones are taken.
-
-    A made-up file stands in for the real one, on a Hub on loopback, pinned as the row is.
-
-    Args:
-        subject: weights with a repo on the Hub.
-        folder: an empty one, for the store.
+def check_served(subject: WeightsSubject) -> None:
+    """vitzoo accepts a file that matches the pin, and refuses one that differs in one bit. A Hub on
+    loopback serves made-up files; one entry for each kind of pin is tested.
     """
-    __tracebackhide__ = True
     row = subject.row
     right = b"stands in for " + repr(row).encode()
     wrong = bytes([right[0] ^ 1]) + right[1:]
     label = f"{subject.variant}:{subject.name}"
-    with listening(folder) as hub:
+    with TemporaryDirectory() as home, listening(Path(home)) as hub:
         sha256 = hub.add(row.repo, row.file, right, revision=row.revision or SOME_COMMIT)
         pinned = replace(row, size=len(right), predicted_size=None)
         if row.sha256:
@@ -138,16 +131,14 @@ def check_served(subject: WeightsSubject, folder: Path) -> None:
         except HashMismatch:
             hub.always = None
         else:
-            fail(f"{subject}: a file with one changed bit is accepted", "report this to vitzoo")
-        require(
-            not any(folder.glob("sha256/*/*")),
-            f"{subject}: a file with one changed bit is in the store",
-            "report this to vitzoo",
-        )
+            fail(f"{subject}: a file with one changed bit is accepted", REPORT)
+        stored = any(Path(home).glob("sha256/*/*"))
+        require(not stored, f"{subject}: a file with one changed bit is stored", REPORT)
         try:
             _obtain(pinned, label)
         except VitzooError as error:
-            fail(f"{subject}: the right file is refused: {error}", "is its place on the Hub right?")
+            fix = "correct repo, file and revision of the entry"
+            fail(f"{subject}: the right file is refused: {error}", fix)
 
 
 def _obtain(row: Weights, label: str) -> None:
@@ -164,13 +155,13 @@ def checkpoint_formats() -> dict[str, Format]:
 
 @contextmanager
 def stand_in(variant: str, weights: str, file: Path) -> Iterator[None]:
-    """Let registered weights be a file on disk; nothing is downloaded.
+    """Replace the file of registered weights by a local file; nothing is downloaded.
 
-    The entry keeps everything but its pin (size and SHA-256), which becomes that of the file.
+    Size and SHA-256 of the entry become those of the local file. The rest of the entry stays.
 
     Args:
         variant: registered name.
-        weights: name of registered weights that are on the Hub.
+        weights: name of registered weights on the Hub.
         file: in the checkpoint format of the entry.
     """
     zoo = registry()
@@ -181,7 +172,7 @@ def stand_in(variant: str, weights: str, file: Path) -> Iterator[None]:
     size, revision = file.stat().st_size, row.revision or SOME_COMMIT
     pinned = replace(row, size=size, predicted_size=None, sha256=sha256, revision=revision)
     rows = tuple(pinned if known is row else known for known in whole.weights)
-    variants = zoo._variants  # noqa: SLF001  # one entry of it changes for a while
+    variants = zoo._variants  # noqa: SLF001  # one entry of it is replaced for a while
     with TemporaryDirectory() as home:
         environment = {"VITZOO_HOME": home, "VITZOO_LOCK": f"{home}/vitzoo.lock"}
         variants[whole.name] = replace(whole, weights=rows)
@@ -195,12 +186,12 @@ def stand_in(variant: str, weights: str, file: Path) -> Iterator[None]:
 
 @contextmanager
 def listening(folder: Path) -> Iterator[Hub]:
-    """Serve from loopback to this process, which keeps everything in `folder`."""
+    """Let this process download from a Hub on loopback alone, and keep its files in `folder`."""
     from huggingface_hub import constants
     from huggingface_hub.utils import close_session  # type: ignore[attr-defined]  # it is public
 
     with Hub() as hub, mock.patch.dict(os.environ, hub.environment(folder)):
-        close_session()  # it remembers proxies
+        close_session()  # a session remembers proxies
         with (
             mock.patch.object(constants, "HF_HUB_OFFLINE", new=False),
             mock.patch.object(constants, "HF_HUB_CACHE", str(folder / "hub")),
