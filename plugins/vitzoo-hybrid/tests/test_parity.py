@@ -221,12 +221,12 @@ FORMULAS = runpy.run_path(str(Path(__file__).parents[3] / "tests" / "google_refe
 B16 = {"width": 768, "depth": 12, "heads": 12, "mlp": 3072, "patch": 16, "size": 224}
 
 
-@pytest.fixture
-def google_file(tmp_path, weights):
-    """A file of R50+B/16 in Google's layout, as (its arrays, its path)."""
+@pytest.fixture(scope="module", params=["own", "scaled"])
+def google_file(tmp_path_factory, request):
+    """A file of R50+B/16 in Google's format, as (its arrays, its path)."""
     shapes = FORMULAS["hybrid_shapes"]((3, 4, 9), **B16, classes=1000)
-    arrays = FORMULAS["draw_all"](shapes, weights)
-    path = tmp_path / "R50_ViT-B_16.npz"
+    arrays = FORMULAS["draw_all"](shapes, request.param)
+    path = tmp_path_factory.mktemp("google") / "R50_ViT-B_16.npz"
     np.savez(path, **{key: array.numpy() for key, array in arrays.items()})
     return arrays, path
 

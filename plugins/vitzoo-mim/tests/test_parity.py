@@ -1,7 +1,7 @@
 """Every element of what timm's and transformers' networks compute, and that flips are seen.
 
 The networks of B size and below are compared at full depth, those above, and all where a test's
-name says so, with two blocks. A network at full depth sees one image, all others two.
+name says so, with two blocks. The comparison of every network takes one image, all others two.
 """
 
 from types import SimpleNamespace
@@ -57,7 +57,7 @@ def make_twins(parity, network, weights, *, cut=True, **options):
     layout = layout_of(NETWORKS[network])
     model = parity.carried(described, layout.to_model(reference.state_dict()), **options)
     reference.load_state_dict(layout.from_model(model.state_dict()), strict=True)
-    images = torch.randn(2 if "depth" in described else 1, 3, *model.image_size)
+    images = torch.randn(2 if cut else 1, 3, *model.image_size)
     return SimpleNamespace(reference=reference, model=model, images=images)
 
 

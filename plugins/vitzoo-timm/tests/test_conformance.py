@@ -14,9 +14,8 @@ pytestmark = pytest.mark.conformance
 class TestTimm(PluginTests):
     namespace = "timm"
 
-    @pytest.mark.parity  # of 233 networks, minutes
-    def test_variant_params(self, variant):
-        super().test_variant_params(variant)
+    # `test_variants.py` counts the parameters of every network when it writes the manifest again.
+    test_variant_params = None
 
     # timm's networks have no small copies; `test_build.py` runs one of each class.
     test_variant_runs = None

@@ -7,6 +7,7 @@ it: kinds of tokens, positions, norms, MLPs, pools and heads, and their numbers.
 import re
 import runpy
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ HOW = "python tests/parity_table.py --full NAME"
 LARGE_PATCH = 32  # px
 
 
+@cache
 def small(name):
     """Return options that make an architecture small and leave its features."""
     with torch.device("meta"):
