@@ -49,12 +49,9 @@ def plugins_group(context: click.Context, as_json: bool) -> None:
       vitzoo plugins why acme
       vitzoo plugins new acme
     """
-    if context.invoked_subcommand is not None:
+    if name := context.invoked_subcommand:
         if as_json:
-            name = context.invoked_subcommand
-            raise click.UsageError(
-                f"write --json after the subcommand: vitzoo plugins {name} --json"
-            )
+            raise click.UsageError(f"write --json last: vitzoo plugins {name} --json")
         return
     set_for_command(STRICT, "")  # list the plugins for which strict mode would raise
     rows = _states()
