@@ -263,5 +263,6 @@ def _print_trace(trace: dict[str, Any]) -> None:
         echo()
         rows = [row | {"hidden": "yes" if row["hidden"] else ""} for row in trace["contributions"]]
         columns = ("name", "kind", "hidden", "target", "defined", "location")
-        optional = ("location", "defined", "target", "hidden") if len(rows) > 1 else ()
+        empty = () if any(row["hidden"] for row in rows) else ("hidden",)
+        optional = ("location", "defined", *empty, "target") if len(rows) > 1 else ()
         print_rows(rows, columns, optional=optional, title="contributions")
