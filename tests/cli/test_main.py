@@ -1,4 +1,4 @@
-"""The command line as a whole: mistakes, help, pipes, interrupts, what it imports."""
+"""The command line as a whole: wrong usage, help, pipes, interrupts, imports."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""`vitzoo summary`: sums counted by hand."""
+"""`vitzoo summary`: its sums, compared with sums computed by hand."""
 
 import json
 

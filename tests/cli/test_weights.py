@@ -1,4 +1,4 @@
-"""`vitzoo rm` and `lock` beside plugins that are broken."""
+"""`vitzoo rm` and `vitzoo lock` while a broken plugin is installed."""
 
 from __future__ import annotations
 

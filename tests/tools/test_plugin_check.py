@@ -1,4 +1,4 @@
-"""`vitzoo plugins check`: every contribution is built in another process, however it ends."""
+"""`vitzoo plugins check`: plugins are tested in another process, which may crash or hang."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ends(code: str) -> dict[str, str]:
     return {"globex/__init__.py": "", "globex/plugin.py": code}
 
 
-# One contribution that no network is built with, so that its process does without torch.
+# A contribution that needs no network, so its process imports no torch.
 CHEAP = """\
 import vitzoo
 
@@ -109,7 +109,7 @@ def test_check_kills_a_plugin_that_hangs_and_what_it_started(run, install, tmp_p
 
 
 def sleepers() -> set[str]:
-    """Return the processes that sleep for the time that HANG gives."""
+    """Return the ids of the `sleep 600` processes that HANG starts."""
     found = set()
     for line in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,4 +1,4 @@
-"""What the process of a check finds wrong with each contribution."""
+"""The process of a plugin check reports the problems of each contribution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("own_home")
 
 @pytest.fixture
 def probed(new_registry):
-    """Do what the process of a check does, in this one; return its problems by what they are of."""
+    """Check a plugin in this process; return the problems by contribution."""
 
     def probed(namespace: str) -> dict[str, dict[str, str]]:
         new_registry()

@@ -1,4 +1,4 @@
-"""`vitzoo plugins compile`: the manifest of a module, which works in its place."""
+"""`vitzoo plugins compile`: the written manifest replaces the module plugin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vitzoo.tools.plugin_compile import compile_plugin
 
 @pytest.fixture
 def globex(distribution, monkeypatch, new_registry):
-    """Put a module plugin on the path, as if it had been installed."""
+    """Install a module plugin in a folder on the path."""
 
     def install(files, entry_point="globex = globex.plugin"):
         monkeypatch.syspath_prepend(distribution("globex-vit", entry_point, files))

@@ -1,4 +1,4 @@
-"""`vitzoo plugins why`: what happened to a plugin, step by step."""
+"""`vitzoo plugins why`: the steps in which a plugin was found and read."""
 
 from __future__ import annotations
 

@@ -49,12 +49,9 @@ def plugins_group(context: click.Context, as_json: bool) -> None:
       vitzoo plugins why acme
       vitzoo plugins new acme
     """
-    if context.invoked_subcommand is not None:
+    if name := context.invoked_subcommand:
         if as_json:
-            name = context.invoked_subcommand
-            raise click.UsageError(
-                f"write --json after the subcommand: vitzoo plugins {name} --json"
-            )
+            raise click.UsageError(f"write --json last: vitzoo plugins {name} --json")
         return
     set_for_command(STRICT, "")  # list the plugins for which strict mode would raise
     rows = _states()
@@ -266,5 +263,6 @@ def _print_trace(trace: dict[str, Any]) -> None:
         echo()
         rows = [row | {"hidden": "yes" if row["hidden"] else ""} for row in trace["contributions"]]
         columns = ("name", "kind", "hidden", "target", "defined", "location")
-        optional = ("location", "defined", "target", "hidden") if len(rows) > 1 else ()
+        empty = () if any(row["hidden"] for row in rows) else ("hidden",)
+        optional = ("location", "defined", *empty, "target") if len(rows) > 1 else ()
         print_rows(rows, columns, optional=optional, title="contributions")

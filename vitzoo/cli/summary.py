@@ -21,9 +21,8 @@ def _image_size(
         return None
     found = re.fullmatch(r"(\d{1,9})(?:[xX](\d{1,9}))?", value, re.ASCII)
     if not found:
-        raise click.BadParameter(
-            f"{value!r} is neither a number of px nor HEIGHTxWIDTH", ctx=ctx, param=param
-        )
+        message = f"expected a number of px or HEIGHTxWIDTH, such as 224x336; got {value!r}"
+        raise click.BadParameter(message, ctx=ctx, param=param)
     height, width = found.groups()
     return (int(height), int(width)) if width else int(height)
 

@@ -83,7 +83,7 @@ def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> N
     from vitzoo.inventory import verify
 
     if everything == bool(names):
-        raise click.UsageError("give names, give files, or give --all alone")
+        raise click.UsageError("give names or files, or --all without them")
     named = [verify(name) for name in names]
     found = [row for rows in named for row in rows] if names else verify()
     print_rows(found, ("name", "state", "size", "sha256", "detail"), as_json=as_json)

@@ -32,7 +32,7 @@ from vitzoo.tools.plugin_why import called, place
 TIMEOUT = 60.0  # seconds for one plugin
 GRACE = 1.0  # seconds in which a process that is out of time prints its traceback
 TAIL = 64 * 1024  # bytes; the end of its output that is kept
-ENDING = "ending its process"  # the worker's last step
+ENDING = "ending the process"  # the worker's last step
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']; "
     "from vitzoo.tools.plugin_check_worker import main; main()"
@@ -117,10 +117,14 @@ def _check(info: PluginInfo, timeout: float) -> tuple[int | None, tuple[Problem,
         notes = _read(file)
     late = code is None or time.monotonic() - begin >= timeout
     last = {key: value for note in notes for key, value in note.items()}
-    step = last.get("step", "starting")
+    step = last.get("step", "starting the process")
     problems = [Problem(info.namespace, **note["problem"]) for note in notes if "problem" in note]
     if late or code or step != ENDING:
-        cause = f"took longer than {timeout:g} s and was killed" if late else _end(code, output)
+        cause = (
+            f"the check took longer than {timeout:g} s and was killed"
+            if late
+            else _end(code, output)
+        )
         where = _frame(output, info) or last.get("location") or place(info)
         problems.append(Problem(info.namespace, step, cause, where))
     return last.get("contributions"), tuple(problems)
@@ -176,9 +180,9 @@ def _read(file: Path) -> list[dict[str, Any]]:
 def _end(code: int | None, output: str) -> str:
     """Describe the end of a process that did not finish its work."""
     if code is not None and code < 0:
-        return f"its process was killed by {signal.Signals(-code).name}"
+        return f"the process was killed by {signal.Signals(-code).name}"
     last = next((line for line in reversed(output.splitlines()) if line.strip()), "")
-    return f"its process ended with exit code {code}" + (f": {last}" if last else "")
+    return f"the process ended with exit code {code}" + (f": {last}" if last else "")
 
 
 def _frame(output: str, info: PluginInfo) -> str:

@@ -70,7 +70,7 @@ def main() -> None:
 
 def probe(namespace: str, notes: Notes) -> None:
     """Import, construct and build the contributions of a plugin."""
-    notes.write(step="reading it", location="")
+    notes.write(step="reading the plugin", location="")
     zoo = registry()
     zoo.load_manifests()
     with suppress(PluginError):  # the plugin's state then has the cause
@@ -99,7 +99,7 @@ def _use(
     if isinstance(row, CheckpointFormat):
         if inspect.isclass(target):
             one = f"{target.__name__.lower()} = {target.__name__}()"
-            return [f"its target is the class {target.__name__}; name an object of it: `{one}`"]
+            return [f"its target is the class {target.__name__}, not an object; write `{one}`"]
     elif not callable(target):
         return [f"its target is {target!r}, which cannot be called"]
     from vitzoo.testing.checks import check_registered

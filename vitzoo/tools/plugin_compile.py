@@ -71,7 +71,9 @@ def compile_plugin(name: str) -> Compiled:
     value = info.entry_point if info else name
     if info and (not value or value.endswith(".toml")):
         manifest = value or "vitzoo/registry.toml"
-        raise InvalidOption(f"plugin {name!r} has the manifest {manifest}; nothing to compile")
+        raise InvalidOption(
+            f"plugin {name!r} has the manifest {manifest} already; name a plugin that is a module"
+        )
     module = _imported(value, name)
     try:
         rows = module_rows(module, value, name)

@@ -37,12 +37,8 @@ def write_project(namespace: str, folder: Path, distribution: str = "") -> Path:
     _check_distribution(distribution)
     package = normal(distribution).replace("-", "_")
     module = namespace.replace("-", "_")
-    words = {
-        "namespace": namespace,
-        "distribution": distribution,
-        "package": package,
-        "tests": f"tests/test_{module}.py",
-    }
+    words = {"namespace": namespace, "distribution": distribution, "package": package}
+    words["tests"] = f"tests/test_{module}.py"
     project = folder.expanduser() / distribution
     try:
         project.mkdir(parents=True)

@@ -241,6 +241,6 @@ def _searched(host: PluginHost, namespace: str) -> Iterator[str]:
     if near := did_you_mean(namespace, names):
         yield near.removeprefix("; ")
     if namespace == LOCAL:
-        yield "local/ is the namespace of your own registry file; VITZOO_REGISTRY names no file"
+        yield "local/ is the namespace of your own registry file: set VITZOO_REGISTRY to its path"
     if any(row.name == namespace for _, row in host.rows[CORE]):
         yield f"{namespace!r} is a name of vitzoo itself: `vitzoo which {namespace}` explains it"

@@ -45,8 +45,8 @@ def check(file: Path | None = None) -> Report:
     elif absent:
         spaces = ", ".join(sorted(repr(space) for space in set().union(*absent.values())))
         problems.append(
-            f"{file}: cannot build {', '.join(absent)}: their parts belong to a plugin that is not "
-            f"installed, {spaces}; install it (pip install -e .), then check again"
+            f"{file}: cannot build {', '.join(absent)}, because no installed plugin has the "
+            f"namespace {spaces}; install the plugin (pip install -e .), then check again"
         )
     problems += _miscounted([variant for variant in found if variant.name not in absent])
     pins = Counter(row.pin for variant in found for row in variant.weights)
@@ -78,7 +78,7 @@ def problems_of(variant: Variant) -> Iterator[str]:
         classes = variant.spec.num_classes if row.num_classes is None else row.num_classes
         size = row.size or row.predicted_size or 0
         if row.repo and not _plausible(variant, row, classes, size):
-            yield f"{label}: {size} bytes do not fit {variant.params} parameters"
+            yield f"{label}: a file of {size} bytes does not fit {variant.params} parameters"
         if row.labels and len(row.labels) != classes:
             yield f"{label}: it lists {len(row.labels)} labels, the weights have {classes} classes"
         expected = SETS.get(row.label_set, classes)
@@ -105,7 +105,7 @@ def _miscounted(variants: list[Variant]) -> Iterator[str]:
             continue
         params = sum(p.numel() for p in model.parameters())
         if params != variant.params:
-            yield f"{variant.name}: params is {variant.params}, but the network has {params}"
+            yield f"{variant.name}: params is {variant.params}, expected {params}"
 
 
 def _plausible(variant: Variant, row: Weights, classes: int, size: int) -> bool:

@@ -66,8 +66,9 @@ def _pin_row(label: str, row: Weights, table: Any) -> Pinned:
     if row.sha256:
         if (row.sha256, row.size or stated.size) != (stated.sha256, stated.size):
             raise PinError(
-                f"{label}: the file pins sha256 {row.sha256}, {stated.endpoint} says "
-                f"{stated.sha256}; nothing was written"
+                f"{label}: the entry has sha256 {row.sha256} and size {row.size}, but at "
+                f"{stated.endpoint} the file has sha256 {stated.sha256} and size {stated.size}; "
+                "nothing was written; correct the entry if you trust that file"
             )
         if row.size or row.predicted_size:
             return Pinned(label, "already", row.sha256, row.size, row.revision)
