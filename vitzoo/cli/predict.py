@@ -11,6 +11,7 @@ import click
 
 from vitzoo.cli.output import json_option, on_terminal, print_json, print_rows
 from vitzoo.errors import InvalidOption, printable
+from vitzoo.files.names import SAFETENSORS
 
 if TYPE_CHECKING:
     from vitzoo.errors import ImageError
@@ -62,7 +63,7 @@ def predict_command(
     files = find_images(images, note)  # before any weights are fetched
     if not files:
         context.exit(1)
-    saved = Path(model).suffix == ".safetensors"
+    saved = Path(model).suffix == SAFETENSORS
     network = create(model, pretrained=not saved, weights=weights, device=device)
     report: LoadReport = network.load_report  # type: ignore[assignment]  # an attribute that create sets
     click.echo(report.summary(), err=True)

@@ -10,6 +10,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
+from vitzoo.files.names import SAFETENSORS
 from vitzoo.formats import unsupported
 from vitzoo.formats.keymap import KeyMap, Tensors, without
 from vitzoo.schema.spec import Spec
@@ -49,7 +50,7 @@ class Format:
     ignored: Sequence[str] = ()
     defaults: Config = field(default_factory=dict)
     network: Config | None = None
-    suffix: str = ".safetensors"
+    suffix: str = SAFETENSORS
     by_head: bool = False
     heads: int | None = None
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
+from vitzoo.files.names import NPZ
 from vitzoo.formats import unsupported
 from vitzoo.formats.base import Config, Format, Keys
 from vitzoo.formats.keymap import KeyMap, Tensors, prefixed, unheld, unique
@@ -43,7 +44,7 @@ class GoogleFormat(Format):
     positions: str
     file_prefixes: tuple[str, ...]
     class_row: bool
-    suffix: str = ".npz"
+    suffix: str = NPZ
     by_head: bool = True
 
     def matches(self, keys: Keys) -> bool:

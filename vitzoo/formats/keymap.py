@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError, InvalidOption
+from vitzoo.report import listed
 
 SHOWN = 5
 BLOCK = "blocks.{}."
@@ -152,11 +153,9 @@ def unique(pairs: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
 def unheld(layout: str, names: Iterable[str]) -> CheckpointError:
     """Return the error for tensors, by the model's keys, that a checkpoint format cannot hold."""
     rows = sorted(names)
-    more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
-    shown = ", ".join(ascii(row)[1:-1] for row in rows[:SHOWN]) + more
     what = "tensor" if len(rows) == 1 else "tensors"
     return CheckpointError(
-        f"the layout {layout} has no place for {len(rows)} {what}: {shown}; "
+        f"the layout {layout} has no place for {len(rows)} {what}: {listed(rows, SHOWN)}; "
         "timm, the model's own layout, has"
     )
 

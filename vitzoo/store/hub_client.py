@@ -61,20 +61,23 @@ LOG_IN = "then log in with `hf auth login` or set HF_TOKEN to a token that may r
 Result = TypeVar("Result")
 
 
-def send(
-    url: str, timeout: httpx2.Timeout, headers: Mapping[str, str] | None = None
-) -> httpx2.Response:
-    """Return the answer to a GET request by huggingface_hub's client, its body not yet read.
+def session() -> httpx2.Client:
+    """Return huggingface_hub's client.
 
     Raises:
         httpx2.ProxyError: the proxy or the certificate file of the environment cannot be used.
-        httpx2.TransportError: there is no answer.
     """
     try:
-        client = get_session()
+        return get_session()
     except (ValueError, ImportError, OSError) as error:
         raise httpx2.ProxyError(f"cannot use the proxy or SSL_CERT_FILE: {error}") from error
-    headers = _headers(url) | dict(headers or {})
+
+
+def send(
+    client: httpx2.Client, url: str, timeout: httpx2.Timeout, headers: Mapping[str, str]
+) -> httpx2.Response:
+    """Return the answer to a GET request, its body not yet read; follow no redirect."""
+    headers = _headers(url) | dict(headers)
     request = client.build_request("GET", url, headers=headers, timeout=timeout)
     return client.send(request, stream=True, follow_redirects=False)
 

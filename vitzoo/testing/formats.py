@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.factory import create
+from vitzoo.files.names import NPZ, SAFETENSORS
 from vitzoo.formats import Format
 from vitzoo.loading.overrides import Overrides
 from vitzoo.registry.registry import registry
@@ -82,7 +83,7 @@ def check_protocol(subject: FormatSubject) -> None:
     layout = subject.layout
     require(isinstance(layout, Format), f"{subject} is no vitzoo.formats.Format", DERIVE)
     require(
-        layout.suffix in (".safetensors", ".npz"),
+        layout.suffix in (SAFETENSORS, NPZ),
         f"{subject}: suffix is {layout.suffix!r}",
         "files end in .safetensors, or say .npz",
     )
