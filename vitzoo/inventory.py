@@ -99,11 +99,11 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
 
 def local() -> dict[str, list[str]]:
     """Return the names of stored and bundled weights, by variant."""
-    zoo = registry()
     found: dict[str, list[str]] = {}
-    for variant in zoo.variants.values():
-        if names := [file.entry.name for file in _files_of(variant, zoo) if _present(file)]:
-            found[variant.name] = names
+    for file in _registered(registry()):
+        if _present(file):
+            variant, _, name = file.label.partition(":")
+            found.setdefault(variant, []).append(name)
     return found
 
 

@@ -91,7 +91,11 @@ def replacing(path: Path, *, force: bool = True) -> Iterator[BinaryIO]:
         InvalidOption: `force` is False, and `path` exists after the block.
         OSError: the disk is full, or the folder cannot be written to.
     """
-    _clear_leftovers(path)
+    ours = re.compile(rf"\.{re.escape(path.name)}\.\d+\.\d{{16,}}")
+    for left in path.parent.iterdir():
+        with contextlib.suppress(OSError):
+            if ours.fullmatch(left.name) and time.time() - left.lstat().st_mtime > LEFT:
+                left.unlink()
     part = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
     with part.open("xb") as file:
         try:
@@ -107,15 +111,6 @@ def replacing(path: Path, *, force: bool = True) -> Iterator[BinaryIO]:
             part.unlink(missing_ok=True)
 
 
-def _clear_leftovers(path: Path) -> None:
-    """Remove the files that killed processes left when they wrote `path`, and no others."""
-    ours = re.compile(rf"\.{re.escape(path.name)}\.\d+\.\d{{16,}}")
-    for left in path.parent.iterdir():
-        with contextlib.suppress(OSError):
-            if ours.fullmatch(left.name) and time.time() - left.lstat().st_mtime > LEFT:
-                left.unlink()
-
-
 def sync_folder(path: Path) -> None:
     """Sync a folder, so that a rename in it survives a power failure."""
     fd = os.open(path, os.O_RDONLY)
@@ -129,18 +124,17 @@ def make_folder_or_raise(path: Path) -> None:
     """Make a writable folder, before any request to a network."""
     try:
         make_folder(path)
-        writable = os.access(path, os.W_OK | os.X_OK)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "permission denied, or a read-only disk")
     except OSError as error:
-        raise unwritable(path, error.strerror or str(error)) from error
-    if not writable:
-        raise unwritable(path, "permission denied, or a read-only disk")
+        raise unwritable(path, error) from error
 
 
-def unwritable(path: Path, reason: str) -> StoreError:
+def unwritable(path: Path, error: OSError) -> StoreError:
     """Return the error for a folder of the store that cannot be written to."""
     return StoreError(
-        f"cannot write in {path}: {reason}; make it writable, point VITZOO_HOME to another folder, "
-        "or set VITZOO_HOME=:memory: to write nothing to disk"
+        f"cannot write in {path}: {error.strerror or error}; make it writable, point VITZOO_HOME "
+        "to another folder, or set VITZOO_HOME=:memory: to write nothing to disk"
     )
 
 

@@ -83,7 +83,11 @@ def read_directory(fd: int, source: str) -> dict[str, Member]:
             been used.
     """
     entries, data_end = _entries(fd, source)
-    _refuse_pickle(entries, source)
+    for name in (entry.orig_filename for entry in entries):
+        if name.endswith("data.pkl") or (name.startswith("archive/") and name[-4:] != ".npy"):
+            raise CheckpointError(
+                f"{source} is no .npz file (looks like a zip or torch pickle file: {NO_PICKLE})"
+            )
     check_count(len(entries), source)
     size = os.fstat(fd).st_size
     inflated = sum(entry.file_size for entry in entries if entry.compress_type)
@@ -144,15 +148,6 @@ def _entries(fd: int, source: str) -> tuple[list[zipfile.ZipInfo], int]:
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError, struct.error) as error:
         raise CheckpointError(f"{source} is no .npz file: its zip directory: {error}") from error
     return sorted(entries, key=lambda entry: entry.header_offset), data_end
-
-
-def _refuse_pickle(entries: list[zipfile.ZipInfo], source: str) -> None:
-    for entry in entries:
-        name = entry.orig_filename
-        if name.endswith("data.pkl") or (name.startswith("archive/") and name[-4:] != ".npy"):
-            raise CheckpointError(
-                f"{source} is no .npz file (looks like a zip or torch pickle file: {NO_PICKLE})"
-            )
 
 
 def _places(
@@ -255,7 +250,11 @@ def _npy_header(begin: bytes, where: str) -> tuple[str, tuple[int, ...], bool, i
             f"{where}: its header has {length} bytes, of which {len(text)} are in the file; at "
             f"most {MAX_NPY_HEADER} are accepted"
         )
-    table = _literal(text, where)
+    try:
+        table = ast.literal_eval(text.decode().strip())  # literals only; runs no code
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        reason = escaped(str(error))[:80]
+        raise CheckpointError(f"{where}: its header is no table of literals: {reason}") from error
     if not isinstance(table, dict) or set(table) != {"descr", "fortran_order", "shape"}:
         raise CheckpointError(f"{where}: its header must name descr, fortran_order and shape")
     shape, fortran = table["shape"], table["fortran_order"]
@@ -263,14 +262,6 @@ def _npy_header(begin: bytes, where: str) -> tuple[str, tuple[int, ...], bool, i
         raise CheckpointError(f"{where}: shape must be a tuple, and fortran_order True or False")
     check_shape(shape, where)
     return _dtype(table["descr"], where), shape, fortran, 8 + width + length
-
-
-def _literal(text: bytes, where: str) -> Any:
-    try:
-        return ast.literal_eval(text.decode().strip())  # literals only; runs no code
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        reason = escaped(str(error))[:80]
-        raise CheckpointError(f"{where}: its header is no table of literals: {reason}") from error
 
 
 def _dtype(descr: object, where: str) -> str:
