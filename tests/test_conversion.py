@@ -342,7 +342,7 @@ def test_a_path_that_appears_meanwhile(tmp_path, saved, monkeypatch):
         out.write_bytes(b"someone else's")
 
     monkeypatch.setattr(module, "write_npz", slow)
-    with refuses(InvalidOption, out, "already there"):
+    with refuses(InvalidOption, out, "already exists"):
         convert(saved[1], "google", out)
     assert out.read_bytes() == b"someone else's"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.npz", "saved.safetensors"]

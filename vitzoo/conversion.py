@@ -18,13 +18,14 @@ from vitzoo.checkpoint.writers import write_npz, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.factory import create
 from vitzoo.files.access import check_target, writing_to
-from vitzoo.files.shard_index import ENDING, SHARD, index_of
+from vitzoo.files.names import INDEX, NPZ, PATHS
+from vitzoo.files.shard_index import SHARD, index_of
 from vitzoo.formats import Format
 from vitzoo.loading import overrides
 from vitzoo.loading.misfit import fitting
-from vitzoo.loading.source import FILES, on_hub, open_unregistered
+from vitzoo.loading.source import on_hub, open_unregistered
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.report import fold
+from vitzoo.report import escaped, fold
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Variant, choose
 from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
@@ -139,7 +140,7 @@ def convert(
     tensors = reading.to_model(raw)
     arrays = _from_model(writing, tensors, problem)
     with writing_to(path, force=force) as file:
-        if ending == ".npz":
+        if ending == NPZ:
             write_npz(file, arrays)
         else:  # the spec of a saved model stays valid with its names, which `timm` keeps
             own = METADATA in checkpoint.metadata and to == "timm"
@@ -167,7 +168,7 @@ def _open(source: str | os.PathLike[str], variant: str | None, zoo: Registry) ->
             "hf://owner/repo@revision/file"
         )
     path = Path(source)
-    if on_hub(source) or not isinstance(source, str) or source.endswith(FILES) or path.exists():
+    if on_hub(source) or not isinstance(source, str) or source.endswith(PATHS) or path.exists():
         _check_whole(path)
         checkpoint = open_unregistered(source, zoo)
         return _Source(checkpoint, zoo, checkpoint.spec or (named.spec if named else None), named)
@@ -183,7 +184,7 @@ def _check_whole(path: Path) -> None:
     if match is None or path.name.endswith("-of-00001.safetensors") or not path.exists():
         return
     index = index_of(path)
-    where = str(index) if index else f"their index, {match[1]}{ENDING}, which is not beside it"
+    where = str(index) if index else f"their index, {match[1]}{INDEX}, which is not beside it"
     raise CheckpointError(f"{path} is one of several files; convert {where}")
 
 
@@ -236,7 +237,7 @@ def _check_variant(opened: _Source, skeleton: Mapping[str, Tensor]) -> None:
     shown = [str(s.get(wrong[0], "missing")) for s in shapes]
     raise CheckpointError(
         f"{opened.checkpoint.source} is no {variant.name}: {len(wrong)} tensors differ; "
-        f"{ascii(wrong[0])[1:-1]} is {shown[0]} in the file, {shown[1]} in the network"
+        f"{escaped(wrong[0])} is {shown[0]} in the file, {shown[1]} in the network"
         f"{fitting(skeleton, opened.zoo)}"
     )
 

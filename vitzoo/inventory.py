@@ -17,7 +17,8 @@ from vitzoo.errors import (
     UnknownName,
 )
 from vitzoo.files.access import hash_file, open_regular
-from vitzoo.files.shard_index import ENDING, read_index, weights_in
+from vitzoo.files.names import INDEX, WEIGHTS
+from vitzoo.files.shard_index import read_index, weights_in
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.rows import Variant, choose
 from vitzoo.store.hub_file import HubFile
@@ -25,8 +26,6 @@ from vitzoo.store.lockfile import Lock
 from vitzoo.store.obtain import obtain, stored
 from vitzoo.store.progress import Note
 from vitzoo.store.store import Store
-
-PATHS = ("/", ".safetensors", ".npz", ENDING)
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
     text = os.fspath(name_or_path)
     if text.startswith("hf://"):
         return [_verify(HubFile.at(text))]
-    if isinstance(name_or_path, os.PathLike) or text.endswith(PATHS):
+    if isinstance(name_or_path, os.PathLike) or text.endswith(("/", *WEIGHTS)):
         return [_identified(path, zoo) for path in _files(Path(text))]
     name, weights = _parts_of(text, None)
     if weights is not None:
@@ -100,11 +99,11 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
 
 def local() -> dict[str, list[str]]:
     """Return the names of stored and bundled weights, by variant."""
-    zoo = registry()
     found: dict[str, list[str]] = {}
-    for variant in zoo.variants.values():
-        if names := [file.entry.name for file in _files_of(variant, zoo) if _present(file)]:
-            found[variant.name] = names
+    for file in _registered(registry()):
+        if _present(file):
+            variant, _, name = file.label.partition(":")
+            found.setdefault(variant, []).append(name)
     return found
 
 
@@ -243,7 +242,7 @@ def _hashed(name: str, path: Path, *, follow: bool = False) -> Verification:
 def _files(path: Path) -> list[Path]:
     """Return the weights files at a path: the file itself, or the shards of an index."""
     path = weights_in(path)
-    fd = open_regular(path, follow=True) if path.name.endswith(ENDING) else None
+    fd = open_regular(path, follow=True) if path.name.endswith(INDEX) else None
     if fd is None:
         return [path]
     try:

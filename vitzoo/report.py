@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vitzoo.errors import printable
-
 FATES = 4  # fields of a report before those that list tensors
 
 
@@ -91,7 +89,12 @@ def _ranges(numbers: list[int]) -> str:
     return text if text.isdigit() else f"{{{text}}}"
 
 
+def escaped(text: str) -> str:
+    """Escape all characters except printable ASCII, for text that comes from a weights file."""
+    return ascii(text)[1:-1]
+
+
 def listed(names: list[str], count: int = 10) -> str:
-    """Join the first names, with control characters escaped, and the number of the others."""
+    """Join the first names, escaped, and the number of the others."""
     more = f" and {len(names) - count} more" if len(names) > count else ""
-    return ", ".join(printable(name) for name in names[:count]) + more
+    return ", ".join(map(escaped, names[:count])) + more

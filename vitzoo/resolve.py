@@ -11,14 +11,14 @@ from typing import Any
 
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
-from vitzoo.files.shard_index import ENDING
+from vitzoo.files.names import INDEX, NPZ, SAFETENSORS
 from vitzoo.loading.request import Request, from_mapping, from_saved, from_spec, nameless
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.reader import Reader, describe
 from vitzoo.schema.spec import Spec
 
 SPEC_FILES = {".toml": tomllib.loads, ".json": json.loads}
-WEIGHTS_ONLY = (".npz", ENDING)
+WEIGHTS_ONLY = (NPZ, INDEX)
 
 
 def resolve(name: object, zoo: Registry) -> Request:
@@ -43,7 +43,7 @@ def resolve(name: object, zoo: Registry) -> Request:
             "a spec or a path; `vitzoo list` shows all names"
         )
     path = Path(name)
-    if path.suffix == ".safetensors":
+    if path.suffix == SAFETENSORS:
         return from_saved(path, zoo)
     if path.name.endswith(WEIGHTS_ONLY):
         raise CheckpointError(nameless(path))

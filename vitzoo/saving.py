@@ -13,6 +13,7 @@ from vitzoo.checkpoint.saved import METADATA
 from vitzoo.checkpoint.writers import write_safetensors
 from vitzoo.errors import InvalidOption
 from vitzoo.files.access import writing_to
+from vitzoo.files.names import SAFETENSORS
 from vitzoo.images.transform import check_preprocessing
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.registry import registry
@@ -38,7 +39,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
         StoreError: the file cannot be written.
     """
     target = Path(path)
-    if target.suffix != ".safetensors":
+    if target.suffix != SAFETENSORS:
         raise InvalidOption(f"the path must end in .safetensors, got {str(path)!r}")
     spec = getattr(model, "spec", None)
     if spec is None:

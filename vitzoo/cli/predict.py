@@ -12,6 +12,7 @@ from click.exceptions import Exit
 
 from vitzoo.cli.output import json_option, on_terminal, print_rows
 from vitzoo.errors import InvalidOption, printable
+from vitzoo.files.names import SAFETENSORS
 
 if TYPE_CHECKING:
     from vitzoo.errors import ImageError
@@ -64,7 +65,7 @@ def predict_command(
     files = find_images(images, note)  # a missing file is reported before a download
     if not files:
         raise Exit(1)
-    saved = Path(model).suffix == ".safetensors"
+    saved = Path(model).suffix == SAFETENSORS
     network = create(model, pretrained=not saved, weights=weights, device=device)
     click.echo(network.load_report.summary(), err=True)  # type: ignore[union-attr]
     _print(predict(network, files, top=top, on_error=note), as_json=as_json)

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from vitzoo.errors import InvalidOption, StoreError, VitzooError
 
 CHUNK = 1024 * 1024
-LEFT = 3600.0  # seconds without a byte after which a half-written file has no writer any more
+LEFT = 3600.0  # seconds without a byte after which the writer of a temporary file is gone
 
 
 def open_regular(path: Path, *, follow: bool = False) -> int | None:
@@ -24,10 +24,10 @@ def open_regular(path: Path, *, follow: bool = False) -> int | None:
 
     Args:
         path: the file.
-        follow: whether a symbolic link is followed; never inside the store.
+        follow: whether a symbolic link is followed; the store follows none.
 
     Raises:
-        StoreError: it is a link, a folder, a pipe, or cannot be read.
+        StoreError: it is a link, a folder or a pipe, or cannot be read.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
@@ -48,7 +48,7 @@ def hash_file(fd: int) -> str:
     """Return the sha256 of the open file from its first byte, as hex.
 
     Raises:
-        StoreError: the disk fails.
+        StoreError: the disk has an error.
     """
     digest, position = hashlib.sha256(), 0
     try:
@@ -56,17 +56,17 @@ def hash_file(fd: int) -> str:
             digest.update(chunk)
             position += len(chunk)
     except OSError as error:
-        raise StoreError(f"cannot read on at byte {position}: {error.strerror}") from error
+        raise StoreError(f"cannot read the file at byte {position}: {error.strerror}") from error
     return digest.hexdigest()
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents, for the user alone."""
+    """Make a folder and its parents; only the user may write to it."""
     path.mkdir(mode=0o755, parents=True, exist_ok=True)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file at once or not at all, and its folder if there is none.
+    """Write a whole file or nothing; make its folder if it is missing.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written to.
@@ -78,20 +78,24 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, force: bool = True) -> Iterator[BinaryIO]:
-    """Open a new file that takes the place of `path` when the block is done.
+    """Open a new file that replaces `path` after the block.
 
-    A file that was there keeps its mode. If the block raises, `path` is as it was, and nothing is
-    left of the new file. What a killed process leaves is removed by a later call.
+    The new file has the mode of the replaced one. If the block raises, `path` stays unchanged and
+    the new file is removed. A later call removes the new file of a killed process.
 
     Args:
         path: in a folder that exists.
-        force: replace what is there when the block is done.
+        force: replace an existing file.
 
     Raises:
-        InvalidOption: `force` is False, and `path` is there when the block is done.
+        InvalidOption: `force` is False, and `path` exists after the block.
         OSError: the disk is full, or the folder cannot be written to.
     """
-    _clear_leftovers(path)
+    ours = re.compile(rf"\.{re.escape(path.name)}\.\d+\.\d{{16,}}")
+    for left in path.parent.iterdir():
+        with contextlib.suppress(OSError):
+            if ours.fullmatch(left.name) and time.time() - left.lstat().st_mtime > LEFT:
+                left.unlink()
     part = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
     with part.open("xb") as file:
         try:
@@ -107,17 +111,8 @@ def replacing(path: Path, *, force: bool = True) -> Iterator[BinaryIO]:
             part.unlink(missing_ok=True)
 
 
-def _clear_leftovers(path: Path) -> None:
-    """Remove what killed processes left of writing `path`; other names are not touched."""
-    ours = re.compile(rf"\.{re.escape(path.name)}\.\d+\.\d{{16,}}")
-    for left in path.parent.iterdir():
-        with contextlib.suppress(OSError):
-            if ours.fullmatch(left.name) and time.time() - left.lstat().st_mtime > LEFT:
-                left.unlink()
-
-
 def sync_folder(path: Path) -> None:
-    """Make a rename in `path` survive a power cut."""
+    """Sync a folder, so that a rename in it survives a power failure."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -126,41 +121,40 @@ def sync_folder(path: Path) -> None:
 
 
 def make_folder_or_raise(path: Path) -> None:
-    """Make a folder that can be written to, before anything is asked of a network."""
+    """Make a writable folder, before any request to a network."""
     try:
         make_folder(path)
-        writable = os.access(path, os.W_OK | os.X_OK)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "permission denied, or a read-only disk")
     except OSError as error:
-        raise unwritable(path, error.strerror or str(error)) from error
-    if not writable:
-        raise unwritable(path, "permission denied, or a read-only disk")
+        raise unwritable(path, error) from error
 
 
-def unwritable(path: Path, reason: str) -> StoreError:
+def unwritable(path: Path, error: OSError) -> StoreError:
     """Return the error for a folder of the store that cannot be written to."""
     return StoreError(
-        f"cannot write in {path}: {reason}; make it writable, point VITZOO_HOME to another folder, "
-        "or set VITZOO_HOME=:memory: to keep nothing on disk"
+        f"cannot write in {path}: {error.strerror or error}; make it writable, point VITZOO_HOME "
+        "to another folder, or set VITZOO_HOME=:memory: to write nothing to disk"
     )
 
 
 def check_target(path: Path, *, force: bool) -> None:
-    """Refuse a path that cannot be written, or that would overwrite something.
+    """Refuse a path that cannot be written.
 
     Raises:
-        InvalidOption: it is there, is a folder, or its folder is not there.
+        InvalidOption: it exists and `force` is False, is a folder, or its folder does not exist.
     """
     if path.is_dir():
         raise InvalidOption(f"{path} is a folder; name a file")
     if not force and os.path.lexists(path):
-        raise InvalidOption(f"{path} is already there; pass --force (force=True) to replace it")
+        raise InvalidOption(f"{path} already exists; pass --force (force=True) to replace it")
     if not path.parent.is_dir():
         raise InvalidOption(f"there is no folder {path.parent}; make it first")
 
 
 @contextlib.contextmanager
 def writing_to(path: Path, *, force: bool = True) -> Iterator[BinaryIO]:
-    """Open a new file for a path that the user named, as `replacing`.
+    """Open a new file that replaces a path given by the user after the block.
 
     Raises:
         InvalidOption: as `check_target`, before the block and again after it.

@@ -1,11 +1,15 @@
-"""What repositories, revisions, commits and files on the Hub may be called; hashes as text.
+"""Valid names of repositories, revisions, commits and files on the Hub; endings of weights files.
 
-One rule each, checked before a name is used for anything; what it does not know is refused.
+A name is checked before it is used for anything; a name that matches no rule is refused.
 """
 
 from __future__ import annotations
 
 import re
+
+SAFETENSORS, NPZ, INDEX = ".safetensors", ".npz", ".safetensors.index.json"
+WEIGHTS = (SAFETENSORS, NPZ, INDEX)
+PATHS = (SAFETENSORS, NPZ, ".json", ".pt", ".pth", ".bin", ".ckpt")  # a text is a path, no name
 
 REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}", re.ASCII)
 REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}", re.ASCII)
@@ -28,6 +32,6 @@ def valid_revision(text: str) -> bool:
 
 
 def valid_file(text: str) -> bool:
-    """Tell whether `text` is a plain relative path in a repository, on every system."""
+    """Tell whether `text` is a plain relative path that every operating system allows."""
     device = any(WINDOWS_DEVICE.fullmatch(part) for part in text.split("/"))
     return bool(FILE.fullmatch(text)) and ".." not in text and len(text) <= 255 and not device

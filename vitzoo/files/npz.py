@@ -1,8 +1,8 @@
-"""The directory of NumPy's `.npz` files, read and checked before any data is touched; torch-free.
+"""The directory of NumPy's `.npz` files, read and checked before any data is read; torch-free.
 
-Layout: a zip of members `<tensor>.npy`, stored or deflated, each a short header (a Python literal)
-and the tensor's bytes. What is accepted is what `numpy.savez` and `savez_compressed` write for
-plain arrays: the members fill the file without gap or overlap, and their sizes are exact.
+An npz file is a zip of members `<tensor>.npy`, stored or deflated. Each member is a short header (a
+Python literal) and the bytes of the tensor. This module accepts the files that `numpy.savez` and
+`savez_compressed` write for plain arrays: members of exact sizes, without gap or overlap.
 Source: PKWARE's APPNOTE 6.3.10, sections 4.3 and 4.4; `numpy.lib.format`.
 """
 
@@ -27,25 +27,26 @@ from vitzoo.files.safetensors import (
     check_shape,
     place,
 )
+from vitzoo.report import escaped
 
-ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second where it is empty
+ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second begins an empty zip
 MAX_DIRECTORY = 2 * 1024 * 1024
 MAX_NPY_HEADER = 1024
-MAX_INFLATION = 8  # times the file's own size; trained weights hardly shrink
-SMALL = 16 * 1024 * 1024  # bytes that any file may inflate to
+MAX_INFLATION = 8  # times the size of the file; compression hardly reduces trained weights
+SMALL = 16 * 1024 * 1024  # bytes that a file of any size may inflate to
 LOCAL_HEADER = struct.Struct("<4sHHH16xHH")
 END = 22  # bytes of the record that ends a zip without comment
-DESCRIPTOR = 24  # bytes that may follow a member, where its flags say so
+DESCRIPTOR = 24  # most bytes after a member with the flag STREAMED
 ENCRYPTED, STREAMED, UTF8 = 0x1, 0x8, 0x800
-FLAGS = STREAMED | UTF8 | 0x6  # 0x6: how hard it was compressed
+FLAGS = STREAMED | UTF8 | 0x6  # 0x6: compression level
 MAGIC = b"\x93NUMPY"
-LENGTHS = {(1, 0): 2, (2, 0): 4, (3, 0): 4}  # bytes that give the header's length, by version
+LENGTHS = {(1, 0): 2, (2, 0): 4, (3, 0): 4}  # bytes of the header's length field, by version
 DTYPES = {
     "<f4": "F32", "<f2": "F16", "<f8": "F64", "<c8": "C64", "|b1": "BOOL",
     "<i8": "I64", "<i4": "I32", "<i2": "I16", "|i1": "I8",
     "<u8": "U64", "<u4": "U32", "<u2": "U16", "|u1": "U8",
-    "|V2": "BF16", "<V2": "BF16",  # NumPy has no bfloat16: JAX's reach a file as two raw bytes
-}  # fmt: skip  # one line a dtype says nothing more
+    "|V2": "BF16", "<V2": "BF16",  # NumPy lacks bfloat16; JAX writes it as two raw bytes
+}  # fmt: skip  # one line per dtype would be no clearer
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,12 @@ class Member:
     """One tensor of the file.
 
     Args:
-        info: name of the type, shape, place.
-        start, end: bytes of the member from the beginning of the file.
-        size: bytes of the member, inflated.
-        crc: CRC-32 of those, as the zip names it.
-        deflated: whether it is compressed.
-        fortran: whether the first axis is the densest.
+        info: type, shape and position.
+        start, end: position of the member in the file, in bytes.
+        size: bytes of the inflated member.
+        crc: CRC-32 of the inflated member, from the zip directory.
+        deflated: whether the member is compressed.
+        fortran: whether the array is in column-major order.
     """
 
     info: TensorInfo
@@ -78,29 +79,33 @@ def read_directory(fd: int, source: str) -> dict[str, Member]:
         source: name of the file for messages.
 
     Raises:
-        CheckpointError: it is no npz file, or contradicts itself or is unreasonable; nothing
-            large has been allocated.
+        CheckpointError: it is no npz file, is inconsistent or exceeds a limit; little memory has
+            been used.
     """
     entries, data_end = _entries(fd, source)
-    _refuse_pickle(entries, source)
+    for name in (entry.orig_filename for entry in entries):
+        if name.endswith("data.pkl") or (name.startswith("archive/") and name[-4:] != ".npy"):
+            raise CheckpointError(
+                f"{source} is no .npz file (looks like a zip or torch pickle file: {NO_PICKLE})"
+            )
     check_count(len(entries), source)
     size = os.fstat(fd).st_size
     inflated = sum(entry.file_size for entry in entries if entry.compress_type)
     if inflated > MAX_INFLATION * size + SMALL:
         raise CheckpointError(
-            f"{source} has {size} bytes and claims to inflate to {inflated}, more than "
-            f"{MAX_INFLATION} times as much"
+            f"{source} has {size} bytes and would inflate to {inflated}, more than "
+            f"{MAX_INFLATION} times its size"
         )
     members: dict[str, Member] = {}
-    for name, entry, start in _places(fd, entries, data_end, source):
+    for name, where, entry, start in _places(fd, entries, data_end, source):
         if name in members:
-            raise CheckpointError(f"{source}: two members are called {name!a}")
-        members[name] = _member(fd, entry, start, place(name, source))
+            raise CheckpointError(f"{where}: the zip has two members of this name")
+        members[name] = _member(fd, entry, start, where)
     return members
 
 
 class _Window:
-    """What `zipfile` needs of a file, with reads that are bounded and leave its position alone."""
+    """A file for `zipfile`: reads are bounded and do not move the position of the descriptor."""
 
     def __init__(self, fd: int) -> None:
         self.fd, self.position, self.size = fd, 0, os.fstat(fd).st_size
@@ -129,13 +134,13 @@ class _Window:
 
 
 def _entries(fd: int, source: str) -> tuple[list[zipfile.ZipInfo], int]:
-    """Return the zip's entries in the order of their data, and where the data ends."""
+    """Return the entries of the zip in the order of their data, and the end of the data."""
     size = os.fstat(fd).st_size
     end = os.pread(fd, END, max(size - END, 0))
     if not (end.startswith(b"PK\x05\x06") and end.endswith(b"\0\0")):
         raise CheckpointError(
-            f"{source} is truncated (looks like a zip, .npz or torch pickle file and does not end "
-            "like one) or has something appended"
+            f"{source} is truncated (looks like a zip, .npz or torch pickle file without its end), "
+            "or other bytes were appended"
         )
     try:
         with zipfile.ZipFile(cast("Any", _Window(fd))) as archive:
@@ -145,19 +150,10 @@ def _entries(fd: int, source: str) -> tuple[list[zipfile.ZipInfo], int]:
     return sorted(entries, key=lambda entry: entry.header_offset), data_end
 
 
-def _refuse_pickle(entries: list[zipfile.ZipInfo], source: str) -> None:
-    for entry in entries:
-        name = entry.orig_filename
-        if name.endswith("data.pkl") or (name.startswith("archive/") and name[-4:] != ".npy"):
-            raise CheckpointError(
-                f"{source} is no .npz file (looks like a zip or torch pickle file: {NO_PICKLE})"
-            )
-
-
 def _places(
     fd: int, entries: list[zipfile.ZipInfo], data_end: int, source: str
-) -> Iterator[tuple[str, zipfile.ZipInfo, int]]:
-    """Yield tensor name, entry and first byte of the data; refuse gaps and overlaps."""
+) -> Iterator[tuple[str, str, zipfile.ZipInfo, int]]:
+    """Yield tensor name, its name in messages, entry and first byte; refuse gaps and overlaps."""
     position, slack = 0, 0
     for entry in entries:
         name = _tensor_name(entry.orig_filename, source)
@@ -172,9 +168,9 @@ def _places(
         slack = DESCRIPTOR if entry.flag_bits & STREAMED else 0
         if position > data_end:
             raise CheckpointError(
-                f"{where}: ends at byte {position}, where the directory already is"
+                f"{where}: ends at byte {position}, but the directory starts at {data_end}"
             )
-        yield name, entry, start
+        yield name, where, entry, start
     if data_end - position > slack:
         raise CheckpointError(
             f"{source}: its members end at byte {position}, its directory starts at {data_end}"
@@ -185,25 +181,26 @@ def _tensor_name(file: str, source: str) -> str:
     parts = file.removesuffix(".npy").split("/")
     if not file.endswith(".npy") or any(part in ("", ".", "..") for part in parts) or "\\" in file:
         raise CheckpointError(
-            f"{source} is no .npz file: expected members called like a tensor and .npy, got "
+            f"{source} is no .npz file: expected members with names such as head/bias.npy, got "
             f"{file[:256]!a}"
         )
     return file.removesuffix(".npy")
 
 
 def _data_start(fd: int, entry: zipfile.ZipInfo, where: str) -> int:
-    """Check an entry against the header in front of its data, and return where that begins."""
+    """Compare an entry with the header before its data; return the first byte of the data."""
     if entry.flag_bits & ENCRYPTED:
         raise CheckpointError(f"{where}: is encrypted")
     stored, known = entry.compress_type == zipfile.ZIP_STORED, entry.flag_bits & ~FLAGS == 0
     if not known or not (stored or entry.compress_type == zipfile.ZIP_DEFLATED):
         raise CheckpointError(
-            f"{where}: is packed with method {entry.compress_type}, flags {entry.flag_bits:#x}; "
-            "expected stored or deflated, as numpy.savez and savez_compressed do"
+            f"{where}: is compressed with method {entry.compress_type}, flags "
+            f"{entry.flag_bits:#x}; expected stored or deflated, as numpy.savez and "
+            "savez_compressed write"
         )
     if stored and entry.compress_size != entry.file_size:
         raise CheckpointError(
-            f"{where}: is stored in {entry.compress_size} bytes and said to have {entry.file_size}"
+            f"{where}: is stored in {entry.compress_size} bytes, the zip says {entry.file_size}"
         )
     data = os.pread(fd, LOCAL_HEADER.size, entry.header_offset)
     if len(data) == LOCAL_HEADER.size:
@@ -215,7 +212,7 @@ def _data_start(fd: int, entry: zipfile.ZipInfo, where: str) -> int:
         if (magic, flags, method, name) == expected:
             return start + name_length + extra
     raise CheckpointError(
-        f"{where}: directory and data of the zip disagree at byte {entry.header_offset}"
+        f"{where}: directory and header of the zip disagree at byte {entry.header_offset}"
     )
 
 
@@ -242,7 +239,7 @@ def _member(fd: int, entry: zipfile.ZipInfo, start: int, where: str) -> Member:
 
 
 def _npy_header(begin: bytes, where: str) -> tuple[str, tuple[int, ...], bool, int]:
-    """Return type, shape, whether the first axis is the densest, and the bytes of the header."""
+    """Return type, shape, whether the order is column-major, and the bytes of the header."""
     width = LENGTHS.get((begin[6], begin[7])) if begin[:6] == MAGIC and len(begin) > 7 else None
     if width is None:
         raise CheckpointError(f"{where}: is no .npy array of a known version (1, 2 or 3)")
@@ -250,10 +247,14 @@ def _npy_header(begin: bytes, where: str) -> tuple[str, tuple[int, ...], bool, i
     text = begin[8 + width : 8 + width + length]
     if length > MAX_NPY_HEADER or len(text) < length:
         raise CheckpointError(
-            f"{where}: its header has {length} bytes, of {len(text)} that are there; at most "
-            f"{MAX_NPY_HEADER} are accepted"
+            f"{where}: its header has {length} bytes, of which {len(text)} are in the file; at "
+            f"most {MAX_NPY_HEADER} are accepted"
         )
-    table = _literal(text, where)
+    try:
+        table = ast.literal_eval(text.decode().strip())  # literals only; runs no code
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        reason = escaped(str(error))[:80]
+        raise CheckpointError(f"{where}: its header is no table of literals: {reason}") from error
     if not isinstance(table, dict) or set(table) != {"descr", "fortran_order", "shape"}:
         raise CheckpointError(f"{where}: its header must name descr, fortran_order and shape")
     shape, fortran = table["shape"], table["fortran_order"]
@@ -263,20 +264,12 @@ def _npy_header(begin: bytes, where: str) -> tuple[str, tuple[int, ...], bool, i
     return _dtype(table["descr"], where), shape, fortran, 8 + width + length
 
 
-def _literal(text: bytes, where: str) -> Any:
-    try:
-        return ast.literal_eval(text.decode().strip())  # literals only; nothing is run
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        reason = ascii(str(error))[1:-1][:80]
-        raise CheckpointError(f"{where}: its header is no table of literals: {reason}") from error
-
-
 def _dtype(descr: object, where: str) -> str:
     if isinstance(descr, str) and descr in DTYPES:
         return DTYPES[descr]
-    shown = ascii(descr)[:60]
     if isinstance(descr, str) and descr.lstrip("|<>=") == "O":
-        raise CheckpointError(f"{where}: holds Python objects: {NO_PICKLE}")
+        raise CheckpointError(f"{where}: is an array of Python objects: {NO_PICKLE}")
     raise CheckpointError(
-        f"{where}: dtype {shown} is not read; save plain little-endian numbers, such as '<f4'"
+        f"{where}: dtype {ascii(descr)[:60]} is not supported; save little-endian numbers, such "
+        "as '<f4'"
     )

@@ -1,8 +1,8 @@
-"""The header of a safetensors file, read and checked before any data is touched; torch-free.
+"""The header of a safetensors file, read and checked before any data is read; torch-free.
 
-Layout: 8 bytes little-endian length, that many bytes of JSON, then the tensors' bytes. What is
-accepted here is a strict part of what the safetensors library accepts: published Vision
-Transformers have headers of some 50 KB with a few hundred tensors.
+A safetensors file is the length of its header (8 bytes, little-endian), the header as JSON, and the
+data of the tensors. This module accepts fewer files than the safetensors library: published Vision
+Transformers have headers of about 50 KB with a few hundred tensors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from vitzoo.errors import CheckpointError
 from vitzoo.files.strict_json import strict_json
@@ -23,10 +22,10 @@ MAX_NAME = 256
 ITEM_SIZES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "C64": 8,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
-}  # fmt: skip  # one line a dtype says nothing more
+}  # fmt: skip  # one line per dtype would be no clearer
 NO_PICKLE = (
-    "a pickle can run code and is never read; where you trust it, load it with torch.load(..., "
-    "weights_only=True) and write its tensors with safetensors.torch.save_file"
+    "a pickle can run code, so vitzoo never reads one; if you trust the file, load it with "
+    "torch.load(..., weights_only=True) and write its tensors with safetensors.torch.save_file"
 )
 LOOKS = {
     b"PK\x03\x04": "a zip or torch pickle file",
@@ -42,13 +41,12 @@ LOOKS = {
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One row of a header.
+    """One tensor in a header.
 
     Args:
-        dtype: safetensors' name of the type, such as `F32`.
+        dtype: name of the type in safetensors, such as `F32`.
         shape: of the tensor.
-        start, end: bytes from the beginning of the file; where the tensor is compressed, of what
-            it inflates to.
+        start, end: position in the file in bytes; of a compressed tensor, in the inflated bytes.
     """
 
     dtype: str
@@ -59,7 +57,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Header:
-    """What a file holds: tensors by name, and the strings of its metadata."""
+    """The tensors of a file by name, and its metadata."""
 
     tensors: Mapping[str, TensorInfo]
     metadata: Mapping[str, str]
@@ -73,8 +71,8 @@ def read_header(fd: int, source: str) -> Header:
         source: name of the file for messages.
 
     Raises:
-        CheckpointError: the file is not safetensors, or its header contradicts itself or is
-            unreasonable; nothing large has been allocated.
+        CheckpointError: the file is not safetensors, or its header is inconsistent or exceeds a
+            limit; little memory has been used.
     """
     size = os.fstat(fd).st_size
     start = os.pread(fd, 64, 0)
@@ -85,38 +83,27 @@ def read_header(fd: int, source: str) -> Header:
         raise CheckpointError(
             f"{source}: its header has {length} bytes, more than the {MAX_HEADER} accepted"
         )
-    table = _parse(os.pread(fd, length, 8), source)
-    metadata = _metadata(table.pop("__metadata__", {}), source)
+    try:
+        table = strict_json(os.pread(fd, length, 8))
+    except ValueError as error:
+        raise CheckpointError(f"{source} is not safetensors: its header: {error}") from error
+    metadata = table.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise CheckpointError(f"{source}: __metadata__ must be a table of strings")
     check_count(len(table), source)
     data_start = 8 + length
-    tensors = {name: _row(name, row, data_start, source) for name, row in table.items()}
+    tensors = {name: _info(name, row, data_start, source) for name, row in table.items()}
     _check_coverage(tensors, data_start, size, source)
     return Header(tensors, metadata)
 
 
-def _parse(text: bytes, source: str) -> dict[str, Any]:
-    try:
-        table = strict_json(text)
-    except ValueError as error:
-        raise CheckpointError(f"{source} is not safetensors: its header: {error}") from error
-    if not isinstance(table, dict):
-        raise CheckpointError(f"{source} is not safetensors: its header is no table")
-    return table
-
-
-def _metadata(value: object, source: str) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-        raise CheckpointError(f"{source}: __metadata__ must be a table of strings")
-    return value
-
-
-def _row(name: str, row: object, data_start: int, source: str) -> TensorInfo:
+def _info(name: str, row: object, data_start: int, source: str) -> TensorInfo:
     where = place(name, source)
     if not isinstance(row, dict) or set(row) != {"dtype", "shape", "data_offsets"}:
         raise CheckpointError(f"{where}: expected dtype, shape and data_offsets")
     dtype, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
     if not isinstance(dtype, str) or dtype not in ITEM_SIZES:
-        raise CheckpointError(f"{where}: unknown dtype {ascii(dtype)[:40]}")
+        raise CheckpointError(f"{where}: unknown dtype {ascii(dtype)[:60]}")
     check_shape(shape, where)
     if not _whole(offsets) or len(offsets) != 2:
         raise CheckpointError(f"{where}: data_offsets must be two whole numbers")
@@ -130,15 +117,15 @@ def _row(name: str, row: object, data_start: int, source: str) -> TensorInfo:
 
 
 def check_count(tensors: int, source: str) -> None:
-    """Refuse a file of more tensors than any network has."""
+    """Refuse a file with more tensors than any network has."""
     if tensors > MAX_TENSORS:
         raise CheckpointError(
-            f"{source} holds {tensors} tensors, more than the {MAX_TENSORS} accepted"
+            f"{source} has {tensors} tensors, more than the {MAX_TENSORS} accepted"
         )
 
 
 def place(name: str, source: str) -> str:
-    """Return file and tensor for messages; refuse a name that cannot be shown."""
+    """Return file and tensor for messages; refuse an unprintable or long name."""
     where = f"{source}: tensor {name[:MAX_NAME]!a}"
     if not name.isprintable() or len(name) > MAX_NAME:
         raise CheckpointError(f"{where}: a name must have at most {MAX_NAME} printable characters")
@@ -146,7 +133,7 @@ def place(name: str, source: str) -> str:
 
 
 def check_shape(shape: object, where: str) -> None:
-    """Refuse what is not a reasonable shape: its product and its strides fit into 64 bits."""
+    """Refuse a shape that is malformed, or whose product or strides exceed 64 bits."""
     sides = shape if isinstance(shape, list | tuple) else ()
     if not _whole(shape) or len(sides) > MAX_RANK or prod(side or 1 for side in sides) >= 2**53:
         raise CheckpointError(
@@ -173,13 +160,13 @@ def _check_coverage(
         position = info.end
     if position != size:
         raise CheckpointError(
-            f"{source} has {size} bytes, its header accounts for {position}; it is truncated or "
-            "has something appended"
+            f"{source} has {size} bytes, its header describes {position}; the file is truncated, "
+            "or other bytes were appended"
         )
 
 
 def looks_like(start: bytes) -> str:
-    """Return what a file with these first bytes seems to be, in brackets; empty if not known."""
+    """Return the likely kind of a file with these first bytes, in brackets; empty if unknown."""
     if not start:
         return " (empty file)"
     text = start.lstrip(b"\t\n\r ")

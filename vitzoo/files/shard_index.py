@@ -1,7 +1,7 @@
-"""The index of weights that lie in several safetensors files, and where it is found; torch-free.
+"""The index of weights in several safetensors files (shards), and how it is found; torch-free.
 
-Layout: `{"metadata": {...}, "weight_map": {tensor: file}}`, as transformers and huggingface_hub
-write it beside the files.
+An index is `{"metadata": {...}, "weight_map": {tensor: file}}`, as transformers and huggingface_hub
+write it in the folder of the shards.
 """
 
 from __future__ import annotations
@@ -12,31 +12,30 @@ from contextlib import suppress
 from pathlib import Path
 
 from vitzoo.errors import CheckpointError, printable
-from vitzoo.files.names import valid_file
+from vitzoo.files.names import INDEX, NPZ, SAFETENSORS, valid_file
 from vitzoo.files.safetensors import check_count, place
 from vitzoo.files.strict_json import strict_json
 from vitzoo.report import listed
 
-ENDING = ".safetensors.index.json"
 MAX_INDEX = 8 * 1024 * 1024
-MAX_SHARDS = 128  # each is kept open
+MAX_SHARDS = 128  # each stays open
 SHARD = re.compile(r"(.+)-\d+-of-\d+\.safetensors")
 
 
 def is_json(start: bytes) -> bool:
-    """Tell whether a file with these first bytes is a JSON table and no safetensors file."""
+    """Tell whether a file with these first bytes is a JSON table, but not a safetensors file."""
     return start.lstrip(b"\t\n\r ").startswith(b"{") and b"\0" not in start[:8]
 
 
 def read_index(fd: int, source: str) -> dict[str, str]:
-    """Return the file of every tensor, in the index's order.
+    """Return the file of every tensor, in the order of the index.
 
     Args:
         fd: file descriptor; its position is not used.
         source: name of the index for messages.
 
     Raises:
-        CheckpointError: it is no such index, or names a file that is not beside it.
+        CheckpointError: it is no index, or it names a file outside its folder.
     """
     size = os.fstat(fd).st_size
     if size > MAX_INDEX:
@@ -53,26 +52,23 @@ def read_index(fd: int, source: str) -> dict[str, str]:
         raise CheckpointError(f"{source}: metadata and weight_map must be tables")
     check_count(len(weight_map), source)
     for name, shard in weight_map.items():
-        _check_shard(shard, place(name, source))
+        where = place(name, source)
+        plain = isinstance(shard, str) and valid_file(shard) and "/" not in shard
+        if not plain or not shard.endswith(SAFETENSORS):
+            raise CheckpointError(
+                f"{where}: expected the name of a {SAFETENSORS} file in the folder of the index, "
+                f"got {ascii(shard)[:80]}"
+            )
     shards = len(set(weight_map.values()))
     if shards > MAX_SHARDS:
         raise CheckpointError(f"{source} names {shards} files, more than the {MAX_SHARDS} accepted")
     return weight_map
 
 
-def _check_shard(shard: object, where: str) -> None:
-    plain = isinstance(shard, str) and valid_file(shard) and "/" not in shard
-    if not plain or not str(shard).endswith(".safetensors"):
-        raise CheckpointError(
-            f"{where}: expected the plain name of a .safetensors file beside the index, got "
-            f"{ascii(shard)[:80]}"
-        )
-
-
 def index_of(path: Path) -> Path | None:
-    """Return the index beside a file that is called like a shard; None where there is none."""
+    """Return the index in the folder of a shard; None if there is none."""
     match = SHARD.fullmatch(path.name)
-    index = path.with_name(f"{match[1]}{ENDING}") if match else None
+    index = path.with_name(f"{match[1]}{INDEX}") if match else None
     with suppress(OSError):  # a name that is too long, a folder that may not be searched
         return index if index is not None and index.is_file() else None
     return None
@@ -81,21 +77,21 @@ def index_of(path: Path) -> Path | None:
 def weights_in(folder: Path) -> Path:
     """Return the one index in a folder, or else its one safetensors or npz file.
 
-    What is no folder is returned as it is.
+    A path that is no folder is returned unchanged.
 
     Raises:
-        CheckpointError: there are none or several.
+        CheckpointError: the folder has no such file, or several.
     """
     try:
         names = sorted(path.name for path in folder.iterdir())
     except (OSError, ValueError):
         return folder
-    indices = [name for name in names if name.endswith(ENDING)]
-    found = indices or [name for name in names if name.endswith((".safetensors", ".npz"))]
+    indices = [name for name in names if name.endswith(INDEX)]
+    found = indices or [name for name in names if name.endswith((SAFETENSORS, NPZ))]
     if len(found) == 1:
         return folder / found[0]
     if not found:
         raise CheckpointError(
-            f"{folder} is a folder without weights; expected one {ENDING}, .safetensors or .npz"
+            f"{folder} is a folder without weights; expected one {INDEX}, {SAFETENSORS} or {NPZ}"
         )
-    raise CheckpointError(f"{folder} holds several weights, name one of them: {listed(found)}")
+    raise CheckpointError(f"{folder} has several weights files; pass one of: {listed(found)}")

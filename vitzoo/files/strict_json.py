@@ -1,4 +1,4 @@
-"""JSON in which no key occurs twice; torch-free."""
+"""JSON without duplicate keys; torch-free."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 
 def strict_json(text: bytes) -> Any:
-    """Parse JSON in which no key stands twice in a table.
+    """Parse JSON without duplicate keys.
 
     Raises:
-        ValueError: it is not JSON, or nested too deeply.
+        ValueError: the text is not JSON, has a duplicate key or is nested too deeply.
     """
 
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) != len(pairs):
-            raise ValueError("a key stands twice")
+            raise ValueError("a key occurs twice")
         return table
 
     try:

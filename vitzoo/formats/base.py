@@ -11,6 +11,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
+from vitzoo.files.names import SAFETENSORS
 from vitzoo.formats import unsupported
 from vitzoo.formats.keymap import KeyMap, Tensors, unique
 from vitzoo.schema.spec import Spec
@@ -61,7 +62,7 @@ class Format:
     defaults: Config = field(default_factory=dict)
     defaults_with: Mapping[str, Config] = field(default_factory=dict)
     network: unsupported.Network | None = None
-    suffix: str = ".safetensors"
+    suffix: str = SAFETENSORS
     by_head: bool = False
     heads: int | None = None
 

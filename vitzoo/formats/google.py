@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
+from vitzoo.files.names import NPZ
 from vitzoo.formats.base import Config, Format, Keys
 from vitzoo.formats.keymap import KeyMap, Tensors, prefixed, unheld, unique
 from vitzoo.formats.unsupported import free
@@ -40,7 +41,7 @@ class GoogleFormat(Format):
 
     positions: str
     class_row: bool
-    suffix: str = ".npz"
+    suffix: str = NPZ
     by_head: bool = True
     anchor: str = EMBEDDING
     training: tuple[str, ...] = ("opt/", "chrono", "extra")

@@ -11,11 +11,12 @@ from typing import Any
 from torch import nn
 
 from vitzoo.errors import InvalidOption
+from vitzoo.files.names import SAFETENSORS
 from vitzoo.images.transform import Transform, check_preprocessing, make_transform, warn_of_default
 from vitzoo.keywords import check_keywords
 from vitzoo.loading.request import from_saved
 from vitzoo.registry.label_sets import SETS, check_label_set, class_names, known_labels
-from vitzoo.registry.registry import registry
+from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
@@ -63,7 +64,7 @@ def transform(
         "std": std,
     }
     changes = {key: value for key, value in asked.items() if value is not None}
-    spec, preprocessing = _input_of(name_or_model)
+    spec, preprocessing = _input_of(name_or_model, registry())
     if preprocessing is None and not {"mean", "std"} <= changes.keys():
         warn_of_default(spec)
     return make_transform(spec, preprocessing, changes)
@@ -97,7 +98,7 @@ def labels(name_or_model: str | os.PathLike[str] | nn.Module) -> tuple[str, ...]
     return known_labels(weights.label_set, weights.labels) if weights else ()
 
 
-def _input_of(source: object) -> tuple[Spec, Preprocessing | None]:
+def _input_of(source: object, zoo: Registry) -> tuple[Spec, Preprocessing | None]:
     """Return the spec, and the preprocessing if known, of a name, a file or a model."""
     if isinstance(source, nn.Module):
         spec: Any = getattr(source, "spec", None)
@@ -108,16 +109,16 @@ def _input_of(source: object) -> tuple[Spec, Preprocessing | None]:
             )
         return spec, check_preprocessing(getattr(source, "preprocessing", None))
     if (path := _saved_path(source)) is not None:
-        request = from_saved(path, registry())
+        request = from_saved(path, zoo)
         known = request.saved.preprocessing if request.saved else None
         return request.spec, known or request.preprocessing_of(request.spec)
-    variant = registry().variant(_name(source))
+    variant = zoo.variant(_name(source))
     return variant.spec, variant.preprocessing_of(variant.spec)
 
 
 def _saved_path(source: object) -> Path | None:
     path = Path(source) if isinstance(source, str | os.PathLike) else None
-    return path if path is not None and path.suffix == ".safetensors" else None
+    return path if path is not None and path.suffix == SAFETENSORS else None
 
 
 def _name(name: object) -> str:

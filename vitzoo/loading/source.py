@@ -15,7 +15,7 @@ from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.saved import described, fix
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName, WeightsUnavailable
-from vitzoo.files.names import valid_repo
+from vitzoo.files.names import PATHS, valid_repo
 from vitzoo.loading.overrides import Overrides, fixed, of_entry, of_file
 from vitzoo.loading.request import PARTS, Request, differences
 from vitzoo.registry.registry import Registry
@@ -28,7 +28,6 @@ from vitzoo.store.hub_file import HubFile
 
 log = logging.getLogger("vitzoo")
 
-FILES = (".safetensors", ".npz", ".json", ".pt", ".pth", ".bin", ".ckpt")
 OWN_KEYS = "timm"  # the format that does not rename keys
 HEADLESS = (
     "{name}: the classifier of {weights} was never published, so the model returns features. Pass "
@@ -282,7 +281,7 @@ def _is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
     if NAME.fullmatch(weights):
         own = variant is not None and any(row.name == weights for row in variant.weights)
         return there and not own
-    if not there and valid_repo(weights) and not weights.endswith(FILES):
+    if not there and valid_repo(weights) and not weights.endswith(PATHS):
         raise CheckpointError(
             f"{weights}: there is no such file; one on the Hub is written with its revision and "
             f"name: weights='hf://{weights}@main/model.safetensors'"

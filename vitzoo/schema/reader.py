@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
 from vitzoo.errors import RegistryError, UnknownOption, VitzooError, did_you_mean, short_repr
+from vitzoo.report import escaped
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -116,7 +117,7 @@ class Reader:
         """Yield `parse(name, reader)` for every table in the table at `key`."""
         for name, row in self.take(key, dict, {}).items():
             if not NAME.fullmatch(name):
-                where = self._below(f"{key}.{ascii(name)[1:-1]}")
+                where = self._below(f"{key}.{escaped(name)}")
                 raise self.error(f"{where}: the name {name!r} must be {NAME_RULE}")
             reader = Reader(row, self._below(f"{key}.{name}"), self.error)
             yield parse(name, reader)

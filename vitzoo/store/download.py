@@ -38,6 +38,7 @@ from vitzoo.store.hub_client import (
     refusal,
     retry_after,
     send,
+    session,
     whole,
     within,
 )
@@ -171,7 +172,8 @@ class _Download:
         for _ in range(most + 1):
             patience = max(0.1, self.first_byte_by - time.monotonic())
             timeout = httpx2.Timeout(patience, read=self.limits.stall)
-            response = within(patience, functools.partial(send, url, timeout, headers))
+            request = functools.partial(send, session(), url, timeout, headers)
+            response = within(patience, request)
             if not response.has_redirect_location:
                 return response
             location = response.headers["location"]
@@ -261,7 +263,7 @@ class _Download:
                 if rate < self.limits.min_rate:
                     raise self._transfer(
                         f"only {rate:.0f} bytes per second arrived, expected at least "
-                        f"{self.limits.min_rate:.0f}"
+                        f"{self.limits.min_rate:.0f} bytes"
                     )
                 mark, marked = now, self.partial.size
 

@@ -61,20 +61,23 @@ LOG_IN = "then log in with `hf auth login` or set HF_TOKEN to a token that may r
 Result = TypeVar("Result")
 
 
-def send(
-    url: str, timeout: httpx2.Timeout, headers: Mapping[str, str] | None = None
-) -> httpx2.Response:
-    """Return the answer to a GET request by huggingface_hub's client, its body not yet read.
+def session() -> httpx2.Client:
+    """Return huggingface_hub's client.
 
     Raises:
         httpx2.ProxyError: the proxy or the certificate file of the environment cannot be used.
-        httpx2.TransportError: there is no answer.
     """
     try:
-        client = get_session()
+        return get_session()
     except (ValueError, ImportError, OSError) as error:
         raise httpx2.ProxyError(f"cannot use the proxy or SSL_CERT_FILE: {error}") from error
-    headers = _headers(url) | dict(headers or {})
+
+
+def send(
+    client: httpx2.Client, url: str, timeout: httpx2.Timeout, headers: Mapping[str, str]
+) -> httpx2.Response:
+    """Return the answer to a GET request, its body not yet read; follow no redirect."""
+    headers = _headers(url) | dict(headers)
     request = client.build_request("GET", url, headers=headers, timeout=timeout)
     return client.send(request, stream=True, follow_redirects=False)
 
@@ -104,13 +107,23 @@ def _token() -> str:
     """Return the user's Hub token as huggingface_hub stores it, empty if there is none."""
     if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
         return ""
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
-        if text := os.environ.get(name, "").strip():
-            return _usable(text, name)
-    return _usable(_token_file(Path(constants.HF_TOKEN_PATH)), constants.HF_TOKEN_PATH)
+    for place in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        if token := os.environ.get(place, "").strip():
+            break
+    else:
+        place = constants.HF_TOKEN_PATH
+        token = _token_in(Path(place))
+    if not token or TOKEN.fullmatch(token):
+        return token
+    log.warning(
+        "the token in %s is ignored: expected at most 4096 printable ASCII characters without "
+        "spaces; log in again with `hf auth login`",
+        place,
+    )
+    return ""
 
 
-def _token_file(path: Path) -> str:
+def _token_in(path: Path) -> str:
     try:
         fd = open_regular(path, follow=True)
     except StoreError as error:
@@ -120,17 +133,6 @@ def _token_file(path: Path) -> str:
         return ""
     with os.fdopen(fd, encoding="utf-8", errors="replace") as file:
         return file.read(8192).strip()
-
-
-def _usable(text: str, place: str) -> str:
-    if not text or TOKEN.fullmatch(text):
-        return text
-    log.warning(
-        "the token in %s is ignored: expected at most 4096 printable ASCII characters without "
-        "spaces; log in again with `hf auth login`",
-        place,
-    )
-    return ""
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:

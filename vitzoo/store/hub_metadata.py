@@ -29,6 +29,7 @@ from vitzoo.store.hub_client import (
     proxies,
     refusal,
     send,
+    session,
     within,
 )
 from vitzoo.store.hub_file import HubFile
@@ -71,12 +72,14 @@ class _Request:
 
     def __init__(self, file: HubFile, endpoint: str) -> None:
         self.file, self.endpoint, self.limits = file, endpoint, settings.limits()
-        self.deadline = time.monotonic() + self.limits.first_byte
+        self.deadline = float("inf")
         name = file.label if file.label == file.address else f"{file.label}: {file.address}"
         self.where = f"{name}: {endpoint}"
 
     def pin(self) -> Pin:
         try:
+            session()  # making the client takes longer than a request
+            self.deadline = time.monotonic() + self.limits.first_byte
             metadata = strict_json(within(self.limits.first_byte, self._body))
             files = {sibling["rfilename"]: sibling for sibling in metadata["siblings"]}
             commit = metadata.get("sha")
@@ -119,7 +122,7 @@ class _Request:
         most = self.limits.redirects
         for _ in range(most + 1):
             timeout = httpx2.Timeout(max(0.1, self.deadline - time.monotonic()))
-            with contextlib.closing(send(url, timeout)) as response:
+            with contextlib.closing(send(session(), url, timeout, {})) as response:
                 if not response.has_redirect_location:
                     return self._read(response)
                 location = response.headers["location"]

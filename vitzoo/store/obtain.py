@@ -162,7 +162,13 @@ def _bring(file: HubFile, note: Note | None) -> int:
         if fd is not None:
             return fd
         with store.receive(file.pin.sha256, file.bound) as partial:
-            _check_space(home, file, partial.size)
+            status = os.statvfs(home)
+            free, needed = status.f_bavail * status.f_frsize, file.bound - partial.size
+            if free < needed:
+                raise StoreError(
+                    f"{file}: needs {needed} bytes in {home}, {free} are free; make room, or point "
+                    "VITZOO_HOME to another disk"
+                )
             _fill(file, partial, note)
         fd = store.open(file.pin.sha256, file.size)
     if fd is None:
@@ -243,13 +249,3 @@ def _alone(home: Path, file: HubFile) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             lock.release()
-
-
-def _check_space(home: Path, file: HubFile, present: int) -> None:
-    status = os.statvfs(home)
-    free, needed = status.f_bavail * status.f_frsize, file.bound - present
-    if free < needed:
-        raise StoreError(
-            f"{file}: needs {needed} bytes in {home}, {free} are free; make room, or point "
-            "VITZOO_HOME to another disk"
-        )

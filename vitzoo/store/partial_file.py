@@ -135,7 +135,7 @@ class Partial:
         try:
             return os.open(own, FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
-            raise unwritable(common.parent, error.strerror or str(error)) from error
+            raise unwritable(common.parent, error) from error
 
     def _hash_beginning(self) -> None:
         while chunk := os.pread(self.fd, CHUNK, self.size):

@@ -35,6 +35,11 @@ class Stamp:
     sha256: str
     finite: bool = False
 
+    @property
+    def state(self) -> tuple[int, int, int, int, int]:
+        """The fields that `fits` compares."""
+        return self.device, self.inode, self.size, self.mtime_ns, self.ctime_ns
+
     @classmethod
     def of(cls, status: os.stat_result, sha256: str, hashed_ns: int) -> Stamp:
         """Make the stamp of a file from its state right before it was hashed."""
@@ -42,10 +47,9 @@ class Stamp:
 
     def fits(self, status: os.stat_result) -> bool:
         """Tell whether the file is the hashed one and, by its times, unchanged since."""
-        state = (self.device, self.inode, self.size, self.mtime_ns, self.ctime_ns)
         newest = max(self.mtime_ns, self.ctime_ns)
         unchanged = 0 < newest <= self.hashed_ns - GRAIN_NS and self.hashed_ns <= time.time_ns()
-        return state == _state(status) and unchanged
+        return self.state == _state(status) and unchanged
 
 
 def _state(status: os.stat_result) -> tuple[int, int, int, int, int]:
@@ -69,7 +73,5 @@ def read_stamp(path: Path) -> Stamp | None:
             stamp = Stamp(**json.loads(file.read()))
         except (ValueError, TypeError, RecursionError):
             return None
-    numbers = (stamp.device, stamp.inode, stamp.size, stamp.mtime_ns, stamp.ctime_ns)
-    if any(type(n) is not int for n in (*numbers, stamp.hashed_ns)):
-        return None
-    return stamp if type(stamp.finite) is bool else None
+    good = all(type(number) is int for number in (*stamp.state, stamp.hashed_ns))
+    return stamp if good and type(stamp.finite) is bool else None

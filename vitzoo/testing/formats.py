@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.factory import create
+from vitzoo.files.names import NPZ, SAFETENSORS
 from vitzoo.formats import Format
 from vitzoo.loading.overrides import Overrides
 from vitzoo.registry.registry import registry
@@ -83,7 +84,7 @@ def check_protocol(subject: FormatSubject) -> None:
     tested = subject.format
     require(isinstance(tested, Format), f"{subject} is no vitzoo.formats.Format", DERIVE)
     require(
-        tested.suffix in (".safetensors", ".npz"),
+        tested.suffix in (SAFETENSORS, NPZ),
         f"{subject}: suffix is {tested.suffix!r}",
         "set it to .safetensors or .npz, the file types that vitzoo writes",
     )
