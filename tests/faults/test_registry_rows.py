@@ -123,7 +123,7 @@ def test_malformed_sha256_of_weaker_pins_is_refused(read, pin):
 @pytest.mark.parametrize("pin", ["confirmed", "reported"])
 @pytest.mark.parametrize("sha256", [None, ""])
 def test_missing_sha256_of_a_pinned_entry_is_refused(read, sha256, pin):
-    words = (f"'{pin}' pin", "sha256") if sha256 is None else ("sha256 must be printable",)
+    words = (f"pin = '{pin}'", "sha256") if sha256 is None else ("sha256 must be printable",)
     refused(read, *words, sha256=sha256, pin=pin)
 
 
@@ -190,7 +190,7 @@ def test_revision_of_weaker_pins_that_is_no_commit_is_refused(read, pin, sha256)
     ids=str,
 )
 def test_pin_without_the_keys_it_needs_is_refused(read, pin, changes):
-    refused(read, f"'{pin}' pin", *NEEDED[pin], pin=pin, **changes)
+    refused(read, f"pin = '{pin}'", *NEEDED[pin], pin=pin, **changes)
 
 
 def test_first_use_pin_with_a_sha256_is_refused(read):

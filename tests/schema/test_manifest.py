@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import json
 import re
@@ -20,7 +21,14 @@ from helpers import refuses, says
 from plugin_helpers import state
 from vitzoo.errors import RegistryError
 from vitzoo.registry.registry import Registry
-from vitzoo.schema.manifest import MAX_PLUGIN_MANIFEST, Manifest, read_manifest
+from vitzoo.schema.manifest import (
+    MAX_PLUGIN_MANIFEST,
+    Entries,
+    Manifest,
+    read_manifest,
+    table_of,
+)
+from vitzoo.schema.reader import Reader
 
 
 @pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
@@ -436,6 +444,14 @@ def test_an_accuracy_is_a_percentage(problem, top1):
     says(
         problem(change("default = true", f"top1 = {top1}")), ROW, "top1", "percentage", float(top1)
     )
+
+
+@pytest.mark.parametrize("variant", vitzoo.variants(namespace="core"), ids=lambda v: v.name)
+def test_a_variant_written_as_a_table_is_read_as_the_same_variant(variant):
+    table = json.loads(json.dumps(table_of(variant)))
+    again = Entries("vitzoo").variant(variant.name, Reader(table, variant.name))
+    spec = dataclasses.replace(again.spec, variant=variant.name)
+    assert dataclasses.replace(again, spec=spec) == variant
 
 
 # A valid registry that uses every key, for random changes.

@@ -1,1 +1,1 @@
-"""Plugins: found without being imported, loaded, and kept from doing damage; torch-free."""
+"""Finding plugins without importing them, loading them, and recording their errors; torch-free."""

@@ -190,7 +190,7 @@ class PluginHost:
         self._infos[LOCAL] = PluginInfo(LOCAL, "loaded", "", location=str(path))
 
     def check_strict(self) -> None:
-        """Raise `PluginError` if `VITZOO_STRICT_PLUGINS` is on and plugins or switches fail."""
+        """In strict mode, raise `PluginError` if a plugin fails or a switch matches nothing."""
         if not self.switches.strict:
             return
         bad = [f"{i.namespace!r}: {i.trouble}" for i in self.infos.values() if i.state in TROUBLE]

@@ -1,1 +1,1 @@
-"""What a name means: variants, parts, labels and their listing; torch-free."""
+"""Looking up, listing and filtering registered names, and label sets; torch-free."""

@@ -43,8 +43,8 @@ def explain(name: str, match: Match) -> str:
     if tag and weights is None:
         names = ", ".join(row.name for row in variant.weights) or "none"
         return (
-            f"unknown variant {name!r}: its network is {variant.name!r} here, but the weights "
-            f"{tag!r} of {library} are not registered; registered: {names}"
+            f"unknown variant {name!r}: in vitzoo its network is {variant.name!r}, but the weights "
+            f"{tag!r} of {library} are not registered; registered weights: {names}"
         )
     call = f"vitzoo.create({variant.name!r}"
     call += f", weights={weights.name!r})" if weights else ")"

@@ -1,1 +1,1 @@
-"""The registry as data: what a manifest can state, read strictly; torch-free."""
+"""The entries of the registry as data classes, and the reading of manifests; torch-free."""

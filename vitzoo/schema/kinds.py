@@ -1,4 +1,4 @@
-"""The kinds of parts and formats that plugins add; docs/architecture.md: how to add a kind."""
+"""The table of all kinds of parts and formats; docs/architecture.md says how to add a kind."""
 
 from __future__ import annotations
 

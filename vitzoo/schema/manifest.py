@@ -190,7 +190,7 @@ def _aliases(reader: Reader) -> dict[str, str]:
             raise sub.fail(f"{former!r} is the name of a variant; a former name is never reused")
         if present not in names:
             raise sub.fail(
-                f"{former} points to {present!r}, which is no variant of this file"
+                f"the present name of {former!r} is {present!r}, which is no variant of this file"
                 f"{did_you_mean(present, names)}"
             )
     return aliases
@@ -299,8 +299,8 @@ def _requires(reader: Reader) -> tuple[str, ...]:
     for text in requires:
         if problem := _not_a_requirement(text):
             raise reader.fail(
-                f"requires names {text!r}, which is no requirement ({problem}); write it as for "
-                "pip, such as 'timm>=1.0'"
+                f"requires lists {text!r}, which pip cannot read ({problem}); write a requirement "
+                "such as 'timm>=1.0'"
             )
     return requires
 
@@ -359,7 +359,7 @@ def _check_variant(row: Variant, reader: Reader) -> None:
     for name in row.accepts:
         if name not in fields:
             hint = did_you_mean(name, fields)
-            raise reader.fail(f"accepts names no field of a spec: {name!r}{hint}")
+            raise reader.fail(f"accepts lists {name!r}, which is no field of a spec{hint}")
     if row.builder == CORE_BUILDER:
         for name in NUMBERS:
             if not getattr(row.spec, name):
@@ -402,7 +402,7 @@ def read_preprocessing(reader: Reader) -> Preprocessing:
 
 
 def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
-    """Refuse weights that do not identify one file, or whose path leaves the repository."""
+    """Refuse weights whose keys do not identify one file, or whose path is unsafe."""
     size, about = row.size or not sized, row.size or row.predicted_size or not sized
     if row.repo and not valid_repo(row.repo):
         raise reader.fail(f"repo must be 'owner/name' on the Hub, got {row.repo!r}")
@@ -421,9 +421,9 @@ def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
         "first-use": (row.repo, about),
     }[row.pin]
     if not all(needed):
-        raise reader.fail(f"a {row.pin!r} pin needs {PIN_NEEDS[row.pin]}")
+        raise reader.fail(f"weights with pin = {row.pin!r} need {PIN_NEEDS[row.pin]}")
     if row.pin == "first-use" and row.sha256:
-        raise reader.fail("pin must be 'reported' or 'confirmed' for weights with a sha256")
+        raise reader.fail("weights with a sha256 need pin = 'reported' or pin = 'confirmed'")
 
 
 def table_of(row: Contribution | Variant | Weights) -> dict[str, Any]:
@@ -449,7 +449,7 @@ def _spec_table(spec: Spec) -> dict[str, Any]:
 
 
 def _plain(key: str, value: Any) -> Any:
-    """Return a value of an entry as TOML writes it; a value of a wrong type is left as it is."""
+    """Return a value of an entry as tables, lists and scalars; wrong types stay unchanged."""
     if isinstance(value, PartSpec):
         return value.to_data()
     if isinstance(value, Preprocessing):

@@ -239,7 +239,7 @@ def check_name(value: object, what: str, error: type[VitzooError] = InvalidOptio
     if not isinstance(value, str) or not FULL_NAME.fullmatch(value):
         raise error(
             f"{what} must be a registered name such as 'linear' or 'acme/overlap', got "
-            f"{describe(value)}; names are looked up, never imported"
+            f"{describe(value)}; vitzoo looks names up in the registry, and never imports them"
         )
     return value
 
