@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_weights
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_file
 from vitzoo.checkpoint.detect import format_name
 from vitzoo.checkpoint.saved import METADATA
 from vitzoo.checkpoint.writers import write_npz, write_safetensors
@@ -22,13 +22,13 @@ from vitzoo.files.shard_index import ENDING, SHARD, index_of
 from vitzoo.formats import Format
 from vitzoo.loading import overrides
 from vitzoo.loading.misfit import fitting
-from vitzoo.loading.source import FILES, on_hub, open_unregistered
+from vitzoo.loading.request import Request
+from vitzoo.loading.source import FILES, RegisteredWeights, on_hub, open_unregistered
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import fold
 from vitzoo.schema.reader import describe
-from vitzoo.schema.rows import Variant, Weights, choose
+from vitzoo.schema.rows import Variant, choose
 from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
-from vitzoo.store.progress import progress
 
 VARIANTS = "the variant's"
 SHOWN = {"block.qkv_bias", "num_classes"}  # settings that the tensors show
@@ -68,14 +68,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class _Source:
-    """An open file and its network.
-
-    Args:
-        checkpoint: the file.
-        zoo: the registry.
-        spec: the network that the file or the registry states, None if unknown.
-        variant: the variant that the caller named.
-    """
+    """An open file, its network if known, and the variant that the caller named."""
 
     checkpoint: Checkpoint
     zoo: Registry
@@ -155,7 +148,7 @@ def convert(
         read=len(raw),
         written=len(planned),
         notes=_notes(opened, network, (before, reading), (to, writing), planned),
-        **_fates(skeleton, reading, writing),
+        **_changes(skeleton, reading, writing),
     )
 
 
@@ -173,10 +166,8 @@ def _open(source: str | os.PathLike[str], variant: str | None, zoo: Registry) ->
         return _Source(checkpoint, zoo, checkpoint.spec or (named.spec if named else None), named)
     name, _, weights = source.partition(":")
     row = zoo.variant(name)
-    chosen: Weights = choose(row, weights or None)
-    package = zoo.host.package(row.namespace)
-    with progress(f"{row.name}:{chosen.name}") as note:
-        return _Source(open_weights(row, chosen, package, note), zoo, row.spec, named)
+    registered = RegisteredWeights(Request(row.spec), row, choose(row, weights or None), zoo)
+    return _Source(registered.opened(), zoo, row.spec, named)
 
 
 def _check_whole(path: Path) -> None:
@@ -201,7 +192,7 @@ def _heads(opened: _Source, reading: Format, writing: Format, given: int | None)
     heads = reading.num_heads(checkpoint.config, checkpoint.skeleton())
     stated |= {} if heads is None else {checkpoint.source: heads}
     if len(set(stated.values())) > 1:
-        counts = ", ".join(f"{name} says {count}" for name, count in stated.items())
+        counts = ", ".join(f"{name} states {count}" for name, count in stated.items())
         raise InvalidOption(f"contradictory numbers of attention heads: {counts}")
     heads = next(iter(stated.values()), None)
     return [layout.with_heads(heads) if heads else layout for layout in (reading, writing)]
@@ -228,7 +219,11 @@ def _check_variant(opened: _Source, skeleton: Mapping[str, Tensor]) -> None:
         return
     expected = create(variant.name, device="meta").state_dict()
     shapes = [
-        {name: _width(name, t) for name, t in tensors.items() if not name.startswith("head.")}
+        {
+            name: tuple(tensor.shape)[-1 if name == "pos_embed" else 0 :]
+            for name, tensor in tensors.items()
+            if not name.startswith("head.")
+        }
         for tensors in (skeleton, expected)
     ]
     own, theirs = shapes
@@ -241,10 +236,6 @@ def _check_variant(opened: _Source, skeleton: Mapping[str, Tensor]) -> None:
         f"{ascii(wrong[0])[1:-1]} is {shown[0]} in the file, {shown[1]} in the network"
         f"{fitting(skeleton, opened.zoo)}"
     )
-
-
-def _width(name: str, tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)[-1:] if name == "pos_embed" else tuple(tensor.shape)
 
 
 def _network(opened: _Source, skeleton: Mapping[str, Tensor]) -> Spec | None:
@@ -309,25 +300,19 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(*bits)
 
 
-def _fates(skeleton: Mapping[str, Tensor], reading: Format, writing: Format) -> dict[str, int]:
+def _changes(skeleton: Mapping[str, Tensor], reading: Format, writing: Format) -> dict[str, int]:
     """Count the model's tensors by their change from one format to another."""
-    fates = dict.fromkeys(("kept", "renamed", "transposed", "split", "stacked"), 0)
-    head = {name: tensor for name, tensor in skeleton.items() if name.startswith("head.")}
+    counts = dict.fromkeys(("kept", "renamed", "transposed", "split", "stacked"), 0)
     for name in skeleton:
-        without = {key: tensor for key, tensor in head.items() if key != name}
-        before, after = (_becomes(name, skeleton, without, layout) for layout in (reading, writing))
-        fates[_fate(before, after)] += 1
-    return fates
+        before, after = (_converted(name, skeleton, layout) for layout in (reading, writing))
+        counts[_change(before, after)] += 1
+    return counts
 
 
-def _becomes(
-    name: str, skeleton: Mapping[str, Tensor], others: Mapping[str, Tensor], layout: Format
-) -> dict[str, Tensor]:
-    """Return the tensors of a format that one tensor of the model becomes.
-
-    They are none if the format stacks the tensor with another. `others` are the other tensors of
-    the head, on which names in the head depend.
-    """
+def _converted(name: str, skeleton: Mapping[str, Tensor], layout: Format) -> dict[str, Tensor]:
+    """Return the tensors of a format for one tensor of the model, none if it is stacked."""
+    # With the other tensors of the head, because names in a head depend on each other.
+    others = {k: t for k, t in skeleton.items() if k.startswith("head.") and k != name}
     try:
         apart = layout.from_model(others).keys()
         written = layout.from_model({**others, name: skeleton[name]})
@@ -336,7 +321,7 @@ def _becomes(
     return {key: tensor for key, tensor in written.items() if key not in apart}
 
 
-def _fate(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> str:
+def _change(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> str:
     if len(before) != len(after):
         return "split" if len(before) < len(after) else "stacked"
     axes = [[(t.shape, t.stride()) for t in tensors.values()] for tensors in (before, after)]

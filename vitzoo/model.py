@@ -451,8 +451,8 @@ class VisionTransformer(nn.Module):
             wanted = [i + depth if i < 0 else i for i in which]
         if not wanted or min(wanted) < 0 or max(wanted) >= depth:
             raise InvalidOption(
-                f"the model has blocks 0 to {depth - 1}: list some of them, or give a number "
-                f"of last ones from 1 to {depth}; got {which!r}"
+                f"the model has blocks 0 to {depth - 1}: pass a list of their indices, or a number "
+                f"of last blocks from 1 to {depth}; got {which!r}"
             )
         return wanted
 

@@ -37,10 +37,8 @@ MAX_RESIZED = 2**26  # px; an image whose resized version is larger is cropped f
 class Transform:
     """Converts an image to the (c, h, w) input of a model.
 
-    Args:
-        spec: spec of the model, for size and channels of the input.
-        preprocessing: None: bicubic, crop_pct 0.9, mean and std 0.5.
-        image_size: (h, w) px instead of the size in the spec.
+    Size and channels are those of the spec; `image_size` (h, w) in px replaces the size. Without
+    `preprocessing` it uses the defaults of `Preprocessing`.
     """
 
     def __init__(
@@ -134,12 +132,7 @@ def check_preprocessing(preprocessing: object) -> Preprocessing | None:
 def make_transform(
     spec: Spec, preprocessing: Preprocessing | None, changes: Mapping[str, Any]
 ) -> Transform:
-    """Return the transform of a model with changes of its preprocessing or image size.
-
-    Raises:
-        InvalidOption: a value is not possible.
-        UnknownOption: there is no setting of this name.
-    """
+    """Return the transform of a model with changes of its preprocessing or image size."""
     row = asdict(preprocessing or default_preprocessing(spec)) | dict(changes)
     image_size = row.pop("image_size", spec.image_size)
     row |= {key: list(row[key]) for key in ("mean", "std") if isinstance(row[key], tuple)}

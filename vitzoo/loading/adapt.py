@@ -25,7 +25,7 @@ class Adaptation:
     Args:
         native_size: (h, w) px of the images that the weights were trained on.
         fresh_head: whether a new head replaces a head that does not fit.
-        fresh_pre_logits: whether new pre-logits replace those of the file, whatever their shape.
+        fresh_pre_logits: whether new pre-logits replace those of the file, even of equal shape.
         in_chans: whether the patch kernel is adapted to another number of channels.
         resampling: setting that the report names if positions are interpolated.
     """

@@ -28,18 +28,10 @@ def load(
     dtype: torch.dtype | None = None,
     assumed: tuple[str, ...] = (),
 ) -> LoadReport:
-    """Load a checkpoint into a model built on `meta`, and change the model only if all fits.
+    """Load a checkpoint into a model built on `meta`; change the model only if everything fits.
 
-    Args:
-        model: its parameters are replaced.
-        checkpoint: the open file.
-        adaptation: differences between file and model that are allowed.
-        zoo: the registry, for checkpoint formats.
-        dtype: floating type of the loaded tensors, as stored if None.
-        assumed: settings for the report.
-
-    Raises:
-        CheckpointError: names, shapes, types or values do not fit; the message lists all problems.
+    `dtype` is the floating type of the loaded tensors, as stored if None; `assumed` are settings
+    for the report. Raises CheckpointError with all problems of names, shapes, types and values.
     """
     checkpoint, expected = identified(checkpoint, zoo), model.state_dict()
     layout = format_of(checkpoint, zoo)

@@ -41,17 +41,7 @@ def _numbers_of(spec: Spec) -> tuple[object, ...]:
 
 
 def check(plan: Adapted, expected: Mapping[str, Tensor], source: str, zoo: Registry) -> None:
-    """Check names, shapes and types of a file's adapted tensors, without data.
-
-    Args:
-        plan: the tensors, by the model's names.
-        expected: the tensors of the model.
-        source: name of the file, for messages.
-        zoo: the registry, for variants that a message suggests.
-
-    Raises:
-        CheckpointError: the file does not fit; the message lists all problems.
-    """
+    """Raise CheckpointError, with all problems, unless adapted tensors without data fit a model."""
     missing = [n for n in expected if n not in plan.tensors and n not in plan.fresh]
     unexpected = [name for name in plan.tensors if name not in expected]
     both = {name: (t, expected[name]) for name, t in plan.tensors.items() if name in expected}

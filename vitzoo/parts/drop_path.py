@@ -56,7 +56,6 @@ class MaskDropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return `x + branch(x)`; in training, drop the branch for some samples."""
         if not self.training or self.rate == 0.0:
             return x + branch(x)
         added = branch(x)  # before the draw, so that a seed gives the same training run as timm
@@ -78,7 +77,6 @@ class SubsetDropPath(MaskDropPath):
     """
 
     def forward(self, x: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return `x + branch(x)`; in training, compute the branch for some samples only."""
         if not self.training or self.rate == 0.0:
             return x + branch(x)
         share = x.shape[0] * (1 - self.rate)

@@ -41,7 +41,6 @@ class ConvPatchEmbed(nn.Module):
         return tiled(image_size, self.patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed (b, c, h, w) images as (b, n, d) tokens."""
         x = self.proj(images)  # (b, d, h / patch, w / patch)
         return x.flatten(2).transpose(1, 2)  # (b, n, d)
 
@@ -56,7 +55,6 @@ class UnfoldPatchEmbed(ConvPatchEmbed):
     """
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed (b, c, h, w) images as (b, n, d) tokens."""
         patches = F.unfold(images, self.patch_size, stride=self.patch_size)  # (b, c*h*w, n)
         return F.linear(patches.transpose(1, 2), self.proj.weight.flatten(1), self.proj.bias)
 

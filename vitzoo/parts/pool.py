@@ -38,7 +38,6 @@ class ClassPool(nn.Module):
         check_class_token("class", class_token)
 
     def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
-        """Return token 0 of (b, p + n, d)."""
         return tokens[:, 0]
 
 
@@ -58,7 +57,6 @@ class ClassMeanPool(nn.Module):
         check_class_token("class_mean", class_token)
 
     def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
-        """Return token 0 of (b, p + n, d) and the mean of the n patch tokens."""
         mean = tokens[:, num_prefix_tokens:].mean(dim=1)
         return torch.stack((tokens[:, 0], mean), dim=1)
 
@@ -82,7 +80,6 @@ class MeanPool(nn.Module):
         self.norm_first = norm_first
 
     def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
-        """Average the n patch tokens of (b, p + n, d)."""
         return tokens[:, num_prefix_tokens:].mean(dim=1)
 
 
@@ -111,7 +108,6 @@ class PrefixPool(nn.Module):
         self.tokens = self.reads = count
 
     def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
-        """Return the first t tokens of (b, p + n, d)."""
         return tokens[:, : self.tokens]
 
 
@@ -168,7 +164,6 @@ class AttentionPool(nn.Module):
             xavier_uniform_(layer, fused=fused)
 
     def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
-        """Pool (b, p + n, d) tokens."""
         read = tokens if self.prefix else tokens[:, num_prefix_tokens:]
         q = self._heads(self.q(self.latent.expand(tokens.shape[0], -1, -1)))
         kv = self.kv(read)  # (b, n, 2 d)
