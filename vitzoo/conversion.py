@@ -177,7 +177,7 @@ def _check_whole(path: Path) -> None:
         return
     index = index_of(path)
     where = str(index) if index else f"their index, {match[1]}{ENDING}, which is not beside it"
-    raise CheckpointError(f"{path} is one of several files; convert {where}")
+    raise CheckpointError(f"{path} is one of several files of a checkpoint; convert {where}")
 
 
 def _heads(opened: _Source, reading: Format, writing: Format, given: int | None) -> list[Format]:

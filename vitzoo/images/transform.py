@@ -55,7 +55,7 @@ class Transform:
             )
         if len(row.mean) != spec.in_chans:
             raise InvalidOption(
-                f"the preprocessing has statistics of {len(row.mean)} channels, the model takes "
+                f"mean and std of the preprocessing have {len(row.mean)} channels, the model takes "
                 f"{spec.in_chans}; set model.preprocessing, or pass mean= and std="
             )
         self.image_size = image_size or spec.image_size

@@ -71,7 +71,7 @@ def _assign(model: nn.Module, adapted: Adapted, dtype: torch.dtype | None) -> tu
     left = [n for n, t in (*model.named_parameters(), *model.named_buffers()) if t.is_meta]
     if left:
         raise CheckpointError(
-            f"{listed(left)} stayed without data; a part must compute its buffers on the CPU "
+            f"{listed(left)} have no data after loading; a part must compute buffers on the CPU "
             "(device='cpu') in its constructor"
         )
     for buffer in model.buffers():  # computed ones, which no file contains

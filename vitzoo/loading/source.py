@@ -261,7 +261,7 @@ def _is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
         return there and not own
     if not there and valid_repo(weights) and not weights.endswith(FILES):
         raise CheckpointError(
-            f"{weights}: there is no such file; one on the Hub is written with its revision and "
+            f"{weights}: there is no such file; to load a file from the Hub, add its revision and "
             f"name: weights='hf://{weights}@main/model.safetensors'"
         )
     return True

@@ -63,9 +63,8 @@ class NoHead(nn.Module):
 
 def linear_head(*, in_dim: int, num_classes: int) -> LinearHead | NoHead:
     """Return a `LinearHead`, or `NoHead` for 0 classes."""
-    if num_classes == 0:
-        return NoHead(in_dim=in_dim)
-    return LinearHead(in_dim=in_dim, num_classes=num_classes)
+    head = LinearHead if num_classes else NoHead
+    return head(in_dim=in_dim, num_classes=num_classes)
 
 
 class PreLogitsHead(nn.Module):

@@ -69,12 +69,10 @@ def tiled(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int
         sides = list(zip(image_size, patch_size, strict=True))
         below = tuple(max(1, i // p) * p for i, p in sides)
         above = tuple(-(-i // p) * p for i, p in sides)
+        sizes = (image_size, patch_size, below, above)
+        image, patch, smaller, larger = ("x".join(map(str, size)) for size in sizes)
         raise InvalidOption(
-            f"image_size {_px(image_size)} is not a whole number of {_px(patch_size)} patches; "
-            f"the nearest that are: {_px(below)} and {_px(above)}"
+            f"image_size {image} is not a whole number of {patch} patches; "
+            f"the nearest that are: {smaller} and {larger}"
         )
     return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
-
-
-def _px(size: tuple[int, ...]) -> str:
-    return f"{size[0]}x{size[1]}"

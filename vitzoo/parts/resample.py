@@ -26,7 +26,7 @@ def check_method(method: str) -> str:
     if not isinstance(method, str) or method not in RESAMPLING:
         known = f"; known: {', '.join(RESAMPLING)}"
         near = did_you_mean(method, RESAMPLING) if isinstance(method, str) else ""
-        raise InvalidOption(f"unknown way to resample positions {method!r}{near or known}")
+        raise InvalidOption(f"unknown method of interpolation resample = {method!r}{near or known}")
     return method
 
 

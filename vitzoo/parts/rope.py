@@ -131,11 +131,11 @@ class RotaryPositions(RotaryBase):
         _check_choice("indexing", indexing, INDEXING)
         _check_choice("layout", layout, LAYOUTS)
         if reference_grid is not None and coordinates != "index":
-            raise InvalidOption("reference_grid scales coordinates='index'; leave it out here")
+            raise InvalidOption("reference_grid applies only to coordinates='index'; leave it out")
         if type(offset) not in (int, float) or not abs(offset) < float("inf"):
             raise InvalidOption(f"offset must be a number, got {offset!r}")
         if offset and coordinates != "index":
-            raise InvalidOption("offset shifts coordinates='index'; leave it out here")
+            raise InvalidOption("offset applies only to coordinates='index'; leave it out")
         self.coordinates = coordinates
         self.reference: Size | None = None
         if reference_grid is not None:
