@@ -310,7 +310,7 @@ def _changes(skeleton: Mapping[str, Tensor], reading: Format, writing: Format) -
 
 
 def _converted(name: str, skeleton: Mapping[str, Tensor], layout: Format) -> dict[str, Tensor]:
-    """Return the tensors of a format for one tensor of the model, none if it is stacked."""
+    """Return the tensors of a format that store one tensor of the model, if it is not stacked."""
     # With the other tensors of the head, because names in a head depend on each other.
     others = {k: t for k, t in skeleton.items() if k.startswith("head.") and k != name}
     try:

@@ -205,7 +205,7 @@ def _preprocessing(
 
 def _move(model: nn.Module, device: torch.device | str | None) -> None:
     target = torch.device(device or torch.get_default_device())
-    if target.type != "cpu":  # loaded tensors are there; `to` would take a third of the whole time
+    if target.type != "cpu":  # loaded tensors are on the CPU; `to` would take a third of the time
         model.to(target)
 
 

@@ -396,7 +396,7 @@ class VisionTransformer(nn.Module):
         return self._run("pos_embed", self.positions, x.shape, x, self.pos_embed, layer)
 
     def _acts(self, layer: int) -> tuple[Rotate, Bias]:
-        """Return rotation and bias of the positions for the attention of block `layer`."""
+        """Return the rotation and the attention bias of the positions for block `layer`."""
         rotate = getattr(self.positions, "rotate", None)
         bias = getattr(self.positions, "attention_bias", None)
         if rotate is not None:

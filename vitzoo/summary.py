@@ -53,7 +53,7 @@ class Summary:
 
 
 def summarize(model: nn.Module, batch_size: int = 1) -> Summary:
-    """Run a model of `create(..., device="meta")` once, where nothing is computed, and count."""
+    """Run a model of `create(..., device="meta")` once and return its summary."""
     described: Any = model
     spec = described.spec
     images = torch.empty(batch_size, spec.in_chans, *spec.image_size, device="meta")

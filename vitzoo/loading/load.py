@@ -81,7 +81,7 @@ def _assign(model: nn.Module, adapted: Adapted, dtype: torch.dtype | None) -> tu
 
 
 def _check_values(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError for NaN, infinity or only zeros; a stamp saves the next check."""
+    """Raise CheckpointError for NaN, infinity or only zeros; a stamp in the store skips this."""
     home = settings.home()
     store = Store(home) if home and checkpoint.sha256 else None
     stamp = store and store.read_stamp(checkpoint.sha256)

@@ -16,7 +16,7 @@ MAX_NAMES = 4  # of variants in a message
 
 
 def fitting(tensors: Mapping[str, Tensor], zoo: Registry) -> str:
-    """Return the end of a message: the core variants that tensors, by the model's names, fit."""
+    """Return the end of a message, with the core variants whose shapes the tensors have."""
     numbers = _numbers(tensors)
     variants = zoo.host.core.variants if numbers else ()
     names = [row.name for row in variants if _numbers_of(row.spec) == numbers]
@@ -74,7 +74,7 @@ def _hint(
     unfit: list[str],
     zoo: Registry,
 ) -> str:
-    """Return the end of a message: the argument or the variant with which the tensors would fit."""
+    """Return the end of a message, with an argument or a variant that the tensors would fit."""
     if not all(name.startswith("head.") for name in (*missing, *unexpected, *unfit)):
         same = _numbers(plan.tensors) == _numbers(expected)
         return "" if same else fitting(plan.tensors, zoo)

@@ -48,7 +48,7 @@ class Overrides:
         return _apply(_apply(spec, default, zoo), self.stated)
 
     def assumed(self, spec: Spec, changes: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return settings that come only from format or variant, without `changes` by the user."""
+        """Return the settings that neither file, registry entry nor user (`changes`) states."""
         known = {**self.stated.get("block", {}), **changes.get("block", {})}
         block = {"norm_eps": spec.block.norm_eps, "activation": spec.block.activation}
         block |= self.default.get("block", {})

@@ -89,7 +89,7 @@ def nameless(path: Path) -> str:
 
 
 def _changes(spec: Spec, variant: Variant | None, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changes of a user's spec against its variant, if it has one.
+    """Return the values of a user's spec that differ from its variant.
 
     Without a variant, every `stated` key and the number of classes are changes.
     """

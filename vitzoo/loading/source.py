@@ -75,7 +75,7 @@ class RegisteredWeights(WeightsSource):
 
 @dataclass(frozen=True)
 class SavedModel(WeightsSource):
-    """The first argument of `create` if it is a file of `save`, with network and weights."""
+    """A file of `save` as the first argument of `create`: it has both network and weights."""
 
     spec: Spec
     checkpoint: Checkpoint
@@ -211,9 +211,7 @@ def open_unregistered(address: str | os.PathLike[str], zoo: Registry) -> Checkpo
         return described(open_file(Path(address)), zoo)
     with progress(str(address)) as note:
         opened = open_row(from_address(str(address)), str(address), note=note)
-    return described(
-        replace(opened, preprocessing=None), zoo
-    )  # the entry is made up from the address
+    return described(replace(opened, preprocessing=None), zoo)  # an address states no preprocessing
 
 
 def without_published_classifier(
@@ -239,7 +237,7 @@ def without_published_classifier(
 
 
 def chosen_over(trained: Spec, wanted: Spec) -> tuple[str, ...]:
-    """Return the settings of the user that differ from those of the weights, but not in tensors."""
+    """Return the user's settings that differ from the weights' and that no tensor shows."""
     old, new = trained.to_data(), wanted.to_data()
     found = differences(trained, wanted)
     block = found.pop("block", {})
@@ -252,7 +250,7 @@ def chosen_over(trained: Spec, wanted: Spec) -> tuple[str, ...]:
 
 
 def _is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
-    """Return whether `weights` is a path and no weights name; refuse a Hub repository."""
+    """Return whether `weights` is a path; raise CheckpointError for the name of a repository."""
     if not isinstance(weights, str):
         return True
     there = os.path.lexists(weights)

@@ -32,7 +32,7 @@ class LayerScale(nn.Module):
 
 
 class Block(nn.Module):
-    """Encoder block: attention, then MLP, each with a norm before it and a residual around both.
+    """Encoder block: `x + attn(norm1(x))`, then `x + mlp(norm2(x))`.
 
     Shapes: (b, n, d) to (b, n, d).
 

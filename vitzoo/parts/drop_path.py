@@ -80,7 +80,7 @@ class SubsetDropPath(MaskDropPath):
         if not self.training or self.rate == 0.0:
             return x + branch(x)
         share = x.shape[0] * (1 - self.rate)
-        count = int(share + torch.rand(()).item())  # rounded up as often as its fraction says
+        count = int(share + torch.rand(()).item())  # rounds up with the probability of its fraction
         if count == 0:
             return x
         kept = torch.randperm(x.shape[0], device=x.device)[:count]

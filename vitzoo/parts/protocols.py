@@ -154,9 +154,10 @@ class Pool(Protocol):
 
 
 class WeightsAdapter(Protocol):
-    """Adapts weights to a network that is not made of vitzoo's parts; its attribute `foreign`.
+    """Adapts weights to a network that is not made of vitzoo's parts.
 
-    Weights of a network without an adapter are loaded unchanged or not at all.
+    The adapter is the attribute `foreign` of the network. Without it, weights are loaded unchanged
+    or not at all.
 
     Attributes:
         classifiers: prefixes of the names of classifier tensors, such as `head.`. Tensors with

@@ -112,7 +112,7 @@ def _differences(grid_size: Size) -> Size:
 
 
 def _offsets(grid_size: Size) -> Tensor:
-    """Return the table row of each difference in rows and columns, from the lowest difference."""
+    """Return the row of the table for each difference in rows and columns of two patches."""
     rows, columns = (torch.arange(n, device="cpu") for n in _differences(grid_size))
     return (rows[:, None] * grid_size[1] + columns).flatten()
 
