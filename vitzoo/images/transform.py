@@ -63,12 +63,7 @@ class Transform:
         self.preprocessing = row
 
     def __call__(self, image: Image.Image | str | os.PathLike[str]) -> Tensor:
-        """Return the input of one image: (c, h, w), float32.
-
-        Raises:
-            ImageError: the image cannot be read.
-            InvalidOption: `image` is neither a path nor a Pillow image.
-        """
+        """Return the (c, h, w) float32 input of an image; raise ImageError if it is damaged."""
         image = self._fit(read_image(image, self.mode))
         pixels = torch.from_numpy(np.array(image, dtype=np.float32) / 255)  # (h, w) or (h, w, c)
         pixels = pixels.reshape(*self.image_size, -1).permute(2, 0, 1)  # (c, h, w)

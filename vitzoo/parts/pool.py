@@ -22,10 +22,7 @@ class ClassPool(nn.Module):
     Shapes: (b, p + n, d) to (b, d).
 
     Args:
-        class_token: whether the network has a class token, which is the first token.
-
-    Raises:
-        InvalidOption: the network has no class token.
+        class_token: whether the network has a class token; False raises InvalidOption.
 
     Source: arXiv:2010.11929, equation 4.
     """
@@ -44,7 +41,7 @@ class ClassPool(nn.Module):
 class ClassMeanPool(nn.Module):
     """Returns the class token and the average of the patch tokens.
 
-    Shapes: (b, p + n, d) to (b, 2, d). Args and Raises: as in `ClassPool`.
+    Shapes: (b, p + n, d) to (b, 2, d). Args: as in `ClassPool`.
 
     Source: the linear evaluation of DINOv2, arXiv:2304.07193, appendix B.3.
     """

@@ -23,13 +23,11 @@ class MixedRotaryPositions(RotaryBase):
     (2, depth, heads, head_dim / 2).
 
     Args:
-        grid_size, num_prefix_tokens, embed_dim, num_heads: as in `RotaryPositions`.
+        grid_size, num_prefix_tokens, embed_dim, num_heads: as in `RotaryPositions`; so are errors.
         depth: number of blocks.
         temperature: initial ratio of the highest frequency to the one below the lowest.
         absolute: whether a learned table is added to the patch tokens at the stem.
         resample: interpolation of that table to another grid.
-
-    Raises: as `RotaryPositions`.
 
     Source: arXiv:2403.13298, section 3.2 (RoPE-Mixed); compared with timm's
     `RotaryEmbeddingMixed`.
