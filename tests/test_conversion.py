@@ -1,4 +1,4 @@
-"""`vitzoo convert`: from any layout to any other, read back bit by bit, or nothing is written."""
+"""`convert`: from each checkpoint format to each other one; the new file is read back."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def read(path):
 
 @pytest.fixture
 def saved(tmp_path, small, randomise):
-    """A model of ours with no position for the class token, and its file."""
+    """A vitzoo model whose class token has no position, and its file."""
     model = randomise(vitzoo.create(small))
     with torch.no_grad():
         model.pos_embed[:, 0] = 0
@@ -47,7 +47,7 @@ def saved(tmp_path, small, randomise):
 
 @pytest.fixture
 def google_file(tmp_path):
-    """A file as Google writes them, and its arrays."""
+    """A file in Google's format, and its arrays."""
     arrays = reference["draw"]("original", "scaled")
     np.savez(tmp_path / "google.npz", **{key: array.numpy() for key, array in arrays.items()})
     return arrays, tmp_path / "google.npz"
@@ -55,7 +55,7 @@ def google_file(tmp_path):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_there_and_back(tmp_path, saved, small, images, layout):
-    """Through every layout: what it holds is the library's, what comes back is bit for bit."""
+    """The library reads the converted file; converted back, it is equal bit by bit."""
     model, path = saved
     there = tmp_path / f"there{ending(layout)}"
     done = convert(path, layout, there)
@@ -214,7 +214,7 @@ def test_the_same_tensors_give_the_same_bytes(tmp_path, google_file):
 
 @pytest.fixture
 def unchanged(tmp_path):
-    """Check that a test leaves the folder as it found it; hands out the function that remembers."""
+    """Return a function that records the folder; the test must leave the folder unchanged."""
     before = []
 
     def remember():
@@ -283,7 +283,7 @@ def test_tensors_that_the_target_has_no_place_for(tmp_path, small, unchanged):
 
 
 def test_tensors_that_the_layout_does_not_know(tmp_path, google_file, unchanged):
-    """They would pass through a conversion to timm's layout unseen."""
+    """A conversion to timm's format would not notice such tensors."""
     arrays, _ = google_file
     np.savez(tmp_path / "odd.npz", **{k: a.numpy() for k, a in arrays.items()}, stray=np.ones(3))
     unchanged()
@@ -409,7 +409,7 @@ LACKING = {
 
 @pytest.mark.parametrize("problem", LACKING)
 def test_networks_that_the_library_does_not_have(tmp_path, small, unchanged, problem):
-    """A file would be taken by none, or worse: computed as another network."""
+    """The library would refuse such a file or, worse, compute another network."""
     changes, lacking = LACKING[problem]
     path = vitzoo.save(vitzoo.create(small | changes), tmp_path / "odd.safetensors")
     unchanged()
@@ -419,7 +419,7 @@ def test_networks_that_the_library_does_not_have(tmp_path, small, unchanged, pro
 
 
 def test_a_network_that_nobody_named_can_be_named(tmp_path, small):
-    """Tensors show neither the pool nor the head: what is missing may only be unknown."""
+    """Tensors do not show the pool and the head: settings that are not found may be unknown."""
     model = vitzoo.create(small | {"pre_norm": True})
     bare, whole = tmp_path / "bare.safetensors", vitzoo.save(model, tmp_path / "net.safetensors")
     safetensors.torch.save_file(model.state_dict(), bare)

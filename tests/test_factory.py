@@ -1,4 +1,4 @@
-"""What `create` accepts and refuses: arguments, names, ready parts, names of weights."""
+"""`create`: accepted and refused arguments, names, ready parts and weights names."""
 
 from __future__ import annotations
 

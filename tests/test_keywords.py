@@ -1,4 +1,4 @@
-"""Unknown keyword arguments: what the error says, and that the function stays as it was."""
+"""Unknown keyword arguments: the error, and the unchanged signature of the function."""
 
 from __future__ import annotations
 

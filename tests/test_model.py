@@ -1,4 +1,4 @@
-"""The network as a whole, on small ones that a spec describes."""
+"""The whole network, with small networks from specs."""
 
 import copy
 import importlib
@@ -758,7 +758,7 @@ LAST_BLOCKS = {
 
 
 def widths_in_last_mlp(model):
-    """Note how many tokens enter the last block's MLP, without a hook, which would change it."""
+    """Record the number of tokens in the last block's MLP without a hook, which would change it."""
     mlp, widths = model.blocks[-1].mlp, []
     forward = mlp.forward
     mlp.forward = lambda x: (widths.append(x.shape[1]), forward(x))[1]
@@ -897,7 +897,7 @@ def test_repr_inside_another_module():
 
 
 class Wrong(nn.Module):
-    """Gives what it is told to instead of what its kind should give."""
+    """A part whose output the test chooses."""
 
     in_chans, num_classes, pre_logits_dim, norm_first = 3, 7, 48, True
 
@@ -939,7 +939,7 @@ class Wrong(nn.Module):
 
 @pytest.fixture
 def wrong(install):
-    """Create a network with a part of a plugin, of one that fails or gives another shape."""
+    """Create a network with a part of a plugin that fails or returns a wrong shape."""
     manifest = "api = 1\n" + "".join(
         f'{table}.odd = {{ target = "acme.parts:odd", summary = "s" }}\n'
         for table in ("patch_embedders", "position_embeddings", "heads")

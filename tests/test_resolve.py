@@ -1,4 +1,4 @@
-"""What `create` takes for a description: files, and paths that are none."""
+"""The first argument of `create`: spec files, saved files, and other paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`save` and what is restored from it, bit by bit."""
+"""`save`, and `create` from the saved file: equal bit by bit."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_a_saved_file_has_the_usual_permissions(small, tmp_path):
 
 
 def test_tensors_in_any_memory_are_saved(small, tmp_path, randomise):
-    """Transposed, a slice of a larger one, shared by two layers, of one number, of none."""
+    """Tensors that are transposed, slices, shared by two layers, with one number, or empty."""
     model = randomise(vitzoo.create(small))
     first, second = model.blocks[0].mlp, model.blocks[1].mlp
     first.fc1.weight = nn.Parameter(first.fc1.weight.detach().t().contiguous().t())
@@ -326,7 +326,7 @@ CALLS = {
 
 @pytest.mark.parametrize(("call", "most"), [("save", 0.25), ("convert", 2.5)])
 def test_tensors_are_written_one_by_one(tmp_path, call, most):
-    """The file is never in memory; converting reads one and maps another to compare it."""
+    """`save` and `convert` never hold the whole new file in memory."""
     code = GROWTH.replace("{call}", CALLS[call])
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -35,14 +35,8 @@ Lookup = Callable[[str, str], Any]
 def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -> VisionTransformer:
     """Build the network that `spec` describes, with the published initialisation.
 
-    Args:
-        spec: the numbers of the network, and its parts by registered name.
-        ready: parts given as objects, by argument name.
-        part: looks up the other parts.
-
-    Raises:
-        InvalidOption: a number is missing, or numbers do not fit together.
-        UnknownName, UnknownOption: a part or one of its options does not exist.
+    `ready` are parts given as objects, by argument name; `part` looks up the other parts. Raises
+    InvalidOption, UnknownName or UnknownOption for a spec that cannot be built.
     """
     for field in ("embed_dim", "depth", "num_heads", "mlp_dim"):
         if not getattr(spec, field):
@@ -56,7 +50,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
             f"unknown option {name!r}; only variants with their own builder have options"
         )
     ready = ready or {}
-    make = partial(_part, spec, ready, part)
+    make = partial(_made, spec, ready, part)
     prefix = int(spec.class_token) + spec.num_registers
     patch_embed = make(
         "patch_embed", patch_size=spec.patch_size, in_chans=spec.in_chans, embed_dim=spec.embed_dim
@@ -143,7 +137,6 @@ def _block(spec: Spec, drop_path: nn.Module) -> nn.Module:
 
 def _attention(spec: Spec) -> Attention:
     options, width = spec.block, spec.embed_dim // spec.num_heads
-    norms = [_norm(spec, width) for _ in range(2 * options.qk_norm)]
     return Attention(
         embed_dim=spec.embed_dim,
         num_heads=spec.num_heads,
@@ -151,8 +144,8 @@ def _attention(spec: Spec) -> Attention:
         qk_scale=options.qk_scale,
         attention_dropout=options.attention_dropout,
         dropout=spec.dropout,
-        q_norm=norms[0] if norms else None,
-        k_norm=norms[1] if norms else None,
+        q_norm=_norm(spec, width) if options.qk_norm else None,
+        k_norm=_norm(spec, width) if options.qk_norm else None,
         norm=_norm(spec) if options.attn_norm else None,
     )
 
@@ -185,13 +178,10 @@ def _drop_paths(spec: Spec, ready: Mapping[str, Any], part: Lookup) -> list[nn.M
     if mode not in MODES:
         hint = did_you_mean(mode, MODES) or f"; known: {', '.join(MODES)}"
         raise UnknownName(f"unknown drop_path mode {mode!r}{hint}")
-    if spec.drop_path.opaque and "drop_path" not in ready:
-        raise _opaque("drop_path", spec.drop_path)
     if "drop_path" in ready:
         rates = ready["drop_path"](depth=spec.depth)
     else:
-        policy = part("drop-path policy", spec.drop_path.name)
-        rates = _made(policy, f"drop_path {spec.drop_path.name!r}", options, depth=spec.depth)
+        rates = _constructed("drop_path", spec.drop_path, options, part, depth=spec.depth)
     if len(rates) != spec.depth:
         raise InvalidOption(
             f"drop_path {spec.drop_path.name!r} gave {len(rates)} rates for {spec.depth} blocks"
@@ -199,7 +189,7 @@ def _drop_paths(spec: Spec, ready: Mapping[str, Any], part: Lookup) -> list[nn.M
     return [MODES[mode](rate=rate) for rate in rates]
 
 
-def _part(
+def _made(
     spec: Spec,
     ready: Mapping[str, Any],
     part: Lookup,
@@ -207,14 +197,11 @@ def _part(
     usual: Mapping[str, Any] | None = None,
     **numbers: Any,
 ) -> Any:
-    chosen: PartSpec = getattr(spec, field)
+    """Return the ready or constructed part of a field, checked against its protocol."""
     made = ready.get(field)
     if made is None:
-        if chosen.opaque:
-            raise _opaque(field, chosen)
-        constructor = part(KIND_OF_FIELD[field], chosen.name)
-        what = f"{field} {chosen.name!r}"
-        made = _made(constructor, what, dict(chosen.options), usual, **numbers)
+        chosen: PartSpec = getattr(spec, field)
+        made = _constructed(field, chosen, dict(chosen.options), part, usual, **numbers)
     protocol = PROTOCOLS[field]
     if not isinstance(made, nn.Module) or not isinstance(made, protocol):
         wanted = {name for name in dir(protocol) if not name.startswith("_")}
@@ -238,13 +225,9 @@ def construct(
     Args:
         constructor: class or function.
         what: field and name of the part, for messages.
-        options: options that were given with the part.
+        options: options given with the part; an unknown or missing one raises an error.
         usual: values of other options, from the network.
         numbers: numbers of the network, which options cannot change.
-
-    Raises:
-        UnknownOption: the constructor does not have a given option.
-        InvalidOption: an option without default is not given.
     """
     parameters = {
         name: parameter
@@ -266,14 +249,22 @@ def construct(
     return constructor(**numbers, **options)
 
 
-def _made(
-    constructor: Callable[..., Any],
-    what: str,
+def _constructed(
+    field: str,
+    chosen: PartSpec,
     options: dict[str, Any],
+    part: Lookup,
     usual: Mapping[str, Any] | None = None,
     **numbers: Any,
 ) -> Any:
-    """Call `construct`; an unexpected exception becomes an InvalidOption that names the part."""
+    """Look a part up and construct it; any exception becomes an error that names the part."""
+    if chosen.opaque:
+        raise InvalidOption(
+            f"{field} was a ready object ({chosen.name}), which a spec cannot describe; "
+            f"pass it again: {field}=..."
+        )
+    constructor = part(KIND_OF_FIELD[field], chosen.name)
+    what = f"{field} {chosen.name!r}"
     try:
         return construct(constructor, what, options, usual, **numbers)
     except (VitzooError, MemoryError, torch.OutOfMemoryError):
@@ -283,10 +274,3 @@ def _made(
         raise InvalidOption(
             f"{what} cannot be built{given and ' with '}{given}: {type(error).__name__}: {error}"
         ) from error
-
-
-def _opaque(field: str, part: PartSpec) -> InvalidOption:
-    return InvalidOption(
-        f"{field} was a ready object ({part.name}), which a spec cannot describe; "
-        f"pass it again: {field}=..."
-    )

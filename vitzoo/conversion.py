@@ -69,14 +69,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class _Source:
-    """An open file and its network.
-
-    Args:
-        checkpoint: the file.
-        zoo: the registry.
-        spec: the network that the file or the registry states, None if unknown.
-        variant: the variant that the caller named.
-    """
+    """An open file, its network if known, and the variant that the caller named."""
 
     checkpoint: Checkpoint
     zoo: Registry
@@ -156,7 +149,7 @@ def convert(
         read=len(raw),
         written=len(planned),
         notes=_notes(opened, network, (before, reading), (to, writing), planned),
-        **_fates(skeleton, reading, writing),
+        **_changes(skeleton, reading, writing),
     )
 
 
@@ -185,7 +178,7 @@ def _check_whole(path: Path) -> None:
         return
     index = index_of(path)
     where = str(index) if index else f"their index, {match[1]}{INDEX}, which is not beside it"
-    raise CheckpointError(f"{path} is one of several files; convert {where}")
+    raise CheckpointError(f"{path} is one of several files of a checkpoint; convert {where}")
 
 
 def _heads(opened: _Source, reading: Format, writing: Format, given: int | None) -> list[Format]:
@@ -200,7 +193,7 @@ def _heads(opened: _Source, reading: Format, writing: Format, given: int | None)
     heads = reading.num_heads(checkpoint.config, checkpoint.skeleton())
     stated |= {} if heads is None else {checkpoint.source: heads}
     if len(set(stated.values())) > 1:
-        counts = ", ".join(f"{name} says {count}" for name, count in stated.items())
+        counts = ", ".join(f"{name} states {count}" for name, count in stated.items())
         raise InvalidOption(f"contradictory numbers of attention heads: {counts}")
     heads = next(iter(stated.values()), None)
     return [layout.with_heads(heads) if heads else layout for layout in (reading, writing)]
@@ -227,7 +220,11 @@ def _check_variant(opened: _Source, skeleton: Mapping[str, Tensor]) -> None:
         return
     expected = create(variant.name, device="meta").state_dict()
     shapes = [
-        {name: _width(name, t) for name, t in tensors.items() if not name.startswith("head.")}
+        {
+            name: tuple(tensor.shape)[-1 if name == "pos_embed" else 0 :]
+            for name, tensor in tensors.items()
+            if not name.startswith("head.")
+        }
         for tensors in (skeleton, expected)
     ]
     own, theirs = shapes
@@ -240,10 +237,6 @@ def _check_variant(opened: _Source, skeleton: Mapping[str, Tensor]) -> None:
         f"{escaped(wrong[0])} is {shown[0]} in the file, {shown[1]} in the network"
         f"{fitting(skeleton, opened.zoo)}"
     )
-
-
-def _width(name: str, tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)[-1:] if name == "pos_embed" else tuple(tensor.shape)
 
 
 def _network(opened: _Source, skeleton: Mapping[str, Tensor]) -> Spec | None:
@@ -308,25 +301,19 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(*bits)
 
 
-def _fates(skeleton: Mapping[str, Tensor], reading: Format, writing: Format) -> dict[str, int]:
+def _changes(skeleton: Mapping[str, Tensor], reading: Format, writing: Format) -> dict[str, int]:
     """Count the model's tensors by their change from one format to another."""
-    fates = dict.fromkeys(("kept", "renamed", "transposed", "split", "stacked"), 0)
-    head = {name: tensor for name, tensor in skeleton.items() if name.startswith("head.")}
+    counts = dict.fromkeys(("kept", "renamed", "transposed", "split", "stacked"), 0)
     for name in skeleton:
-        without = {key: tensor for key, tensor in head.items() if key != name}
-        before, after = (_becomes(name, skeleton, without, layout) for layout in (reading, writing))
-        fates[_fate(before, after)] += 1
-    return fates
+        before, after = (_converted(name, skeleton, layout) for layout in (reading, writing))
+        counts[_change(before, after)] += 1
+    return counts
 
 
-def _becomes(
-    name: str, skeleton: Mapping[str, Tensor], others: Mapping[str, Tensor], layout: Format
-) -> dict[str, Tensor]:
-    """Return the tensors of a format that one tensor of the model becomes.
-
-    They are none if the format stacks the tensor with another. `others` are the other tensors of
-    the head, on which names in the head depend.
-    """
+def _converted(name: str, skeleton: Mapping[str, Tensor], layout: Format) -> dict[str, Tensor]:
+    """Return the tensors of a format that store one tensor of the model, if it is not stacked."""
+    # With the other tensors of the head, because names in a head depend on each other.
+    others = {k: t for k, t in skeleton.items() if k.startswith("head.") and k != name}
     try:
         apart = layout.from_model(others).keys()
         written = layout.from_model({**others, name: skeleton[name]})
@@ -335,7 +322,7 @@ def _becomes(
     return {key: tensor for key, tensor in written.items() if key not in apart}
 
 
-def _fate(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> str:
+def _change(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> str:
     if len(before) != len(after):
         return "split" if len(before) < len(after) else "stacked"
     axes = [[(t.shape, t.stride()) for t in tensors.values()] for tensors in (before, after)]

@@ -80,17 +80,17 @@ def create(
         name: the network: a registered name (`vitzoo list` shows all), a spec (a mapping, or the
             path of a TOML or JSON file), or the path of a file written by `vitzoo.save`.
         pretrained: whether to load the default weights of the variant.
-        weights: other weights to load: a weights name of the variant, an address
-            "hf://owner/repo@revision/file", or a path. The path is a safetensors file, an npz
-            file, the index of several safetensors files, or a folder with one of these.
+        weights: weights to load instead of the default weights: a weights name of the variant, an
+            address "hf://owner/repo@revision/file", or a path. The path is a safetensors file, an
+            npz file, the index of several safetensors files, or a folder with one of these.
         num_classes: number of logits; with 0 the model has no classifier and returns features.
         in_chans: number of image channels.
         image_size: (height, width) of the images in px, or one number for both.
         patch_embed, pos_embed, pool, head: a part to use instead: a registered name, a mapping
             with `name` and the options of the part, or a module.
         block: options of all encoder blocks, such as `{"norm_eps": 1e-5}`.
-        drop_path: the drop-path rate of the last block, which rises linearly from 0 in the first
-            block, or a mapping with a policy and its options.
+        drop_path: a rate, or a mapping with a policy and its options. With a rate, the drop-path
+            rates of the blocks rise linearly from 0 in the first block to this rate in the last.
         dropout: dropout rate after positions, attention projection and MLP layers.
         dtype: floating type of the parameters. None: torch's default, or the types in the file
             for a file written by `vitzoo.save`.
@@ -205,7 +205,7 @@ def _preprocessing(
 
 def _move(model: nn.Module, device: torch.device | str | None) -> None:
     target = torch.device(device or torch.get_default_device())
-    if target.type != "cpu":  # loaded tensors are there; `to` would take a third of the whole time
+    if target.type != "cpu":  # loaded tensors are on the CPU; `to` would take a third of the time
         model.to(target)
 
 

@@ -396,7 +396,7 @@ class VisionTransformer(nn.Module):
         return self._run("pos_embed", self.positions, x.shape, x, self.pos_embed, layer)
 
     def _acts(self, layer: int) -> tuple[Rotate, Bias]:
-        """Return rotation and bias of the positions for the attention of block `layer`."""
+        """Return the rotation and the attention bias of the positions for block `layer`."""
         rotate = getattr(self.positions, "rotate", None)
         bias = getattr(self.positions, "attention_bias", None)
         if rotate is not None:
@@ -451,8 +451,8 @@ class VisionTransformer(nn.Module):
             wanted = [i + depth if i < 0 else i for i in which]
         if not wanted or min(wanted) < 0 or max(wanted) >= depth:
             raise InvalidOption(
-                f"the model has blocks 0 to {depth - 1}: list some of them, or give a number "
-                f"of last ones from 1 to {depth}; got {which!r}"
+                f"the model has blocks 0 to {depth - 1}: pass a list of their indices, or a number "
+                f"of last blocks from 1 to {depth}; got {which!r}"
             )
         return wanted
 

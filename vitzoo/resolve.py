@@ -12,9 +12,9 @@ from typing import Any
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.names import INDEX, NPZ, SAFETENSORS
-from vitzoo.loading.request import Request, from_mapping, from_saved, from_spec, nameless
+from vitzoo.loading.request import Request, from_mapping, from_saved, nameless
 from vitzoo.registry.registry import Registry
-from vitzoo.schema.reader import Reader, describe
+from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import Spec
 
 SPEC_FILES = {".toml": tomllib.loads, ".json": json.loads}
@@ -22,17 +22,9 @@ WEIGHTS_ONLY = (NPZ, INDEX)
 
 
 def resolve(name: object, zoo: Registry) -> Request:
-    """Return the request for a name, a spec (mapping, `Spec` or path), or a file of `save`.
-
-    Raises:
-        UnknownName, UnknownOption: the name, or a key of the spec, does not exist.
-        InvalidOption: a value that is not possible.
-        CheckpointError: the file does not state its network.
-    """
-    if isinstance(name, Spec):
-        return from_spec(name, zoo)
-    if isinstance(name, Mapping):
-        return from_mapping(Reader(name, "spec", InvalidOption), zoo)
+    """Return the request for a name, a spec (mapping, `Spec` or path), or a file of `save`."""
+    if isinstance(name, Spec | Mapping):
+        return from_mapping(name, "spec", zoo)
     if not isinstance(name, str | os.PathLike):
         raise InvalidOption(
             f"name must be a registered name, a spec or a path, got {describe(name)}"
@@ -48,7 +40,7 @@ def resolve(name: object, zoo: Registry) -> Request:
     if path.name.endswith(WEIGHTS_ONLY):
         raise CheckpointError(nameless(path))
     if path.suffix in SPEC_FILES:
-        return from_mapping(Reader(_parse(path), str(path), InvalidOption), zoo)
+        return from_mapping(_parse(path), str(path), zoo)
     if isinstance(name, os.PathLike):
         _check_nothing_there(path)
         raise InvalidOption(f"a path must end in .toml, .json or .safetensors, got {str(path)!r}")

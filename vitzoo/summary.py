@@ -18,11 +18,8 @@ from vitzoo.model import VisionTransformer
 class Layer:
     """One module, or one parameter that the model itself owns.
 
-    Args:
-        name: path in the model.
-        kind: class name, or `Parameter`.
-        output: shape of its output for the batch of the summary; empty if there is no output.
-        params: number of parameters, with those of submodules.
+    `output` is the shape of its output for the batch, empty if there is none; `params` counts the
+    parameters of submodules, too.
     """
 
     name: str
@@ -42,15 +39,10 @@ class Term:
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of a network.
+    """Summary of a network; the sum of `terms` is `params`.
 
-    Args:
-        layers: modules in the order of their registration.
-        terms: parameters by role; their sum is `params`.
-        by_hand: the three sums of a count on paper, without biases and norms.
-        params: number of parameters.
-        flops: floating-point operations of matrix products and convolutions for the batch; a
-            multiplication with an addition counts as two.
+    `by_hand` are the three sums of a count on paper, without biases and norms. `flops` are the
+    operations of matrix products and convolutions for the batch, two per multiply-add.
     """
 
     layers: tuple[Layer, ...]
@@ -61,12 +53,7 @@ class Summary:
 
 
 def summarize(model: nn.Module, batch_size: int = 1) -> Summary:
-    """Run a model on the `meta` device, where nothing is computed, and count.
-
-    Args:
-        model: a model of `create(..., device="meta")`; its spec states the shape of images.
-        batch_size: number of images.
-    """
+    """Run a model of `create(..., device="meta")` once and return its summary."""
     described: Any = model
     spec = described.spec
     images = torch.empty(batch_size, spec.in_chans, *spec.image_size, device="meta")

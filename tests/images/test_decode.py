@@ -1,4 +1,4 @@
-"""Picture files of every kind: what users expect of them, and clear words where they are bad."""
+"""Image files of every kind: correct pixels, and clear errors for damaged files."""
 
 import errno
 import io
@@ -29,7 +29,7 @@ AS_8_BIT = np.rint(RAMP / 257).astype(int)
 
 
 def both(image, tmp_path, name, **options):
-    """Give an image as a file of a format, and as what Pillow opens from it."""
+    """Return an image as a file of a format, and as the Pillow image opened from this file."""
     image.save(tmp_path / name, **options)
     yield tmp_path / name
     with Image.open(tmp_path / name) as opened:
@@ -126,7 +126,7 @@ def test_cmyk(tmp_path, name):
 
 
 def test_an_adobe_jpeg_is_inverted(tmp_path):
-    """Programs store ink inverted, as Adobe's do."""
+    """Adobe's programs store CMYK values inverted."""
     path = tmp_path / "adobe.jpg"
     Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(path, quality=100)  # red ink
     data = path.read_bytes()
@@ -353,7 +353,7 @@ def tiff_48_bit(rgb):
 
 
 def bomb(kind, side=12_000):
-    """Return few bytes that claim `side` x `side` pixels."""
+    """Return a short file whose header states `side` x `side` pixels."""
     small = io.BytesIO()
     if kind == "png":
         header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
@@ -456,7 +456,7 @@ def test_a_folder_without_images_and_a_missing_one(tmp_path):
 
 
 def test_a_transform_works_in_spawned_workers(tmp_path):
-    """What a DataLoader does: the transform is pickled, and errors come back as they are."""
+    """A DataLoader pickles the transform; its errors arrive unchanged."""
     PHOTO.save(tmp_path / "a.png")
     (tmp_path / "b.png").touch()
     code = f"""

@@ -1,4 +1,4 @@
-"""How images become inputs where a file of weights does not say it, and what cannot be said."""
+"""`transform` and `labels` of weights files that do not state their preprocessing."""
 
 import logging
 
@@ -17,7 +17,7 @@ DIGITS = vitzoo.describe("vit_digits").default_weights.preprocessing
 
 @pytest.fixture
 def bare(tmp_path):
-    """Tensors of `vit_digits`, and nothing else."""
+    """A file with the tensors of `vit_digits`, without metadata."""
     path = tmp_path / "bare.safetensors"
     save_file(vitzoo.create("vit_digits").state_dict(), path)
     return path

@@ -1,4 +1,4 @@
-"""Transforms: the same pixels as timm's evaluation, options that are checked, strips that fit."""
+"""Transforms: the pixels of timm's evaluation transform, checked options, very long images."""
 
 import numpy as np
 import pytest
@@ -63,9 +63,9 @@ def test_tiny_images_and_strips_become_inputs(size, crop_mode):
 @pytest.mark.parametrize("rows", [3000, 3001])
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_long_strip_is_cut_before_it_is_resized(rows, turned, monkeypatch):
-    """The picture must be that of the whole strip, which could take gigabytes, but for rounding.
+    """The result equals that of the whole image, which could need gigabytes, up to rounding.
 
-    No value is near the ends of the scale: what overshoots there is cut off after each of the two
+    No value is near 0 or 255: values beyond these limits are clipped after each of the two
     passes of a resize, and Pillow chooses their order by the sizes.
     """
     noise = np.random.default_rng(0).integers(64, 192, (rows, 5, 3), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""What the tests of loading share: a registered network, files of weights."""
+"""Fixtures of the tests of loading: a registered network, and weights files."""
 
 import hashlib
 
@@ -14,7 +14,7 @@ from load_helpers import PREPROCESSING, fill
 
 @pytest.fixture
 def zoo(distribution, monkeypatch, new_registry):
-    """Register a network `small/net` with weights given as files; they are bundled, no Hub."""
+    """Register a network `small/net` whose weights are bundled files, without the Hub."""
     site = distribution("small", "small = small:registry.toml", {"small/__init__.py": ""})
     package = site / "small"
     (package / "data").mkdir()
@@ -45,7 +45,7 @@ def zoo(distribution, monkeypatch, new_registry):
 
 @pytest.fixture
 def augreg(zoo):
-    """Weights with 5 and with 11 classes; gives (name, models by weights name)."""
+    """Register weights with 5 and with 11 classes; return (name, models by weights name)."""
     models, rows = {}, {}
     for seed, (weights, classes) in enumerate({"in1k": 5, "in21k": 11}.items()):
         models[weights] = fill(vitzoo.create(SPEC | {"num_classes": classes}), seed)
@@ -60,7 +60,7 @@ def augreg(zoo):
 
 @pytest.fixture
 def saved(tmp_path):
-    """Save a transformers model; gives the path of its weights file."""
+    """Save a transformers model and return the path of its weights file."""
 
     def save(model, *, with_config=True):
         folder = tmp_path / "saved"

@@ -1,4 +1,4 @@
-"""Weights under another head, for other images: each by the numbers that come out."""
+"""Weights adapted to another head or image size, checked by the outputs."""
 
 import pytest
 import safetensors.torch
@@ -42,7 +42,7 @@ def test_weights_with_their_own_number_of_classes_keep_the_head(augreg, images):
 
 @pytest.mark.parametrize("classes", [5, 7])
 def test_weights_with_another_number_of_classes(augreg, images, classes):
-    """5 is the variant's own number, and still the head of these weights is another one."""
+    """These weights have 11 classes; even for 5, the number of the variant, the head is new."""
     name, models = augreg
     model = vitzoo.create(name, weights="in21k", num_classes=classes).eval()
     weight, bias = classify(model, *CLASSIFIER)
@@ -86,7 +86,7 @@ def test_in_chans(augreg, chans):
 
 
 def test_one_channel_is_the_sum_of_three(augreg, images):
-    """A grey image gives the numbers of its three equal channels."""
+    """A grey image has the same output as an RGB image with three equal channels."""
     name, models = augreg
     grey = images[:, :1]
     close(pretrained(name, in_chans=1)(grey), models["in1k"](grey.expand(-1, 3, -1, -1)))
@@ -146,7 +146,7 @@ def test_another_patch_embedder_with_the_same_kernel(augreg, images):
 
 
 def test_an_adaptation_nobody_asked_for_is_an_error(augreg, tmp_path):
-    """A file for other images, channels or classes fits only if the caller says so."""
+    """A file for another image size, channels or classes fits only if the caller requests it."""
     for key, value, tensor in (
         ("image_size", 64, "pos_embed"),
         ("in_chans", 1, "patch_embed.proj.weight"),

@@ -1,4 +1,4 @@
-"""Weights into models: layouts and reports, each by the numbers that come out."""
+"""Loading weights of several checkpoint formats, checked by outputs and reports."""
 
 import pytest
 import safetensors.torch
@@ -52,7 +52,7 @@ def test_transformers_backbone_without_its_pooler(saved, images):
 
 
 def test_transformers_file_of_a_registered_variant_at_another_size(zoo, saved):
-    """Mapping and adapting in one go, with q, k and v stacked, resampled as the library does."""
+    """Renaming, stacking of q, k and v, and transformers' interpolation of positions together."""
     reference = fill(ViTForImageClassification(config()))
     name = zoo({})
     model = vitzoo.create(name, weights=saved(reference), image_size=64, num_classes=7)
@@ -65,7 +65,7 @@ def test_transformers_file_of_a_registered_variant_at_another_size(zoo, saved):
 
 
 def test_the_suite_sees_swapped_queries_and_keys(saved, images):
-    """Proof that the comparison above can fail."""
+    """The comparison above can fail."""
     reference = fill(ViTForImageClassification(config()))
     path = saved(reference)
     tensors = safetensors.torch.load_file(path)

@@ -1,4 +1,4 @@
-"""Weights that do not fit, paths taken for names: the error says what would do."""
+"""Errors about weights that do not fit and about paths given as names, with their fixes."""
 
 import pytest
 import safetensors.torch

@@ -1,4 +1,4 @@
-"""The facts of a registered row, and which of them the caller may overrule."""
+"""Config overrides of a registry entry, and their replacement by the caller."""
 
 import pytest
 import safetensors.torch
@@ -63,7 +63,7 @@ FACTS = {  # the row's fact, the network that was trained, the variant
 
 @pytest.mark.parametrize(("fact", "trained", "variant"), FACTS.values(), ids=FACTS)
 def test_facts_of_a_row_beside_the_block(zoo, images, fact, trained, variant):
-    """The row's fact gives the numbers, and without it they are others or do not load."""
+    """The output is right only with the override of the entry; else loading may fail."""
     reference = fill(vitzoo.create(SPEC | trained))
     data = safetensors.torch.save(reference.state_dict())
     name = zoo({"facts": (data, fact | {"default": True}), "plain": (data, {})}, **variant)

@@ -52,7 +52,7 @@ def test_the_call_comes_after_the_spec(finetuned):
 
 
 def test_structural_changes_belong_to_the_trained_network(local_registry, randomise, tmp_path):
-    """Another depth is no adaptation: the file must have it."""
+    """Weights are not adapted to another depth: the file must have this depth."""
     local_registry()
     deep = {"variant": "local/net", "depth": 1}
     reference = randomise(vitzoo.create(deep))

@@ -1,4 +1,4 @@
-"""What weights were trained with: classifiers that were never published, facts of a config."""
+"""The network that weights were trained as: unpublished classifiers, settings of a config."""
 
 import json
 
@@ -24,7 +24,7 @@ from vitzoo.errors import CheckpointError
 
 @pytest.fixture
 def google(zoo, tmp_path):
-    """An `_in21k` variant as Google published it: a pooler, no classifier; gives (name, model)."""
+    """Register an `_in21k` variant as Google published it, with a pooler and no classifier."""
     reference = fill(ViTModel(config(), add_pooling_layer=True))
     reference.save_pretrained(tmp_path / "google")
     data = (tmp_path / "google" / "model.safetensors").read_bytes()
@@ -86,7 +86,7 @@ def test_headless_weights_with_the_tanh_head_kept(google, images, caplog):
 
 
 def test_headless_weights_with_an_mlp_head(google):
-    """Its layer has the shape of the tanh layer and another function: it is not taken over."""
+    """The layer of the MLP head has the shape of the tanh layer but another function: it is new."""
     model = pretrained(google[0], num_classes=7, head="mlp")
     report = model.load_report
     assert set(report.dropped) == set(PRE_LOGITS)
@@ -112,7 +112,7 @@ def test_headless_weights_from_a_spec(google, images):
 
 @pytest.fixture
 def trunk(zoo):
-    """A plain variant with a file of the trunk alone; gives (name, model without head)."""
+    """Register a variant with a file of the trunk alone; return (name, model without head)."""
     reference = fill(vitzoo.create(SPEC | {"num_classes": 0}))
     data = safetensors.torch.save(reference.state_dict())
     return zoo({"trunk": (data, {"default": True, "num_classes": 0})}), reference
@@ -139,7 +139,7 @@ def test_trunk_alone_with_a_number_of_classes(trunk, images, caplog):
 
 
 def test_trunk_alone_for_a_tanh_variant_lacks_its_layer(zoo):
-    """The pre-logits layer is part of the network; without it the features are others."""
+    """Without the pre-logits layer, the features would be different."""
     data = safetensors.torch.save(fill(vitzoo.create(SPEC | {"num_classes": 0})).state_dict())
     name = zoo({"orig": (data, {"default": True, "num_classes": 0})}, num_classes=21, head="tanh")
     with refuses(CheckpointError, f"2 missing: {', '.join(PRE_LOGITS)}"):

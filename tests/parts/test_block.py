@@ -1,4 +1,4 @@
-"""What blocks, pools and prefix tokens can be, by their formulas, and the messages for misuse."""
+"""Options of blocks, pools and prefix tokens against their formulas, and errors about misuse."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Pools: which tokens they take."""
+"""Pools: the tokens that they read."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_class_pool_needs_a_class_token():
 
 
 class Corner(nn.Module):
-    """The patch in the last row and column, and what it was called with."""
+    """Returns the patch in the last row and column, and records its arguments."""
 
     norm_first = True
 
@@ -76,7 +76,7 @@ def test_a_pool_gets_all_tokens_the_number_of_prefix_tokens_and_the_grid():
 
 
 class ScaledClass(nn.Module):
-    """The class token times a learned number; only the class token comes in."""
+    """Returns the class token times a learned number; it gets only the class token."""
 
     norm_first = True
     reads = 1

@@ -1,4 +1,4 @@
-"""A plugin as a new user writes it: a pooled stem of stride 4, right and with usual mistakes."""
+"""A plugin with a pooled stem of stride 4: a correct one, and ones with usual mistakes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ STEM = {"name": "acme/pooled", "width": 16}
 
 @pytest.fixture
 def stem(install):
-    """Install the plugin; what is given replaces text of its parts."""
+    """Install the plugin; the arguments replace text of its parts."""
 
     def make(*changes):
         parts = PARTS

@@ -1,4 +1,4 @@
-"""Position embeddings: what each adds, where, and how it follows another grid."""
+"""Position embeddings: the values that each adds, the blocks, and another grid."""
 
 import math
 
@@ -152,7 +152,7 @@ def test_learned_positions_where(where, rows):
 
 
 def two_d(table, grid, prefix, dim):
-    """Say what learned_2d adds, (p + n, d), from its definition, token by token."""
+    """Compute the (p + n, d) values that learned_2d adds, from its definition, token by token."""
     heads = table[: 2 * prefix].reshape(prefix, dim)
     columns = table[2 * prefix : 2 * prefix + grid[1]]
     rows = table[2 * prefix + grid[1] :]
@@ -266,7 +266,7 @@ def test_positions_follow_the_image_size_of_a_whole_model(tmp_path, part):
 
 
 class Distances(NoPositions):
-    """A learned bias per layer and head, times how far apart two tokens stand in the sequence."""
+    """A learned bias for each layer and head, times the distance of two tokens in the sequence."""
 
     def __init__(self, *, num_heads, depth):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Relative positions: a loop written from the ViT paper's appendix D.4, other grids, other uses."""
+"""Relative positions against a loop written from the ViT paper's appendix D.4; other grids."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_another_grid_by_definition(old, new, method):
 
 
 def test_a_checkpoint_of_another_size_keeps_what_it_learned(tmp_path):
-    """Neighbours in a row attend alike on a larger grid."""
+    """Neighbours in a row have the same attention on a larger grid."""
     model = fill(vitzoo.create(SMALL, pos_embed="relative"))
     path = vitzoo.save(model, tmp_path / "net.safetensors")
     larger = vitzoo.create(path, image_size=64).eval()

@@ -49,7 +49,7 @@ def test_rotation_by_definition(layout, coordinates):
 
 @torch.inference_mode()
 def test_attention_sees_only_differences_of_positions():
-    """The product of a turned query and key depends on how far apart they stand."""
+    """The product of a rotated query and key depends only on the difference of their positions."""
     part = RotaryPositions(
         grid_size=(4, 4), num_prefix_tokens=0, embed_dim=8, num_heads=1, coordinates="index"
     )
@@ -94,7 +94,7 @@ def test_other_coordinates_of_rope_are_checked(options, parts):
 
 @torch.inference_mode()
 def test_indexing_and_offset_by_definition():
-    """Exchanging the axes turns a grid as its transpose; an offset is a shift before scaling."""
+    """Exchanging the axes equals transposing the grid; an offset is a shift before scaling."""
     numbers = {"num_prefix_tokens": 0, "embed_dim": 8, "num_heads": 1, "coordinates": "index"}
     queries = randn(1, 1, 6, 8)
     wide = RotaryPositions(grid_size=(2, 3), indexing="xy", **numbers).rotate(queries)

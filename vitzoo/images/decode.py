@@ -31,16 +31,11 @@ UNNAMED = "the image"  # name of a Pillow image in messages
 
 
 def read_image(image: Image.Image | str | os.PathLike[str], mode: str) -> Image.Image:
-    """Return an image with 8-bit pixels, rotated as EXIF states, with transparency over white.
+    """Return an image with 8-bit pixels of mode `L` or `RGB`, with transparency over white.
 
-    Args:
-        image: a path, or a Pillow image. EXIF orientation is applied to files and to results of
-            `Image.open`, but not to images that the program made or changed.
-        mode: `L` or `RGB`.
-
-    Raises:
-        ImageError: the image cannot be read, or the range of its values is unknown.
-        InvalidOption: `image` is neither a path nor a Pillow image.
+    EXIF orientation is applied to files and to results of `Image.open`, but not to images that the
+    program made or changed. Raises ImageError if the image cannot be read, or the range of its
+    values is unknown.
     """
     if isinstance(image, str | os.PathLike):
         return flatten(open_image(image), mode, printable(image))
@@ -56,11 +51,7 @@ def read_image(image: Image.Image | str | os.PathLike[str], mode: str) -> Image.
 
 
 def open_image(path: str | os.PathLike[str]) -> Image.Image:
-    """Read the first frame of an image file and apply its EXIF orientation.
-
-    Raises:
-        ImageError: the file is missing, no image, truncated or too large.
-    """
+    """Read the first frame of an image file and apply its EXIF orientation."""
     name = printable(path)
     with _open_regular(path, name) as file, _explained(name), warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -70,11 +61,7 @@ def open_image(path: str | os.PathLike[str]) -> Image.Image:
 
 
 def flatten(image: Image.Image, mode: str, name: str) -> Image.Image:
-    """Return an image of any mode as 8-bit `L` or `RGB`, with transparency over white.
-
-    Raises:
-        ImageError: the image has no pixels, or values outside the known ranges.
-    """
+    """Return an image of any mode as 8-bit `L` or `RGB`, with transparency over white."""
     if 0 in image.size:
         raise ImageError(f"{name} has no pixels: {image.width}x{image.height}")
     with _explained(name):
@@ -94,12 +81,8 @@ def find_images(
 ) -> list[Path]:
     """Replace each folder by the image files directly in it, sorted by name.
 
-    Args:
-        paths: files, which are not opened, and folders.
-        on_error: is called with each error instead of raising it.
-
-    Raises:
-        ImageError: a path does not exist, or a folder cannot be read or contains no images.
+    A missing path, an unreadable folder and a folder without images raise ImageError, or are passed
+    to `on_error`.
     """
     found: list[Path] = []
     for path in paths:

@@ -37,10 +37,8 @@ MAX_RESIZED = 2**26  # px; an image whose resized version is larger is cropped f
 class Transform:
     """Converts an image to the (c, h, w) input of a model.
 
-    Args:
-        spec: spec of the model, for size and channels of the input.
-        preprocessing: None: bicubic, crop_pct 0.9, mean and std 0.5.
-        image_size: (h, w) px instead of the size in the spec.
+    Size and channels are those of the spec; `image_size` (h, w) in px replaces the size. Without
+    `preprocessing` it uses the defaults of `Preprocessing`.
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class Transform:
             )
         if len(row.mean) != spec.in_chans:
             raise InvalidOption(
-                f"the preprocessing has statistics of {len(row.mean)} channels, the model takes "
+                f"mean and std of the preprocessing have {len(row.mean)} channels, the model takes "
                 f"{spec.in_chans}; set model.preprocessing, or pass mean= and std="
             )
         self.image_size = image_size or spec.image_size
@@ -65,12 +63,7 @@ class Transform:
         self.preprocessing = row
 
     def __call__(self, image: Image.Image | str | os.PathLike[str]) -> Tensor:
-        """Return the input of one image: (c, h, w), float32.
-
-        Raises:
-            ImageError: the image cannot be read.
-            InvalidOption: `image` is neither a path nor a Pillow image.
-        """
+        """Return the (c, h, w) float32 input of an image; raise ImageError if it is damaged."""
         image = self._fit(read_image(image, self.mode))
         pixels = torch.from_numpy(np.array(image, dtype=np.float32) / 255)  # (h, w) or (h, w, c)
         pixels = pixels.reshape(*self.image_size, -1).permute(2, 0, 1)  # (c, h, w)
@@ -134,12 +127,7 @@ def check_preprocessing(preprocessing: object) -> Preprocessing | None:
 def make_transform(
     spec: Spec, preprocessing: Preprocessing | None, changes: Mapping[str, Any]
 ) -> Transform:
-    """Return the transform of a model with changes of its preprocessing or image size.
-
-    Raises:
-        InvalidOption: a value is not possible.
-        UnknownOption: there is no setting of this name.
-    """
+    """Return the transform of a model with changes of its preprocessing or image size."""
     row = asdict(preprocessing or default_preprocessing(spec)) | dict(changes)
     image_size = row.pop("image_size", spec.image_size)
     row |= {key: list(row[key]) for key in ("mean", "std") if isinstance(row[key], tuple)}

@@ -25,7 +25,7 @@ class Adaptation:
     Args:
         native_size: (h, w) px of the images that the weights were trained on.
         fresh_head: whether a new head replaces a head that does not fit.
-        fresh_pre_logits: whether new pre-logits replace those of the file, whatever their shape.
+        fresh_pre_logits: whether new pre-logits replace those of the file, even of equal shape.
         in_chans: whether the patch kernel is adapted to another number of channels.
         resampling: setting that the report names if positions are interpolated.
     """
@@ -53,7 +53,7 @@ class Adaptation:
 
 @dataclass
 class Adapted:
-    """Adapted tensors of a file, and the names of changed, missing and removed ones."""
+    """The tensors of a file after adaptation, with the names of changed and removed tensors."""
 
     tensors: dict[str, Tensor]
     resampled: list[str] = field(default_factory=list)
@@ -132,7 +132,7 @@ def _change_channels(result: Adapted, name: str, expected: Mapping[str, Tensor])
 def _drop_head(
     result: Adapted, expected: Mapping[str, Tensor], heads: tuple[str, ...], *, pre_logits: bool
 ) -> None:
-    """Remove the layers of a head of which one tensor does not fit."""
+    """Remove each layer of the head that has a tensor of another shape."""
     unfit = [
         name
         for name, tensor in result.tensors.items()

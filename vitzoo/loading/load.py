@@ -28,18 +28,10 @@ def load(
     dtype: torch.dtype | None = None,
     assumed: tuple[str, ...] = (),
 ) -> LoadReport:
-    """Load a checkpoint into a model built on `meta`, and change the model only if all fits.
+    """Load a checkpoint into a model built on `meta`; change the model only if everything fits.
 
-    Args:
-        model: its parameters are replaced.
-        checkpoint: the open file.
-        adaptation: differences between file and model that are allowed.
-        zoo: the registry, for checkpoint formats.
-        dtype: floating type of the loaded tensors, as stored if None.
-        assumed: settings for the report.
-
-    Raises:
-        CheckpointError: names, shapes, types or values do not fit; the message lists all problems.
+    `dtype` is the floating type of the loaded tensors, as stored if None; `assumed` are settings
+    for the report. Raises CheckpointError with all problems of names, shapes, types and values.
     """
     checkpoint, expected = identified(checkpoint, zoo), model.state_dict()
     layout = format_of(checkpoint, zoo)
@@ -79,7 +71,7 @@ def _assign(model: nn.Module, adapted: Adapted, dtype: torch.dtype | None) -> tu
     left = [n for n, t in (*model.named_parameters(), *model.named_buffers()) if t.is_meta]
     if left:
         raise CheckpointError(
-            f"{listed(left)} stayed without data; a part must compute its buffers on the CPU "
+            f"{listed(left)} have no data after loading; a part must compute buffers on the CPU "
             "(device='cpu') in its constructor"
         )
     for buffer in model.buffers():  # computed ones, which no file contains
@@ -89,7 +81,7 @@ def _assign(model: nn.Module, adapted: Adapted, dtype: torch.dtype | None) -> tu
 
 
 def _check_values(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError for NaN, infinity or only zeros; a stamp saves the next check."""
+    """Raise CheckpointError for NaN, infinity or only zeros; a stamp in the store skips this."""
     home = settings.home()
     store = Store(home) if home and checkpoint.sha256 else None
     stamp = store and store.read_stamp(checkpoint.sha256)

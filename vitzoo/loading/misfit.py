@@ -16,7 +16,7 @@ MAX_NAMES = 4  # of variants in a message
 
 
 def fitting(tensors: Mapping[str, Tensor], zoo: Registry) -> str:
-    """Return the end of a message: the core variants that tensors, by the model's names, fit."""
+    """Return the end of a message, with the core variants whose shapes the tensors have."""
     numbers = _numbers(tensors)
     variants = zoo.host.core.variants if numbers else ()
     names = [row.name for row in variants if _numbers_of(row.spec) == numbers]
@@ -41,17 +41,7 @@ def _numbers_of(spec: Spec) -> tuple[object, ...]:
 
 
 def check(plan: Adapted, expected: Mapping[str, Tensor], source: str, zoo: Registry) -> None:
-    """Check names, shapes and types of a file's adapted tensors, without data.
-
-    Args:
-        plan: the tensors, by the model's names.
-        expected: the tensors of the model.
-        source: name of the file, for messages.
-        zoo: the registry, for variants that a message suggests.
-
-    Raises:
-        CheckpointError: the file does not fit; the message lists all problems.
-    """
+    """Raise CheckpointError, with all problems, unless adapted tensors without data fit a model."""
     missing = [n for n in expected if n not in plan.tensors and n not in plan.fresh]
     unexpected = [name for name in plan.tensors if name not in expected]
     both = {name: (t, expected[name]) for name, t in plan.tensors.items() if name in expected}
@@ -84,7 +74,7 @@ def _hint(
     unfit: list[str],
     zoo: Registry,
 ) -> str:
-    """Return the end of a message: the argument or the variant with which the tensors would fit."""
+    """Return the end of a message, with an argument or a variant that the tensors would fit."""
     if not all(name.startswith("head.") for name in (*missing, *unexpected, *unfit)):
         same = _numbers(plan.tensors) == _numbers(expected)
         return "" if same else fitting(plan.tensors, zoo)

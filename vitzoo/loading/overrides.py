@@ -40,23 +40,15 @@ class Overrides:
     def apply(self, spec: Spec, zoo: Registry, variant: Variant | None = None) -> Spec:
         """Return the spec with the overrides.
 
-        A default of the format is skipped if the part does not have this option (`zoo` looks it
-        up), or if the variant's own builder does not accept it.
-
-        Raises:
-            CheckpointError: an override is not possible in a spec.
+        A default of the format is skipped if the part does not have this option, or if the own
+        builder of the variant does not accept it.
         """
         own = fixed(variant)
         default = {key: value for key, value in self.default.items() if key not in own}
         return _apply(_apply(spec, default, zoo), self.stated)
 
     def assumed(self, spec: Spec, changes: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the settings that come only from the format's defaults or from the variant.
-
-        Args:
-            spec: the network without the overrides.
-            changes: settings that the user states.
-        """
+        """Return the settings that neither file, registry entry nor user (`changes`) states."""
         known = {**self.stated.get("block", {}), **changes.get("block", {})}
         block = {"norm_eps": spec.block.norm_eps, "activation": spec.block.activation}
         block |= self.default.get("block", {})
@@ -84,11 +76,7 @@ def of_entry(row: Weights, zoo: Registry) -> Overrides:
 
 
 def of_file(checkpoint: Checkpoint, zoo: Registry) -> Overrides:
-    """Return the overrides of a file, by its format, keys, `config.json` and registry entry.
-
-    Raises:
-        CheckpointError: the config states a setting that vitzoo does not support.
-    """
+    """Return the overrides of a file, by its format, keys, `config.json` and registry entry."""
     layout, keys = format_of(checkpoint, zoo), checkpoint.header.tensors.keys()
     stated = layout.overrides(checkpoint.config, keys) if checkpoint.config else {}
     stated |= of_row(checkpoint.row) if checkpoint.row else {}

@@ -39,11 +39,7 @@ class Request:
 
     @property
     def base(self) -> Spec:
-        """The network of the weights, if they have no overrides.
-
-        Fields that weights may override have the values of the variant; other fields, such as
-        `depth`, have the values of the spec.
-        """
+        """The spec, with the variant's values in the fields that weights may override."""
         if self.variant is None or self.saved:
             return self.spec
         fields = (*OVERRIDDEN, "block")
@@ -60,35 +56,22 @@ class Request:
 
 
 def changed(spec: Spec, *changes: Mapping[str, Any]) -> Spec:
-    """Return a spec with changes of the user; a later change replaces an earlier one.
-
-    Raises:
-        InvalidOption, UnknownOption: a change is not possible in a spec.
-    """
+    """Return a spec with changes by the user; a later change replaces an earlier one."""
     for change in filter(None, changes):
         spec = Spec.read(Reader(change, "create()", InvalidOption), spec)
     return spec
 
 
-def from_mapping(reader: Reader, zoo: Registry) -> Request:
-    """Return the request of a user's mapping or spec file."""
+def from_mapping(data: object, source: str, zoo: Registry) -> Request:
+    """Return the request of a user's spec: a mapping from `source`, or a complete `Spec`."""
+    reader = Reader(data.to_data() if isinstance(data, Spec) else data, source, InvalidOption)
     spec, variant = read_network(reader, zoo)
-    return Request(spec, _changes(spec, variant, reader.table), variant)
-
-
-def from_spec(spec: Spec, zoo: Registry) -> Request:
-    """Return the request of a `Spec`, which states every field."""
-    reader = Reader(spec.to_data(), "spec", InvalidOption)
-    spec, variant = read_network(reader, zoo)
-    return Request(spec, _changes(spec, variant, {}), variant)
+    stated = {} if isinstance(data, Spec) else reader.table  # a `Spec` states every field
+    return Request(spec, _changes(spec, variant, stated), variant)
 
 
 def from_saved(path: Path, zoo: Registry) -> Request:
-    """Return the request of a file written by `save`.
-
-    Raises:
-        CheckpointError: `save` did not write it.
-    """
+    """Return the request of a file; raise CheckpointError unless `save` wrote it."""
     checkpoint = open_file(path)
     saved = read_saved(checkpoint, str(path))
     if saved is None:
@@ -106,13 +89,9 @@ def nameless(path: Path) -> str:
 
 
 def _changes(spec: Spec, variant: Variant | None, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changes of a user's spec.
+    """Return the values of a user's spec that differ from its variant.
 
-    Args:
-        spec: the complete spec.
-        variant: the variant that it starts from. Without one, every key of the user, and the number
-            of classes in any case, is a change.
-        stated: the table that the user wrote.
+    Without a variant, every `stated` key and the number of classes are changes.
     """
     if variant is not None:
         return differences(variant.spec, spec)

@@ -29,10 +29,6 @@ from vitzoo.store.hub_file import HubFile
 log = logging.getLogger("vitzoo")
 
 OWN_KEYS = "timm"  # the format that does not rename keys
-HEADLESS = (
-    "{name}: the classifier of {weights} was never published, so the model returns features. Pass "
-    "num_classes= for a new classifier"
-)
 
 
 class WeightsSource(ABC):
@@ -43,14 +39,7 @@ class WeightsSource(ABC):
 
     @abstractmethod
     def trained(self, changes: Mapping[str, Any]) -> Spec:
-        """Return the network that the weights were trained as.
-
-        Args:
-            changes: changes by the user, in the spec and in the call.
-
-        Raises:
-            CheckpointError: the weights belong to another network.
-        """
+        """Return the network of the weights; `changes` are those of the user's spec and call."""
 
     def assumed(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the settings that neither file, registry nor user states."""
@@ -83,14 +72,14 @@ class RegisteredWeights(WeightsSource):
 
 @dataclass(frozen=True)
 class SavedModel(WeightsSource):
-    """The first argument of `create` if it is a file of `save`, with network and weights."""
+    """A file of `save` as the first argument of `create`: it has both network and weights."""
 
-    request: Request
+    spec: Spec
     checkpoint: Checkpoint
     keeps_dtype = True
 
     def trained(self, changes: Mapping[str, Any]) -> Spec:
-        return self.request.spec
+        return self.spec
 
     def opened(self) -> Checkpoint:
         return self.checkpoint
@@ -103,9 +92,7 @@ class WeightsFile(WeightsSource):
     request: Request
     address: str | os.PathLike[str]
     zoo: Registry
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "remote", on_hub(self.address))
+    remote: bool = False
 
     def opened(self) -> Checkpoint:
         return self._checkpoint
@@ -146,12 +133,7 @@ class WeightsFile(WeightsSource):
         return "" if method == own else f"pos_embed.resample = {method}"
 
     def _as_saved(self, saved: Spec, changes: Mapping[str, Any]) -> Spec:
-        """Return the network that a file of `save` states.
-
-        Raises:
-            CheckpointError: heads, options or image size differ from the request, or a part is not
-                registered.
-        """
+        """Return the network that a file of `save` states, if it fits the request."""
         base, source = self.request.base, self._checkpoint.source
         _check_heads(source, saved.num_heads, base)
         if saved.options != base.options:
@@ -184,19 +166,13 @@ class WeightsFile(WeightsSource):
 def choose_source(
     request: Request, weights: object, pretrained: object, zoo: Registry
 ) -> WeightsSource | None:
-    """Return the source of the weights of a call, None for random initialisation.
-
-    Raises:
-        InvalidOption: an argument has an impossible value.
-        WeightsUnavailable: the variant has no such weights.
-        CheckpointError: `weights` is the name of a Hub repository, without a file.
-    """
+    """Return the source of the weights of a call, None for random initialisation."""
     if not isinstance(pretrained, bool):
         raise InvalidOption(f"pretrained must be True or False, got {describe(pretrained)}")
     if request.saved:
         if weights is not None:
             raise InvalidOption(f"{request.saved.source} contains weights; leave weights= out")
-        return SavedModel(request, request.saved)
+        return SavedModel(request.spec, request.saved)
     if weights is None and not pretrained:
         return None
     if weights == "":
@@ -209,7 +185,7 @@ def choose_source(
         raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
     if weights is not None and on_hub(weights):
         from_address(str(weights))  # raises if the address is malformed
-        return WeightsFile(request, weights, zoo)
+        return WeightsFile(request, weights, zoo, remote=True)
     if weights is not None and _is_path(weights, request.variant):
         return WeightsFile(request, weights, zoo)
     if request.variant is None:
@@ -227,16 +203,11 @@ def on_hub(address: object) -> bool:
 
 
 def open_unregistered(address: str | os.PathLike[str], zoo: Registry) -> Checkpoint:
-    """Open a file without registry entry: a path, or an address on the Hub.
-
-    Raises:
-        CheckpointError: the file is missing, unreadable or of an unknown type.
-        WeightsError: the file on the Hub cannot be downloaded or verified.
-    """
+    """Open a file without registry entry: a path, or an address on the Hub."""
     if not on_hub(address):
         return described(open_file(Path(address)), zoo)
     opened = open_hub_file(HubFile.at(str(address)))
-    return described(replace(opened, preprocessing=None), zoo)  # the address makes no entry
+    return described(replace(opened, preprocessing=None), zoo)  # an address states no preprocessing
 
 
 def without_published_classifier(
@@ -250,14 +221,19 @@ def without_published_classifier(
     if not isinstance(source, RegisteredWeights) or source.row.num_classes != 0:
         return spec
     if spec.num_classes == 0:
-        log.warning("%s", HEADLESS.format(name=spec.variant, weights=source.row.name))
+        log.warning(
+            "%s: the classifier of %s was never published, so the model returns features. Pass "
+            "num_classes= for a new classifier",
+            spec.variant,
+            source.row.name,
+        )
     elif "head" not in changes:
         return replace(spec, head=PartSpec("linear"))
     return spec
 
 
 def chosen_over(trained: Spec, wanted: Spec) -> tuple[str, ...]:
-    """Return the settings of the user that differ from those of the weights, but not in tensors."""
+    """Return the user's settings that differ from the weights' and that no tensor shows."""
     old, new = trained.to_data(), wanted.to_data()
     found = differences(trained, wanted)
     block = found.pop("block", {})
@@ -270,11 +246,7 @@ def chosen_over(trained: Spec, wanted: Spec) -> tuple[str, ...]:
 
 
 def _is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
-    """Return whether `weights` is a path; a weights name of the variant is none.
-
-    Raises:
-        CheckpointError: `weights` is the name of a Hub repository, without a file.
-    """
+    """Return whether `weights` is a path; raise CheckpointError for the name of a repository."""
     if not isinstance(weights, str):
         return True
     there = os.path.lexists(weights)
@@ -283,7 +255,7 @@ def _is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
         return there and not own
     if not there and valid_repo(weights) and not weights.endswith(PATHS):
         raise CheckpointError(
-            f"{weights}: there is no such file; one on the Hub is written with its revision and "
+            f"{weights}: there is no such file; to load a file from the Hub, add its revision and "
             f"name: weights='hf://{weights}@main/model.safetensors'"
         )
     return True

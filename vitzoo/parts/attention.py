@@ -77,13 +77,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, rotate: Rotate = None, bias: Bias = None, tokens: int | None = None
     ) -> Tensor:
-        """Let each of the n tokens of (b, n, d) attend to all of them.
-
-        Args:
-            x: the tokens.
-            rotate, bias: the positions, see `Rotate` and `Bias`.
-            tokens: compute only this number of first tokens; all if None.
-        """
+        """Let the first `tokens` of (b, n, d) tokens, all if None, attend to all n tokens."""
         q, k, v = self._project(x, rotate)  # (b, heads, n, head_dim) each
         rate = self.attention_dropout if self.training else 0.0
         q = q[:, :, :tokens]

@@ -28,12 +28,11 @@ class LayerScale(nn.Module):
         self.gamma = nn.Parameter(torch.full((embed_dim,), float(initial)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale (b, n, d) tokens."""
         return x * self.gamma
 
 
 class Block(nn.Module):
-    """Encoder block: attention, then MLP, each with a norm before it and a residual around both.
+    """Encoder block: `x + attn(norm1(x))`, then `x + mlp(norm2(x))`.
 
     Shapes: (b, n, d) to (b, n, d).
 
@@ -73,12 +72,9 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, rotate: Rotate = None, bias: Bias = None, tokens: int | None = None
     ) -> Tensor:
-        """Encode (b, n, d) tokens.
+        """Encode (b, n, d) tokens; in evaluation, only the first `tokens` of them, all if None.
 
-        Args:
-            x: the tokens.
-            rotate, bias: arguments of the attention.
-            tokens: in evaluation, compute only this number of first tokens; all if None.
+        `rotate` and `bias` are the positions for the attention.
         """
         if tokens is not None:
             x = x[:, :tokens] + self._attend(x, rotate, bias, tokens)
@@ -136,7 +132,6 @@ class ParallelBlock(nn.Module):
     def forward(
         self, x: Tensor, rotate: Rotate = None, bias: Bias = None, tokens: int | None = None
     ) -> Tensor:
-        """Encode (b, n, d) tokens; the arguments are those of `Block`."""
         if tokens is not None:
             return x[:, :tokens] + self._branch(x, rotate, bias, tokens)
         return self.drop_path(x, partial(self._branch, rotate=rotate, bias=bias))

@@ -56,7 +56,6 @@ class MaskDropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return `x + branch(x)`; in training, drop the branch for some samples."""
         if not self.training or self.rate == 0.0:
             return x + branch(x)
         added = branch(x)  # before the draw, so that a seed gives the same training run as timm
@@ -78,11 +77,10 @@ class SubsetDropPath(MaskDropPath):
     """
 
     def forward(self, x: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return `x + branch(x)`; in training, compute the branch for some samples only."""
         if not self.training or self.rate == 0.0:
             return x + branch(x)
         share = x.shape[0] * (1 - self.rate)
-        count = int(share + torch.rand(()).item())  # rounded up as often as its fraction says
+        count = int(share + torch.rand(()).item())  # rounds up with the probability of its fraction
         if count == 0:
             return x
         kept = torch.randperm(x.shape[0], device=x.device)[:count]

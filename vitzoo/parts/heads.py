@@ -31,11 +31,9 @@ class LinearHead(nn.Linear):
         zeros_(self)
 
     def reset(self, num_classes: int) -> nn.Module:
-        """Return a new head for another number of classes."""
         return linear_head(in_dim=self.in_features, num_classes=num_classes)
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Map (b, d) to (b, k) logits; return x itself as pre-logits."""
         return x if pre_logits else super().forward(x)
 
 
@@ -57,23 +55,20 @@ class NoHead(nn.Module):
         self.pre_logits_dim = in_dim
 
     def reset(self, num_classes: int) -> nn.Module:
-        """Return a new linear head, or `NoHead` for 0 classes."""
         return linear_head(in_dim=self.pre_logits_dim, num_classes=num_classes)
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Return x."""
         return x
 
 
 def linear_head(*, in_dim: int, num_classes: int) -> LinearHead | NoHead:
     """Return a `LinearHead`, or `NoHead` for 0 classes."""
-    if num_classes == 0:
-        return NoHead(in_dim=in_dim)
-    return LinearHead(in_dim=in_dim, num_classes=num_classes)
+    head = LinearHead if num_classes else NoHead
+    return head(in_dim=in_dim, num_classes=num_classes)
 
 
 class PreLogitsHead(nn.Module):
-    """Linear and activation give the pre-logits, another Linear gives the logits.
+    """Linear, activation (its output is called pre-logits), Linear.
 
     Shapes: (b, d) to (b, k); pre-logits (b, hidden_dim).
 
@@ -110,7 +105,6 @@ class PreLogitsHead(nn.Module):
             zeros_(self.fc)
 
     def reset(self, num_classes: int) -> nn.Module:
-        """Return a new head of the same widths for another number of classes."""
         return PreLogitsHead(
             in_dim=self.in_dim,
             num_classes=num_classes,
@@ -119,7 +113,6 @@ class PreLogitsHead(nn.Module):
         )
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Map (b, d) to (b, k) logits or (b, hidden_dim) pre-logits."""
         x = self.activation(self.pre_logits(x))  # (b, hidden)
         return x if pre_logits else self.fc(x)
 

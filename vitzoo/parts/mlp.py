@@ -18,7 +18,6 @@ class QuickGELU(nn.Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the function to every element."""
         return x * torch.sigmoid(1.702 * x)
 
 
@@ -63,7 +62,6 @@ class Mlp(nn.Module):
         xavier_uniform_(self.fc2, bias_std=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform (b, n, d) tokens."""
         x = self.drop(self.act(self.fc1(x)))  # (b, n, hidden)
         return self.drop(self.fc2(self.norm(x)))  # (b, n, d)
 
@@ -100,13 +98,14 @@ class SwiGLU(nn.Module):
             xavier_uniform_(layer, bias_std=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform (b, n, d) tokens."""
         x = self.drop(F.silu(self.fc1_g(x)) * self.fc1_x(x))  # (b, n, hidden)
         return self.drop(self.fc2(self.norm(x)))  # (b, n, d)
 
 
 class PackedSwiGLU(nn.Module):
     """`SwiGLU` whose gate and values come from one matrix, the rows of the gate first.
+
+    Shapes, Args: as `SwiGLU`.
 
     Source: arXiv:2002.05202, equation 6; the `w12` layer of DINOv2, timm's `SwiGLUPacked`.
     """
@@ -128,6 +127,5 @@ class PackedSwiGLU(nn.Module):
         xavier_uniform_(self.fc2, bias_std=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform (b, n, d) tokens."""
         gate, value = self.fc1(x).chunk(2, dim=-1)  # (b, n, hidden) each
         return self.drop(self.fc2(self.norm(self.drop(F.silu(gate) * value))))  # (b, n, d)

@@ -41,7 +41,6 @@ class ConvPatchEmbed(nn.Module):
         return tiled(image_size, self.patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed (b, c, h, w) images as (b, n, d) tokens."""
         x = self.proj(images)  # (b, d, h / patch, w / patch)
         return x.flatten(2).transpose(1, 2)  # (b, n, d)
 
@@ -56,7 +55,6 @@ class UnfoldPatchEmbed(ConvPatchEmbed):
     """
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed (b, c, h, w) images as (b, n, d) tokens."""
         patches = F.unfold(images, self.patch_size, stride=self.patch_size)  # (b, c*h*w, n)
         return F.linear(patches.transpose(1, 2), self.proj.weight.flatten(1), self.proj.bias)
 
@@ -71,12 +69,10 @@ def tiled(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int
         sides = list(zip(image_size, patch_size, strict=True))
         below = tuple(max(1, i // p) * p for i, p in sides)
         above = tuple(-(-i // p) * p for i, p in sides)
+        sizes = (image_size, patch_size, below, above)
+        image, patch, smaller, larger = ("x".join(map(str, size)) for size in sizes)
         raise InvalidOption(
-            f"image_size {_px(image_size)} is not a whole number of {_px(patch_size)} patches; "
-            f"the nearest that are: {_px(below)} and {_px(above)}"
+            f"image_size {image} is not a whole number of {patch} patches; "
+            f"the nearest that are: {smaller} and {larger}"
         )
     return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
-
-
-def _px(size: tuple[int, ...]) -> str:
-    return f"{size[0]}x{size[1]}"

@@ -22,10 +22,7 @@ class ClassPool(nn.Module):
     Shapes: (b, p + n, d) to (b, d).
 
     Args:
-        class_token: whether the network has a class token, which is the first token.
-
-    Raises:
-        InvalidOption: the network has no class token.
+        class_token: whether the network has a class token; False raises InvalidOption.
 
     Source: arXiv:2010.11929, equation 4.
     """
@@ -38,14 +35,13 @@ class ClassPool(nn.Module):
         check_class_token("class", class_token)
 
     def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
-        """Return token 0 of (b, p + n, d)."""
         return tokens[:, 0]
 
 
 class ClassMeanPool(nn.Module):
     """Returns the class token and the average of the patch tokens.
 
-    Shapes: (b, p + n, d) to (b, 2, d). Args and Raises: as in `ClassPool`.
+    Shapes: (b, p + n, d) to (b, 2, d). Args: as in `ClassPool`.
 
     Source: the linear evaluation of DINOv2, arXiv:2304.07193, appendix B.3.
     """
@@ -58,7 +54,6 @@ class ClassMeanPool(nn.Module):
         check_class_token("class_mean", class_token)
 
     def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
-        """Return token 0 of (b, p + n, d) and the mean of the n patch tokens."""
         mean = tokens[:, num_prefix_tokens:].mean(dim=1)
         return torch.stack((tokens[:, 0], mean), dim=1)
 
@@ -82,7 +77,6 @@ class MeanPool(nn.Module):
         self.norm_first = norm_first
 
     def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
-        """Average the n patch tokens of (b, p + n, d)."""
         return tokens[:, num_prefix_tokens:].mean(dim=1)
 
 
@@ -111,7 +105,6 @@ class PrefixPool(nn.Module):
         self.tokens = self.reads = count
 
     def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
-        """Return the first t tokens of (b, p + n, d)."""
         return tokens[:, : self.tokens]
 
 
@@ -168,7 +161,6 @@ class AttentionPool(nn.Module):
             xavier_uniform_(layer, fused=fused)
 
     def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: Size) -> Tensor:
-        """Pool (b, p + n, d) tokens."""
         read = tokens if self.prefix else tokens[:, num_prefix_tokens:]
         q = self._heads(self.q(self.latent.expand(tokens.shape[0], -1, -1)))
         kv = self.kv(read)  # (b, n, 2 d)

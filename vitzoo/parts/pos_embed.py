@@ -56,21 +56,18 @@ class LearnedPositions(nn.Module):
         self.method = check_method(resample)
 
     def initial_table(self, grid_size: Size) -> Tensor:
-        """Return the initial table for a grid, drawn from a normal of standard deviation 0.02."""
         tokens = self.num_prefix_tokens - self.skipped + grid_size[0] * grid_size[1]
         table = torch.empty(self.layers, tokens, self.embed_dim)
         normal_(table, std=0.02)
         return table
 
     def resample(self, table: Tensor, old: Size, new: Size) -> Tensor:
-        """Return the table interpolated to another grid."""
         return table if old == new else resample_grid(table, old, new, self.method)
 
     def to_grid(self, grid_size: Size) -> None:
         """Do nothing: only the table depends on the grid."""
 
     def forward(self, tokens: Tensor, table: Tensor, layer: int = 0) -> Tensor:
-        """Add the positions to the (b, p + n, d) tokens before block `layer`."""
         added = self._at(table, layer)
         if added is None:
             return tokens
@@ -128,14 +125,12 @@ class Learned2dPositions(LearnedPositions):
         self.grid_size = grid_size
 
     def initial_table(self, grid_size: Size) -> Tensor:
-        """Return the initial table for a grid, drawn from a normal of standard deviation 0.02."""
         rows = 2 * self.num_prefix_tokens + sum(grid_size)
         table = torch.empty(self.layers, rows, self.embed_dim // 2)
         normal_(table, std=0.02)
         return table
 
     def resample(self, table: Tensor, old: Size, new: Size) -> Tensor:
-        """Return the table interpolated to another grid."""
         if old == new:
             return table
         prefix, columns, rows = self._parts(table, old)
@@ -144,11 +139,9 @@ class Learned2dPositions(LearnedPositions):
         return torch.cat((prefix, columns, rows), dim=1)
 
     def to_grid(self, grid_size: Size) -> None:
-        """Expect tables and tokens of another grid from now on."""
         self.grid_size = grid_size
 
     def forward(self, tokens: Tensor, table: Tensor, layer: int = 0) -> Tensor:
-        """Add the positions to the (b, p + n, d) tokens before block `layer`."""
         added = self._at(table, layer)
         if added is None:
             return tokens
@@ -181,7 +174,6 @@ class NoPositions(nn.Module):
         """Do nothing."""
 
     def forward(self, tokens: Tensor, table: None = None, layer: int = 0) -> Tensor:
-        """Return the tokens."""
         return tokens
 
 
@@ -226,11 +218,9 @@ class SinCos2dPositions(NoPositions):
         self.register_buffer("table", self._table(grid_size), persistent=False)
 
     def to_grid(self, grid_size: Size) -> None:
-        """Compute the sines and cosines of another grid."""
         self.table = self._table(grid_size).to(self.table)
 
     def forward(self, tokens: Tensor, table: None = None, layer: int = 0) -> Tensor:
-        """Add the positions to the patch tokens of (b, p + n, d) before block 0."""
         if layer:
             return tokens
         prefix, patches = tokens.tensor_split((self.num_prefix_tokens,), dim=1)

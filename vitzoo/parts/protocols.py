@@ -154,9 +154,10 @@ class Pool(Protocol):
 
 
 class WeightsAdapter(Protocol):
-    """Adapts weights to a network that is not made of vitzoo's parts; its attribute `foreign`.
+    """Adapts weights to a network that is not made of vitzoo's parts.
 
-    Weights of a network without an adapter are loaded unchanged or not at all.
+    The adapter is the attribute `foreign` of the network. Without it, weights are loaded unchanged
+    or not at all.
 
     Attributes:
         classifiers: prefixes of the names of classifier tensors, such as `head.`. Tensors with
@@ -181,15 +182,8 @@ class WeightsAdapter(Protocol):
 def call(what: str, part: Any, inputs: tuple[Any, ...], shape: tuple[int, ...] | None) -> Tensor:
     """Call a part that is not vitzoo's own; name the part if it fails or returns another shape.
 
-    Args:
-        what: field and registered name of the part, such as `head 'acme/cosine'`.
-        part: the part or one of its methods.
-        inputs: its arguments; the first is a tensor.
-        shape: expected shape of the result, None if it is not checked.
-
-    Raises:
-        PluginError: the part belongs to a plugin.
-        InvalidOption: the part was given as an object.
+    `what` is field and registered name, such as `head 'acme/cosine'`; a `shape` of None is not
+    checked. Raises PluginError for a part of a plugin, InvalidOption for a part given as an object.
     """
     try:
         result: Any = part(*inputs)

@@ -26,7 +26,7 @@ class RelativePositions(nn.Module):
     token (class token or register) get no bias.
 
     Shapes: tokens and result (b, p + n, d); table (l, 2 n - 1, d) for the offsets 1 - n to n - 1.
-    l is the number of blocks, or 1 with `shared`.
+    l is the number of blocks, or 1 with `shared`. Initial values are normal(0.02).
 
     Args:
         num_prefix_tokens, embed_dim: p and d.
@@ -59,7 +59,6 @@ class RelativePositions(nn.Module):
         self.method = check_method(resample)
 
     def initial_table(self, grid_size: Size) -> Tensor:
-        """Return the initial table for a grid, drawn from a normal of standard deviation 0.02."""
         table = torch.empty(self.layers, 2 * grid_size[0] * grid_size[1] - 1, self.embed_dim)
         normal_(table, std=0.02)
         return table
@@ -83,7 +82,6 @@ class RelativePositions(nn.Module):
         """Do nothing: only the table depends on the grid."""
 
     def forward(self, tokens: Tensor, table: Tensor, layer: int = 0) -> Tensor:
-        """Return the (b, p + n, d) tokens unchanged."""
         return tokens
 
     def attention_bias(self, table: Tensor, layer: int) -> Bias:
@@ -114,7 +112,7 @@ def _differences(grid_size: Size) -> Size:
 
 
 def _offsets(grid_size: Size) -> Tensor:
-    """Return the table row of each difference in rows and columns, from the lowest difference."""
+    """Return the row of the table for each difference in rows and columns of two patches."""
     rows, columns = (torch.arange(n, device="cpu") for n in _differences(grid_size))
     return (rows[:, None] * grid_size[1] + columns).flatten()
 

@@ -26,7 +26,7 @@ def check_method(method: str) -> str:
     if not isinstance(method, str) or method not in RESAMPLING:
         known = f"; known: {', '.join(RESAMPLING)}"
         near = did_you_mean(method, RESAMPLING) if isinstance(method, str) else ""
-        raise InvalidOption(f"unknown way to resample positions {method!r}{near or known}")
+        raise InvalidOption(f"unknown method of interpolation resample = {method!r}{near or known}")
     return method
 
 
@@ -36,11 +36,7 @@ def resample_grid(
     """Interpolate the patch rows of an (l, p + n, d) table to another grid, in float32.
 
     The last n = h * w rows belong to the patches of the old grid; the p rows before them are kept.
-
-    Args:
-        table: l tables, usually one, or one for each block.
-        old, new: grids, (h, w) in patches.
-        method: a name of `RESAMPLING`.
+    `old` and `new` are grids (h, w) in patches; `method` is a name of `RESAMPLING`.
     """
     prefix = table.shape[1] - old[0] * old[1]
     kept, grid = table[:, :prefix], table[:, prefix:]

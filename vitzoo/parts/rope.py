@@ -56,15 +56,12 @@ class RotaryBase(nn.Module):
         )
 
     def initial_table(self, grid_size: Size) -> Tensor | None:
-        """Return the initial learned table, None without `absolute`."""
         return self.learned.initial_table(grid_size) if self.absolute else None
 
     def resample(self, table: Tensor | None, old: Size, new: Size) -> Tensor | None:
-        """Return the learned table interpolated to another grid."""
         return table if table is None else self.learned.resample(table, old, new)
 
     def forward(self, tokens: Tensor, table: Tensor | None = None, layer: int = 0) -> Tensor:
-        """Add the learned table, if there is one, to the (b, p + n, d) tokens before block 0."""
         return tokens if table is None else self.learned(tokens, table, layer)
 
 
@@ -134,11 +131,11 @@ class RotaryPositions(RotaryBase):
         _check_choice("indexing", indexing, INDEXING)
         _check_choice("layout", layout, LAYOUTS)
         if reference_grid is not None and coordinates != "index":
-            raise InvalidOption("reference_grid scales coordinates='index'; leave it out here")
+            raise InvalidOption("reference_grid applies only to coordinates='index'; leave it out")
         if type(offset) not in (int, float) or not abs(offset) < float("inf"):
             raise InvalidOption(f"offset must be a number, got {offset!r}")
         if offset and coordinates != "index":
-            raise InvalidOption("offset shifts coordinates='index'; leave it out here")
+            raise InvalidOption("offset applies only to coordinates='index'; leave it out")
         self.coordinates = coordinates
         self.reference: Size | None = None
         if reference_grid is not None:
@@ -150,7 +147,6 @@ class RotaryPositions(RotaryBase):
             self.register_buffer(name, values, persistent=False)
 
     def to_grid(self, grid_size: Size) -> None:
-        """Compute the angles of another grid."""
         sine, cosine = self._waves(grid_size)
         self.sine, self.cosine = sine.to(self.sine), cosine.to(self.cosine)
 
@@ -185,13 +181,9 @@ class RotaryPositions(RotaryBase):
 def rotate_pairs(
     x: Tensor, sine: Tensor, cosine: Tensor, num_prefix_tokens: int, layout: str
 ) -> Tensor:
-    """Rotate the pairs of the patch tokens of queries or keys.
+    """Rotate the pairs of the patch tokens of queries or keys x, (b, heads, p + n, head_dim).
 
-    Args:
-        x: (b, heads, p + n, head_dim).
-        sine, cosine: of the angle of each element, (n, head_dim) or (heads, n, head_dim).
-        num_prefix_tokens: number p of first tokens, which are not rotated.
-        layout: which elements are a pair, a name of `LAYOUTS`.
+    `sine` and `cosine` belong to the angle of each element: (n, head_dim), or (heads, n, head_dim).
     """
     prefix, patches = x.tensor_split((num_prefix_tokens,), dim=2)
     if layout == "half":

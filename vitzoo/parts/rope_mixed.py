@@ -23,16 +23,11 @@ class MixedRotaryPositions(RotaryBase):
     (2, depth, heads, head_dim / 2).
 
     Args:
-        grid_size: (h, w) in patches.
-        num_prefix_tokens, embed_dim, num_heads: p, d and the number of heads;
-            head_dim = d / num_heads is a multiple of 4.
+        grid_size, num_prefix_tokens, embed_dim, num_heads: as in `RotaryPositions`; so are errors.
         depth: number of blocks.
         temperature: initial ratio of the highest frequency to the one below the lowest.
         absolute: whether a learned table is added to the patch tokens at the stem.
         resample: interpolation of that table to another grid.
-
-    Raises:
-        InvalidOption: head_dim is no multiple of 4, or an option has an impossible value.
 
     Source: arXiv:2403.13298, section 3.2 (RoPE-Mixed); compared with timm's
     `RotaryEmbeddingMixed`.
@@ -68,7 +63,6 @@ class MixedRotaryPositions(RotaryBase):
             self.register_buffer(name, values, persistent=False)
 
     def to_grid(self, grid_size: Size) -> None:
-        """Number the rows and columns of another grid."""
         row, column = _indices(grid_size)
         self.row, self.column = row.to(self.row), column.to(self.column)
 
