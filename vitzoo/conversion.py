@@ -316,7 +316,7 @@ def _check_written(
         CheckpointError: it is not what was written.
     """
     checkpoint = open_file(path)
-    found, _ = checkpoint.container.read(proven=True)  # it is ours, and nobody knows its name
+    found, _ = checkpoint.container.read(verified=True)  # it was just written
     tensors = writing.to_model(found)
     wrong = sorted(expected.keys() ^ tensors.keys())
     wrong += [n for n in expected if n in tensors and not _same(expected[n], tensors[n])]

@@ -31,8 +31,8 @@ TRANSFORMERS_LAYER = {
     "output.dense.": "mlp.fc2.",
 }
 TRANSFORMERS_QKV = tuple(f"attention.attention.{x}." for x in ("query", "key", "value"))
-ACTIVATIONS = {"gelu": "gelu", "quick_gelu": "quick_gelu"}
-ACTIVATIONS |= {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS |= {"quick_gelu": "quick_gelu"}
 
 
 class TransformersFormat(Format):
