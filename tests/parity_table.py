@@ -223,7 +223,7 @@ among them), `deit*`, `beit*` and `eva02*`: {total}.
   logits within 5e-5 of the largest reference value above 1. The largest difference below is
   {worst}. {native} of {total} are. {carried} of these have no name in vitzoo: `carry_over` in the
   second column means that the network is made from [timm's, with its
-  tensors](families/timm.md#a-timm-model-as-vitzoos).
+  tensors](families/timm.md#converting-a-timm-model).
 - **bridge**: vitzoo has no part for something in it, which the last column names. `timm/NAME` is
   timm's own network behind vitzoo's weights: [the bridge](families/timm.md).
 
