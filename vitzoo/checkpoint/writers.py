@@ -72,7 +72,7 @@ def _check_values(tensors: Mapping[str, Tensor], dtypes: Collection[torch.dtype]
         if tensor.dtype not in dtypes or tensor.layout is not torch.strided:
             kind = tensor.dtype if tensor.layout is torch.strided else tensor.layout
             raise CheckpointError(
-                f"{name!a} is {kind}, which {to} cannot hold; convert it to a dense tensor of "
+                f"{name!a} is {kind}, which {to} cannot store; convert it to a dense tensor of "
                 "another type"
             )
 

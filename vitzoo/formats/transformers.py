@@ -1,4 +1,4 @@
-"""The names of transformers' ViT, and what all formats of transformers share."""
+"""The names of transformers' ViT, and shared names of other formats of transformers."""
 
 from __future__ import annotations
 
