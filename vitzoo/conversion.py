@@ -281,7 +281,7 @@ def _check_written(
 ) -> None:
     """Read a file back; raise CheckpointError unless every tensor is equal bit by bit."""
     checkpoint = open_file(path)
-    found, _ = checkpoint.container.read(proven=True)  # this process has just written the file
+    found, _ = checkpoint.container.read(verified=True)  # this process has just written the file
     tensors = writing.to_model(found)
     wrong = sorted(expected.keys() ^ tensors.keys())
     wrong += [n for n in expected if n in tensors and not _same(expected[n], tensors[n])]

@@ -138,6 +138,16 @@ def test_other_keys_pass_unless_they_would_come_back_as_something_else():
             same_names.from_model(tensors | {key: torch.ones(1)}, "acme")
 
 
+def test_refused_keys_have_no_place_though_others_have():
+    names = KeyMap({"head.": "classifier."}, others=True, refused=("blocks.{}.qkv.", "dist"))
+    tensors = drawn(**{"norm.weight": (2,), "classifier.bias": (2,), "blocks.0.qk": (2,)})
+    written = names.from_model(tensors, "acme")
+    assert written.keys() == {"norm.weight", "head.bias", "blocks.0.qk"}
+    for key in ("blocks.11.qkv.weight", "dist_token"):
+        with refuses(CheckpointError, "acme", f"1 tensor: {key}"):
+            names.from_model(tensors | {key: torch.ones(1)}, "acme")
+
+
 def transposed(key, tensor):
     assert key == "stem.weight"
     return tensor.T

@@ -1,4 +1,4 @@
-"""Weights files, opened and their headers checked, whatever container they come in."""
+"""`Checkpoint`: an open weights file with a checked header, in any container."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from vitzoo.store.progress import progress
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An open weights file, or several that belong together.
+    """An open weights file, or the open shards of one.
 
     Args:
-        source: for messages: the path, or variant and weights name.
+        source: path, or variant and weights name, for messages.
         container: the tensors on disk.
-        sha256: of its bytes where they are proven, empty for a file of the user's.
-        row: the registered weights, None for a file of the user's.
-        labels, preprocessing: of the weights, where known.
-        format: name of the checkpoint format, None if it is to be found from the keys.
-        config: the sibling `config.json` of a file of the user's, and open_clip's beside it.
-        spec: the network that it says it belongs to, which files written by `vitzoo.save` do.
-        notes: for the report, what beside it is odd and not used.
+        sha256: of verified bytes, empty for an unverified file.
+        row: the registered weights, None for an unregistered file.
+        labels, preprocessing: of the weights, if known.
+        format: name of the checkpoint format, None if it is not detected yet.
+        config: `config.json` and `open_clip_config.json` beside an unregistered file.
+        spec: the network that a file of `vitzoo.save` states.
+        notes: for the load report, files beside the weights that cannot be used.
     """
 
     source: str
@@ -62,7 +62,7 @@ class Checkpoint:
 
     @property
     def file(self) -> OpenFile:
-        """Descriptor of the file that was named."""
+        """The file that was named."""
         return self.container.file
 
     @property
@@ -83,17 +83,17 @@ class Checkpoint:
         }
 
     def tensors(self) -> tuple[dict[str, Tensor], str]:
-        """Return the tensors by the file's own keys, and the sha256 of their bytes.
+        """Return the tensors by the keys of the file, and the sha256 of their bytes.
 
-        A proven file is mapped. A file of the user's is read into memory; so is a proven one with
-        `VITZOO_VERIFY=tensors`, where the very bytes that were read are hashed once more.
+        A verified file is mapped. An unverified file is read into memory and hashed; so is a
+        verified file if `VITZOO_VERIFY=tensors`.
 
         Raises:
-            HashMismatch: the bytes read are not the proven ones.
-            CheckpointError: the data is not what the header promises.
+            HashMismatch: the bytes have changed since they were verified.
+            CheckpointError: the data does not match the header.
         """
-        proven = bool(self.sha256) and settings.verify_mode() != "tensors"
-        tensors, sha256 = self.container.read(proven=proven)
+        verified = bool(self.sha256) and settings.verify_mode() != "tensors"
+        tensors, sha256 = self.container.read(verified=verified)
         if self.sha256 and sha256 not in ("", self.sha256):
             raise HashMismatch(
                 f"{self.source}: the bytes read have sha256 {sha256}, expected {self.sha256}; "
@@ -103,35 +103,30 @@ class Checkpoint:
 
 
 def open_file(path: Path) -> Checkpoint:
-    """Open weights of the user's.
+    """Open unregistered weights.
 
     Args:
-        path: a safetensors file, an npz file, the index of several safetensors files, or a folder
-            that holds one of them.
+        path: a safetensors file, an npz file, the index of safetensors shards, or a folder with one
+            of these.
 
     Raises:
-        CheckpointError: the file is missing, unreadable or of no known kind.
+        CheckpointError: the file is missing, unreadable or of an unknown type.
     """
     path = weights_in(path)
     index = index_of(path)
-    source = f"{path} (a shard; the whole is {index})" if index else str(path)
+    source = f"{path} (a shard of {index})" if index else str(path)
     file = open_own(path)
     sharded = is_json(os.pread(file.fd, 64, 0))
     container = Shards(file, path) if sharded else _container(file, source)
     config = configs_beside(path)
     preprocessing, notes = processor_beside(path)
     return Checkpoint(
-        source,
-        container,
-        labels=labels_in(config),
-        preprocessing=preprocessing,
-        config=config,
-        notes=notes,
+        source, container, "", None, labels_in(config), preprocessing, config=config, notes=notes
     )
 
 
 def open_hub_file(file: HubFile) -> Checkpoint:
-    """Open the verified file of registered weights, fetching it if need be."""
+    """Open the verified file of registered weights; download it if necessary."""
     with progress(file.label) as note:
         fd, sha256 = obtain.obtain(file, note)
     entry = file.entry
@@ -147,7 +142,6 @@ def open_hub_file(file: HubFile) -> Checkpoint:
 
 
 def _container(file: OpenFile, source: str) -> Container:
-    """Tell the kind of a file by its first bytes, whatever it is called."""
-    if os.pread(file.fd, 4, 0) in ZIP_MAGIC:
-        return NpzFile(file, source)
-    return SafetensorsFile(file, source)
+    """Read the header of a file, whose first bytes show its type."""
+    kind = NpzFile if os.pread(file.fd, 4, 0) in ZIP_MAGIC else SafetensorsFile
+    return kind(file, source)

@@ -1,4 +1,4 @@
-"""Safetensors, npz and sharded files as open tensors."""
+"""Readers of safetensors, npz and sharded files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,15 +27,11 @@ DTYPES = {
     "U8": torch.uint8, "BOOL": torch.bool, "C64": torch.complex64,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
     "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
-}  # fmt: skip  # one line a dtype says nothing more
+}  # fmt: skip
 
 
 class OpenFile:
-    """A file descriptor that is closed when the last user is gone.
-
-    Args:
-        fd: of a regular file.
-    """
+    """A file descriptor of a regular file; it is closed with the last reference."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -48,35 +43,26 @@ class OpenFile:
 
 
 class Container(Protocol):
-    """Tensors on disk. Making one reads and checks names, shapes and types, and no data.
-
-    Args:
-        file: descriptor of the file that was named.
-        header: names, shapes and types.
-    """
+    """Tensors on disk: the open file, and a checked header of names, shapes and types."""
 
     file: OpenFile
     header: Header
 
-    def read(self, *, proven: bool) -> tuple[dict[str, Tensor], str]:
-        """Return the tensors by the file's own keys, and the sha256 of the bytes they came from.
+    def read(self, *, verified: bool) -> tuple[dict[str, Tensor], str]:
+        """Return the tensors by the keys of the file, and the sha256 of the file.
 
         Args:
-            proven: the file's bytes were hashed and do not change: they may be mapped, and an
-                empty sha256 is returned.
+            verified: whether the bytes were hashed and cannot change. Then the file is mapped and
+                the returned sha256 is empty.
 
         Raises:
-            CheckpointError: the data is not what the header promises.
+            CheckpointError: the data does not match the header.
         """
         ...
 
 
 def open_own(path: Path) -> OpenFile:
-    """Open a file of the user's.
-
-    Raises:
-        CheckpointError: it is missing, unreadable or no regular file.
-    """
+    """Open an unregistered file; raise CheckpointError if it is missing or no regular file."""
     try:
         fd = open_regular(path, follow=True)
     except StoreError as error:
@@ -86,28 +72,14 @@ def open_own(path: Path) -> OpenFile:
     return OpenFile(fd)
 
 
-def contents(file: OpenFile, *, proven: bool) -> tuple[Any, str]:
+def contents(file: OpenFile, *, verified: bool) -> tuple[Any, str]:
     """Return a writable buffer of a whole file and its sha256.
 
-    A proven file is mapped: nothing is read until it is used, processes share the memory, and
-    writing changes a private copy. Another is read into memory, as it may be rewritten in place.
+    A verified file is mapped: processes share the memory, and writing changes a private copy. An
+    unverified file is read into memory, because its owner may change it.
     """
-    if proven:
+    if verified:
         return mmap.mmap(file.fd, 0, access=mmap.ACCESS_COPY), ""
-    data = _read(file)
-    return data, hashlib.sha256(data).hexdigest()
-
-
-def view(data: Any, info: TensorInfo) -> Tensor:
-    """Return the tensor that lies in a buffer, without copying it."""
-    dtype = DTYPES[info.dtype]
-    if info.start == info.end:
-        return torch.empty(info.shape, dtype=dtype)
-    count = (info.end - info.start) // dtype.itemsize
-    return torch.frombuffer(data, dtype=dtype, count=count, offset=info.start).reshape(info.shape)
-
-
-def _read(file: OpenFile) -> bytearray:
     data = bytearray(file.size)
     target, position = memoryview(data), 0
     while position < len(data):
@@ -115,59 +87,58 @@ def _read(file: OpenFile) -> bytearray:
         if not count:
             raise CheckpointError(f"the file was truncated at byte {position} while it was read")
         position += count
-    return data
+    return data, hashlib.sha256(data).hexdigest()
+
+
+def view(data: Any, info: TensorInfo) -> Tensor:
+    """Return a tensor in a buffer, without a copy."""
+    dtype = DTYPES[info.dtype]
+    if info.start == info.end:
+        return torch.empty(info.shape, dtype=dtype)
+    count = (info.end - info.start) // dtype.itemsize
+    return torch.frombuffer(data, dtype=dtype, count=count, offset=info.start).reshape(info.shape)
 
 
 class SafetensorsFile:
-    """A container: one safetensors file.
-
-    Args:
-        file: open for reading.
-        source: its name for messages.
-    """
+    """One safetensors file; `source` is its name for messages."""
 
     def __init__(self, file: OpenFile, source: str) -> None:
         self.file = file
         self.header = read_header(file.fd, source)
 
-    def read(self, *, proven: bool) -> tuple[dict[str, Tensor], str]:
-        """Return views of the file's one buffer."""
-        data, sha256 = contents(self.file, proven=proven)
+    def read(self, *, verified: bool) -> tuple[dict[str, Tensor], str]:
+        """Return views of one buffer."""
+        data, sha256 = contents(self.file, verified=verified)
         return {name: view(data, info) for name, info in self.header.tensors.items()}, sha256
 
 
-STEP = 16 * 1024  # compressed bytes at a time; a thousand times as many may come out
+STEP = 16 * 1024  # compressed bytes at a time; they may inflate a thousandfold
 
 
 class NpzFile:
-    """A container: one `.npz` file, as Google publishes its weights.
-
-    Args:
-        file: open for reading.
-        source: its name for messages.
-    """
+    """One `.npz` file, as Google publishes its weights; `source` is its name for messages."""
 
     def __init__(self, file: OpenFile, source: str) -> None:
         self.file, self.source = file, source
         self.members = read_directory(file.fd, source)
         self.header = Header({name: member.info for name, member in self.members.items()}, {})
 
-    def read(self, *, proven: bool) -> tuple[dict[str, Tensor], str]:
-        """Return views of the file's one buffer, and inflated copies of compressed members."""
-        data, sha256 = contents(self.file, proven=proven)
+    def read(self, *, verified: bool) -> tuple[dict[str, Tensor], str]:
+        """Return views of one buffer, and inflated copies of compressed members."""
+        data, sha256 = contents(self.file, verified=verified)
         return {
-            name: self._tensor(name, member, data, proven=proven)
+            name: self._tensor(name, member, data, verified=verified)
             for name, member in self.members.items()
         }, sha256
 
-    def _tensor(self, name: str, member: Member, data: Any, *, proven: bool) -> Tensor:
+    def _tensor(self, name: str, member: Member, data: Any, *, verified: bool) -> Tensor:
         where = f"{self.source}: tensor {name!a}"
         with memoryview(data)[member.start : member.end] as packed:
             own = inflate(packed, member.size, where) if member.deflated else packed
-            if not proven and zlib.crc32(own) != member.crc:
+            if not verified and zlib.crc32(own) != member.crc:
                 raise CheckpointError(
-                    f"{where}: its bytes have another CRC than the zip names; the file is damaged "
-                    "or changed while it was read: fetch it again"
+                    f"{where}: its bytes have another CRC than the zip directory states; the file "
+                    "is damaged or changed while it was read: fetch it again"
                 )
         buffer = own if member.deflated else data
         if not member.fortran:
@@ -177,11 +148,7 @@ class NpzFile:
 
 
 def inflate(packed: memoryview, size: int, where: str) -> bytearray:
-    """Return `size` bytes that were deflated to `packed`; never makes more.
-
-    Raises:
-        CheckpointError: they are damaged, or more or fewer.
-    """
+    """Inflate `packed` to exactly `size` bytes, or raise CheckpointError; never allocate more."""
     target, position = bytearray(size), 0
     machine = zlib.decompressobj(-zlib.MAX_WBITS)
     for start in range(0, len(packed), STEP):
@@ -194,20 +161,18 @@ def inflate(packed: memoryview, size: int, where: str) -> bytearray:
         target[position : position + len(piece)] = piece
         position += len(piece)
         if machine.unused_data or (machine.eof and start + STEP < len(packed)):
-            raise CheckpointError(f"{where}: something follows its deflated bytes")
+            raise CheckpointError(f"{where}: its deflated bytes are followed by other bytes")
     if position != size or not machine.eof:
         raise CheckpointError(f"{where}: inflates to {position} bytes, it claims {size}")
     return target
 
 
 class Shards:
-    """A container: the safetensors files that an index names, all opened at once.
-
-    The tensors are exactly those of the index, each in the file that it says.
+    """The safetensors files that an index names, all open at once.
 
     Args:
         file: the index, open for reading.
-        path: where it lies; the shards are beside it.
+        path: of the index; the shards are beside it.
     """
 
     def __init__(self, file: OpenFile, path: Path) -> None:
@@ -216,27 +181,26 @@ class Shards:
         self.parts: dict[str, SafetensorsFile] = {}
         for name in sorted(set(weight_map.values())):
             self.parts[name] = _open(path, name)
-            held = sum(len(part.header.tensors) for part in self.parts.values())
-            check_count(held, f"{path} with its shards")
+            count = sum(len(part.header.tensors) for part in self.parts.values())
+            check_count(count, f"{path} with its shards")
         _check_union(weight_map, self.parts, str(path))
         self.header = Header(
             {name: self.parts[shard].header.tensors[name] for name, shard in weight_map.items()}, {}
         )
 
-    def read(self, *, proven: bool) -> tuple[dict[str, Tensor], str]:
-        """Return views of one buffer a shard, and one sha256 for all.
+    def read(self, *, verified: bool) -> tuple[dict[str, Tensor], str]:
+        """Return views of one buffer for each shard, and one sha256.
 
         It is the sha256 of what `sha256sum` prints for the shards in the order of their names.
-        Nothing proves several files at once, so all are read and hashed.
         """
         tensors: dict[str, Tensor] = {}
         lines = []
         for name, part in self.parts.items():
-            held, digest = part.read(proven=False)
-            tensors |= held
+            found, digest = part.read(verified=False)
+            tensors |= found
             lines.append(f"{digest}  {name}\n")
         in_order = {name: tensors[name] for name in self.header.tensors}
-        return in_order, sha256("".join(lines).encode()).hexdigest()
+        return in_order, hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _open(index: Path, name: str) -> SafetensorsFile:

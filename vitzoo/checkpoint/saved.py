@@ -1,4 +1,4 @@
-"""What `vitzoo.save` writes about a file's network into its metadata, read with suspicion."""
+"""The metadata in files of `vitzoo.save`, read without trust."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ COMPLETE = {"embed_dim", "depth", "num_heads", "mlp_dim", "block", "pool", "pos_
 
 @dataclass(frozen=True)
 class Saved:
-    """The account of a file written by `vitzoo.save`.
+    """The metadata of a file of `vitzoo.save`.
 
     Args:
         where: the file, for messages.
-        spec: its network, as written.
-        labels, preprocessing: of its weights.
-        plugins: the distribution of each plugin that the network has parts of, as written.
+        spec: the network, as written.
+        labels, preprocessing: of the weights.
+        plugins: by namespace, the distributions of the plugins of the network, as written.
     """
 
     where: str
@@ -38,16 +38,12 @@ class Saved:
     plugins: Mapping[str, str]
 
     def reader(self, zoo: Registry) -> Reader:
-        """Return a reader of the spec.
-
-        Raises:
-            CheckpointError: the plugin of its variant is not installed.
-        """
+        """Return a reader of the spec, whose variant must belong to an installed plugin."""
         self.check_installed([str(self.spec.get("variant", "")).rpartition("/")[0]], zoo)
         return Reader(self.spec, f"{self.where}: spec", CheckpointError)
 
     def network(self, zoo: Registry) -> Spec:
-        """Return the spec; a complete one is read even where its variant is not registered."""
+        """Return the spec; a complete spec does not need a registered variant."""
         try:
             return read_network(self.reader(zoo), zoo)[0]
         except (UnknownName, CheckpointError):
@@ -57,7 +53,7 @@ class Saved:
         return read_network(Reader(table, f"{self.where}: spec", CheckpointError), zoo)[0]
 
     def check_installed(self, namespaces: Iterable[str], zoo: Registry) -> None:
-        """Raise CheckpointError if a plugin that the network has parts of is not installed."""
+        """Raise CheckpointError if the plugin of a namespace is not installed."""
         for namespace in namespaces:
             if namespace and namespace not in zoo.host.infos:
                 raise CheckpointError(
@@ -66,46 +62,38 @@ class Saved:
                 )
 
     def add_to(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the file with what is known of it; its tensors have the model's own names."""
-        return replace(
-            checkpoint,
-            format="timm",
-            labels=self.labels,
-            preprocessing=self.preprocessing,
-            notes=(),
-        )
+        """Return the file with its labels and preprocessing, and the names of the model."""
+        found = replace(checkpoint, labels=self.labels, preprocessing=self.preprocessing)
+        return replace(found, format="timm", notes=())
 
 
 def described(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
-    """Return a file of weights with what `vitzoo.save` wrote of it; other files as they are.
+    """Return a file of `vitzoo.save` with its metadata, any other file unchanged.
 
     Raises:
-        CheckpointError, UnknownName: as `read_saved`, or its spec cannot be read.
+        CheckpointError, UnknownName: as `read_saved`, or the spec cannot be read.
     """
     saved = read_saved(checkpoint)
     return replace(saved.add_to(checkpoint), spec=saved.network(zoo)) if saved else checkpoint
 
 
 def check_plugins(checkpoint: Checkpoint | None, spec: Spec, zoo: Registry) -> None:
-    """Raise CheckpointError if the plugin of a part is not installed, and a file chose the part.
+    """Raise CheckpointError if a file of `vitzoo.save` needs a plugin that is not installed.
 
-    Args:
-        checkpoint: a file written by `vitzoo.save`, None for no such file.
-        spec: its network, with what the caller changed.
-        zoo: knows the installed plugins.
+    `spec` is the network of the file with the changes of the user.
     """
     if checkpoint and (saved := read_saved(checkpoint)):
         saved.check_installed(spec.namespaces, zoo)
 
 
 def fix(checkpoint: Checkpoint, part: str) -> str:
-    """Say what to install for a part that a file written by `vitzoo.save` names."""
+    """Return the fix for a part that a file of `vitzoo.save` names and that is not registered."""
     saved = read_saved(checkpoint)
     return _fix(part.rpartition("/")[0], saved.plugins if saved else {})
 
 
 def _fix(namespace: str, stated: Mapping[str, str]) -> str:
-    """Say what to install; a name that only the file states becomes no command."""
+    """Return what to install; only first-party distributions become a command."""
     if not namespace:
         return "pip install --upgrade vitzoo"
     if namespace in FIRST_PARTY:
@@ -119,14 +107,14 @@ def _fix(namespace: str, stated: Mapping[str, str]) -> str:
 
 
 def read_saved(checkpoint: Checkpoint, where: str = "") -> Saved | None:
-    """Read the account in a file, None where `vitzoo.save` did not write it.
+    """Read the metadata of `vitzoo.save` in a file; return None if there is none.
 
     Args:
         checkpoint: the open file.
-        where: what to call it, its source if empty.
+        where: its name for messages, by default its source.
 
     Raises:
-        CheckpointError: the account is damaged, or of a newer vitzoo.
+        CheckpointError: the metadata is damaged, or of a newer vitzoo.
     """
     if METADATA not in checkpoint.metadata:
         return None
@@ -151,11 +139,7 @@ def read_saved(checkpoint: Checkpoint, where: str = "") -> Saved | None:
 
 
 def read_network(reader: Reader, zoo: Registry) -> tuple[Spec, Variant | None]:
-    """Read a spec that may start from a registered variant or a size.
-
-    Raises:
-        UnknownName: the variant is not registered.
-    """
+    """Read a spec that may start from a variant or a size; UnknownName if it is not registered."""
     name = reader.take("variant", str, None)
     variant = None if name is None else zoo.variant(name)
     base = variant.spec if variant else None

@@ -1,6 +1,6 @@
-"""What stands beside a weights file from transformers: class names, and how images are prepared.
+"""Files beside a weights file: `config.json`, `preprocessor_config.json` and open_clip's config.
 
-Both are hints from outside: what is odd is left out and named in the report, never an error.
+A sidecar that cannot be used is never an error. The load report names it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # as Pillo
 
 
 def labels_in(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the class names in a `config.json`, empty where it has none of its own.
+    """Return the class names in a `config.json`, empty if it has none or only `LABEL_0` and so on.
 
-    Keys must be 0 to k - 1, names printable and different, and not `LABEL_0` and so on.
+    Keys must be 0 to k - 1, names must be printable and different.
     """
     table = config.get("id2label")
     if not isinstance(table, dict):
@@ -43,27 +43,24 @@ def processor_beside(path: Path) -> tuple[Preprocessing | None, tuple[str, ...]]
     """Read the `preprocessor_config.json` beside a weights file.
 
     Returns:
-        the preprocessing, None where there is none to be used; and why not, for the report.
+        the preprocessing, None if there is none; and for the report, why a file is not used.
     """
     try:
-        fd = open_regular(path.with_name(PROCESSOR), follow=True)
-        if fd is None:
+        text = _read(path.with_name(PROCESSOR), MAX_PROCESSOR + 1)
+        if text is None:
             return None, ()
-        with os.fdopen(fd, "rb") as file:
-            text = file.read(MAX_PROCESSOR + 1)
         if len(text) > MAX_PROCESSOR:
             raise InvalidOption(f"it has more than {MAX_PROCESSOR} bytes")
         return read_processor(strict_json(text)), ()
-    except (StoreError, ValueError) as error:  # InvalidOption is one
-        reason = printable(str(error), 200)
-        return None, (f"{PROCESSOR} is not used: {reason}",)
+    except (StoreError, ValueError) as error:  # InvalidOption is a ValueError
+        return None, (f"{PROCESSOR} is not used: {printable(str(error), 200)}",)
 
 
 def read_processor(table: object) -> Preprocessing:
-    """Return what an image processor of transformers does.
+    """Return the preprocessing of an image processor of transformers.
 
     Raises:
-        InvalidOption: it does something else than resize, crop, scale to [0, 1] and normalise.
+        InvalidOption: it does more than resize, crop, scale to [0, 1] and normalise.
     """
     if not isinstance(table, dict):
         raise InvalidOption(f"expected a table, got {describe(table)}")
@@ -90,7 +87,7 @@ def read_processor(table: object) -> Preprocessing:
 
 
 def _crop(table: Mapping[str, Any]) -> tuple[str, float]:
-    """Return crop mode and the share of the resized image that the crop keeps."""
+    """Return crop mode and crop share of the resized image."""
     size = table.get("size")
     edge = size.get("shortest_edge") if isinstance(size, dict) else None
     mode = "squash" if edge is None else "center"
@@ -107,7 +104,7 @@ def _crop(table: Mapping[str, Any]) -> tuple[str, float]:
 
 
 def _sides(size: object, edge: object) -> tuple[int, int]:
-    """Return (height, width), of a table of them, one number or a shorter side."""
+    """Return (height, width) from a table, one number or the shorter side."""
     sides: tuple[object, object] = (size, size) if edge is None else (edge, edge)
     if edge is None and isinstance(size, dict):
         sides = (size.get("height"), size.get("width"))
@@ -117,25 +114,26 @@ def _sides(size: object, edge: object) -> tuple[int, int]:
     return h, w
 
 
-CONFIGS = ("open_clip_config.json", "config.json")  # of two that say one thing the last counts
+CONFIGS = ("open_clip_config.json", "config.json")  # the last one counts
 MAX_CONFIG = 1024 * 1024
 
 
 def configs_beside(path: Path) -> Mapping[str, Any]:
-    """Return what the sibling configs of a file say, empty where there is none that can be read."""
+    """Return the configs beside a file as one table, empty if none can be read."""
     stated: dict[str, Any] = {}
     for name in CONFIGS:
-        stated |= _read_config(path.with_name(name))
+        try:
+            data = json.loads((_read(path.with_name(name), MAX_CONFIG) or b"{}").decode())
+        except (StoreError, ValueError, RecursionError):
+            continue
+        stated |= data if isinstance(data, dict) else {}
     return stated
 
 
-def _read_config(path: Path) -> Mapping[str, Any]:
-    try:
-        fd = open_regular(path, follow=True)
-        if fd is None:
-            return {}
-        with os.fdopen(fd, "rb") as file:
-            data = json.loads(file.read(MAX_CONFIG).decode())
-    except (StoreError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
+def _read(path: Path, limit: int) -> bytes | None:
+    """Return the first bytes of a file, None if there is no file."""
+    fd = open_regular(path, follow=True)
+    if fd is None:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        return file.read(limit)

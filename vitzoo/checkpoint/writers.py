@@ -1,4 +1,4 @@
-"""Weights files, written tensor by tensor: safetensors and npz."""
+"""Writers of safetensors and npz files, one tensor at a time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ ALIGNMENT = 8
 def write_safetensors(
     file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> None:
-    """Write a safetensors file: wide types first, so that every tensor is aligned.
+    """Write a safetensors file with wide types first, so that every tensor is aligned.
 
-    One tensor at a time is copied to the CPU, or made contiguous. Tensors that share memory are
-    written in full each.
+    Tensors that share memory are written separately.
 
     Raises:
         CheckpointError: a tensor has no values, or a type that safetensors does not have.
@@ -47,7 +46,7 @@ def write_safetensors(
 
 
 def write_npz(file: BinaryIO, tensors: Mapping[str, Tensor]) -> None:
-    """Write an npz file as `numpy.savez` does; bfloat16 as two raw bytes, as JAX's reach a file.
+    """Write an npz file as `numpy.savez` does; bfloat16 as two raw bytes, as JAX does.
 
     Raises:
         CheckpointError: a tensor has no values, or a type that NumPy does not have.
@@ -55,7 +54,7 @@ def write_npz(file: BinaryIO, tensors: Mapping[str, Tensor]) -> None:
     _check_values(tensors, IN_NUMPY, "an npz file")
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(tensors):
-            member = zipfile.ZipInfo(f"{name}.npy")  # of 1980: the same tensors, the same bytes
+            member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, so that the file is reproducible
             tensor = _on_cpu(tensors[name])
             raw = tensor.dtype == torch.bfloat16
             array = tensor.view(torch.uint16).numpy().view("V2") if raw else tensor.numpy()
@@ -73,7 +72,7 @@ def _check_values(tensors: Mapping[str, Tensor], dtypes: Collection[torch.dtype]
         if tensor.dtype not in dtypes or tensor.layout is not torch.strided:
             kind = tensor.dtype if tensor.layout is torch.strided else tensor.layout
             raise CheckpointError(
-                f"{name!a} is {kind}, which {to} cannot hold; convert it to a dense tensor of "
+                f"{name!a} is {kind}, which {to} cannot store; convert it to a dense tensor of "
                 "another type"
             )
 

@@ -1,4 +1,4 @@
-"""`Format`, the base class of checkpoint formats: a key map and what no key map can express."""
+"""`Format`, the base class of checkpoint formats."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Format:
         training: beginnings of keys that are ignored in a file with such a prefix.
         defaults: config overrides of a file without `config.json`.
         defaults_with: further overrides of such a file, by a key that it must have.
-        network: what the library's network computes, a table of `vitzoo.formats.unsupported`; None
-            if it computes every spec.
+        network: table of the values that the library's network computes, see
+            `vitzoo.formats.unsupported`; None if it computes every spec.
         suffix: ending of written files, `.safetensors` or `.npz`.
         by_head: whether `from_model` needs the number of attention heads.
         heads: number of attention heads, see `with_heads`.
@@ -156,7 +156,7 @@ class Format:
         return found
 
     def unsupported(self, spec: Spec) -> list[str]:
-        """Return what the library's network cannot compute of a spec, as phrases for an error."""
+        """Return the parts of a spec that the library's network cannot compute, for an error."""
         return [] if self.network is None else unsupported.beyond(self.network, spec)
 
     def num_heads(self, config: Config, tensors: Tensors) -> int | None:

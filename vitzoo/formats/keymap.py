@@ -36,14 +36,13 @@ class KeyMap:
     Args:
         stem: keys outside the blocks.
         layer: keys within a block.
-        block: what precedes the keys of a block in the checkpoint; `{}` is the number of the block.
-        aliases: other beginnings of keys in files, to the beginnings in the tables, which are
-            written.
-        prefixes: what may precede each key of a file.
+        block: prefix of the keys of a block in the checkpoint; `{}` is the number of the block.
+        aliases: other beginnings of keys in files, to the beginnings in the tables.
+        prefixes: prefixes that all keys of a file may have.
         bare: beginnings of keys that never have a prefix, such as those of a classifier. If such a
             key is written, all other keys get the first of `prefixes`.
         others: whether keys outside the tables are the same in checkpoint and model.
-        refused: beginnings of keys of the model that have no place in the checkpoint all the same.
+        refused: beginnings of keys of the model that have no place even if `others` is true.
 
     Raises:
         InvalidOption: a row has several keys on both sides, or keys of different kinds.

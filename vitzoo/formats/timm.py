@@ -1,4 +1,4 @@
-"""timm's names, which are the model's own: fused qkv, `blocks.N`, `norm`, `head`."""
+"""The names of timm, which the model has, too: fused qkv, `blocks.N`, `norm`, `head`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of transformers' ViT, and what all formats of transformers share."""
+"""The names of transformers' ViT, and shared names of other formats of transformers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ TRANSFORMERS_LAYER = {
     "output.dense.": "mlp.fc2.",
 }
 TRANSFORMERS_QKV = tuple(f"attention.attention.{x}." for x in ("query", "key", "value"))
-ACTIVATIONS = {"gelu": "gelu", "quick_gelu": "quick_gelu"}
-ACTIVATIONS |= {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS |= {"quick_gelu": "quick_gelu"}
 
 
 class TransformersFormat(Format):

@@ -1,6 +1,6 @@
-"""What the network of a library cannot compute of a spec, from a table of what it can compute.
+"""The parts of a spec that the network of a library cannot compute.
 
-A table maps a field of a spec (`num_registers`, `block.mlp`, `pool`, `pos_embed.where`) to the
+A table maps fields of a spec (`num_registers`, `block.mlp`, `pool`, `pos_embed.where`) to the
 values that the network computes. A mapping is a part with options. A function takes the spec and
 returns whether the network computes it.
 """
@@ -21,7 +21,7 @@ DEFAULTS |= {"pos_embed.where": "stem", "pos_embed.prefix": True}
 
 
 def beyond(network: Network, spec: Spec) -> list[str]:
-    """Return what a spec has beyond a network, such as `pos_embed = learned (where = layers)`.
+    """Return the fields that a network cannot compute: `pos_embed = learned (where = layers)`.
 
     The table `network` has the fields that differ from the network of the paper, `PAPER`.
     """

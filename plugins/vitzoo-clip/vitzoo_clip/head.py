@@ -1,4 +1,4 @@
-"""The head of CLIP's image tower: a projection into the space that texts share."""
+"""The head of the image tower of CLIP: a projection to the embedding."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from vitzoo.errors import InvalidOption
 class ProjectionHead(nn.Module):
     """One linear layer from the features to an embedding, or to the logits of classes.
 
-    It is an embedding where as many numbers come out as the space of images and texts has. For
-    another number of outputs it is a classifier, zero at the start as every fresh one.
+    With `num_classes` equal to `width` the outputs are an embedding. Otherwise they are logits, and
+    the layer is initialised with zeros.
 
     Shapes: (b, d) to (b, k).
 
     Args:
         in_dim: d.
-        num_classes: k; 0 leaves the layer out and gives the features.
-        width: of the space that images and texts share; None for whatever k is.
+        num_classes: k; with 0 there is no layer, and the outputs are the features.
+        width: of the embedding; None if it is k.
 
     Attributes:
-        embedding: whether the outputs are an embedding rather than logits.
+        embedding: whether the outputs are an embedding.
 
     Raises:
-        InvalidOption: `width` is no positive whole number.
+        InvalidOption: `width` is not a positive integer.
 
     Source: arXiv:2103.00020, figure 3; initialised as `CLIP.initialize_parameters` in
-    openai/CLIP. The published projections have no bias, which is a bias of zeros.
+    openai/CLIP. The published projections have no bias; here the bias is zero.
 
     >>> ProjectionHead(in_dim=4, num_classes=3, width=3).embedding
     True
@@ -51,11 +51,11 @@ class ProjectionHead(nn.Module):
             nn.init.normal_(self.weight, std=in_dim**-0.5)
 
     def reset(self, num_classes: int) -> ProjectionHead:
-        """Return a fresh head for other outputs."""
+        """Return a newly initialised head with other outputs."""
         return ProjectionHead(in_dim=self.pre_logits_dim, num_classes=num_classes, width=self.width)
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Map (b, d) features to (b, k), or return them as they are."""
+        """Map (b, d) features to (b, k), or return the features."""
         if pre_logits or self.weight is None:
             return x
         return F.linear(x, self.weight, self.bias)  # (b, k)

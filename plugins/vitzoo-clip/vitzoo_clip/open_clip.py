@@ -31,7 +31,7 @@ class OpenClipFormat(TowerFormat):
         return super().write_axes(key, tensor)
 
     def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
-        """Return what an `open_clip_config.json` states, or the `config.json` of transformers."""
+        """Return the settings in `open_clip_config.json`, or in the config of transformers."""
         if not config:
             return super().overrides(config, keys)
         model, tower = _tables(config)

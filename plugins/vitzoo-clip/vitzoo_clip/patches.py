@@ -1,4 +1,4 @@
-"""Patches of images that they do not tile."""
+"""A patch embedder for images that the patches do not tile."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from vitzoo.parts import ConvPatchEmbed
 
 
 class CroppedPatchEmbed(ConvPatchEmbed):
-    """Projects as many whole patches as fit; what is left at the right and bottom is not seen.
+    """Projects all whole patches and ignores the remaining pixels at the right and bottom.
 
-    SigLIP So400m was trained so: 27 x 27 patches of 14 px in images of 384 px, whose last 6 px
-    count for nothing.
+    SigLIP So400m uses 27 x 27 patches of 14 px in images of 384 px and ignores the last 6 px.
 
     Shapes: (b, c, h, w) images to (b, n, d) tokens, n = (h // patch) * (w // patch).
 
@@ -18,7 +17,7 @@ class CroppedPatchEmbed(ConvPatchEmbed):
         patch_size: (height, width) in px.
         in_chans: channels of the image.
         embed_dim: width d of a token.
-        bias: whether the projection has one.
+        bias: whether the projection has a bias.
 
     Source: the convolution with `VALID` padding in `models/vit.py` of big_vision; numbers checked
     against timm's and transformers' SigLIP.
@@ -31,7 +30,7 @@ class CroppedPatchEmbed(ConvPatchEmbed):
         """Return the (h, w) grid of whole patches.
 
         Raises:
-            InvalidOption: not even one fits.
+            InvalidOption: the image is smaller than a patch.
         """
         rows, columns = (side // p for side, p in zip(image_size, self.patch_size, strict=True))
         if not rows or not columns:

@@ -79,7 +79,7 @@ class TowerFormat(TransformersFormat):
         if bias is not None and not bias.is_meta and bias.any():
             raise CheckpointError(
                 f"the checkpoint format {self.name} has no place for {BIAS}, which is not zero: "
-                "its projection has no bias; timm, the model's own format, has"
+                "its projection has no bias; timm, the model's own format, has a place for it"
             )
         return super().from_model(formats.without(tensors, [BIAS] if self.projects else []))
 
@@ -117,7 +117,7 @@ class TransformersTower(TowerFormat):
 
 
 def _tower(config: Config) -> Config:
-    """Return what the `config.json` of a whole model, or of its tower, states of the tower."""
+    """Return the table of the image tower in the `config.json` of a whole model or of a tower."""
     table = config.get("vision_config", config)
     usual = CONFIGS.get(str(config.get("model_type")).removesuffix("_vision_model"), {})
     return {**usual, **table} if isinstance(table, Mapping) else {}

@@ -1,7 +1,3 @@
-"""DeiT, distilled DeiT and DeiT III.
-
-Everything is declared in `registry.toml`; vitzoo imports the modules beside it when a part of them
-is used.
-"""
+"""DeiT, distilled DeiT and DeiT III, declared in `registry.toml`."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""A drop-path policy between DeiT's rule and DeiT III's."""
+"""A drop-path policy that generalises the rules of DeiT and DeiT III."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from vitzoo.parts import constant_rates
 
 
 def power(*, depth: int, rate: float, exponent: float = 2.0) -> tuple[float, ...]:
-    """Raise the rate as a power of the depth: block l of L has `rate * (l / (L - 1)) ** exponent`.
+    """Return a rate for each block: block l of L has `rate * (l / (L - 1)) ** exponent`.
 
-    With exponent 1 it is the linear rule of stochastic depth, which DeiT uses; with 0 every block
-    has the same rate, as in DeiT III; above 1 the early blocks keep more. A single block is the
-    first one.
+    Exponent 1 is the linear rule of stochastic depth, as in DeiT. With exponent 0 all blocks have
+    the same rate, as in DeiT III. Above 1, the rates of early blocks are lower. A single block has
+    rate 0 unless the exponent is 0.
 
     Args:
         depth: L, the number of blocks.
-        rate: share of samples whose branch is dropped in the last block, in [0, 1).
+        rate: of the last block, in [0, 1): the share of samples whose branch is dropped.
         exponent: at least 0.
 
     Raises:
-        InvalidOption: a rate or an exponent out of its range.
+        InvalidOption: rate or exponent is out of range.
 
     Source: arXiv:1603.09382, section 3 (exponent 1); arXiv:2204.07118 (exponent 0).
 

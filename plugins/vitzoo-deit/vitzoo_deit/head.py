@@ -1,4 +1,4 @@
-"""The head of distilled DeiT: a classifier for each of two tokens."""
+"""The head of distilled DeiT: two classifiers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from vitzoo.parts import linear_head
 class DistilledHead(nn.Module):
     """One linear layer on the class token and one on the distillation token.
 
-    In training both outputs come out, each for its own loss: the labels', and the teacher's. In
-    evaluation their mean comes out.
+    In training the head returns both outputs, one for the loss on the labels and one for the loss
+    on the teacher. In evaluation it returns their mean.
 
     Shapes: (b, 2, d) to (b, k), or in training to a pair of (b, k): of the class token, of the
     distillation token; pre-logits (b, d), the mean of the tokens.
 
     Args:
         in_dim: d.
-        num_classes: k; 0 leaves both layers out and gives the pre-logits.
-        pair: whether both outputs come out in training. Without, their mean does then too, as for
-            fine-tuning without a teacher.
+        num_classes: k; with 0 there are no layers, and the outputs are the pre-logits.
+        pair: whether the head returns both outputs in training, or their mean.
 
     Raises:
         InvalidOption: `pair` is neither true nor false.
@@ -48,14 +47,14 @@ class DistilledHead(nn.Module):
         self.dist = linear_head(in_dim=in_dim, num_classes=num_classes)
 
     def reset(self, num_classes: int) -> DistilledHead:
-        """Return two fresh layers for other classes."""
+        """Return a newly initialised head for other classes."""
         return DistilledHead(in_dim=self.pre_logits_dim, num_classes=num_classes, pair=self.pair)
 
     def forward(self, tokens: Tensor, pre_logits: bool = False) -> Tensor | tuple[Tensor, Tensor]:
         """Map (b, 2, d) class and distillation tokens to logits or pre-logits.
 
         Raises:
-            InvalidInput: what comes in is not two tokens.
+            InvalidInput: the input is not two tokens.
         """
         if tokens.dim() != 3 or tokens.shape[1] != 2:
             raise InvalidInput(

@@ -1,7 +1,3 @@
-"""DINO, DINOv2 and DINOv3.
-
-Everything is declared in the manifests `dino.toml`, `dinov2.toml` and `dinov3.toml`; vitzoo imports
-the modules beside them when a part of them is used.
-"""
+"""DINO, DINOv2 and DINOv3, declared in `dino.toml`, `dinov2.toml` and `dinov3.toml`."""
 
 __version__ = "0.1.0"

@@ -73,7 +73,7 @@ class DinoV2Format(Format):
         """Rename and split, with a mask token; with registers, add a row for the class token."""
         table = tensors.get("pos_embed")
         if "reg_token" in tensors and table is not None and table.dim() == 3:
-            zero = torch.full_like(table[:, :1], -0.0)  # what it is added to keeps its bits
+            zero = torch.full_like(table[:, :1], -0.0)  # -0.0 + x has the bits of x
             tensors = {**tensors, "pos_embed": torch.cat((zero, table), dim=1)}
         return super().from_model(tensors) | mask_token(tensors, self.ignored[0])
 

@@ -1,4 +1,4 @@
-"""The classifier of transformers' DINOv2, and of the linear evaluation in Meta's code."""
+"""The classifier of DINOv2 in transformers and in Meta's linear evaluation."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from vitzoo.parts import linear_head
 class ClassAndMean(nn.Module):
     """One linear layer on the class token and the mean of the patch tokens, joined.
 
-    Shapes: (b, 2, d), as pool `class_mean` gives them, to (b, k); pre-logits (b, 2 d).
+    Shapes: (b, 2, d) from pool `class_mean` to (b, k); pre-logits (b, 2 d).
 
     Args:
         in_dim: d.
-        num_classes: k; 0 leaves the layer out and gives the pre-logits.
+        num_classes: k; with 0 there is no layer, and the outputs are the pre-logits.
 
     Source: arXiv:2304.07193, appendix B.3; numbers checked against transformers'
     `Dinov2ForImageClassification`.
@@ -35,14 +35,14 @@ class ClassAndMean(nn.Module):
         self.linear = linear_head(in_dim=2 * in_dim, num_classes=num_classes)
 
     def reset(self, num_classes: int) -> ClassAndMean:
-        """Return a fresh layer for other classes."""
+        """Return a newly initialised head for other classes."""
         return ClassAndMean(in_dim=self.in_dim, num_classes=num_classes)
 
     def forward(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Map (b, 2, d) class token and mean to logits or pre-logits.
 
         Raises:
-            InvalidInput: what comes in is not two vectors.
+            InvalidInput: the input is not two vectors.
         """
         if tokens.dim() != 3 or tokens.shape[1] != 2:
             raise InvalidInput(

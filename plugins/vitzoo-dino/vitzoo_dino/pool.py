@@ -8,19 +8,20 @@ from torch import Tensor, nn
 from vitzoo.errors import InvalidOption
 from vitzoo.parts import check_class_token
 
-LEAST = 1e-6  # smaller numbers count as this one
+LEAST = 1e-6  # smaller values are clamped to it
 
 
 class ClassGemPool(nn.Module):
-    """Takes the class token and the generalised mean (GeM) of the patch tokens.
+    """Returns the class token and the generalised mean (GeM) of the patch tokens.
 
-    The generalised mean of the numbers x of one channel is `mean(max(x, 1e-6) ** e) ** (1 / e)`.
+    The generalised mean of the values x of one channel is `mean(max(x, 1e-6) ** e) ** (1 / e)`.
 
     Shapes: (b, p + n, d) to (b, 2, d).
 
     Args:
-        class_token: whether there is one; it is the first token.
-        exponent: e, at least 1, which gives the average; a large one approaches the maximum.
+        class_token: whether the first token is a class token.
+        exponent: e, at least 1. With 1 the mean is the average; a large exponent approaches the
+            maximum.
 
     Raises:
         InvalidOption: there is no class token, or the exponent is below 1.
@@ -47,7 +48,7 @@ class ClassGemPool(nn.Module):
     def forward(self, tokens: Tensor, num_prefix_tokens: int, grid_size: tuple[int, int]) -> Tensor:
         """Return token 0 of (b, p + n, d) and the generalised mean of the n patch tokens."""
         patches = tokens[:, num_prefix_tokens:].clamp(min=LEAST)
-        # A norm, not powers and a mean: it adds up in fp32, where powers of fp16 overflow.
+        # vector_norm accumulates in fp32; explicit powers overflow in fp16.
         norm = torch.linalg.vector_norm(patches, ord=self.exponent, dim=1)
         mean = norm * patches.shape[1] ** (-1 / self.exponent)
         return torch.stack((tokens[:, 0], mean), dim=1)

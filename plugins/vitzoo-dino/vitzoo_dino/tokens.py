@@ -1,4 +1,4 @@
-"""A network's tokens under the names that Meta's code gives them."""
+"""The tokens of a network by the names of Meta's code."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from vitzoo import VisionTransformer
 
 
 def forward_features(model: VisionTransformer, images: Tensor) -> dict[str, Tensor]:
-    """Return what `forward_features` of Meta's DINOv2 and DINOv3 returns.
+    """Return tokens as `forward_features` of Meta's DINOv2 and DINOv3 does.
 
     Shapes: (b, c, h, w) images to `x_norm_clstoken` (b, d), `x_norm_regtokens` (b, r, d) (DINOv3's
-    code says `x_storage_tokens`), `x_norm_patchtokens` (b, n, d) and `x_prenorm` (b, 1 + r + n, d):
-    the tokens before the final norm, which the others have passed.
+    code says `x_storage_tokens`), `x_norm_patchtokens` (b, n, d) and `x_prenorm` (b, 1 + r + n, d),
+    the tokens before the final norm.
 
     Args:
-        model: made by `vitzoo.create`, with a class token.
-        images: as the model takes them.
+        model: of `vitzoo.create`, with a class token.
+        images: preprocessed.
 
     Source: facebookresearch/dinov2, models/vision_transformer.py.
 

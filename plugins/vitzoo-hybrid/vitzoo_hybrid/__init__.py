@@ -1,7 +1,3 @@
-"""Hybrid Vision Transformers: a ResNet reads the image, a ViT its feature map.
-
-Everything is declared in `registry.toml`; vitzoo imports `vitzoo_hybrid.embed` when a part of it
-is built.
-"""
+"""Hybrids of a ResNet and a Vision Transformer, declared in `registry.toml`."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Patch embedders that read the image with a ResNet and project patches of its feature map."""
+"""Patch embedders that project patches of the feature map of a ResNet."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from vitzoo.parts import lecun_normal_, tiled
 from vitzoo_hybrid.resnet import ARITHMETICS, EXPANSION, GROUPS, ROOT_STRIDE, ResNet, Root
 
 MAX_STAGES = 5
-MAX_BLOCKS = 1_000  # of a stage; a spec may come from a file of a stranger's
+MAX_BLOCKS = 1_000  # of a stage; a spec may come from an untrusted file
 MAX_WIDTH = 4_096
 
 
 class ResNetEmbed(nn.Module):
-    """Reads images with a ResNet of stride s and projects patches of what it gives.
+    """Projects patches of the feature map of a ResNet with stride s.
 
-    A token stands for `patch_size` px of the image, as everywhere in vitzoo, so the projection's
-    kernel is `patch_size / s`: 1x1 where the patch is the stride.
+    `patch_size` is in pixels of the image, as everywhere in vitzoo, so the kernel of the projection
+    is `patch_size / s`.
 
     Shapes: (b, c, h, w) images to (b, n, d) tokens, n = (h / patch) * (w / patch).
 
     Args:
-        patch_size: (height, width) in px of the image, a multiple of the ResNet's stride.
+        patch_size: (height, width) in px of the image, a multiple of the stride.
         in_chans: channels of the image.
         embed_dim: width d of a token.
-        layers: blocks of each stage; none leaves the root alone, of stride 4. The first stage has
-            stride 4 too and each further one doubles it.
+        layers: blocks of each stage; if empty, the ResNet is its root, of stride 4. The stride
+            after the first stage is 4, and each further stage doubles it.
         width: channels of the root, a multiple of 32; stage i has `4 * width * 2 ** i`.
-        arithmetic: whose evaluation of the weights to follow: `timm` or `google`.
+        arithmetic: of `timm` or of `google`.
 
     Attributes:
         stride: s, px.
         input_conv: key of the kernel that reads the channels of the image.
 
     Raises:
-        InvalidOption: numbers that do not go together.
+        InvalidOption: an option, or a patch size that is no multiple of the stride.
 
     Source: arXiv:2010.11929, section 3.1 (hybrid architecture); numbers checked against timm's
     `HybridEmbed`, and for `google` against vit_jax's formulas.
@@ -115,7 +115,7 @@ def _projection(patch_size: tuple[int, int], stride: int) -> tuple[int, int]:
     """Return the kernel of the projection, in elements of the feature map."""
     if patch_size[0] % stride or patch_size[1] % stride:
         raise InvalidOption(
-            f"patch_size {patch_size[0]}x{patch_size[1]} is not a whole number of steps of this "
-            f"ResNet, whose stride is {stride} px; choose a multiple of {stride}, or another stem"
+            f"patch_size {patch_size[0]}x{patch_size[1]} is not a multiple of the stride of this "
+            f"ResNet, {stride} px; choose a multiple of {stride}, or another patch embedder"
         )
     return patch_size[0] // stride, patch_size[1] // stride

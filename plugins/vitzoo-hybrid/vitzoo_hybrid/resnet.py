@@ -1,7 +1,7 @@
 """The ResNet of the hybrids: weight-standardised convolutions, group norms, "same" padding.
 
 Source: google-research/vision_transformer, `vit_jax/models_resnet.py`; state-dict keys follow
-timm's `ResNetV2(preact=False)`, against which every element was checked.
+timm's `ResNetV2(preact=False)`; tests compare every element with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT_STRIDE = 4
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Where two published evaluations of the same weights differ.
+    """The arithmetic of a library; timm's and Google's code differ in it.
 
     Args:
         standardise: kernels (out, in, h, w) to standardised kernels of the same shape.
@@ -192,7 +192,7 @@ class ResNet(nn.Module):
         in_chans: channels of the image.
         layers: blocks of each stage.
         width: channels of the root, a multiple of 32.
-        arithmetic: whose evaluation to follow.
+        arithmetic: of timm or Google.
 
     Source: arXiv:1512.03385, table 1; arXiv:2010.11929, section 4.1.
     """

@@ -79,7 +79,7 @@ class TransformersBeitFormat(BeitFormat, TransformersFormat):
     """transformers' `BeitModel`, with or without a head."""
 
     def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
-        """Return activation and epsilon of the config, or what the keys show."""
+        """Return activation and epsilon of the config; refuse images that are not square."""
         size = config.get("image_size")
         square = not isinstance(size, list) or len({repr(side) for side in size}) < 2
         expected = "square (transformers swaps height and width of other tables)"

@@ -1,4 +1,4 @@
-"""Relative positions: every head learns a number for each distance between two patches."""
+"""Relative positions: a learned number for each head and distance between two patches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ EXTRA = 3  # rows of the table: prefix to patch, patch to prefix, prefix to pref
 
 
 class RelativePositions(nn.Module):
-    """Adds to each query-key product a learned number for their distance in rows and columns.
+    """Adds a learned number for the distance in rows and columns to each query-key product.
 
-    Prefix tokens stand nowhere: three further numbers are theirs, as queries of patches, as keys
-    of patches and among themselves. Registers share them with the class token.
+    Prefix tokens have no position. Three further numbers apply to them: for a prefix query and a
+    patch key, for a patch query and a prefix key, and for two prefix tokens. The class token and
+    all registers share these numbers.
 
     Shapes: table (l, (2 h - 1) (2 w - 1) + 3, heads), without the three if there are no prefix
     tokens, l being the number of blocks, or 1 if they share one; bias (heads, p + n, p + n);
@@ -28,14 +29,14 @@ class RelativePositions(nn.Module):
         num_heads: heads of the attention.
         depth: number of blocks.
         shared: whether all blocks use one table.
-        resample: how the table follows another grid, a name of `METHODS`.
+        resample: interpolation for another grid, a name of `METHODS`.
 
     Raises:
         InvalidOption: an option has another value.
 
     Source: BEiT (arXiv:2106.08254, appendix; arXiv:1910.10683, section 2.1, for text); numbers
-    checked against timm's `Beit` and transformers' `BeitModel`. It depends on the distance alone,
-    where the "Rel. Pos. Emb." of arXiv:2010.11929, appendix D.4, meets the query as a vector.
+    checked against timm's `Beit` and transformers' `BeitModel`. In the "Rel. Pos. Emb." of
+    arXiv:2010.11929, appendix D.4, the bias also depends on the query.
     """
 
     index: Tensor
@@ -68,22 +69,22 @@ class RelativePositions(nn.Module):
         return torch.zeros(self.layers, self._distances(grid_size) + self._extra, self.num_heads)
 
     def resample(self, table: Tensor, old: Size, new: Size) -> Tensor:
-        """Return the table for another grid; what prefix tokens have is kept."""
+        """Return the table for another grid; the numbers of prefix tokens stay."""
         if old == new:
             return table
         distances, extra = table.tensor_split((self._distances(old),), dim=1)
         return torch.cat((resample_distances(distances, old, new, self.method), extra), dim=1)
 
     def to_grid(self, grid_size: Size) -> None:
-        """Read tables as of this grid from now on."""
+        """Use tables for this grid from now on."""
         self.index = self._index(grid_size).to(self.index.device)
 
     def forward(self, tokens: Tensor, table: Tensor, layer: int = 0) -> Tensor:
-        """Return the (b, p + n, d) tokens: positions act in the attention."""
+        """Return the (b, p + n, d) tokens unchanged; positions act in the attention."""
         return tokens
 
     def attention_bias(self, table: Tensor, layer: int) -> Tensor:
-        """Return what is added to the query-key products of block `layer`."""
+        """Return the bias of the query-key products of block `layer`."""
         numbers = table[layer if self.layers > 1 else 0]  # (rows, heads)
         return numbers[self.index].permute(2, 0, 1)  # (heads, p + n, p + n)
 
@@ -97,7 +98,7 @@ class RelativePositions(nn.Module):
 
     def _index(self, grid_size: Size) -> Tensor:
         """Return the row of the table for each pair of tokens, (p + n, p + n)."""
-        # On the CPU even inside `torch.device("meta")`: what is computed cannot be loaded later.
+        # On the CPU even inside `torch.device("meta")`, because no file contains the index.
         (height, width), p = grid_size, self.num_prefix_tokens
         y = torch.arange(height, device="cpu").repeat_interleave(width)  # (n,)
         x = torch.arange(width, device="cpu").repeat(height)  # (n,)

@@ -1,4 +1,4 @@
-"""Moving a table of relative distances to another grid, as each family of weights does it."""
+"""Interpolation of relative position tables for another grid, as in several libraries."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ METHODS = (
 def resample_distances(table: Tensor, old: Size, new: Size, method: str) -> Tensor:
     """Resample (l, rows, heads) numbers of distances from an (h, w) grid to another, in fp32.
 
-    `geometric` spreads the old distances over the new range with gaps that grow from the middle
-    outwards by a constant factor, so that near neighbours keep their numbers, and interpolates
-    linearly between them; `geometric_cubic` by the cubic spline through them. The others stretch
-    the old distances evenly.
+    `geometric` spreads the old distances over the new range with gaps that grow by a constant
+    factor from the middle outwards, so that near neighbours keep their numbers. It interpolates
+    linearly between them, `geometric_cubic` with a cubic spline. The other methods stretch the old
+    distances evenly.
 
     Args:
         table: a number for each distance, row by row.
@@ -48,8 +48,8 @@ def resample_distances(table: Tensor, old: Size, new: Size, method: str) -> Tens
 def geometric_weights(old: int, new: int, *, cubic: bool = False) -> Tensor:
     """Return the (new, old) matrix that interpolates numbers of old distances at the new ones.
 
-    Beyond the outermost old distance its number holds. Fewer than four distances have no cubic
-    spline: linear ones are used.
+    Beyond the outermost old distance, its number is used. With fewer than four distances, the
+    interpolation is linear.
     """
     points = _spread(old, new // 2)
     places = torch.arange(new, dtype=torch.float64, device="cpu") - new // 2
@@ -70,7 +70,7 @@ def geometric_weights(old: int, new: int, *, cubic: bool = False) -> Tensor:
 
 
 def _spread(old: int, reach: int) -> Tensor:
-    """Return where the old distances stand: 0, and to both sides gaps that grow to `reach`."""
+    """Return the places of the old distances: 0, and gaps that grow to `reach` on both sides."""
     count = old // 2
     low, high = GROWTH
     while high - low > PRECISION:

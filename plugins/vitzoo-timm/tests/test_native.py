@@ -162,15 +162,15 @@ def test_a_model_without_blocks_is_refused_by_both(name):
 def test_the_report_keeps_every_tensor():
     report = carry_over(small("vit_base_patch16_clip_224")).load_report
     ours = carry_over(small("vit_base_patch16_clip_224"))
-    assert report.source == "timm vit_base_patch16_clip_224, carried over"
+    assert report.source == "timm vit_base_patch16_clip_224, converted"
     assert report == LoadReport(report.source, kept=tuple(ours.state_dict()))
-    assert report.summary().endswith(f"carried over: {len(report.kept)} kept")
+    assert report.summary().endswith(f"converted: {len(report.kept)} kept")
 
 
 def test_a_model_that_was_not_made_by_name_is_called_by_its_class():
     theirs = timm.models.vision_transformer.VisionTransformer(**SMALL)
     ours = carry_over(theirs)
-    assert ours.load_report.source == "timm VisionTransformer, carried over"
+    assert ours.load_report.source == "timm VisionTransformer, converted"
     assert ours.preprocessing is None
 
 

@@ -1,8 +1,7 @@
-"""The bridge to timm: its networks behind vitzoo's weights, and its models as vitzoo's own.
+"""Wrappers of timm networks, and conversion of timm models to vitzoo networks.
 
-Variants are declared in `registry.toml`; vitzoo imports `vitzoo_timm.build`, and timm, when one of
-them is built. `vitzoo_timm.native` reads a timm model and says which vitzoo network computes the
-same.
+`registry.toml` declares the variants; vitzoo imports `vitzoo_timm.build`, and timm, when it builds
+a variant. `vitzoo_timm.native` converts a timm model.
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The encoder blocks of timm, read into facts of a vitzoo spec."""
+"""Reads the encoder blocks of timm into settings of a vitzoo spec."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from timm.layers.attention import AttentionRope
 from timm.models import beit, eva, vision_transformer as vit, vision_transformer_relpos as relpos
 from torch import nn
 
-from vitzoo_timm.facts import (
-    Facts,
+from vitzoo_timm.look import Look, NotNative, present
+from vitzoo_timm.settings import (
+    Settings,
     read_activation,
     read_attention,
     read_drop_path,
@@ -20,71 +21,67 @@ from vitzoo_timm.facts import (
     read_mlp,
     read_norm,
 )
-from vitzoo_timm.look import Look, NotNative, present
 
 
-def read_block(facts: Facts, block: nn.Module, where: str, width: int, prefix: int) -> float:
-    """Take down what a block computes.
+def read_block(settings: Settings, block: nn.Module, where: str, width: int, prefix: int) -> float:
+    """Read a block of the encoder into the settings, and return its drop-path rate.
 
     Args:
-        facts: where to.
-        block: one of the encoder's.
-        where: its name.
+        settings: of all blocks.
+        block: of timm.
+        where: name of the block.
         width: of the tokens.
-        prefix: tokens before the patches.
-
-    Returns:
-        its drop-path rate, in which blocks differ.
+        prefix: number of tokens before the patches.
 
     Raises:
-        NotNative: vitzoo has no part for something in it.
+        NotNative: vitzoo has no part for a module of the block.
     """
     look = Look(block, where, *READERS)
-    rate = READERS[type(block)](facts, look, width, prefix)
+    rate = READERS[type(block)](settings, look, width, prefix)
     look.done()
     return rate
 
 
-def _read_plain(facts: Facts, look: Look, width: int, prefix: int) -> float:
-    _read_branches(facts, look, width, prefix)
+def _read_plain(settings: Settings, look: Look, width: int, prefix: int) -> float:
+    _read_branches(settings, look, width, prefix)
     for name in ("ls1", "ls2"):
-        read_layer_scale(facts, look.take(name), f"{look.where}.{name}", width)
-    facts.note(look.where, parallel=False, post_norm=False)
+        read_layer_scale(settings, look.take(name), f"{look.where}.{name}", width)
+    settings.note(look.where, parallel=False, post_norm=False)
     return _drop_path(look)
 
 
-def _read_gammas(facts: Facts, look: Look, width: int, prefix: int) -> float:
-    _read_branches(facts, look, width, prefix)
+def _read_gammas(settings: Settings, look: Look, width: int, prefix: int) -> float:
+    _read_branches(settings, look, width, prefix)
     for name in ("gamma_1", "gamma_2"):
-        read_gamma(facts, look, name, width)
-    facts.note(look.where, parallel=False, post_norm=False)
+        read_gamma(settings, look, name, width)
+    settings.note(look.where, parallel=False, post_norm=False)
     return _drop_path(look)
 
 
-def _read_post_norm(facts: Facts, look: Look, width: int, prefix: int) -> float:
-    _read_branches(facts, look, width, prefix)
+def _read_post_norm(settings: Settings, look: Look, width: int, prefix: int) -> float:
+    _read_branches(settings, look, width, prefix)
     look.ignore("init_values")  # of the norms' gains
-    facts.note(look.where, parallel=False, post_norm=True, layer_scale=None)
+    settings.note(look.where, parallel=False, post_norm=True, layer_scale=None)
     return _drop_path(look)
 
 
-def _read_branches(facts: Facts, look: Look, width: int, prefix: int) -> None:
+def _read_branches(settings: Settings, look: Look, width: int, prefix: int) -> None:
     where = look.where
     for name in ("norm1", "norm2"):
-        read_norm(facts, look.take(name), f"{where}.{name}", width)
-    attn = read_attention(facts, look.take("attn"), f"{where}.attn", width, prefix)
-    _read_positions(facts, attn)
+        read_norm(settings, look.take(name), f"{where}.{name}", width)
+    attn = read_attention(settings, look.take("attn"), f"{where}.attn", width, prefix)
+    _read_positions(settings, attn)
     attn.done()
-    read_mlp(facts, look.take("mlp"), f"{where}.mlp", width)
+    read_mlp(settings, look.take("mlp"), f"{where}.mlp", width)
 
 
-def _read_positions(facts: Facts, attn: Look) -> None:
-    """Take down what an attention does with positions."""
+def _read_positions(settings: Settings, attn: Look) -> None:
+    """Read how an attention uses positions."""
     if isinstance(attn.module, (eva.EvaAttention, AttentionRope)):
-        facts.note(attn.where, rotate_half=attn.take("rotate_half"))
+        settings.note(attn.where, rotate_half=attn.take("rotate_half"))
     if isinstance(attn.module, beit.Attention):
         table = attn.take("relative_position_bias_table")
-        facts.note(attn.where, window=None if table is None else attn.take("window_size"))
+        settings.note(attn.where, window=None if table is None else attn.take("window_size"))
         attn.ignore("window_size", "num_relative_distance", "relative_position_index")
     if isinstance(attn.module, relpos.RelPosAttention):
         attn.absent("rel_pos")
@@ -99,7 +96,7 @@ def _drop_path(look: Look) -> float:
     return rates.pop()
 
 
-def _read_parallel(facts: Facts, look: Look, width: int, prefix: int) -> float:
+def _read_parallel(settings: Settings, look: Look, width: int, prefix: int) -> float:
     where, heads = look.where, look.take("num_heads")
     del prefix  # no positions act inside
     look.expect("head_dim", width // heads)
@@ -115,25 +112,25 @@ def _read_parallel(facts: Facts, look: Look, width: int, prefix: int) -> float:
     read_linear(look.take("attn_out_proj"), f"{where}.attn_out_proj", (width, width), True)
     read_linear(look.take("mlp_out_proj"), f"{where}.mlp_out_proj", (hidden, width), True)
     activation = read_activation(look.take("mlp_act"), f"{where}.mlp_act")
-    read_norm(facts, look.take("in_norm"), f"{where}.in_norm", width)
+    read_norm(settings, look.take("in_norm"), f"{where}.in_norm", width)
     norms = [look.take("q_norm"), look.take("k_norm")]
     if present(norms[0]) != present(norms[1]):
         raise NotNative(f"vitzoo has no part for {where}, which norms queries or keys alone")
     for norm in filter(present, norms):
-        read_norm(facts, norm, f"{where}.q_norm", width // heads)
-    read_layer_scale(facts, look.take("ls"), f"{where}.ls", width)
-    facts.note(where, num_heads=heads, mlp_dim=hidden, qkv_bias=bias, qk_norm=present(norms[0]))
-    facts.note(where, mlp="mlp", activation=activation, mlp_norm=False, attn_norm=False)
-    facts.note(where, parallel=True, post_norm=False, dropout=0.0)
+        read_norm(settings, norm, f"{where}.q_norm", width // heads)
+    read_layer_scale(settings, look.take("ls"), f"{where}.ls", width)
+    settings.note(where, num_heads=heads, mlp_dim=hidden, qkv_bias=bias, qk_norm=present(norms[0]))
+    settings.note(where, mlp="mlp", activation=activation, mlp_norm=False, attn_norm=False)
+    settings.note(where, parallel=True, post_norm=False, dropout=0.0)
     rate = read_dropout(look.take("attn_drop"), f"{where}.attn_drop")
-    facts.note(where, attention_dropout=rate)
+    settings.note(where, attention_dropout=rate)
     if read_dropout(look.take("mlp_drop"), f"{where}.mlp_drop"):
         raise NotNative(f"{where} drops inside the MLP alone; vitzoo drops after each layer")
     look.ignore("fused_attn")
     return read_drop_path(look.take("drop_path"), f"{where}.drop_path")
 
 
-READERS: dict[type, Callable[[Facts, Look, int, int], float]] = {
+READERS: dict[type, Callable[[Settings, Look, int, int], float]] = {
     vit.Block: _read_plain,
     relpos.RelPosBlock: _read_plain,
     eva.EvaBlock: _read_gammas,

@@ -1,4 +1,4 @@
-"""timm's own networks behind vitzoo's weights."""
+"""Builds wrapped networks of timm."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ IN_PLACE = {
 
 
 def build(spec: Spec) -> nn.Module:
-    """Build timm's network of a variant's name, without weights.
+    """Build timm's network with the name of a variant, without weights.
 
     Args:
-        spec: of the variant; what differs from it is passed on to timm.
+        spec: of the variant; changes are passed to timm.
 
     Raises:
-        InvalidOption: timm's network cannot honour it.
+        InvalidOption: timm's network does not support a change.
 
-    Source: timm, `create_model`, whose own way to weights is never used.
+    Source: timm, `create_model`, without its weights.
     """
     name = (spec.variant or "").removeprefix(NAMESPACE)
     native = vitzoo.describe(NAMESPACE + name).spec
@@ -44,15 +44,15 @@ def build(spec: Spec) -> nn.Module:
 
 
 class TimmWeights:
-    """What vitzoo may do to the weights of a timm network.
+    """Adapts weights to a timm network, a `vitzoo.parts.WeightsAdapter`.
 
     Args:
         model: the network.
-        name: in timm.
-        spec: what it was built from.
+        name: of the network in timm.
+        spec: of the network.
 
     Attributes:
-        classifiers: how the names of its classifiers' tensors begin.
+        classifiers: beginnings of the names of classifier tensors.
         input_convs: names of the kernels that read the channels of the image.
     """
 
@@ -67,16 +67,16 @@ class TimmWeights:
     def resample(
         self, tensors: Mapping[str, Tensor], native_size: tuple[int, int]
     ) -> dict[str, Tensor]:
-        """Return what timm makes of tensors for images of another size.
+        """Return tensors for the image size of the network, interpolated by timm.
 
         Args:
             tensors: of a file, with data or on `meta`.
-            native_size: (h, w) px of the images that they are for.
+            native_size: (h, w) px of the images that the tensors were trained with.
         """
         if native_size == self.spec.image_size or not can_resample(self.name):
             return dict(tensors)
         hollow = {name: t.to("meta") for name, t in tensors.items()}
-        # A window that timm's constructor keeps, `set_input_size` may change: its tables stay.
+        # `set_input_size` may change windows that the constructor keeps; their tables stay.
         wanted = {
             name
             for name, t in self._moved(hollow, native_size).items()
@@ -89,7 +89,7 @@ class TimmWeights:
     def _moved(
         self, tensors: Mapping[str, Tensor], native_size: tuple[int, int]
     ) -> dict[str, Tensor]:
-        """Return what timm replaces when a network of such tensors takes other images."""
+        """Return the tensors that timm replaces when the image size of a network changes."""
         with torch.device("meta"):
             old: Any = _make(self.name, img_size=native_size)
         before = dict(old.named_parameters())
@@ -102,7 +102,7 @@ class TimmWeights:
 
 
 def parameters(cls: type) -> set[str]:
-    """Return the arguments of a class, with those that it hands on to its bases."""
+    """Return the arguments of a class, with those that it passes to its bases."""
     found: set[str] = set()
     for base in cls.__mro__:
         if "__init__" not in vars(base):
@@ -115,7 +115,7 @@ def parameters(cls: type) -> set[str]:
 
 
 def can_resample(name: str) -> bool:
-    """Tell whether timm moves the positions of a network to other image sizes."""
+    """Return whether timm can interpolate the positions of a network."""
     with torch.device("meta"):
         model = _make(name)
     return hasattr(model, "set_input_size") and "img_size" in parameters(type(model))
@@ -128,7 +128,7 @@ def _make(name: str, **options: Any) -> nn.Module:
 
 
 class _NothingOnMeta(TorchFunctionMode):
-    """Skips what initialises tensors on `meta`, where it changes nothing and takes most time."""
+    """Skips the initialisation of tensors on `meta`, which has no effect and takes most time."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -144,7 +144,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _options(spec: Spec, native: Spec) -> dict[str, Any]:
-    """Return what is asked for beyond the variant, in timm's words."""
+    """Return the changes to the variant as arguments of timm."""
     options: dict[str, Any] = {"num_classes": spec.num_classes}
     if spec.in_chans != native.in_chans:
         options["in_chans"] = spec.in_chans
@@ -165,14 +165,14 @@ def _drop_path_rate(spec: Spec) -> float:
     rate, mode = chosen.pop("rate", None), chosen.pop("mode", "mask")
     if (spec.drop_path.name, mode) != ("linear", "mask") or chosen or type(rate) is not float:
         raise InvalidOption(
-            f"{spec.variant} is timm's own network, whose drop path rises linearly and masks: give "
-            f"a rate, drop_path=0.1; got {spec.drop_path.to_data()}"
+            f"{spec.variant} is a timm network, which has drop path 'linear' in mode 'mask' only; "
+            f"pass a rate, drop_path=0.1; got {spec.drop_path.to_data()}"
         )
     return rate
 
 
 def _compute_buffers(model: nn.Module) -> None:
-    """Compute on the CPU the buffers that no file holds, where the network is on `meta`."""
+    """Compute on the CPU the buffers of a network on `meta` that are in no file."""
     for name, module in model.named_modules():
         kept = module.state_dict(keep_vars=True).keys()
         own = dict(module.named_buffers(recurse=False))
@@ -183,7 +183,7 @@ def _compute_buffers(model: nn.Module) -> None:
         if compute is None:
             raise PluginError(
                 f"timm {timm.__version__} cannot compute the buffers {', '.join(left)} of {name}, "
-                f"a {type(module).__name__}; vitzoo-timm was checked with timm 1.0.31"
+                f"a {type(module).__name__}; vitzoo-timm was tested with timm 1.0.31"
             )
         for n in left:
             setattr(module, n, torch.empty_like(own[n], device="cpu"))
@@ -193,7 +193,7 @@ def _compute_buffers(model: nn.Module) -> None:
 
 @contextmanager
 def _memory_of(module: nn.Module) -> Iterator[None]:
-    """Give the parameters of a module memory for a while: some compute where these are."""
+    """Put the parameters of a module on the CPU for a while, because some buffers follow them."""
     kept = [(part, dict(part.named_parameters(recurse=False))) for part in module.modules()]
     for part, own in kept:
         for name, parameter in own.items():

@@ -1,4 +1,4 @@
-"""Reading a module of timm's so that nothing of it stays unread."""
+"""`Look`: reads a module of timm completely."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ class NotNative(InvalidInput):
 
 
 class Look:
-    """One module, each of whose attributes must be read, or named as without effect.
+    """A module whose attributes must all be read or ignored.
 
     Args:
-        module: of timm's.
-        where: its name in the model, for messages.
-        classes: what it may be an instance of; a subclass may compute something else.
+        module: of timm.
+        where: name of the module in the model, for messages.
+        classes: accepted classes. Subclasses are not accepted, because they may compute something
+            else.
 
     Raises:
-        NotNative: it is of another class, or something is hooked into it.
+        NotNative: the module has another class, or hooks.
     """
 
     def __init__(self, module: nn.Module, where: str, *classes: type) -> None:
@@ -40,11 +41,7 @@ class Look:
         self._left = set(vars(module)) - PLAIN | {name for group in groups for name in group}
 
     def take(self, name: str) -> Any:
-        """Return an attribute, which counts as read.
-
-        Raises:
-            NotNative: there is none: another timm than the one this was written for.
-        """
+        """Return an attribute and mark it as read; NotNative if another timm does not have it."""
         self._left.discard(name)
         try:
             return getattr(self.module, name)
@@ -52,11 +49,7 @@ class Look:
             raise NotNative(f"{self.where} has no attribute {name!r}; {VERSION}") from None
 
     def expect(self, name: str, *values: object) -> Any:
-        """Return an attribute that must be one of a few values.
-
-        Raises:
-            NotNative: it is another.
-        """
+        """Return an attribute, or raise NotNative if it is none of these values."""
         value = self.take(name)
         if not any(
             value is known or (type(value) is type(known) and value == known) for known in values
@@ -65,48 +58,35 @@ class Look:
         return value
 
     def close(self, name: str, value: float) -> None:
-        """Check a number.
-
-        Raises:
-            NotNative: it is another.
-        """
+        """Raise NotNative if an attribute is another number."""
         found = self.take(name)
         if not math.isclose(found, value, rel_tol=1e-6):
             raise NotNative(f"vitzoo has no part for {self.where}.{name} = {found}, not {value}")
 
     def absent(self, *names: str) -> None:
-        """Check that modules do nothing: none there, or an identity.
-
-        Raises:
-            NotNative: one does something.
-        """
+        """Raise NotNative unless modules are None or an identity."""
         for name in names:
             module = self.take(name)
             if module is not None and type(module) is not nn.Identity:
                 raise NotNative(f"vitzoo has no part for {self.where}.{name}: {shown(module)}")
 
     def ignore(self, *names: str) -> None:
-        """Say that attributes do not change what is computed, whether they are there or not."""
+        """Mark attributes without an effect on the outputs, whether they exist or not."""
         self._left.difference_update(names)
 
     def done(self) -> None:
-        """Check that nothing stays unread.
-
-        Raises:
-            NotNative: something does; it may change what is computed.
-        """
+        """Raise NotNative if an attribute is unread, because it may change the outputs."""
         if self._left:
             raise NotNative(
-                f"{self.where} has attributes that are not known here: "
-                f"{', '.join(sorted(self._left))}; {VERSION}"
+                f"{self.where} has unknown attributes: {', '.join(sorted(self._left))}; {VERSION}"
             )
 
 
-VERSION = "timm 1.0.31 is what vitzoo-timm was checked with"
+VERSION = "vitzoo-timm was tested with timm 1.0.31"
 
 
 def present(module: nn.Module | None) -> bool:
-    """Tell whether a module does something."""
+    """Return whether a module is neither None nor an identity."""
     return module is not None and type(module) is not nn.Identity
 
 

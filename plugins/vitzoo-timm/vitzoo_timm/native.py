@@ -1,4 +1,4 @@
-"""From a timm model to the vitzoo network that computes the same."""
+"""Converts a timm model to a vitzoo network with the same outputs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import vitzoo
 from vitzoo import LoadReport, Preprocessing
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo_timm.blocks import read_block
-from vitzoo_timm.facts import Facts, read_activation, read_dropout, read_linear, read_norm
 from vitzoo_timm.keys import tensors_of
 from vitzoo_timm.look import Look, NotNative, present
+from vitzoo_timm.settings import Settings, read_activation, read_dropout, read_linear, read_norm
 from vitzoo_timm.stem import read_patch_embed, read_rope, read_table
 
 USUAL = {
@@ -45,59 +45,55 @@ NO_EFFECT = (
 
 
 def spec_of(model: nn.Module) -> dict[str, Any]:
-    """Return the spec of the vitzoo network that computes what a timm model does.
+    """Return the spec of the vitzoo network with the outputs of a timm model.
 
-    Every attribute of every module is read. What is not known makes the model not native, so that
-    no network comes out that computes something else. Augmentations of rotary coordinates in
-    training have no place in a spec and are left out.
+    The function reads every attribute of every module and refuses unknown attributes. It ignores
+    augmentations of rotary coordinates in training.
 
     Args:
         model: a `VisionTransformer`, `VisionTransformerDistilled`, `Eva`, `Beit` or
-            `VisionTransformerRelPos` of timm's; on `meta`, too.
+            `VisionTransformerRelPos` of timm, with or without data.
 
     Returns:
         plain data that `vitzoo.create` accepts.
 
     Raises:
-        NotNative: vitzoo has no part for a feature of it; the message names the feature.
+        NotNative: vitzoo has no part for a feature of the model.
 
     >>> import timm
     >>> spec_of(timm.create_model("vit_tiny_patch16_224"))["embed_dim"]
     192
     """
-    look, facts = Look(model, "the model", *KINDS), Facts()
+    look, settings = Look(model, "the model", *KINDS), Settings()
     width, prefix = look.take("embed_dim"), look.take("num_prefix_tokens")
     spec: dict[str, Any] = {"num_classes": look.take("num_classes"), "embed_dim": width}
     spec |= read_patch_embed(look.take("patch_embed"), width, look.take("in_chans"))
     spec |= _read_tokens(look, prefix)
     rates = [
-        read_block(facts, block, f"blocks.{i}", width, prefix)
+        read_block(settings, block, f"blocks.{i}", width, prefix)
         for i, block in enumerate(look.take("blocks"))
     ]
     spec |= {"depth": len(rates), "drop_path": _drop_path(rates)}
     grid = tuple(model.patch_embed.grid_size)  # type: ignore[union-attr,arg-type]  # a PatchEmbed
-    spec |= {"pos_embed": _read_positions(look, facts, prefix, grid)}
-    spec |= _read_norms(look, facts, width)
+    spec |= {"pos_embed": _read_positions(look, settings, prefix, grid)}
+    spec |= _read_norms(look, settings, width)
     spec |= KINDS[type(model)](look)
-    _read_dropouts(look, facts)
+    _read_dropouts(look, settings)
     look.ignore(*NO_EFFECT)
     look.done()
-    return spec | _of_blocks(facts)
+    return spec | _of_blocks(settings)
 
 
 def carry_over(model: nn.Module) -> nn.Module:
-    """Return the vitzoo network with a timm model's weights, which it shares.
+    """Convert a timm model to a vitzoo network that shares its tensors.
 
-    It is in training or evaluation as the model is. Its `load_report` keeps every tensor. Its
-    `preprocessing` is that of the model's `pretrained_cfg`, None where that states none or one that
-    vitzoo cannot do. Class names are not carried over; set `labels` before saving it.
-
-    Args:
-        model: of timm's.
+    The network is in training or evaluation mode as the model is. Its `preprocessing` comes from
+    the `pretrained_cfg` of the model; it is None if vitzoo does not support that preprocessing.
+    Class names are not converted: set `labels` before you save the network.
 
     Raises:
-        NotNative: vitzoo has no part for a feature of it.
-        CheckpointError: the model has other tensors than the network, as one that was pruned has.
+        NotNative: vitzoo has no part for a feature of the model.
+        CheckpointError: the tensors do not fit the network, for instance after pruning.
     """
     spec = spec_of(model)
     tensors = {name: t.detach() for name, t in tensors_of(model).items()}
@@ -109,25 +105,25 @@ def carry_over(model: nn.Module) -> nn.Module:
     if found != expected:
         names = sorted(n for n in {**found, **expected} if found.get(n) != expected.get(n))
         raise CheckpointError(
-            f"{type(model).__name__} has other tensors than the network it describes: "
+            f"{type(model).__name__} and the vitzoo network for it have different tensors: "
             f"{', '.join(names[:5])}"
         )
     ours.load_state_dict(tensors, strict=True, assign=True)
     ours.to(device=place.device)
     noted: Any = ours
     noted.positions.to(dtype=place.dtype)
-    noted.load_report = LoadReport(f"timm {_name(model)}, carried over", kept=tuple(expected))
+    noted.load_report = LoadReport(f"timm {_name(model)}, converted", kept=tuple(expected))
     noted.preprocessing = _preprocessing(model, noted.spec.in_chans)
     return ours.train(model.training)
 
 
 def _name(model: nn.Module) -> str:
-    """Return what timm calls a model, its class where it was not made by name."""
+    """Return the name of a model in timm, or its class if it was not created by name."""
     return str(_config(model).get("architecture") or type(model).__name__)
 
 
 def _preprocessing(model: nn.Module, channels: int) -> Preprocessing | None:
-    """Return how timm prepares images for a model; None where it does not say, or not for these."""
+    """Return the preprocessing in the config of a model, None if there is none for its channels."""
     config = _config(model)
     values: dict[str, Any] = {field.name: config.get(field.name) for field in fields(Preprocessing)}
     values["crop_mode"] = values["crop_mode"] or "center"  # as timm reads a missing one
@@ -164,14 +160,14 @@ def _drop_path(rates: list[float]) -> Any:
     raise NotNative(f"vitzoo has no part for drop-path rates {rates}")
 
 
-def _read_positions(look: Look, facts: Facts, prefix: int, grid: tuple[int, int]) -> Any:
+def _read_positions(look: Look, settings: Settings, prefix: int, grid: tuple[int, int]) -> Any:
     """Return the part for all that tells the tokens where they are."""
     without = bool(getattr(look.module, "no_embed_class", False))
     table = getattr(look.module, "pos_embed", None)
     look.ignore("no_embed_class", "pos_embed", "rope_mixed")
     patches = grid[0] * grid[1]
     part = read_table(table, patches=patches, prefix=prefix, without_prefix=without)
-    half, window = facts.values.pop("rotate_half", False), facts.values.pop("window", None)
+    half, window = settings.values.pop("rotate_half", False), settings.values.pop("window", None)
     rope = getattr(look.module, "rope", None)
     look.ignore("rope")
     if window is not None:
@@ -181,7 +177,7 @@ def _read_positions(look: Look, facts: Facts, prefix: int, grid: tuple[int, int]
     if rope is None:
         return part
     width: int = look.module.embed_dim  # type: ignore[assignment]  # a number
-    turning = read_rope(rope, half, grid, width // facts.values["num_heads"])
+    turning = read_rope(rope, half, grid, width // settings.values["num_heads"])
     if part == "none":
         return turning
     if turning["name"] == "rope_mixed" and prefix and not without:
@@ -191,13 +187,13 @@ def _read_positions(look: Look, facts: Facts, prefix: int, grid: tuple[int, int]
     return turning | {"absolute": True}
 
 
-def _read_norms(look: Look, facts: Facts, width: int) -> dict[str, Any]:
-    """Return which norms stand around the blocks."""
+def _read_norms(look: Look, settings: Settings, width: int) -> dict[str, Any]:
+    """Return the norms before and after the blocks."""
     norms = {name: getattr(look.module, name, None) for name in ("norm_pre", "norm", "fc_norm")}
     look.ignore(*norms)
     for name, norm in norms.items():
         if norm is not None and present(norm):
-            read_norm(facts, norm, name, width)
+            read_norm(settings, norm, name, width)
     if present(norms["norm"]) and present(norms["fc_norm"]):
         raise NotNative("vitzoo has no part for a norm before and another after pooling")
     final = present(norms["norm"]) or present(norms["fc_norm"])
@@ -238,7 +234,7 @@ def _read_head(look: Look, name: str) -> str:
 
 def _read_latent(pool: nn.Module, width: int, *, prefix: bool) -> dict[str, Any]:
     """Return the part for a learned query that attends to the tokens."""
-    look, own = Look(pool, "attn_pool", AttentionPoolLatent), Facts()
+    look, own = Look(pool, "attn_pool", AttentionPoolLatent), Settings()
     heads = look.take("num_heads")
     look.expect("pool", "token")
     look.expect("latent_len", 1)
@@ -283,10 +279,10 @@ def _read_distilled(look: Look) -> dict[str, Any]:
     return {"pool": {"name": "prefix", "tokens": 2}, "head": "deit/distilled"}
 
 
-def _read_dropouts(look: Look, facts: Facts) -> None:
+def _read_dropouts(look: Look, settings: Settings) -> None:
     if hasattr(look.module, "pos_drop"):
         rate = read_dropout(look.take("pos_drop"), "pos_drop")
-        facts.note("pos_drop", dropout=rate)
+        settings.note("pos_drop", dropout=rate)
     if read_dropout(look.take("head_drop"), "head_drop"):
         raise NotNative("vitzoo has no part for dropout before the head; use a rate of 0")
     if hasattr(look.module, "patch_drop"):
@@ -296,9 +292,9 @@ def _read_dropouts(look: Look, facts: Facts) -> None:
             look.absent(name)
 
 
-def _of_blocks(facts: Facts) -> dict[str, Any]:
-    """Return what the blocks said as keys of a spec, what is usual left out."""
-    values = dict(facts.values)
+def _of_blocks(settings: Settings) -> dict[str, Any]:
+    """Return the settings of the blocks as keys of a spec, without defaults."""
+    values = dict(settings.values)
     spec = {key: values.pop(key) for key in ("num_heads", "mlp_dim", "dropout")}
     block = {key: value for key, value in values.items() if USUAL.get(key, ...) != value}
     return spec | {"block": block}

@@ -1,4 +1,4 @@
-"""What stands before the blocks of a timm model: its patch embedders and positions."""
+"""Reads the patch embedder and the positions of a timm model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_patch_embed(embed: nn.Module, width: int, in_chans: int) -> dict[str, A
 
 
 def plain(size: tuple[int, ...]) -> int | list[int]:
-    """Return a size as specs have it: one number where both sides are alike."""
+    """Return a size for a spec: one number if both sides are equal."""
     return size[0] if size[0] == size[1] else list(size)
 
 
@@ -97,7 +97,7 @@ def _read_resnet(look: Look, in_chans: int) -> tuple[str, tuple[int, int]]:
 
 
 def difference(module: nn.Module, known: nn.Module) -> str:
-    """Say in what a module differs from one that is known, weights apart; empty for nothing."""
+    """Return the first difference between two modules except weights, empty if there is none."""
     ours, theirs = dict(module.named_modules()), dict(known.named_modules())
     if ours.keys() != theirs.keys():
         return f"{sorted(ours.keys() ^ theirs.keys())[:3]} are in one of the two only"
@@ -105,13 +105,13 @@ def difference(module: nn.Module, known: nn.Module) -> str:
         other = theirs[name]
         if type(part) is not type(other):
             return f"{name} is {name_of(part)}, not {name_of(other)}"
-        facts, wanted = (
+        settings, wanted = (
             {key: v for key, v in vars(m).items() if key not in PLAIN and key != "feature_info"}
             for m in (part, other)
         )
-        if facts != wanted:
-            keys = [k for k in {**facts, **wanted} if facts.get(k) != wanted.get(k)]
-            return f"{name}.{keys[0]} = {facts.get(keys[0])!r}"
+        if settings != wanted:
+            keys = [k for k in {**settings, **wanted} if settings.get(k) != wanted.get(k)]
+            return f"{name}.{keys[0]} = {settings.get(keys[0])!r}"
     return ""
 
 
@@ -130,8 +130,8 @@ def read_rope(rope: nn.Module, half: bool, grid: tuple[int, int], head_dim: int)
     """Return the part for rotary positions.
 
     Args:
-        rope: timm's module.
-        half: what the attention does with its angles.
+        rope: module of timm.
+        half: whether the attention rotates halves.
         grid: patches, (h, w).
         head_dim: width of a head.
     """

@@ -1,4 +1,4 @@
-"""What the modules of a timm block say, as facts of a vitzoo spec."""
+"""Reads the modules of a timm block into settings of a vitzoo spec."""
 
 from __future__ import annotations
 
@@ -22,37 +22,33 @@ NORMS |= {RmsNorm: "rms", RmsNormFp32: "rms"}
 ATTENTIONS = (Attention, AttentionRope, EvaAttention, BeitAttention, RelPosAttention)
 
 
-class Facts:
-    """Facts that all modules of a network must agree on: vitzoo's blocks are all alike."""
+class Settings:
+    """Settings of the blocks. All blocks must have the same, because vitzoo's blocks are alike."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self._first: dict[str, str] = {}
 
-    def note(self, where: str, **facts: Any) -> None:
-        """Take down what a module says.
-
-        Raises:
-            NotNative: another said otherwise.
-        """
-        for key, value in facts.items():
+    def note(self, where: str, **settings: Any) -> None:
+        """Add the settings of a module; raise NotNative if another module has other values."""
+        for key, value in settings.items():
             if self.values.setdefault(key, value) != value:
                 raise NotNative(
-                    f"vitzoo's blocks are all alike: {where} has {key} = {value}, "
+                    f"all blocks of a vitzoo network are alike: {where} has {key} = {value}, "
                     f"{self._first[key]} has {self.values[key]}"
                 )
             self._first.setdefault(key, where)
 
 
-def read_norm(facts: Facts, norm: nn.Module, where: str, width: int) -> None:
-    """Take down kind and epsilon of a norm over `width` channels."""
+def read_norm(settings: Settings, norm: nn.Module, where: str, width: int) -> None:
+    """Read kind and epsilon of a norm over `width` channels."""
     look = Look(norm, where, *NORMS)
     look.expect("normalized_shape", (width,))
     look.expect("elementwise_affine", True)
     kind = NORMS[type(norm)]
     if look.take("weight") is None or (kind == "layer" and look.take("bias") is None):
         raise NotNative(f"vitzoo has no part for {where}, a norm without gain or bias")
-    facts.note(where, norm=kind, norm_eps=look.take("eps"))
+    settings.note(where, norm=kind, norm_eps=look.take("eps"))
     look.ignore("_fast_norm")
     look.done()
 
@@ -62,9 +58,9 @@ def read_linear(layer: nn.Module, where: str, shape: tuple[int, int], *biases: b
 
     Args:
         layer: of the model.
-        where: its name.
-        shape: what its widths must be.
-        biases: what the answer may be.
+        where: name of the layer.
+        shape: expected widths.
+        biases: accepted results.
     """
     look = Look(layer, where, nn.Linear)
     found = (look.take("in_features"), look.take("out_features"))
@@ -113,74 +109,78 @@ def read_activation(layer: nn.Module, where: str) -> str:
     return {"none": "gelu", "tanh": "gelu_tanh"}[kind]
 
 
-def read_layer_scale(facts: Facts, layer: nn.Module, where: str, width: int) -> None:
-    """Take down whether the channels of a branch have factors, and what they start from."""
+def read_layer_scale(settings: Settings, layer: nn.Module, where: str, width: int) -> None:
+    """Read whether a branch has LayerScale, and its initial value."""
     if type(layer) is nn.Identity:
-        facts.note(where, layer_scale=None)
+        settings.note(where, layer_scale=None)
         return
     look = Look(layer, where, LayerScale)
     look.ignore("inplace")
-    _note_scale(facts, where, look.take("gamma"), look.take("init_values"), width)
+    _note_scale(settings, where, look.take("gamma"), look.take("init_values"), width)
     look.done()
 
 
-def read_gamma(facts: Facts, block: Look, name: str, width: int) -> None:
-    """Take down factors that are a block's own parameter, as in EVA and BEiT."""
+def read_gamma(settings: Settings, block: Look, name: str, width: int) -> None:
+    """Read a LayerScale that is a parameter of the block, as in EVA and BEiT."""
     initial = block.take("init_values")
-    _note_scale(facts, f"{block.where}.{name}", block.take(name), initial, width)
+    _note_scale(settings, f"{block.where}.{name}", block.take(name), initial, width)
 
 
-def _note_scale(facts: Facts, where: str, gamma: Any, initial: float | None, width: int) -> None:
+def _note_scale(
+    settings: Settings, where: str, gamma: Any, initial: float | None, width: int
+) -> None:
     if gamma is not None and tuple(gamma.shape) != (width,):
         raise NotNative(f"vitzoo has no part for {where} of shape {tuple(gamma.shape)}")
-    # What they start from shows in no output; any positive number would do where it is not known.
-    facts.note(where, layer_scale=None if gamma is None else initial or 1e-5)
+    # The initial value has no effect on loaded weights, so 1e-5 stands for an unknown one.
+    settings.note(where, layer_scale=None if gamma is None else initial or 1e-5)
 
 
-def read_mlp(facts: Facts, mlp: nn.Module, where: str, width: int) -> None:
-    """Take down kind, width, activation and norm of an MLP."""
+def read_mlp(settings: Settings, mlp: nn.Module, where: str, width: int) -> None:
+    """Read kind, width, activation and norm of an MLP."""
     look = Look(mlp, where, Mlp, GluMlp, SwiGLU)
     act, fc2 = look.take("act"), look.take("fc2")
     hidden = fc2.in_features
     read_linear(fc2, f"{where}.fc2", (hidden, width), True)
     if isinstance(mlp, Mlp):
         read_linear(look.take("fc1"), f"{where}.fc1", (width, hidden), True)
-        facts.note(where, mlp="mlp", activation=read_activation(act, f"{where}.act"))
+        settings.note(where, mlp="mlp", activation=read_activation(act, f"{where}.act"))
     else:
         if type(act) is not nn.SiLU:
             raise NotNative(f"vitzoo has no part for {where}.act: {shown(act)}")
-        _read_gate(facts, look, width, hidden)
+        _read_gate(settings, look, width, hidden)
     for drop in ("drop1", "drop2"):
-        facts.note(f"{where}.{drop}", dropout=read_dropout(look.take(drop), f"{where}.{drop}"))
+        settings.note(f"{where}.{drop}", dropout=read_dropout(look.take(drop), f"{where}.{drop}"))
     norm = look.take("norm")
-    facts.note(where, mlp_dim=hidden, mlp_norm=present(norm))
+    settings.note(where, mlp_dim=hidden, mlp_norm=present(norm))
     if present(norm):
-        read_norm(facts, norm, f"{where}.norm", hidden)
+        read_norm(settings, norm, f"{where}.norm", hidden)
     look.done()
 
 
-def _read_gate(facts: Facts, look: Look, width: int, hidden: int) -> None:
+def _read_gate(settings: Settings, look: Look, width: int, hidden: int) -> None:
     if isinstance(look.module, SwiGLU):
         for name in ("fc1_g", "fc1_x"):
             read_linear(look.take(name), f"{look.where}.{name}", (width, hidden), True)
-        facts.note(look.where, mlp="swiglu")
+        settings.note(look.where, mlp="swiglu")
     else:
         look.expect("gate_last", False)
         look.expect("chunk_dim", -1)
         read_linear(look.take("fc1"), f"{look.where}.fc1", (width, 2 * hidden), True)
-        facts.note(look.where, mlp="swiglu_packed")
+        settings.note(look.where, mlp="swiglu_packed")
 
 
-def read_attention(facts: Facts, attn: nn.Module, where: str, width: int, prefix: int) -> Look:
-    """Take down heads, biases, scale and norms of an attention.
+def read_attention(
+    settings: Settings, attn: nn.Module, where: str, width: int, prefix: int
+) -> Look:
+    """Read heads, biases, scale and norms of an attention.
 
     Returns:
-        the look at it, for what a class of its own has besides.
+        the `Look`, for attributes that only some classes have.
     """
     look = Look(attn, where, *ATTENTIONS)
     heads = look.take("num_heads")
     head_dim = width // heads
-    facts.note(where, num_heads=heads, qkv_bias=_qkv_bias(look, width))
+    settings.note(where, num_heads=heads, qkv_bias=_qkv_bias(look, width))
     look.close("scale", head_dim**-0.5)
     _expect_where_there(look, head_dim=head_dim, attn_dim=width, kv_dim=width)
     _expect_where_there(look, num_kv_heads=heads, num_kv_groups=1, num_prefix_tokens=prefix)
@@ -189,16 +189,16 @@ def read_attention(facts: Facts, attn: nn.Module, where: str, width: int, prefix
     look.ignore("fused_attn", "gate", "qkv_bias_separate")
     norms = {name: getattr(attn, name, None) for name in ("q_norm", "k_norm", "norm")}
     look.ignore(*norms)
-    facts.note(where, qk_norm=present(norms["q_norm"]), attn_norm=present(norms["norm"]))
+    settings.note(where, qk_norm=present(norms["q_norm"]), attn_norm=present(norms["norm"]))
     if present(norms["q_norm"]) != present(norms["k_norm"]):
         raise NotNative(f"vitzoo has no part for {where}, which norms queries or keys alone")
     for name, norm in norms.items():
         if norm is not None and present(norm):
-            read_norm(facts, norm, f"{where}.{name}", width if name == "norm" else head_dim)
+            read_norm(settings, norm, f"{where}.{name}", width if name == "norm" else head_dim)
     read_linear(look.take("proj"), f"{where}.proj", (width, width), True)
     rate = read_dropout(look.take("attn_drop"), f"{where}.attn_drop")
-    facts.note(where, attention_dropout=rate)
-    facts.note(where, dropout=read_dropout(look.take("proj_drop"), f"{where}.proj_drop"))
+    settings.note(where, attention_dropout=rate)
+    settings.note(where, dropout=read_dropout(look.take("proj_drop"), f"{where}.proj_drop"))
     return look
 
 
