@@ -1,4 +1,4 @@
-"""`PluginTests`: pytest runs one test for each check and contribution. The fixture `vitzoo_hub`.
+"""`PluginTests`, which runs every check as a test of pytest, and the fixture `vitzoo_hub`.
 
 The module has no assert statements (PYTEST_DONT_REWRITE), so it may be imported before pytest
 loads it.
