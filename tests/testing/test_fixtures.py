@@ -1,4 +1,4 @@
-"""The fixture of the root conftest.py that parses manifests once hides no change."""
+"""The root conftest.py parses each manifest once. A test still sees changes to a manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each check of a checkpoint format fails for one that breaks just that."""
+"""Each check of checkpoint formats fails for a format with one error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitzoo.testing import check_checkpoint_format
 
 
 class Prefixed(Format):
-    """A good one, to be broken: timm's with `acme.` in front."""
+    """timm's format with `acme.` before each key. The classes below add one error each."""
 
     def matches(self, keys):
         return {"acme.cls_token", "acme.norm.weight"} <= set(keys)

@@ -1,4 +1,4 @@
-"""Each check of a head and of a drop-path policy fails for one that breaks just that."""
+"""Each check of heads and of drop-path policies fails for one with one error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODULE = testing.modules
 
 
 class Cosine(nn.Module):
-    """A good one, to be broken."""
+    """A correct head. The classes below add one error each."""
 
     def __init__(self, *, in_dim, num_classes):
         super().__init__()

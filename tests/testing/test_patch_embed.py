@@ -1,4 +1,4 @@
-"""Each check of a patch embedder fails for one that breaks just that, and says what to do."""
+"""Each check of patch embedders fails for a part with one error, and names a fix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vitzoo.testing import Sizes, check_patch_embedder
 
 
 class Patches(ConvPatchEmbed):
-    """A good one, to be broken."""
+    """A correct patch embedder. The classes below add one error each."""
 
     def __init__(self, *, patch_size, in_chans, embed_dim):
         super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
@@ -190,7 +190,7 @@ class Sharing(nn.Module):
 
 
 class EvenGrid(Patches):
-    """May refuse a grid, and does not say which."""
+    """Refuses odd grids, but has no `grid_multiple`."""
 
     def grid(self, image_size):
         rows, columns = super().grid(image_size)
@@ -220,7 +220,7 @@ class OnlySquare(Patches):
 
 
 class Shifted(Patches):
-    """Has one more parameter, which is used."""
+    """Adds a parameter to the tokens."""
 
     def __init__(self, *, patch_size, in_chans, embed_dim):
         super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
@@ -264,7 +264,7 @@ class Random(Patches):
 
 
 class Forgetful(Patches):
-    """What it computes with comes neither from the constructor nor from the state dict."""
+    """Uses a number that neither the constructor gets nor the state dict holds."""
 
     count = 0
 

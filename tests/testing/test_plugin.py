@@ -1,4 +1,4 @@
-"""Each check of a plugin as a whole fails for one that breaks just that."""
+"""Each check of a whole plugin fails for a plugin with one error."""
 
 from __future__ import annotations
 

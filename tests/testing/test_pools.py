@@ -1,4 +1,4 @@
-"""Each check of a pool fails for one that breaks just that."""
+"""Each check of pools fails for a pool with one error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODULE = testing.modules
 
 
 class Maximum(nn.Module):
-    """A good one, to be broken."""
+    """A correct pool. The classes below add one error each."""
 
     norm_first = True
 

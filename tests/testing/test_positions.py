@@ -1,4 +1,4 @@
-"""Each check of a position embedding fails for one that breaks just that."""
+"""Each check of position embeddings fails for a part with one error."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class BiasOfPatches(NoPositions):
 
 
 class Queried(NoPositions):
-    """A good one: a learned vector for each key meets the query."""
+    """A correct part: the bias is the product of the query and a learned vector for each key."""
 
     def __init__(self, *, num_prefix_tokens, embed_dim, num_heads):
         super().__init__()

@@ -115,7 +115,8 @@ def test_a_broken_plugin_fails_in_one_place(author):
 
 
 def test_a_class_without_a_namespace_is_refused(author):
-    assert "TestAcme: set namespace to that of the plugin" in author(more='namespace = ""')
+    said = author(more='namespace = ""')
+    assert "TestAcme: set namespace to the name of the plugin's entry point" in said
 
 
 def test_one_file_is_enough(author):

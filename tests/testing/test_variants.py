@@ -1,4 +1,4 @@
-"""Each check of variants and weights fails for those that break just that."""
+"""Each check of variants and weights fails for an entry with one error."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ GOOD = {
 
 
 class Row(WEIGHTS.WeightsSubject):
-    """Weights of vit_b16 that no registry has."""
+    """Weights of vit_b16 that are not registered."""
 
     given: dict
 

@@ -1,4 +1,4 @@
-"""Helpers for tests of registered weights: a stand-in for a file, the spec of an entry."""
+"""The helpers for tests of weights: `stand_in`, `trained_spec` and `checkpoint_formats`."""
 
 from __future__ import annotations
 

@@ -1,18 +1,15 @@
-"""The conformance tests: what every plugin of vitzoo can run on itself.
+"""Conformance tests for plugins, a Hub on loopback, and helpers for tests of weights.
 
-    # conftest.py
-    pytest_plugins = ["vitzoo.testing"]
-
-    # test_conformance.py
+    # tests/test_conformance.py
     from vitzoo.testing import PluginTests
 
     class TestAcme(PluginTests):
         namespace = "acme"
 
-docs/testing.md says what is checked and what to do where samples are needed. Only `PluginTests` and
-the fixtures need pytest: `vitzoo plugins check` runs the same checks without it.
+docs/testing.md lists the tests. Only `PluginTests` and the fixture `vitzoo_hub` need pytest.
 
-It has no assert statements (PYTEST_DONT_REWRITE), so it may be imported before pytest loads it.
+The module has no assert statements (PYTEST_DONT_REWRITE), so it may be imported before pytest
+loads it.
 """
 
 from __future__ import annotations

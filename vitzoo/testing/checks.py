@@ -1,4 +1,4 @@
-"""All checks of one contribution, without pytest. `PluginTests` runs each check as one test."""
+"""Functions that run all checks of one part, checkpoint format or variant, without pytest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`PluginTests`: pytest runs one test for each check and contribution. The fixture `vitzoo_hub`.
+"""`PluginTests`, which runs every check as a test of pytest, and the fixture `vitzoo_hub`.
 
 The module has no assert statements (PYTEST_DONT_REWRITE), so it may be imported before pytest
 loads it.
@@ -165,9 +165,10 @@ class PluginTests:
     test_weights_served = of("hosted", weights.check_served)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Run a test with an argument `head`, `variant`, ... once for each of the plugin's."""
+        """Run a test with the argument `head` for each head of the plugin; likewise the others."""
         if not self.namespace:
-            raise pytest.UsageError(f"{type(self).__name__}: set namespace to that of the plugin")
+            fix = "set namespace to the name of the plugin's entry point"
+            raise pytest.UsageError(f"{type(self).__name__}: {fix}")
         metafunc.config.pluginmanager.import_plugin("vitzoo.testing")  # deselects empty tests
         for argument, found in _subjects(self).items():
             if argument in metafunc.fixturenames:
