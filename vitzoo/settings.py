@@ -151,5 +151,5 @@ def _flag(name: str) -> bool:
 def _address(text: str, variable: str) -> str:
     parts = urlsplit(text) if has_host(text) else urlsplit("")
     if parts.scheme not in ("http", "https") or parts.query or parts.username:
-        raise InvalidOption(f"{variable} must hold http(s) addresses, got {text!r}")
+        raise InvalidOption(f"{variable} must contain only http(s) addresses, got {text!r}")
     return text.rstrip("/")

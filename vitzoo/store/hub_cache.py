@@ -1,4 +1,4 @@
-"""Files in the user's Hub cache, copied while they are hashed; torch-free."""
+"""Copying files from the Hub cache of the user, with a hash of the bytes; torch-free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("vitzoo")
 
 
 def from_hub_cache(file: HubFile, partial: Partial) -> bool:
-    """Copy the file from the user's Hub cache if it is there and its bytes are right."""
+    """Copy the file from the Hub cache of the user, if it is there and has the right sha256."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
@@ -36,13 +36,13 @@ def _from_cached(blob: Path, file: HubFile, partial: Partial) -> bool:
         return False
     try:
         if file.size not in (None, os.fstat(source).st_size):
-            log.warning("%s has another size than %s; left alone", blob, file)
+            log.warning("%s has another size than %s; it is ignored", blob, file)
             return False
         partial.copy(source)
     finally:
         os.close(source)
     if partial.sha256 == file.pin.sha256:
         return True
-    log.warning("%s is damaged (sha256 %s); left alone", blob, partial.sha256)
+    log.warning("%s is damaged (sha256 %s); it is ignored", blob, partial.sha256)
     partial.restart()
     return False

@@ -29,20 +29,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not
     hf_raise_for_status,
 )
 
-from vitzoo import __version__
-from vitzoo.errors import (
-    AccessDenied,
-    AuthenticationError,
-    EntryNotFound,
-    GatedRepo,
-    NetworkError,
-    NotFoundOnHub,
-    RepoNotFound,
-    RevisionNotFound,
-    ServerError,
-    StoreError,
-    TransferError,
-)
+from vitzoo import __version__, errors
 from vitzoo.files.access import open_regular
 from vitzoo.settings import may_see_token
 
@@ -126,7 +113,7 @@ def _token() -> str:
 def _token_in(path: Path) -> str:
     try:
         fd = open_regular(path, follow=True)
-    except StoreError as error:
+    except errors.StoreError as error:
         log.warning("%s; requests are sent without a token", error)
         return ""
     if fd is None:
@@ -178,7 +165,7 @@ def may_pass(status: int) -> bool:
     return status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def refusal(response: httpx2.Response, file: HubFile, host: str) -> NetworkError:
+def refusal(response: httpx2.Response, file: HubFile, host: str) -> errors.NetworkError:
     """Return the error for a response whose status is not a success."""
     status = response.status_code
     try:
@@ -186,50 +173,54 @@ def refusal(response: httpx2.Response, file: HubFile, host: str) -> NetworkError
     except GatedRepoError:
         return _by_status(response, file, host, gated=True)
     except RevisionNotFoundError:
-        return RevisionNotFound(
+        return errors.RevisionNotFound(
             f"{file}: {host} has no revision {file.revision} of the repository; {ELSEWHERE}"
         )
     except RemoteEntryNotFoundError:
-        return EntryNotFound(
+        return errors.EntryNotFound(
             f"{file}: {host} has no such file at revision {file.revision}; {ELSEWHERE}"
         )
     except RepositoryNotFoundError:
         if status == HTTPStatus.NOT_FOUND:
-            return RepoNotFound(f"{file}: {host} has no repository {file.entry.repo}; {ELSEWHERE}")
+            return errors.RepoNotFound(
+                f"{file}: {host} has no repository {file.entry.repo}; {ELSEWHERE}"
+            )
     except HfHubHTTPError:
         pass
     denied = status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
     return _by_status(response, file, host, gated=denied and file.entry.gated)
 
 
-def _by_status(response: httpx2.Response, file: HubFile, host: str, *, gated: bool) -> NetworkError:
+def _by_status(
+    response: httpx2.Response, file: HubFile, host: str, *, gated: bool
+) -> errors.NetworkError:
     what = f"{file}: {host} answered {response.status_code}"
     if gated:
-        return GatedRepo(
+        return errors.GatedRepo(
             f"{what}: access to {file.entry.repo} is gated; accept its terms on {file.page}, "
             f"{LOG_IN}"
         )
     match response.status_code:
         case HTTPStatus.UNAUTHORIZED:
-            return AuthenticationError(
+            return errors.AuthenticationError(
                 f"{what}: the repository does not exist, or needs a token that may read it; log in "
                 "with `hf auth login`"
             )
         case HTTPStatus.FORBIDDEN | HTTPStatus.UNAVAILABLE_FOR_LEGAL_REASONS:
-            return AccessDenied(f"{what} and denies access; check the rights of your token")
+            return errors.AccessDenied(f"{what} and denies access; check the rights of your token")
         case HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-            return TransferError(
+            return errors.TransferError(
                 f"{file}: a proxy on the way to {host} answered 407: it requires a user name and "
                 f"a password{proxies()}"
             )
         case HTTPStatus.NOT_FOUND:
-            return NotFoundOnHub(f"{what}; is the endpoint a Hub?")
+            return errors.NotFoundOnHub(f"{what}; is the endpoint a Hub?")
     if may_pass(response.status_code):
         asked = retry_after(response)
-        return ServerError(
+        return errors.ServerError(
             f"{what}; try again {f'after {asked:.0f} s, as the server asks' if asked else 'later'}"
         )
-    return ServerError(f"{what}, expected the file; {ELSEWHERE}")
+    return errors.ServerError(f"{what}, expected the file; {ELSEWHERE}")
 
 
 def _without_body(response: httpx2.Response) -> httpx2.Response:
