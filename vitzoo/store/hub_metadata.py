@@ -145,7 +145,7 @@ class _Request:
                     f"{self.where} sent more than {MAX_METADATA} bytes of metadata; {FIX}"
                 )
             if time.monotonic() > self.deadline:
-                raise httpx2.ReadTimeout("the answer did not end in time")
+                raise httpx2.ReadTimeout(f"no answer within {self.limits.first_byte:.1f} s")
         return bytes(body)
 
     def _redirected(self, url: str, target: str) -> str:
