@@ -264,7 +264,7 @@ def test_weights_of_another_type_are_refused(small):
 def test_an_import_path_is_no_name(small, field, name):
     for part in (name, {"name": name}):
         message = refused(InvalidOption, small | {field: part})
-        says(message, field, repr(name), "(str)", *PARTS_BY_NAME, "never imported")
+        says(message, field, repr(name), "(str)", *PARTS_BY_NAME, "never imports")
 
 
 @pytest.mark.usefixtures("canary")

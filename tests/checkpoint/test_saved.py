@@ -209,11 +209,11 @@ def tampered(small, tmp_path):
         (lambda t: t | {"spec": t["spec"] | {"depht": 2}}, ["spec", "'depht'", "'depth'"]),
         (
             lambda t: t | {"spec": t["spec"] | {"head": "os:system"}},
-            ["spec", "head", "'os:system'", *PARTS_BY_NAME, "never imported"],
+            ["spec", "head", "'os:system'", *PARTS_BY_NAME, "never imports"],
         ),
         (
             lambda t: t | {"spec": t["spec"] | {"head": {"name": "canary_part:Head"}}},
-            ["spec", "head", "'canary_part:Head'", *PARTS_BY_NAME, "never imported"],
+            ["spec", "head", "'canary_part:Head'", *PARTS_BY_NAME, "never imports"],
         ),
     ],
 )
