@@ -41,7 +41,7 @@ def sentences(text: str) -> list[str]:
 def paragraphs(page: str) -> Iterator[str]:
     """Yield the paragraphs and list items of a Markdown page, without code, tables and headings."""
     page = re.sub(r"^( *)```.*?^\1```$", "\n", page, flags=re.MULTILINE | re.DOTALL)
-    page = re.sub(r"^ *[|#].*$", "\n", page, flags=re.MULTILINE)
+    page = re.sub(r"^ *[|#].*$|<!--.*?-->", "\n", page, flags=re.MULTILINE)
     yield from re.split(r"\n\s*\n|^\s*(?:[-*]|\d+\.)\s+", page, flags=re.MULTILINE)
 
 
@@ -78,10 +78,10 @@ def of_help() -> list[str]:
     found = []
 
     def read(command: click.Command, name: str) -> None:
-        texts = [*(command.help or "").split("\n\n")]
+        texts = [*(command.help or "").partition("\b")[0].split("\n\n")]
         texts += [getattr(option, "help", None) or "" for option in command.params]
         for text in texts:
-            found.extend(f"vitzoo {name} --help: {s}" for s in sentences(text.replace("\b", "")))
+            found.extend(f"vitzoo {name} --help: {s}" for s in sentences(text))
         if isinstance(command, click.Group):
             for below, part in command.commands.items():
                 read(part, f"{name} {below}")

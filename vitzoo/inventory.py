@@ -205,7 +205,7 @@ def _verify(file: HubFile) -> Verification:
 
 
 def _compared(name: str, path: Path, sha256: str, size: int = 0) -> Verification:
-    """Hash a file and compare it with its pin; `size` is 0 if it is not known."""
+    """Compare the bytes of a file with an expected size and SHA-256; `size` 0 means any size."""
     found = _hashed(name, path)
     if found.state != "unpinned":
         return replace(found, sha256=sha256)

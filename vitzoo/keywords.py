@@ -22,7 +22,7 @@ def check_keywords(
 
     Args:
         hint: maps the unknown name to the text of a fix. If the text is empty, the error suggests
-            the closest arguments, or lists all.
+            the arguments with the most similar names, or lists all arguments.
 
     >>> @check_keywords()
     ... def resize(size: int, *, method: str = "bicubic") -> int:

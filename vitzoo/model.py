@@ -133,7 +133,7 @@ class VisionTransformer(nn.Module):
         return self.norm(x)
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
-        """Map (b, p + n, d) tokens to (b, k) logits, or to pre-logits."""
+        """Pool p prefix and n patch tokens (b, p + n, d), and return logits (b, k)."""
         return self._logits(self._pooled(tokens), pre_logits)
 
     def embed(self, images: Tensor) -> Tensor:

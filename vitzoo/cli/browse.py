@@ -110,7 +110,8 @@ def list_command(
 def show_command(name: str, as_json: bool) -> None:
     """Show the network, the weights and the sources of a variant.
 
-    The line `default weights override` lists the settings that the default weights change.
+    The line `default weights override` lists the settings of the
+    variant that differ when its default weights are loaded.
 
     \b
     Examples:
@@ -142,13 +143,13 @@ def show_command(name: str, as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def which_command(name: str, as_json: bool) -> None:
-    """Explain what a NAME means and where its code lies.
+    """Show what a registered NAME is and where its code is.
 
     NAME is a variant, a part or a checkpoint format. A name of timm or torchvision, or a Hub
     repository, is translated to the variant and weights of vitzoo. `plugin` registers the name.
     `target` is the import path of the class or function that makes the part or network, and
-    `defined` is its source location. `location` is the file, and the line of a manifest, that
-    registers the name. The target is not imported.
+    `defined` is its source location. `location` is the file that registers the name, with
+    the line number if that file is a manifest. The command does not import that code.
 
     \b
     Examples:

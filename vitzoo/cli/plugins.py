@@ -33,7 +33,7 @@ DETAILS = ("entry_point", "location", "cause", "fix")
 @json_option
 @click.pass_context
 def plugins_group(context: click.Context, as_json: bool) -> None:
-    """List plugins and their states; check and write plugins.
+    """List the installed plugins with their states, check plugins, or write a new one.
 
     A plugin is a Python package that adds variants, parts or checkpoint formats to vitzoo. This
     command reads the manifests of plugins and imports no code. A plugin without a manifest is

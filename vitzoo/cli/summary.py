@@ -36,8 +36,12 @@ def _image_size(
 @click.option("--in-chans", type=int, help="Number of image channels.")
 @click.option("--patch-embed", metavar="NAME", help="Patch embedder, such as conv or unfold.")
 @click.option("--pos-embed", metavar="NAME", help="Position embedding, such as learned or rope.")
-@click.option("--pool", metavar="NAME", help="Pool, such as class or mean.")
-@click.option("--head", metavar="NAME", help="Head, such as linear or mlp.")
+@click.option(
+    "--pool", metavar="NAME", help="Use the registered pool of this name, such as class or mean."
+)
+@click.option(
+    "--head", metavar="NAME", help="Use the registered head of this name, such as linear or mlp."
+)
 @click.option(
     "--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Images per batch."
 )

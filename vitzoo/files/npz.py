@@ -79,7 +79,7 @@ def read_directory(fd: int, source: str) -> dict[str, Member]:
         source: name of the file for messages.
 
     Raises:
-        CheckpointError: it is no npz file, is inconsistent or exceeds a limit; little memory has
+        CheckpointError: it is no npz file, contradicts itself or exceeds a limit; little memory has
             been used.
     """
     entries, data_end = _entries(fd, source)

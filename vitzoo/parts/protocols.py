@@ -58,7 +58,7 @@ class PositionEmbedding(Protocol):
     Constructor: those of `grid_size: (h, w)`, `num_prefix_tokens`, `embed_dim`, `num_heads` and
     `depth` that it names, then options.
 
-    The model keeps a learned table as its own parameter `pos_embed`, as published checkpoints do.
+    The model keeps learned positions as its parameter `pos_embed`, as published checkpoints do.
     The part creates the table, uses it, and interpolates it to another grid.
 
     Two optional methods act in the attention of every block. `rotate(x, layer)` maps queries or

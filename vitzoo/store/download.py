@@ -72,8 +72,8 @@ def download(
     """Complete `partial` with the bytes of `file` from one endpoint, and check their sha256.
 
     After a lost or stalled connection or a server error, the download resumes at the exact byte.
-    After a wrong hash it starts again, once. After an error, a later call can resume the partial
-    file, or it is empty.
+    If the complete file has a wrong hash, it is downloaded once more from the beginning. After an
+    error, a later call can resume the partial file, or it is empty.
 
     Raises:
         HashMismatch, SizeMismatch: the endpoint serves other bytes.
@@ -191,7 +191,7 @@ class _Download:
         if not good:
             raise RefusedResponse(
                 f"{self.file}: {urlsplit(url).netloc} redirected to {location[:200]!r}, which is "
-                f"refused: only https, or http from http; {OTHER_ENDPOINT}"
+                f"refused: https may redirect to https only, http to both; {OTHER_ENDPOINT}"
             )
         if after.netloc == before.netloc:
             log.info("%s: %s redirects to %s", self.file, url, target)
@@ -278,7 +278,7 @@ class _Download:
 
     def _transfer(self, what: str) -> TransferError:
         return TransferError(
-            f"{self.where}: {what}; {self.partial.size} bytes are kept for the next try; check the "
-            "network, set a mirror in VITZOO_ENDPOINTS, or copy the file to this machine and run "
-            "vitzoo import FILE"
+            f"{self.where}: {what}; {self.partial.size} downloaded bytes are kept for "
+            "the next try; check the network, set a mirror in VITZOO_ENDPOINTS, or copy the file "
+            "to this machine and run vitzoo import FILE"
         )

@@ -126,6 +126,6 @@ class Lock:
 
     def _broken(self, what: str) -> PinError:
         return PinError(
-            f"the lock file {self.path} {what}; restore it, or remove it to trust on first use "
-            "again"
+            f"the lock file {self.path} {what}; restore the file, or remove it to trust on first "
+            "use again"
         )

@@ -107,8 +107,9 @@ def _first_use(file: HubFile) -> Pin:
         raise PinError(f"{unknown} and the lock is frozen; fetch it once without --frozen")
     if settings.offline():
         raise Offline(
-            f"{unknown} and vitzoo is offline; bring the file with a lock file that names it "
-            f"(VITZOO_LOCK, see docs/offline.md), or run with a network: {_fetch_command(file)}"
+            f"{unknown} and vitzoo is offline; copy the weights file, and a lock file that names "
+            "it (VITZOO_LOCK), from another machine (see docs/offline.md), or run with "
+            f"network access: {_fetch_command(file)}"
         )
     _show_terms(file)
     from vitzoo.store.hub_metadata import request_pin  # imports network libraries

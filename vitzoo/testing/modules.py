@@ -47,7 +47,7 @@ SAVED = (
 
 
 def check_constructor(subject: Subject) -> None:
-    """The constructor takes keywords only and names each of them, without `**options`.
+    """The constructor of a part has keyword-only arguments, each with a name: no `**options`.
 
     An argument that vitzoo does not pass has a default or a sample in the `options` table.
     """

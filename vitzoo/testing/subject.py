@@ -230,8 +230,8 @@ def network(sizes: Sizes, changes: Mapping[str, Any] | None = None) -> dict[str,
 def fill(module: nn.Module, seed: int = 0) -> nn.Module:
     """Give every parameter values that reveal mistakes, and set evaluation mode.
 
-    Matrices and kernels are drawn by their fan-in; 0.2 times a normal number is added to vectors
-    and tables.
+    Matrices and kernels get normals with standard deviation fan_in ** -0.5. Biases, gains and
+    position embeddings keep their values, plus 0.2 times a standard normal for each element.
     """
     generator = torch.Generator().manual_seed(seed)
     for parameter in module.parameters():

@@ -23,7 +23,7 @@ class ProjectionHead(nn.Module):
         width: of the embedding; None if it is k.
 
     Attributes:
-        embedding: whether the outputs are an embedding.
+        embedding: whether the head returns an embedding, not class logits.
 
     Raises:
         InvalidOption: `width` is not a positive integer.

@@ -39,7 +39,7 @@ class ClassAndMean(nn.Module):
         return ClassAndMean(in_dim=self.in_dim, num_classes=num_classes)
 
     def forward(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
-        """Map (b, 2, d) class token and mean to logits or pre-logits.
+        """Map the class token and the mean of the patch tokens, (b, 2, d), to logits (b, k).
 
         Raises:
             InvalidInput: the input is not two vectors.

@@ -1,4 +1,4 @@
-"""The pool of DINO's copy detection."""
+"""The pool that DINO's authors use for copy detection: class token and generalised mean."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ MAX_WIDTH = 4_096
 
 
 class ResNetEmbed(nn.Module):
-    """Projects patches of the feature map of a ResNet with stride s.
+    """Runs a ResNet, and projects patches of its feature map to tokens. The ResNet has stride s.
 
     `patch_size` is in pixels of the image, as everywhere in vitzoo, so the kernel of the projection
     is `patch_size / s`.

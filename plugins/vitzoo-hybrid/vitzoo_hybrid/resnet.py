@@ -64,8 +64,8 @@ ARITHMETICS = {
 class StdConv2d(nn.Conv2d):
     """Convolution without bias whose kernels are standardised before each use.
 
-    Padding is TensorFlow's "same" for sizes that are a multiple of the stride: the odd pixel goes
-    below and to the right.
+    The input height and width must be multiples of the stride. The padding is then TensorFlow's
+    "same": an odd total padding has one pixel more at the bottom and at the right.
 
     Shapes: (b, c, h, w) to (b, out, h / stride, w / stride).
 
