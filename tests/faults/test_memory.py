@@ -77,17 +77,17 @@ def test_stored_file_changed_while_it_is_read(net, monkeypatch):
 
     monkeypatch.setenv("VITZOO_VERIFY", "tensors")
     net.assert_right(net.create())
-    real = vitzoo.checkpoint.containers._read
+    real = vitzoo.checkpoint.containers.contents
 
-    def change_first(file):
+    def change_first(file, *, verified):
         net.stored.chmod(0o644)
         with net.stored.open("r+b") as stored:
             stored.seek(-8, os.SEEK_END)
             stored.write(b"12345678")
-        return real(file)
+        return real(file, verified=verified)
 
     with monkeypatch.context() as patch:
-        patch.setattr(vitzoo.checkpoint.containers, "_read", change_first)
+        patch.setattr(vitzoo.checkpoint.containers, "contents", change_first)
         with refuses(HashMismatch, net.sha256, "changed"):
             net.create()
     net.assert_right(net.create())
@@ -98,13 +98,13 @@ def test_local_file_truncated_while_it_is_read(net, monkeypatch):
 
     path = net.root / "own.safetensors"
     path.write_bytes(net.data)
-    real = vitzoo.checkpoint.containers._read
+    real = vitzoo.checkpoint.containers.contents
 
-    def cut(file):
+    def cut(file, *, verified):
         os.truncate(path, file.size // 2)
-        return real(file)
+        return real(file, verified=verified)
 
-    monkeypatch.setattr(vitzoo.checkpoint.containers, "_read", cut)
+    monkeypatch.setattr(vitzoo.checkpoint.containers, "contents", cut)
     with pytest.raises(CheckpointError, match=rf"truncated.* {len(net.data) // 2}\b"):
         vitzoo.create(net.spec, weights=path)
 

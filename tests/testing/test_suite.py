@@ -15,6 +15,7 @@ import pytest
 
 import vitzoo
 from vitzoo import testing
+from vitzoo.registry.registry import registry
 
 QUICK = ("-k", "not worker and not offline and not disabled and not compiles")
 
@@ -64,7 +65,7 @@ def test_bundled_weights_and_each_kind_of_pin_are_one_case_each():
     class Core(testing.PluginTests):
         namespace = "core"
 
-    found = suite._subjects(Core())
+    found = suite._subjects(Core, registry())
     assert [name for name, _ in found["bundled"]] == ["vit_digits:digits_v1"]
     pins = [subject.row.pin for _, subject in found["hosted"]]
     every = {row.pin for variant in vitzoo.variants() for row in variant.weights if row.repo}
@@ -80,7 +81,7 @@ def test_several_networks_have_ids_of_their_own():
         namespace = "core"
         networks = {"timm": [{}, {"num_registers": 1}], "vit_b16": {"depth": 1}}
 
-    found = suite._subjects(Core())
+    found = suite._subjects(Core, registry())
     formats = dict(found["checkpoint_format"])
     assert formats["timm"].network == {}
     assert formats["timm-2"].network == {"num_registers": 1}
@@ -165,7 +166,7 @@ def test_several_samples_have_ids_of_their_own():
         namespace = "core"
         options = {"learned": [{}, {"where": "layers"}], "head tanh": {"hidden_dim": 16}}
 
-    found = dict(suite._subjects(Core())["part"])
+    found = dict(suite._subjects(Core, registry())["part"])
     assert found["learned"].options == {}
     assert found["learned-where=layers"].options == {"where": "layers"}
     assert found["tanh"].options == {"hidden_dim": 16}

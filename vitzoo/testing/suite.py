@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ import pytest
 
 import vitzoo
 from vitzoo.errors import PluginError, did_you_mean
-from vitzoo.registry.registry import registry
+from vitzoo.registry.registry import Registry, registry
 from vitzoo.testing import (
     archives,
     drop_path,
@@ -91,9 +92,9 @@ class PluginTests:
 
     def test_plugin_settings(self) -> None:
         """The keys of `options`, `sizes` and `networks` are names of the plugin's contributions."""
-        kinds = [(kind, name) for kind in registry().parts for name in _names(self, kind)]
-        known = {name for _, name in kinds} | {f"{kind} {name}" for kind, name in kinds}
-        known |= {row.name for row in _variants(self)}
+        known, zoo = {row.name for row in _variants(type(self))}, registry()
+        for kind in zoo.parts:
+            known |= {said for n in _names(type(self), kind, zoo) for said in (n, f"{kind} {n}")}
         for table in ("options", "sizes", "networks"):
             for name in getattr(self, table):
                 near = did_you_mean(name, known) or f"; it has: {', '.join(sorted(known))}"
@@ -170,7 +171,8 @@ class PluginTests:
             fix = "set namespace to the name of the plugin's entry point"
             raise pytest.UsageError(f"{type(self).__name__}: {fix}")
         metafunc.config.pluginmanager.import_plugin("vitzoo.testing")  # deselects empty tests
-        for argument, found in _subjects(self).items():
+        subjects = _subjects(type(self), registry())  # type: ignore[arg-type]  # is hashable
+        for argument, found in subjects.items():
             if argument in metafunc.fixturenames:
                 nothing = [pytest.param(None, id="none")]
                 params = [pytest.param(subject, id=name) for name, subject in found]
@@ -190,26 +192,27 @@ class PluginTests:
                 )
 
 
-def _subjects(tests: PluginTests) -> dict[str, list[tuple[str, Any]]]:
+@lru_cache(maxsize=1)  # pytest collects the classes one after the other
+def _subjects(tests: type[PluginTests], zoo: Registry) -> dict[str, list[tuple[str, Any]]]:
     """Return (test id, subject) pairs by the name of the argument that takes them."""
+    rows = _variants(tests)
     found: dict[str, list[tuple[str, Any]]] = {
-        argument: list(_parts(tests, cls)) for argument, cls in PARTS.items()
+        argument: list(_parts(tests, cls, zoo)) for argument, cls in PARTS.items()
     }
     found["made"] = [pair for pairs in found.values() for pair in pairs]
     found["part"] = [pair for pair in found["made"] if isinstance(pair[1], ModuleSubject)]
     found["checkpoint_format"] = [
         (label, formats.FormatSubject(None, name, network))
-        for name in _names(tests, formats.KIND)
+        for name in _names(tests, formats.KIND, zoo)
         for label, network in _networks(tests, name)
     ]
-    rows = _variants(tests)
     found["variant"] = [
         (label, variants.VariantSubject(row.name, network))
         for row in rows
         for label, network in _networks(tests, row.name)
     ]
     # Specs of a manifest come from TOML, and a manifest has no hook functions.
-    in_python = isinstance(registry().host.manager.get_plugin(tests.namespace), ModuleType)
+    in_python = isinstance(zoo.host.manager.get_plugin(tests.namespace), ModuleType)
     found["python_variant"] = found["variant"] if in_python else []
     found["hooks_of"] = [(tests.namespace, tests.namespace)] if in_python else []
     files = [
@@ -223,7 +226,7 @@ def _subjects(tests: PluginTests) -> dict[str, list[tuple[str, Any]]]:
     return found
 
 
-def _networks(tests: PluginTests, name: str) -> Iterator[tuple[str, Options]]:
+def _networks(tests: type[PluginTests], name: str) -> Iterator[tuple[str, Options]]:
     """Yield (test id, changes to the network) for each entry of the `networks` table."""
     for number, changes in enumerate(_several(tests.networks.get(name, {})), 1):
         yield (name if number == 1 else f"{name}-{number}"), changes
@@ -233,12 +236,14 @@ def _several(given: Options | Sequence[Options]) -> list[Options]:
     return [given] if isinstance(given, Mapping) else list(given)
 
 
-def _parts(tests: PluginTests, cls: type[Subject]) -> Iterator[tuple[str, Subject]]:
-    for name in _names(tests, cls.kind):
+def _parts(
+    tests: type[PluginTests], cls: type[Subject], zoo: Registry
+) -> Iterator[tuple[str, Subject]]:
+    for name in _names(tests, cls.kind, zoo):
         full = f"{cls.kind} {name}"
         several = _several(tests.options.get(full, tests.options.get(name, {})))
         sizes = tests.sizes.get(full, tests.sizes.get(name, Sizes()))
-        ambiguous = sum(name in rows for rows in registry().parts.values()) > 1
+        ambiguous = sum(name in rows for rows in zoo.parts.values()) > 1
         for options in several:
             said = "-".join(f"{key}={value}" for key, value in options.items())
             label = full if ambiguous else name
@@ -253,14 +258,12 @@ def _lacking(subject: Subject) -> list[str]:
         return []
 
 
-def _names(tests: PluginTests, kind: str) -> list[str]:
-    """Return the registered names of a plugin's parts of one kind."""
-    _variants(tests)
-    rows = registry().parts[kind].items()
-    return [name for name, (owner, _) in rows if owner == tests.namespace]
+def _names(tests: type[PluginTests], kind: str, zoo: Registry) -> list[str]:
+    """Return the registered names of a loaded plugin's parts of one kind."""
+    return [name for name, (owner, _) in zoo.parts[kind].items() if owner == tests.namespace]
 
 
-def _variants(tests: PluginTests) -> list[vitzoo.Variant]:
+def _variants(tests: type[PluginTests]) -> list[vitzoo.Variant]:
     """Load a plugin and return its variants; none if it is broken: test_plugin_loads reports it."""
     try:
         vitzoo.variants(f"{tests.namespace}/*")
