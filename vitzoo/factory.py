@@ -194,7 +194,7 @@ def _network(spec: Spec, ready: Mapping[str, Any], request: Request, zoo: Regist
 def _preprocessing(
     checkpoint: Checkpoint, request: Request, spec: Spec
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
-    """Return the preprocessing of the weights, or the variant's with a note for the report."""
+    """Return the preprocessing of the weights, or else that of the variant, and notes on it."""
     found = checkpoint.preprocessing or request.preprocessing_of(spec)
     if found is None or checkpoint.preprocessing:
         return found, ()

@@ -34,7 +34,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
 
     Raises:
         InvalidOption: the model has no spec, the number of labels is not the number of classes,
-            the path has another ending, or its folder does not exist.
+            the path does not end in `.safetensors`, or its folder does not exist.
         CheckpointError: a tensor has no data (`meta` device), or safetensors lacks its dtype.
         StoreError: the file cannot be written.
     """

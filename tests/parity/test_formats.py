@@ -57,7 +57,7 @@ def same_tensors(path, expected):
 
 @pytest.fixture
 def images():
-    return torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(4))
+    return torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(4))
 
 
 def make_torchvision(name, weights, depth):

@@ -76,8 +76,8 @@ def plugins_group(context: click.Context, as_json: bool) -> None:
 def check_command(names: tuple[str, ...], timeout: float, as_json: bool) -> None:
     """Import and test plugins, each in a separate process.
 
-    NAME is a namespace or a distribution. Without NAME, all plugins are checked that are not
-    switched off. Requirements must be installed, and every target must be importable. Parts must
+    NAME is a namespace or a distribution. Without NAME, every plugin that is not disabled is
+    checked. Requirements must be installed, and every target must be importable. Parts must
     pass the conformance tests of vitzoo.testing, except long tests and tests that need sample
     files. Variants are built without memory and their parameters are counted; of the networks that
     a plugin's own builder makes, only one of each architecture is built. A process that exceeds the
@@ -112,8 +112,9 @@ def check_command(names: tuple[str, ...], timeout: float, as_json: bool) -> None
 def why_command(name: str, as_json: bool) -> None:
     """Explain how vitzoo found a plugin, or why it did not.
 
-    The steps are listed in order. NAME is a namespace, a name in it such as acme/overlap, or a
-    distribution. Nothing is imported. The exit code is 1 if no such plugin is installed.
+    The steps are printed in the order in which vitzoo takes them. NAME is a namespace, a name in it
+    such as acme/overlap, or a distribution. Nothing is imported. The exit code is 1 if no such
+    plugin is installed.
 
     \b
     Examples:

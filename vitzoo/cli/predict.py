@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     "--weights",
     help="Name of weights of the variant, or a weights file; the default weights if not given.",
 )
-@click.option("--top", default=5, show_default=True, help="Number of classes per image.")
+@click.option(
+    "--top",
+    default=5,
+    show_default=True,
+    help="Print this number of the best classes for each image.",
+)
 @click.option("--device", help="Device to compute on, such as cpu or cuda.")
 @json_option
 def predict_command(

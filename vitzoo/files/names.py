@@ -1,6 +1,7 @@
 """Valid names of repositories, revisions, commits and files on the Hub; endings of weights files.
 
-A name is checked before it is used for anything; a name that matches no rule is refused.
+A name is checked before it is used for anything; a name that breaks the rule for its kind is
+refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The parts of a spec that the network of a library cannot compute.
 
 A table maps fields of a spec (`num_registers`, `block.mlp`, `pool`, `pos_embed.where`) to the
-values that the network computes. A mapping is a part with options. A function takes the spec and
+values that the library supports. A mapping is a part with options. A function takes the spec and
 returns whether the network computes it.
 """
 

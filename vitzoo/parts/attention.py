@@ -77,7 +77,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, rotate: Rotate = None, bias: Bias = None, tokens: int | None = None
     ) -> Tensor:
-        """Let the first `tokens` of (b, n, d) tokens, all if None, attend to all n tokens."""
+        """Compute attention over n tokens (b, n, d); given `tokens`, for the first ones only."""
         q, k, v = self._project(x, rotate)  # (b, heads, n, head_dim) each
         rate = self.attention_dropout if self.training else 0.0
         q = q[:, :, :tokens]

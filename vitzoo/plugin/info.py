@@ -42,7 +42,7 @@ class PluginInfo:
     Args:
         namespace: name of the entry point, the part before the slash in the plugin's names.
         state: `core`, `loaded`, `lazy` (not read yet), `failed` (one of its targets cannot be
-            imported; its other names work), `disabled` (switched off), `incompatible` (needs a
+            imported; its other names work), `disabled` (by a setting), `incompatible` (needs a
             newer vitzoo), `broken` (cannot be read or imported), or `conflict` (two distributions
             have the namespace; neither is used).
         distribution, version: the distribution that has the plugin.

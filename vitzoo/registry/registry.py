@@ -265,7 +265,7 @@ def _named(namespace: str, row: Variant) -> Variant:
 
 
 def _switched_off(name: str) -> str:
-    return f"{name!r} is disabled: {NOT} names it"
+    return f"{name!r} is disabled: {NOT} lists this name or its plugin"
 
 
 def registry() -> Registry:

@@ -65,7 +65,7 @@ class Checked:
     def __str__(self) -> str:
         plugin = f"{self.namespace} ({self.distribution} {self.version})".replace(" )", ")")
         if self.state == "disabled":
-            return f"{plugin}: switched off, not checked"
+            return f"{plugin}: disabled, not checked"
         count = "" if self.contributions is None else f"{self.contributions} contributions, "
         found = {0: "ok", 1: "1 problem"}.get(len(self.problems), f"{len(self.problems)} problems")
         return f"{plugin}: {count}{found} ({self.seconds:.1f} s)"

@@ -203,12 +203,12 @@ def _contributions(host: PluginHost, namespace: str) -> list[Named]:
 
 
 def _counted(known: Sequence[Named]) -> list[str]:
-    """Count the contributions of each kind, and those that are switched off."""
+    """Count the contributions of each kind, and those that are disabled."""
     if not known:
         return []
     kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(row.kind for row in known).items())
     hidden = sum(row.hidden for row in known)
-    off = f"; {hidden} of them switched off by {NOT}" if hidden else ""
+    off = f"; {hidden} of them disabled by {NOT}" if hidden else ""
     return [f"contributions: {len(known)} ({kinds}){off}"]
 
 
@@ -219,7 +219,7 @@ def _inside(
     full = f"{namespace}/{inside}"
     rows = [row for row in known if row.name == full]
     for row in rows:
-        yield f"{full} is a {row.kind}" + (f", switched off: {NOT} names it" if row.hidden else "")
+        yield f"{full} is a {row.kind}" + (f", disabled: {NOT} lists it" if row.hidden else "")
     plugin = host.manager.get_plugin(namespace)
     if isinstance(plugin, ManifestPlugin) and (now := plugin.manifest.aliases.get(inside)):
         yield f"{full} is the former name of {namespace}/{now}"

@@ -1,7 +1,7 @@
 """Every element of what timm's and transformers' DeiT compute, and that a flipped fact is seen.
 
-The networks of B size and below are compared at full depth on one image, those above with two
-blocks on two images.
+The networks of B size and below are compared at full depth, those above with two blocks on two
+images.
 """
 
 from types import SimpleNamespace
@@ -121,7 +121,7 @@ def test_tokens_pre_logits_and_logits(parity, network, weights):
 def test_other_image_sizes_as_timm_resamples(parity, tmp_path, network, weights, size):
     described, reference = make_timm(parity, network, weights, dynamic_img_size=True)
     path = write(tmp_path, reference.state_dict())
-    images = torch.randn(2, 3, *size)
+    images = torch.randn(1, 3, *size)
     model = vitzoo.create(described, weights=path, image_size=size).eval()
     assert model.load_report.resampled == ("pos_embed",)
     parity.assert_same_network(reference, model, images)
@@ -169,7 +169,7 @@ def test_two_classifiers_of_transformers(parity, tmp_path, weights, size):
     model = vitzoo.create(f"deit/deit_{size}16_distilled", weights=path)
     (line,) = model.load_report.assumed  # no preprocessor_config.json beside it
     assert line.startswith(f"preprocessing = that of deit/deit_{size}16_distilled: ")
-    images = torch.randn(2, 3, 224, 224)
+    images = torch.randn(1, 3, 224, 224)
     expected = network(images, output_hidden_states=True)
     by_label, by_teacher = model(images)
     parity.assert_same(by_label, expected.cls_logits, what="by label")
@@ -189,7 +189,7 @@ def test_two_classifiers_of_transformers(parity, tmp_path, weights, size):
 def test_one_classifier_of_transformers(parity, tmp_path, weights):
     network, path = make_transformers(parity, tmp_path, "one classifier", weights, "b")
     model = vitzoo.create("deit/deit_b16_distilled", weights=path).eval()
-    images = torch.randn(2, 3, 224, 224)
+    images = torch.randn(1, 3, 224, 224)
     parity.assert_same(model(images), network(images).logits, what="logits")
     tokens = network.deit(images).last_hidden_state
     parity.assert_same(model.forward_features(images), tokens, what="tokens")
@@ -200,7 +200,7 @@ def test_the_backbone_of_transformers(parity, tmp_path, weights):
     network, path = make_transformers(parity, tmp_path, "backbone", weights)
     options = {"pool": "class", "head": "tanh", "num_classes": 0}
     model = vitzoo.create("deit/deit_s16_distilled", weights=path, **options).eval()
-    images = torch.randn(2, 3, 224, 224)
+    images = torch.randn(1, 3, 224, 224)
     expected = network(images)
     tokens = expected.last_hidden_state
     parity.assert_same(model.forward_features(images), tokens, what="tokens")
@@ -217,7 +217,7 @@ def test_other_image_sizes_as_transformers_resamples(parity, tmp_path, weights, 
         network.deit.embeddings.position_embeddings.normal_(0, 0.1)  # its own start as zeros
     network.save_pretrained(tmp_path)
     model = vitzoo.create("deit/deit_s16_distilled", weights=path, image_size=size).eval()
-    images = torch.randn(2, 3, *size)
+    images = torch.randn(1, 3, *size)
     expected = network(images, interpolate_pos_encoding=True)
     parity.assert_same(model(images), expected.logits, what="logits")
     tokens = network.deit(images, interpolate_pos_encoding=True).last_hidden_state
@@ -235,7 +235,7 @@ def test_a_plain_network_of_transformers(parity, tmp_path, weights):
     network.save_pretrained(tmp_path)
     model = vitzoo.create("deit/deit_s16", weights=tmp_path / "model.safetensors").eval()
     assert model.load_report.format == "transformers_vit"
-    images = torch.randn(2, 3, 224, 224)
+    images = torch.randn(1, 3, 224, 224)
     parity.assert_same(model(images), network(images).logits, what="logits")
 
 
@@ -306,7 +306,7 @@ def test_swapped_classifiers_are_seen(parity, weights):
 @torch.inference_mode()
 def test_the_resampling_of_the_other_library_is_seen(parity, tmp_path):
     network, path = make_transformers(parity, tmp_path, "two classifiers", "scaled")
-    size, images = (160, 256), torch.randn(2, 3, 160, 256)
+    size, images = (160, 256), torch.randn(1, 3, 160, 256)
     part = {"name": "learned", "resample": "bicubic_antialias"}
     model = vitzoo.create("deit/deit_s16_distilled", weights=path, image_size=size, pos_embed=part)
     expected = network(images, interpolate_pos_encoding=True).logits

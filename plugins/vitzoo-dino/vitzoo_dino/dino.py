@@ -29,7 +29,10 @@ def mask_token(tensors: Tensors, key: str, axes: int = 2) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class MetaFormat(Format):
-    """Files of Meta's code: published, or written in training with a student and a teacher."""
+    """Weights files that Meta published, or that Meta's code writes in training.
+
+    In training there are two networks, a student and a teacher.
+    """
 
     file_prefixes: tuple[str, ...] = PREFIXES
     anchor: str = "patch_embed.proj.weight"

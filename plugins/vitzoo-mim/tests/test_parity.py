@@ -1,7 +1,7 @@
 """Every element of what timm's and transformers' networks compute, and that flips are seen.
 
 The networks of B size and below are compared at full depth, those above, and all where a test's
-name says so, with two blocks. The comparison of every network takes one image, all others two.
+name says so, with two blocks.
 """
 
 from types import SimpleNamespace
@@ -109,7 +109,7 @@ def test_other_image_sizes_as_timm_resamples_2_blocks(parity, tmp_path, network,
         layout_of(NETWORKS[network]).from_model(_state(reference, network)),
     )
     reference.set_input_size(img_size=pixels)
-    images = torch.randn(2, 3, *pixels)
+    images = torch.randn(1, 3, *pixels)
     loaded = vitzoo.create(described, weights=path, image_size=pixels).eval()
     assert loaded.load_report.resampled == ("pos_embed",)
     parity.assert_same_network(reference, loaded, images)
@@ -157,7 +157,7 @@ def test_beit_of_transformers_2_blocks(parity, tmp_path, weights, shared, size):
     )
     described = {"variant": "beit/beit_b16", "depth": 2}
     model = vitzoo.create(described, weights=path, image_size=size).eval()
-    images = torch.randn(2, 3, *size)
+    images = torch.randn(1, 3, *size)
     parity.assert_same(model(images), network(images).logits, what="logits")
     tokens = network.beit(images).last_hidden_state
     parity.assert_same(model.forward_features(images), tokens, what="tokens")
@@ -172,8 +172,8 @@ def test_mae_of_transformers_2_blocks(parity, tmp_path, weights, size):
     )
     described = {"variant": "mae/vit_b16", "depth": 2}
     model = vitzoo.create(described, weights=path, image_size=size).eval()
-    images, count = torch.randn(2, 3, *size), size[0] * size[1] // 256
-    noise = torch.arange(float(count)).expand(2, -1)  # which keeps the patches in their order
+    images, count = torch.randn(1, 3, *size), size[0] * size[1] // 256
+    noise = torch.arange(float(count)).expand(1, -1)  # which keeps the patches in their order
     tokens = network(images, noise=noise, interpolate_pos_encoding=True).last_hidden_state
     parity.assert_same(model.forward_features(images), tokens, what="tokens")
 
@@ -191,7 +191,7 @@ def test_registered_weights_are_read_as_their_row_says(parity, tmp_path, caplog)
     assert len(model.load_report.dropped) == 3
     assert model.spec.block.norm_eps == 1e-12
     assert dict(model.spec.pos_embed.options) == {"shared": True, "resample": "bilinear"}
-    images = torch.randn(2, 3, 224, 224)
+    images = torch.randn(1, 3, 224, 224)
     tokens = network.layernorm(network.beit(images).last_hidden_state)
     parity.assert_same(model.forward_features(images), tokens, what="tokens")
     parity.assert_same(model(images), tokens[:, 1:].mean(1), what="features")
@@ -295,7 +295,7 @@ def test_the_resampling_of_another_library_is_seen_2_blocks(parity, tmp_path):
     part = {"name": "mim/relative", "resample": "bilinear"}
     path = write(tmp_path / "model.safetensors", reference.state_dict())
     model = vitzoo.create(described, weights=path, image_size=320, pos_embed=part).eval()
-    images = torch.randn(2, 3, 320, 320)
+    images = torch.randn(1, 3, 320, 320)
     usual = vitzoo.create(described, weights=path, image_size=320).eval()
     with pytest.raises(AssertionError):
         parity.assert_same(model(images), usual(images))

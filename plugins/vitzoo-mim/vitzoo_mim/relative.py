@@ -19,9 +19,9 @@ class RelativePositions(nn.Module):
     patch key, for a patch query and a prefix key, and for two prefix tokens. The class token and
     all registers share these numbers.
 
-    Shapes: table (l, (2 h - 1) (2 w - 1) + 3, heads), without the three if there are no prefix
-    tokens, l being the number of blocks, or 1 if they share one; bias (heads, p + n, p + n);
-    tokens and result (b, p + n, d).
+    Shapes: table (l, (2 h - 1) (2 w - 1) + 3, heads) with prefix tokens, and
+    (l, (2 h - 1) (2 w - 1), heads) without; l is the number of blocks, or 1 if all blocks share
+    one table. Bias (heads, p + n, p + n). Tokens and result (b, p + n, d).
 
     Args:
         grid_size: (h, w) patches.

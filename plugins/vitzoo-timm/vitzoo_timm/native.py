@@ -87,8 +87,9 @@ def spec_of(model: nn.Module) -> dict[str, Any]:
 def carry_over(model: nn.Module) -> nn.Module:
     """Convert a timm model to a vitzoo network that shares its tensors.
 
-    The network is in training or evaluation mode as the model is. Its `preprocessing` comes from
-    the `pretrained_cfg` of the model; it is None if vitzoo does not support that preprocessing.
+    The returned network is in the mode of the timm model, training or evaluation. Its
+    `preprocessing` comes from the `pretrained_cfg` of the model; it is None if vitzoo does not
+    support that preprocessing.
     Class names are not converted: set `labels` before you save the network.
 
     Raises:
