@@ -207,8 +207,8 @@ def test_wrong_params_fail_check_params_and_not_check_spawned(
     models = {name: vitzoo.create(name, device="meta") for name in names}
     counts = {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()}
     found = {"names": names, "params": counts, "error": None, "sockets": []}
-    monkeypatch.setattr(testing.plugin, "in_worker", lambda _: found)
-    testing.plugin.check_spawned("acme")
-    variant = testing.variants.VariantSubject("acme/vit_ti16_pooled")
-    text = message(AssertionError, testing.variants.check_params, variant)
+    monkeypatch.setattr(testing.checks.plugin, "in_worker", lambda _: found)
+    testing.checks.plugin.check_spawned("acme")
+    variant = testing.checks.variants.VariantSubject("acme/vit_ti16_pooled")
+    text = message(AssertionError, testing.checks.variants.check_params, variant)
     says(text, "params = 5586328")

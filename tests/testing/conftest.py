@@ -103,14 +103,14 @@ def acme(distribution, monkeypatch, new_registry):
         root = distribution("acme-vit", f"acme = {entry_point}", files)
         monkeypatch.syspath_prepend(str(root))
         monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-        testing.plugin.in_worker.cache_clear()
-        testing.plugin._listing.cache_clear()
+        testing.checks.plugin.in_worker.cache_clear()
+        testing.checks.plugin._listing.cache_clear()
         new_registry()
         return root
 
     install.manifest, install.parts = MANIFEST, PARTS
     yield install
-    testing.plugin.in_worker.cache_clear()
+    testing.checks.plugin.in_worker.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "acme_vit"]:
         del sys.modules[name]
 

@@ -115,7 +115,7 @@ class TrustsConfig(Prefixed):
         return {"block": {"norm_eps": float(config["layer_norm_eps"])}} if config else {}
 
 
-FORMATS = testing.formats
+FORMATS = testing.checks.formats
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from vitzoo import testing
 from vitzoo.parts import heads as core_heads
 from vitzoo.testing import check_drop_path_policy, check_head
 
-MODULE = testing.modules
+MODULE = testing.checks.modules
 
 
 class Cosine(nn.Module):
@@ -117,7 +117,7 @@ class Detaches(Cosine):
         return super().forward(x.detach(), pre_logits)
 
 
-HEADS = testing.heads
+HEADS = testing.checks.heads
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def positional(depth):
     return [0.0] * depth
 
 
-POLICIES = testing.drop_path
+POLICIES = testing.checks.drop_path
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,7 @@ def test_sizes_are_found_that_a_part_accepts(part, grid):
     assert (found and found.sizes.grid_size) == grid
 
 
-EMBEDDER, MODULE = testing.patch_embed, testing.modules
+EMBEDDER, MODULE = testing.checks.patch_embed, testing.checks.modules
 
 
 @pytest.mark.parametrize(
@@ -369,6 +369,6 @@ def test_an_option_that_a_spec_cannot_hold(complaint):
         def __init__(self, *, patch_size, in_chans, embed_dim, table=None):
             super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
 
-    subject = testing.patch_embed.PatchEmbedder(Odd, options={"table": {"a": 1}})
+    subject = testing.checks.patch_embed.PatchEmbedder(Odd, options={"table": {"a": 1}})
     said = complaint(MODULE.check_options, subject)
     assert "patch embedder 'Odd': a spec cannot hold its sample options: options.table" in said

@@ -11,7 +11,7 @@ from vitzoo import testing
 from vitzoo.testing import check_variant
 from vitzoo.testing.events import SOCKETS, watched
 
-VARIANT, WEIGHTS, WHOLE = testing.variants, testing.weights, testing.plugin
+VARIANT, WEIGHTS, WHOLE = testing.checks.variants, testing.checks.weights, testing.checks.plugin
 
 
 def test_a_good_plugin_passes(acme):
@@ -203,16 +203,16 @@ def test_archives(complaint, acme, tmp_path, change, words):
     root.joinpath("pyproject.toml").write_text(PROJECT.replace(*change))
     folder = tmp_path / "dist"
     if not words:
-        testing.archives.check_archives("acme", root, folder)
+        testing.checks.archives.check_archives("acme", root, folder)
         return
-    said = complaint(testing.archives.check_archives, "acme", root, folder)
+    said = complaint(testing.checks.archives.check_archives, "acme", root, folder)
     assert words.format(root=root) in said
 
 
 def test_a_project_is_found_above_its_tests(complaint, tmp_path):
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     (tmp_path / "tests").mkdir()
-    find = testing.archives.project_of
+    find = testing.checks.archives.project_of
     assert find("acme", tmp_path / "tests" / "test_x.py") == tmp_path.resolve()
     said = complaint(find, "globex", tmp_path / "tests" / "test_x.py")
     assert "test_x.py declares the namespace 'globex'" in said
@@ -220,6 +220,6 @@ def test_a_project_is_found_above_its_tests(complaint, tmp_path):
 
 def test_building_needs_the_builder(complaint, acme, monkeypatch, tmp_path):
     acme()
-    monkeypatch.setattr(testing.archives, "find_spec", lambda _name: None)
-    said = complaint(testing.archives.check_archives, "core", tmp_path, tmp_path)
+    monkeypatch.setattr(testing.checks.archives, "find_spec", lambda _name: None)
+    said = complaint(testing.checks.archives.check_archives, "core", tmp_path, tmp_path)
     assert "the package 'build' is not installed" in said

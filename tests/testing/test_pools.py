@@ -10,7 +10,7 @@ from vitzoo import testing
 from vitzoo.parts.pool import AttentionPool, ClassPool, MeanPool, PrefixPool
 from vitzoo.testing import check_pool
 
-MODULE = testing.modules
+MODULE = testing.checks.modules
 
 
 class Maximum(nn.Module):
@@ -91,7 +91,7 @@ class NeedsMore(Maximum):
         super().__init__()
 
 
-POOLS = testing.pools
+POOLS = testing.checks.pools
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from vitzoo.parts.pos_embed import LearnedPositions, NoPositions, SinCos2dPositi
 from vitzoo.parts.rope import RotaryPositions
 from vitzoo.testing import check_position_embedding
 
-MODULE = testing.modules
+MODULE = testing.checks.modules
 
 
 class Learned(LearnedPositions):
@@ -138,7 +138,7 @@ class Silent(nn.Module):
         return None
 
 
-POSITIONS = testing.positions
+POSITIONS = testing.checks.positions
 
 
 @pytest.mark.parametrize(

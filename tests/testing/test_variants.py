@@ -14,7 +14,7 @@ from vitzoo import testing
 from vitzoo.errors import InvalidOption
 from vitzoo.schema.rows import Preprocessing, Weights
 
-VARIANT, WEIGHTS = testing.variants, testing.weights
+VARIANT, WEIGHTS = testing.checks.variants, testing.checks.weights
 
 
 @pytest.mark.parametrize(

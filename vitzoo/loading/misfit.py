@@ -106,5 +106,5 @@ def raise_if(source: str, *groups: tuple[str, list[str]], hint: str = "") -> Non
     problems = [f"{len(rows)} {what}: {listed(fold(rows))}" for what, rows in groups if rows]
     if problems:
         raise CheckpointError(
-            f"{source} does not fit the model; tensors that differ: " + "; ".join(problems) + hint
+            f"{source} does not fit the model; problems with tensors: " + "; ".join(problems) + hint
         )

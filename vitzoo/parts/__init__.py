@@ -62,5 +62,7 @@ from vitzoo.parts.protocols import (
     WeightsAdapter as WeightsAdapter,
 )
 from vitzoo.parts.resample import resample_grid as resample_grid
-from vitzoo.parts.rope import RotaryPositions as RotaryPositions
-from vitzoo.parts.rope_mixed import MixedRotaryPositions as MixedRotaryPositions
+from vitzoo.parts.rope import (
+    MixedRotaryPositions as MixedRotaryPositions,
+    RotaryPositions as RotaryPositions,
+)

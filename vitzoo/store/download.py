@@ -278,7 +278,7 @@ class _Download:
 
     def _transfer(self, what: str) -> TransferError:
         return TransferError(
-            f"{self.where}: {what}; {self.partial.size} downloaded bytes are kept for "
+            f"{self.where}: {what}; {self.partial.size} bytes of the file are kept for "
             "the next try; check the network, set a mirror in VITZOO_ENDPOINTS, or copy the file "
             "to this machine and run vitzoo import FILE"
         )

@@ -25,9 +25,9 @@ from vitzoo.testing.checks import (
     check_position_embedding,
     check_variant,
 )
+from vitzoo.testing.checks.weights import checkpoint_formats, stand_in, trained_spec
 from vitzoo.testing.hub import Hub
 from vitzoo.testing.subject import Sizes
-from vitzoo.testing.weights import checkpoint_formats, stand_in, trained_spec
 
 if TYPE_CHECKING:
     from vitzoo.testing.suite import PluginTests

@@ -19,7 +19,8 @@ import pytest
 import vitzoo
 from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.testing import (
+from vitzoo.testing.checks import (
+    CHECKS,
     archives,
     drop_path,
     formats,
@@ -32,7 +33,6 @@ from vitzoo.testing import (
     variants,
     weights,
 )
-from vitzoo.testing.checks import CHECKS
 from vitzoo.testing.hub import Hub
 from vitzoo.testing.subject import ModuleSubject, Sizes, Subject, require
 

@@ -109,7 +109,7 @@ def _use(
 
 
 def _use_variant(zoo: Registry, namespace: str, name: str) -> list[str]:
-    from vitzoo.testing.variants import VariantSubject, check_params
+    from vitzoo.testing.checks.variants import VariantSubject, check_params
     from vitzoo.tools.registry_check import problems_of
 
     variant, package = zoo.variant(name), zoo.host.package(namespace)
@@ -126,6 +126,6 @@ def _use_variant(zoo: Registry, namespace: str, name: str) -> list[str]:
 
 @cache
 def _one_of_each(_: Registry, namespace: str) -> list[str]:
-    from vitzoo.testing.variants import one_of_each
+    from vitzoo.testing.checks.variants import one_of_each
 
     return one_of_each(namespace)

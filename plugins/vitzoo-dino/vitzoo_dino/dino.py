@@ -29,10 +29,7 @@ def mask_token(tensors: Tensors, key: str, axes: int = 2) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class MetaFormat(Format):
-    """Weights files that Meta published, or that Meta's code writes in training.
-
-    In training there are two networks, a student and a teacher.
-    """
+    """The format of files that Meta published, or that Meta's code writes in training."""
 
     file_prefixes: tuple[str, ...] = PREFIXES
     anchor: str = "patch_embed.proj.weight"

@@ -20,9 +20,9 @@ from vitzoo.factory import create
 from vitzoo.plugin.info import CORE, PluginInfo
 from vitzoo.registry.registry import registry
 from vitzoo.schema.kinds import HOOKS
+from vitzoo.testing.checks.variants import count, one_of_each
 from vitzoo.testing.events import SOCKETS, watched
 from vitzoo.testing.subject import fail, require
-from vitzoo.testing.variants import count, one_of_each
 
 __tracebackhide__ = True
 TIMEOUT = 300  # seconds for another process

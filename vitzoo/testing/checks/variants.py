@@ -20,7 +20,7 @@ from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import Spec
-from vitzoo.testing.modules import DATA
+from vitzoo.testing.checks.modules import DATA
 from vitzoo.testing.subject import doing, draw, fill, require
 
 __tracebackhide__ = True

@@ -16,7 +16,7 @@ from vitzoo.plugin.entry_points import GROUP
 from vitzoo.plugin.info import CORE
 from vitzoo.plugin.package_files import data_file, module_file
 from vitzoo.registry.registry import registry
-from vitzoo.testing.plugin import info_of
+from vitzoo.testing.checks.plugin import info_of
 from vitzoo.testing.subject import fail, require
 
 __tracebackhide__ = True

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from vitzoo.formats import Format
-from vitzoo.testing import (
+from vitzoo.testing.checks import (
     drop_path,
     formats,
     heads,
