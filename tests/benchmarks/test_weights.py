@@ -24,7 +24,6 @@ import vitzoo
 from plugin_files import write_distribution
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.obtain import obtain
-from vitzoo.store.partial_file import Partial
 from vitzoo.store.store import Store
 
 pytestmark = pytest.mark.benchmark
@@ -82,12 +81,8 @@ preprocessing = {{ mean = [0.5, 0.5, 0.5], std = [0.5, 0.5, 0.5], interpolation 
         write_distribution(self.folder / "site", "bench-net", entry_point, files)
 
     def _store(self, data):
-        store = Store(self.home)
-        store.partial(self.sha256).parent.mkdir(parents=True)
-        part = Partial(store.partial(self.sha256), self.size)
-        part.write(data)
-        store.adopt(part)
-        part.release()
+        with Store(self.home).receive(self.sha256, self.size) as part:
+            part.write(data)
 
 
 @pytest.fixture(scope="module", params=list(SIZES))
