@@ -33,6 +33,7 @@ from vitzoo_timm.native import carry_over, spec_of
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "parity.md"
+HELPERS = runpy.run_path(str(ROOT / "tests" / "parity" / "conftest.py"))
 FAMILIES = ("vit_*", "deit*", "beit*", "eva02*")
 LIMIT = 40e9  # multiplications and additions: those of B/16 at 224 px
 CUT = 2  # blocks
@@ -126,13 +127,12 @@ def measure(name: str, **options: Any) -> tuple[float, ...]:
         name: of an architecture.
         options: for timm, such as `depth`.
     """
-    fill = runpy.run_path(str(ROOT / "tests" / "parity" / "conftest.py"))["fill"]
     found: list[float] = []
     for weights in WEIGHTS:
         torch.manual_seed(1)
         reference = timm.create_model(name, pretrained=False, **options).eval()
         if weights != "own":
-            fill(reference, weights)
+            HELPERS["fill"](reference, weights)
         found += compare(reference, carry_over(reference))
         del reference
         gc.collect()
@@ -141,7 +141,7 @@ def measure(name: str, **options: Any) -> tuple[float, ...]:
 
 def verdict(name: str) -> Row:
     """Return the row of an architecture, with its full depth and without numbers."""
-    with torch.device("meta"):
+    with torch.device("meta"), HELPERS["unfilled"]():
         model = timm.create_model(name, pretrained=False)
         try:
             ours: Any = vitzoo.create(spec_of(model))

@@ -20,6 +20,7 @@ TIMM = {
     "vit_ti16_384": "vit_tiny_patch16_384",
 }
 WEIGHTS = ("own", "scaled")
+LARGE = 224  # px
 TOLERANCE = 5e-5  # times the largest reference value, where that is above 1
 
 
@@ -42,12 +43,15 @@ def assert_same_network(reference, model, images):
         assert_same(model(images), reference.forward_head(theirs_tokens), what="logits")
 
 
+DRAWS = ("normal_", "uniform_", "erfinv_", "clamp_", "trunc_normal_")
+
+
 class _Unfilled(TorchFunctionMode):
     """Leaves out what draws random numbers in place."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in ("normal_", "uniform_", "erfinv_", "trunc_normal_"):
+        if getattr(func, "__name__", "") in DRAWS:
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
 
@@ -55,10 +59,17 @@ class _Unfilled(TorchFunctionMode):
 def unfilled(weights="scaled"):
     """Return a context for making networks whose parameters `fill` sets: they are not drawn twice.
 
-    `own` weights are a network's own initialisation, which the context then leaves alone. It is for
-    timm's networks: transformers draws again until no number lies too far out, for ever.
+    It also makes networks on `meta`, where drawing takes most of the time. `own` weights are a
+    network's own initialisation, which the context then leaves alone. It is for timm's networks:
+    transformers draws again until no number lies too far out, for ever.
     """
     return contextlib.nullcontext() if weights == "own" else _Unfilled()
+
+
+def images_for(model, *, cut):
+    """Return two images for a network of two blocks, one for full depth or over `LARGE` px."""
+    count = 2 if cut and max(model.image_size) <= LARGE else 1
+    return torch.randn(count, model.patch_embed.in_chans, *model.image_size)
 
 
 def carried(described, tensors, **options):
@@ -129,6 +140,7 @@ def parity():
         fill=fill,
         unfilled=unfilled,
         carried=carried,
+        images_for=images_for,
     )
 
 

@@ -60,7 +60,7 @@ def make_twins(parity, network, weights, spec=None):
         there, back = timm_distilled.to_model, timm_distilled.from_model
     model = parity.carried(described | (spec or {}), there(reference.state_dict()))
     reference.load_state_dict(back(model.state_dict()), strict=True)
-    images = torch.randn(2 if "depth" in described else 1, 3, *model.image_size)
+    images = parity.images_for(model, cut="depth" in described)
     return SimpleNamespace(reference=reference, model=model, images=images)
 
 

@@ -3,7 +3,7 @@
 The networks are compared in double precision, to 1e-9 of the largest value: with the scaled
 weights the rounding of single precision grows through the ResNet to half of the usual tolerance,
 in timm as much as here. The logits are compared in single precision too, with that tolerance.
-A network at full depth sees one image, all others two.
+A network at full depth or of 384 px sees one image, all others two.
 """
 
 import runpy
@@ -58,7 +58,7 @@ def make_twins(parity, name, theirs, weights, *, options=None, arithmetic=None):
     described = {"variant": name, **depth}
     model = parity.carried(described, reference.state_dict(), patch_embed=part)
     reference.load_state_dict(model.state_dict(), strict=True)
-    images = torch.randn(2 if depth else 1, 3, *model.image_size)
+    images = parity.images_for(model, cut=bool(depth))
     return SimpleNamespace(reference=reference, model=model, images=images)
 
 

@@ -57,7 +57,7 @@ def make_twins(parity, network, weights, *, cut=True, **options):
     layout = layout_of(NETWORKS[network])
     model = parity.carried(described, layout.to_model(reference.state_dict()), **options)
     reference.load_state_dict(layout.from_model(model.state_dict()), strict=True)
-    images = torch.randn(2 if cut else 1, 3, *model.image_size)
+    images = parity.images_for(model, cut=cut)
     return SimpleNamespace(reference=reference, model=model, images=images)
 
 

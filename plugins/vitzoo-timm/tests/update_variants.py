@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import runpy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from vitzoo_timm.native import spec_of
 ROOT = Path(__file__).parents[1]
 MANIFEST = ROOT / "vitzoo_timm" / "registry.toml"
 README = ROOT / "README.md"
+UNFILLED = runpy.run_path(str(ROOT.parents[1] / "tests" / "parity" / "conftest.py"))["unfilled"]
 TABLE = re.compile(r"(<!-- variants -->\n).*?(<!-- end -->)", re.DOTALL)
 REQUIRES = "timm>=1.0.31,<1.1"
 VITS = ("vit_*", "deit*", "beit*", "eva02*")
@@ -106,15 +108,21 @@ def names() -> list[str]:
 def is_native(name: str) -> bool:
     """Tell whether vitzoo has parts for an architecture."""
     try:
-        spec_of(made(name))
+        spec_of(plain(name))
     except NotNative:
         return False
     return True
 
 
+@cache
+def plain(name: str) -> Any:
+    """Return timm's network as it is."""
+    return made(name)
+
+
 def made(name: str, **options: Any) -> Any:
     """Return timm's network on `meta`."""
-    with torch.device("meta"):
+    with torch.device("meta"), UNFILLED():
         return timm.create_model(name, pretrained=False, **options)
 
 
@@ -123,7 +131,7 @@ def accepts(cls: type, name: str) -> tuple[str, ...]:
     """Return which fields of a spec a class of timm's can honour, tried on one architecture."""
     known = parameters(cls)
     found = [field for field, options in TRIED.items() if builds(name, options)]
-    if "img_size" in known and builds(name, {"img_size": [2 * n for n in size_of(made(name))]}):
+    if "img_size" in known and builds(name, {"img_size": [2 * n for n in size_of(plain(name))]}):
         found.append("image_size")
     found += ["drop_path"] if "drop_path_rate" in known else []
     return (*found, "dropout") if "proj_drop_rate" in known else tuple(found)
@@ -161,7 +169,7 @@ def row(name: str, first: dict[type, str]) -> str:
         name: of the architecture.
         first: the architecture that stands for each class.
     """
-    model = made(name)
+    model = plain(name)
     title, paper = next(v for k, v in {**OTHERS, **PAPERS}.items() if fnmatch.fnmatch(name, k))
     cls = type(model)
     values: dict[str, Any] = {
