@@ -230,6 +230,11 @@ In CI, `python -m pytest -m parity plugins/vitzoo-timm/tests/test_parity_table.p
 
 [timm's networks](families/timm.md) explains `carry_over`, which converts a timm model with its tensors, and `timm/NAME`.
 
+A name in vitzoo has the arithmetic of the network's authors. For some names timm's architecture has another one: 20 names
+of SigLIP have the tanh GELU in vitzoo and the exact GELU in timm, and the names of DINOv3 have the pool `class` in vitzoo
+and `mean` in timm. The registry states these differences as `timm_block` and `timm_pool`. A file in timm's format, or a
+folder with timm's config, gives the outputs of timm.
+
 ## Columns
 
 | column | meaning |

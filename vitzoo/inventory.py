@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from vitzoo import settings
+from vitzoo.checkpoint.sidecars import files_at, sidecars_at
 from vitzoo.errors import (
     IntegrityError,
     InvalidOption,
@@ -20,7 +21,7 @@ from vitzoo.files.access import hash_file, open_regular
 from vitzoo.files.names import INDEX, WEIGHTS
 from vitzoo.files.shard_index import read_index, weights_in
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.rows import Variant, choose
+from vitzoo.schema.rows import Variant, choose, parts_of_address
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import Lock
 from vitzoo.store.obtain import obtain, stored
@@ -61,9 +62,14 @@ def fetch(name: str, weights: str | None = None, note: Note | None = None) -> Pa
     Raises:
         WeightsError: one of its kinds.
     """
-    file = _named(name, weights, registry())
-    if file.entry.repo and settings.home() is None:
+    on_hub = name.startswith("hf://")
+    if on_hub:
+        parts_of_address(name)  # raises if the address is malformed
+    file = None if on_hub else _named(name, weights, registry())
+    if (file is None or file.entry.repo) and settings.home() is None:
         raise StoreError("VITZOO_HOME is ':memory:', so there is no store to fetch into")
+    if file is None:
+        file = sidecars_at(name)[1]
     os.close(obtain(file, note)[0])
     path = stored(file)
     if path is None:
@@ -284,11 +290,16 @@ def relock(name: str, weights: str | None = None) -> None:
         PinError: the registry pins the file, or the lock file is frozen and stays unchanged.
         NetworkError: the trusted Hub endpoint does not answer; the lock file stays unchanged.
     """
-    file = _named(name, weights, registry())
-    if file.entry.sha256:
-        raise PinError(f"{file.label} is pinned by the registry; there is nothing to lock")
+    files = files_at(name) if name.startswith("hf://") else [_named(name, weights, registry())]
+    if files[0].entry.sha256:
+        raise PinError(f"{files[0].label} is pinned by the registry; there is nothing to lock")
     if settings.frozen():
-        raise PinError(f"{file.label}: the lock is frozen; leave --frozen out to update it")
-    from vitzoo.store.hub_metadata import request_pin  # imports network libraries
+        raise PinError(f"{files[0].label}: the lock is frozen; leave --frozen out to update it")
+    from vitzoo.store.hub_metadata import request_pin, request_pins  # imports network libraries
 
-    Lock(settings.lock_path()).add(file.address, request_pin(file), replace=True)
+    lock = Lock(settings.lock_path())
+    pins = request_pins(files) if len(files) > 1 else [request_pin(files[0])]
+    if all(pin.absent for file, pin in zip(files, pins, strict=True) if not file.small):
+        request_pin(files[0])  # raises the error about a missing file
+    for file, pin in zip(files, pins, strict=True):
+        lock.add(file.address, pin, replace=True)

@@ -12,7 +12,15 @@ from typing import Any
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.names import INDEX, NPZ, SAFETENSORS
-from vitzoo.loading.request import Request, from_mapping, from_saved, nameless
+from vitzoo.loading.request import (
+    Request,
+    from_folder,
+    from_hub,
+    from_mapping,
+    from_saved,
+    nameless,
+)
+from vitzoo.loading.source import on_hub
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import Spec
@@ -34,34 +42,41 @@ def resolve(name: object, zoo: Registry) -> Request:
             "name is '' (an unset shell variable?), expected a registered name such as 'vit_b16', "
             "a spec or a path; `vitzoo list` shows all names"
         )
+    if on_hub(name):
+        return from_hub(str(name), zoo)
     path = Path(name)
-    if path.suffix == SAFETENSORS:
-        return from_saved(path, zoo)
-    if path.name.endswith(WEIGHTS_ONLY):
-        raise CheckpointError(nameless(path))
-    if path.suffix in SPEC_FILES:
-        return from_mapping(_parse(path), str(path), zoo)
+    if path.suffix in (SAFETENSORS, *SPEC_FILES) or path.name.endswith(WEIGHTS_ONLY):
+        return _from_file(path, zoo)
     if isinstance(name, os.PathLike):
-        _check_nothing_there(path)
-        raise InvalidOption(f"a path must end in .toml, .json or .safetensors, got {str(path)!r}")
+        return _from_folder(path, zoo)
     try:
         variant = zoo.variant(name)
     except UnknownName:
-        _check_nothing_there(path)
+        if path.exists():
+            return _from_folder(path, zoo)
         raise
     return Request(variant.spec, variant=variant)
 
 
-def _check_nothing_there(path: Path) -> None:
-    """Raise CheckpointError if there is a file or folder; explain how to load its weights."""
+def _from_file(path: Path, zoo: Registry) -> Request:
+    """Return the request of a file of `save` or of a spec."""
+    if path.suffix == SAFETENSORS:
+        return from_saved(path, zoo)
+    if path.name.endswith(WEIGHTS_ONLY):
+        raise CheckpointError(nameless(path))
+    return from_mapping(_parse(path), str(path), zoo)
+
+
+def _from_folder(path: Path, zoo: Registry) -> Request:
+    """Return the request of a folder; for another file, explain how to load its weights."""
     if path.is_dir():
-        raise CheckpointError(
-            f"{path} is a folder, which does not state the network of its weights; name the "
-            f"variant: create('vit_b16', weights='{path}/')"
-        )
+        return from_folder(path, zoo)
     if path.is_file():
         open_file(path)  # raises another error if the file contains no weights
         raise CheckpointError(nameless(path))
+    raise InvalidOption(
+        f"a path must be a folder or end in .toml, .json or .safetensors, got {str(path)!r}"
+    )
 
 
 def _parse(path: Path) -> Any:

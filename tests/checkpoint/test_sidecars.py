@@ -114,7 +114,7 @@ def test_ways_to_write_it(folder, small, changes, row):
         ("", ["char 0"]),
         ("[" * 60_000, ["recursion"]),
         ('{"size": 1, "size": 2}', ["twice"]),
-        (" " * 70_000, ["65536 bytes"]),
+        (" " * 1_100_000, ["1048576 bytes"]),
         ("[]", ["table"]),
         ({"resample": 5}, ["resample", "0, 1, 2 or 3", 5]),
         ({"resample": "bicubic"}, ["resample", "0, 1, 2 or 3", "'bicubic'"]),

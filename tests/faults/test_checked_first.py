@@ -41,7 +41,7 @@ def test_wrong_names_of_weights_cost_no_request(net, hub):
     with pytest.raises(WeightsUnavailable, match="main"):
         vitzoo.create(net.name, weights="mian")
     with pytest.raises(InvalidOption, match="hf://owner/repo@revision/file"):
-        vitzoo.create(net.name, weights="hf://acme/net")
+        vitzoo.create(net.name, weights="hf://acme@main")
     assert hub.requests == []
 
 

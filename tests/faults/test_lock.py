@@ -13,6 +13,7 @@ import pytest
 
 import vitzoo
 from helpers import refuses, says
+from vitzoo.checkpoint.sidecars import SIDECARS
 from vitzoo.cli.main import main
 from vitzoo.errors import (
     EntryNotFound,
@@ -539,7 +540,10 @@ def test_hub_address_at_a_commit_is_locked(net):
     address = f"hf://acme/net@{REVISION}/model.safetensors"
     with pytest.warns(FirstUseWarning):
         net.assert_right(vitzoo.create(net.spec, weights=address))
-    assert list(json.loads(lock_of(net).read_text())["weights"]) == [address]
+    entries = json.loads(lock_of(net).read_text())["weights"]
+    absent = {source for source, pin in entries.items() if pin["size"] == 0}
+    assert entries.keys() - absent == {address}
+    assert {source.rpartition("/")[2] for source in absent} == set(SIDECARS)
 
 
 def test_hub_address_for_a_registered_variant(net):
@@ -558,9 +562,7 @@ def test_hub_address_of_a_file_in_a_folder(net, hub):
     "address",
     [
         "hf://",
-        "hf://acme/net",
-        "hf://acme/net/model.safetensors",
-        "hf://acme/net@main",
+        "hf://acme",
         "hf://acme/net@main/",
         "hf://acme@main/model.safetensors",
         "hf://acme/net@/model.safetensors",

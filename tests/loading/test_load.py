@@ -147,8 +147,8 @@ def test_timm_file(tmp_path, images):
         close(model.forward_features(images), reference.forward_features(images))
     assert model.load_report.assumed == ("norm_eps = 1e-06", "activation = gelu")
     (tmp_path / "config.json").write_text('{"architecture": "vit_tiny_patch16_224"}')
-    model = vitzoo.create(SPEC, weights=path).eval()
-    assert model.load_report.assumed == ("norm_eps = 1e-06", "activation = gelu")
+    with refuses(CheckpointError, path, "depth = 12", "depth = 2", "move the config away"):
+        vitzoo.create(SPEC, weights=path)
 
 
 # What comes out.

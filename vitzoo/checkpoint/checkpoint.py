@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from vitzoo.checkpoint.containers import (
     Shards,
     open_own,
 )
-from vitzoo.checkpoint.sidecars import configs_beside, labels_in, processor_beside
+from vitzoo.checkpoint.sidecars import Sidecars, sidecars_beside
 from vitzoo.errors import HashMismatch
 from vitzoo.files.npz import ZIP_MAGIC
 from vitzoo.files.safetensors import Header
@@ -59,6 +59,16 @@ class Checkpoint:
     config: Mapping[str, Any] = field(default_factory=dict)
     spec: Spec | None = None
     notes: tuple[str, ...] = ()
+
+    def beside(self, sidecars: Sidecars) -> Checkpoint:
+        """Return the file with what its sidecars state."""
+        return replace(
+            self,
+            labels=sidecars.labels,
+            preprocessing=sidecars.preprocessing,
+            config=sidecars.config,
+            notes=sidecars.notes,
+        )
 
     @property
     def file(self) -> OpenFile:
@@ -118,11 +128,7 @@ def open_file(path: Path) -> Checkpoint:
     file = open_own(path)
     sharded = is_json(os.pread(file.fd, 64, 0))
     container = Shards(file, path) if sharded else _container(file, source)
-    config = configs_beside(path)
-    preprocessing, notes = processor_beside(path)
-    return Checkpoint(
-        source, container, "", None, labels_in(config), preprocessing, config=config, notes=notes
-    )
+    return Checkpoint(source, container).beside(sidecars_beside(path))
 
 
 def open_hub_file(file: HubFile) -> Checkpoint:

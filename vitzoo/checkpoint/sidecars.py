@@ -1,69 +1,210 @@
 """Files beside a weights file: `config.json`, `preprocessor_config.json` and open_clip's config.
 
-A sidecar that cannot be used is never an error. The load report names it.
+Here they are parsed, and class names and preprocessing are read. `vitzoo.loading.stated` reads what
+they state about the network. A sidecar that cannot be parsed is named in the load report.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitzoo.errors import InvalidOption, StoreError, printable
+from vitzoo.errors import EntryNotFound, InvalidOption, StoreError, printable
 from vitzoo.files.access import open_regular
 from vitzoo.files.strict_json import strict_json
 from vitzoo.schema.reader import MAX_PX, describe
-from vitzoo.schema.rows import Preprocessing
+from vitzoo.schema.rows import Preprocessing, parts_of_address
+from vitzoo.store.hub_file import HubFile
+from vitzoo.store.obtain import read_small, together
 
+CONFIG = "config.json"
+OPEN_CLIP = "open_clip_config.json"
 PROCESSOR = "preprocessor_config.json"
-MAX_PROCESSOR = 64 * 1024
+SIDECARS = (OPEN_CLIP, CONFIG, PROCESSOR)
+WEIGHTS_FILES = ("model.safetensors", "open_clip_model.safetensors")
+MAX_SIDECAR = 1024 * 1024  # bytes
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # as Pillow numbers them
 
 
-def labels_in(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the class names in a `config.json`, empty if it has none or only `LABEL_0` and so on.
+@dataclass(frozen=True)
+class Sidecars:
+    """What stands beside a weights file.
 
-    Keys must be 0 to k - 1, names must be printable and different.
+    Args:
+        config: the keys of `config.json` and of `open_clip_config.json`.
+        labels: class names in the order of the logits, empty if there are none.
+        preprocessing: of the images, None if it is not stated or not supported.
+        notes: for the load report, what could not be used and why.
+        files: names of the sidecars that exist.
     """
-    table = config.get("id2label")
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    preprocessing: Preprocessing | None = None
+    notes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+def sidecars_beside(path: Path) -> Sidecars:
+    """Read the sidecars beside a weights file, or in a folder."""
+    folder = path if path.is_dir() else path.parent
+
+    def read(name: str) -> bytes | None:
+        fd = open_regular(folder / name, follow=True)
+        if fd is None:
+            return None
+        with os.fdopen(fd, "rb") as file:
+            return file.read(MAX_SIDECAR + 1)
+
+    return read_sidecars(read)
+
+
+def read_sidecars(read: Callable[[str], bytes | None]) -> Sidecars:
+    """Return the sidecars; `read` returns the bytes of one by name, None if there is none."""
+    tables: dict[str, Mapping[str, Any]] = {}
+    files, notes = [], []
+    for name in SIDECARS:
+        try:
+            text = read(name)
+            if text is None:
+                continue
+            files.append(name)
+            tables[name] = _table(text)
+        except (StoreError, ValueError) as error:  # InvalidOption is a ValueError
+            notes.append(f"{name} is not used: {printable(str(error), 200)}")
+    config = {**tables.get(OPEN_CLIP, {}), **tables.get(CONFIG, {})}
+    preprocessing = None
+    for name, find in ((PROCESSOR, read_processor), (CONFIG, of_timm), (OPEN_CLIP, of_open_clip)):
+        try:
+            preprocessing = preprocessing or (find(tables[name]) if name in tables else None)
+        except InvalidOption as error:
+            notes.append(f"{name} is not used: {printable(str(error), 200)}")
+    labels, note = labels_in(config)
+    return Sidecars(config, labels, preprocessing, (*notes, *note), tuple(files))
+
+
+def sidecars_at(address: str) -> tuple[Sidecars, HubFile]:
+    """Return the sidecars of an address on the Hub, and its weights file with its pin.
+
+    An address without a file means `model.safetensors`, or else open_clip's file.
+
+    Args:
+        address: `hf://owner/repo`, with or without `@revision` and `/file`.
+
+    Raises:
+        InvalidOption: the address has another form.
+        WeightsError: the repository has no such file, or a file could not be verified.
+    """
+    found = together(files_at(address))
+    weights = [one for one in found if not one.small]
+    there = [one for one in weights if not one.pin.absent]
+    if not there:
+        first, names = weights[0], " or ".join(one.entry.file for one in weights)
+        raise EntryNotFound(
+            f"{address}: commit {first.pin.commit} of {first.entry.repo} has no file {names}; name "
+            f"the weights file: hf://{first.entry.repo}@{first.entry.revision}/FILE"
+        )
+    small = {one.entry.file.rpartition("/")[2]: one for one in found if one.small}
+    return read_sidecars(lambda name: read_small(small[name])), there[0]
+
+
+def files_at(address: str) -> list[HubFile]:
+    """Return the weights files that an address may mean, and then its sidecars.
+
+    Raises:
+        InvalidOption: the address has another form.
+    """
+    repo, revision, file = parts_of_address(address)
+    parent, slash, _ = file.rpartition("/")
+    root = f"hf://{repo}@{revision}/"
+    weights = [HubFile.at(root + name) for name in ([file] if file else WEIGHTS_FILES)]
+    folder = root + parent + slash
+    return weights + [HubFile.at(folder + name, small=True) for name in SIDECARS]
+
+
+def _table(text: bytes) -> Mapping[str, Any]:
+    if len(text) > MAX_SIDECAR:
+        raise InvalidOption(f"it has more than {MAX_SIDECAR} bytes")
+    table = strict_json(text)
     if not isinstance(table, dict):
-        return ()
-    names = [table.get(str(i)) for i in range(len(table))]
-    good = all(isinstance(name, str) and name.strip() and name.isprintable() for name in names)
-    usual = names == [f"LABEL_{i}" for i in range(len(names))]
-    if not good or usual or len(set(names)) < len(names):
-        return ()
-    return tuple(map(str, names))
+        raise InvalidOption(f"expected a table, got {describe(table)}")
+    return table
 
 
-def processor_beside(path: Path) -> tuple[Preprocessing | None, tuple[str, ...]]:
-    """Read the `preprocessor_config.json` beside a weights file.
+def labels_in(config: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the class names in a `config.json`, and a note if they cannot be used.
 
-    Returns:
-        the preprocessing, None if there is none; and for the report, why a file is not used.
+    The names are those of transformers (`id2label`) or of timm (`label_names`). They must be
+    printable and different. The indices of a table must be 0 to k - 1. `LABEL_0` is no name.
     """
-    try:
-        text = _read(path.with_name(PROCESSOR), MAX_PROCESSOR + 1)
-        if text is None:
-            return None, ()
-        if len(text) > MAX_PROCESSOR:
-            raise InvalidOption(f"it has more than {MAX_PROCESSOR} bytes")
-        return read_processor(strict_json(text)), ()
-    except (StoreError, ValueError) as error:  # InvalidOption is a ValueError
-        return None, (f"{PROCESSOR} is not used: {printable(str(error), 200)}",)
+    inner = config.get("pretrained_cfg")
+    inner = inner if isinstance(inner, Mapping) else {}
+    key = "id2label" if "id2label" in config else "label_names"
+    table = config.get(key, inner.get(key))
+    names = table if key == "label_names" else table and [table]
+    if isinstance(table, Mapping):
+        names = [table.get(str(i)) for i in range(len(table))]
+    if names is None:
+        return (), ()
+    good = isinstance(names, list) and all(
+        isinstance(name, str) and name.strip() and name.isprintable() for name in names
+    )
+    if not good or len(set(names)) < len(names):
+        return (), (f"{key} is not used: expected different printable names of the classes 0 to k",)
+    usual = names == [f"LABEL_{i}" for i in range(len(names))]
+    return () if usual else tuple(map(str, names)), ()
 
 
-def read_processor(table: object) -> Preprocessing:
+def of_timm(config: Mapping[str, Any]) -> Preprocessing | None:
+    """Return the preprocessing in the `pretrained_cfg` of timm's `config.json`, if it has one.
+
+    Raises:
+        InvalidOption: a value is not possible here.
+    """
+    table = config.get("pretrained_cfg")
+    if not isinstance(table, Mapping) or "mean" not in table:
+        return None
+    return Preprocessing(
+        mean=table["mean"],
+        std=table.get("std"),  # type: ignore[arg-type]  # checked by it
+        interpolation=table.get("interpolation", "bicubic"),
+        crop_pct=table.get("crop_pct", 0.875),  # timm's value for a missing key
+        crop_mode=table.get("crop_mode") or "center",
+    )
+
+
+def of_open_clip(config: Mapping[str, Any]) -> Preprocessing | None:
+    """Return the preprocessing in an `open_clip_config.json`, if it has one.
+
+    Raises:
+        InvalidOption: a value is not possible here.
+    """
+    table = config.get("preprocess_cfg")
+    if not isinstance(table, Mapping) or "mean" not in table:
+        return None
+    modes = {"shortest": "center", "squash": "squash"}
+    mode = table.get("resize_mode", "shortest")
+    if not isinstance(mode, str) or mode not in modes:
+        raise InvalidOption(f"resize_mode must be shortest or squash, got {describe(mode)}")
+    return Preprocessing(
+        mean=table["mean"],
+        std=table.get("std"),  # type: ignore[arg-type]  # checked by it
+        interpolation=table.get("interpolation", "bicubic"),
+        crop_pct=1.0,
+        crop_mode=modes[mode],
+    )
+
+
+def read_processor(table: Mapping[str, Any]) -> Preprocessing:
     """Return the preprocessing of an image processor of transformers.
 
     Raises:
         InvalidOption: it does more than resize, crop, scale to [0, 1] and normalise.
     """
-    if not isinstance(table, dict):
-        raise InvalidOption(f"expected a table, got {describe(table)}")
     for step in ("do_resize", "do_rescale"):
         if table.get(step, True) is not True:
             raise InvalidOption(f"{step} is {describe(table[step])}")
@@ -112,28 +253,3 @@ def _sides(size: object, edge: object) -> tuple[int, int]:
     if not h or not w:
         raise InvalidOption(f"a size must be height and width in px, got {describe(size)}")
     return h, w
-
-
-CONFIGS = ("open_clip_config.json", "config.json")  # the last one counts
-MAX_CONFIG = 1024 * 1024
-
-
-def configs_beside(path: Path) -> Mapping[str, Any]:
-    """Return the configs beside a file as one table, empty if none can be read."""
-    stated: dict[str, Any] = {}
-    for name in CONFIGS:
-        try:
-            data = json.loads((_read(path.with_name(name), MAX_CONFIG) or b"{}").decode())
-        except (StoreError, ValueError, RecursionError):
-            continue
-        stated |= data if isinstance(data, dict) else {}
-    return stated
-
-
-def _read(path: Path, limit: int) -> bytes | None:
-    """Return the first bytes of a file, None if there is no file."""
-    fd = open_regular(path, follow=True)
-    if fd is None:
-        return None
-    with os.fdopen(fd, "rb") as file:
-        return file.read(limit)

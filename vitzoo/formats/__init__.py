@@ -5,7 +5,19 @@
 
 from __future__ import annotations
 
-from vitzoo.formats.base import Config as Config, Format as Format, Keys as Keys
+from vitzoo.formats.base import Format as Format, Keys as Keys
+from vitzoo.formats.config import (
+    Config as Config,
+    ConfigTable as ConfigTable,
+    check_config as check_config,
+    choice as choice,
+    merged as merged,
+    number as number,
+    positive as positive,
+    read_with as read_with,
+    size as size,
+    whole as whole,
+)
 from vitzoo.formats.keymap import (
     KeyMap as KeyMap,
     Names as Names,
@@ -17,12 +29,19 @@ from vitzoo.formats.keymap import (
 )
 from vitzoo.formats.timm import timm_vit as timm_vit
 from vitzoo.formats.transformers import (
+    COMMON as COMMON,
+    QKV_BIAS as QKV_BIAS,
     RELEASE_5 as RELEASE_5,
     TRANSFORMERS_LAYER as TRANSFORMERS_LAYER,
     TRANSFORMERS_QKV as TRANSFORMERS_QKV,
     TRANSFORMERS_STEM as TRANSFORMERS_STEM,
+    VIT as VIT,
+    WITH_BIAS as WITH_BIAS,
+    WITH_MLP as WITH_MLP,
     TransformersFormat as TransformersFormat,
-    check_config as check_config,
+    architectures as architectures,
+    classes_of as classes_of,
+    is_classifier as is_classifier,
     transformers_vit as transformers_vit,
 )
 from vitzoo.formats.unsupported import (

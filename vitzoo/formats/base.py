@@ -13,10 +13,10 @@ from torch import Tensor
 from vitzoo.errors import CheckpointError
 from vitzoo.files.names import SAFETENSORS
 from vitzoo.formats import unsupported
+from vitzoo.formats.config import Config, ConfigTable, merged
 from vitzoo.formats.keymap import KeyMap, Tensors, unique
 from vitzoo.schema.spec import Spec
 
-Config = Mapping[str, Any]
 Keys = Collection[str]
 Rule = str | Callable[[Tensors], bool]
 
@@ -41,6 +41,7 @@ class Format:
             the key `anchor` is in the file.
         anchor: a key that every file has.
         training: beginnings of keys that are ignored in a file with such a prefix.
+        configs: the configs that this format reads, by their `model_type`.
         defaults: config overrides of a file without `config.json`.
         defaults_with: further overrides of such a file, by a key that it must have.
         network: table of the values that the library's network computes, see
@@ -59,6 +60,7 @@ class Format:
     file_prefixes: Sequence[str] = ()
     anchor: str = ""
     training: tuple[str, ...] = ()
+    configs: Mapping[str, ConfigTable] = field(default_factory=dict)
     defaults: Config = field(default_factory=dict)
     defaults_with: Mapping[str, Config] = field(default_factory=dict)
     network: unsupported.Network | None = None
@@ -147,13 +149,41 @@ class Format:
             CheckpointError: the config states something that the model cannot do.
         """
         if config:
-            return {}
-        found, plain = deepcopy(dict(self.defaults)), self.plain(keys)
-        for key, changes in self.defaults_with.items():
-            for name, value in changes.items() if key in plain else ():
-                options = isinstance(value, Mapping) and isinstance(found.get(name), Mapping)
-                found[name] = {**found[name], **value} if options else value
-        return found
+            return self.stated(config)
+        plain = self.plain(keys)
+        return merged(
+            deepcopy(dict(self.defaults)),
+            *(changes for key, changes in self.defaults_with.items() if key in plain),
+        )
+
+    def config_table(self, config: Config) -> ConfigTable | None:
+        """Return the table of the `model_type` of a config, else the first, None without any."""
+        first = next(iter(self.configs.values()), None)
+        return self.configs.get(str(config.get("model_type")), first)
+
+    def own_config(self, config: Config) -> Config:
+        """Return the part of a config that describes the image network, with default values."""
+        table = self.config_table(config)
+        known = table is not None and config.get("model_type") in self.configs
+        return {**table.defaults, **config} if table and known else config
+
+    def stated(self, config: Config) -> dict[str, Any]:
+        """Return what a config states about the network, as changes to a spec.
+
+        Raises:
+            CheckpointError: the config states something that the model cannot do.
+        """
+        table = self.config_table(config)
+        return table.read(self.own_config(config)) if table else {}
+
+    def spec_in(self, config: Config) -> dict[str, Any]:
+        """Return the complete network that a config describes, as keys of a spec.
+
+        Raises:
+            CheckpointError: the config states something that the model cannot do.
+        """
+        table = self.config_table(config)
+        return merged(table.network if table else {}, self.stated(config))
 
     def unsupported(self, spec: Spec) -> list[str]:
         """Return the parts of a spec that the library's network cannot compute, for an error."""

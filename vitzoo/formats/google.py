@@ -16,7 +16,8 @@ from torch import Tensor
 
 from vitzoo.errors import CheckpointError
 from vitzoo.files.names import NPZ
-from vitzoo.formats.base import Config, Format, Keys
+from vitzoo.formats.base import Format, Keys
+from vitzoo.formats.config import Config
 from vitzoo.formats.keymap import KeyMap, Tensors, prefixed, unheld, unique
 from vitzoo.formats.unsupported import free
 from vitzoo.schema.spec import Spec

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from vitzoo.errors import CheckpointError
-from vitzoo.formats.base import Config, Format, Keys
+from vitzoo.formats.base import Format
+from vitzoo.formats.config import (
+    Config,
+    ConfigTable,
+    check_config,
+    choice,
+    merged,
+    number,
+    size,
+    whole,
+)
 from vitzoo.formats.keymap import KeyMap, Tensors
 
 PATCHES = "embeddings.patch_embeddings.projection."
@@ -33,42 +44,118 @@ TRANSFORMERS_LAYER = {
 TRANSFORMERS_QKV = tuple(f"attention.attention.{x}." for x in ("query", "key", "value"))
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 ACTIVATIONS |= {"quick_gelu": "quick_gelu"}
+IRRELEVANT = {
+    "read with the class names": ("id2label", "label2id", "num_labels", "architectures"),
+    "acts in training only; `create` has drop_path= and dropout=": (
+        *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout"),
+        *("drop_path_rate", "initializer_range", "initializer_factor", "gradient_checkpointing"),
+        *("problem_type", "finetuning_task", "task_specific_params"),
+    ),
+    "describes the file or the Python objects of transformers": (
+        *("model_type", "_name_or_path", "name_or_path", "transformers_version", "_commit_hash"),
+        *("torch_dtype", "dtype", "use_bfloat16", "torchscript", "tf_legacy_loss", "auto_map"),
+        *("return_dict", "use_return_dict", "output_attentions", "output_hidden_states"),
+        *("_attn_implementation", "attn_implementation", "_attn_implementation_autoset"),
+        *("_attn_implementation_internal", "_output_attentions", "experts_implementation"),
+        *("chunk_size_feed_forward", "use_cache", "tokenizer_class", "custom_pipelines"),
+    ),
+    "is of a decoder, of masked image modelling or of a backbone": (
+        *("encoder_stride", "pooler_output_size", "use_mask_token", "vocab_size"),
+        *("out_features", "out_indices", "_out_features", "_out_indices", "stage_names"),
+        *("apply_layernorm", "reshape_hidden_states"),
+    ),
+    "is of text generation": (
+        *("add_cross_attention", "bad_words_ids", "begin_suppress_tokens", "bos_token_id"),
+        *("cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty"),
+        *("do_sample", "early_stopping", "encoder_no_repeat_ngram_size", "eos_token_id"),
+        *("exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id"),
+        *("is_decoder", "is_encoder_decoder", "length_penalty", "max_length", "min_length"),
+        *("no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences"),
+        *("output_scores", "pad_token_id", "prefix", "remove_invalid_values", "sep_token_id"),
+        *("repetition_penalty", "return_dict_in_generate", "suppress_tokens", "temperature"),
+        *("tie_encoder_decoder", "tie_word_embeddings", "top_k", "top_p", "typical_p"),
+    ),
+}
+SIZES = {  # what all of transformers' ViTs call their sizes
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "num_channels": 3,
+    "image_size": 224,
+    "patch_size": 16,
+}
+COMMON = ConfigTable(
+    applied={
+        "hidden_size": whole("hidden_size", "embed_dim"),
+        "num_hidden_layers": whole("num_hidden_layers", "depth"),
+        "num_attention_heads": whole("num_attention_heads", "num_heads"),
+        "num_channels": whole("num_channels", "in_chans"),
+        "image_size": size("image_size", "image_size"),
+        "patch_size": size("patch_size", "patch_size"),
+        "hidden_act": choice(
+            "hidden_act", {k: {"block": {"activation": v}} for k, v in ACTIVATIONS.items()}
+        ),
+        "layer_norm_eps": number("layer_norm_eps", "norm_eps"),
+    },
+    fixed={"pruned_heads": ({}, None), "quantization_config": (None,)},
+    irrelevant=IRRELEVANT,
+    defaults={**SIZES, "hidden_act": "gelu", "layer_norm_eps": 1e-12},
+)
+WITH_MLP = COMMON.but(
+    applied={"intermediate_size": whole("intermediate_size", "mlp_dim")},
+    defaults={"intermediate_size": 3072},
+)
+QKV_BIAS = choice("qkv_bias", {v: {"block": {"qkv_bias": v}} for v in (True, False)})
+WITH_BIAS = WITH_MLP.but(applied={"qkv_bias": QKV_BIAS}, defaults={"qkv_bias": True})
+DECODER = (
+    *("mask_ratio", "norm_pix_loss", "decoder_num_attention_heads", "decoder_hidden_size"),
+    *("decoder_num_hidden_layers", "decoder_intermediate_size"),
+)
+VIT = WITH_BIAS.but(fixed={"pooler_act": ("tanh",)})
+VIT_MAE = WITH_BIAS.but(irrelevant={"is of the decoder": DECODER})
+POOLED = ("ViTModel", "DeiTModel")  # classes with a tanh layer after the class token
+CLASSIFIER = "ForImageClassification"  # in the name of a class
 
 
+@dataclass(frozen=True, eq=False)
 class TransformersFormat(Format):
     """A format of transformers, in names that `save_pretrained` of releases 4 and 5 writes."""
 
-    def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
-        return {"block": _block(config)} if config else super().overrides(config, keys)
+    configs: Mapping[str, ConfigTable] = field(default_factory=lambda: {"vit": VIT})
 
     def num_heads(self, config: Config, tensors: Tensors) -> int | None:
-        heads = config.get("num_attention_heads")
+        heads = self.own_config(config).get("num_attention_heads")
         return heads if type(heads) is int and heads > 0 else None
 
+    def spec_in(self, config: Config) -> dict[str, Any]:
+        """Return the network of a config, with the head of the class that wrote it."""
+        return merged(super().spec_in(config), self.head(config))
 
-def check_config(
-    good: bool, key: str, expected: str, value: object, file: str = "config.json"
-) -> None:
-    """Raise CheckpointError with the value that a config states for a key, unless it is good."""
-    if not good:
-        raise CheckpointError(f"{file}: {key} must be {expected}, got {ascii(value)[:100]}")
+    def head(self, config: Config) -> dict[str, Any]:
+        """Return head and number of classes of the class that wrote a config."""
+        if is_classifier(config):
+            return {"num_classes": classes_of(config)}
+        pooled = any(name in POOLED for name in architectures(config))
+        return {"num_classes": 0} | ({"head": "tanh"} if pooled else {})
 
 
-def _block(config: Config) -> dict[str, Any]:
-    block: dict[str, Any] = {}
-    if "hidden_act" in config:
-        stated = config["hidden_act"]
-        good = isinstance(stated, str) and stated in ACTIVATIONS
-        check_config(good, "hidden_act", f"one of {', '.join(ACTIVATIONS)}", stated)
-        block["activation"] = ACTIVATIONS[stated]
-    if "layer_norm_eps" in config:
-        stated = config["layer_norm_eps"]
-        good = isinstance(stated, int | float) and 0 < stated < 1
-        check_config(good, "layer_norm_eps", "between 0 and 1", stated)
-        block["norm_eps"] = float(stated)
-    if isinstance(config.get("qkv_bias"), bool):
-        block["qkv_bias"] = config["qkv_bias"]
-    return block
+def architectures(config: Config) -> list[str]:
+    """Return the names of classes that a config of transformers states."""
+    names = config.get("architectures")
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def is_classifier(config: Config) -> bool:
+    """Return whether a class for image classification wrote a config."""
+    return any(CLASSIFIER in name for name in architectures(config))
+
+
+def classes_of(config: Config) -> int:
+    """Return the number of classes of a config; transformers has two unless it states another."""
+    table, count = config.get("id2label"), config.get("num_labels", 2)
+    found = len(table) if isinstance(table, Mapping) else count
+    check_config(type(found) is int and found > 0, "num_labels", "a whole number from 1", found)
+    return int(found)
 
 
 transformers_vit = TransformersFormat(
@@ -98,4 +185,5 @@ transformers_vit = TransformersFormat(
         "pos_embed": {"resample": "bicubic"},  # its `interpolate_pos_encoding`
     },
     network={"block.qkv_bias": (True, False)},
+    configs={"vit": VIT, "vit_mae": VIT_MAE},
 )

@@ -2,7 +2,7 @@
 
 Overrides are changes of a spec, as plain data under its keys. The value of `pool`, `head`,
 `patch_embed` or `pos_embed` is a part, or options for the part of the spec. Overrides come from the
-checkpoint format, from the `config.json` beside the file, and from the registry entry; a later
+checkpoint format, from the configs beside the file, and from the registry entry; a later
 source replaces an earlier one. A file written by `vitzoo.save` states all settings instead.
 """
 
@@ -16,13 +16,17 @@ from typing import Any
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import CheckpointError
+from vitzoo.formats import merged
 from vitzoo.loading.request import PARTS
+from vitzoo.loading.stated import stated_by
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
+
+OF_TIMM = "timm"  # the checkpoint format
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,13 @@ class Overrides:
 
     Args:
         default: defaults of the checkpoint format.
-        stated: overrides that the `config.json` or the registry entry states.
+        stated: overrides that the configs beside the file or the registry entry state.
+        notes: on the configs, for the load report.
     """
 
     default: Mapping[str, Any] = field(default_factory=dict)
     stated: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def apply(self, spec: Spec, zoo: Registry, variant: Variant | None = None) -> Spec:
         """Return the spec with the overrides.
@@ -75,12 +81,23 @@ def of_entry(row: Weights, zoo: Registry) -> Overrides:
     return Overrides(layout.overrides({}, ()), of_row(row))
 
 
-def of_file(checkpoint: Checkpoint, zoo: Registry) -> Overrides:
-    """Return the overrides of a file, by its format, keys, `config.json` and registry entry."""
+def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = None) -> Overrides:
+    """Return the overrides of a file, by its format, keys, configs and registry entry.
+
+    Args:
+        checkpoint: the open file.
+        zoo: the registry.
+        variant: that the user named.
+    """
     layout, keys = format_of(checkpoint, zoo), checkpoint.header.tensors.keys()
-    stated = layout.overrides(checkpoint.config, keys) if checkpoint.config else {}
-    stated |= of_row(checkpoint.row) if checkpoint.row else {}
-    return Overrides(layout.overrides({}, keys), stated)
+    default = layout.overrides({}, keys)
+    registered = checkpoint.row is not None and bool(checkpoint.row.format)
+    if layout.name == OF_TIMM and variant and variant.timm_block and not registered:
+        default = merged(default, {"block": dict(variant.timm_block)})
+    if checkpoint.row and registered:
+        return Overrides(default, of_row(checkpoint.row))
+    stated = stated_by(checkpoint.config, zoo, layout)
+    return Overrides(default, stated.settings(), stated.notes) if stated else Overrides(default)
 
 
 def fixed(variant: Variant | None) -> frozenset[str]:

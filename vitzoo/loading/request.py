@@ -7,13 +7,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vitzoo.checkpoint.checkpoint import Checkpoint, open_file
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
 from vitzoo.checkpoint.saved import read_network, read_saved
+from vitzoo.checkpoint.sidecars import Sidecars, sidecars_at
 from vitzoo.errors import CheckpointError, InvalidOption
+from vitzoo.files.shard_index import weights_in
+from vitzoo.loading.stated import stated_by
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import Spec
+from vitzoo.store.hub_file import HubFile
 
 PARTS = ("pool", "head", "patch_embed", "pos_embed")
 OVERRIDDEN = ("num_classes", "in_chans", "image_size", "pre_norm", *PARTS)
@@ -30,17 +34,21 @@ class Request:
             `OVERRIDDEN`, as plain data under the keys of a spec.
         variant: the registered variant, whose builder and weights are used.
         saved: the file written by `save`, if the argument is one.
+        address: the folder or Hub repository whose configs describe the network, if it is one.
+        on_hub: the configs and the weights file at the address, if it is one on the Hub.
     """
 
     spec: Spec
     changes: Mapping[str, Any] = field(default_factory=dict)
     variant: Variant | None = None
     saved: Checkpoint | None = None
+    address: str = ""
+    on_hub: tuple[Sidecars, HubFile] | None = None
 
     @property
     def base(self) -> Spec:
         """The spec, with the variant's values in the fields that weights may override."""
-        if self.variant is None or self.saved:
+        if self.variant is None or self.saved or self.address:
             return self.spec
         fields = (*OVERRIDDEN, "block")
         return replace(self.spec, **{f: getattr(self.variant.spec, f) for f in fields})
@@ -72,12 +80,61 @@ def from_mapping(data: object, source: str, zoo: Registry) -> Request:
 
 def from_saved(path: Path, zoo: Registry) -> Request:
     """Return the request of a file; raise CheckpointError unless `save` wrote it."""
-    checkpoint = open_file(path)
-    saved = read_saved(checkpoint, str(path))
+    return _saved(open_file(path), str(path), zoo)
+
+
+def _saved(checkpoint: Checkpoint, where: str, zoo: Registry) -> Request:
+    saved = read_saved(checkpoint, where)
     if saved is None:
-        raise CheckpointError(nameless(path))
+        raise CheckpointError(nameless(Path(where)))
     spec, variant = read_network(saved.reader(zoo), zoo)
     return Request(spec, variant=variant, saved=saved.add_to(checkpoint))
+
+
+def from_folder(path: Path, zoo: Registry) -> Request:
+    """Return the request of a folder: a file of `save`, or weights with configs beside them.
+
+    Raises:
+        CheckpointError: the folder does not state the network of its weights.
+    """
+    file = weights_in(path)
+    checkpoint = open_file(file)
+    if read_saved(checkpoint):
+        return from_saved(file, zoo)
+    return _described(f"{path}/", checkpoint.config, checkpoint.notes, zoo)
+
+
+def from_hub(address: str, zoo: Registry) -> Request:
+    """Return the request of an address on the Hub, whose weights are not requested yet.
+
+    The repository has configs, or its weights are a file of `save`, which is then downloaded.
+
+    Raises:
+        CheckpointError: the repository does not state the network of its weights.
+        WeightsError: a file is missing, or could not be verified.
+    """
+    sidecars, file = sidecars_at(address)
+    if not sidecars.config:
+        checkpoint = open_hub_file(file)
+        if read_saved(checkpoint):
+            return _saved(checkpoint, address, zoo)
+    request = _described(address, sidecars.config, sidecars.notes, zoo)
+    return replace(request, on_hub=(sidecars, file))
+
+
+def _described(
+    place: str, config: Mapping[str, Any], notes: tuple[str, ...], zoo: Registry
+) -> Request:
+    """Return the request of weights whose configs describe their network."""
+    stated = stated_by(config, zoo)
+    if stated is None or not (stated.variant or stated.network):
+        every = (*notes, *(stated.notes if stated else ()))
+        why = "".join(f"; {note}" for note in every)
+        raise CheckpointError(
+            f"{place} has no config that states the network of its weights{why}; name the "
+            f"variant: create('vit_b16', weights={place!r})"
+        )
+    return Request(stated.spec(), variant=stated.variant, address=place)
 
 
 def nameless(path: Path) -> str:

@@ -14,15 +14,17 @@ from typing import Any
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.saved import described, fix
+from vitzoo.checkpoint.sidecars import Sidecars, sidecars_at
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName, WeightsUnavailable
 from vitzoo.files.names import PATHS, valid_repo
 from vitzoo.loading.overrides import Overrides, fixed, of_entry, of_file
 from vitzoo.loading.request import PARTS, Request, differences
+from vitzoo.loading.stated import stated_by
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import NAME, describe
-from vitzoo.schema.rows import Variant, Weights, choose, from_address
+from vitzoo.schema.rows import Variant, Weights, choose, parts_of_address
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.store.hub_file import HubFile
 
@@ -99,30 +101,46 @@ class WeightsFile(WeightsSource):
 
     @cached_property
     def _checkpoint(self) -> Checkpoint:
-        checkpoint, variant = open_unregistered(self.address, self.zoo), self.request.variant
+        if self.remote:
+            checkpoint = open_address(self._hub, self.zoo)
+        else:
+            checkpoint = open_unregistered(self.address, self.zoo)
+        variant = self.request.variant
         if checkpoint.format is None and variant and variant.builder != CORE_BUILDER:
             return replace(checkpoint, format=OWN_KEYS)  # formats know only vitzoo's networks
         return identified(checkpoint, self.zoo)
 
     @cached_property
+    def _hub(self) -> tuple[Sidecars, HubFile]:
+        return self.request.on_hub or sidecars_at(str(self.address))
+
+    @cached_property
     def _overrides(self) -> Overrides:
-        return of_file(self._checkpoint, self.zoo)
+        return of_file(self._checkpoint, self.zoo, self.request.variant)
 
     def trained(self, changes: Mapping[str, Any]) -> Spec:
-        checkpoint, base = self._checkpoint, self.request.base
+        base = self.request.base
+        if self.remote and (stated := stated_by(self._hub[0].config, self.zoo)):
+            stated.check(base, str(self.address), changes)  # before the weights are requested
+        checkpoint = self._checkpoint
         if checkpoint.spec:
             return self._as_saved(checkpoint.spec, changes)
         layout = format_of(checkpoint, self.zoo)
         heads = layout.num_heads(checkpoint.config, checkpoint.skeleton())
         if heads is not None:
             _check_heads(checkpoint.source, heads, base)
+        if stated := stated_by(checkpoint.config, self.zoo, layout):
+            base = stated.check(base, checkpoint.source, changes)
         return self._overrides.apply(base, self.zoo, self.request.variant)
 
     def assumed(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
         # A variant's own builder fixes these settings; nothing is assumed.
-        if self._checkpoint.spec or "block" in fixed(self.request.variant):
+        if self._checkpoint.spec:
             return ()
-        return self._overrides.assumed(self.request.base, changes)
+        notes = self._overrides.notes
+        if "block" in fixed(self.request.variant):
+            return notes
+        return (*self._overrides.assumed(self.request.base, changes), *notes)
 
     def resampling(self, trained: Spec) -> str:
         if self._checkpoint.spec:
@@ -169,10 +187,20 @@ def choose_source(
     """Return the source of the weights of a call, None for random initialisation."""
     if not isinstance(pretrained, bool):
         raise InvalidOption(f"pretrained must be True or False, got {describe(pretrained)}")
-    if request.saved:
+    if request.saved or request.address:
         if weights is not None:
-            raise InvalidOption(f"{request.saved.source} contains weights; leave weights= out")
-        return SavedModel(request.spec, request.saved)
+            place = request.saved.source if request.saved else request.address
+            raise InvalidOption(f"{place} contains weights; leave weights= out")
+        if request.saved:
+            return SavedModel(request.spec, request.saved)
+        return WeightsFile(request, request.address, zoo, remote=on_hub(request.address))
+    return _named_source(request, weights, pretrained, zoo)
+
+
+def _named_source(
+    request: Request, weights: object, pretrained: bool, zoo: Registry
+) -> WeightsSource | None:
+    """Return the source of the weights for a registered name or a spec."""
     if weights is None and not pretrained:
         return None
     if weights == "":
@@ -184,7 +212,7 @@ def choose_source(
     if weights is not None and not isinstance(weights, str | os.PathLike):
         raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
     if weights is not None and on_hub(weights):
-        from_address(str(weights))  # raises if the address is malformed
+        parts_of_address(str(weights))  # raises if the address is malformed
         return WeightsFile(request, weights, zoo, remote=True)
     if weights is not None and _is_path(weights, request.variant):
         return WeightsFile(request, weights, zoo)
@@ -206,8 +234,13 @@ def open_unregistered(address: str | os.PathLike[str], zoo: Registry) -> Checkpo
     """Open a file without registry entry: a path, or an address on the Hub."""
     if not on_hub(address):
         return described(open_file(Path(address)), zoo)
-    opened = open_hub_file(HubFile.at(str(address)))
-    return described(replace(opened, preprocessing=None), zoo)  # an address states no preprocessing
+    return open_address(sidecars_at(str(address)), zoo)
+
+
+def open_address(found: tuple[Sidecars, HubFile], zoo: Registry) -> Checkpoint:
+    """Open the weights file of an address on the Hub, with its sidecars."""
+    sidecars, file = found
+    return described(open_hub_file(file).beside(sidecars), zoo)
 
 
 def without_published_classifier(

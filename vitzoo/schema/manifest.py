@@ -49,7 +49,14 @@ PLAIN_REQUIREMENT = re.compile(
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim")
 RESULT_SETS = ("imagenet", "imagenet_real", "cifar10", "cifar100", "pets", "flowers")
 STATED = ("pin", "format", "preprocessing")  # weights have defaults for these, manifests have not
-PAIRS = ("accuracies", "block", "known_as", *KIND_OF_FIELD)  # tuples of pairs, and tables in TOML
+PAIRS = (
+    "accuracies",
+    "block",
+    "timm_block",
+    "timm_pool",
+    "known_as",
+    *KIND_OF_FIELD,
+)  # tuples of pairs, and tables in TOML
 PIN_NEEDS = {
     "confirmed": "sha256, size and, on the Hub, revision",
     "reported": "sha256, revision and size or predicted_size",
@@ -243,6 +250,8 @@ class Entries:
             weights=tuple(reader.rows("weights", self._weights)) if own else (),
             paper_results=_paper_results(reader),
             known_as=_known_as(reader),
+            timm_block=_block_options(reader, "timm_block"),
+            timm_pool=_part_or_options(reader, "timm_pool"),
         )
         _check_variant(row, reader)
         return row
@@ -366,8 +375,8 @@ def _check_variant(row: Variant, reader: Reader) -> None:
                 raise reader.fail(f"{name} must be given, by itself or by a 'size'")
 
 
-def _block_options(reader: Reader) -> tuple[tuple[str, Option], ...]:
-    sub = reader.sub("block")
+def _block_options(reader: Reader, key: str = "block") -> tuple[tuple[str, Option], ...]:
+    sub = reader.sub(key)
     if sub is None:
         return ()
     block = BlockSpec.read(sub, BlockSpec())

@@ -227,6 +227,8 @@ class Variant:
         weights: published files.
         paper_results: results of weights that were never published.
         known_as: (library, name) pairs of the same network in other libraries.
+        timm_block, timm_pool: block options and pool of timm's network of that name, where they
+            differ.
         namespace: of the plugin; `core` for vitzoo's variants.
     """
 
@@ -242,6 +244,8 @@ class Variant:
     weights: tuple[Weights, ...] = ()
     paper_results: tuple[PaperResult, ...] = ()
     known_as: tuple[tuple[str, str], ...] = ()
+    timm_block: tuple[tuple[str, Option], ...] = ()
+    timm_pool: PartFact = ()
     namespace: str = field(default="core", compare=False)
 
     def __repr__(self) -> str:
@@ -260,33 +264,48 @@ class Variant:
         return weights.preprocessing
 
 
-HF_ADDRESS = re.compile(r"hf://(?P<repo>[^@]+)@(?P<revision>[^/]+)/(?P<file>.+)")
+HF_ADDRESS = re.compile(r"hf://(?P<repo>[^@/]+/[^@/]+)(@(?P<revision>[^/]+))?(/(?P<file>.+))?")
+MAIN = "main"  # the revision of an address without one
 
 
 def from_address(address: str) -> Weights:
-    """Return the weights entry of `hf://owner/repo@revision/file`; it has no hash.
+    """Return the weights entry of `hf://owner/repo[@revision]/file`; it has no hash.
 
     Raises:
         InvalidOption: the address has another form, or names an index of several files.
+    """
+    repo, revision, file = parts_of_address(address)
+    if not file:
+        raise InvalidOption(
+            f"a Hub file is written hf://owner/repo@revision/file, got {address[:300]!r}"
+        )
+    if file.endswith(".index.json"):
+        raise InvalidOption(
+            f"{address} is an index of several files, and each of them needs a hash. Download "
+            f"them (hf download {repo} --revision {revision} --local-dir FOLDER) and pass "
+            "weights='FOLDER/'"
+        )
+    return Weights(address, file=file, repo=repo, revision=revision, pin="first-use", format="")
+
+
+def parts_of_address(address: str) -> tuple[str, str, str]:
+    """Return repository, revision and file of an hf:// address; the file may be empty.
+
+    Raises:
+        InvalidOption: the address has another form.
     """
     match = HF_ADDRESS.fullmatch(address)
     if not (
         match
         and valid_repo(match["repo"])
-        and valid_revision(match["revision"])
-        and valid_file(match["file"])
+        and valid_revision(match["revision"] or MAIN)
+        and valid_file(match["file"] or MAIN)
     ):
         raise InvalidOption(
-            f"a Hub file is written hf://owner/repo@revision/file, got {address[:300]!r}"
+            "an address on the Hub is written hf://owner/repo, hf://owner/repo@revision or "
+            f"hf://owner/repo@revision/file, got {address[:300]!r}"
         )
-    if match["file"].endswith(".index.json"):
-        raise InvalidOption(
-            f"{address} is an index of several files, and each of them needs a hash. Download "
-            f"them (hf download {match['repo']} --revision {match['revision']} "
-            "--local-dir FOLDER) and pass weights='FOLDER/'"
-        )
-    repo, revision, file = match.groups()
-    return Weights(address, file=file, repo=repo, revision=revision, pin="first-use", format="")
+    return match["repo"], match["revision"] or MAIN, match["file"] or ""
 
 
 def choose(variant: Variant, name: str | None) -> Weights:

@@ -22,12 +22,14 @@ class HubFile:
         label: its name in messages, `vit_b16:augreg_in21k` or an hf:// address.
         pin: commit, size and sha256 of the file; `UNPINNED` until they are known.
         package: the package that a bundled file lies in.
+        small: whether it is a config, which need not be stored with LFS.
     """
 
     entry: Weights
     label: str
     pin: Pin = UNPINNED
     package: str = "vitzoo"
+    small: bool = False
 
     @classmethod
     def of(cls, variant: Variant, entry: Weights, zoo: Registry) -> HubFile:
@@ -36,13 +38,13 @@ class HubFile:
         return cls(entry, f"{variant.name}:{entry.name}", package=package)
 
     @classmethod
-    def at(cls, address: str) -> HubFile:
-        """Return the file at an hf:// address.
+    def at(cls, address: str, *, small: bool = False) -> HubFile:
+        """Return the file at an hf:// address; `small` if it is a config.
 
         Raises:
             InvalidOption: the address has another form.
         """
-        return cls(from_address(address), address)
+        return cls(from_address(address), address, small=small)
 
     @property
     def address(self) -> str:
@@ -86,7 +88,7 @@ class HubFile:
                     f"{self.address}: the lock {path} names commit {locked.commit}, the registry "
                     f"{entry.revision}; find out why, then `vitzoo lock --update`"
                 )
-            return replace(self, pin=locked)
+            return replace(self, pin=self.pin if locked is UNPINNED else locked)
         if locked.sha256 not in ("", entry.sha256):
             raise PinError(
                 f"{self.address}: the lock {path} pins sha256 {locked.sha256}, the registry "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -33,8 +34,9 @@ from vitzoo.store.hub_client import (
     within,
 )
 from vitzoo.store.hub_file import HubFile
-from vitzoo.store.lockfile import Pin
+from vitzoo.store.lockfile import ABSENT, Pin
 
+MAX_SMALL = 1024 * 1024  # bytes of a config
 MAX_METADATA = 8 * 1024 * 1024  # bytes; a repository of 10,000 files takes 3 MB
 FIX = (
     "trust on first use takes the sha256 from this endpoint alone, never from a mirror: fetch the "
@@ -51,20 +53,44 @@ def request_pin(file: HubFile) -> Pin:
         NetworkError: no answer, or there is no such file.
         PinError: no usable answer, or one for another commit than the entry's.
     """
-    endpoint, revision = settings.trust_endpoint(), file.entry.revision
+    (pin,) = request_pins([file])
+    if pin.absent:
+        raise EntryNotFound(
+            f"{_where(file, settings.trust_endpoint())} lists no such file at this revision"
+        )
+    return pin
+
+
+def request_pins(files: Sequence[HubFile]) -> list[Pin]:
+    """Request the pins of files of one repository at once; a file may be absent.
+
+    The sha256 of a config that is not stored with LFS is computed from its bytes, which the trusted
+    Hub endpoint itself serves.
+
+    Raises:
+        Offline, NetworkError, PinError: as `request_pin`.
+    """
+    file, endpoint = files[0], settings.trust_endpoint()
+    revision = file.revision
     if settings.offline():
         raise Offline(
             f"{file.label}: the sha256 of {file.address} has to be requested from {endpoint}, and "
             "vitzoo is offline; with a network, unset VITZOO_OFFLINE, HF_HUB_OFFLINE and "
             "TRANSFORMERS_OFFLINE"
         )
-    pin = _Request(file, endpoint).pin()
-    if len(revision) == 40 and pin.commit != revision:
+    request = _Request(file, endpoint)
+    commit, siblings = request.metadata()
+    if len(revision) == 40 and commit != revision:
         raise PinError(
-            f"{file.address}: {endpoint} answered with commit {pin.commit}; try again, or find out "
+            f"{file.address}: {endpoint} answered with commit {commit}; try again, or find out "
             "who changed the repository"
         )
-    return pin
+    return [_Request(one, endpoint).pin(commit, siblings) for one in files]
+
+
+def _where(file: HubFile, endpoint: str) -> str:
+    name = file.label if file.label == file.address else f"{file.label}: {file.address}"
+    return f"{name}: {endpoint}"
 
 
 class _Request:
@@ -73,16 +99,67 @@ class _Request:
     def __init__(self, file: HubFile, endpoint: str) -> None:
         self.file, self.endpoint, self.limits = file, endpoint, settings.limits()
         self.deadline = float("inf")
-        name = file.label if file.label == file.address else f"{file.label}: {file.address}"
-        self.where = f"{name}: {endpoint}"
+        self.where = _where(file, endpoint)
+        self.most = MAX_METADATA
 
-    def pin(self) -> Pin:
+    def metadata(self) -> tuple[object, dict[str, Mapping[str, Any]]]:
+        """Return the commit of the revision, and what is stated about its files."""
+        repo, revision = self.file.entry.repo, quote(self.file.revision, safe="")
+        try:
+            answer = self._answer(f"api/models/{repo}/revision/{revision}?blobs=true")
+            metadata = strict_json(answer)
+            files = {sibling["rfilename"]: sibling for sibling in metadata["siblings"]}
+            return metadata.get("sha"), files
+        except (ValueError, TypeError, LookupError) as error:
+            raise RefusedResponse(
+                f"{self.where} did not answer as a Hub does ({type(error).__name__}); a login page "
+                f"or a proxy may have answered; {FIX}"
+            ) from error
+
+    def pin(self, commit: object, siblings: Mapping[str, Mapping[str, Any]]) -> Pin:
+        """Return the pin of the file, `ABSENT` if the commit does not have it."""
+        sibling = siblings.get(self.file.entry.file)
+        if not (isinstance(commit, str) and COMMIT.fullmatch(commit)):
+            raise self._unusable()
+        if sibling is None:
+            return Pin(commit, 0, ABSENT, self.endpoint)
+        lfs = sibling.get("lfs")
+        if self.file.small and not lfs:
+            return self._small(commit, sibling)
+        lfs = lfs if isinstance(lfs, dict) else {}
+        size, sha256 = lfs.get("size"), lfs.get("sha256")
+        stated = isinstance(sha256, str) and SHA256.fullmatch(sha256)
+        if not stated or type(size) is not int or size <= 0:
+            raise self._unusable()
+        if self.file.small and size > MAX_SMALL:
+            raise PinError(f"{self.where} has {size} bytes, a config at most {MAX_SMALL}")
+        return Pin(commit, size, str(sha256), self.endpoint)
+
+    def _unusable(self) -> PinError:
+        return PinError(
+            f"{self.where} states no usable commit, size and LFS sha256 of the file; only files "
+            "stored with LFS can be trusted on first use"
+        )
+
+    def _small(self, commit: str, sibling: Mapping[str, Any]) -> Pin:
+        """Return the pin of a config from its bytes, which must have the stated git hash."""
+        self.most = MAX_SMALL
+        file = quote(self.file.entry.file)
+        data = self._answer(f"{self.file.entry.repo}/resolve/{commit}/{file}")
+        blob = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+        if not data or sibling.get("blobId") != blob:
+            raise PinError(
+                f"{self.where} served {len(data)} bytes with git hash {blob}, and states git hash "
+                f"{str(sibling.get('blobId'))[:SHOWN]!r}; try again"
+            )
+        return Pin(commit, len(data), hashlib.sha256(data).hexdigest(), self.endpoint)
+
+    def _answer(self, path: str) -> bytes:
+        """Return the body that the endpoint answers for a path."""
         try:
             session()  # making the client takes longer than a request
             self.deadline = time.monotonic() + self.limits.first_byte
-            metadata = strict_json(within(self.limits.first_byte, self._body))
-            files = {sibling["rfilename"]: sibling for sibling in metadata["siblings"]}
-            commit = metadata.get("sha")
+            return within(self.limits.first_byte, lambda: self._body(f"{self.endpoint}/{path}"))
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reason = printable(f"{type(error).__name__}: {error}", SHOWN)
             raise TransferError(
@@ -90,35 +167,9 @@ class _Request:
             ) from error
         except OfflineModeIsEnabled as error:
             raise Offline(f"{self.where} cannot be reached: {UNSET_OFFLINE}; {FIX}") from error
-        except (ValueError, TypeError, LookupError) as error:
-            raise RefusedResponse(
-                f"{self.where} did not answer as a Hub does ({type(error).__name__}); a login page "
-                f"or a proxy may have answered; {FIX}"
-            ) from error
-        if self.file.entry.file not in files:
-            raise EntryNotFound(f"{self.where} lists no such file at this revision")
-        return self._pin(commit, files[self.file.entry.file])
 
-    def _pin(self, commit: object, sibling: Mapping[str, Any]) -> Pin:
-        lfs = sibling.get("lfs")
-        lfs = lfs if isinstance(lfs, dict) else {}
-        size, sha256 = lfs.get("size"), lfs.get("sha256")
-        stated = (
-            isinstance(commit, str) and COMMIT.fullmatch(commit)
-            and isinstance(sha256, str) and SHA256.fullmatch(sha256)
-            and type(size) is int and size > 0
-        )  # fmt: skip
-        if not stated:
-            raise PinError(
-                f"{self.where} states no usable commit, size and LFS sha256 of the file; only "
-                "files stored with LFS can be trusted on first use"
-            )
-        return Pin(str(commit), int(size or 0), str(sha256), self.endpoint)
-
-    def _body(self) -> bytes:
+    def _body(self, url: str) -> bytes:
         """Return the body of the answer, of bounded size, before the deadline."""
-        revision = quote(self.file.revision, safe="")
-        url = f"{self.endpoint}/api/models/{self.file.entry.repo}/revision/{revision}?blobs=true"
         most = self.limits.redirects
         for _ in range(most + 1):
             timeout = httpx2.Timeout(max(0.1, self.deadline - time.monotonic()))
@@ -140,10 +191,8 @@ class _Request:
         body = bytearray()
         for chunk in response.iter_raw():
             body += chunk
-            if len(body) > MAX_METADATA:
-                raise RefusedResponse(
-                    f"{self.where} sent more than {MAX_METADATA} bytes of metadata; {FIX}"
-                )
+            if len(body) > self.most:
+                raise RefusedResponse(f"{self.where} sent more than {self.most} bytes; {FIX}")
             if time.monotonic() > self.deadline:
                 raise httpx2.ReadTimeout(f"no answer within {self.limits.first_byte:.1f} s")
         return bytes(body)

@@ -31,6 +31,8 @@ class Pin:
         size: bytes.
         sha256: 64 hex digits.
         endpoint: address of the trusted Hub endpoint that stated them, or `registry`.
+
+    A pin of size 0 with the sha256 `ABSENT` states that the commit has no such file.
     """
 
     commit: str
@@ -38,8 +40,14 @@ class Pin:
     sha256: str
     endpoint: str
 
+    @property
+    def absent(self) -> bool:
+        """Whether the commit has no such file."""
+        return self.sha256 == ABSENT
+
 
 UNPINNED = Pin("", 0, "", "")
+ABSENT = "0" * 64  # stands for the sha256 of a file that the repository does not have
 
 
 class Lock:
@@ -115,7 +123,8 @@ class Lock:
             pin = Pin(**entry)  # type: ignore[arg-type]  # checked right below
             good = (
                 COMMIT.fullmatch(pin.commit) and SHA256.fullmatch(pin.sha256)
-                and type(pin.size) is int and pin.size > 0
+                and type(pin.size) is int and (pin.size > 0) == (pin.sha256 != ABSENT)
+                and pin.size >= 0
                 and isinstance(pin.endpoint, str)
             )  # fmt: skip
         except TypeError:

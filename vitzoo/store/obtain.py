@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from vitzoo import settings
 from vitzoo.errors import (
+    EntryNotFound,
     FirstUseWarning,
     IntegrityError,
     NetworkError,
@@ -31,7 +32,7 @@ from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
 from vitzoo.plugin.package_files import data_file
 from vitzoo.store.hub_cache import from_hub_cache
 from vitzoo.store.hub_file import HubFile
-from vitzoo.store.lockfile import Lock, Pin
+from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
 from vitzoo.store.store import Store
@@ -54,10 +55,18 @@ def obtain(file: HubFile, note: Note | None = None) -> tuple[int, str]:
     """
     if not file.entry.repo:
         return _bundled(file), file.entry.sha256
-    file = file.pinned()
-    first_use = not file.pin.sha256
-    if first_use:
+    carried, file = file.pin, file.pinned()
+    if file.pin.absent:
+        raise EntryNotFound(
+            f"{file}: commit {file.pin.commit} has no such file, as the lock "
+            f"{settings.lock_path()} states; `vitzoo lock --update {file.address}` asks again"
+        )
+    first_use = not file.entry.sha256 and (not file.pin.sha256 or file.pin is carried)
+    if not file.pin.sha256:
         file = replace(file, pin=_first_use(file))
+    elif first_use:
+        _show_terms(file)
+        _warn(file, file.pin, settings.lock_path())
     fd = _stored(file)
     if fd is None:
         fd = _bring(file, note)
@@ -97,6 +106,59 @@ def _bundled(file: HubFile) -> int:
 
 def _first_use(file: HubFile) -> Pin:
     """Request the pin of a file from the trusted Hub endpoint, if the settings allow it."""
+    _check_first_use(file)
+    _show_terms(file)
+    from vitzoo.store.hub_metadata import request_pin  # imports network libraries
+
+    pin, path = request_pin(file), settings.lock_path()
+    _warn(file, pin, path)
+    return pin
+
+
+def together(files: Sequence[HubFile]) -> list[HubFile]:
+    """Return files of one repository with their pins, all of one commit.
+
+    One request asks the trusted Hub endpoint for the pins that are not known yet. The pins of
+    configs are written to the lock, also of those that the repository does not have.
+
+    Raises:
+        WeightsError: as `obtain`.
+    """
+    files = [file.pinned() for file in files]
+    commits = sorted({file.pin.commit for file in files if file.pin.commit})
+    if len(commits) > 1:
+        raise PinError(
+            f"{files[0].address}: the lock {settings.lock_path()} names several commits of its "
+            f"repository: {', '.join(commits)}; ask again with `vitzoo lock --update`"
+        )
+    new = [file for file in files if not file.pin.sha256]
+    if not new:
+        return files
+    _check_first_use(new[0])
+    from vitzoo.store.hub_metadata import request_pins  # imports network libraries
+
+    known = replace(UNPINNED, commit=commits[0]) if commits else UNPINNED
+    pins = dict(zip(new, request_pins([replace(file, pin=known) for file in new]), strict=True))
+    lock = Lock(settings.lock_path())
+    for file, pin in pins.items():
+        if not pin.absent and not file.small:
+            continue  # of weights: pinned once their bytes are verified
+        if not pin.absent:
+            _warn(file, pin, lock.path)
+        lock.add(file.address, pin)
+    return [replace(file, pin=pins.get(file, file.pin)) for file in files]
+
+
+def read_small(file: HubFile) -> bytes | None:
+    """Return the verified bytes of a config with a pin; None if the repository does not have it."""
+    if file.pin.absent:
+        return None
+    with os.fdopen(obtain(file)[0], "rb") as opened:
+        return opened.read()
+
+
+def _check_first_use(file: HubFile) -> None:
+    """Raise an error if the settings forbid to ask for a pin."""
     unknown = f"{file.label}: the sha256 of {file.address} is not known"
     if settings.pins_required():
         raise PinError(
@@ -111,10 +173,9 @@ def _first_use(file: HubFile) -> Pin:
             "it (VITZOO_LOCK), from another machine (see docs/offline.md), or run with "
             f"network access: {_fetch_command(file)}"
         )
-    _show_terms(file)
-    from vitzoo.store.hub_metadata import request_pin  # imports network libraries
 
-    pin, path = request_pin(file), settings.lock_path()
+
+def _warn(file: HubFile, pin: Pin, path: Path | None) -> None:
     warnings.warn(
         f"{file.label}: trust on first use: {pin.endpoint} states that {file.address} has "
         f"{pin.size} bytes and sha256 {pin.sha256}; "
@@ -122,7 +183,6 @@ def _first_use(file: HubFile) -> Pin:
         FirstUseWarning,
         stacklevel=2,
     )
-    return pin
 
 
 def _fetch_command(file: HubFile) -> str:

@@ -7,7 +7,19 @@ from typing import Any
 
 from torch import Tensor
 
-from vitzoo.formats import Config, KeyMap, Keys, Tensors, check_config
+from vitzoo.formats import (
+    Config,
+    ConfigTable,
+    KeyMap,
+    Tensors,
+    check_config,
+    choice,
+    merged,
+    positive,
+    read_with,
+    size,
+    whole,
+)
 from vitzoo_clip.transformers import TowerFormat, transformers_clip
 
 BLOCK = "visual.transformer.resblocks.{}."
@@ -30,14 +42,40 @@ class OpenClipFormat(TowerFormat):
             return tensor.T if tensor.dim() == 2 else None
         return super().write_axes(key, tensor)
 
-    def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
-        """Return the settings in `open_clip_config.json`, or in the config of transformers."""
-        if not config:
-            return super().overrides(config, keys)
+    def own_config(self, config: Config) -> Config:
+        """Return the table of the image tower, with keys of the whole model that concern it."""
         model, tower = _tables(config)
-        if tower is not None:
-            return {"block": _block(model, tower), "pool": _pool(tower)}
-        return transformers_clip.overrides(config, keys)
+        if tower is None:
+            return transformers_clip.own_config(config)
+        return {**tower, **{key: model[key] for key in MODEL if key in model}}
+
+    def config_table(self, config: Config) -> ConfigTable | None:
+        _, tower = _tables(config)
+        return transformers_clip.config_table(config) if tower is None else TOWER
+
+    def stated(self, config: Config) -> dict[str, Any]:
+        """Return what an `open_clip_config.json` states, or else the config of transformers."""
+        _, tower = _tables(config)
+        if tower is None:
+            return transformers_clip.stated(config)
+        table = {**USUAL, **self.own_config(config)}
+        found = TOWER.read(table)
+        width, ratio, each = (table[key] for key in ("width", "mlp_ratio", "head_width"))
+        for key, value in (("width", width), ("head_width", each), ("mlp_ratio", ratio)):
+            good = type(value) in (int, float) and value > 0
+            check_config(good, key, "a positive number", value, CONFIG)
+        block = {"activation": _activation(table), "norm_eps": _epsilon(table)}
+        sizes = {"mlp_dim": int(width * ratio), "num_heads": int(width // each)}
+        return merged(found, sizes, {"block": block, "pool": _pool(table)})
+
+    def head(self, config: Config) -> dict[str, Any]:
+        model, tower = _tables(config)
+        if tower is None:
+            return transformers_clip.head(config)
+        count = model.get("embed_dim")
+        good = type(count) is int and count > 0
+        check_config(good, "embed_dim", "a whole number from 1", count, CONFIG)
+        return {"num_classes": count}
 
     def num_heads(self, config: Config, tensors: Tensors) -> int | None:
         """Return the heads that an `open_clip_config.json` states as the width of one head."""
@@ -56,17 +94,21 @@ def _tables(config: Config) -> tuple[Config, Config | None]:
     return (model, tower) if isinstance(tower, Mapping) else ({}, None)
 
 
-def _block(model: Config, tower: Config) -> dict[str, Any]:
-    quick = model.get("quick_gelu", False)
-    act, norm = (tower.get(key) or {} for key in ("act_kwargs", "norm_kwargs"))
+def _activation(table: Config) -> str:
+    quick, act = table.get("quick_gelu", False), table.get("act_kwargs") or {}
     check_config(isinstance(quick, bool), "quick_gelu", "true or false", quick, CONFIG)
     check_config(isinstance(act, Mapping), "act_kwargs", "a table", act, CONFIG)
+    gelu = "gelu_tanh" if act.get("approximate", "none") == "tanh" else "gelu"
+    return "quick_gelu" if quick else gelu
+
+
+def _epsilon(table: Config) -> float:
+    norm = table.get("norm_kwargs") or {}
     check_config(isinstance(norm, Mapping), "norm_kwargs", "a table", norm, CONFIG)
     epsilon = norm.get("eps", 1e-5)
     good = isinstance(epsilon, int | float) and 0 < epsilon < 1
     check_config(good, "norm_kwargs.eps", "between 0 and 1", epsilon, CONFIG)
-    gelu = "gelu_tanh" if act.get("approximate", "none") == "tanh" else "gelu"
-    return {"activation": "quick_gelu" if quick else gelu, "norm_eps": float(epsilon)}
+    return float(epsilon)
 
 
 def _pool(tower: Config) -> str:
@@ -79,8 +121,45 @@ def _pool(tower: Config) -> str:
     return POOLS[kind]
 
 
+def _layer_scale(value: Any) -> dict[str, Any]:
+    return {} if value is None else positive("ls_init_value", "layer_scale", file=CONFIG)(value)
+
+
+MODEL = ("quick_gelu",)
+USUAL = {"width": 768, "layers": 12, "head_width": 64, "mlp_ratio": 4.0, "patch_size": 16}
+USUAL |= {"image_size": 224, "no_ln_pre": False}
+TOWER = ConfigTable(
+    applied={
+        "width": whole("width", "embed_dim", file=CONFIG),
+        "layers": whole("layers", "depth", file=CONFIG),
+        "image_size": size("image_size", "image_size", file=CONFIG),
+        "patch_size": size("patch_size", "patch_size", file=CONFIG),
+        "ls_init_value": _layer_scale,
+        "no_ln_pre": choice("no_ln_pre", {v: {"pre_norm": not v} for v in (True, False)}),
+        **dict.fromkeys(("head_width", "mlp_ratio", "quick_gelu", "act_kwargs"), read_with),
+        **dict.fromkeys(("norm_kwargs", "pool_type", "global_average_pool"), read_with),
+        "final_ln_after_pool": read_with,
+    },
+    fixed={
+        **dict.fromkeys(("attentional_pool", "input_patchnorm", "scaled_cosine_attn"), (False,)),
+        **dict.fromkeys(("scale_heads", "scale_attn_inner", "scale_attn", "scale_fc"), (False,)),
+        **dict.fromkeys(("qk_norm", "inner_norm"), (False, None)),
+        **dict.fromkeys(("block_type", "timm_model_name", "attn_type"), (None,)),
+        "pos_embed_type": ("learnable",),
+    },
+    irrelevant={
+        "acts in training only": ("patch_dropout", "timm_drop", "timm_drop_path"),
+        "is of attentional_pool, or of towers of timm": (
+            *("attn_pooler_queries", "attn_pooler_heads", "output_tokens"),
+            *("timm_pool", "timm_proj", "timm_proj_bias", "timm_model_pretrained"),
+        ),
+    },
+    network={"patch_embed": {"name": "conv", "bias": False}},
+    file=CONFIG,
+)
 open_clip = OpenClipFormat(
     "clip/open_clip",
+    configs={"open_clip": TOWER},
     keymap=KeyMap(
         {
             "visual.class_embedding": "cls_token",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitzoo import formats
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import Config, KeyMap, Keys, Names, Tensors, TransformersFormat
+from vitzoo.formats import Config, KeyMap, Names, Tensors, TransformersFormat
 
 BIAS = "head.bias"
 PREFIX = "vision_model."
@@ -22,11 +22,27 @@ MARKS = ("encoder.layers.0.self_attn.q_proj.weight", "post_layernorm.weight", TA
 IGNORED = ("text_model.*", "text_projection.*", "logit_*", "embeddings.position_ids")
 # Leading axes of length 1 that the model has and files do not have, by the end of the key.
 LEADING = {"class_embedding": 2, "positional_embedding": 1, "position_embedding.weight": 1}
-HEADS = {"num_attention_heads": 12}
-CONFIGS = {  # the library's values for keys that a `config.json` does not have, by model_type
-    "clip": HEADS | {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5},
-    "siglip": HEADS | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
-}
+CLIP_CONFIG = formats.WITH_MLP.but(
+    irrelevant={
+        "is of the text tower, or of the whole model": (
+            *("text_config", "text_config_dict", "vision_config_dict", "logit_scale_init_value"),
+        ),
+    },
+    applied={"projection_dim": formats.read_with},
+    defaults={
+        "patch_size": 32,
+        "hidden_act": "quick_gelu",
+        "layer_norm_eps": 1e-5,
+        "projection_dim": 512,
+    },
+    network={"pre_norm": True, "patch_embed": {"name": "conv", "bias": False}},
+)
+SIGLIP_CONFIG = formats.WITH_MLP.but(
+    irrelevant={"is of the text tower, or of the whole model": ("text_config",)},
+    fixed={"vision_use_head": (True,)},
+    defaults={"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
+    network={"class_token": False, "pool": "attention", "num_classes": 0},
+)
 LAYER: Names = {
     "layer_norm1.": "norm1.",
     ("self_attn.q_proj.", "self_attn.k_proj.", "self_attn.v_proj."): "attn.qkv.",
@@ -104,27 +120,35 @@ class TransformersTower(TowerFormat):
     def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
         return formats.prefixed(super().from_model(tensors), PREFIX, (PROJECTION,))
 
-    def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
+    def own_config(self, config: Config) -> Config:
+        """Return the config of the image tower, alone or in that of the whole model."""
         kind = config.get("model_type")
         naflex = isinstance(kind, str) and kind.startswith("siglip2")
         expected = "siglip (SigLIP 2 NaFlex resamples positions for every image)"
         formats.check_config(not naflex, "model_type", expected, kind)
-        table = _tower(config)
-        return super().overrides(table, keys) if table or not config else {}
+        tower = config.get("vision_config", config)
+        if not isinstance(tower, Mapping):
+            return {}
+        if tower is not config and self.projects:
+            tower = {**tower, "projection_dim": config.get("projection_dim", 512)}
+        known = str(kind).removesuffix("_vision_model") in self.configs or tower is not config
+        usual = next(iter(self.configs.values())).defaults
+        return {**usual, **tower} if known else tower
 
-    def num_heads(self, config: Config, tensors: Tensors) -> int | None:
-        return super().num_heads(_tower(config), tensors)
-
-
-def _tower(config: Config) -> Config:
-    """Return the table of the image tower in the `config.json` of a whole model or of a tower."""
-    table = config.get("vision_config", config)
-    usual = CONFIGS.get(str(config.get("model_type")).removesuffix("_vision_model"), {})
-    return {**usual, **table} if isinstance(table, Mapping) else {}
+    def head(self, config: Config) -> dict[str, Any]:
+        """Return the projection, which `CLIPVisionModel` does not have."""
+        alone = formats.architectures(config) == ["CLIPVisionModel"]
+        if not self.projects or alone:
+            return {"num_classes": 0}
+        width = self.own_config(config).get("projection_dim")
+        good = type(width) is int and width > 0
+        formats.check_config(good, "projection_dim", "a whole number from 1", width)
+        return {"num_classes": width}
 
 
 transformers_clip = TransformersTower(
     "clip/transformers",
+    configs=dict.fromkeys(("clip", "clip_vision_model"), CLIP_CONFIG),
     keymap=KeyMap(CLIP, LAYER, "encoder.layers.{}.", prefixes=(PREFIX,)),
     marks=(*MARKS, TOKEN),
     ignored=IGNORED,
@@ -136,6 +160,7 @@ transformers_clip = TransformersTower(
 )
 transformers_siglip = TransformersTower(
     "siglip/transformers",
+    configs=dict.fromkeys(("siglip", "siglip_vision_model"), SIGLIP_CONFIG),
     keymap=KeyMap(SIGLIP, LAYER, "encoder.layers.{}.", prefixes=(PREFIX,)),
     marks=MARKS,
     excludes=(TOKEN,),

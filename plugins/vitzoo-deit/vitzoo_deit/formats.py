@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from vitzoo import Spec
-from vitzoo.formats import Format, KeyMap, TransformersFormat, timm_vit, transformers_vit
+from vitzoo import Spec, formats
+from vitzoo.formats import (
+    Config,
+    Format,
+    KeyMap,
+    TransformersFormat,
+    timm_vit,
+    transformers_vit,
+)
 
 TOKEN = "embeddings.distillation_token"
 CLASSIFIERS = {"cls_classifier.": "head.cls.", "distillation_classifier.": "head.dist."}
@@ -24,6 +32,18 @@ DISTILLED = {
     ),
     "head": ("deit/distilled", "none", lambda spec: not spec.num_classes),
 }
+
+
+class TransformersDeitFormat(TransformersFormat):
+    """transformers' `DeiTModel`, with one classifier, two or none."""
+
+    def head(self, config: Config) -> dict[str, Any]:
+        if "DeiTForImageClassificationWithTeacher" in formats.architectures(config):
+            return {**TWO_CLASSIFIERS, "num_classes": formats.classes_of(config)}
+        return super().head(config)
+
+
+TWO_CLASSIFIERS = {"pool": {"name": "prefix", "tokens": 2}, "head": "deit/distilled"}
 timm_distilled = Format(
     "deit/timm_distilled",
     keymap=KeyMap(
@@ -32,8 +52,9 @@ timm_distilled = Format(
     marks=("dist_token", *timm_vit.marks),
     network={**(timm_vit.network or {}), **DISTILLED},
 )
-transformers_deit = TransformersFormat(
+transformers_deit = TransformersDeitFormat(
     "deit/transformers",
+    configs={"deit": formats.VIT.but(network={"num_registers": 1})},
     keymap=replace(
         transformers_vit.keymap,
         stem={**transformers_vit.keymap.stem, TOKEN: "reg_token", **CLASSIFIERS},

@@ -7,12 +7,13 @@ the model, that position is part of the class token; a row of zeros is written b
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitzoo import Spec, formats
-from vitzoo.formats import Format, KeyMap, Keys, Names, Tensors, TransformersFormat
+from vitzoo.formats import Config, Format, KeyMap, Keys, Names, Tensors, TransformersFormat
 from vitzoo_dino.dino import MetaFormat, mask_token, same
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
@@ -88,6 +89,26 @@ class MetaDinoV2Format(DinoV2Format, MetaFormat):
 class TransformersDinoV2Format(DinoV2Format, TransformersFormat):
     """transformers' `Dinov2Model` and `Dinov2WithRegistersModel`, with or without classifier."""
 
+    def stated(self, config: Config) -> dict[str, Any]:
+        """Return what a config states; width and kind of the MLP depend on three keys."""
+        found, table = super().stated(config), self.own_config(config)
+        ratio, gated = table.get("mlp_ratio", 4), table.get("use_swiglu_ffn", False)
+        good = type(ratio) in (int, float) and 0 < ratio < 100
+        formats.check_config(good, "mlp_ratio", "a positive number", ratio)
+        formats.check_config(type(gated) is bool, "use_swiglu_ffn", "true or false", gated)
+        if "embed_dim" in found:
+            width = int(found["embed_dim"] * ratio)
+            found["mlp_dim"] = (int(width * 2 / 3) + 7) // 8 * 8 if gated else width
+        if "use_swiglu_ffn" in table:
+            mlp = {"mlp": "swiglu_packed" if gated else "mlp"}
+            found["block"] = {**found.get("block", {}), **mlp}
+        return found
+
+    def head(self, config: Config) -> dict[str, Any]:
+        if formats.is_classifier(config):
+            return {**CLASS_AND_MEAN, "num_classes": formats.classes_of(config)}
+        return super().head(config)
+
     def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
         """Rename and split; a network with a classifier gets a prefix."""
         written = super().from_model(tensors)
@@ -119,6 +140,28 @@ NETWORK = {
     ),
 }
 BLOCK = {"activation": "gelu", "norm_eps": 1e-6}
+CLASS_AND_MEAN = {"pool": "class_mean", "head": "dinov2/class_and_mean"}
+CONFIG = formats.COMMON.but(
+    applied={
+        "qkv_bias": formats.QKV_BIAS,
+        "layerscale_value": formats.positive("layerscale_value", "layer_scale"),
+        "mlp_ratio": formats.read_with,
+        "use_swiglu_ffn": formats.read_with,
+    },
+    defaults={
+        "patch_size": 14,
+        "layer_norm_eps": 1e-6,
+        "qkv_bias": True,
+        "layerscale_value": 1.0,
+        "mlp_ratio": 4,
+        "use_swiglu_ffn": False,
+    },
+)
+REGISTERS = CONFIG.but(
+    applied={"num_register_tokens": formats.whole("num_register_tokens", "num_registers")},
+    defaults={"num_register_tokens": 4, "patch_size": 16},
+    network={"pos_embed": {"name": "learned", "prefix": False, "resample": "bicubic_antialias"}},
+)
 meta = MetaDinoV2Format(
     "dinov2/meta",
     keymap=META,
@@ -131,6 +174,7 @@ meta = MetaDinoV2Format(
 )
 transformers = TransformersDinoV2Format(
     "dinov2/transformers",
+    configs={"dinov2": CONFIG, "dinov2_with_registers": REGISTERS},
     keymap=TRANSFORMERS,
     keymaps={_is_packed: replace(TRANSFORMERS, layer={**PACKED_5, **TRANSFORMERS.layer})},
     marks=(PATCHES, "encoder.layer.0.layer_scale1.lambda1"),
@@ -138,7 +182,7 @@ transformers = TransformersDinoV2Format(
     defaults={"block": BLOCK, "pos_embed": {"resample": "bicubic"}, "pool": "class"},
     defaults_with={
         "embeddings.register_tokens": ANTIALIASED,
-        "classifier.weight": {"pool": "class_mean", "head": "dinov2/class_and_mean"},
+        "classifier.weight": CLASS_AND_MEAN,
     },
     network={
         **NETWORK,

@@ -81,20 +81,70 @@ class TransformersDinoV3Format(TransformersFormat):
     def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
         return super().from_model(tensors) | mask_token(tensors, self.ignored[0], 3)
 
-    def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
-        """Return the overrides of the config, the base of the rotations included."""
-        stated = dict(config)
-        if config.get("use_gated_mlp") is True:
-            activation = stated.pop("hidden_act", "gelu")
+    def stated(self, config: Config) -> dict[str, Any]:
+        """Return what a config states; a gated MLP and the biases depend on several keys."""
+        table = self.own_config(config)
+        gated = table.get("use_gated_mlp", False)
+        formats.check_config(type(gated) is bool, "use_gated_mlp", "true or false", gated)
+        if gated:
+            activation = table.get("hidden_act", "gelu")
             expected = "silu (the gate of the model's MLP)"
             formats.check_config(activation == "silu", "hidden_act", expected, activation)
-        found = super().overrides(stated, keys)
-        if "rope_theta" in config:
-            base = config["rope_theta"]
-            good = type(base) in (int, float) and 1 < base < float("inf")
-            formats.check_config(good, "rope_theta", "a number above 1", base)
-            found["pos_embed"] = {"temperature": float(base)}
-        return found
+            table = {key: value for key, value in table.items() if key != "hidden_act"}
+        found = CONFIG.read(table)
+        mlp = {"mlp": "swiglu" if gated else "mlp"} if "use_gated_mlp" in table else {}
+        biases = {
+            f"{x}_bias": table.get(f"{x}_bias", x != "key") for x in ("query", "key", "value")
+        }
+        option = BIASES_OF_CONFIG.get(tuple(biases.values()))
+        expected = "biases of all, of none, or of queries and values"
+        formats.check_config(option is not None, ", ".join(biases), expected, biases)
+        bias = {"qkv_bias": option} if biases.keys() & table.keys() else {}
+        return formats.merged(found, {"block": {**mlp, **bias}})
+
+
+BIASES_OF_CONFIG: dict[tuple[bool, ...], bool | str] = {
+    (True, True, True): True,
+    (False, False, False): False,
+    (True, False, True): "qv",
+}
+
+
+def _temperature(value: Any) -> dict[str, Any]:
+    good = type(value) in (int, float) and 1 < value < float("inf")
+    formats.check_config(good, "rope_theta", "a number above 1", value)
+    return {"pos_embed": {"temperature": float(value)}}
+
+
+CONFIG = formats.WITH_MLP.but(
+    applied={
+        "rope_theta": _temperature,
+        "num_register_tokens": formats.whole("num_register_tokens", "num_registers", least=0),
+        "layerscale_value": formats.positive("layerscale_value", "layer_scale"),
+        **dict.fromkeys(("query_bias", "key_bias", "value_bias"), formats.read_with),
+        "use_gated_mlp": formats.read_with,
+    },
+    fixed={"proj_bias": (True,), "mlp_bias": (True,)},
+    irrelevant={
+        "acts on coordinates in training only": (
+            *("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale"),
+        )
+    },
+    defaults={
+        "hidden_size": 384,
+        "intermediate_size": 1536,
+        "num_attention_heads": 6,
+        "layer_norm_eps": 1e-5,
+        "rope_theta": TEMPERATURE,
+        "num_register_tokens": 0,
+        "layerscale_value": 1.0,
+        "query_bias": True,
+        "key_bias": False,
+        "value_bias": True,
+        "use_gated_mlp": False,
+    },
+    network={"pos_embed": {"name": "rope", **ROPE}},
+)
 
 
 def _bias(option: bool | str) -> dict[str, Any]:
@@ -193,6 +243,7 @@ timm_eva = TimmDinoV3Format(
 )
 transformers = TransformersDinoV3Format(
     "dinov3/transformers",
+    configs={"dinov3_vit": CONFIG},
     keymap=TRANSFORMERS,
     keymaps=dict.fromkeys((".mlp.gate_proj.", ".mlp.fc1_g.", ".mlp.fc1_x."), GATED),
     marks=("embeddings.patch_embeddings.weight", "layer.0.layer_scale1.lambda1"),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitzoo import formats
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import Config, Format, KeyMap, Keys, Tensors, TransformersFormat, without
+from vitzoo.formats import Config, Format, KeyMap, Tensors, TransformersFormat, without
 from vitzoo_mim.relative import RelativePositions
 
 TABLE = "relative_position_bias_table"
@@ -78,16 +78,24 @@ class BeitFormat(Format):
 class TransformersBeitFormat(BeitFormat, TransformersFormat):
     """transformers' `BeitModel`, with or without a head."""
 
-    def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
-        """Return activation and epsilon of the config; refuse images that are not square."""
+    def stated(self, config: Config) -> dict[str, Any]:
+        """Return what a config states; the position embedding depends on two keys."""
         size = config.get("image_size")
         square = not isinstance(size, list) or len({repr(side) for side in size}) < 2
         expected = "square (transformers swaps height and width of other tables)"
         formats.check_config(square, "image_size", expected, size)
-        found = super().overrides(config, keys)
-        if config:
-            found["block"].pop("qkv_bias", None)  # always of queries and values
-        return found
+        found, table = super().stated(config), self.own_config(config)
+        own, shared = (table.get(key) for key in RELATIVE_KEYS)
+        if own is None and shared is None:
+            return found
+        one = bool(own) != bool(shared)
+        expected = "one true and one false"
+        formats.check_config(one, ", ".join(RELATIVE_KEYS), expected, (own, shared))
+        return formats.merged(found, {"pos_embed": {"shared": bool(shared)}})
+
+    def spec_in(self, config: Config) -> dict[str, Any]:
+        found = super().spec_in(config)
+        return found | {"pool": found["pool"] if found["num_classes"] else "class"}
 
 
 def _is_usual(index: Tensor) -> bool:
@@ -98,6 +106,40 @@ def _is_usual(index: Tensor) -> bool:
     return torch.equal(index.long(), part.index)
 
 
+RELATIVE_KEYS = ("use_relative_position_bias", "use_shared_relative_position_bias")
+
+
+def _layer_scale(value: Any) -> dict[str, Any]:
+    """Return LayerScale; transformers has none where its initial value is 0."""
+    good = type(value) in (int, float) and 0 <= value < float("inf")
+    formats.check_config(good, "layer_scale_init_value", "a number from 0", value)
+    return {"block": {"layer_scale": float(value)}} if value else {}
+
+
+CONFIG = formats.WITH_MLP.but(
+    applied={
+        "layer_scale_init_value": _layer_scale,
+        "use_mean_pooling": formats.choice(
+            "use_mean_pooling", {True: {"pool": NORMED_MEAN}, False: {"pool": "class"}}
+        ),
+        **dict.fromkeys(RELATIVE_KEYS, formats.read_with),
+    },
+    fixed={"use_absolute_position_embeddings": (False,)},
+    irrelevant={
+        "the queries and values always have biases": ("qkv_bias",),
+        "is of segmentation": (
+            *("pool_scales", "use_auxiliary_head", "auxiliary_loss_weight", "auxiliary_channels"),
+            *("auxiliary_num_convs", "auxiliary_concat_input", "semantic_loss_ignore_index"),
+            *("add_fpn", "segmentation_indices"),
+        ),
+    },
+    defaults={
+        "layer_scale_init_value": 0.1,
+        "use_mean_pooling": True,
+        **dict.fromkeys(RELATIVE_KEYS, False),
+    },
+    network={"pos_embed": {"name": "mim/relative", "resample": "bilinear"}},
+).but(network={"block": {"qkv_bias": "qv"}})
 NETWORK = {
     **formats.free("block.layer_scale"),
     "pos_embed": ("mim/relative",),
@@ -122,6 +164,7 @@ timm_beit = BeitFormat(
 )
 transformers_beit = TransformersBeitFormat(
     "beit/transformers",
+    configs={"beit": CONFIG},
     keymap=KeyMap(
         {
             **formats.TRANSFORMERS_STEM,

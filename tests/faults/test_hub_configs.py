@@ -1,0 +1,269 @@
+"""Configs on the Hub: fetched before the weights, verified and pinned like them."""
+
+import hashlib
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from timm import create_model
+from timm.models import save_for_hf
+
+import vitzoo
+from helpers import says
+from vitzoo.errors import (
+    CheckpointError,
+    EntryNotFound,
+    FirstUseWarning,
+    IntegrityError,
+    InvalidOption,
+    NetworkError,
+    Offline,
+    PinError,
+)
+from vitzoo.inventory import relock
+from vitzoo.testing.hub import reply
+
+REPO = "acme/timm"
+NAMES = ["ant", "bee", "cat", "dog", "elk"]
+TINY = {"depth": 2, "embed_dim": 64, "num_heads": 4, "img_size": 32, "num_classes": 5}
+
+pytestmark = pytest.mark.filterwarnings("ignore::vitzoo.FirstUseWarning")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """What timm's own function writes, for a network with a pool that no tensor shows."""
+    torch.manual_seed(1)
+    model = create_model("vit_tiny_patch16_224", global_pool="avg", fc_norm=False, **TINY).eval()
+    place = tmp_path / "pushed"
+    save_for_hf(model, place, model_config={"label_names": NAMES}, safe_serialization=True)
+    (place / "pytorch_model.bin").unlink(missing_ok=True)
+    return place
+
+
+@pytest.fixture
+def pushed(hub, folder, net):
+    """The folder as a repository; `config.json` is not stored in LFS."""
+    assert net.hub is hub
+    for path in folder.iterdir():
+        hub.add(REPO, path.name, path.read_bytes())
+    return folder
+
+
+def asked(hub):
+    """Return the names of the files that were requested."""
+    return [path.rpartition("/")[2] for _, path, _ in hub.file_requests()]
+
+
+def apis(hub):
+    return [path for _, path, _ in hub.requests if path.startswith("/api/")]
+
+
+@pytest.mark.parametrize("address", [f"hf://{REPO}", f"hf://{REPO}@main"])
+@torch.inference_mode()
+def test_an_address_alone_is_the_network_of_its_folder(pushed, hub, address):
+    ours, beside = vitzoo.create(address).eval(), vitzoo.create(pushed).eval()
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(ours(images), beside(images))
+    assert ours.spec == beside.spec
+    assert ours.labels == beside.labels == tuple(NAMES)
+    assert ours.preprocessing == beside.preprocessing
+    assert ours.load_report.assumed == beside.load_report.assumed
+    data = (pushed / "model.safetensors").read_bytes()
+    assert ours.load_report.sha256 == hashlib.sha256(data).hexdigest()
+    assert len(apis(hub)) == 1
+
+
+@pytest.mark.usefixtures("pushed")
+def test_weights_at_an_address_follow_their_config():
+    named = {"variant": "vit_ti16", **TINY, "image_size": 32}
+    del named["img_size"]
+    model = vitzoo.create(named, weights=f"hf://{REPO}@main/model.safetensors")
+    assert model.spec.pool.name == "mean"
+    assert model.labels == tuple(NAMES)
+
+
+@pytest.mark.usefixtures("pushed")
+def test_a_wrong_argument_costs_no_weights(hub):
+    with pytest.raises(InvalidOption, match="nonsense"):
+        vitzoo.create(f"hf://{REPO}", head={"name": "linear", "nonsense": 1})
+    assert set(asked(hub)) == {"config.json"}
+
+
+@pytest.mark.usefixtures("pushed")
+def test_a_contradiction_costs_no_weights(hub):
+    with pytest.raises(CheckpointError) as caught:
+        vitzoo.create("vit_ti16", weights=f"hf://{REPO}@main/model.safetensors")
+    says(str(caught.value), "depth = 2", "depth = 12")
+    assert set(asked(hub)) == {"config.json"}
+
+
+def test_all_files_are_locked_and_then_no_socket_is_opened(pushed, hub, net, monkeypatch):
+    vitzoo.create(f"hf://{REPO}")
+    lock = json.loads((net.home / "vitzoo.lock").read_text())["weights"]
+    sizes = {source.rpartition("/")[2]: pin["size"] for source, pin in lock.items()}
+    assert sizes == {
+        "model.safetensors": (pushed / "model.safetensors").stat().st_size,
+        "config.json": (pushed / "config.json").stat().st_size,
+        "open_clip_config.json": 0,
+        "preprocessor_config.json": 0,
+        "open_clip_model.safetensors": 0,
+    }
+    hub.requests.clear()
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    monkeypatch.setenv("VITZOO_PINS", "required")
+    assert vitzoo.create(f"hf://{REPO}").labels == tuple(NAMES)
+    assert hub.requests == []
+
+
+def test_a_new_commit_changes_nothing_until_the_lock_is_updated(pushed, hub):
+    vitzoo.create(f"hf://{REPO}")
+    config = json.loads((pushed / "config.json").read_text())
+    other = json.dumps(config | {"label_names": NAMES[::-1]}).encode()
+    hub.add(REPO, "config.json", other, revision="f" * 40)
+    assert vitzoo.create(f"hf://{REPO}").labels == tuple(NAMES)
+    relock(f"hf://{REPO}")
+    assert vitzoo.create(f"hf://{REPO}").labels == tuple(NAMES[::-1])
+
+
+@pytest.mark.usefixtures("pushed")
+def test_a_config_that_came_later_is_of_the_commit_of_the_weights(hub, net):
+    """Weights that were locked alone, and a branch that has moved on."""
+    vitzoo.create(f"hf://{REPO}")
+    path = net.home / "vitzoo.lock"
+    lock = json.loads(path.read_text())
+    lock["weights"] = {k: v for k, v in lock["weights"].items() if k.endswith("model.safetensors")}
+    path.write_text(json.dumps(lock))
+    hub.requests.clear()
+    vitzoo.create(f"hf://{REPO}")
+    commit = next(iter(lock["weights"].values()))["commit"]
+    assert all(commit in path for path in apis(hub))
+
+
+@pytest.mark.usefixtures("pushed")
+def test_pins_of_several_commits_are_refused(net):
+    vitzoo.create(f"hf://{REPO}")
+    path = net.home / "vitzoo.lock"
+    lock = json.loads(path.read_text())
+    lock["weights"][f"hf://{REPO}@main/config.json"]["commit"] = "f" * 40
+    path.write_text(json.dumps(lock))
+    with pytest.raises(PinError) as caught:
+        vitzoo.create(f"hf://{REPO}")
+    says(str(caught.value), "several commits", "f" * 40, "vitzoo lock --update")
+
+
+def lies(right, wrong):
+    """Return an answer with other bytes for one file."""
+
+    def answer(handler, data):
+        reply(handler, 200, {}, wrong if data == right else data)
+
+    return answer
+
+
+def test_wrong_bytes_of_a_config_are_refused(pushed, hub):
+    right = (pushed / "config.json").read_bytes()
+    hub.always = lies(right, right.replace(b"avg", b"map"))
+    with pytest.raises(PinError) as caught:
+        vitzoo.create(f"hf://{REPO}")
+    says(str(caught.value), "config.json", "git hash")
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_mirror_cannot_change_a_config(pushed, second_hub, monkeypatch):
+    vitzoo.create(f"hf://{REPO}")
+    monkeypatch.setenv("VITZOO_HOME", str(pushed.parent / "other"))
+    monkeypatch.setenv("VITZOO_LOCK", str(pushed.parent / "home" / "vitzoo.lock"))
+    right = (pushed / "config.json").read_bytes()
+    for path in pushed.iterdir():
+        second_hub.add(REPO, path.name, path.read_bytes())
+    second_hub.always = lies(right, right.replace(b"avg", b"map"))
+    monkeypatch.setenv("VITZOO_ENDPOINTS", second_hub.endpoint)
+    with pytest.raises(IntegrityError):
+        vitzoo.create(f"hf://{REPO}")
+
+
+@pytest.mark.parametrize("size", [2**20 + 1, 2**23])
+@pytest.mark.usefixtures("pushed")
+def test_a_large_config_is_refused(hub, size, net):
+    hub.add(REPO, "config.json", b" " * size)
+    with pytest.raises((NetworkError, PinError)) as caught:
+        vitzoo.create(f"hf://{REPO}")
+    says(str(caught.value), "1048576 bytes")
+    assert not [name for name in net.files() if name.startswith("home/sha256")]
+
+
+@pytest.mark.usefixtures("pushed")
+def test_no_network_and_no_lock(hub, monkeypatch):
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    with pytest.raises(Offline) as caught:
+        vitzoo.create(f"hf://{REPO}")
+    says(str(caught.value), f"hf://{REPO}@main", "offline", "vitzoo fetch")
+    assert hub.requests == []
+
+
+@pytest.mark.usefixtures("pushed")
+def test_pins_are_required(hub, monkeypatch):
+    monkeypatch.setenv("VITZOO_PINS", "required")
+    with pytest.raises(PinError, match="VITZOO_PINS=required"):
+        vitzoo.create(f"hf://{REPO}")
+    assert hub.requests == []
+
+
+@pytest.mark.usefixtures("pushed")
+def test_a_repository_without_weights(hub):
+    del hub.files[REPO, "model.safetensors"]
+    with pytest.raises(EntryNotFound) as caught:
+        vitzoo.create(f"hf://{REPO}")
+    says(str(caught.value), "model.safetensors", "open_clip_model.safetensors", "/FILE")
+
+
+@pytest.mark.usefixtures("net")
+def test_a_repository_without_config(hub, small, tmp_path):
+    save_file(vitzoo.create(small).state_dict(), tmp_path / "x.safetensors")
+    hub.add("acme/bare", "model.safetensors", (tmp_path / "x.safetensors").read_bytes())
+    with pytest.raises(CheckpointError) as caught:
+        vitzoo.create("hf://acme/bare")
+    says(str(caught.value), "hf://acme/bare", "no config", "create('vit_b16', weights=")
+
+
+@torch.inference_mode()
+@pytest.mark.usefixtures("net")
+def test_a_repository_with_a_saved_model(hub, small, tmp_path):
+    model = vitzoo.create(small).eval()
+    vitzoo.save(model, tmp_path / "x.safetensors")
+    hub.add("acme/saved", "model.safetensors", (tmp_path / "x.safetensors").read_bytes())
+    images = torch.randn(1, 3, 32, 32)
+    assert torch.equal(vitzoo.create("hf://acme/saved").eval()(images), model(images))
+
+
+def test_configs_beside_a_file_in_a_folder(pushed, hub):
+    for path in pushed.iterdir():
+        hub.add("acme/nested", f"a/{path.name}", path.read_bytes())
+    assert vitzoo.create("hf://acme/nested@main/a/model.safetensors").labels == tuple(NAMES)
+
+
+@pytest.mark.usefixtures("pushed", "hub")
+def test_nothing_is_written_to_disk(net, monkeypatch):
+    monkeypatch.setenv("VITZOO_HOME", ":memory:")
+    monkeypatch.delenv("VITZOO_LOCK", raising=False)
+    assert vitzoo.create(f"hf://{REPO}").labels == tuple(NAMES)
+    assert not net.home.exists()
+
+
+@pytest.mark.usefixtures("pushed")
+def test_the_user_is_warned_of_each_new_pin():
+    with pytest.warns(FirstUseWarning) as caught:
+        vitzoo.create(f"hf://{REPO}")
+    texts = [str(warning.message) for warning in caught]
+    assert [any(name in text for text in texts) for name in ("config.json", "model.safetensors")]
+    assert len(texts) == 2
+
+
+@pytest.mark.usefixtures("hub")
+def test_fetch_brings_the_configs(pushed, monkeypatch):
+    path = vitzoo.fetch(f"hf://{REPO}")
+    assert path.read_bytes() == (pushed / "model.safetensors").read_bytes()
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    assert vitzoo.create(f"hf://{REPO}").labels == tuple(NAMES)

@@ -1,0 +1,207 @@
+"""What the configs beside a weights file state about its network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vitzoo.errors import CheckpointError, PluginError
+from vitzoo.formats import Format, merged
+from vitzoo.formats.config import Config
+from vitzoo.loading import timm_config
+from vitzoo.plugin.info import FIRST_PARTY
+from vitzoo.registry.registry import Registry
+from vitzoo.report import escaped, listed
+from vitzoo.schema.manifest import CORE_BUILDER
+from vitzoo.schema.reader import Reader
+from vitzoo.schema.rows import Variant
+from vitzoo.schema.spec import PartSpec, Spec
+
+SETTINGS = ("block", "pool", "patch_embed", "pos_embed", "pre_norm")
+"""Keys of a spec that no tensor shows, in a config of any library."""
+STRUCTURE = (
+    *("embed_dim", "depth", "num_heads", "mlp_dim", "patch_size"),
+    *("class_token", "num_registers", "final_norm"),
+)
+OPEN_CLIP = "open_clip"  # stands for the model type of an `open_clip_config.json`
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What configs state about a network.
+
+    Args:
+        changes: keys of a spec that they state.
+        network: keys of a spec that describe the complete network; with a variant, its changes.
+        variant: the variant that they name.
+        notes: for the load report.
+    """
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    network: Mapping[str, Any] = field(default_factory=dict)
+    variant: Variant | None = None
+    notes: tuple[str, ...] = ()
+
+    def spec(self) -> Spec:
+        """Return the network.
+
+        Raises:
+            CheckpointError: a value is not possible.
+        """
+        base = timm_spec(self.variant) if self.variant else None
+        return _read(self.network, base)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that no tensor shows, as changes of a spec."""
+        found = {key: self.changes[key] for key in SETTINGS if key in self.changes}
+        if self.variant is None or self.variant.builder != CORE_BUILDER:
+            return found
+        data = self.spec().to_data()
+        return {key: data[key] for key in ("block", "pool", "pre_norm")} | {
+            key: found[key] for key in ("patch_embed", "pos_embed") if key in found
+        }
+
+    def check(self, base: Spec, source: str, changes: Mapping[str, Any]) -> Spec:
+        """Return the network of the weights over that of the model, in size and channels.
+
+        Args:
+            base: the network that the user named.
+            source: of the weights, for errors.
+            changes: those of the user.
+
+        Raises:
+            CheckpointError: the configs describe another network.
+        """
+        spec = self.spec() if self.variant else _read(self.changes, base)
+        if self.variant and self.variant.builder != CORE_BUILDER:
+            return base
+        wrong = {
+            name: (getattr(spec, name), getattr(base, name))
+            for name in STRUCTURE
+            if getattr(spec, name) != getattr(base, name)
+        }
+        if wrong:
+            found = ", ".join(f"{name} = {ours}" for name, (ours, _) in wrong.items())
+            own = ", ".join(f"{name} = {theirs}" for name, (_, theirs) in wrong.items())
+            raise CheckpointError(
+                f"{source}: its config states {found}, the model has {own}. Name the right "
+                "variant, create the model from the folder alone, or move the config away if it "
+                "is not of these weights"
+            )
+        for name in ("image_size", "in_chans"):
+            ours, theirs = getattr(spec, name), getattr(base, name)
+            if ours != theirs and name not in changes:
+                raise CheckpointError(
+                    f"{source}: its config states {name} = {ours}, the model has {theirs}; pass "
+                    f"{name}={ours} to keep it, or {name}={theirs} to adapt the weights"
+                )
+        return replace(base, image_size=spec.image_size, in_chans=spec.in_chans)
+
+
+def timm_spec(variant: Variant) -> Spec:
+    """Return a variant with the settings of timm's network of the same name."""
+    pool = variant.timm_pool
+    changes: dict[str, Any] = {"block": dict(variant.timm_block)} if variant.timm_block else {}
+    if pool:
+        changes["pool"] = pool.to_data() if isinstance(pool, PartSpec) else dict(pool)
+    return _read(changes, variant.spec)
+
+
+def stated_by(config: Config, zoo: Registry, layout: Format | None = None) -> Stated | None:
+    """Return what the configs of a file state, None if they state nothing about a network.
+
+    Args:
+        config: the keys of the configs.
+        zoo: the registry.
+        layout: the checkpoint format of the file, if it is known.
+
+    Raises:
+        CheckpointError: a key states something that the model cannot do.
+    """
+    if timm_config.is_timm(config):
+        return _of_timm(config, zoo)
+    kind = _kind(config)
+    reader = _reader(kind, zoo, layout)
+    if reader is None:
+        if kind is None or kind == OPEN_CLIP:
+            return None
+        note = f"config.json is not used: model_type {escaped(kind)} is not known"
+        return Stated(notes=(note + _plugin_of(kind, zoo),))
+    table = reader.config_table(config)
+    left = table.unknown(reader.own_config(config)) if table else []
+    return Stated(reader.stated(config), reader.spec_in(config), notes=_unknown(left))
+
+
+def _of_timm(config: Config, zoo: Registry) -> Stated:
+    name, tag = timm_config.architecture_of(config)
+    notes = _unknown(timm_config.unknown_keys(config))
+    quick = _quick(config)
+    if quick:
+        notes = (*notes, "block.activation = quick_gelu, as open_clip_config.json states")
+    found = _variant(f"{name}.{tag}", zoo) if tag else None
+    found = found or _variant(name, zoo)
+    if found is None:
+        shown = escaped(config["architecture"])[:100]
+        changes = merged(quick, timm_config.changes_of(config, Spec()))
+        note = f"architecture {shown} of config.json is not known; the settings are the model's"
+        return Stated(changes, notes=(note, *notes))
+    changes = merged(quick, timm_config.changes_of(config, timm_spec(found)))
+    return Stated(changes, changes, found, notes)
+
+
+def _quick(config: Config) -> dict[str, Any]:
+    """Return the activation of an `open_clip_config.json` beside timm's config."""
+    model = config.get("model_cfg")
+    quick = isinstance(model, Mapping) and model.get("quick_gelu") is True
+    return {"block": {"activation": "quick_gelu"}} if quick else {}
+
+
+def _variant(name: str, zoo: Registry) -> Variant | None:
+    matches = zoo.known_elsewhere(name)
+    return next((v for _, v, _ in matches if ("timm", name) in v.known_as), None)
+
+
+def _kind(config: Config) -> str | None:
+    if isinstance(config.get("model_type"), str):
+        return str(config["model_type"])
+    return OPEN_CLIP if isinstance(config.get("model_cfg"), Mapping) else None
+
+
+def _reader(kind: str | None, zoo: Registry, layout: Format | None) -> Format | None:
+    """Return the format that reads configs of a kind; of no kind, that of the file."""
+    if layout is not None and layout.configs and (kind is None or kind in layout.configs):
+        return layout
+    names = sorted(zoo.parts["checkpoint format"]) if kind else []
+    for name in sorted(names, key=lambda name: "/" in name):  # those of the core first
+        try:
+            found: Format = zoo.part("checkpoint format", name)
+        except PluginError:
+            continue
+        if kind in found.configs:
+            return found
+    return None
+
+
+def _plugin_of(kind: str, zoo: Registry) -> str:
+    """Return the end of a note with the plugin that reads a model type, if it is not installed."""
+    namespace = next((n for n in FIRST_PARTY if kind.replace("_", "").startswith(n)), "")
+    if not namespace or namespace in zoo.host.infos:
+        return ""
+    return f"; pip install {FIRST_PARTY[namespace]}"
+
+
+def _unknown(keys: list[str]) -> tuple[str, ...]:
+    return (f"unknown keys of config.json have no effect: {listed(keys)}",) if keys else ()
+
+
+def _read(changes: Mapping[str, Any], base: Spec | None) -> Spec:
+    """Return a spec with changes; options without a name are those of the part of `base`."""
+    base = base or Spec()
+    for name in SETTINGS[1:-1]:
+        value = changes.get(name)
+        if isinstance(value, Mapping) and "name" not in value:
+            part = getattr(base, name)
+            changes = {**changes, name: {"name": part.name, **dict(part.options), **value}}
+    reader = Reader(changes, "config of the weights", CheckpointError)
+    return Spec.read(reader, base)

@@ -1,0 +1,211 @@
+"""The `config.json` of timm: `save_for_hf` and `push_to_hf_hub` write it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitzoo.formats.config import (
+    Config,
+    ConfigTable,
+    check_config,
+    choice,
+    merged,
+    positive,
+    read_with,
+    size,
+    whole,
+)
+from vitzoo.schema.spec import Spec
+
+QUICK = "_quickgelu"  # in the name of an architecture
+POOLS = {"token": "class", "avg": "mean", "map": "attention"}
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
+TOP = ConfigTable(
+    applied=dict.fromkeys(("num_classes", "global_pool", "model_args"), read_with),
+    irrelevant={
+        "read as the name of the network, its labels and preprocessing": (
+            *("architecture", "pretrained_cfg", "label_names", "label_descriptions"),
+        ),
+        "the tensors show it": ("num_features",),
+        "of transformers' TimmWrapper": (
+            *("model_type", "architectures", "initializer_range", "transformers_version"),
+            *("torch_dtype", "dtype", "do_pooling", "problem_type", "_name_or_path"),
+            *("id2label", "label2id", "num_labels"),
+        ),
+    },
+)
+PRETRAINED = ConfigTable(
+    applied=dict.fromkeys(("input_size", "num_classes"), read_with),
+    fixed={"label_offset": (None, 0)},
+    irrelevant={
+        "read as the labels and preprocessing": (
+            *("mean", "std", "interpolation", "crop_pct", "crop_mode"),
+            *("label_names", "label_descriptions"),
+        ),
+        "another size or preprocessing for tests": (
+            *("test_input_size", "test_crop_pct", "min_input_size", "fixed_input_size"),
+            *("pool_size", "test_pool_size"),
+        ),
+        "describes the file or the Python objects of timm": (
+            *("url", "file", "hf_hub_id", "hf_hub_filename", "source", "architecture", "tag"),
+            *("custom_load", "first_conv", "classifier", "license", "description", "origin_url"),
+            *("paper_name", "paper_ids", "notes", "state_dict", "num_features"),
+        ),
+    },
+    file="config.json: pretrained_cfg",
+)
+
+
+def _flag(key: str, place: str, *, negated: bool = False) -> Any:
+    name, _, option = place.partition(".")
+    changes = {v: {name: {option: v != negated}} if option else {name: v} for v in (True, False)}
+    return choice(key, changes, file=ARGUMENTS_OF)
+
+
+ARGUMENTS_OF = "config.json: model_args"
+PRE_NORM = {  # a norm follows patches without a bias
+    v: {"pre_norm": v, "patch_embed": {"name": "conv", "bias": not v}} for v in (True, False)
+}
+_layer_scale = positive("init_values", "layer_scale", file=ARGUMENTS_OF)
+ARGUMENTS = ConfigTable(
+    applied={
+        "num_classes": whole("num_classes", "num_classes", least=0, file=ARGUMENTS_OF),
+        "in_chans": whole("in_chans", "in_chans", file=ARGUMENTS_OF),
+        "img_size": size("img_size", "image_size", file=ARGUMENTS_OF),
+        "patch_size": size("patch_size", "patch_size", file=ARGUMENTS_OF),
+        "embed_dim": whole("embed_dim", "embed_dim", file=ARGUMENTS_OF),
+        "depth": whole("depth", "depth", file=ARGUMENTS_OF),
+        "num_heads": whole("num_heads", "num_heads", file=ARGUMENTS_OF),
+        "reg_tokens": whole("reg_tokens", "num_registers", least=0, file=ARGUMENTS_OF),
+        "class_token": _flag("class_token", "class_token"),
+        "no_embed_class": _flag("no_embed_class", "pos_embed.prefix", negated=True),
+        "pre_norm": choice("pre_norm", PRE_NORM, file=ARGUMENTS_OF),
+        "final_norm": _flag("final_norm", "final_norm"),
+        "qkv_bias": _flag("qkv_bias", "block.qkv_bias"),
+        "qk_norm": _flag("qk_norm", "block.qk_norm"),
+        "scale_attn_norm": _flag("scale_attn_norm", "block.attn_norm"),
+        "scale_mlp_norm": _flag("scale_mlp_norm", "block.mlp_norm"),
+        "init_values": lambda value: {} if value is None else _layer_scale(value),
+        "act_layer": choice(
+            "act_layer",
+            {k: {"block": {"activation": v}} for k, v in ACTIVATIONS.items()},
+            file=ARGUMENTS_OF,
+        ),
+        **dict.fromkeys(("mlp_ratio", "global_pool", "fc_norm"), read_with),
+    },
+    fixed={
+        "proj_bias": (True,),
+        "pool_include_prefix": (False,),
+        "features_only": (False, None),
+        **dict.fromkeys(("norm_layer", "embed_norm_layer", "embed_layer", "block_fn"), (None,)),
+        **dict.fromkeys(("attn_layer", "mlp_layer", "out_indices"), (None,)),
+        "use_naflex": (False, None),
+    },
+    irrelevant={
+        "acts in training only": (
+            *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate"),
+            *("attn_drop_rate", "drop_path_rate", "weight_init", "fix_init"),
+        ),
+        "does not change numbers at the size of the network": (
+            *("dynamic_img_size", "dynamic_img_pad", "strict_img_size"),
+            *("device", "dtype", "scriptable", "exportable", "no_jit"),
+        ),
+    },
+    file=ARGUMENTS_OF,
+)
+
+
+def is_timm(config: Config) -> bool:
+    """Return whether timm, or transformers' TimmWrapper, wrote a config."""
+    kind = config.get("model_type", "timm_wrapper")
+    return isinstance(config.get("architecture"), str) and kind == "timm_wrapper"
+
+
+def architecture_of(config: Config) -> tuple[str, str]:
+    """Return the architecture of a config without `_quickgelu`, and its tag."""
+    inner = config.get("pretrained_cfg")
+    tag = inner.get("tag") if isinstance(inner, Mapping) else None
+    return config["architecture"].replace(QUICK, ""), tag if isinstance(tag, str) else ""
+
+
+def changes_of(config: Config, spec: Spec) -> dict[str, Any]:
+    """Return the changes that a config makes to the network of its architecture.
+
+    Args:
+        config: of timm.
+        spec: the network of the architecture, as timm builds it.
+
+    Raises:
+        CheckpointError: a key states what the model cannot do, or an argument is not known.
+    """
+    inner = config.get("pretrained_cfg", {})
+    arguments = config.get("model_args", {})
+    check_config(isinstance(inner, Mapping), "pretrained_cfg", "a table", inner)
+    check_config(isinstance(arguments, Mapping), "model_args", "a table", arguments)
+    PRETRAINED.read(inner)
+    unknown = ARGUMENTS.unknown(arguments)
+    expected = (
+        "an argument that vitzoo knows; convert the timm model instead: "
+        "vitzoo_timm.native.carry_over(timm.create_model('local-dir:FOLDER'))"
+    )
+    check_config(not unknown, f"model_args: {', '.join(unknown)[:200]}", expected, unknown)
+    quick = {"block": {"activation": "quick_gelu"}} if QUICK in config["architecture"] else {}
+    found = merged(_input(inner, spec), quick, ARGUMENTS.read(arguments))
+    count = config.get("num_classes", inner.get("num_classes"))
+    if count is not None:
+        found |= whole("num_classes", "num_classes", least=0)(count)
+    width = found.get("embed_dim", spec.embed_dim)
+    if "mlp_ratio" in arguments:
+        ratio = arguments["mlp_ratio"]
+        good = type(ratio) in (int, float) and 0 < ratio < 1000
+        check_config(good, "mlp_ratio", "a positive number", ratio, ARGUMENTS_OF)
+        found["mlp_dim"] = int(width * ratio)
+    elif width != spec.embed_dim and spec.embed_dim:
+        found["mlp_dim"] = int(width * spec.mlp_dim / spec.embed_dim)
+    return found | _pool(config.get("global_pool"), arguments, spec)
+
+
+def unknown_keys(config: Config) -> list[str]:
+    """Return the keys of a config that are not known, for the load report."""
+    inner = config.get("pretrained_cfg")
+    nested = PRETRAINED.unknown(inner) if isinstance(inner, Mapping) else []
+    return TOP.unknown(config) + [f"pretrained_cfg.{key}" for key in nested]
+
+
+def _input(inner: Config, spec: Spec) -> dict[str, Any]:
+    """Return channels and image size of the weights."""
+    if inner.get("input_size") is None:
+        return {}
+    shape = inner["input_size"]
+    good = isinstance(shape, list | tuple) and len(shape) == 3
+    good = good and all(type(side) is int and side > 0 for side in shape)
+    check_config(good, "input_size", "[channels, height, width]", shape, PRETRAINED.file)
+    (h, w), (rows, columns) = shape[1:], spec.patch_size
+    whole_patches = not (h % rows or w % columns)
+    sides = {"image_size": h if h == w else [h, w]} if whole_patches else {}
+    return {"in_chans": shape[0], **sides}
+
+
+def _pool(stated: Any, arguments: Config, spec: Spec) -> dict[str, Any]:
+    """Return the pool, if a config states another than that of the architecture."""
+    given = arguments.get("global_pool", stated)
+    good = stated in (None, given)
+    check_config(good, "global_pool", f"{given!r}, as in model_args", stated)
+    stated = given
+    after = arguments.get("fc_norm")
+    check_config(after in (None, True, False), "fc_norm", "true or false", after, ARGUMENTS_OF)
+    if stated is None and after is None:
+        return {}
+    names = {ours: timm for timm, ours in POOLS.items()} | {"prefix": "token"}
+    own = names.get(spec.pool.name.rpartition("/")[2])
+    kind = own if stated is None else stated
+    good = isinstance(kind, str) and kind in POOLS
+    check_config(good, "global_pool", f"one of {', '.join(POOLS)}", stated)
+    good = kind == "avg" or not after
+    check_config(good, "fc_norm", "false for this global_pool", after, ARGUMENTS_OF)
+    if kind == own and after is None:
+        return {}
+    if kind == "avg":
+        return {"pool": "mean" if after is False else {"name": "mean", "norm_first": False}}
+    return {"pool": POOLS[str(kind)]}
