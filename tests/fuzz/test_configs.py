@@ -1,0 +1,311 @@
+"""Generated networks and configs: equal to the library that wrote them, or refused.
+
+A library builds a network from generated options, draws its weights and writes weights and config.
+Then `create` of the folder gives the outputs of that network, every element, or raises an error.
+`SEEDS` make the same networks in every run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+from collections import Counter
+from typing import Any
+
+import pytest
+import timm
+import torch
+import transformers
+from hypothesis import HealthCheck, given, seed, settings, strategies as st
+from timm.models import save_for_hf
+
+import vitzoo
+from vitzoo.errors import VitzooError
+
+pytestmark = pytest.mark.fuzz
+
+SEEDS = (1, 2, 3)
+EXAMPLES = 120  # for each seed
+ACCEPTED = 0.25  # at least this share of the networks is loaded, so the comparison is not empty
+TOLERANCE = 5e-5  # times the largest reference value above 1
+GENERATED = settings(
+    max_examples=EXAMPLES,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@torch.no_grad()
+def noisy(model, number):
+    """Give a network weights of which every layer matters."""
+    generator = torch.Generator().manual_seed(number)
+    for parameter in model.parameters():
+        parameter.add_(torch.empty_like(parameter).normal_(0, 0.3, generator=generator))
+    return model.eval()
+
+
+def compare(ours, theirs, where):
+    """Check that two outputs are equal."""
+    assert ours.shape == theirs.shape, where
+    atol = TOLERANCE * max(1.0, theirs.abs().max().item())
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=atol, msg=lambda m: f"{where}: {m}")
+
+
+def outcome(argument, expected, where, **options):
+    """Create a network and compare it, or return that it was refused."""
+    try:
+        model = vitzoo.create(argument, **options).eval()
+    except VitzooError:
+        return "refused"
+    images = torch.randn(
+        2, model.spec.in_chans, *model.image_size, generator=torch.Generator().manual_seed(4)
+    )
+    with torch.inference_mode():
+        theirs = expected(images)
+        if theirs.dim() == 3:
+            compare(model.forward_features(images), theirs, where)
+        else:
+            compare(model(images), theirs, where)
+    return "loaded"
+
+
+ARCHITECTURES = (
+    *("vit_tiny_patch16_224", "vit_base_patch32_clip_224", "vit_base_patch32_clip_quickgelu_224"),
+    *("vit_base_patch16_siglip_224", "vit_base_patch16_siglip_gap_224", "deit3_small_patch16_224"),
+    *("deit_tiny_distilled_patch16_224", "vit_small_patch14_dinov2", "vit_small_patch16_dinov3"),
+    *("vit_small_patch14_reg4_dinov2", "beit_base_patch16_224", "eva02_tiny_patch14_224"),
+)
+ARGUMENTS: dict[str, Any] = {
+    "num_heads": st.sampled_from([1, 2, 4]),
+    "global_pool": st.sampled_from(["token", "avg", "map", "avgmax", "max", ""]),
+    "fc_norm": st.sampled_from([None, True, False]),
+    "class_token": st.booleans(),
+    "no_embed_class": st.booleans(),
+    "reg_tokens": st.integers(0, 3),
+    "qkv_bias": st.booleans(),
+    "qk_norm": st.booleans(),
+    "init_values": st.sampled_from([None, 1e-5, 0.1]),
+    "pre_norm": st.booleans(),
+    "final_norm": st.booleans(),
+    "mlp_ratio": st.sampled_from([2.0, 2.5, 4.0]),
+    "act_layer": st.sampled_from(["gelu", "gelu_tanh", "quick_gelu", "silu", "relu"]),
+    "norm_layer": st.sampled_from(["layernorm", "rmsnorm"]),
+    "proj_bias": st.booleans(),
+    "in_chans": st.sampled_from([1, 3, 4]),
+    "num_classes": st.sampled_from([0, 3, 5]),
+    "drop_rate": st.sampled_from([0.0, 0.2]),
+    "pool_include_prefix": st.booleans(),
+    "scale_mlp_norm": st.booleans(),
+    "scale_attn_norm": st.booleans(),
+    "dynamic_img_size": st.booleans(),
+    "pos_embed": st.sampled_from(["learn", "none"]),
+}
+
+
+@st.composite
+def arguments(draw):
+    """Draw an architecture and up to four arguments."""
+    names = draw(st.lists(st.sampled_from(sorted(ARGUMENTS)), max_size=4, unique=True))
+    found = {name: draw(ARGUMENTS[name]) for name in names}
+    name = draw(st.sampled_from(ARCHITECTURES))
+    patch = timm.create_model(name, depth=1, num_classes=0).patch_embed.patch_size[0]
+    sides = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    size = {"img_size": tuple(patch * side for side in sides)}
+    return name, {"depth": 2, "embed_dim": 48, "num_heads": 2, **size, **found}
+
+
+@pytest.mark.parametrize("number", SEEDS)
+def test_networks_of_timm(tmp_path_factory, number):
+    counts = Counter()
+
+    @seed(number)
+    @GENERATED
+    @given(arguments(), st.integers(0, 9))
+    def check(drawn, weights):
+        name, options = drawn
+        torch.manual_seed(weights)
+        try:
+            theirs = noisy(timm.create_model(name, **options), weights)
+            theirs(torch.zeros(1, theirs.pretrained_cfg["input_size"][0], *options["img_size"]))
+        except (TypeError, AssertionError, RuntimeError, ValueError):
+            counts["timm refuses"] += 1
+            return
+        folder = tmp_path_factory.mktemp("timm")
+        save_for_hf(theirs, folder, safe_serialization=True)
+        counts[outcome(f"{folder}/", theirs, (name, options))] += 1
+        variant = next((v for v in vitzoo.variants() if ("timm", name) in v.known_as), None)
+        if variant and not set(options) - {"depth", "embed_dim", "num_heads", "img_size"}:
+            spec = {"variant": variant.name, "depth": 2, "embed_dim": 48, "num_heads": 2}
+            spec["image_size"] = list(options["img_size"])
+            where = (name, options, "by name")
+            count = {"num_classes": theirs.num_classes}
+            counts[outcome(spec | count, theirs, where, weights=folder)] += 1
+        remove(folder)
+
+    check()
+    assert counts["loaded"] >= ACCEPTED * sum(counts.values()), counts
+
+
+def remove(folder):
+    """Remove the files of a folder at once, because disks are small."""
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            pathlib.Path(path).unlink()
+
+
+SIZES = {"num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 2}
+COMMON: dict[str, Any] = {
+    "hidden_act": st.sampled_from(["gelu", "gelu_new", "quick_gelu", "gelu_pytorch_tanh", "silu"]),
+    "layer_norm_eps": st.sampled_from([1e-12, 1e-6, 1e-2]),
+    "image_size": st.sampled_from([32, 48]),
+    "num_channels": st.sampled_from([1, 3]),
+    "num_attention_heads": st.sampled_from([1, 2, 3]),
+    "patch_size": st.sampled_from([8, 16]),
+    "attention_probs_dropout_prob": st.sampled_from([0.0, 0.3]),
+}
+VIT = COMMON | {
+    "qkv_bias": st.booleans(),
+    "intermediate_size": st.sampled_from([64, 96]),
+    "pooler_act": st.sampled_from(["tanh", "gelu"]),
+}
+DINO = COMMON | {
+    "mlp_ratio": st.sampled_from([2, 4]),
+    "use_swiglu_ffn": st.booleans(),
+    "qkv_bias": st.booleans(),
+    "layerscale_value": st.sampled_from([1.0, 0.1]),
+}
+KINDS = {
+    "vit": (transformers.ViTConfig, transformers.ViTModel, VIT),
+    "vit logits": (transformers.ViTConfig, transformers.ViTForImageClassification, VIT),
+    "deit": (transformers.DeiTConfig, transformers.DeiTForImageClassification, VIT),
+    "two": (transformers.DeiTConfig, transformers.DeiTForImageClassificationWithTeacher, VIT),
+    "dinov2": (transformers.Dinov2Config, transformers.Dinov2Model, DINO),
+    "dinov2 logits": (transformers.Dinov2Config, transformers.Dinov2ForImageClassification, DINO),
+    "registers": (
+        transformers.Dinov2WithRegistersConfig,
+        transformers.Dinov2WithRegistersModel,
+        DINO | {"num_register_tokens": st.sampled_from([1, 4])},
+    ),
+    "dinov3": (
+        transformers.DINOv3ViTConfig,
+        transformers.DINOv3ViTModel,
+        COMMON
+        | {
+            "num_register_tokens": st.sampled_from([1, 4]),
+            "use_gated_mlp": st.booleans(),
+            "query_bias": st.booleans(),
+            "key_bias": st.booleans(),
+            "value_bias": st.booleans(),
+            "proj_bias": st.booleans(),
+            "rope_theta": st.sampled_from([100.0, 30.0]),
+            "intermediate_size": st.sampled_from([64, 96]),
+        },
+    ),
+    "beit": (
+        transformers.BeitConfig,
+        transformers.BeitForImageClassification,
+        COMMON
+        | {
+            "use_relative_position_bias": st.booleans(),
+            "use_shared_relative_position_bias": st.booleans(),
+            "use_absolute_position_embeddings": st.booleans(),
+            "use_mean_pooling": st.booleans(),
+            "layer_scale_init_value": st.sampled_from([0.0, 0.1]),
+            "intermediate_size": st.sampled_from([64, 96]),
+        },
+    ),
+    "clip": (
+        transformers.CLIPVisionConfig,
+        transformers.CLIPVisionModelWithProjection,
+        COMMON | {"projection_dim": st.sampled_from([7, 16])},
+    ),
+    "siglip": (
+        transformers.SiglipVisionConfig,
+        transformers.SiglipVisionModel,
+        COMMON | {"vision_use_head": st.booleans()},
+    ),
+}
+
+
+@st.composite
+def configs(draw):
+    """Draw a class of transformers and up to four keys of its config."""
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    keys = draw(st.lists(st.sampled_from(sorted(KINDS[kind][2])), max_size=4, unique=True))
+    usual = {"image_size": 32, "patch_size": 8, "num_labels": 5}
+    return kind, SIZES | usual | {key: draw(KINDS[kind][2][key]) for key in keys}
+
+
+def output(result):
+    """Return the logits, the embedding or the tokens of a result of transformers."""
+    for name in ("logits", "image_embeds", "last_hidden_state"):
+        found = getattr(result, name, None)
+        if found is not None:
+            return found
+    raise AssertionError(result.keys())
+
+
+@pytest.mark.parametrize("number", SEEDS)
+def test_networks_of_transformers(tmp_path_factory, number):
+    counts = Counter()
+
+    @seed(number)
+    @GENERATED
+    @given(configs(), st.integers(0, 9))
+    def check(drawn, weights):
+        kind, options = drawn
+        config, cls, _ = KINDS[kind]
+        torch.manual_seed(weights)
+        try:
+            theirs = noisy(cls(config(**options)), weights)
+        except (TypeError, ValueError, RuntimeError, KeyError):
+            counts["transformers refuses"] += 1
+            return
+        folder = tmp_path_factory.mktemp("transformers")
+        theirs.save_pretrained(folder)
+
+        def expected(images):
+            result = theirs(images)
+            pooled = kind == "siglip" and result.pooler_output is not None
+            return result.pooler_output if pooled else output(result)
+
+        counts[outcome(f"{folder}/", expected, (kind, options))] += 1
+        remove(folder)
+
+    check()
+    assert counts["loaded"] >= ACCEPTED * sum(counts.values()), counts
+
+
+KEYS = ("num_classes", "global_pool", "model_args", "pretrained_cfg", "architecture", "label_names")
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 2**70) | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize("number", SEEDS)
+def test_hostile_configs(tmp_path, number):
+    """Any value of a known key: the outputs of the right config, or an error."""
+    torch.manual_seed(1)
+    options = {"depth": 1, "embed_dim": 48, "num_heads": 2, "img_size": 32, "num_classes": 5}
+    theirs = noisy(timm.create_model("vit_tiny_patch16_224", **options), 1)
+    save_for_hf(theirs, tmp_path, safe_serialization=True)
+    right = json.loads((tmp_path / "config.json").read_text())
+    counts = Counter()
+
+    @seed(number)
+    @GENERATED
+    @given(st.sampled_from(KEYS), st.sampled_from(["", *right["model_args"]]), VALUES)
+    def check(key, argument, value):
+        inside = key == "model_args" and argument
+        changed = right | {key: right["model_args"] | {argument: value} if inside else value}
+        (tmp_path / "config.json").write_text(json.dumps(changed))
+        counts[outcome(tmp_path, theirs, (key, argument, value))] += 1
+
+    check()
+    assert counts["refused"]
