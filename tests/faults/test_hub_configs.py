@@ -73,6 +73,8 @@ def test_an_address_alone_is_the_network_of_its_folder(pushed, hub, address):
     data = (pushed / "model.safetensors").read_bytes()
     assert ours.load_report.sha256 == hashlib.sha256(data).hexdigest()
     assert len(apis(hub)) == 1
+    assert vitzoo.labels(address) == tuple(NAMES)
+    assert repr(vitzoo.transform(address)) == repr(vitzoo.transform(pushed))
 
 
 @pytest.mark.usefixtures("pushed")

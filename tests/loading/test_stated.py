@@ -108,6 +108,8 @@ def test_labels_and_preprocessing_of_timms_config(tmp_path):
     ours = vitzoo.create(tmp_path)
     assert ours.labels == tuple(names)
     assert vars(ours.preprocessing) == data | {"interpolation": "bilinear"}
+    assert vitzoo.labels(f"{tmp_path}/") == tuple(names)
+    assert repr(vitzoo.transform(tmp_path)) == repr(vitzoo.transform(ours))
 
 
 def change(folder, **changes):

@@ -14,7 +14,7 @@ from vitzoo.errors import InvalidOption
 from vitzoo.files.names import SAFETENSORS
 from vitzoo.images.transform import Transform, check_preprocessing, make_transform, warn_of_default
 from vitzoo.keywords import check_keywords
-from vitzoo.loading.request import from_saved
+from vitzoo.loading.request import Request, from_folder, from_hub, from_saved
 from vitzoo.registry.label_sets import SETS, check_label_set, class_names, known_labels
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.reader import describe
@@ -41,7 +41,8 @@ def transform(
 
     Args:
         name_or_model: a registered name (its default weights state the preprocessing), the path
-            of a file written by `save`, or a model.
+            of a file written by `save`, a folder ("folder/") or an address "hf://owner/repo" with
+            a config, or a model.
         image_size: (height, width) of the input in px, or one number for both.
         crop_pct: share of the resized image's shorter side that the crop keeps, in (0, 1].
         crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash`.
@@ -75,7 +76,8 @@ def labels(name_or_model: str | os.PathLike[str] | nn.Module) -> tuple[str, ...]
 
     Args:
         name_or_model: a registered name (its default weights state the classes), the path of a
-            file written by `save`, a model, or a label set such as `imagenet-1k`.
+            file written by `save`, a folder ("folder/") or an address "hf://owner/repo" with a
+            config, a model, or a label set such as `imagenet-1k`.
 
     Raises:
         UnknownName: the name does not exist.
@@ -85,10 +87,8 @@ def labels(name_or_model: str | os.PathLike[str] | nn.Module) -> tuple[str, ...]
     """
     if isinstance(name_or_model, nn.Module):
         return tuple(getattr(name_or_model, "labels", ()))
-    if (path := _saved_path(name_or_model)) is not None:
-        request = from_saved(path, registry())
-        names = request.saved.labels if request.saved else ()
-        return names if len(names) == request.spec.num_classes else ()
+    if (request := _stored(name_or_model, registry())) is not None:
+        return request.labels if len(request.labels) == request.spec.num_classes else ()
     name = _name(name_or_model)
     if name in SETS:
         return class_names(name)
@@ -108,17 +108,21 @@ def _input_of(source: object, zoo: Registry) -> tuple[Spec, Preprocessing | None
                 "made by vitzoo.create"
             )
         return spec, check_preprocessing(getattr(source, "preprocessing", None))
-    if (path := _saved_path(source)) is not None:
-        request = from_saved(path, zoo)
-        known = request.saved.preprocessing if request.saved else None
-        return request.spec, known or request.preprocessing_of(request.spec)
+    if (request := _stored(source, zoo)) is not None:
+        return request.spec, request.preprocessing_of(request.spec)
     variant = zoo.variant(_name(source))
     return variant.spec, variant.preprocessing_of(variant.spec)
 
 
-def _saved_path(source: object) -> Path | None:
+def _stored(source: object, zoo: Registry) -> Request | None:
+    """Return the request of a saved file, a folder or an address; None for a name."""
+    if isinstance(source, str) and source.startswith("hf://"):
+        return from_hub(source, zoo)
     path = Path(source) if isinstance(source, str | os.PathLike) else None
-    return path if path is not None and path.suffix == SAFETENSORS else None
+    if path is not None and path.suffix == SAFETENSORS:
+        return from_saved(path, zoo)
+    named = isinstance(source, str) and not source.endswith("/")
+    return None if path is None or named or not path.is_dir() else from_folder(path, zoo)
 
 
 def _name(name: object) -> str:

@@ -36,6 +36,7 @@ class Request:
         saved: the file written by `save`, if the argument is one.
         address: the folder or Hub repository whose configs describe the network, if it is one.
         on_hub: the configs and the weights file at the address, if it is one on the Hub.
+        labels, preprocessing: of the weights, if the file or the configs state them.
     """
 
     spec: Spec
@@ -44,6 +45,8 @@ class Request:
     saved: Checkpoint | None = None
     address: str = ""
     on_hub: tuple[Sidecars, HubFile] | None = None
+    labels: tuple[str, ...] = ()
+    preprocessing: Preprocessing | None = None
 
     @property
     def base(self) -> Spec:
@@ -59,7 +62,9 @@ class Request:
         return self.variant is not None and not {"num_classes", "head"}.isdisjoint(self.changes)
 
     def preprocessing_of(self, spec: Spec) -> Preprocessing | None:
-        """Return the preprocessing of the variant's default weights, if it fits the spec."""
+        """Return the preprocessing of the weights, or else of the variant's if it fits the spec."""
+        if self.preprocessing is not None:
+            return self.preprocessing
         return self.variant.preprocessing_of(spec) if self.variant else None
 
 
@@ -88,7 +93,9 @@ def _saved(checkpoint: Checkpoint, where: str, zoo: Registry) -> Request:
     if saved is None:
         raise CheckpointError(nameless(Path(where)))
     spec, variant = read_network(saved.reader(zoo), zoo)
-    return Request(spec, variant=variant, saved=saved.add_to(checkpoint))
+    labels, preprocessing = saved.labels, saved.preprocessing
+    found = saved.add_to(checkpoint)
+    return Request(spec, {}, variant, found, labels=labels, preprocessing=preprocessing)
 
 
 def from_folder(path: Path, zoo: Registry) -> Request:
@@ -101,7 +108,8 @@ def from_folder(path: Path, zoo: Registry) -> Request:
     checkpoint = open_file(file)
     if read_saved(checkpoint):
         return from_saved(file, zoo)
-    return _described(f"{path}/", checkpoint.config, checkpoint.notes, zoo)
+    request = _described(f"{path}/", checkpoint.config, checkpoint.notes, zoo)
+    return replace(request, labels=checkpoint.labels, preprocessing=checkpoint.preprocessing)
 
 
 def from_hub(address: str, zoo: Registry) -> Request:
@@ -119,7 +127,8 @@ def from_hub(address: str, zoo: Registry) -> Request:
         if read_saved(checkpoint):
             return _saved(checkpoint, address, zoo)
     request = _described(address, sidecars.config, sidecars.notes, zoo)
-    return replace(request, on_hub=(sidecars, file))
+    labels, preprocessing = sidecars.labels, sidecars.preprocessing
+    return replace(request, on_hub=(sidecars, file), labels=labels, preprocessing=preprocessing)
 
 
 def _described(
