@@ -44,16 +44,36 @@ traceback.
 `vitzoo list --where CONDITION` compares a field of each variant with a value. The fields are the
 keys that `vitzoo list --json` prints.
 
-- `=`, `!=`, `<`, `<=`, `>` and `>=` compare; `~` tests whether a text contains another text.
-- Numbers take the suffixes k, M and B: `params<100M`.
-- Conditions are joined by `and`. If `--where` is given twice, both conditions must hold.
-- `weights`, `top1`, `license` and `pin` describe the default weights. `vitzoo show` prints the data
-  set on which `top1` was measured.
+- Numbers are compared with `=`, `!=`, `<`, `<=`, `>` and `>=`. They take the suffixes k, M and B:
+  `params<100M`.
+- Texts are compared with `=` and `!=`, without regard to case. `~` tests whether a text contains
+  another: `license~cc-by`. A text with spaces, commas or parentheses is written in quotes.
+- `in` compares with several values: `image_size in (384, 512)`.
+- `image_size` and `patch_size` are one number of px, or HEIGHTxWIDTH: `image_size=224x336`. Height
+  and width must both meet the condition.
+- Conditions are joined by `and` or `or`; `and` binds more tightly, parentheses group, and a comma
+  means `and`. If `--where` is given twice, both conditions must hold.
+- `weights`, `top1`, `license`, `pin`, `pretraining` and `pretraining_data` describe the default
+  weights. `vitzoo show` prints them for all weights, and the data set on which `top1` was measured.
+- `pretraining` is `supervised`, `self-supervised` or `image-text`; `pretraining_data` is a data set
+  such as `ImageNet-21k` or `LVD-142M` ([values](registry.md#weights)).
 - A variant that lacks the field meets only conditions with `!=`.
+
+Any other condition is an error that names the position. `vitzoo.variants` takes the same
+conditions.
 
 ```console
 $ vitzoo list --where 'params<30M and image_size=384' --sort top1:desc
-$ vitzoo list --where 'license~apache' --where 'top1>85'
+$ vitzoo list --where 'license in (mit, apache-2.0) and top1>85'
+$ vitzoo list --where 'pretraining=self-supervised or pretraining_data~laion'
+```
+
+```python
+import vitzoo
+
+vitzoo.variants(params="<30M", image_size=384)
+vitzoo.variants("vit_*", license="in (mit, apache-2.0)", top1=">85")
+vitzoo.variants(where="pretraining=self-supervised or pretraining_data~laion")
 ```
 
 ## Plugins

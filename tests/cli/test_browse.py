@@ -117,7 +117,7 @@ def test_list_json_has_stable_keys_and_integers(run):
     assert list(row) == [
         "name", "params", "image_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_dim",
         "in_chans", "num_classes", "head", "pool", "patch_embed", "pos_embed", "weights", "top1",
-        "license", "pin", "namespace", "paper", "summary",
+        "license", "pin", "pretraining", "pretraining_data", "namespace", "paper", "summary",
     ]  # fmt: skip
 
 
@@ -131,6 +131,9 @@ def test_list_json_has_stable_keys_and_integers(run):
         ("summary~HUGE/14 and image_size != 384 and head=linear", {"vit_h14"}),
         ("params==86567656", {"vit_b16"}),
         ("top1>87", {"vit_l16_384"}),
+        ("depth=48 or depth=4", {"vit_gg14", "vit_digits"}),
+        ("(depth=48 or in_chans=1) and embed_dim in (64, 100)", {"vit_digits"}),
+        ("pretraining_data=imagenet-1k or pretraining_data~DIGITS", {"vit_digits"}),
     ],
 )
 def test_list_where(run, condition, expected):
@@ -142,6 +145,19 @@ def test_list_where(run, condition, expected):
 def test_list_where_twice_means_both(run):
     _, out, _ = run("list", "-q", "vit_*", "--where", "params<30M", "--where", "image_size=384")
     assert set(out.split()) == {"vit_ti16_384", "vit_s16_384", "vit_s32_384"}
+
+
+def test_list_names_a_pattern_that_matches_nothing(run):
+    code, out, err = run("list", "vit_b16", "vit_b61", "-q")
+    assert (code, out) == (1, "")
+    says(err, "'vit_b61'", "did you mean", "'vit_b16'")
+    assert "matches 'vit_b16'" not in err
+    for args in (["--local"], ["--where", "params<1k"], ["--json"]):
+        assert run("list", "vit_b16", "vit_b61*", *args)[:2] == (1, "")
+
+
+def test_list_of_names_that_no_condition_keeps_is_empty(run):
+    assert run("list", "vit_b16", "-q", "--where", "params<1k") == (0, "", "")
 
 
 def test_list_sort(run):
@@ -195,6 +211,16 @@ def test_show_json_gives_a_spec_that_create_takes(run):
     _, out, _ = run("show", "vit_b16_in21k", "--json")
     data = json.loads(out)
     assert zoo.create(data["spec"], device="meta").spec == zoo.describe("vit_b16_in21k").spec
+
+
+def test_show_states_the_pretraining_of_each_weights(run):
+    weights = json.loads(run("show", "vit_b16", "--json")[1])["weights"]
+    stated = {row["name"]: (row["pretraining"], row["pretraining_data"]) for row in weights}
+    assert stated["augreg_in1k"] == ("supervised", "ImageNet-1k")
+    assert stated["orig_in21k"] == ("supervised", "ImageNet-21k")
+    table = run("show", "vit_b16")[1].partition("\n\n")[2].partition("\n\n")[2].splitlines()
+    rows = [dict(zip(table[0].split("\t"), line.split("\t"), strict=True)) for line in table[1:]]
+    assert {r["name"]: (r["pretraining"], r["pretraining_data"]) for r in rows} == stated
 
 
 def test_show_lists_weights_with_their_hash(run):

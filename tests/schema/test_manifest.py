@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import vitzoo
 from helpers import refuses, says
+from plugin_files import FRESH, NET as SMALL_NET
 from plugin_helpers import state
 from vitzoo.errors import RegistryError
 from vitzoo.registry.registry import Registry
@@ -51,6 +52,41 @@ def test_a_manifest_beyond_the_limits_is_refused(acme, text, cause):
     says(info.cause, "acme-parts 1.0", "/acme/registry.toml", *cause)
     assert info.cause.isprintable()
     assert "acme" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("of_file", "of_entry", "expected"),
+    [
+        ("", "", ("", "")),
+        ('pretraining = "supervised"', "", ("supervised", "")),
+        ('pretraining_data = "LAION-2B"', 'pretraining = "image-text"', ("image-text", "LAION-2B")),
+        (
+            'pretraining = "supervised"\npretraining_data = "ImageNet-21k"',
+            'pretraining = "self-supervised"\npretraining_data = "LVD-142M"',
+            ("self-supervised", "LVD-142M"),
+        ),
+    ],
+)
+def test_weights_have_the_pretraining_of_their_file_or_their_own(
+    tmp_path, of_file, of_entry, expected
+):
+    path = tmp_path / "registry.toml"
+    path.write_text(SMALL_NET.replace("api = 1", f"api = 1\n{of_file}") + FRESH + of_entry)
+    ((weights,),) = (v.weights for v in read_manifest(path, package="acme").variants)
+    assert (weights.pretraining, weights.pretraining_data) == expected
+    table = table_of(weights)
+    assert (table.get("pretraining", ""), table.get("pretraining_data", "")) == expected
+
+
+@pytest.mark.parametrize("place", ["file", "entry"])
+def test_an_unknown_objective_of_the_pretraining_is_refused(tmp_path, place):
+    path, line = tmp_path / "registry.toml", 'pretraining = "selfsupervised"\n'
+    if place == "file":
+        path.write_text(SMALL_NET.replace("api = 1", f"api = 1\n{line}") + FRESH)
+    else:
+        path.write_text(SMALL_NET + FRESH + line)
+    with refuses(RegistryError, "pretraining", "'selfsupervised'", "'self-supervised'"):
+        read_manifest(path, package="acme")
 
 
 @pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")

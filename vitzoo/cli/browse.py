@@ -18,9 +18,9 @@ from vitzoo.cli.output import (
     print_json,
     print_rows,
 )
-from vitzoo.errors import UnknownName
+from vitzoo.errors import UnknownName, did_you_mean
 from vitzoo.plugin.info import CORE, TROUBLE
-from vitzoo.registry.listing import sort, where
+from vitzoo.registry.listing import sort
 from vitzoo.registry.registry import Registry, describe, registry
 from vitzoo.schema.rows import Contribution, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
@@ -66,9 +66,10 @@ def list_command(
 ) -> None:
     """List variants: the networks that vitzoo can build by name.
 
-    PATTERN is a shell-style pattern of names; without one, every variant is listed. The former
-    name of a renamed variant finds the variant. The fields of --where and --sort are the keys that
-    --json prints. A terminal that is too narrow shows fewer columns.
+    PATTERN is a shell-style pattern of names; without one, every variant is listed. A pattern that
+    matches no name is an error. The former name of a renamed variant finds the variant. The fields
+    of --where and --sort are the keys that --json prints. A terminal that is too narrow shows
+    fewer columns.
 
     \b
     Examples:
@@ -76,7 +77,8 @@ def list_command(
       vitzoo list 'vit_b*' 'vit_l*' --sort params:desc
       vitzoo list 'dinov2/*'
       vitzoo list --where 'params<30M and image_size=224'
-      vitzoo list --where 'summary~pre-trained' --json
+      vitzoo list --where 'license=mit or license=apache-2.0' --json
+      vitzoo list --where 'pretraining=self-supervised and num_classes=0'
       vitzoo list --local
     """
     zoo = registry()
@@ -86,8 +88,13 @@ def list_command(
             click.echo(f"vitzoo: plugin {info.namespace!r} has failed: {info.trouble}", err=True)
     for former in [pattern for pattern in patterns if pattern in zoo.aliases]:
         click.echo(f"vitzoo: {former!r} is the former name of {zoo.aliases[former]!r}", err=True)
-    for condition in conditions:
-        rows = list(filter(where(condition), rows))
+    if patterns and (missing := zoo.unmatched(patterns)):
+        raise UnknownName(_no_match(zoo, missing))
+    if conditions:
+        from vitzoo.registry.conditions import where
+
+        tests = [where(condition) for condition in conditions]
+        rows = [row for row in rows if all(test(row) for test in tests)]
     if order:
         rows = sort(rows, order)
     if here:
@@ -96,8 +103,6 @@ def list_command(
         present = local()
         rows = [row for row in rows if row["name"] in present]
         rows = [row | {"weights": ", ".join(present[row["name"]])} for row in rows]
-    if patterns and not rows and not here:
-        raise UnknownName(_no_match(zoo, patterns))
     if not (patterns or conditions or here or quiet or as_json):
         rows += _lazy_rows(zoo)
     only, optional = "name" if quiet else "", OPTIONAL[here:]
@@ -128,7 +133,8 @@ def show_command(name: str, as_json: bool) -> None:
     if variant.paper_results:
         echo()
         results = [
-            {"pretraining": row.pretraining, "epochs": row.epochs, **dict(row.accuracies)}
+            {"pretraining_data": row.pretraining_data, "epochs": row.epochs}
+            | dict(row.accuracies)
             | {"exaflops": row.exaflops, "source": row.source}
             for row in variant.paper_results
         ]
@@ -160,13 +166,19 @@ def which_command(name: str, as_json: bool) -> None:
     print_rows(_meanings(registry(), name), WHICH, as_json=as_json)
 
 
-def _no_match(zoo: Registry, patterns: tuple[str, ...]) -> str:
-    """Return the error message, with a suggestion if a pattern is a namespace without `/*`."""
-    spaces = {row["namespace"] for row in zoo.listing()} - {CORE}
+def _no_match(zoo: Registry, patterns: list[str]) -> str:
+    """Return the error message about patterns that match no variant, with suggestions."""
+    rows = zoo.listing()
+    spaces = {row["namespace"] for row in rows} - {CORE}
     spaces |= {info.namespace for info in zoo.host.infos.values() if info.state == "lazy"}
-    near = [repr(f"{pattern}/*") for pattern in patterns if pattern in spaces]
-    hint = f"did you mean {' or '.join(near)}?" if near else "`vitzoo list` lists all names"
-    return f"no variant matches {', '.join(map(repr, patterns))}; {hint}"
+    names = [*(f"{space}/*" for space in spaces), *(row["name"] for row in rows)]
+    hints = [
+        f"; did you mean '{pattern}/*'?" if pattern in spaces else did_you_mean(pattern, names)
+        for pattern in patterns
+    ]
+    found = [f"{p!r}{hint and f' ({hint[2:]})'}" for p, hint in zip(patterns, hints, strict=True)]
+    listed = "" if all(hints) else "; `vitzoo list` lists all names"
+    return f"no variant matches {', '.join(found)}{listed}"
 
 
 def _print_weights(variant: Variant) -> None:
@@ -174,7 +186,8 @@ def _print_weights(variant: Variant) -> None:
     if not on_terminal():
         rows = [asdict(weights) | {"license": weights.license_note} for weights in variant.weights]
         columns = ("name", "default", "num_classes", "top1", "license", "pin", "repo")
-        print_rows(rows, (*columns, "evaluation", "size", "sha256", "source"))
+        also = ("pretraining", "pretraining_data", "evaluation", "size", "sha256", "source")
+        print_rows(rows, columns + also)
         return
     table = [_weights_row(weights, variant) for weights in variant.weights]
     print_rows(table, tuple(table[0]), pretty={"top1": str, "size": str}, title="weights")
@@ -204,6 +217,7 @@ def _file_lines(weights: Weights) -> list[dict[str, str]]:
         "revision": weights.revision,
         "sha256": weights.sha256 or "recorded at the first download (trust on first use)",
         "license": weights.license_note,
+        "pretraining": ", ".join(filter(None, (weights.pretraining, weights.pretraining_data))),
         "label set": weights.label_set,
         "evaluation": weights.evaluation,
         "source": weights.source,

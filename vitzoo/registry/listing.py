@@ -1,34 +1,33 @@
-"""The fields of variants in listings, and filtering and sorting by them; torch-free."""
+"""The fields of variants in listings, and sorting by them; torch-free."""
 
 from __future__ import annotations
 
-import operator
-import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
 from vitzoo.schema.rows import Variant
 
-CONDITION = re.compile(r"\s*(\w+)\s*(<=|>=|!=|==|=|<|>|~)\s*(.+?)\s*")
-UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
-OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "=": operator.eq,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "~": lambda value, part: part.lower() in str(value).lower(),
-}
-EXAMPLE = "write conditions such as 'params<100M and image_size=224', joined by 'and'"
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim", "in_chans", "num_classes")
 PARTS = ("head", "pool", "patch_embed", "pos_embed")
-FIELDS = (
-    *("name", "params", "image_size", "patch_size", *NUMBERS, *PARTS),
-    *("weights", "top1", "license", "pin", "namespace", "paper", "summary"),
-)
+KINDS: dict[str, Literal["text", "number", "size"]] = {
+    "name": "text",
+    "params": "number",
+    "image_size": "size",
+    "patch_size": "size",
+    **dict.fromkeys(NUMBERS, "number"),
+    **dict.fromkeys(PARTS, "text"),
+    "weights": "text",
+    "top1": "number",
+    "license": "text",
+    "pin": "text",
+    "pretraining": "text",
+    "pretraining_data": "text",
+    "namespace": "text",
+    "paper": "text",
+    "summary": "text",
+}
+FIELDS = tuple(KINDS)
 
 
 def fields(variant: Variant) -> dict[str, Any]:
@@ -49,28 +48,25 @@ def fields(variant: Variant) -> dict[str, Any]:
         "top1": weights.top1 if weights and compares else None,
         "license": weights.license if weights else None,
         "pin": weights.pin if weights else None,
+        "pretraining": (weights.pretraining or None) if weights else None,
+        "pretraining_data": (weights.pretraining_data or None) if weights else None,
         "namespace": variant.namespace,
         "paper": variant.paper,
         "summary": variant.summary,
     }
 
 
-def keeps(row: Mapping[str, Any], filters: Mapping[str, Any]) -> bool:
-    """Tell whether a row has the required values; a filter may be a function of the value."""
-    return all(
-        wanted(_field(row, key)) if callable(wanted) else _field(row, key) == wanted
-        for key, wanted in filters.items()
-    )
+def check_field(name: str, where: str = "") -> str:
+    """Return the name of a field; `where` is its place for the message.
 
-
-def where(expression: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Compile a condition such as `params<100M and license=apache-2.0`.
-
-    Operators are `= != < <= > >=` and `~` (contains). Numbers may have a suffix k, M or B. A
-    missing value, such as the accuracy of a variant without weights, satisfies only `!=`.
+    Raises:
+        UnknownOption: there is no such field; the message suggests the nearest, and lists all.
     """
-    tests = [_condition(part) for part in re.split(r"\s+and\s+", expression.strip())]
-    return lambda row: all(test(row) for test in tests)
+    if name not in KINDS:
+        known = ", ".join(FIELDS)
+        near = did_you_mean(name, FIELDS)
+        raise UnknownOption(f"unknown field {name!r}{where}{near}; fields: {known}")
+    return name
 
 
 def sort(rows: Iterable[dict[str, Any]], order: str) -> list[dict[str, Any]]:
@@ -78,43 +74,11 @@ def sort(rows: Iterable[dict[str, Any]], order: str) -> list[dict[str, Any]]:
     key, _, direction = order.partition(":")
     if direction not in ("", "asc", "desc"):
         raise InvalidOption(f"sort direction must be asc or desc, got {direction!r} in {order!r}")
+    check_field(key)
     rows = list(rows)
-    present = [row for row in rows if _field(row, key) is not None]
+    present = [row for row in rows if row[key] is not None]
     present.sort(key=lambda row: _order(row[key]), reverse=direction == "desc")
     return present + [row for row in rows if row[key] is None]
-
-
-def _condition(text: str) -> Callable[[Mapping[str, Any]], bool]:
-    match = CONDITION.fullmatch(text)
-    if not match:
-        raise InvalidOption(f"cannot read the condition {text!r}; {EXAMPLE}")
-    key, symbol, literal = match.groups()
-    compare = OPERATORS[symbol]
-
-    def test(row: Mapping[str, Any]) -> bool:
-        value = _field(row, key)
-        if value is None:
-            return symbol == "!="
-        if symbol == "~" or isinstance(value, str):
-            ordered = value if symbol == "~" else value.lower()
-            return bool(compare(ordered, literal if symbol == "~" else literal.lower()))
-        return bool(compare(value, _number(literal, key)))
-
-    return test
-
-
-def _number(literal: str, key: str) -> float:
-    match = re.fullmatch(r"([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\s*([kmbg]?)", literal.lower())
-    if not match:
-        raise InvalidOption(f"{key} must be compared with a number, got {literal!r}; {EXAMPLE}")
-    return float(match[1]) * UNITS.get(match[2], 1)
-
-
-def _field(row: Mapping[str, Any], key: str) -> Any:
-    if key not in row:
-        known = ", ".join(row)
-        raise UnknownOption(f"unknown field {key!r}{did_you_mean(key, row)}; fields: {known}")
-    return row[key]
 
 
 def _order(value: Any) -> tuple[int, Any]:

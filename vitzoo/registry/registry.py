@@ -22,7 +22,7 @@ from vitzoo.plugin.info import CORE, LOCAL, PluginInfo
 from vitzoo.plugin.manifest_plugin import ManifestPlugin
 from vitzoo.plugin.switches import NOT, VARIABLES
 from vitzoo.registry import foreign_names
-from vitzoo.registry.listing import FIELDS, keeps
+from vitzoo.registry.listing import FIELDS
 from vitzoo.registry.listing_cache import Row, index_path, read_rows, row_of, write_rows
 from vitzoo.schema.kinds import KIND_OF_HOOK, KINDS, VARIANT_HOOK
 from vitzoo.schema.manifest import read_manifest
@@ -48,6 +48,8 @@ class Registry:
         self._lock = self.host.lock
         self._variants: dict[str, Variant] = {}
         self._parts: Parts = {kind.name: {} for kind in KINDS}
+        self._cached_rows: dict[str, list[Row]] = {}  # of manifests that have not been read
+        self._own_rows: dict[str, Row] = {}  # of variants
         self.aliases: dict[str, str] = {}
         self._collect(CORE)
         if local is not None:
@@ -117,6 +119,13 @@ class Registry:
         rows.sort(key=lambda row: _place(row["namespace"]))
         return [{field: row[field] for field in FIELDS} for row in rows]
 
+    def unmatched(self, patterns: Iterable[str]) -> list[str]:
+        """Return the patterns that match no variant; `listing` has read their plugins."""
+        rows = self._rows()
+        present = {pattern: self._renamed(pattern, rows) for pattern in patterns}
+        names = [row["name"] for row in rows]
+        return [p for p, now in present.items() if not any(fnmatchcase(n, now) for n in names)]
+
     def _renamed(self, pattern: str, rows: Iterable[Row]) -> str:
         """Return the present name if `pattern` is an alias that matches no row."""
         if any(fnmatchcase(row["name"], pattern) for row in rows):
@@ -165,7 +174,9 @@ class Registry:
             with contextlib.suppress(PluginError):
                 cached += self._index(namespace)
         with self._lock:
-            loaded = [row_of(variant) for variant in self._variants.values()]
+            for name in self._variants.keys() - self._own_rows:
+                self._own_rows[name] = row_of(self._variants[name])
+            loaded = [self._own_rows[name] for name in self._variants]
         there = {row["namespace"] for row in loaded}
         return [*(row for row in cached if row["namespace"] not in there), *loaded]
 
@@ -177,11 +188,15 @@ class Registry:
         Raises:
             PluginError: the manifest cannot be used.
         """
+        if namespace in self._cached_rows:
+            return self._cached_rows[namespace]
         path = self.host.manifest_path(namespace)
         place = None if path is None else index_path(path, namespace)
         rows = None if place is None else read_rows(place)
         if rows is not None:
-            return [row for row in rows if not self.host.switches.hides(row["name"])]
+            rows = [row for row in rows if not self.host.switches.hides(row["name"])]
+            self._cached_rows[namespace] = rows
+            return rows
         self._load(namespace)
         every = self.host.unhidden(namespace)
         if place is not None:
@@ -282,23 +297,33 @@ def _registry(local: str | None = None, *_switches: str | None) -> Registry:
     return Registry(Path(local).expanduser() if local else None)
 
 
-def variants(pattern: str | Iterable[str] = "*", **filters: Any) -> list[Variant]:
+def variants(
+    pattern: str | Iterable[str] = "*", *, where: str | None = None, **filters: Any
+) -> list[Variant]:
     """Return the variants that match, in the order of the registry.
 
     Args:
         pattern: shell-style pattern of names, or several; a variant must match one of them.
-        filters: required values of fields (`depth=12`, `namespace="core"`), or functions that
-            accept a value (`params=lambda n: n < 1e8`).
+        where: a condition as for `vitzoo list --where`, such as
+            `"params<100M and (license=mit or license=apache-2.0)"`.
+        filters: what fields must be: a value (`depth=12`, `license="apache-2.0"`), the rest of a
+            condition (`params="<100M"`, `license="in (mit, apache-2.0)"`), None for a missing
+            value, or a function that accepts values (`params=lambda n: n < 1e8`).
 
     Raises:
-        UnknownOption: a filter is not the name of a field.
+        UnknownOption: a field does not exist.
+        InvalidOption: a condition cannot be read, or a value has the wrong type.
 
     >>> [v.name for v in variants("vit_b*", embed_dim=768, image_size=384)]
     ['vit_b16_384', 'vit_b32_384']
     """
+    from vitzoo.registry.conditions import required, where as met
+
+    tests = [required(field, value) for field, value in filters.items()]
+    tests += [] if where is None else [met(where)]
     zoo = registry()
     rows = zoo.listing([pattern] if isinstance(pattern, str) else pattern)
-    found = (zoo.listed(row) for row in rows if keeps(row, filters))
+    found = (zoo.listed(row) for row in rows if all(test(row) for test in tests))
     return [variant for variant in found if variant is not None]
 
 

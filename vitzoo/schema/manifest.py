@@ -21,6 +21,7 @@ from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS, VARIANT_HOOK
 from vitzoo.schema.reader import REQUIRED, Reader, describe
 from vitzoo.schema.rows import (
     CORE_BUILDER as CORE_BUILDER,
+    OBJECTIVES,
     Contribution,
     PaperResult,
     PartFact,
@@ -127,7 +128,8 @@ def read_manifest(
             "vitzoo"
         )
     own_sizes = _sizes(reader, sizes or {})
-    entries = Entries(package, {**(sizes or {}), **own_sizes}, sized=sized)
+    usual = ("", "") if package is None else _pretraining(reader)
+    entries = Entries(package, {**(sizes or {}), **own_sizes}, sized=sized, pretraining=usual)
     kinds = KINDS if package is not None else ()
     manifest = Manifest(
         contributions={
@@ -213,12 +215,14 @@ class Entries:
         sized: whether weights must state `size` or `predicted_size`.
         module: whether a module plugin returned the entries: a target may then be an object, and
             the `source` of a variant and the `source` and `license` of weights may be missing.
+        pretraining: objective and data of the pre-training of weights that state no others.
     """
 
     package: str | None
     sizes: Mapping[str, Spec] = field(default_factory=dict)
     sized: bool = True
     module: bool = False
+    pretraining: tuple[str, str] = ("", "")
 
     def contribution(self, cls: type[Contribution], name: str, reader: Reader) -> Contribution:
         """Read a part or a checkpoint format."""
@@ -257,6 +261,7 @@ class Entries:
         return row
 
     def _weights(self, name: str, reader: Reader) -> Weights:
+        pretraining, data = _pretraining(reader, self.pretraining)
         row = Weights(
             name,
             file=reader.text("file"),
@@ -280,6 +285,8 @@ class Entries:
             license=self._needed(reader, "license"),
             gated=reader.take("gated", bool, False),
             source=self._needed(reader, "source"),
+            pretraining=pretraining,
+            pretraining_data=data,
             top1=_percentage(reader, "top1"),
             evaluation=reader.text("evaluation", ""),
             default=reader.take("default", bool, False),
@@ -338,6 +345,13 @@ def _percentage(reader: Reader, key: str) -> float | None:
     return value
 
 
+def _pretraining(reader: Reader, default: tuple[str, str] = ("", "")) -> tuple[str, str]:
+    """Read objective and data of the pre-training."""
+    given = "pretraining" in reader
+    objective = reader.one_of("pretraining", OBJECTIVES) if given else default[0]
+    return objective, reader.text("pretraining_data", default[1])
+
+
 def _paper_results(reader: Reader) -> tuple[PaperResult, ...]:
     found = []
     for number, table in enumerate(reader.take("paper_results", list, []), 1):
@@ -345,7 +359,7 @@ def _paper_results(reader: Reader) -> tuple[PaperResult, ...]:
         accuracies = ((name, _percentage(row, name)) for name in RESULT_SETS)
         found.append(
             PaperResult(
-                pretraining=row.text("pretraining"),
+                pretraining_data=row.text("pretraining_data"),
                 epochs=row.count("epochs"),
                 accuracies=tuple((name, value) for name, value in accuracies if value is not None),
                 exaflops=row.take("exaflops", float),

@@ -19,6 +19,7 @@ INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # images/transfo
 CROP_MODES = ("center", "squash")
 # These licenses allow any use of a file; every other license is shown before a download.
 PERMISSIVE = ("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "isc", "cc0-1.0", "unlicense")
+OBJECTIVES = ("supervised", "self-supervised", "image-text")  # of pre-training
 CORE_BUILDER = "vitzoo.build:build"
 Target = str | Callable[..., Any]
 PartFact = PartSpec | tuple[tuple[str, Option], ...]  # a part, or options for the variant's part
@@ -148,6 +149,8 @@ class Weights:
         license: SPDX identifier, or the Hub's name of the license.
         gated: whether users must accept terms on the Hub before they can download the file.
         source: who published the file, and how it was trained.
+        pretraining: objective of the pre-training, one of `OBJECTIVES`; empty if not stated.
+        pretraining_data: data set of the pre-training; empty if not stated.
         top1: accuracy in percent; `evaluation` names the data set.
         default: whether `pretrained=True` loads these weights.
     """
@@ -174,6 +177,8 @@ class Weights:
     license: str = ""
     gated: bool = False
     source: str = ""
+    pretraining: str = ""
+    pretraining_data: str = ""
     top1: float | None = None
     evaluation: str = ""
     default: bool = False
@@ -194,14 +199,14 @@ class PaperResult:
     """Results that a paper reports for weights that were never published.
 
     Args:
-        pretraining: data set of the pre-training.
+        pretraining_data: data set of the pre-training.
         epochs: of pre-training.
         accuracies: (data set, accuracy in percent) pairs after fine-tuning.
         exaflops: compute of the pre-training.
         source: paper and table.
     """
 
-    pretraining: str
+    pretraining_data: str
     epochs: int
     accuracies: tuple[tuple[str, float], ...]
     exaflops: float

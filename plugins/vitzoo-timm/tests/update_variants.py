@@ -81,6 +81,7 @@ WEIGHTS = {
             "num_classes": 0,
             "license": "Apache-2.0",
             "source": "arXiv:2304.02643; the image encoder, with its neck",
+            "pretraining_data": "SA-1B",
         }
     }
     for name, size in (
