@@ -99,6 +99,89 @@ def test_it_runs_the_conformance_kit_on_itself(plugin):
     assert plugin.namespace in spaces
 
 
+DATA = {  # the beginning of the names of weights, as their authors or timm chose them
+    r"(augreg2?|orig|google|miil|microsoft|mim|fb)?_?in2[12]k": "ImageNet-21k",
+    r"(augreg|sam|fb|facebook)?_?in1k": "ImageNet-1k",
+    r"(facebook_)?lvd142m": "LVD-142M",
+    r"(facebook_|eupe_)?lvd1689m": "LVD-1689M",
+    "sat493m": "SAT-493M",
+    "laion2b": "LAION-2B",
+    "(tinyclip_)?laion400m": "LAION-400M",
+    "tinyclip_yfcc15m": "YFCC-15M",
+    "metaclip_2pt5b": "MetaCLIP-2.5B",
+    "metaclip_400m": "MetaCLIP-400M",
+    "dfn2b": "DFN-2B",
+    "dfn5b": "DFN-5B",
+    "(v2_)?webli": "WebLI",
+    "mim_m38m": "Merged-38M",
+    "merged2b": "Merged-2B",
+    "sa1b": "SA-1B",
+}
+OBJECTIVES = {
+    "deit hybrid": "supervised",
+    "dino dinov2 dinov3 mae beit": "self-supervised",
+    "clip siglip": "image-text",
+}
+
+
+def test_weights_state_the_pretraining_that_their_names_state(plugin):
+    expected = {space: o for spaces, o in OBJECTIVES.items() for space in spaces.split()}
+    for variant in variants(plugin):
+        for row in variant.weights:
+            stated = [data for start, data in DATA.items() if re.match(start, row.name)]
+            assert row.pretraining_data in (stated or [row.pretraining_data]), row
+            assert len(stated) < 2
+            assert row.pretraining_data, row
+            if plugin.namespace in expected and not row.name.startswith("eupe"):
+                assert row.pretraining == expected[plugin.namespace], row
+
+
+def test_a_repository_is_answered_with_the_weights_in_it(plugin):
+    for variant in variants(plugin):
+        for repo in {row.repo for row in variant.weights if row.repo}:
+            with pytest.raises(vitzoo.UnknownName) as caught:
+                vitzoo.describe(repo)
+            call = re.search(r"create\('(.+?)', weights='(.+?)'\)", str(caught.value))
+            assert call, str(caught.value)
+            found = {row.name: row.repo for row in vitzoo.describe(call[1]).weights}
+            assert found[call[2]] == repo
+
+
+@pytest.mark.parametrize(
+    ("theirs", "name", "weights"),
+    [
+        ("facebook/dinov2-base", "dinov2/vit_b14", "facebook_lvd142m"),
+        ("facebook/dino-vitb16", "dino/vit_b16", "facebook_dino"),
+        ("facebook/vit-mae-base", "mae/vit_b16", "facebook_mae"),
+        (
+            "microsoft/beit-base-patch16-224-pt22k-ft22k",
+            "beit/beit_b16",
+            "microsoft_in22k_ft_in22k",
+        ),
+        ("microsoft/beit-base-patch16-224", "beit/beit_b16", "microsoft_in22k_ft_in22k_in1k"),
+        ("facebook/deit-base-patch16-224", "deit/deit_b16", "facebook_in1k"),
+        ("ViT-B-32", "clip/vit_b32", ""),
+        ("ViT-B-32-quickgelu", "clip/vit_b32", ""),
+        ("ViT-B/32", "clip/vit_b32", ""),
+        ("ViT-L/14@336px", "clip/vit_l14_336", ""),
+        ("ViT-B-16-SigLIP-384", "siglip/vit_b16_384", ""),
+    ],
+)
+def test_names_of_other_libraries_and_of_the_hub(theirs, name, weights, run):
+    weights_argument = f", weights={weights!r}" if weights else ""
+    with pytest.raises(vitzoo.UnknownName) as caught:
+        vitzoo.create(theirs)
+    assert f"vitzoo.create({name!r}{weights_argument})" in str(caught.value)
+    code, out, _ = run("which", theirs, "--json")
+    assert code == 0
+    assert (name, weights or None) in [(row["name"], row["weights"]) for row in json.loads(out)]
+
+
+def test_the_extra_all_installs_every_plugin(plugins):
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
+    assert set(project["optional-dependencies"]["all"]) == {plugin.name for plugin in plugins}
+
+
 @pytest.mark.conformance
 def test_the_registry_check_finds_nothing_wrong(plugin, command):
     report = json.loads(

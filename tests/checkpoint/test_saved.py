@@ -298,7 +298,7 @@ def test_a_variant_of_a_plugin_that_is_not_installed(with_plugin):
 @pytest.mark.parametrize(
     ("change", "parts", "command"),
     [
-        ({"head": "deit/distilled"}, ("'deit'", "pip install vitzoo-deit"), True),
+        ({"head": "deit/distilled"}, ("'deit'", "pip install ./plugins/vitzoo-deit"), True),
         ({"head": "gone/part"}, ("'gone'", "does not state"), False),
         ({"variant": "gone/net"}, ("'gone'", "does not state"), False),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ import vitzoo
 from helpers import UNTOUCHABLE as ACME, refuses, says
 from plugin_helpers import MANIFEST, damage, names, state
 from vitzoo.errors import UnknownName
+from vitzoo.plugin.info import FIRST_PARTY, install_command
 
 plugins = importlib.import_module("vitzoo.plugin.host")
 discovery = importlib.import_module("vitzoo.plugin.entry_points")
@@ -75,3 +78,12 @@ def test_an_entry_point_into_the_core_is_refused(install, value):
     install("acme-parts", f"acme = {value}")
     assert state("acme").state == "broken"
     says(state("acme").cause, "acme-parts 1.0", repr(value), "vitzoo")
+
+
+def test_every_first_party_distribution_has_a_command_and_is_in_the_extra_all():
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    assert extras["all"] == sorted(set(FIRST_PARTY.values()))
+    for namespace, distribution in FIRST_PARTY.items():
+        says(install_command(namespace), f"pip install ./plugins/{distribution}", "clone")
+    assert install_command("acme") == ""

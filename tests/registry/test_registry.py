@@ -129,6 +129,91 @@ def test_a_name_of_another_library_is_refused_with_the_call_to_make(theirs, libr
             use(theirs)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "call"),
+    [
+        ("google/vit-base-patch16-224-in21k", "create('vit_b16_in21k', weights='google_in21k')"),
+        ("google/vit-base-patch16-224", "create('vit_b16', weights='google_in21k_ft_in1k')"),
+        ("hf-hub:timm/vit_base_patch16_224.augreg_in21k", "weights='augreg_in21k')"),
+        ("https://huggingface.co/google/vit-large-patch16-224", "create('vit_l16', weights="),
+        ("ViT-B/16", "the name in the paper; here it is vitzoo.create('vit_b16')"),
+        ("ViT_B_16_Weights", "the name in torchvision; here it is vitzoo.create('vit_b16')"),
+    ],
+)
+def test_a_repository_or_a_name_elsewhere_is_answered_with_its_own_weights(theirs, call):
+    for use in (vitzoo.describe, vitzoo.create):
+        with pytest.raises(UnknownName) as caught:
+            use(theirs)
+        assert repr(theirs) in str(caught.value)
+        assert call in str(caught.value)
+
+
+@pytest.mark.parametrize("weights", ["IMAGENET1K_V1", "IMAGENET1K_SWAG_E2E_V1", "DEFAULT"])
+def test_weights_of_torchvision_are_answered_with_the_network_and_its_weights(weights):
+    name = f"ViT_B_16_Weights.{weights}"
+    with refuses(UnknownName, f"'{name}'", "'vit_b16'", f"'{weights}'", "torchvision"):
+        vitzoo.describe(name)
+    with refuses(UnknownName, "augreg2_in21k_ft_in1k", "weights='model.safetensors'"):
+        vitzoo.create(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "repo"),
+    [
+        ("WinKawaks/vit-tiny-patch16-224", "WinKawaks/vit-tiny-patch16-224"),
+        ("hf-hub:timm/vit_little.sbb_in1k", "timm/vit_little.sbb_in1k"),
+        ("hf_hub:acme/vit_little", "acme/vit_little"),
+        ("https://huggingface.co/acme/vit_little/", "acme/vit_little"),
+        ("timm/vit_little.sbb_in1k", "timm/vit_little.sbb_in1k"),  # also the name of a plugin
+        ("nobody/vit_b16", "nobody/vit_b16"),
+    ],
+)
+def test_a_repository_that_is_not_registered_is_answered_with_the_call_that_loads_it(
+    run, name, repo
+):
+    for use in (vitzoo.describe, vitzoo.create):
+        with pytest.raises(UnknownName) as caught:
+            use(name)
+        assert repr(name) in str(caught.value)
+        assert f"vitzoo.create('hf://{repo}')" in str(caught.value)
+    code, out, err = run("which", name)
+    assert (code, out) == (1, "")
+    assert f"vitzoo.create('hf://{repo}')" in err
+
+
+def test_which_translates_an_address_of_the_hub(run):
+    code, out, _ = run("which", "hf://google/vit-base-patch16-224", "--json")
+    (row,) = json.loads(out)
+    assert (code, row["name"], row["weights"]) == (0, "vit_b16", "google_in21k_ft_in1k")
+
+
+@pytest.mark.parametrize("name", ["a/b/c", "hf-hub:vit_b16", "a b/c", "../vit", "vit_b16/"])
+def test_what_is_no_repository_is_not_answered_with_a_call(name):
+    with pytest.raises(UnknownName) as caught:
+        vitzoo.describe(name)
+    assert "hf://" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "distribution"),
+    [("dinov2/vit_b14", "vitzoo-dino"), ("timm/swin_b", "vitzoo-timm"), ("mae/x", "vitzoo-mim")],
+)
+def test_a_first_party_plugin_that_is_not_installed_is_named_with_its_command(
+    monkeypatch, new_registry, run, name, distribution
+):
+    monkeypatch.setattr(sys.modules["vitzoo.plugin.host"], "find_plugins", list)
+    new_registry()
+    namespace = name.partition("/")[0]
+    with refuses(UnknownName, repr(name), f"plugin '{namespace}'", "clone", "repository"):
+        vitzoo.create(name)
+    assert f"pip install ./plugins/{distribution}," in run("show", name)[2]
+    assert "hf://" not in run("which", name)[2]
+    assert f"pip install ./plugins/{distribution}," in run("plugins", "check", namespace)[2]
+    with pytest.raises(UnknownName) as caught:
+        vitzoo.create("vit_b16", head=f"{namespace}/head")
+    assert f"pip install ./plugins/{distribution}," in str(caught.value)
+
+
 def test_no_name_of_another_library_is_a_name_here():
     registered = vitzoo.variants()
     names = {v.name for v in registered}

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.errors import CheckpointError, UnknownName
-from vitzoo.plugin.info import FIRST_PARTY
+from vitzoo.plugin.info import install_command
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.manifest import API, read_preprocessing
 from vitzoo.schema.reader import Reader
@@ -96,8 +96,8 @@ def _fix(namespace: str, stated: Mapping[str, str]) -> str:
     """Return what to install; only first-party distributions become a command."""
     if not namespace:
         return "pip install --upgrade vitzoo"
-    if namespace in FIRST_PARTY:
-        return f"pip install {FIRST_PARTY[namespace]}"
+    if install := install_command(namespace):
+        return install
     if namespace not in stated:
         return "the file does not state its distribution; ask the author of the file"
     return (

@@ -151,8 +151,9 @@ def show_command(name: str, as_json: bool) -> None:
 def which_command(name: str, as_json: bool) -> None:
     """Show what a registered NAME is and where its code is.
 
-    NAME is a variant, a part or a checkpoint format. A name of timm or torchvision, or a Hub
-    repository, is translated to the variant and weights of vitzoo. `plugin` registers the name.
+    NAME is a variant, a part or a checkpoint format. A name of timm, torchvision or open_clip, or
+    a Hub repository, is translated to the variant and weights of vitzoo. For a repository that is
+    not registered, the error names the call that loads it. `plugin` registers the name.
     `target` is the import path of the class or function that makes the part or network, and
     `defined` is its source location. `location` is the file that registers the name, with
     the line number if that file is a manifest. The command does not import that code.
@@ -162,6 +163,7 @@ def which_command(name: str, as_json: bool) -> None:
       vitzoo which vit_b16
       vitzoo which vit_base_patch16_224.augreg_in21k
       vitzoo which vit_l_16
+      vitzoo which facebook/dinov2-base
     """
     print_rows(_meanings(registry(), name), WHICH, as_json=as_json)
 

@@ -104,6 +104,17 @@ def may_have(info: PluginInfo) -> bool:
     return FIRST_PARTY.get(info.namespace) in (None, normal(info.distribution))
 
 
+def install_command(namespace: str) -> str:
+    """Return how to install the first-party plugin of a namespace, empty for other namespaces.
+
+    The distributions are not on a package index before the first release, where anybody could
+    register their names; see the release checklist in CONTRIBUTING.md.
+    """
+    if namespace not in FIRST_PARTY:
+        return ""
+    return f"pip install ./plugins/{FIRST_PARTY[namespace]}, in a clone of vitzoo's repository"
+
+
 def claimed(rivals: list[Found]) -> PluginInfo:
     """Return the state of a namespace: `lazy` for one entry point, `conflict` for several."""
     info, first = found_info(rivals[0]), rivals[0]

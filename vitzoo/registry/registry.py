@@ -18,7 +18,7 @@ from typing import Any
 
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
 from vitzoo.plugin.host import PluginHost
-from vitzoo.plugin.info import CORE, LOCAL, PluginInfo
+from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command
 from vitzoo.plugin.manifest_plugin import ManifestPlugin
 from vitzoo.plugin.switches import NOT, VARIABLES
 from vitzoo.registry import foreign_names
@@ -250,6 +250,10 @@ class Registry:
                 for info in list(self.host.infos.values())
                 if info.unreadable
             )
+            if install := install_command(namespace):
+                near = f"; {install}"
+            elif what == "variant":
+                also += foreign_names.hub_call(name)
             raise UnknownName(
                 f"unknown {what} {name!r}: no plugin {namespace!r} is installed{near}{also}"
             )
@@ -258,7 +262,9 @@ class Registry:
 
     def _unknown_variant(self, name: str) -> str:
         if elsewhere := self.known_elsewhere(name):
-            return foreign_names.explain(name, elsewhere[0])
+            return foreign_names.explain(name, elsewhere)
+        if foreign_names.is_repository(name):
+            return f"unknown variant {name!r}{foreign_names.hub_call(name)}"
         self._check_namespace_of(name, "variant")
         known = [*(row["name"] for row in self.listing()), *self.aliases]
         near = did_you_mean(name, [name for name in known if not self.host.switches.hides(name)])

@@ -24,7 +24,7 @@ from typing import IO, Any, Literal
 
 from vitzoo.errors import UnknownName, did_you_mean
 from vitzoo.plugin.host import PluginHost
-from vitzoo.plugin.info import CORE, OFF, PluginInfo
+from vitzoo.plugin.info import CORE, OFF, PluginInfo, install_command
 from vitzoo.plugin.package_files import module_file
 from vitzoo.plugin.switches import STRICT
 from vitzoo.tools.plugin_why import called, place
@@ -102,7 +102,8 @@ def _chosen(names: Sequence[str]) -> list[PluginInfo]:
         if not hits:
             known = {*infos, *(info.distribution for info in infos.values() if info.entry_point)}
             near = did_you_mean(name, known) or f"; installed: {', '.join(infos)}"
-            raise UnknownName(f"no plugin {name!r} is installed{near}")
+            install = install_command(name)
+            raise UnknownName(f"no plugin {name!r} is installed{install and '; '}{install or near}")
         found |= hits
     return list(found.values())
 
