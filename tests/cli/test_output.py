@@ -2,12 +2,13 @@
 
 import json
 import re
+import warnings
 from dataclasses import dataclass
 
 import pytest
 
 from terminal import on_terminal
-from vitzoo.cli import output
+from vitzoo.cli import browse, output
 
 
 def lines(*args, columns):
@@ -75,3 +76,16 @@ def test_integers_are_aligned_to_the_right_and_grouped(capsys, monkeypatch):
         "a     1,234,567",
         "b             -",
     ]
+
+
+def test_a_command_prints_the_place_of_all_other_warnings(run, monkeypatch):
+    usual, said = warnings.formatwarning, []
+
+    def describe(_):
+        said.append(warnings.formatwarning("look here", UserWarning, "code.py", 3))
+        raise output.click.UsageError("stop")
+
+    monkeypatch.setattr(browse, "describe", describe)
+    assert run("show", "vit_b16")[0] == 2
+    assert said == [usual("look here", UserWarning, "code.py", 3)]
+    assert warnings.formatwarning is usual

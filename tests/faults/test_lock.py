@@ -468,6 +468,27 @@ def test_lock_command_as_json(locked, capsys):
     assert json.loads(capsys.readouterr().out) == [row]
 
 
+def test_a_command_prints_the_first_use_as_one_line(fresh):
+    env = fresh.environment() | {"PYTHONWARNINGS": "always"}
+    call = [sys.executable, "-m", "vitzoo", "fetch", "faulty/net"]
+    done = subprocess.run(call, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert ".py" not in done.stderr
+    assert "FirstUseWarning" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "trust on first use" in line]
+    assert line.startswith("vitzoo: faulty/net:main: ")
+    says(line, fresh.sha256, str(len(fresh.data)), "vitzoo.lock")
+
+
+def test_the_library_warns_with_the_place_of_the_call(fresh):
+    code = "import vitzoo; vitzoo.fetch('faulty/net')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=fresh.environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    says(done.stderr, "FirstUseWarning", "trust on first use", fresh.sha256)
+
+
 # Authority and mirrors.
 
 

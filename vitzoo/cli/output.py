@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from functools import partial
@@ -12,9 +13,12 @@ from typing import Any, TextIO
 
 import click
 
+from vitzoo.errors import FirstUseWarning
+
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
 HEADINGS = {"image_size": "px", "num_classes": "classes"}  # on a terminal
 _stdout: TextIO | None = None  # the real stdout, while a command runs
+_usual_format = warnings.formatwarning
 
 flag = partial(click.option, is_flag=True)
 json_option = flag("--json", "as_json", help="Print JSON.")
@@ -27,12 +31,25 @@ class Context(click.Context):
     def invoke(self, callback: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run a command's function."""
         global _stdout
-        before = _stdout, sys.stdout
-        _stdout, sys.stdout = data_stream(), sys.stderr
+        before = _stdout, sys.stdout, warnings.formatwarning
+        _stdout, sys.stdout, warnings.formatwarning = data_stream(), sys.stderr, _format_warning
         try:
             return super().invoke(callback, *args, **kwargs)
         finally:
-            _stdout, sys.stdout = before
+            _stdout, sys.stdout, warnings.formatwarning = before
+
+
+def _format_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Write a warning of vitzoo as one line, without its place in the code."""
+    if issubclass(category, FirstUseWarning):
+        return f"vitzoo: {message}\n"
+    return _usual_format(message, category, filename, lineno, line)
 
 
 def data_stream() -> TextIO:
