@@ -658,6 +658,137 @@ def test_a_new_classifier_takes_the_type_of_the_network():
     assert {p.dtype for p in model.head.parameters()} == {torch.float64}
 
 
+def linear(*shape, seed=3):
+    """Return a linear layer whose numbers do not depend on the order of the tests."""
+    layer = nn.Linear(*shape)
+    with torch.no_grad():
+        layer.weight.copy_(randn(*layer.weight.shape, seed=seed))
+        if layer.bias is not None:
+            layer.bias.copy_(randn(shape[1], seed=seed + 1))
+    return layer
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("head", [*HEADS, "none"])
+def test_a_linear_layer_as_head_equals_a_model_with_that_many_classes(pool, head):
+    arguments = POOLS[pool] | {"head": head}
+    model = make(**arguments, **({"num_classes": 0} if head == "none" else {}))
+    model.labels = tuple("abcdefg")
+    layer = linear(48, 5)
+    model.head = layer
+    assert model.head is model.get_classifier() is layer
+    other = vitzoo.create(SMALL | POOLS[pool], num_classes=5).eval()
+    other.load_state_dict(model.state_dict(), strict=True)
+    assert model.num_classes == model.spec.num_classes == 5
+    assert model.spec == other.spec
+    assert model.labels == ()
+    assert model.head_hidden_size == 48
+    assert model.pretrained_cfg["num_classes"] == 5
+    assert torch.equal(model(images()), other(images()))
+    names = model.feature_names()
+    found, expected = (m.features(images(), names) for m in (model, other))
+    assert all(torch.equal(found[name], expected[name]) for name in names)
+    tokens = model.forward_features(images())
+    assert torch.equal(
+        model.forward_head(tokens, pre_logits=True), other.forward_head(tokens, pre_logits=True)
+    )
+
+
+def test_a_linear_layer_as_head_is_trained():
+    model = make()
+    model.head = linear(48, 5)
+    F.cross_entropy(model.train()(images()), torch.tensor([1, 4])).backward()
+    assert all(p.grad is not None and p.grad.any() for p in model.parameters())
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("head", HEADS)
+def test_an_identity_as_head_gives_the_pooled_features(head):
+    model = make(head=head)
+    expected = model.features(images(), ["pool"])["pool"]
+    model.head = nn.Identity()
+    assert model.num_classes == model.spec.num_classes == 0
+    assert model.spec.head.name == "none"
+    torch.testing.assert_close(model(images()), expected, rtol=0, atol=2e-6)
+    again = vitzoo.create(model.spec).eval()
+    again.load_state_dict(model.state_dict(), strict=True)
+    assert torch.equal(again(images()), model(images()))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    "head",
+    [
+        nn.Linear(48, 5),
+        nn.Linear(48, 5, bias=False),
+        nn.Sequential(nn.Dropout(0.1), nn.Linear(48, 9), nn.GELU(), nn.Linear(9, 5)),
+        nn.Identity(),
+    ],
+    ids=["linear", "no bias", "several layers", "identity"],
+)
+def test_the_classifier_is_reset_after_a_head_by_hand(head):
+    model = make(head="tanh")
+    model.head = head
+    logits = model(images())
+    assert logits.shape == (2, model.num_classes or 48)
+    model.reset_classifier(3)
+    assert model.num_classes == 3
+    assert torch.equal(model(images()), torch.zeros(2, 3))
+    assert model.spec == vitzoo.create(SMALL, num_classes=3).spec
+    assert model.checked_parts == {}
+
+
+def test_a_head_that_no_spec_describes_is_opaque():
+    model = make()
+    for head in (nn.Linear(48, 5, bias=False), nn.Sequential(nn.Linear(48, 5))):
+        model.head = head
+        assert model.num_classes == model.spec.num_classes == 5
+        assert model.spec.to_data()["head"] == {"name": type(head).__name__, "opaque": True}
+        assert model(images()).shape == (2, 5)
+    model.head = nn.LazyLinear(4)
+    assert model(images()).shape == (2, 4)
+    assert model.spec.head.name == "linear"
+
+
+def test_a_head_needs_a_number_of_classes():
+    model = make()
+    with refuses(vitzoo.InvalidOption, "Conv1d", "num_classes"):
+        model.head = nn.Conv1d(48, 5, 1)
+    assert model.num_classes == model.spec.num_classes == 7
+    head = nn.Bilinear(48, 48, 5)
+    head.num_classes = 5
+    model.head = head
+    assert model.num_classes == 5
+
+
+class Wrapper(nn.Module):
+    """Passes calls on, as wrappers of adapters do."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x, *args):
+        return self.module(x, *args)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("head", ["linear", "tanh"])
+@pytest.mark.parametrize("wrap", [Wrapper, lambda head: torch.compile(head, backend="eager")])
+def test_a_wrapped_head_is_the_same_head(wrap, head):
+    model = make(head=head)
+    model.labels = tuple("abcdefg")
+    spec, expected, old = model.spec, model(images()), model.head
+    for changed in (wrap(old), old):
+        model.head = changed
+        assert model.spec == spec
+        assert model.labels == tuple("abcdefg")
+        assert model.num_classes == 7
+    model.head = Wrapper(old)
+    assert torch.equal(model(images()), expected)
+
+
 @pytest.mark.parametrize("classes", [-1, 2.0, True, "7", None])
 def test_impossible_number_of_classes(classes):
     with refuses(vitzoo.InvalidOption, "num_classes", "whole number", 0, f"got {classes!r}"):

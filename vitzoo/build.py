@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from vitzoo.errors import InvalidOption, UnknownName, UnknownOption, VitzooError, did_you_mean
-from vitzoo.model import VisionTransformer
+from vitzoo.model import VisionTransformer, checked_parts
 from vitzoo.parts import protocols
 from vitzoo.parts.attention import Attention
 from vitzoo.parts.block import Block, LayerScale, ParallelBlock
@@ -93,11 +93,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
         dropout=spec.dropout,
     )
     model.spec = replace(spec, num_classes=model.num_classes) if "head" in ready else spec
-    model.checked_parts = {
-        field: f"{field} {chosen.name!r}"
-        for field, chosen in vars(spec).items()
-        if isinstance(chosen, PartSpec) and (chosen.opaque or "/" in chosen.name)
-    }
+    model.checked_parts = checked_parts(spec)
     return model
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitzoo.errors import InvalidInput, InvalidOption, UnknownOption, did_you_mean
+from vitzoo.parts.heads import classes_of, described_head, linear_head
 from vitzoo.parts.init import normal_
 from vitzoo.parts.protocols import call
 from vitzoo.schema.reader import pair
@@ -40,7 +41,8 @@ class VisionTransformer(nn.Module):
         norm: the final norm, or `nn.Identity()`.
         pool: reduces the tokens to one vector. `norm` acts before the pool if `pool.norm_first`,
             else after it.
-        head: maps (b, d) to (b, k).
+        head: maps (b, d) to (b, k). Any module can replace it later, such as `nn.Linear(d, k)` or
+            `nn.Identity()`: `num_classes` and `spec` follow, and `labels` becomes empty.
         image_size: (height, width) in px.
         embed_dim: width d.
         class_token: whether the first token is a learned class token.
@@ -101,12 +103,31 @@ class VisionTransformer(nn.Module):
         self.pool = None if learned else pool
         self.attn_pool = pool if learned else None
         self.fc_norm = nn.Identity() if pool.norm_first else norm
-        self.head = head
+        self.head: Any = head  # users assign any module
 
     def __repr__(self) -> str:
         """Return torch's tree of modules after the name of the variant, if there is one."""
         variant = getattr(getattr(self, "spec", None), "variant", None)
         return f"{variant}: {super().__repr__()}" if variant else super().__repr__()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "head" and isinstance(value, nn.Module):
+            self._describe_head(value)
+        super().__setattr__(name, value)
+
+    def _describe_head(self, head: nn.Module) -> None:
+        """Let spec and labels follow a new head; a wrapper of the old head changes neither."""
+        old = self._modules.get("head")
+        if old is not None and old not in head.modules() and head not in old.modules():
+            self._note(num_classes=classes_of(head), head=described_head(head, self.embed_dim))
+            self.labels = ()
+        self._plain_head = not hasattr(head, "pre_logits_dim")
+
+    def _note(self, **changes: Any) -> None:
+        """Let the spec describe changes of the network."""
+        if self.spec is not None:
+            self.spec = replace(self.spec, **changes)
+            self.checked_parts = checked_parts(self.spec)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map (b, c, h, w) images to (b, k) logits."""
@@ -272,12 +293,12 @@ class VisionTransformer(nn.Module):
     @property
     def head_hidden_size(self) -> int:
         """Width of the pre-logits."""
-        return self.head.pre_logits_dim
+        return self.embed_dim if self._plain_head else self.head.pre_logits_dim
 
     @property
     def num_classes(self) -> int:
         """Number k of logits, 0 without a classifier."""
-        return self.head.num_classes
+        return classes_of(self.head)
 
     @property
     def pretrained_cfg(self) -> dict[str, Any]:
@@ -296,10 +317,12 @@ class VisionTransformer(nn.Module):
 
     def get_classifier(self) -> nn.Module:
         """Return the head."""
-        return self.head  # type: ignore[return-value]  # a Head that is a submodule
+        return self.head
 
     def reset_classifier(self, num_classes: int) -> None:
         """Replace the head by a new one of the same kind, and remove the labels.
+
+        A module that is no `vitzoo.parts.Head` is replaced by a linear head.
 
         Args:
             num_classes: k; with 0 the new head has no classifier.
@@ -309,12 +332,16 @@ class VisionTransformer(nn.Module):
                 f"num_classes must be a whole number of at least 0, got {num_classes!r}; "
                 "0 means no classifier"
             )
-        sample, fresh = next(self.parameters()), self.head.reset(num_classes)
-        self.head = fresh.to(sample.device, sample.dtype).train(self.training)  # type: ignore[attr-defined]  # a Head that is a module
+        sample, plain, spec = next(self.parameters()), self._plain_head, self.spec
+        if plain:
+            fresh: Any = linear_head(in_dim=self.embed_dim, num_classes=num_classes)
+        else:
+            fresh = self.head.reset(num_classes)
+        self.head = fresh.to(sample.device, sample.dtype).train(self.training)
         self.labels = ()
-        if self.spec is not None:
-            head = PartSpec("linear") if self.spec.head.name == "none" else self.spec.head
-            self.spec = replace(self.spec, num_classes=num_classes, head=head)
+        if spec is not None:
+            linear = plain or spec.head.name == "none"
+            self._note(num_classes=num_classes, head=PartSpec("linear") if linear else spec.head)
 
     @torch.no_grad()
     def set_input_size(self, image_size: int | tuple[int, int]) -> None:
@@ -333,8 +360,7 @@ class VisionTransformer(nn.Module):
             self.pos_embed = nn.Parameter(table, requires_grad=self.pos_embed.requires_grad)
         self.positions.to_grid(grid)
         self.image_size, self.grid_size = size, grid
-        if self.spec is not None:
-            self.spec = replace(self.spec, image_size=size)
+        self._note(image_size=size)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute each block in the backward pass instead of keeping its activations."""
@@ -428,6 +454,8 @@ class VisionTransformer(nn.Module):
 
     def _logits(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         head = self.head
+        if self._plain_head:
+            return x if pre_logits else head(x)
         if "head" not in self.checked_parts:
             return head(x, pre_logits)
         classes = 0 if pre_logits else head.num_classes
@@ -476,6 +504,15 @@ class VisionTransformer(nn.Module):
                 f"resize them, or create the model with image_size=/in_chans=, "
                 f"or call set_input_size"
             )
+
+
+def checked_parts(spec: Spec) -> dict[str, str]:
+    """Return the names of the parts of a spec that are not vitzoo's own, by field."""
+    return {
+        field: f"{field} {chosen.name!r}"
+        for field, chosen in vars(spec).items()
+        if isinstance(chosen, PartSpec) and (chosen.opaque or "/" in chosen.name)
+    }
 
 
 def token_vectors(count: int, embed_dim: int) -> nn.Parameter:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.init import lecun_normal_, zeros_
+from vitzoo.schema.spec import PartSpec
 
 
 class LinearHead(nn.Linear):
@@ -132,3 +133,36 @@ def mlp_head(*, in_dim: int, num_classes: int, hidden_dim: int | None = None) ->
     return PreLogitsHead(
         in_dim=in_dim, num_classes=num_classes, hidden_dim=hidden_dim, activation=F.gelu
     )
+
+
+def classes_of(head: nn.Module) -> int:
+    """Return the number of outputs of any module that is used as a head, 0 without a classifier.
+
+    This is its `num_classes`, or else the output width of its last linear layer.
+
+    Raises:
+        InvalidOption: the module has parameters, but neither of these.
+    """
+    for module in head.modules():
+        if isinstance(stated := getattr(module, "num_classes", None), int):
+            return stated
+    layers = [module for module in head.modules() if isinstance(module, nn.Linear)]
+    if not layers and next(head.parameters(), None) is not None:
+        raise InvalidOption(
+            f"the head {type(head).__name__} has neither an attribute num_classes nor a linear "
+            "layer; set its num_classes to the number of its outputs"
+        )
+    return layers[-1].out_features if layers else 0
+
+
+def described_head(head: nn.Module, in_dim: int) -> PartSpec:
+    """Return the part that computes the same as a head: `linear`, `none`, or else opaque.
+
+    `in_dim` is the width of the features.
+    """
+    if type(head) in (nn.Identity, NoHead):
+        return PartSpec("none")
+    linear = type(head) in (nn.Linear, nn.LazyLinear, LinearHead)
+    if linear and head.bias is not None and head.in_features in (in_dim, 0):
+        return PartSpec("linear")
+    return PartSpec(type(head).__qualname__, opaque=True)
