@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from hypothesis import given, strategies as st
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.nn.utils import parametrizations, prune
+from torch.optim.swa_utils import AveragedModel
 
 import vitzoo
 from create_helpers import logits, refused
-from helpers import refuses, says
+from helpers import SPEC, refuses, says
 from vitzoo.checkpoint import writers
 from vitzoo.errors import CheckpointError, InvalidOption, StoreError
 
@@ -350,3 +356,421 @@ def test_save_wants_one_label_per_class(small, tmp_path):
     model.labels = ("a", "b")
     with refuses(InvalidOption, "model.labels", "2 names", "5 classes"):
         vitzoo.save(model, tmp_path / "net.safetensors")
+
+
+# Wrappers, and models that the spec does not describe.
+
+
+@pytest.fixture
+def one_process():
+    """A process group of this process alone, for DistributedDataParallel."""
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def compile_blocks(model):
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = torch.compile(block, backend="eager")
+    model.head = torch.compile(model.head, backend="eager")
+    return model
+
+
+def checkpoint_blocks(model):
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = checkpoint_wrapper(block)
+    return model
+
+
+WRAPPERS = {
+    "nothing": lambda model: model,
+    "compile": lambda model: torch.compile(model, backend="eager"),
+    "compile in place": lambda model: [model.compile(backend="eager"), model][1],
+    "compiled blocks": compile_blocks,
+    "checkpointed blocks": checkpoint_blocks,
+    "DataParallel": nn.DataParallel,
+    "AveragedModel": AveragedModel,
+    "DistributedDataParallel": nn.parallel.DistributedDataParallel,
+    "two": lambda model: nn.DataParallel(torch.compile(model, backend="eager")),
+}
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_wrapped_models_are_saved(small, tmp_path, randomise, wrap):
+    model = randomise(vitzoo.create(small))
+    model.labels = tuple("abcde")
+    state, expected = {n: t.clone() for n, t in model.state_dict().items()}, logits(model)
+    again = vitzoo.create(vitzoo.save(WRAPPERS[wrap](model), tmp_path / "net.safetensors"))
+    assert again.state_dict().keys() == state.keys()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in again.state_dict().items())
+    assert again.labels == tuple("abcde")
+    assert again.spec == model.spec
+    assert torch.equal(logits(again), expected)
+
+
+class Adapted(nn.Module):
+    """What PEFT returns: the layers hold the trained weight as `base_layer`, beside the adapter."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.base_model = model
+        for block in model.blocks:
+            block.attn.proj = Lora(block.attn.proj)
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.base_model, name)
+
+    def forward(self, images):
+        return self.base_model(images)
+
+    def merge_and_unload(self):
+        for block in self.base_model.blocks:
+            layer = block.attn.proj
+            merged = layer.base_layer.weight + layer.lora_B.weight @ layer.lora_A.weight
+            layer.base_layer.weight = nn.Parameter(merged.detach())
+            block.attn.proj = layer.base_layer
+        return self.base_model
+
+
+class Lora(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.base_layer = layer
+        self.lora_A = nn.Linear(layer.in_features, 2, bias=False)
+        self.lora_B = nn.Linear(2, layer.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base_layer(x) + self.lora_B(self.lora_A(x))
+
+
+def test_adapters_are_saved_after_they_are_merged(small, tmp_path, randomise):
+    model = randomise(vitzoo.create(small))
+    adapted = randomise(Adapted(model))
+    expected = logits(adapted)
+    for given_model in (adapted, adapted.base_model, torch.compile(adapted, backend="eager")):
+        with refuses(InvalidOption, "PEFT", "model.merge_and_unload()"):
+            vitzoo.save(given_model, tmp_path / "net.safetensors")
+    again = vitzoo.create(vitzoo.save(adapted.merge_and_unload(), tmp_path / "net.safetensors"))
+    torch.testing.assert_close(logits(again), expected, rtol=0, atol=1e-4)
+    assert torch.equal(logits(again), logits(model))
+
+
+def two_blocks_less(model):
+    model.blocks = model.blocks[:1]
+
+
+def set_head(head):
+    return lambda model: setattr(model, "head", head)
+
+
+def set_of_block(path, value):
+    return lambda model: model.blocks[1].set_submodule(path, value)
+
+
+OWN = {  # a change, and what the error must say
+    "a block less": (
+        two_blocks_less,
+        ["len(blocks) is 1, expected 2", "'depth': len(model.blocks)"],
+    ),
+    "a block more": (
+        lambda model: model.blocks.append(model.blocks[0]),
+        ["len(blocks) is 3, expected 2", "unexpected: blocks.2.norm1.weight", "'depth'"],
+    ),
+    "another activation": (
+        set_of_block("mlp.act", nn.ReLU()),
+        ["blocks.1.mlp.act", "ReLU", "expected GELU", "vitzoo.create"],
+    ),
+    "another kind of the same activation": (
+        set_of_block("mlp.act", nn.GELU(approximate="tanh")),
+        ["blocks.1.mlp.act.approximate is 'tanh', expected 'none'", "vitzoo.create"],
+    ),
+    "another epsilon": (
+        lambda model: setattr(model.norm, "eps", 1e-3),
+        ["norm.eps is 0.001, expected 1e-06", "vitzoo.create"],
+    ),
+    "another number of heads": (
+        lambda model: setattr(model.blocks[0].attn, "num_heads", 4),
+        ["blocks.0.attn.num_heads is 4, expected 2"],
+    ),
+    "another pool": (
+        lambda model: setattr(model, "pool", vitzoo.parts.MeanPool()),
+        ["pool", "MeanPool", "expected ClassPool", "vitzoo.create"],
+    ),
+    "no final norm": (
+        lambda model: setattr(model, "norm", nn.Identity()),
+        ["missing: norm.weight, norm.bias", "norm is", "Identity", "expected LayerNorm"],
+    ),
+    "another forward": (
+        lambda model: setattr(model.blocks[0].mlp, "forward", lambda x: 2 * x),
+        ["blocks.0.mlp.forward is replaced"],
+    ),
+    "a smaller layer": (
+        set_of_block("mlp.fc1", nn.Linear(32, 63)),
+        ["blocks.1.mlp.fc1.weight is (63, 32), expected (64, 32)"],
+    ),
+    "a head without a bias": (
+        set_head(nn.Linear(32, 5, bias=False)),
+        ["head", "Linear lacks num_classes, pre_logits_dim, reset", "vitzoo.parts.Head"],
+    ),
+    "a layer of the head": (
+        lambda model: setattr(model, "head", nn.Sequential(nn.Dropout(0.1), model.head)),
+        ["head.1.weight", "model.head = nn.Linear(model.embed_dim, num_classes)"],
+    ),
+    "a buffer": (
+        lambda model: model.register_buffer("seen", torch.zeros(2)),
+        ["1 unexpected: seen", "persistent=False"],
+    ),
+    "a decoder": (
+        lambda model: model.add_module("decoder", nn.Linear(32, 2)),
+        ["2 unexpected: decoder.weight, decoder.bias", "delete"],
+    ),
+    "a parametrisation": (
+        lambda model: parametrizations.weight_norm(model.blocks[0].mlp.fc1),
+        [
+            "blocks.0.mlp.fc1.parametrizations.weight.original0",
+            "torch.nn.utils.parametrize.remove_parametrizations",
+        ],
+    ),
+    "pruning": (
+        lambda model: prune.random_unstructured(model.blocks[0].mlp.fc1, "weight", 0.5),
+        ["weight_orig", "torch.nn.utils.prune.remove"],
+    ),
+    "other numbers of the part": (
+        lambda model: setattr(model, "grid_size", (2, 8)),
+        ["the model.grid_size is (2, 8), expected (4, 4)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("change", OWN)
+def test_a_model_that_its_spec_does_not_describe_is_refused(small, tmp_path, change):
+    model = vitzoo.create(small)
+    path = vitzoo.save(model, tmp_path / "net.safetensors")
+    before = path.read_bytes()
+    act, parts = OWN[change]
+    act(model)
+    with refuses(InvalidOption, *parts):
+        vitzoo.save(model, path)
+    assert path.read_bytes() == before
+    assert names(tmp_path) == ["net.safetensors"]
+
+
+def test_the_fix_for_fewer_blocks_works(small, tmp_path, randomise):
+    model = randomise(vitzoo.create(small))
+    two_blocks_less(model)
+    smaller = vitzoo.create({**model.spec.to_data(), "depth": len(model.blocks)})
+    smaller.load_state_dict(model.state_dict())
+    again = vitzoo.create(vitzoo.save(smaller, tmp_path / "net.safetensors"))
+    assert torch.equal(logits(again), logits(model))
+
+
+def test_tables_that_create_would_compute_anew_are_compared(small, tmp_path, randomise):
+    model = randomise(vitzoo.create(small, pos_embed="sincos_2d")).half().float()
+    with refuses(InvalidOption, "positions.table has other computed numbers", "set_input_size"):
+        vitzoo.save(model, tmp_path / "net.safetensors")
+    model.set_input_size(model.image_size)
+    again = vitzoo.create(vitzoo.save(model, tmp_path / "net.safetensors"))
+    assert torch.equal(logits(again), logits(model))
+    model.norm.half()
+    vitzoo.save(model, tmp_path / "net.safetensors")
+    model.positions.half()
+    with refuses(InvalidOption, "positions.table is torch.float16, expected torch.float32"):
+        vitzoo.save(model, tmp_path / "net.safetensors")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_quantised_models_are_refused(small, tmp_path):
+    kinds = {nn.Linear}
+    model = torch.ao.quantization.quantize_dynamic(vitzoo.create(small), kinds, torch.qint8)
+    with refuses(InvalidOption, "blocks.{0-1}.attn.qkv", "before it is quantised"):
+        vitzoo.save(model, tmp_path / "net.safetensors")
+
+
+class Packed(torch.Tensor):
+    """A tensor subclass, as libraries of quantisation use it."""
+
+
+def test_tensor_subclasses_are_refused(small, tmp_path):
+    model = vitzoo.create(small)
+    model.norm.bias = nn.Parameter(torch.zeros(32).as_subclass(Packed))
+    with refuses(InvalidOption, "norm.bias is", "Packed", "safetensors.torch.save_file"):
+        vitzoo.save(model, tmp_path / "net.safetensors")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float8_e4m3fn])
+def test_types_that_create_refuses_are_not_saved(small, tmp_path, dtype):
+    model = vitzoo.create(small)
+    model.blocks[0].norm1.bias.data = torch.zeros(32).to(dtype)
+    fix = "vitzoo.save(model.to(torch.float32), path)"
+    with refuses(CheckpointError, f"blocks.0.norm1.bias is {dtype}", "torch.float32", fix):
+        vitzoo.save(model, tmp_path / "net.safetensors")
+    model.to(torch.float32)
+    vitzoo.create(vitzoo.save(model, tmp_path / "net.safetensors"))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_diverged_model_is_saved_and_loaded_on_request(small, tmp_path, value):
+    path = tmp_path / "net.safetensors"
+    model = vitzoo.create(small)
+    model.blocks[1].norm1.bias.data[3] = value
+    with refuses(CheckpointError, "NaN or infinite", "blocks.1.norm1.bias", "check_finite=False"):
+        vitzoo.save(model, path)
+    assert names(tmp_path) == []
+    vitzoo.save(model, path, check_finite=False)
+    says(refused(CheckpointError, path), "NaN or infinite", "blocks.1.norm1.bias")
+    again = vitzoo.create(path, check_finite=False)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name].isnan(), tensor.isnan()), name
+        assert torch.equal(again.state_dict()[name].nan_to_num(), tensor.nan_to_num()), name
+
+
+def test_a_model_of_zeros_is_saved_and_loaded_on_request(small, tmp_path):
+    model = vitzoo.create(small)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    with refuses(CheckpointError, "only zeros", "check_finite=False"):
+        vitzoo.save(model, tmp_path / "net.safetensors")
+    path = vitzoo.save(model, tmp_path / "net.safetensors", check_finite=False)
+    assert not any(p.any() for p in vitzoo.create(path, check_finite=False).parameters())
+
+
+@pytest.mark.parametrize(
+    "labels",
+    ["abcde", dict(enumerate("abcde")), [1, 2, 3, 4, 5], ["a", "b", "c", "d", ""], {"a", "b"}],
+    ids=str,
+)
+def test_labels_of_another_type_are_refused(small, tmp_path, labels):
+    model = vitzoo.create(small)
+    model.labels = labels
+    with refuses(InvalidOption, "model.labels", type(labels).__name__, "one name per class", "()"):
+        vitzoo.save(model, tmp_path / "net.safetensors")
+
+
+def test_labels_may_be_a_list_or_none(small, tmp_path):
+    model = vitzoo.create(small)
+    for labels, expected in ((list("abcde"), tuple("abcde")), (None, ()), ([], ())):
+        model.labels = labels
+        again = vitzoo.create(vitzoo.save(model, tmp_path / "net.safetensors"))
+        assert again.labels == expected
+
+
+def test_labels_that_make_the_header_too_long_are_refused(small, tmp_path):
+    model = vitzoo.create(small)
+    model.labels = ("x" * 9_000_000, "b", "c", "d", "e")
+    with refuses(CheckpointError, 8388608, "bytes", "shorten the labels"):
+        vitzoo.save(model, tmp_path / "net.safetensors")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("positions", ["learned", "rope_mixed", "relative"])
+def test_save_draws_no_random_numbers(small, tmp_path, positions):
+    model = vitzoo.create(small, pos_embed=positions, head="mlp", pool="attention")
+    before = torch.get_rng_state()
+    vitzoo.save(model, tmp_path / "net.safetensors")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_parts_given_as_objects_are_saved_without_their_code(small, tmp_path, randomise):
+    parts = {
+        "head": vitzoo.parts.mlp_head(in_dim=32, num_classes=5),
+        "pool": vitzoo.parts.MeanPool(),
+        "drop_path": lambda *, depth: [0.1] * depth,
+    }
+    model = randomise(vitzoo.create(small, **parts))
+    path = vitzoo.save(model, tmp_path / "net.safetensors")
+    parts["head"] = parts["head"].reset(5)
+    assert torch.equal(logits(vitzoo.create(path, **parts)), logits(model))
+
+
+def later_size(model):
+    model.set_input_size((48, 24))
+
+
+CHANGES = {  # after `create`; `save` accepts the first ones
+    "nothing": lambda _: None,
+    "head": lambda model: setattr(model, "head", nn.Linear(32, 3)),
+    "no head": lambda model: setattr(model, "head", nn.Identity()),
+    "reset": lambda model: model.reset_classifier(4),
+    "image size": later_size,
+    "rates": lambda model: [setattr(b.drop_path, "rate", 0.3) for b in model.blocks],
+    "half and back": lambda model: model.half().float(),
+    "activation": lambda model: setattr(model.blocks[0].mlp, "act", nn.Tanh()),
+    "scale": lambda model: setattr(model.blocks[1].attn, "scale", 1.0),
+    "norm": lambda model: setattr(model.blocks[1], "norm2", nn.LayerNorm(32, eps=0.1)),
+    "method": lambda model: setattr(model.positions, "layout", "interleaved"),
+}
+PARTS = st.fixed_dictionaries(
+    {
+        "pos_embed": st.sampled_from(
+            [
+                *("learned", "learned_2d", "sincos_2d", "rope", "rope_mixed", "relative", "none"),
+                {"name": "learned", "where": "layers"},
+                {"name": "rope", "coordinates": "index", "layout": "interleaved", "absolute": True},
+            ]
+        ),
+        "pool": st.sampled_from(
+            ["class", "mean", "attention", {"name": "mean", "norm_first": False}]
+        ),
+        "head": st.sampled_from(["linear", "tanh", {"name": "mlp", "hidden_dim": 16}]),
+        "patch_embed": st.sampled_from(["conv", "unfold", {"name": "conv", "bias": False}]),
+        "drop_path": st.sampled_from([0.0, 0.2, {"name": "constant", "rate": 0.1}]),
+        "block": st.fixed_dictionaries(
+            {},
+            optional={
+                "layer_scale": st.just(0.5),
+                "qk_norm": st.booleans(),
+                "mlp": st.sampled_from(["mlp", "swiglu", "swiglu_packed"]),
+                "norm": st.sampled_from(["layer", "rms"]),
+                "activation": st.sampled_from(["gelu", "gelu_tanh", "quick_gelu"]),
+                "qkv_bias": st.sampled_from([True, False, "qv"]),
+                "parallel": st.booleans(),
+            },
+        ),
+        "num_classes": st.sampled_from([0, 5]),
+        "dtype": st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+    }
+)
+
+
+@given(
+    parts=PARTS,
+    registers=st.integers(0, 2),
+    change=st.sampled_from(sorted(CHANGES)),
+    wrap=st.sampled_from(sorted(WRAPPERS.keys() - {"DistributedDataParallel", "compile in place"})),
+)
+def test_what_save_accepts_is_restored_with_equal_outputs(parts, registers, change, wrap):
+    torch.manual_seed(0)
+    model = vitzoo.create(SPEC | {"num_registers": registers}, **parts).eval()
+    CHANGES[change](model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape).to(parameter), alpha=0.1)
+    (height, width), dtype = model.image_size, next(model.parameters()).dtype
+    images = torch.randn(2, 3, height, width).to(dtype)
+    with torch.no_grad():
+        expected = model.forward_features(images), model(images)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "net.safetensors"
+        with suppress(InvalidOption):
+            vitzoo.save(WRAPPERS[wrap](model), path)
+        if not path.exists():
+            assert change in ("half and back", "activation", "scale", "norm", "method")
+            return
+        again = vitzoo.create(path).eval()
+    assert again.spec == model.spec
+    assert {n: t.dtype for n, t in again.state_dict().items()} == {
+        n: t.dtype for n, t in _plain(model).items()
+    }
+    with torch.no_grad():
+        found = again.forward_features(images), again(images)
+    assert all(map(torch.equal, found, expected))
+    assert expected[1].abs().max() > 0
+
+
+def _plain(model):
+    return {name.replace("_orig_mod.", ""): t for name, t in model.state_dict().items()}

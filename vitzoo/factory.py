@@ -71,6 +71,7 @@ def create(
     dropout: float | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
+    check_finite: bool = True,
 ) -> VisionTransformer:
     """Create a Vision Transformer with random or trained weights.
 
@@ -96,6 +97,8 @@ def create(
         dtype: floating type of the parameters. None: torch's default, or the types in the file
             for a file written by `vitzoo.save`.
         device: device of the parameters; "meta" allocates no memory.
+        check_finite: whether weights with NaN or infinite values, or with only zeros, raise an
+            error.
 
     Returns:
         The model, in training mode. `model.spec` describes the network; `model.load_report` lists
@@ -157,9 +160,10 @@ def create(
     )
     dtype = dtype or (None if source.keeps_dtype else torch.get_default_dtype())
     assumed = (*source.assumed(changes), *chosen_over(trained, wanted), *note)
-    report = load(model, checkpoint, adaptation, zoo, dtype=dtype, assumed=assumed)
-    _move(model, device)
-    return _finish(model, wanted, report, preprocessing, checkpoint)
+    report = load(
+        model, checkpoint, adaptation, zoo, dtype=dtype, assumed=assumed, check_finite=check_finite
+    )
+    return _finish(_moved(model, device), wanted, report, preprocessing, checkpoint)
 
 
 def _call_changes(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -204,10 +208,10 @@ def _preprocessing(
     return found, (f"preprocessing = that of {spec.variant}: {values}",)
 
 
-def _move(model: nn.Module, device: torch.device | str | None) -> None:
+def _moved(model: nn.Module, device: torch.device | str | None) -> nn.Module:
     target = torch.device(device or torch.get_default_device())
-    if target.type != "cpu":  # loaded tensors are on the CPU; `to` would take a third of the time
-        model.to(target)
+    # Loaded tensors are on the CPU, and `to` would take a third of the time.
+    return model if target.type == "cpu" else model.to(target)
 
 
 def _finish(

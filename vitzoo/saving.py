@@ -4,56 +4,66 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from vitzoo.checkpoint.comparison import ADAPTERS, tensors_of
 from vitzoo.checkpoint.saved import METADATA
-from vitzoo.checkpoint.writers import write_safetensors
-from vitzoo.errors import InvalidOption
+from vitzoo.checkpoint.writers import check_storable, write_safetensors
+from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.files.access import writing_to
 from vitzoo.files.names import SAFETENSORS
 from vitzoo.images.transform import check_preprocessing
+from vitzoo.loading.adapt import LOADABLE
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.registry import registry
+from vitzoo.report import fold, listed
 from vitzoo.schema.manifest import API
+from vitzoo.schema.reader import describe
+from vitzoo.schema.spec import Spec
 
 
-def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
+def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool = True) -> Path:
     """Write a model to a safetensors file and return its path; `create(path)` restores the model.
 
     The file contains the tensors and, as metadata, `model.spec`, `model.labels`,
     `model.preprocessing` and the distributions of the plugins whose parts the model has. An
     existing file is replaced only after the new file is complete.
 
+    The restored model has the same outputs in evaluation. The file does not contain hooks, or
+    dropout and drop-path rates that were changed after `create`.
+
     Args:
-        model: a model made by `create`. If parts of it were given as objects, pass them to
-            `create` again to restore the model.
+        model: a model made by `create`, also inside `torch.compile`, `DataParallel`,
+            `DistributedDataParallel` or `AveragedModel`. If parts of it were given as objects,
+            pass them to `create` again to restore the model.
         path: a path that ends in `.safetensors`.
+        check_finite: whether NaN, infinite values, and weights that are all zero raise an error.
+            `create` refuses such a file unless its `check_finite` is false, too.
 
     Raises:
-        InvalidOption: the model has no spec, the number of labels is not the number of classes,
-            the path does not end in `.safetensors`, or its folder does not exist.
-        CheckpointError: a tensor has no data (`meta` device), or safetensors lacks its dtype.
+        InvalidOption: the model has no spec, `model.spec` does not describe its tensors and
+            modules, the labels are not one string per class, the path does not end in
+            `.safetensors`, or its folder does not exist.
+        CheckpointError: a tensor has no data (`meta` device), a type that weights do not have, or
+            values that are not finite.
         StoreError: the file cannot be written.
     """
     target = Path(path)
     if target.suffix != SAFETENSORS:
         raise InvalidOption(f"the path must end in .safetensors, got {str(path)!r}")
-    spec = getattr(model, "spec", None)
-    if spec is None:
-        raise InvalidOption(
-            f"{type(model).__name__} has no spec; only models made by vitzoo.create can be saved"
-        )
-    labels = list(getattr(model, "labels", ()))
-    if labels and len(labels) != spec.num_classes:
-        raise InvalidOption(
-            f"model.labels has {len(labels)} names for {spec.num_classes} classes; set it to one "
-            "name per class, or to ()"
-        )
-    preprocessing = check_preprocessing(getattr(model, "preprocessing", None))
-    infos = registry().host.infos
+    own = _unwrapped(model)
+    spec, zoo = own.spec, registry()
+    labels = _labels(own, spec)
+    preprocessing = check_preprocessing(getattr(own, "preprocessing", None))
+    tensors = tensors_of(own, spec, zoo)
+    check_storable(tensors)
+    _check_values(tensors, check_finite=check_finite)
+    infos = zoo.host.infos
     plugins = {name: infos[name].distribution for name in spec.namespaces if name != LOCAL}
     data = spec.to_data()
     if (spec.variant or "").startswith(f"{LOCAL}/"):
@@ -67,5 +77,61 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     if plugins:
         metadata["plugins"] = plugins
     with writing_to(target) as file:
-        write_safetensors(file, model.state_dict(), {METADATA: json.dumps(metadata)})
+        write_safetensors(file, tensors, {METADATA: json.dumps(metadata)})
     return target
+
+
+def _unwrapped(model: Any) -> Any:
+    """Return the model inside wrappers of torch, which must have a spec."""
+    given = type(model).__name__
+    while not isinstance(getattr(model, "__dict__", {}).get("spec"), Spec):
+        if callable(getattr(model, "merge_and_unload", None)):
+            raise InvalidOption(f"{given} has adapters that are not merged; {ADAPTERS}")
+        of_torch = isinstance(model, nn.Module) and type(model).__module__.startswith("torch.")
+        inner = of_torch and getattr(model, "_orig_mod", getattr(model, "module", None))
+        if not isinstance(inner, nn.Module):
+            raise InvalidOption(
+                f"{given} has no spec; only models made by vitzoo.create can be saved"
+            )
+        model = inner
+    return model
+
+
+def _labels(model: Any, spec: Spec) -> list[str]:
+    given = getattr(model, "labels", ())
+    names = () if given is None else given
+    if not isinstance(names, list | tuple) or not all(
+        isinstance(name, str) and name.strip() for name in names
+    ):
+        raise InvalidOption(
+            f"model.labels must be a list or tuple of strings that are not empty, got "
+            f"{describe(names)}; set it to one name per class, or to ()"
+        )
+    if names and len(names) != spec.num_classes:
+        raise InvalidOption(
+            f"model.labels has {len(names)} names for {spec.num_classes} classes; set it to one "
+            "name per class, or to ()"
+        )
+    return list(names)
+
+
+def _check_values(tensors: Mapping[str, Tensor], *, check_finite: bool) -> None:
+    """Raise CheckpointError for types and values that `create` does not accept in a file."""
+    floats = {n: t for n, t in tensors.items() if t.is_floating_point() or t.is_complex()}
+    types = [f"{n} is {t.dtype}" for n, t in floats.items() if t.dtype not in LOADABLE]
+    if types:
+        known = ", ".join(map(str, LOADABLE))
+        raise CheckpointError(
+            f"weights have one of the types {known}; {listed(fold(types))}; convert the model "
+            "first: vitzoo.save(model.to(torch.float32), path)"
+        )
+    if not check_finite:
+        return
+    bad = [name for name, tensor in floats.items() if not tensor.isfinite().all()]
+    zero = bool(floats) and not any(tensor.any() for tensor in floats.values())
+    if bad or zero:
+        what = f"NaN or infinite values in {listed(fold(bad))}" if bad else "only zeros"
+        raise CheckpointError(
+            f"the model has {what}, which create refuses; pass check_finite=False to save it "
+            "nevertheless, and to create to load it"
+        )

@@ -13,10 +13,16 @@ from torch import Tensor
 
 from vitzoo.checkpoint.containers import DTYPES
 from vitzoo.errors import CheckpointError
+from vitzoo.files.safetensors import MAX_HEADER
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 IN_NUMPY = NAMES.keys() - {torch.float8_e4m3fn, torch.float8_e5m2}
 ALIGNMENT = 8
+
+
+def check_storable(tensors: Mapping[str, Tensor]) -> None:
+    """Raise CheckpointError if a safetensors file cannot store a tensor."""
+    _check_values(tensors, NAMES, "a safetensors file")
 
 
 def write_safetensors(
@@ -27,9 +33,10 @@ def write_safetensors(
     Tensors that share memory are written separately.
 
     Raises:
-        CheckpointError: a tensor has no values, or a type that safetensors does not have.
+        CheckpointError: a tensor has no values, or a type that safetensors does not have; or
+            names and metadata are too long for `create`.
     """
-    _check_values(tensors, NAMES, "a safetensors file")
+    check_storable(tensors)
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
@@ -40,6 +47,11 @@ def write_safetensors(
         header[name] = {"dtype": NAMES[tensor.dtype], "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
+    if len(text) > MAX_HEADER:
+        raise CheckpointError(
+            f"names and metadata would take {len(text)} bytes, and readers accept {MAX_HEADER}; "
+            "shorten the labels"
+        )
     file.write(len(text).to_bytes(8, "little") + text)
     for name in order:
         file.write(_on_cpu(tensors[name]).flatten().view(torch.uint8).numpy().data)
