@@ -235,6 +235,13 @@ def model(**changes: Any) -> Any:
     return vitzoo.create(SMALL | changes)
 
 
+def changed_model() -> Any:
+    """Create the small network, and remove a block by hand."""
+    changed = model()
+    del changed.blocks[1]
+    return changed
+
+
 def load(w: World, **changes: Any) -> object:
     """Load the small network's file with changed tensors into it."""
     return vitzoo.create(SMALL, weights=w.tensors(**changes))
@@ -346,6 +353,9 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
     "model": {
         "image_shape": lambda _: model()(torch.zeros(1, 3, 40, 40)),
         "image_dtype": lambda _: model()(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)),
+        "image_channels_last": lambda _: model()(torch.zeros(1, 32, 32, 3)),
+        "image_as_list": lambda _: model()([torch.zeros(3, 32, 32)]),
+        "save_after_changes": lambda w: vitzoo.save(changed_model(), w.tmp / "x.safetensors"),
         "output_fmt": lambda _: model().forward_intermediates(
             torch.zeros(1, 3, 32, 32), output_fmt="NHWC"
         ),

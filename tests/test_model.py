@@ -848,9 +848,7 @@ def test_impossible_image_size(size):
         make().set_input_size(size)
 
 
-@pytest.mark.parametrize(
-    "shape", [(2, 3, 32, 24), (2, 3, 64, 64), (2, 1, 32, 32), (3, 32, 32), (1, 2, 3, 32, 32)]
-)
+@pytest.mark.parametrize("shape", [(2, 3, 32, 24), (2, 3, 64, 64), (1, 2, 3, 32, 32)])
 @pytest.mark.parametrize("entry", ["forward", "forward_features", "attention_maps", "features"])
 def test_images_of_another_shape(shape, entry):
     model = make()

@@ -88,13 +88,20 @@ _NAMES = {
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 _HOME |= {module: module for module in ("errors", "formats", "parts")}
 __all__ = list(_HOME)
+_ELSEWHERE = {  # functions of other libraries: what to call here
+    "create_model": "vitzoo.create(name, pretrained=True)",
+    "from_pretrained": "vitzoo.create(name, pretrained=True)",
+    "list_models": "vitzoo.variants(pattern)",
+    "load": "vitzoo.create(path) for a file of vitzoo.save, vitzoo.create(name, weights=path) else",
+}
 __version__ = "0.1.0"
 
 if not TYPE_CHECKING:  # because of `__getattr__`, type checkers would accept every name
 
     def __getattr__(name: str) -> Any:
         if name not in _HOME:
-            message = f"module 'vitzoo' has no attribute {name!r}"
+            fix = f"; use {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+            message = f"module 'vitzoo' has no attribute {name!r}{fix}"
             raise AttributeError(message, name=name, obj=sys.modules[__name__])
         home = import_module(f"vitzoo.{_HOME[name]}")
         value = home if _HOME[name] == name else getattr(home, name)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitzoo.errors import InvalidInput, InvalidOption, UnknownOption, did_you_mean
+from vitzoo.inputs import explained
 from vitzoo.parts.heads import classes_of, described_head, linear_head
 from vitzoo.parts.init import normal_
 from vitzoo.parts.protocols import call
@@ -491,19 +492,10 @@ class VisionTransformer(nn.Module):
         return (patches, prefix) if with_prefix else patches
 
     def _check_images(self, images: Tensor) -> None:
-        if not images.is_floating_point():
-            raise InvalidInput(
-                f"expected images of a floating type, got {images.dtype}; vitzoo.transform(model) "
-                "converts an image to a float tensor"
-            )
         expected = (self.patch_embed.in_chans, *self.image_size)
-        if images.dim() != 4 or tuple(images.shape[1:]) != expected:
-            c, h, w = expected
-            raise InvalidInput(
-                f"expected images of shape (b, {c}, {h}, {w}), got {tuple(images.shape)}; "
-                f"resize them, or create the model with image_size=/in_chans=, "
-                f"or call set_input_size"
-            )
+        fits = isinstance(images, Tensor) and images.dim() == 4 and images.is_floating_point()
+        if not fits or images.shape[1:] != expected:
+            raise InvalidInput(explained(images, self.patch_embed.in_chans, self.image_size))
 
 
 def checked_parts(spec: Spec) -> dict[str, str]:

@@ -1,0 +1,88 @@
+"""Messages about inputs that a model does not accept: what they are, and how to prepare them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PREPARE = "vitzoo.transform(model)"  # prepares one image: a path or a Pillow image
+
+
+def explained(images: object, channels: int, image_size: tuple[int, int]) -> str:
+    """Return the message about images that are no floating tensor (b, c, h, w).
+
+    Args:
+        images: what the model was called with.
+        channels, image_size: c and (h, w) in px that the model expects.
+    """
+    height, width = image_size
+    wanted = f"expected images as a floating-point tensor (b, {channels}, {height}, {width})"
+    if not isinstance(images, Tensor):
+        got, fix = _other_object(images)
+    elif not images.is_floating_point():
+        got, fix = f"got {images.dtype}", _other_type(images)
+    else:
+        shape = images.shape
+        got, fix = f"got {tuple(shape)}", _other_shape(shape, channels, image_size)
+    return f"{wanted}, {got}; {fix}"
+
+
+def _other_object(images: Any) -> tuple[str, str]:
+    kind = type(images)
+    if kind.__module__.partition(".")[0] == "PIL":
+        return "got a Pillow image", f"pass {PREPARE}(image)[None]"
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+        got = f"got a NumPy array of shape {images.shape} and type {images.dtype}"
+        if images.dtype.kind == "f":
+            return got, "pass torch.from_numpy(array).float()"
+        return got, (
+            f"prepare an array (h, w, c) of pixels with {PREPARE}(PIL.Image.fromarray(array))[None]"
+        )
+    if isinstance(images, list | tuple):
+        got = f"got a {kind.__name__} of {len(images)} items"
+        if images and all(isinstance(image, Tensor) for image in images):
+            return got, "pass torch.stack(images)"
+        return got, f"pass torch.stack([{PREPARE}(image) for image in images])"
+    return f"got {kind.__name__}", f"{PREPARE} maps an image or its path to a tensor (c, h, w)"
+
+
+def _other_type(images: Tensor) -> str:
+    if images.dtype == torch.uint8:
+        return (
+            f"{PREPARE} scales and normalises an image; for a tensor do what it does: "
+            "images.float() / 255, then minus mean, divided by std"
+        )
+    return f"{PREPARE} converts an image to a floating-point tensor, images.float() a tensor"
+
+
+def _other_shape(shape: torch.Size, channels: int, image_size: tuple[int, int]) -> str:
+    match tuple(shape):
+        case (_, found, *size) if tuple(size) == image_size:
+            return _other_channels(found, channels)
+        case (_, found, _, last) if last == channels != found:
+            return "the channels are last: pass images.permute(0, 3, 1, 2)"
+        case (first, _, _) if first == channels:
+            return "this is one image without the batch axis: pass images[None]"
+        case (_, _, last) if last == channels:
+            return "this is one image with its channels last: pass images.permute(2, 0, 1)[None]"
+        case (_, *size) if tuple(size) == image_size and channels == 1:
+            return "the axis of the channel is missing: pass images[:, None]"
+        case size if size == image_size:
+            return f"this is one grey image: pass images.expand(1, {channels}, -1, -1)"
+    return (
+        "resize the images, or let the model take other ones: create(..., image_size=), "
+        "create(..., in_chans=), set_input_size, or create(..., dynamic=True)"
+    )
+
+
+def _other_channels(found: int, channels: int) -> str:
+    create = f"create the model with in_chans={found}"
+    if found == 1:
+        return f"the images are grey: pass images.expand(-1, {channels}, -1, -1), or {create}"
+    if channels == 1:
+        return f"the model takes grey images: pass images.mean(dim=1, keepdim=True), or {create}"
+    if found == channels + 1:
+        return f"the last channel may be transparency: pass images[:, :{channels}], or {create}"
+    return create
