@@ -1003,7 +1003,7 @@ def test_repr_begins_with_the_name_of_the_variant():
     first, *below = repr(model).splitlines()
     assert first == "vit_ti16: VisionTransformer("
     assert below == nn.Module.__repr__(model).splitlines()[1:]
-    assert any(line.startswith("  (blocks): Sequential(") for line in below)
+    assert any(line.startswith("  (blocks): Blocks(") for line in below)
 
 
 def test_repr_of_a_network_without_a_name_or_a_spec():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -95,6 +96,35 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
     model.spec = replace(spec, num_classes=model.num_classes) if "head" in ready else spec
     model.checked_parts = checked_parts(spec)
     return model
+
+
+def make_dynamic(model: nn.Module) -> None:
+    """Let a model take images of any size that is a whole number of patches.
+
+    Raises:
+        InvalidOption: the network has its own builder, or its positions cannot be interpolated.
+    """
+    if not isinstance(model, VisionTransformer):
+        raise InvalidOption(
+            f"dynamic: {type(model).__name__} is built by a plugin and takes images of one size; "
+            "leave dynamic out, or pass image_size="
+        )
+    rows, columns = model.grid_size
+    larger = rows + getattr(model.patch_embed, "grid_multiple", (1, 1))[0], columns
+    table = model.pos_embed
+    with torch.device("cpu"):
+        example = None if table is None else torch.zeros(table.shape)
+        positions: Any = deepcopy(model.positions)
+        try:
+            positions.resample(example, model.grid_size, larger)
+            positions.to_grid(larger)
+        except (VitzooError, RuntimeError, ValueError) as error:
+            name = model.spec.pos_embed.name if model.spec else type(positions).__name__
+            raise InvalidOption(
+                f"dynamic: pos_embed {name!r} cannot be moved from grid {model.grid_size} to "
+                f"{larger}: {error}; leave dynamic out, or choose another pos_embed"
+            ) from error
+    model.dynamic = True
 
 
 def _check_tokens(spec: Spec, pool: Any, head: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitzoo.build import build
+from vitzoo.build import build, make_dynamic
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.saved import check_plugins
 from vitzoo.errors import InvalidOption
@@ -27,7 +27,7 @@ from vitzoo.report import LoadReport
 from vitzoo.resolve import resolve
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import describe
-from vitzoo.schema.rows import Preprocessing
+from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import BlockSpec, Spec
 
 log = logging.getLogger("vitzoo")
@@ -71,6 +71,7 @@ def create(
     dropout: float | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
+    dynamic: bool = False,
     check_finite: bool = True,
 ) -> VisionTransformer:
     """Create a Vision Transformer with random or trained weights.
@@ -97,6 +98,8 @@ def create(
         dtype: floating type of the parameters. None: torch's default, or the types in the file
             for a file written by `vitzoo.save`.
         device: device of the parameters; "meta" allocates no memory.
+        dynamic: whether each batch may have any image size that is a whole number of patches. The
+            results equal those after `set_input_size`.
         check_finite: whether weights with NaN or infinite values, or with only zeros, raise an
             error.
 
@@ -138,7 +141,7 @@ def create(
     source = choose_source(request, weights, pretrained, zoo)
     if source is None or source.remote:  # before any download, so that a wrong argument raises here
         with torch.device("meta" if source else device or torch.get_default_device()):
-            model = _network(wanted, ready, request, zoo)
+            model = _network(wanted, ready, request, zoo, dynamic)
     if source is None:
         report = LoadReport("random initialisation", reinitialised=tuple(model.state_dict()))
         model.to(device=device, dtype=dtype)
@@ -149,7 +152,7 @@ def create(
     wanted = changed(trained, request.changes, call)
     wanted = without_published_classifier(wanted, source, changes)
     with torch.device("meta"):
-        model = _network(wanted, ready, request, zoo)
+        model = _network(wanted, ready, request, zoo, dynamic)
     checkpoint = source.opened()  # registered weights are fetched here, after all checks
     preprocessing, note = _preprocessing(checkpoint, request, wanted)
     adaptation = Adaptation.between(
@@ -180,9 +183,19 @@ def _merged(changes: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, An
     return {**changes, **call} | ({"block": block} if block else {})
 
 
-def _network(spec: Spec, ready: Mapping[str, Any], request: Request, zoo: Registry) -> nn.Module:
-    variant = request.variant
+def _network(
+    spec: Spec, ready: Mapping[str, Any], request: Request, zoo: Registry, dynamic: bool
+) -> nn.Module:
     check_plugins(request.saved, spec, zoo)
+    model = _built(spec, ready, request.variant, zoo)
+    if dynamic:
+        make_dynamic(model)
+    return model
+
+
+def _built(
+    spec: Spec, ready: Mapping[str, Any], variant: Variant | None, zoo: Registry
+) -> nn.Module:
     if variant is None or variant.builder == CORE_BUILDER:
         return build(spec, ready, part=zoo.part)
     for field in fields(Spec):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy, deepcopy
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitzoo.errors import InvalidInput, InvalidOption, UnknownOption, did_you_mean
 from vitzoo.inputs import explained
+from vitzoo.parts.block import Blocks
 from vitzoo.parts.heads import classes_of, described_head, linear_head
 from vitzoo.parts.init import normal_
 from vitzoo.parts.protocols import call
@@ -25,6 +27,22 @@ if TYPE_CHECKING:
     from vitzoo.parts.protocols import Head, PatchEmbedder, Pool, PositionEmbedding
     from vitzoo.report import LoadReport
     from vitzoo.schema.spec import Spec
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Size = tuple[int, int]
+
+
+def for_any_size(
+    method: Callable[Concatenate[VisionTransformer, Tensor, P], R],
+) -> Callable[Concatenate[VisionTransformer, Tensor, P], R]:
+    """Let a method of a model with `dynamic` act on the model for the size of its images."""
+
+    @wraps(method)
+    def sized(self: VisionTransformer, images: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(self._sized(images) if self.dynamic else self, images, *args, **kwargs)
+
+    return sized
 
 
 class VisionTransformer(nn.Module):
@@ -56,6 +74,11 @@ class VisionTransformer(nn.Module):
         load_report: for each tensor, whether it was loaded, changed, newly initialised or ignored.
         labels: class names in the order of the logits.
         preprocessing: how `vitzoo.transform` prepares images, None if unknown.
+        dynamic: whether each batch may have any image size that is a whole number of patches. The
+            results equal those after `set_input_size`, bit for bit; learned positions are
+            interpolated in every call.
+        loaded_positions: the position table that was loaded, and its grid, if `pos_embed` was
+            interpolated from it.
         checked_parts: names of parts whose output shapes every forward checks, by field of the
             spec: parts of plugins and parts given as objects.
 
@@ -89,6 +112,8 @@ class VisionTransformer(nn.Module):
         self.labels: tuple[str, ...] = ()
         self.preprocessing: Preprocessing | None = None
         self.checked_parts: dict[str, str] = {}
+        self.dynamic = False
+        self.loaded_positions: tuple[Tensor, Size] | None = None
 
         self.patch_embed = patch_embed
         self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim)) if class_token else None
@@ -98,7 +123,7 @@ class VisionTransformer(nn.Module):
         self.positions = positions
         self.pos_drop = nn.Dropout(dropout)
         self.norm_pre = pre_norm or nn.Identity()
-        self.blocks = nn.Sequential(*blocks)
+        self.blocks: nn.Sequential = Blocks(*blocks)
         self.norm = norm if pool.norm_first else nn.Identity()
         learned = bool(list(pool.parameters()))  # type: ignore[attr-defined]  # a Pool that is a module
         self.pool = None if learned else pool
@@ -130,6 +155,7 @@ class VisionTransformer(nn.Module):
             self.spec = replace(self.spec, **changes)
             self.checked_parts = checked_parts(self.spec)
 
+    @for_any_size
     def forward(self, images: Tensor) -> Tensor:
         """Map (b, c, h, w) images to (b, k) logits."""
         tokens = self._tokens_read()
@@ -143,6 +169,7 @@ class VisionTransformer(nn.Module):
         x = self.blocks[last](x, *self._acts(last), tokens)  # (b, tokens, d)
         return self.forward_head(self.norm(x))
 
+    @for_any_size
     def forward_features(self, images: Tensor) -> Tensor:
         """Map (b, c, h, w) images to (b, p + n, d) tokens after the final norm.
 
@@ -150,26 +177,34 @@ class VisionTransformer(nn.Module):
             InvalidInput: the model does not accept the shape or dtype of the images.
         """
         x = self.embed(images)
-        for layer in range(len(self.blocks)):
-            x = self._encode(x, layer)
+        if isinstance(self.blocks, Blocks):
+            x = self.blocks(x, encode=self._encode)  # a call, so that hooks of `blocks` act
+        else:
+            for layer in range(len(self.blocks)):
+                x = self._encode(x, layer)
         return self.norm(x)
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Pool p prefix and n patch tokens (b, p + n, d), and return logits (b, k)."""
         return self._logits(self._pooled(tokens), pre_logits)
 
+    @for_any_size
     def embed(self, images: Tensor) -> Tensor:
         """Map (b, c, h, w) images to (b, p + n, d) tokens, the input of the first block."""
         self._check_images(images)
-        x = self._patches(images)  # (b, n, d)
+        return self._tokens(self._patches(images))
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        """Map (b, n, d) patches to (b, p + n, d) tokens."""
         prefix = [token for token in (self.cls_token, self.reg_token) if token is not None]
         if prefix:
             x = torch.cat((*(t.expand(x.shape[0], -1, -1) for t in prefix), x), dim=1)
         x = self._run("pos_embed", self.positions, x.shape, x, self.pos_embed, 0)  # (b, p + n, d)
         return self.norm_pre(self.pos_drop(x))
 
+    @for_any_size
     def features(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Return intermediate results by name.
+        """Return intermediate results by name; nothing is computed after the last of them.
 
         Args:
             images: (b, c, h, w).
@@ -186,22 +221,37 @@ class VisionTransformer(nn.Module):
             if name not in known:
                 hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
                 raise UnknownOption(f"unknown feature {name!r}{hint}")
-        self._check_images(images)
-        found = {"patch_embed": self._patches(images)} if "patch_embed" in names else {}
-        found["embed"] = x = self.embed(images)
-        for layer in range(len(self.blocks)):
-            found[f"blocks.{layer}"] = x = self._encode(x, layer)
-        found["norm"] = x = self.norm(x)
-        found["pool"] = self._pooled(x)
-        found["pre_logits"] = self._logits(found["pool"], pre_logits=True)
-        found["logits"] = self._logits(found["pool"])
+        found: dict[str, Tensor] = {}
+        results = self._results(images)
+        while not found.keys() >= set(names):
+            name, result = next(results)
+            if name in names:
+                found[name] = result
         return {name: found[name] for name in names}
+
+    def _results(self, images: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Yield the intermediate results by name, each computed when it is asked for."""
+        self._check_images(images)
+        x = self._patches(images)
+        yield "patch_embed", x
+        x = self._tokens(x)
+        yield "embed", x
+        for layer in range(len(self.blocks)):
+            x = self._encode(x, layer)
+            yield f"blocks.{layer}", x
+        x = self.norm(x)
+        yield "norm", x
+        x = self._pooled(x)
+        yield "pool", x
+        yield "pre_logits", self._logits(x, pre_logits=True)
+        yield "logits", self._logits(x)
 
     def feature_names(self) -> list[str]:
         """Return the names that `features` accepts, in the order of computation."""
         blocks = [f"blocks.{i}" for i in range(len(self.blocks))]
         return ["patch_embed", "embed", *blocks, "norm", "pool", "pre_logits", "logits"]
 
+    @for_any_size
     def attention_maps(
         self, images: Tensor, layers: int | Sequence[int] | None = None
     ) -> dict[int, Tensor]:
@@ -224,6 +274,7 @@ class VisionTransformer(nn.Module):
             x = self._encode(x, layer)
         return maps
 
+    @for_any_size
     def forward_intermediates(
         self,
         images: Tensor,
@@ -348,6 +399,9 @@ class VisionTransformer(nn.Module):
     def set_input_size(self, image_size: int | tuple[int, int]) -> None:
         """Accept images of another size from now on; interpolate learned positions.
 
+        Positions are interpolated from the table that was loaded, so that a change of the size and
+        back loses nothing. Positions that were trained since are interpolated as they are.
+
         Args:
             image_size: (height, width) in px, or one number for both.
 
@@ -356,12 +410,65 @@ class VisionTransformer(nn.Module):
         """
         size = pair(image_size, "image_size", InvalidOption)
         grid = self.patch_embed.grid(size)
-        table = self.positions.resample(self.pos_embed, self.grid_size, grid)
-        if self.pos_embed is not None and table is not None and table is not self.pos_embed:
-            self.pos_embed = nn.Parameter(table, requires_grad=self.pos_embed.requires_grad)
+        if grid != self.grid_size and self.pos_embed is not None:
+            table, old = self._source()
+            fresh = self.positions.resample(table, old, grid)
+            self.loaded_positions = table.detach().clone(), old
+            if fresh is not None:
+                fresh = fresh.to(self.pos_embed, copy=True)
+                self.pos_embed = nn.Parameter(fresh, requires_grad=self.pos_embed.requires_grad)
         self.positions.to_grid(grid)
         self.image_size, self.grid_size = size, grid
         self._note(image_size=size)
+
+    def _source(self) -> tuple[Tensor, Size]:
+        """Return the table to interpolate, and its grid.
+
+        This is the loaded table, as long as `pos_embed` equals its interpolation. Otherwise, and
+        where gradients must reach `pos_embed`, it is `pos_embed`.
+        """
+        table: Tensor = self.pos_embed  # type: ignore[assignment]  # callers checked
+        if self.loaded_positions is None or (table.requires_grad and torch.is_grad_enabled()):
+            return table, self.grid_size
+        loaded, grid = self.loaded_positions
+        if loaded.is_meta or table.is_meta:
+            return table, self.grid_size
+        shown = self.positions.resample(loaded, grid, self.grid_size)
+        same = shown is not None and torch.equal(shown.to(table), table)
+        return (loaded, grid) if same else (table, self.grid_size)
+
+    def _sized(self, images: Tensor) -> VisionTransformer:
+        """Return the model for the size of (b, c, h, w) images; it shares all parameters.
+
+        Raises:
+            InvalidInput: the size is not a whole number of patches.
+        """
+        if not isinstance(images, Tensor) or images.dim() != 4:
+            return self
+        if images.shape[2:] == self.image_size or images.shape[1] != self.patch_embed.in_chans:
+            return self
+        return self._resized((images.shape[2], images.shape[3]))
+
+    def _resized(self, size: Size) -> VisionTransformer:
+        try:
+            grid = self.patch_embed.grid(size)
+        except InvalidOption as error:
+            raise InvalidInput(str(error)) from error
+        table: Tensor | None = None
+        if self.pos_embed is not None:
+            table = self.positions.resample(*self._source(), grid)
+            table = None if table is None else table.to(self.pos_embed)
+        part: Any = self.positions
+        positions = deepcopy(part, {id(shared): shared for shared in part.parameters()})
+        positions.to_grid(grid)
+        model = copy(self)
+        vars(model).update(
+            _parameters={**self._parameters, "pos_embed": table},
+            _modules={**self._modules, "positions": positions},
+            image_size=size,
+            grid_size=grid,
+        )
+        return model
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute each block in the backward pass instead of keeping its activations."""
@@ -403,16 +510,17 @@ class VisionTransformer(nn.Module):
     def _tokens_read(self) -> int | None:
         """Return the number of first tokens of the last block that the pool reads, None for all.
 
-        All tokens are computed with gradients, with a hook on the last block, and in a subclass
-        that replaces `forward_features`.
+        All tokens are computed with gradients, in `torch.jit.trace`, with a hook on the blocks or
+        the last block, and in a subclass that replaces `forward_features`.
         """
         reads: int | None = getattr(self._pool, "reads", None)
         own = "forward_features" in self.__dict__ or (
             type(self).forward_features is not VisionTransformer.forward_features
         )
-        if reads is None or self.training or torch.is_grad_enabled() or own:
+        other = self.training or torch.is_grad_enabled() or _tracing()
+        if reads is None or other or own:
             return None
-        for module in (*self.blocks[-1].modules(), self.norm):
+        for module in (self.blocks, *self.blocks[-1].modules(), self.norm):
             if module._forward_hooks or module._forward_pre_hooks:  # noqa: SLF001  # no public way
                 return None
         return reads
@@ -465,8 +573,8 @@ class VisionTransformer(nn.Module):
         return self._run("head", head, shape, x, pre_logits)
 
     def _run(self, field: str, part: Any, shape: tuple[int, ...] | None, *inputs: Any) -> Tensor:
-        """Call a part; outside of compiled code, check the output of parts in `checked_parts`."""
-        if field not in self.checked_parts or torch.compiler.is_compiling():
+        """Call a part; check the output of parts in `checked_parts`, not in compiled code."""
+        if field not in self.checked_parts or torch.compiler.is_compiling() or _tracing():
             return part(*inputs)
         return call(self.checked_parts[field], part, inputs, shape)
 
@@ -494,8 +602,13 @@ class VisionTransformer(nn.Module):
     def _check_images(self, images: Tensor) -> None:
         expected = (self.patch_embed.in_chans, *self.image_size)
         fits = isinstance(images, Tensor) and images.dim() == 4 and images.is_floating_point()
-        if not fits or images.shape[1:] != expected:
+        if not fits or (not _tracing() and images.shape[1:] != expected):
             raise InvalidInput(explained(images, self.patch_embed.in_chans, self.image_size))
+
+
+def _tracing() -> bool:
+    """Whether `torch.jit.trace` runs, which warns about every branch on a shape."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
 def checked_parts(spec: Spec) -> dict[str, str]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vitzoo.build import build
 from vitzoo.errors import InvalidOption, UnknownName, VitzooError, short_repr
+from vitzoo.parts.block import Blocks
 from vitzoo.parts.heads import LinearHead, NoHead
 from vitzoo.registry.registry import Registry
 from vitzoo.report import fold, listed
@@ -19,11 +20,20 @@ from vitzoo.schema.spec import PartSpec, Spec
 
 T = TypeVar("T")
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")  # of torch.compile and of checkpointing
-SAME: dict[type, type] = {LinearHead: nn.Linear, NoHead: nn.Identity}
+SAME: dict[type, type] = {LinearHead: nn.Linear, NoHead: nn.Identity, Blocks: nn.Sequential}
 SIMPLE = (bool, int, float, str, tuple, type(None))
 FREE = {  # attributes that do not change the outputs in evaluation, or that the file has anyway
-    *("training", "grad_checkpointing", "inplace", "p", "rate", "drop_prob", "attention_dropout"),
-    *("spec", "load_report", "labels", "preprocessing", "checked_parts"),
+    *(
+        "training",
+        "grad_checkpointing",
+        "dynamic",
+        "inplace",
+        "p",
+        "rate",
+        "drop_prob",
+        "attention_dropout",
+    ),
+    *("spec", "load_report", "labels", "preprocessing", "checked_parts", "loaded_positions"),
 }
 ADAPTERS = "merge the adapters of PEFT first: vitzoo.save(model.merge_and_unload(), path)"
 PLAIN = (

@@ -60,6 +60,7 @@ class Adapted:
     rebuilt: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     fresh: list[str] = field(default_factory=list)
+    positions: tuple[Tensor, tuple[int, int]] | None = None  # table before interpolation, and grid
     unnamed: bool = False  # whether no kernel was found to adapt to other channels
 
 
@@ -105,6 +106,7 @@ def _resample(result: Adapted, model: VisionTransformer, native_size: tuple[int,
         moved = model.positions.resample(table, old, model.grid_size)
         result.tensors["pos_embed"] = table if moved is None else moved
         result.resampled.append("pos_embed")
+        result.positions = table, old
 
 
 def _change_channels(result: Adapted, name: str, expected: Mapping[str, Tensor]) -> None:

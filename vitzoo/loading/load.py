@@ -14,6 +14,7 @@ from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import CheckpointError
 from vitzoo.loading.adapt import LOADABLE, Adaptation, Adapted, adapt, fresh_head
 from vitzoo.loading.misfit import check, raise_if
+from vitzoo.model import VisionTransformer
 from vitzoo.registry.registry import Registry
 from vitzoo.report import LoadReport, listed
 from vitzoo.store.store import Store
@@ -44,6 +45,8 @@ def load(
         _check_values(raw, checkpoint)
     adapted = adapt(layout.to_model(raw), model, expected, adaptation)
     converted = _assign(model, adapted, dtype)
+    if isinstance(model, VisionTransformer):
+        model.loaded_positions = adapted.positions
 
     resampling = (adaptation.resampling,) if adapted.resampled and adaptation.resampling else ()
     changed = {*adapted.resampled, *adapted.rebuilt, *converted}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -145,3 +146,16 @@ class ParallelBlock(nn.Module):
     def _branch(self, x: Tensor, rotate: Rotate, bias: Bias, tokens: int | None = None) -> Tensor:
         x = self.norm(x)
         return self.ls(self.attn(x, rotate, bias, tokens) + self.mlp(x[:, :tokens]))
+
+
+class Blocks(nn.Sequential):
+    """The encoder blocks, one after the other.
+
+    Shapes: (b, n, d) to (b, n, d).
+    """
+
+    def forward(self, x: Tensor, encode: Callable[[Tensor, int], Tensor] | None = None) -> Tensor:
+        """Encode (b, n, d) tokens; `encode(x, layer)` calls a block with its positions."""
+        for layer, block in enumerate(self):
+            x = block(x) if encode is None else encode(x, layer)
+        return x

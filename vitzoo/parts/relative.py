@@ -87,7 +87,7 @@ class RelativePositions(nn.Module):
     def attention_bias(self, table: Tensor, layer: int) -> Bias:
         """Return the function that maps the scaled queries of block `layer` to their bias."""
         vectors = table[layer if self.layers > 1 else 0]  # (2 n - 1, d)
-        return partial(self._logits, vectors.reshape(len(vectors), self.num_heads, -1))
+        return partial(self._logits, vectors.reshape(vectors.shape[0], self.num_heads, -1))
 
     def _logits(self, vectors: Tensor, queries: Tensor) -> Tensor:
         """Return the bias (b, heads, t, p + n) of the first t tokens.
@@ -98,7 +98,7 @@ class RelativePositions(nn.Module):
         """
         patches = queries[:, :, self.num_prefix_tokens :]
         products = torch.einsum("bhqc,ohc->bhqo", patches, vectors.to(queries.dtype))
-        n, prefix = (len(vectors) + 1) // 2, queries.shape[2] - patches.shape[2]
+        n, prefix = (vectors.shape[0] + 1) // 2, queries.shape[2] - patches.shape[2]
         q = torch.arange(patches.shape[2], device=queries.device)
         k = torch.arange(n, device=queries.device)
         offsets = q[:, None] - k + n - 1  # (t - p, n) rows of the table

@@ -260,7 +260,7 @@ class MixedRotaryPositions(RotaryBase):
 
     def rotate(self, x: Tensor, layer: int = 0) -> Tensor:
         """Rotate the (b, heads, p + n, head_dim) queries or keys of block `layer`."""
-        across, down = self.freqs[:, layer, :, None]  # (heads, 1, head_dim / 2) each
+        across, down = self.freqs[:, layer, :, None].unbind()  # (heads, 1, head_dim / 2) each
         angles = self.column[:, None] * across + self.row[:, None] * down
         angles = angles.repeat_interleave(2, dim=-1)  # (heads, n, head_dim)
         return rotate_pairs(x, angles.sin(), angles.cos(), self.num_prefix_tokens, "interleaved")
