@@ -752,10 +752,12 @@ def test_a_head_that_no_spec_describes_is_opaque():
 
 
 def test_a_head_needs_a_number_of_classes():
-    model = make()
+    model = make(head="tanh")
+    expected = model.features(images(), ["pre_logits"])["pre_logits"]
     with refuses(vitzoo.InvalidOption, "Conv1d", "num_classes"):
         model.head = nn.Conv1d(48, 5, 1)
     assert model.num_classes == model.spec.num_classes == 7
+    assert torch.equal(model.features(images(), ["pre_logits"])["pre_logits"], expected)
     head = nn.Bilinear(48, 48, 5)
     head.num_classes = 5
     model.head = head
@@ -944,6 +946,27 @@ def test_the_last_block_computes_all_tokens_for_gradients(small, randomise):
     widths = widths_in_last_mlp(model)
     model(torch.randn(2, 3, 32, 32))
     assert widths == [17]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("head", [None, nn.Linear(48, 5)], ids=["own", "by hand"])
+def test_replicas_of_data_parallel_keep_spec_and_labels(head):
+    """DataParallel assigns the modules of a replica before their parameters."""
+    model = make()
+    if head is not None:
+        model.head = head
+    model.labels = tuple("abcdefg")[: model.num_classes]
+    copies = {module: module._replicate_for_data_parallel() for module in model.modules()}
+    for module, replica in copies.items():
+        for name, child in module._modules.items():
+            if child is not None:
+                setattr(replica, name, copies[child])
+        for name, parameter in module._parameters.items():
+            setattr(replica, name, parameter if parameter is None else parameter.detach())
+    replica = copies[model]
+    assert replica.spec == model.spec
+    assert replica.labels == model.labels
+    assert torch.equal(replica(images()), model(images()))
 
 
 # Dropout.

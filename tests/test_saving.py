@@ -693,7 +693,7 @@ def later_size(model):
 
 CHANGES = {  # after `create`; `save` accepts the first ones
     "nothing": lambda _: None,
-    "head": lambda model: setattr(model, "head", nn.Linear(32, 3)),
+    "head": lambda model: setattr(model, "head", nn.Linear(32, 3, dtype=model.cls_token.dtype)),
     "no head": lambda model: setattr(model, "head", nn.Identity()),
     "reset": lambda model: model.reset_classifier(4),
     "image size": later_size,

@@ -25,6 +25,7 @@ RIGHT = [
     *(f"vitzoo.{name}" for name in vitzoo.__all__),
     "vitzoo.transform('vit_b16', crop_pct=1, image_size=(32, 64))",
     "vitzoo.create('vit_b16', num_classes=3).set_input_size(384)",
+    "vitzoo.create('vit_b16', dynamic=True, check_finite=False).head",
     "vitzoo.errors.GatedRepo, vitzoo.formats.Format, vitzoo.parts.MeanPool",
 ]
 WRONG = {  # a line, and what must be reported of it

@@ -144,7 +144,9 @@ class VisionTransformer(nn.Module):
     def _describe_head(self, head: nn.Module) -> None:
         """Let spec and labels follow a new head; a wrapper of the old head changes neither."""
         old = self._modules.get("head")
-        if old is not None and old not in head.modules() and head not in old.modules():
+        replica = "_is_replica" in vars(self)  # of DataParallel, whose head has no parameters yet
+        same = old is None or replica or old in head.modules() or head in old.modules()
+        if not same:
             self._note(num_classes=classes_of(head), head=described_head(head, self.embed_dim))
             self.labels = ()
         self._plain_head = not hasattr(head, "pre_logits_dim")
