@@ -72,7 +72,11 @@ class PositionEmbedding(Protocol):
         """Return the initial learned table, (l, rows, width), or None for no table."""
 
     def resample(self, table: Any, old: tuple[int, int], new: tuple[int, int], /) -> Tensor | None:
-        """Return the table, None if there is none, interpolated to another (h, w) grid."""
+        """Return the table, None if there is none, interpolated to another (h, w) grid.
+
+        Raises:
+            InvalidOption: the part cannot do this; `create(..., dynamic=True)` then refuses it.
+        """
 
     def to_grid(self, grid_size: tuple[int, int], /) -> None:
         """Expect tokens of another (h, w) grid from now on."""
