@@ -195,10 +195,29 @@ def test_concurrent_writers_leave_a_whole_index(acme, folder):
 
 
 def test_old_entries_are_cleared(acme, folder, monkeypatch, new_registry):
+    """There is room for the entries in use twice, here those of `acme` and of the core."""
     monkeypatch.setattr(index, "MAX_ENTRIES", 2)
+    monkeypatch.setenv("VITZOO_PLUGINS", "acme")
     path = acme()
-    for i in range(4):
+    for i in range(6):
         path.write_text(MANIFEST + f"# {i}\n")
         new_registry()
         registry().listing(["acme/*"])
-    assert len(list(folder.iterdir())) <= 2
+        assert index.index_path(path, "acme") in folder.iterdir()
+    assert len(list(folder.iterdir())) == 4
+
+
+def test_a_cache_with_more_entries_than_usual_is_used(acme, monkeypatch, new_registry):
+    """Entries in use are never cleared, or every listing would parse their manifests again."""
+    monkeypatch.setattr(index, "MAX_ENTRIES", 1)
+    acme()
+    registry().listing()
+    assert len(registry().host.rows) > 2  # first-party plugins
+    new_registry()
+    monkeypatch.setattr(plugins, "read_manifest", without(plugins.read_manifest))
+    assert "acme/net" in [row["name"] for row in registry().listing()]
+
+
+def without(read):
+    """Return a function that reads the core's manifest only."""
+    return lambda path, **given: read(path, **given) if path == index.CORE_MANIFEST else fails()

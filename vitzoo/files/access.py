@@ -16,6 +16,7 @@ from typing import BinaryIO
 from vitzoo.errors import InvalidOption, StoreError, VitzooError
 
 CHUNK = 1024 * 1024
+KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 LEFT = 3600.0  # seconds without a byte after which the writer of a temporary file is gone
 
 
@@ -27,21 +28,48 @@ def open_regular(path: Path, *, follow: bool = False) -> int | None:
         follow: whether a symbolic link is followed; the store follows none.
 
     Raises:
-        StoreError: it is a link, a folder or a pipe, or cannot be read.
+        StoreError: it is a link, a folder, a pipe or a device, or cannot be read.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    # O_NONBLOCK: do not wait for the writer of a pipe
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     try:
-        fd = os.open(path, flags)
+        fd = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK) and not follow:
             raise StoreError(f"{path} is a symbolic link, expected a file; remove it") from error
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
         os.close(fd)
-        raise StoreError(f"{path} is not a regular file" + ("" if follow else "; remove it"))
+        kind = KINDS.get(stat.S_IFMT(mode), "a device")
+        fix = "" if follow else "; remove it"
+        raise StoreError(f"{path} is not a regular file, but {kind}{fix}")
     return fd
+
+
+def read_regular(path: Path, limit: int) -> bytes | None:
+    """Return the bytes of a regular file, following links; None if there is nothing at `path`.
+
+    Raises:
+        StoreError: it is a folder, a pipe or a device, has more than `limit` bytes, or cannot be
+            read.
+    """
+    fd = open_regular(path, follow=True)
+    if fd is None:
+        return None
+    try:
+        with os.fdopen(fd, "rb") as file:
+            size = os.fstat(fd).st_size
+            data = file.read(min(size, limit) + 1)
+            if len(data) > size:  # files in /proc state a size of 0, and other files may grow
+                data += file.read(limit)
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    if max(size, len(data)) > limit:
+        raise StoreError(f"{path} has more than {limit} bytes, the most that is read")
+    return data
 
 
 def hash_file(fd: int) -> str:
@@ -65,19 +93,24 @@ def make_folder(path: Path) -> None:
     path.mkdir(mode=0o755, parents=True, exist_ok=True)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes, *, lasting: bool = True) -> None:
     """Write a whole file or nothing; make its folder if it is missing.
+
+    Args:
+        path: the file.
+        data: its bytes.
+        lasting: as in `replacing`.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written to.
     """
     make_folder(path.parent)
-    with replacing(path) as file:
+    with replacing(path, lasting=lasting) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, force: bool = True) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, force: bool = True, lasting: bool = True) -> Iterator[BinaryIO]:
     """Open a new file that replaces `path` after the block.
 
     The new file has the mode of the replaced one. If the block raises, `path` stays unchanged and
@@ -86,13 +119,15 @@ def replacing(path: Path, *, force: bool = True) -> Iterator[BinaryIO]:
     Args:
         path: in a folder that exists.
         force: replace an existing file.
+        lasting: sync the file to disk, and remove the new files of killed processes. A cache, which
+            can have thousands of files, does without both.
 
     Raises:
         InvalidOption: `force` is False, and `path` exists after the block.
         OSError: the disk is full, or the folder cannot be written to.
     """
     ours = re.compile(rf"\.{re.escape(path.name)}\.\d+\.\d{{16,}}")
-    for left in path.parent.iterdir():
+    for left in path.parent.iterdir() if lasting else ():
         with contextlib.suppress(OSError):
             if ours.fullmatch(left.name) and time.time() - left.lstat().st_mtime > LEFT:
                 left.unlink()
@@ -103,7 +138,8 @@ def replacing(path: Path, *, force: bool = True) -> Iterator[BinaryIO]:
             file.flush()
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
             if not force:
                 check_target(path, force=False)
             part.replace(path)

@@ -11,12 +11,13 @@ from vitzoo.schema.manifest import Manifest
 
 
 class ManifestPlugin:
-    """Implements every hook with the entries of a manifest."""
+    """Implements the hooks for which a manifest has entries."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         for hook in HOOKS:
-            setattr(self, hook, hookimpl(_returning(manifest.rows(hook))))
+            if rows := manifest.rows(hook):
+                setattr(self, hook, hookimpl(_returning(rows)))
 
 
 def _returning(rows: tuple[Any, ...]) -> Callable[[], tuple[Any, ...]]:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo import __version__, settings
-from vitzoo.errors import StoreError
-from vitzoo.files.access import make_folder, write_atomic
+from vitzoo.files.access import read_regular, write_atomic
 from vitzoo.registry.listing import FIELDS, fields
 from vitzoo.schema.manifest import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
 from vitzoo.schema.rows import Variant
@@ -26,6 +25,7 @@ HUB = "the Hub"
 SHAPE = 1  # version of the rows
 COLUMNS = (*FIELDS, KNOWN_AS)
 MAX_ENTRIES = 1024  # also of former versions of manifests
+MAX_INDEX = 16 * MAX_PLUGIN_MANIFEST
 
 
 def row_of(variant: Variant) -> Row:
@@ -40,12 +40,12 @@ def row_of(variant: Variant) -> Row:
 
 def index_path(manifest: Path, namespace: str) -> Path | None:
     """Return the path of a manifest's cache entry, None if there is no folder for it."""
-    with suppress(OSError, RuntimeError):  # a missing file, or an unknown home folder
-        home = settings.home()
-        if home is None:
+    # An unreadable or large file, or an unknown home folder.
+    with suppress(OSError, RuntimeError):
+        home, text = settings.home(), read_regular(manifest, MAX_PLUGIN_MANIFEST)
+        if home is None or text is None:
             return None
-        with manifest.open("rb") as file:
-            made_from = hashlib.sha256(file.read(MAX_PLUGIN_MANIFEST + 1))
+        made_from = hashlib.sha256(text)
         made_from.update(f"\0{namespace}\0{manifest}\0{_version()}".encode())
         return home / "cache" / "listing" / f"{made_from.hexdigest()}.json"
     return None
@@ -54,8 +54,7 @@ def index_path(manifest: Path, namespace: str) -> Path | None:
 def read_rows(path: Path) -> list[Row] | None:
     """Return the rows of a cache entry, None if it is missing or damaged."""
     try:
-        with path.open("rb") as file:
-            table = json.load(file)
+        table = json.loads(read_regular(path, MAX_INDEX) or b"")
         return [dict(zip(COLUMNS, row, strict=True)) for row in table]
     except (OSError, ValueError, TypeError, RecursionError):
         return None
@@ -63,17 +62,17 @@ def read_rows(path: Path) -> list[Row] | None:
 
 def write_rows(path: Path, rows: list[Row]) -> None:
     """Write a cache entry, if its folder can be written."""
-    with suppress(OSError, StoreError):
-        make_folder(path.parent)
-        _clear_oldest(path.parent)
-        write_atomic(path, json.dumps([[row[c] for c in COLUMNS] for row in rows]).encode())
+    data = json.dumps([[row[c] for c in COLUMNS] for row in rows]).encode()
+    with suppress(OSError):
+        write_atomic(path, data, lasting=False)
 
 
-def _clear_oldest(folder: Path) -> None:
-    """Delete the oldest entries, so that a new one stays within the limit."""
-    entries = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-    for path in entries[: max(0, len(entries) - MAX_ENTRIES + 1)]:
-        path.unlink(missing_ok=True)
+def clear_oldest(folder: Path, used: int) -> None:
+    """Delete the oldest entries beyond a limit, which leaves room for twice the `used` ones."""
+    with suppress(OSError):  # another process deletes them, too
+        entries = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+        for path in entries[: max(0, len(entries) - max(MAX_ENTRIES, 2 * used))]:
+            path.unlink(missing_ok=True)
 
 
 @lru_cache(maxsize=1)

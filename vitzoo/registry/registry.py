@@ -23,7 +23,14 @@ from vitzoo.plugin.manifest_plugin import ManifestPlugin
 from vitzoo.plugin.switches import NOT, VARIABLES
 from vitzoo.registry import foreign_names
 from vitzoo.registry.listing import FIELDS
-from vitzoo.registry.listing_cache import Row, index_path, read_rows, row_of, write_rows
+from vitzoo.registry.listing_cache import (
+    Row,
+    clear_oldest,
+    index_path,
+    read_rows,
+    row_of,
+    write_rows,
+)
 from vitzoo.schema.kinds import KIND_OF_HOOK, KINDS, VARIANT_HOOK
 from vitzoo.schema.manifest import read_manifest
 from vitzoo.schema.reader import describe as describe_value
@@ -51,6 +58,9 @@ class Registry:
         self._cached_rows: dict[str, list[Row]] = {}  # of manifests that have not been read
         self._own_rows: dict[str, Row] = {}  # of variants
         self.aliases: dict[str, str] = {}
+        self._wrote: Path | None = (
+            None  # the folder of the listing cache, after an entry was written
+        )
         self._collect(CORE)
         if local is not None:
             self._read_local(local)
@@ -173,6 +183,9 @@ class Registry:
         for namespace in self.host.manifests():
             with contextlib.suppress(PluginError):
                 cached += self._index(namespace)
+        if self._wrote is not None:
+            clear_oldest(self._wrote, len(self.host.rows) + len(self.host.manifests()))
+            self._wrote = None
         with self._lock:
             for name in self._variants.keys() - self._own_rows:
                 self._own_rows[name] = row_of(self._variants[name])
@@ -202,6 +215,7 @@ class Registry:
         if place is not None:
             variants = (row for row in every if isinstance(row, Variant))
             write_rows(place, [row_of(_named(namespace, variant)) for variant in variants])
+            self._wrote = place.parent
         return []
 
     def _load(self, namespace: str) -> None:
