@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vitzoo.checkpoint.checkpoint import open_file
-from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
+from vitzoo.errors import CheckpointError, InvalidOption, StoreError, UnknownName
+from vitzoo.files.access import read_regular
 from vitzoo.files.names import INDEX, NPZ, SAFETENSORS
+from vitzoo.files.strict_json import strict_json
+from vitzoo.files.strict_toml import strict_toml
 from vitzoo.loading.request import (
     Request,
     from_folder,
@@ -25,7 +26,8 @@ from vitzoo.registry.registry import Registry
 from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import Spec
 
-SPEC_FILES = {".toml": tomllib.loads, ".json": json.loads}
+SPEC_FILES = (".toml", ".json")
+MAX_SPEC = 1024 * 1024  # bytes
 WEIGHTS_ONLY = (NPZ, INDEX)
 
 
@@ -80,9 +82,15 @@ def _from_folder(path: Path, zoo: Registry) -> Request:
 
 
 def _parse(path: Path) -> Any:
+    """Return the data in a TOML or JSON file; raise InvalidOption if it cannot be read."""
     try:
-        return SPEC_FILES[path.suffix](path.read_bytes().decode())
-    except OSError as error:
-        raise InvalidOption(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidOption(f"{path} is not valid {path.suffix[1:].upper()}: {error}") from error
+        text = read_regular(path, MAX_SPEC)
+    except StoreError as error:
+        raise InvalidOption(str(error)) from error
+    if text is None:
+        raise InvalidOption(f"cannot read {path}: No such file or directory")
+    try:
+        return strict_toml(text) if path.suffix == ".toml" else strict_json(text)
+    except ValueError as error:
+        verb = "" if path.suffix == ".toml" else "is not valid JSON: "
+        raise InvalidOption(f"{path} {verb}{error}") from error

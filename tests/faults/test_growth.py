@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import sys
+import time
+import tomllib
 
+import pytest
+
+import vitzoo
+from helpers import refuses
 from plugin_files import write_distribution
+from vitzoo.errors import InvalidOption, RegistryError
+from vitzoo.files import strict_toml
 from vitzoo.registry.registry import registry
+from vitzoo.schema.manifest import read_manifest
 
 
 def calls_of(function) -> int:
@@ -22,6 +31,68 @@ def calls_of(function) -> int:
     finally:
         sys.setprofile(None)
     return count
+
+
+# Keys with dots: tomllib takes the square of their number.
+
+KEYS = {
+    "bare": "a" + ".a" * 50_000 + " = 1",
+    "spaced": "a" + " \t. a" * 25_000 + " = 1",
+    "quoted": "a" + '."a,."' * 12_500 + " = 1",
+    "literal": "a" + ".'a'" * 25_000 + " = 1",
+    "header": "[a" + ".a" * 50_000 + "]",
+    "array": "[[a" + ".a" * 50_000 + "]]",
+    "inline": "x = {y = 1, a" + ".a" * 50_000 + " = 1}",
+    "in-list": "x = [\n1, {a" + ".a" * 50_000 + " = 1}]",
+}
+
+
+@pytest.fixture
+def _unparsed(monkeypatch):
+    def never(_):
+        raise AssertionError("it was parsed")
+
+    registry()  # the core's manifest is read with the same function
+    monkeypatch.setattr(tomllib, "loads", never)
+
+
+@pytest.mark.usefixtures("_unparsed")
+@pytest.mark.parametrize("text", KEYS.values(), ids=KEYS)
+def test_key_of_many_dots_is_refused_unparsed(tmp_path, text):
+    path = tmp_path / "own.toml"
+    path.write_text(f"api = 1\n{text}\n")
+    line = text.count("\n") + 2
+    with refuses(RegistryError, str(path), "nested", " 12 deep", f"line {line}"):
+        read_manifest(path, package=None)
+    with refuses(InvalidOption, str(path), "nested", " 12 deep", f"line {line}"):
+        vitzoo.create(path)
+
+
+LINES = {
+    "comment": '"',
+    "escapes": '"\\',
+    "commas": ',"',
+    "literals": ",'",
+    "both": ",\"',",
+    "escaped-commas": ',"\\",',
+    "spaces": ", ",
+    "dots": ".",
+    "parts": ",a.b.",
+    "brackets": "[{",
+}
+
+
+@pytest.mark.parametrize("piece", LINES.values(), ids=LINES)
+def test_search_for_dots_takes_linear_time(piece):
+    def seconds(count):
+        text = (piece * count).encode()
+        start = time.process_time()
+        strict_toml.DOTTED.search(b"x = " + text)
+        strict_toml.DOTTED.search(b"# " + text)
+        return time.process_time() - start
+
+    few, many = (min(seconds(n) for _ in range(3)) for n in (50_000, 200_000))
+    assert many < 10 * few + 0.01
 
 
 # A distribution with many namespaces.

@@ -363,6 +363,21 @@ def refuse_lock(net, hub, data, text):
     assert lock_of(net).read_bytes() == data
 
 
+@pytest.mark.parametrize("how", ["", "VITZOO_FROZEN", "VITZOO_PINS"])
+def test_two_entries_of_one_source_are_damage(locked, hub, monkeypatch, how):
+    if how:
+        monkeypatch.setenv(how, "required" if how == "VITZOO_PINS" else "1")
+    text = lock_of(locked).read_text()
+    row = json.dumps(PIN)
+    twice = text.replace(f'"{SOURCE}"', f'"{SOURCE}": {row}, "{SOURCE}"')
+    lock_of(locked).write_text(twice)
+    before = len(hub.requests)
+    with refuses(PinError, str(lock_of(locked)), SOURCE, locked.sha256, "ab" * 32, "restore"):
+        locked.create()
+    assert len(hub.requests) == before
+    assert lock_of(locked).read_text() == twice
+
+
 def test_giant_lock_is_refused_by_size(fresh, hub):
     fresh.home.mkdir()
     lock_of(fresh).touch()
@@ -374,7 +389,7 @@ def test_giant_lock_is_refused_by_size(fresh, hub):
 
 def test_lock_that_is_a_folder_is_refused(fresh, hub):
     lock_of(fresh).mkdir(parents=True)
-    with pytest.raises(PinError, match=f" {lock_of(fresh)} .*Is a directory"):
+    with pytest.raises(PinError, match=f" {lock_of(fresh)} .*a folder"):
         fresh.create()
     assert hub.requests == []
 

@@ -400,13 +400,6 @@ def test_giant_registry_file_is_refused_by_size(read_text, monkeypatch):
     assert peak < 2.5 * MAX_MANIFEST
 
 
-def test_endless_registry_file_is_refused_by_size():
-    from pathlib import Path
-
-    with pytest.raises(RegistryError, match=f"/dev/zero.* {MAX_MANIFEST} bytes"):
-        read_manifest(Path("/dev/zero"), package="x")
-
-
 def test_registry_file_at_the_size_limit_is_parsed(read_text):
     data = b"api = 1\n" + b"#" * (MAX_MANIFEST - 9) + b"\n"
     assert len(data) == MAX_MANIFEST
@@ -414,7 +407,7 @@ def test_registry_file_at_the_size_limit_is_parsed(read_text):
 
 
 def test_missing_registry_file_and_folder_are_refused(tmp_path):
-    for path, text in ((tmp_path / "no.toml", "No such file"), (tmp_path, "Is a directory")):
+    for path, text in ((tmp_path / "no.toml", "No such file"), (tmp_path, "a folder")):
         with pytest.raises(RegistryError, match=f"{path}.*{text}"):
             read_manifest(path, package="x")
 

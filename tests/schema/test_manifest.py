@@ -385,7 +385,7 @@ def test_a_missing_file_says_so(tmp_path):
 
 
 def test_a_folder_is_no_registry(tmp_path):
-    with refuses(RegistryError, ":", "Is a directory"):
+    with refuses(RegistryError, tmp_path, "a folder"):
         read_manifest(tmp_path, package="acme")
 
 

@@ -69,7 +69,12 @@ def open_own(path: Path) -> OpenFile:
         raise CheckpointError(str(error)) from error
     if fd is None:
         raise CheckpointError(f"cannot read {path}: there is no such file")
-    return OpenFile(fd)
+    file = OpenFile(fd)
+    try:
+        os.pread(fd, 1, 0)
+    except OSError as error:  # a damaged disk, or /proc/self/mem
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+    return file
 
 
 def contents(file: OpenFile, *, verified: bool) -> tuple[Any, str]:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
+
+
+class DuplicateKey(ValueError):
+    """A table of a JSON text has a key twice; `values` are its values, in the order of the text."""
+
+    def __init__(self, key: str, values: list[Any]) -> None:
+        super().__init__(f"the key {key[:200]!a} occurs twice")
+        self.key = key
+        self.values = values
 
 
 def strict_json(text: bytes) -> Any:
     """Parse JSON without duplicate keys.
 
     Raises:
-        ValueError: the text is not JSON, has a duplicate key or is nested too deeply.
+        DuplicateKey: a key occurs twice.
+        ValueError: the text is not JSON, or is nested too deeply.
     """
 
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) != len(pairs):
-            raise ValueError("a key occurs twice")
+            key = Counter(name for name, _ in pairs).most_common(1)[0][0]
+            raise DuplicateKey(key, [value for name, value in pairs if name == key])
         return table
 
     try:

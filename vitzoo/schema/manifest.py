@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from vitzoo.errors import IncompatibleManifest, RegistryError, did_you_mean
+from vitzoo.errors import IncompatibleManifest, RegistryError, StoreError, did_you_mean
+from vitzoo.files.access import read_regular
 from vitzoo.files.names import COMMIT, SHA256, valid_file, valid_repo
+from vitzoo.files.strict_toml import loads, strict_toml
 from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS, VARIANT_HOOK
 from vitzoo.schema.reader import REQUIRED, Reader, describe
 from vitzoo.schema.rows import (
@@ -37,12 +38,6 @@ API = 1
 CORE_MANIFEST = Path(__file__).parents[1] / "registry.toml"
 MAX_MANIFEST = 16 * 1024 * 1024  # bytes; the core's has 40,000
 MAX_PLUGIN_MANIFEST = 1024 * 1024
-MAX_DEPTH = 12  # nested tables and lists; the preprocessing of weights has 6
-MAX_KEY = 128
-MAX_DOTS = 32  # in a dotted key: tomllib needs hours for half a million of them
-DOTTED = re.compile(
-    rb"""(?<![\w-])(?:(?:[\w-]++|"(?:[^"\\]++|\\.)*+"|'[^']*+')[ \t]*+\.[ \t]*+){%d}""" % MAX_DOTS
-)
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 PLAIN_REQUIREMENT = re.compile(
     r"[A-Za-z0-9]+([._-]+[A-Za-z0-9]+)*(([<>!=~]=|[<>])\d+(\.\d+)+(,([<>!=~]=|[<>])\d+(\.\d+)+)*)?"
@@ -112,14 +107,10 @@ def read_manifest(
         IncompatibleManifest: the file needs a newer vitzoo.
     """
     text = _read(path, limit)
-    if not installed:
-        _check_dots(text, str(path))
     try:
-        data = tomllib.loads(text.decode())
-    except (ValueError, RecursionError) as error:
-        raise RegistryError(f"{path}: is not valid TOML: {error}") from error
-    if not installed:
-        _check_shape(data, str(path))
+        data = loads(text) if installed else strict_toml(text)
+    except ValueError as error:
+        raise RegistryError(f"{path}: {error}") from error
     reader = Reader(data, str(path))
     api = reader.count("api")
     if api > API:
@@ -146,35 +137,12 @@ def read_manifest(
 
 def _read(path: Path, limit: int) -> bytes:
     try:
-        with path.open("rb") as file:
-            text = file.read(limit + 1)
-    except OSError as error:
-        raise RegistryError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(text) > limit:
-        raise RegistryError(f"{path}: must have at most {limit} bytes, but is larger")
+        text = read_regular(path, limit)
+    except StoreError as error:
+        raise RegistryError(str(error)) from error
+    if text is None:
+        raise RegistryError(f"{path}: cannot be read: No such file or directory")
     return text
-
-
-def _check_dots(text: bytes, where: str) -> None:
-    """Refuse dotted keys that would take hours to parse."""
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.count(b".") >= MAX_DOTS and DOTTED.search(line):
-            raise RegistryError(f"{where}: is nested more than {MAX_DEPTH} deep, in line {number}")
-
-
-def _check_shape(data: object, where: str, depth: int = 0) -> None:
-    """Refuse unprintable or long keys, and deeply nested tables and lists."""
-    if depth > MAX_DEPTH:
-        raise RegistryError(f"{where}: is nested more than {MAX_DEPTH} deep")
-    for key in data if isinstance(data, dict) else ():
-        if not key.isprintable() or len(key) > MAX_KEY:
-            shown = ascii(key)[:MAX_KEY]
-            raise RegistryError(
-                f"{where}: the key {shown} must have at most {MAX_KEY} printable characters"
-            )
-    values = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
-    for value in values:
-        _check_shape(value, where, depth + isinstance(value, dict | list))
 
 
 def _sizes(reader: Reader, taken: Mapping[str, Spec]) -> dict[str, Spec]:

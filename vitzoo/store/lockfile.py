@@ -12,10 +12,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from vitzoo.errors import PinError
-from vitzoo.files.access import make_folder, write_atomic
+from vitzoo.errors import PinError, StoreError
+from vitzoo.files.access import make_folder, read_regular, write_atomic
 from vitzoo.files.names import COMMIT, SHA256
-from vitzoo.files.strict_json import strict_json
+from vitzoo.files.strict_json import DuplicateKey, strict_json
+from vitzoo.report import escaped
 
 VERSION = 1
 MAX_LOCK = 16 * 1024 * 1024
@@ -66,16 +67,17 @@ class Lock:
         Raises:
             PinError: the file is damaged; a damaged file does not count as empty.
         """
-        if self.path is None:
-            return {}
         try:
-            if self.path.stat().st_size > MAX_LOCK:
-                raise self._broken(f"is larger than {MAX_LOCK} bytes")
-            data = strict_json(self.path.read_bytes())
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        except OSError as error:
-            raise self._broken(f"cannot be read: {error.strerror}") from error
+            text = None if self.path is None else read_regular(self.path, MAX_LOCK)
+            if text is None:
+                return {}
+            data = strict_json(text)
+        except StoreError as error:
+            if isinstance(error.__cause__, NotADirectoryError):
+                return {}
+            raise self._broken(f"cannot be used: {error}") from error
+        except DuplicateKey as error:
+            raise self._broken(f"has two entries {_two(error)}") from error
         except ValueError as error:
             raise self._broken(f"is not JSON: {error}") from error
         if not isinstance(data, dict) or set(data) != {"version", "weights"}:
@@ -138,3 +140,10 @@ class Lock:
             f"the lock file {self.path} {what}; restore the file, or remove it to trust on first "
             "use again"
         )
+
+
+def _two(error: DuplicateKey) -> str:
+    """Return the source of two entries, and the sha256 of each."""
+    hashes = (value.get("sha256") if isinstance(value, dict) else value for value in error.values)
+    stated = " and ".join(f"sha256 {escaped(str(sha256)[:64])}" for sha256 in hashes)
+    return f"of {escaped(error.key[:200])}, with {stated}"

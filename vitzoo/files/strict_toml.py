@@ -1,0 +1,59 @@
+"""TOML of files that may come from anyone, read with limits; torch-free."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+MAX_DEPTH = 12  # nested tables and lists; the preprocessing of weights has 6
+MAX_KEY = 128
+MAX_DOTS = 32  # in a dotted key, whose parsing takes the square of their number
+# A key follows the start of a line, a bracket or a comma. The possessive quantifiers keep the
+# search linear: every part of a key is read once.
+DOTTED = re.compile(
+    rb"""(?:^|[\[{,])(?:[ \t]*+(?:[\w-]++|"(?:[^"\\\n]++|\\.)*+"|'[^'\n]*+')[ \t]*+\.){%d}"""
+    % MAX_DOTS,
+    re.MULTILINE,
+)
+
+
+def strict_toml(text: bytes) -> dict[str, Any]:
+    """Parse TOML with keys and nesting of bounded length, in time that is linear in the text.
+
+    Raises:
+        ValueError: the text is not TOML, or exceeds a limit; the message begins with a verb.
+    """
+    if key := DOTTED.search(text):
+        line = text.count(b"\n", 0, key.start() + 1) + 1
+        raise ValueError(f"is nested more than {MAX_DEPTH} deep, in line {line}")
+    table = loads(text)
+    _check_shape(table)
+    return table
+
+
+def loads(text: bytes) -> dict[str, Any]:
+    """Parse TOML without limits, for the files of installed packages.
+
+    Raises:
+        ValueError: the text is not TOML; the message begins with a verb.
+    """
+    try:
+        return tomllib.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not valid TOML: {error}") from error
+
+
+def _check_shape(data: object, depth: int = 0) -> None:
+    """Refuse unprintable or long keys, and deeply nested tables and lists."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"is nested more than {MAX_DEPTH} deep")
+    for key in data if isinstance(data, dict) else ():
+        if not key.isprintable() or len(key) > MAX_KEY:
+            shown = ascii(key)[:MAX_KEY]
+            raise ValueError(
+                f"has the key {shown}; a key has at most {MAX_KEY} printable characters"
+            )
+    values = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    for value in values:
+        _check_shape(value, depth + isinstance(value, dict | list))
