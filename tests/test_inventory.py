@@ -385,11 +385,69 @@ def test_import_command(net, run, tmp_path):
 
 @pytest.mark.usefixtures("net")
 def test_local():
-    assert NAME not in local()
+    assert NAME not in local()[0]
     vitzoo.fetch(NAME)
-    assert local()[NAME] == ["main"]
+    assert local()[0][NAME] == ["main"]
     remove(NAME)
-    assert NAME not in local()
+    assert NAME not in local()[0]
+
+
+# Registry and lock contradict each other about one file.
+
+ADDRESS = f"hf://acme/net@{COMMIT}/model.safetensors"
+
+
+@pytest.fixture
+def contradicted(fetched):
+    """The lock names another sha256 for the file of `faulty/net`, and one more file."""
+    good = fetched.home / "sha256" / "aa" / hashlib.sha256(b"other").hexdigest()
+    good = good.parent.with_name(good.name[:2]) / good.name
+    good.parent.mkdir(parents=True, exist_ok=True)
+    good.write_bytes(b"other")
+    pins = {ADDRESS: "cd" * 32, "hf://acme/other@main/model.npz": good.name}
+    weights = {
+        address: {"commit": COMMIT, "size": 5, "sha256": sha256, "endpoint": "x"}
+        for address, sha256 in pins.items()
+    }
+    lock = fetched.home / "vitzoo.lock"
+    lock.write_text(json.dumps({"version": 1, "weights": weights}))
+    return fetched
+
+
+def test_verify_goes_on_after_a_contradiction(contradicted, run, offline):
+    offline()
+    found = {row.name: row for row in vitzoo.verify()}
+    assert found[LABEL].state == "conflict"
+    lock = contradicted.home / "vitzoo.lock"
+    says(found[LABEL].detail, ADDRESS, lock, contradicted.sha256, "cd" * 32)
+    del found[LABEL]
+    assert found["hf://acme/other@main/model.npz"].state == "ok"
+    assert {row.state for row in found.values()} == {"ok"}
+    assert "vit_digits:digits_v1" in found
+    code, out, _ = run("verify", "--all")
+    assert code == 3
+    assert f"{LABEL}\tconflict\t" in out
+    code, out, _ = run("verify", NAME)
+    assert code == 3
+    assert "conflict" in out
+    assert run("verify", "hf://acme/other@main/model.npz")[0] == 0
+
+
+def test_listing_goes_on_after_a_contradiction(contradicted, run, offline):
+    offline()
+    code, out, err = run("list", "--local", "-q")
+    assert (code, out.split()) == (3, ["vit_digits"])
+    says(err, LABEL, ADDRESS, contradicted.sha256, "cd" * 32)
+    code, out, err = run("list", "vit_*", "--local", "-q")
+    assert (code, out.split(), err) == (0, ["vit_digits"], "")
+
+
+def test_a_damaged_lock_is_no_contradiction_of_one_file(contradicted, run):
+    (contradicted.home / "vitzoo.lock").write_text("{")
+    for command in (("verify", "--all"), ("list", "--local")):
+        code, out, err = run(*command)
+        assert (code, out) == (3, "")
+        says(err, contradicted.home / "vitzoo.lock", "JSON")
 
 
 # registry check

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -23,10 +24,13 @@ from vitzoo.files.shard_index import read_index, weights_in
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.rows import Variant, choose, parts_of_address
 from vitzoo.store.hub_file import HubFile
-from vitzoo.store.lockfile import Lock
+from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 from vitzoo.store.obtain import obtain, stored
 from vitzoo.store.progress import Note
 from vitzoo.store.store import Store
+
+Pins = Callable[[], Mapping[str, Pin]]
+"""Returns the pins of the lock by address; it reads the lock at most once."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,9 @@ class Verification:
 
     Args:
         name: variant and weights name, or a path.
-        state: `ok`, `damaged`, `missing` (there is no file) or `unpinned` (neither the registry
-            nor the lock file names the sha256 of the file).
+        state: `ok`, `damaged`, `missing` (there is no file), `unpinned` (neither the registry nor
+            the lock file names the sha256 of the file) or `conflict` (registry and lock file pin
+            different files).
         path: of the file.
         size: bytes of the file.
         sha256: the expected one; for a plain path, that of the file.
@@ -44,7 +49,7 @@ class Verification:
     """
 
     name: str
-    state: Literal["ok", "damaged", "missing", "unpinned"]
+    state: Literal["ok", "damaged", "missing", "unpinned", "conflict"]
     path: Path | None = None
     size: int = 0
     sha256: str = ""
@@ -70,8 +75,9 @@ def fetch(name: str, weights: str | None = None, note: Note | None = None) -> Pa
         raise StoreError("VITZOO_HOME is ':memory:', so there is no store to fetch into")
     if file is None:
         file = sidecars_at(name)[1]
-    os.close(obtain(file, note)[0])
-    path = stored(file)
+    fd, sha256 = obtain(file, note)
+    os.close(fd)
+    path = stored(replace(file, pin=replace(file.pin, sha256=sha256)))
     if path is None:
         raise StoreError(f"{file.label} vanished from the store; fetch it again")
     return path
@@ -88,29 +94,44 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
     Raises:
         CheckpointError: an index or a folder that names no files.
     """
-    zoo = registry()
+    zoo, pins = registry(), _pins()
     if name_or_path is None:
-        here = [_verify(file) for file in _registered(zoo) if _present(file)]
-        return here + _strangers({found.sha256 for found in here}, zoo)
+        every = [(file, _verify(file, pins)) for file in _registered(zoo)]
+        here = [row for file, row in every if row.state != "missing" or not file.entry.repo]
+        return here + _strangers({row.sha256 for row in here}, zoo, pins)
     text = os.fspath(name_or_path)
     if text.startswith("hf://"):
-        return [_verify(HubFile.at(text))]
+        return [_verify(HubFile.at(text), pins)]
     if isinstance(name_or_path, os.PathLike) or text.endswith(("/", *WEIGHTS)):
-        return [_identified(path, zoo) for path in _files(Path(text))]
+        labels = _labels(zoo, pins)
+        return [_identified(path, labels) for path in _files(Path(text))]
     name, weights = _parts_of(text, None)
     if weights is not None:
-        return [_verify(_named(name, weights, zoo))]
-    return [_verify(file) for file in _files_of(zoo.variant(name), zoo)]
+        return [_verify(_named(name, weights, zoo), pins)]
+    return [_verify(file, pins) for file in _files_of(zoo.variant(name), zoo)]
 
 
-def local() -> dict[str, list[str]]:
-    """Return the names of stored and bundled weights, by variant."""
+def local() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Return the names of stored and bundled weights, by variant, and contradictory pins.
+
+    The second value has, by variant, a message for each file that registry and lock pin
+    differently.
+    """
     found: dict[str, list[str]] = {}
-    for file in _registered(registry()):
-        if _present(file):
-            variant, _, name = file.label.partition(":")
+    conflicts: dict[str, list[str]] = {}
+    pins = _pins()
+    for entry in _registered(registry()):
+        file, conflict = _pinned(entry, pins)
+        variant, _, name = file.label.partition(":")
+        if conflict:
+            conflicts.setdefault(variant, []).append(f"{file.label}: {conflict}")
+        elif not file.entry.repo or stored(file):
             found.setdefault(variant, []).append(name)
-    return found
+    return found, conflicts
+
+
+def _pins() -> Pins:
+    return cache(Lock(settings.lock_path()).pins)
 
 
 def import_file(path: Path) -> list[str]:
@@ -130,7 +151,7 @@ def import_file(path: Path) -> list[str]:
         raise StoreError(f"there is no file {path}")
     try:
         sha256, size = hash_file(source), os.fstat(source).st_size
-        labels = _labels(sha256, registry())
+        labels = _labels(registry(), _pins()).get(sha256)
         if not labels:
             raise StoreError(
                 f"{path} has sha256 {sha256}, which neither the registry nor the lock names; "
@@ -165,8 +186,9 @@ def remove(name: str, weights: str | None = None) -> int:
     files = [file for file in known if weights in (None, file.entry.name)]
     if not files:
         raise UnknownName(f"{name} has no weights {weights!r}")
-    pins = [file.pinned().pin for file in files if file.entry.repo]
-    return sum(Store(home).remove(pin.sha256) for pin in pins if pin.sha256) if home else 0
+    pins = _pins()
+    hashes = [file.pinned(pins).pin.sha256 for file in files if file.entry.repo]
+    return sum(Store(home).remove(sha256) for sha256 in hashes if sha256) if home else 0
 
 
 def _parts_of(name: str, weights: str | None) -> tuple[str, str | None]:
@@ -199,12 +221,25 @@ def _registered(zoo: Registry) -> Iterator[HubFile]:
         yield from _files_of(variant, zoo)
 
 
-def _present(file: HubFile) -> bool:
-    return not file.entry.repo or stored(file) is not None
+def _pinned(file: HubFile, pins: Pins) -> tuple[HubFile, str]:
+    """Return a file with its pin, or unchanged with the contradiction of registry and lock.
+
+    Raises:
+        PinError: the lock is damaged.
+    """
+    if file.entry.repo:
+        pins()
+    try:
+        return file.pinned(pins), ""
+    except PinError as error:
+        return file, str(error)
 
 
-def _verify(file: HubFile) -> Verification:
-    path, pin = stored(file), file.pinned().pin
+def _verify(file: HubFile, pins: Pins) -> Verification:
+    file, conflict = _pinned(file, pins)
+    if conflict:
+        return Verification(file.label, "conflict", sha256=file.entry.sha256, detail=conflict)
+    path, pin = stored(file), file.pin
     if path is None:
         return Verification(file.label, "missing", sha256=pin.sha256, detail="not in the store")
     return _compared(file.label, path, pin.sha256, pin.size)
@@ -221,13 +256,13 @@ def _compared(name: str, path: Path, sha256: str, size: int = 0) -> Verification
     return replace(found, state="damaged", sha256=sha256, detail=detail)
 
 
-def _identified(path: Path, zoo: Registry) -> Verification:
-    """Hash a file and search its sha256 in registry and lock file."""
+def _identified(path: Path, labels: Mapping[str, list[str]]) -> Verification:
+    """Hash a file and search its sha256 in `labels`."""
     found = _hashed(str(path), path, follow=True)
     if found.state != "unpinned":
         return found
-    if labels := _labels(found.sha256, zoo):
-        return replace(found, state="ok", detail=", ".join(labels))
+    if known := labels.get(found.sha256):
+        return replace(found, state="ok", detail=", ".join(known))
     return replace(found, detail="neither the registry nor the lock names its sha256")
 
 
@@ -258,26 +293,26 @@ def _files(path: Path) -> list[Path]:
     return [path.with_name(shard) for shard in sorted(shards)]
 
 
-def _labels(sha256: str, zoo: Registry) -> list[str]:
-    """Return the labels of registered files with a sha256, or else their addresses in the lock."""
-    pins = Lock(settings.lock_path()).pins()
-    locked = [address for address, pin in pins.items() if pin.sha256 == sha256]
-    found = [
-        file.label
-        for file in _registered(zoo)
-        if file.entry.sha256 == sha256 or (not file.entry.sha256 and file.address in locked)
-    ]
-    return found or locked
+def _labels(zoo: Registry, pins: Pins) -> dict[str, list[str]]:
+    """Return, by sha256, the labels of registered files, or else their addresses in the lock."""
+    labels: dict[str, list[str]] = {}
+    addresses: dict[str, list[str]] = {}
+    for address, pin in pins().items():
+        addresses.setdefault(pin.sha256, []).append(address)
+    for file in _registered(zoo):
+        sha256 = file.entry.sha256 or pins().get(file.address, UNPINNED).sha256
+        labels.setdefault(sha256, []).append(file.label)
+    return addresses | labels
 
 
-def _strangers(known: set[str], zoo: Registry) -> list[Verification]:
+def _strangers(known: set[str], zoo: Registry, pins: Pins) -> list[Verification]:
     """Verify stored files that are not registered, such as hf:// files."""
     home = settings.home()
     if home is None:
         return []
-    store = Store(home)
+    store, labels = Store(home), _labels(zoo, pins)
     return [
-        _compared(" ".join(_labels(name, zoo)) or f"sha256:{name[:12]}", store.path(name), name)
+        _compared(" ".join(labels.get(name, [f"sha256:{name[:12]}"])), store.path(name), name)
         for name in store.names()
         if name not in known
     ]

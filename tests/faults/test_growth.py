@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import tomllib
+from hashlib import sha256
 
 import pytest
 
 import vitzoo
 from helpers import refuses
 from plugin_files import write_distribution
+from vitzoo import inventory
 from vitzoo.errors import InvalidOption, RegistryError
 from vitzoo.files import strict_toml
 from vitzoo.registry.registry import registry
 from vitzoo.schema.manifest import read_manifest
+from vitzoo.store import lockfile
 
 
 def calls_of(function) -> int:
@@ -93,6 +97,73 @@ def test_search_for_dots_takes_linear_time(piece):
 
     few, many = (min(seconds(n) for _ in range(3)) for n in (50_000, 200_000))
     assert many < 10 * few + 0.01
+
+
+# The lock, the store and the commands that read both.
+
+
+def entry(data: bytes) -> dict[str, object]:
+    digest = sha256(data).hexdigest()
+    return {"commit": "a" * 40, "size": len(data), "sha256": digest, "endpoint": "x"}
+
+
+def write_lock(net, count: int) -> None:
+    """Lock `count` files of the Hub, and put the first 100 into the store."""
+    files = {f"hf://acme/net@main/{i}.safetensors": f"{i}".encode() for i in range(count)}
+    weights = {address: entry(data) for address, data in files.items()}
+    net.home.mkdir(exist_ok=True)
+    (net.home / "vitzoo.lock").write_text(json.dumps({"version": 1, "weights": weights}))
+    for data in list(files.values())[:100]:
+        digest = sha256(data).hexdigest()
+        path = net.home / "sha256" / digest[:2] / digest
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The times that a lock was parsed."""
+    found = []
+    real = lockfile.strict_json
+
+    def parse(text):
+        found.append(len(text))
+        return real(text)
+
+    monkeypatch.setattr(lockfile, "strict_json", parse)
+    return found
+
+
+@pytest.mark.parametrize("command", [("verify", "--all"), ("list", "--local")], ids=" ".join)
+def test_commands_read_the_lock_once(net, run, reads, command):
+    write_lock(net, 500)
+    assert run(*command)[0] == 0
+    assert len(reads) == 1
+
+
+def test_verifying_takes_linear_work(net):
+    vitzoo.fetch(net.name)
+    registry().load_manifests()
+
+    def work(count):
+        write_lock(net, count)
+        return calls_of(vitzoo.verify)
+
+    few, many = work(25), work(100)
+    assert (many - few) / 75 < 500, "calls for each further file, however many are registered"
+    states = {row.name: row.state for row in vitzoo.verify()}
+    assert states["hf://acme/net@main/99.safetensors"] == "ok"
+
+
+def test_listing_local_weights_takes_linear_work(net):
+    registry().load_manifests()
+
+    def work(count):
+        write_lock(net, count)
+        return calls_of(inventory.local)
+
+    few, many = work(500), work(2_000)
+    assert (many - few) / 1500 < 50, "calls for each further entry of the lock"
 
 
 # A distribution with many namespaces.

@@ -10,10 +10,12 @@ import warnings
 
 import httpx2
 import pytest
+import safetensors.torch
 
 import vitzoo
 from helpers import refuses, says
 from vitzoo.checkpoint.sidecars import SIDECARS
+from vitzoo.checkpoint import checkpoint
 from vitzoo.cli.main import main
 from vitzoo.errors import (
     EntryNotFound,
@@ -26,6 +28,7 @@ from vitzoo.errors import (
     TransferError,
 )
 from vitzoo.inventory import relock
+from vitzoo.loading import source
 
 DEAD = "http://127.0.0.1:9"  # nothing answers there
 SOURCE = "hf://acme/net@main/model.safetensors"
@@ -661,6 +664,81 @@ def test_lock_written_meanwhile_with_another_sha256_is_kept(fresh, hub, monkeypa
     with pytest.warns(FirstUseWarning), pytest.raises(PinError, match=text):
         fresh.create()
     assert json.loads(lock_of(fresh).read_text())["weights"][SOURCE]["sha256"] == "ab" * 32
+
+
+def sha256_of(model):
+    """Return the sha256 of the file that `save` of safetensors writes for a model."""
+    return hashlib.sha256(safetensors.torch.save(model.state_dict())).hexdigest()
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_lock_update_during_a_download(locked, hub, monkeypatch, when):
+    """The report names the bytes that were loaded, whatever another process locks meanwhile."""
+    new = other_bytes(locked)
+    old_sha256, new_sha256 = locked.sha256, hashlib.sha256(new).hexdigest()
+    forget_bytes(locked)
+
+    def update():
+        serve(hub, new)
+        relock(locked.name)
+
+    def behave(handler, data):
+        if when == "during":
+            update()
+        locked.hub.script.clear()
+        sys.modules[type(hub).__module__].serve(handler, data)
+
+    if when == "before":
+        update()
+    elif when == "during":
+        hub.script.append(behave)
+    else:
+        real = checkpoint.open_hub_file
+
+        def update_after(file):
+            opened = real(file)
+            update()
+            return opened
+
+        monkeypatch.setattr(source, "open_hub_file", update_after)
+    model = locked.create()
+    expected = new_sha256 if when == "before" else old_sha256
+    assert sha256_of(model) == model.load_report.sha256 == expected
+    pin = json.loads(lock_of(locked).read_text())["weights"][SOURCE]
+    assert pin["sha256"] == new_sha256
+    again = locked.create()
+    assert sha256_of(again) == again.load_report.sha256 == new_sha256
+
+
+def test_fetch_returns_the_file_that_it_fetched(locked, hub):
+    """Another process updates the lock during the download."""
+    new = other_bytes(locked)
+    forget_bytes(locked)
+
+    def behave(handler, data):
+        serve(hub, new)
+        relock(locked.name)
+        sys.modules[type(hub).__module__].serve(handler, data)
+
+    hub.script.append(behave)
+    assert vitzoo.fetch(locked.name) == locked.stored
+    assert locked.stored.read_bytes() == locked.data
+
+
+def test_lock_update_during_the_first_use(fresh, hub):
+    """The lock has other bytes than this process fetched: nothing is loaded."""
+    new = other_bytes(fresh)
+
+    def behave(handler, data):
+        serve(hub, new)
+        relock(fresh.name)
+        sys.modules[type(hub).__module__].serve(handler, data)
+
+    hub.script.append(behave)
+    with pytest.warns(FirstUseWarning), refuses(PinError, SOURCE, fresh.sha256, "lock --update"):
+        fresh.create()
+    model = fresh.create()
+    assert sha256_of(model) == model.load_report.sha256 == hashlib.sha256(new).hexdigest()
 
 
 def test_interrupted_lock_update_keeps_the_old_lock(locked, monkeypatch):

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 import click
+from click.exceptions import Exit
 
 from vitzoo.cli.output import (
     count,
@@ -18,7 +19,7 @@ from vitzoo.cli.output import (
     print_json,
     print_rows,
 )
-from vitzoo.errors import UnknownName, did_you_mean
+from vitzoo.errors import PinError, UnknownName, did_you_mean
 from vitzoo.plugin.info import CORE, TROUBLE
 from vitzoo.registry.listing import sort
 from vitzoo.registry.registry import Registry, describe, registry
@@ -69,7 +70,8 @@ def list_command(
     PATTERN is a shell-style pattern of names; without one, every variant is listed. A pattern that
     matches no name is an error. The former name of a renamed variant finds the variant. The fields
     of --where and --sort are the keys that --json prints. A terminal that is too narrow shows
-    fewer columns.
+    fewer columns. With --local, the exit code is 3 if the registry and the lock file contradict
+    each other about a weights file.
 
     \b
     Examples:
@@ -97,16 +99,16 @@ def list_command(
         rows = [row for row in rows if all(test(row) for test in tests)]
     if order:
         rows = sort(rows, order)
+    conflicts: list[str] = []
     if here:
-        from vitzoo.inventory import local
-
-        present = local()
-        rows = [row for row in rows if row["name"] in present]
-        rows = [row | {"weights": ", ".join(present[row["name"]])} for row in rows]
+        rows, conflicts = _with_local_weights(rows)
     if not (patterns or conditions or here or quiet or as_json):
         rows += _lazy_rows(zoo)
     only, optional = "name" if quiet else "", OPTIONAL[here:]
     print_rows(rows, COLUMNS, as_json=as_json, only=only, pretty=PRETTY, optional=optional)
+    if conflicts:
+        click.echo("\n".join(f"vitzoo: {conflict}" for conflict in conflicts), err=True)
+        raise Exit(PinError.exit_code)
 
 
 @click.command("show")
@@ -166,6 +168,16 @@ def which_command(name: str, as_json: bool) -> None:
       vitzoo which facebook/dinov2-base
     """
     print_rows(_meanings(registry(), name), WHICH, as_json=as_json)
+
+
+def _with_local_weights(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the rows of variants with stored weights, and contradictions about their pins."""
+    from vitzoo.inventory import local
+
+    present, differing = local()
+    conflicts = [text for row in rows for text in differing.get(row["name"], ())]
+    rows = [row for row in rows if row["name"] in present]
+    return [row | {"weights": ", ".join(present[row["name"]])} for row in rows], conflicts
 
 
 def _no_match(zoo: Registry, patterns: list[str]) -> str:

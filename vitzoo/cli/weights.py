@@ -70,8 +70,9 @@ def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> N
     """Compare weights files with their recorded sha256.
 
     No network is used. Give variants, weights files, or --all. For an index or a folder of shards,
-    every shard is checked. The exit code is 3 if a file is damaged. It is 1 if the weights of a
-    given NAME are not on this machine, or if no sha256 of a given FILE is known.
+    every shard is checked. The exit code is 3 if a file is damaged, or if the registry and the lock
+    file contradict each other about a file. It is 1 if the weights of a given NAME are not on this
+    machine, or if no sha256 of a given FILE is known.
 
     \b
     Examples:
@@ -87,7 +88,7 @@ def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> N
     named = [verify(name) for name in names]
     found = [row for rows in named for row in rows] if names else verify()
     print_rows(found, ("name", "state", "size", "sha256", "detail"), as_json=as_json)
-    if any(row.state == "damaged" for row in found):
+    if any(row.state in ("damaged", "conflict") for row in found):
         raise Exit(IntegrityError.exit_code)
     if any(all(row.state in ("missing", "unpinned") for row in rows) for rows in named):
         raise Exit(1)

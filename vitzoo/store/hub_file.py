@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from vitzoo import settings
@@ -74,14 +75,18 @@ class HubFile:
     def __str__(self) -> str:
         return f"{self.label}: {self.entry.repo}/{self.entry.file}"
 
-    def pinned(self) -> HubFile:
+    def pinned(self, pins: Callable[[], Mapping[str, Pin]] | None = None) -> HubFile:
         """Return the file with the pin of registry or lock, still unpinned before its first use.
+
+        Args:
+            pins: returns the pins of the lock; None reads them from the lock file.
 
         Raises:
             PinError: registry and lock disagree, or the lock is damaged.
         """
         entry, path = self.entry, settings.lock_path()
-        locked = Lock(path).pins().get(self.address, UNPINNED) if entry.repo else UNPINNED
+        pins = pins or Lock(path).pins
+        locked = pins().get(self.address, UNPINNED) if entry.repo else UNPINNED
         if not entry.sha256:
             if locked.commit and len(entry.revision) == 40 and locked.commit != entry.revision:
                 raise PinError(

@@ -77,10 +77,13 @@ def obtain(file: HubFile, note: Note | None = None) -> tuple[int, str]:
 
 
 def stored(file: HubFile) -> Path | None:
-    """Return the path of a bundled or stored file, unverified; None if it is missing."""
+    """Return the path of a bundled or stored file, unverified; None if it is missing.
+
+    `file` has its pin.
+    """
     if not file.entry.repo:
         return data_file(file.package, file.entry.file)
-    home, sha256 = settings.home(), file.pinned().pin.sha256
+    home, sha256 = settings.home(), file.pin.sha256
     path = Store(home).path(sha256) if home and sha256 else None
     return path if path and os.path.lexists(path) else None
 
