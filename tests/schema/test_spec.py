@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 import tomllib
+from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 
 import vitzoo
 from create_helpers import refused
 from helpers import says
-from vitzoo.errors import UnknownOption
+from vitzoo.errors import CheckpointError, InvalidOption, UnknownOption
 from vitzoo.schema.reader import Reader
-from vitzoo.schema.spec import BlockSpec, Spec
+from vitzoo.schema.spec import LIMITS, BlockSpec, Spec
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 
@@ -143,3 +146,85 @@ def test_the_mlp_is_four_times_a_changed_width_unless_given(small):
     del small["mlp_dim"]
     assert vitzoo.create(small).spec.mlp_dim == 128
     assert vitzoo.create(small | {"mlp_dim": 7}).spec.mlp_dim == 7
+
+
+# Numbers are bounded: a spec may come from anyone.
+
+TOO_LARGE = [
+    ({"depth": 10**6}, ("depth", 1024, 10**6)),
+    ({"embed_dim": 2**52}, ("embed_dim", 65536, 2**52)),
+    ({"num_heads": 4097}, ("num_heads", 4096, 4097)),
+    ({"mlp_dim": 262145}, ("mlp_dim", 262144, 262145)),
+    ({"num_registers": 10**9}, ("num_registers", 4096, 10**9)),
+    ({"num_classes": 2**30}, ("num_classes", 16777216, 2**30)),
+    ({"in_chans": 65537}, ("in_chans", 65536, 65537)),
+    ({"image_size": 65537}, ("image_size", 65536, 65537)),
+    ({"patch_size": 65537}, ("patch_size", 65536, 65537)),
+    ({"image_size": 65536, "patch_size": 4}, ("image_size", "65536", "patches", 262144, 2**28)),
+    (
+        {"image_size": 8192, "patch_size": 16, "embed_dim": 1024, "pos_embed": "rope"},
+        ("embed_dim 1024", "positions", 2**27, 2**28),
+    ),
+    (
+        {"embed_dim": 65536, "mlp_dim": 262144, "depth": 1024},
+        ("depth 1024", "parameters", 2**36),
+    ),
+    ({"num_classes": 2**24, "embed_dim": 65536}, ("num_classes", "parameters", 2**36)),
+    ({"patch_size": 32768, "image_size": 32768}, ("patch_size", "parameters", 2**36)),
+    ({"head": {"name": "mlp", "hidden_dim": 2**52}}, ("head.hidden_dim", 262144, 2**52)),
+    ({"pos_embed": {"name": "rope", "reference_grid": [1, -(10**9)]}}, ("reference_grid", 262144)),
+]
+
+
+@pytest.fixture
+def _unbuilt(monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("a network is built")
+
+    monkeypatch.setattr("vitzoo.factory.build", never)
+
+
+@pytest.mark.usefixtures("_unbuilt")
+@pytest.mark.parametrize(("changes", "said"), TOO_LARGE)
+def test_a_number_beyond_its_limit_is_refused_before_anything_is_built(small, changes, said):
+    message = refused(InvalidOption, small | changes)
+    says(message, "spec", *map(str, said))
+
+
+@pytest.mark.usefixtures("_unbuilt")
+@pytest.mark.parametrize(("changes", "said"), TOO_LARGE)
+def test_a_saved_file_with_a_number_beyond_its_limit_is_refused(small, tmp_path, changes, said):
+    path = tmp_path / "saved.safetensors"
+    metadata = {"api": 1, "spec": small | changes, "labels": []}
+    tensors = {"cls_token": torch.zeros(1)}
+    safetensors.torch.save_file(tensors, path, {"vitzoo": json.dumps(metadata)})
+    says(refused(CheckpointError, path), str(path), *map(str, said))
+    says(refused(CheckpointError, small, weights=path), str(path), *map(str, said))
+
+
+@pytest.mark.usefixtures("_unbuilt")
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_classes": 2**24 + 1}, ("num_classes", 2**24, 2**24 + 1)),
+        ({"image_size": 65536}, ("image_size", "65536", "patches", 262144, 2**24)),
+        ({"head": {"name": "mlp", "hidden_dim": 262145}}, ("head.hidden_dim", 262144, 262145)),
+    ],
+)
+def test_an_argument_beyond_its_limit_is_refused(changes, said):
+    says(refused(InvalidOption, "vit_ti16", **changes), *map(str, said))
+
+
+def test_the_documentation_lists_every_limit():
+    page = (Path(__file__).parents[2] / "docs" / "trust.md").read_text("utf-8")
+    table = page[page.index("| number | at most |") :]
+    assert [name for name, limit in LIMITS.items() if f"| {limit:,} |" not in table] == []
+
+
+def test_the_numbers_of_the_largest_published_networks_are_accepted():
+    """ViT-22B: arXiv:2302.05442, table 1."""
+    numbers = {"embed_dim": 6144, "depth": 48, "num_heads": 48, "mlp_dim": 24576}
+    spec = Spec.read(Reader(numbers | {"patch_size": 14, "num_classes": 30000}, "spec"))
+    assert spec.depth == 48
+    wide = Reader({"image_size": 4096, "patch_size": 16, "embed_dim": 1280, "depth": 32}, "spec")
+    assert Spec.read(wide).image_size == (4096, 4096)

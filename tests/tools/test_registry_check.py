@@ -53,3 +53,18 @@ def test_the_registry_check_of_a_file_without_parts_of_plugins(run, tmp_path):
     code, _, err = run("registry", "check", file)
     assert code == 1
     says(err, "problem: net:", "params", "1", "5717416")
+
+
+def test_a_registry_file_with_a_giant_depth_is_refused_before_anything_is_built(
+    run, tmp_path, monkeypatch
+):
+    def never(*_, **__):
+        raise AssertionError("a network is built")
+
+    monkeypatch.setattr("vitzoo.build.build", never)
+    text = MANIFEST.replace(MANIFEST[MANIFEST.index("[drop") : MANIFEST.index("[variants")], "")
+    file = tmp_path / "local.toml"
+    file.write_text(text.replace('size = "ti"', 'size = "ti"\ndepth = 1_000_000_000'))
+    code, out, err = run("registry", "check", file)
+    assert (code, out) == (1, "")
+    says(err, file, "[variants.net]", "depth", "1024", "1000000000")

@@ -32,7 +32,7 @@ from vitzoo.schema.rows import (
     Weights,
     preprocessing_values,
 )
-from vitzoo.schema.spec import BlockSpec, Option, PartSpec, Spec
+from vitzoo.schema.spec import LIMITS, BlockSpec, Option, PartSpec, Spec
 
 API = 1
 CORE_MANIFEST = Path(__file__).parents[1] / "registry.toml"
@@ -150,7 +150,7 @@ def _sizes(reader: Reader, taken: Mapping[str, Spec]) -> dict[str, Spec]:
         if name in taken:
             raise reader.fail(f"the core has a size {name!r}; choose another name")
         reader.text("source")
-        numbers: dict[str, Any] = {key: reader.count(key) for key in NUMBERS}
+        numbers: dict[str, Any] = {key: reader.count(key, most=LIMITS[key]) for key in NUMBERS}
         return name, Spec(**numbers)
 
     return dict(reader.rows("sizes", parse))
@@ -240,7 +240,7 @@ class Entries:
             sha256=reader.text("sha256", ""),
             pin=reader.one_of("pin", tuple(PIN_NEEDS)),  # type: ignore[arg-type]  # one of three
             format=reader.text("format"),
-            num_classes=_count(reader, "num_classes", least=0),
+            num_classes=_count(reader, "num_classes", least=0, most=LIMITS["num_classes"]),
             block=_block_options(reader),
             patch_embed=_part_or_options(reader, "patch_embed"),
             pos_embed=_part_or_options(reader, "pos_embed"),
@@ -302,8 +302,8 @@ def _not_a_requirement(text: str) -> str:
     return ""
 
 
-def _count(reader: Reader, key: str, least: int = 1) -> int | None:
-    return reader.count(key, least=least) if key in reader else None
+def _count(reader: Reader, key: str, **bounds: int) -> int | None:
+    return reader.count(key, **bounds) if key in reader else None
 
 
 def _percentage(reader: Reader, key: str) -> float | None:

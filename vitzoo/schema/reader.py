@@ -66,11 +66,16 @@ class Reader:
             raise self.fail(f"{key} must be {_KINDS[kind]}, got {describe(value)}")
         return value
 
-    def count(self, key: str, default: Any = REQUIRED, *, least: int = 1) -> int:
-        """Return a whole number of at least `least`."""
+    def count(
+        self, key: str, default: Any = REQUIRED, *, least: int = 1, most: int = LARGE - 1
+    ) -> int:
+        """Return a whole number from `least` to `most`."""
         value = self.take(key, int, default)
-        if not least <= value < LARGE:
-            raise self.fail(f"{key} must be a whole number from {least}, got {short_repr(value)}")
+        if not least <= value <= most:
+            limit = f" to {most}" if most < LARGE - 1 else ""
+            raise self.fail(
+                f"{key} must be a whole number from {least}{limit}, got {short_repr(value)}"
+            )
         return int(value)
 
     def size(self, key: str, default: Any = REQUIRED) -> tuple[int, int]:

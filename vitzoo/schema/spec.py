@@ -22,6 +22,27 @@ CHOICES = {
     "activation": ("gelu", "gelu_tanh", "quick_gelu"),
     "mlp": ("mlp", "swiglu", "swiglu_packed"),
 }
+LIMITS = {
+    "in_chans": 65_536,
+    "num_classes": 16_777_216,
+    "embed_dim": 65_536,
+    "depth": 1_024,
+    "num_heads": 4_096,
+    "mlp_dim": 262_144,
+    "num_registers": 4_096,
+    "option": 262_144,  # a whole number in the options of a part or of a builder
+    "patches": 262_144,  # (h / patch) * (w / patch): 512 x 512
+    "positions": 2**27,  # patches * embed_dim: 512 MiB in float32
+    "parameters": 2**36,  # the largest published Vision Transformer has 2**34
+}
+"""The largest numbers of a spec. A spec may come from anyone, so vitzoo refuses larger numbers
+before it allocates memory."""
+LIMITED = {
+    "patches": "patches",
+    "positions": "numbers in a table of positions (patches x embed_dim)",
+    "parameters": "parameters",
+}
+SIZES = ("embed_dim", "depth", "mlp_dim")
 Option = bool | int | float | str | tuple["Option", ...]
 
 
@@ -172,7 +193,7 @@ class Spec:
         A table that changes `embed_dim` and has no `mlp_dim` gets four times the new `embed_dim`.
         """
         base = base or cls()
-        width = reader.count("embed_dim", base.embed_dim, least=0)
+        width = reader.count("embed_dim", base.embed_dim, least=0, most=LIMITS["embed_dim"])
         if width != base.embed_dim:
             base = dataclasses.replace(base, mlp_dim=4 * width)
         block, options = reader.sub("block"), reader.sub("options")
@@ -183,7 +204,24 @@ class Spec:
             **_read_fields(reader, base, skipped=("variant", "block", "options")),
         )
         _check_rate(spec.dropout, "dropout", reader)
+        spec._check_size(reader)
         return spec
+
+    def _check_size(self, reader: Reader) -> None:
+        """Refuse a network whose tables of positions or parameters would need too much memory."""
+        (height, width), (h, w), d = self.image_size, self.patch_size, self.embed_dim
+        patches = (height // h) * (width // w)
+        layers = self.depth * d * (4 * d + 3 * self.mlp_dim + patches)
+        ends = d * (h * w * self.in_chans + self.num_classes)
+        products = {"patches": patches, "positions": patches * d, "parameters": layers + ends}
+        for name, number in products.items():
+            if number > LIMITS[name]:
+                keys = "image_size", "patch_size", "in_chans", "num_classes", *SIZES
+                stated = ", ".join(f"{key} {getattr(self, key)}" for key in keys)
+                raise reader.fail(
+                    f"the network may have at most {LIMITS[name]} {LIMITED[name]}, got {number} "
+                    f"({stated})"
+                )
 
     @property
     def namespaces(self) -> list[str]:
@@ -226,7 +264,8 @@ def _read_fields(
             case bool():
                 values[name] = reader.take(name, bool, before)
             case int():
-                values[name] = reader.count(name, before, least=int(name == "in_chans"))
+                least = int(name == "in_chans")
+                values[name] = reader.count(name, before, least=least, most=LIMITS[name])
             case tuple():
                 values[name] = reader.size(name, before)
             case _:  # a float, or None
@@ -245,6 +284,8 @@ def check_name(value: object, what: str, error: type[VitzooError] = InvalidOptio
 
 
 def _option(value: object, what: str, error: type[VitzooError], levels: int = 4) -> Option:
+    if type(value) is int and abs(value) > LIMITS["option"]:
+        raise error(f"{what} must be at most {LIMITS['option']}, got {short_repr(value)}")
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple) and levels:

@@ -63,6 +63,22 @@ def test_tables_start_at_zero_and_tokens_pass():
     assert positions(tokens, positions.initial_table((3, 4)), 1) is tokens
 
 
+@pytest.mark.parametrize("grid", [(91, 91), (10_000, 10_000), (1, 8192)])
+def test_more_tokens_than_the_index_may_have_are_refused(grid, monkeypatch):
+    """The index has a number for each pair of tokens."""
+
+    def never(*_, **__):
+        raise AssertionError("memory is allocated")
+
+    positions = part()
+    monkeypatch.setattr(torch, "arange", never)
+    tokens = grid[0] * grid[1] + 1
+    with pytest.raises(InvalidOption, match=rf"8192 tokens, got {tokens} .*image_size"):
+        part(grid)
+    with pytest.raises(InvalidOption, match="8192 tokens"):
+        positions.to_grid(grid)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

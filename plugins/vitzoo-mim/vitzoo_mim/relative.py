@@ -9,6 +9,7 @@ from vitzoo.errors import InvalidOption, did_you_mean
 from vitzoo_mim.resample import METHODS, resample_distances
 
 Size = tuple[int, int]
+MAX_TOKENS = 8_192  # the index of their pairs takes 512 MiB; a spec may come from an untrusted file
 EXTRA = 3  # rows of the table: prefix to patch, patch to prefix, prefix to prefix
 
 
@@ -32,7 +33,7 @@ class RelativePositions(nn.Module):
         resample: interpolation for another grid, a name of `METHODS`.
 
     Raises:
-        InvalidOption: an option has another value.
+        InvalidOption: an option has another value, or there are more than `MAX_TOKENS` tokens.
 
     Source: BEiT (arXiv:2106.08254, appendix; arXiv:1910.10683, section 2.1, for text); numbers
     checked against timm's `Beit` and transformers' `BeitModel`. In the "Rel. Pos. Emb." of
@@ -100,6 +101,12 @@ class RelativePositions(nn.Module):
         """Return the row of the table for each pair of tokens, (p + n, p + n)."""
         # On the CPU even inside `torch.device("meta")`, because no file contains the index.
         (height, width), p = grid_size, self.num_prefix_tokens
+        if p + height * width > MAX_TOKENS:
+            raise InvalidOption(
+                f"mim/relative takes at most {MAX_TOKENS} tokens, got {p + height * width} "
+                f"({p} prefix tokens and {height}x{width} patches); choose a smaller image_size or "
+                "a larger patch_size"
+            )
         y = torch.arange(height, device="cpu").repeat_interleave(width)  # (n,)
         x = torch.arange(width, device="cpu").repeat(height)  # (n,)
         rows, columns = (a[:, None] - a for a in (y, x))  # (n, n), query minus key
