@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import tracemalloc
+import zlib
 
 import httpx2
 import pytest
@@ -114,6 +116,49 @@ def test_endless_metadata_is_cut(net, hub, faults):
     assert net.strays() == []
 
 
+HEADS = {
+    "no-length": b"",
+    "length": b"Content-Length: 4000000000\r\n",
+    "chunked": b"Transfer-Encoding: chunked\r\n",
+    "gzip": b"Content-Encoding: gzip\r\n",
+    "more-gzip": b"Content-Encoding: identity, gzip, gzip\r\n",
+    "redirect": b"Location: /api/models/acme/net\r\nContent-Length: 4000000000\r\n",
+}
+
+
+@pytest.mark.parametrize("status", ["200 OK", "307 Moved", "404 Not Found", "500 Oops"])
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_endless_answer_is_cut(net, hub, faults, status, head):
+    """Few of the sent bytes are read, fewer are kept, and none are inflated."""
+    sent = []
+    member = zlib.compress(b"[" * 10_000_000, wbits=31)  # 10 KB
+    body = member * 100 if b"gzip" in head else b"[" * 1_000_000
+    piece = b"%x\r\n%s\r\n" % (len(body), body) if b"chunked" in head else body
+
+    def chunks():
+        yield f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n".encode()
+        yield head + b"\r\n"
+        for _ in range(1000):
+            sent.append(len(piece))
+            yield piece
+
+    def answer(handler, path):
+        faults.raw(chunks())(handler, path)
+
+    hub.api = answer
+    tracemalloc.start()
+    try:
+        with pytest.raises(NetworkError) as caught:
+            vitzoo.fetch(ADDRESS)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert hub.host in str(caught.value)
+    assert peak < 32_000_000
+    assert sum(sent) < 9 * 24_000_000, "8 MiB and what sockets buffer, for each redirect"
+    assert net.strays() == []
+
+
 def test_slow_metadata_meets_the_deadline(net, hub, faults):
     """A byte comes every 0.1 s, so that no single read is late."""
     net.limit(first_byte=1.0)
@@ -127,8 +172,6 @@ def test_slow_metadata_meets_the_deadline(net, hub, faults):
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_compressed_metadata_is_refused(net, hub, faults, encoding):
-    import zlib
-
     bomb = zlib.compress(b"[" * 10_000_000, wbits=31 if encoding == "gzip" else 15)
     hub.api = faults.answer(200, {"Content-Encoding": encoding}, bomb)
     with pytest.raises(RefusedResponse, match=encoding):
