@@ -14,8 +14,8 @@ import safetensors.torch
 
 import vitzoo
 from helpers import refuses, says
-from vitzoo.checkpoint.sidecars import SIDECARS
 from vitzoo.checkpoint import checkpoint
+from vitzoo.checkpoint.sidecars import SIDECARS
 from vitzoo.cli.main import main
 from vitzoo.errors import (
     EntryNotFound,

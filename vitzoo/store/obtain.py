@@ -61,6 +61,11 @@ def obtain(file: HubFile, note: Note | None = None) -> tuple[int, str]:
             f"{file}: commit {file.pin.commit} has no such file, as the lock "
             f"{settings.lock_path()} states; `vitzoo lock --update {file.address}` asks again"
         )
+    if carried.sha256 not in ("", file.pin.sha256):
+        raise PinError(
+            f"{file}: the lock {settings.lock_path()} names another sha256 than when its configs "
+            f"were read, {file.pin.sha256} instead of {carried.sha256}; try again"
+        )
     first_use = not file.entry.sha256 and (not file.pin.sha256 or file.pin is carried)
     if not file.pin.sha256:
         file = replace(file, pin=_first_use(file))
