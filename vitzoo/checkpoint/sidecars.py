@@ -105,8 +105,9 @@ def sidecars_at(address: str) -> tuple[Sidecars, HubFile]:
     if not there:
         first, names = weights[0], " or ".join(one.entry.file for one in weights)
         raise EntryNotFound(
-            f"{address}: commit {first.pin.commit} of {first.entry.repo} has no file {names}; name "
-            f"the weights file: hf://{first.entry.repo}@{first.entry.revision}/FILE"
+            f"{address}: commit {first.pin.commit} of {first.entry.repo} has no file {names}, as "
+            f"{first.pin.endpoint} states; name the weights file: "
+            f"hf://{first.entry.repo}@{first.entry.revision}/FILE"
         )
     small = {one.entry.file.rpartition("/")[2]: one for one in found if one.small}
     return read_sidecars(lambda name: read_small(small[name])), there[0]
