@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
-from vitzoo.checkpoint.detect import format_name
+from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.saved import METADATA
 from vitzoo.checkpoint.writers import write_npz, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption
@@ -113,8 +113,8 @@ def convert(
     check_target(path, force=force)  # before anything is read; `writing_to` checks again
     opened = _open(source, variant, zoo)
     checkpoint = opened.checkpoint
-    before = format_name(checkpoint, zoo)
-    reading, writing = _heads(opened, zoo.part("checkpoint format", before), layout, num_heads)
+    before = checkpoint.format or ""
+    reading, writing = _heads(opened, format_of(checkpoint, zoo), layout, num_heads)
     skeleton = reading.to_model(checkpoint.skeleton())
     some = f"{checkpoint.source} has the checkpoint format {before}, except for some tensors"
     _from_model(reading, skeleton, some)
@@ -163,12 +163,12 @@ def _open(source: str | os.PathLike[str], variant: str | None, zoo: Registry) ->
     path = Path(source)
     if on_hub(source) or not isinstance(source, str) or source.endswith(PATHS) or path.exists():
         _check_whole(path)
-        checkpoint = open_unregistered(source, zoo)
+        checkpoint = identified(open_unregistered(source, zoo), zoo)
         return _Source(checkpoint, zoo, checkpoint.spec or (named.spec if named else None), named)
     name, _, weights = source.partition(":")
     row = zoo.variant(name)
     file = HubFile.of(row, choose(row, weights or None), zoo)
-    return _Source(open_hub_file(file), zoo, row.spec, named)
+    return _Source(identified(open_hub_file(file), zoo), zoo, row.spec, named)
 
 
 def _check_whole(path: Path) -> None:
@@ -285,7 +285,7 @@ def _check_written(
     tensors = writing.to_model(found)
     wrong = sorted(expected.keys() ^ tensors.keys())
     wrong += [n for n in expected if n in tensors and not _same(expected[n], tensors[n])]
-    if wrong or (found_format := format_name(checkpoint, zoo)) != to:
+    if wrong or (found_format := identified(checkpoint, zoo).format) != to:
         raise CheckpointError(
             f"the written file, read back as {to}, does not equal its source bit for bit: "
             f"{', '.join(wrong[:5]) or found_format}; the file was removed. "
@@ -345,8 +345,8 @@ def _notes(
     found = overrides.of_file(checkpoint, opened.zoo)
     source = own | _flat(found.default) | _flat(found.stated)
     target = own | _flat(writing.overrides({}, written))
-    notes = []
-    if left := reading.ignored_keys(checkpoint.header.tensors.keys()):
+    notes = [f"prefix = {checkpoint.prefix}"] if checkpoint.prefix else []
+    if left := [*reading.ignored_keys(checkpoint.header.tensors.keys()), *checkpoint.outside]:
         notes.append(f"no part of the network, and left out: {', '.join(fold(left))}")
     for key in sorted((source.keys() | target.keys()) - SHOWN):
         old, new = source.get(key, VARIANTS), target.get(key, VARIANTS)

@@ -47,6 +47,8 @@ class Checkpoint:
         config: `config.json` and `open_clip_config.json` beside an unregistered file.
         spec: the network that a file of `vitzoo.save` states.
         notes: for the load report, files beside the weights that cannot be used.
+        prefix: what `container` leaves out of the keys of the file, see `detect.identified`.
+        outside: keys of the file without the prefix, which `container` does not have.
     """
 
     source: str
@@ -59,6 +61,9 @@ class Checkpoint:
     config: Mapping[str, Any] = field(default_factory=dict)
     spec: Spec | None = None
     notes: tuple[str, ...] = ()
+
+    prefix: str = ""
+    outside: tuple[str, ...] = ()
 
     def beside(self, sidecars: Sidecars) -> Checkpoint:
         """Return the file with what its sidecars state."""

@@ -1,36 +1,86 @@
-"""Detection of the checkpoint format of a file."""
+"""Detection of the checkpoint format of a file, and of a prefix before its keys."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
+from vitzoo.checkpoint.containers import Container
 from vitzoo.errors import CheckpointError, VitzooError
-from vitzoo.formats import Format
+from vitzoo.formats import Format, Keys
 from vitzoo.registry.registry import Registry
-from vitzoo.report import listed
+from vitzoo.report import escaped, fold, listed
+
+PREFIX = r"(?:module|_orig_mod|backbone|model|net|encoder|student|teacher|visual\.trunk|visual)\."
+PREFIXES = re.compile(f"(?:{PREFIX}){{1,4}}")  # that are removed, one before the other
+STARTS = re.compile(rf"(?:{PREFIX}|[^.]+\.)((?:{PREFIX}){{,3}})")  # that a network may be behind
+COMPARED = 500  # keys of an unknown file, those of all blocks as one
+RANGE = re.compile(r"\{[0-9,-]+\}")  # of blocks in such a key
+
+
+class Group:
+    """The tensors of a file whose keys have a prefix, without the prefix."""
+
+    def __init__(self, whole: Container, prefix: str) -> None:
+        self.whole, self.prefix, self.file = whole, prefix, whole.file
+        self.header = replace(whole.header, tensors=_behind(prefix, whole.header.tensors))
+
+    def read(self, *, verified: bool) -> tuple[dict[str, Tensor], str]:
+        """Return the tensors of the group, and the sha256 of the whole file."""
+        tensors, sha256 = self.whole.read(verified=verified)
+        return _behind(self.prefix, tensors), sha256
 
 
 def format_of(checkpoint: Checkpoint, zoo: Registry) -> Format:
-    """Return the format of a file, as `format_name` finds it."""
-    found: Format = zoo.part("checkpoint format", format_name(checkpoint, zoo))
+    """Return the format of a file that `identified` returned."""
+    found: Format = zoo.part("checkpoint format", checkpoint.format or "")
     return found
 
 
 def identified(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
-    """Return the file with its format, so that `format_name` compares its keys once."""
-    return replace(checkpoint, format=format_name(checkpoint, zoo))
+    """Return the file with its format, by its entry or by its keys.
 
-
-def format_name(checkpoint: Checkpoint, zoo: Registry) -> str:
-    """Return the registered name of the format of a file, by its entry or by its keys.
+    If no format matches the keys, but one matches behind a prefix of `PREFIXES`, the file is
+    returned without the prefix, and without all other keys.
 
     Raises:
-        CheckpointError: no format matches the keys, or several formats of plugins do.
+        CheckpointError: no format matches the keys, several formats of plugins do, or the keys
+            behind several prefixes are networks.
     """
     if checkpoint.format is not None:
-        return checkpoint.format
-    keys = checkpoint.header.tensors.keys()
+        return checkpoint
+    keys, source = checkpoint.header.tensors.keys(), checkpoint.source
+    name, failed = _matching(keys, source, zoo)
+    if name:
+        return replace(checkpoint, format=name)
+    groups = _groups(keys, source, zoo)
+    if len(groups) > 1:
+        found = ", ".join(f"'{escaped(prefix)}' ({name})" for prefix, name in groups.items())
+        raise CheckpointError(
+            f"{source}: the keys behind several prefixes are networks: {found}; expected one: "
+            "write the tensors of one prefix to a file of their own"
+        )
+    for prefix, name in groups.items():
+        if PREFIXES.fullmatch(prefix):
+            return replace(
+                checkpoint,
+                container=Group(checkpoint.container, prefix),
+                format=name,
+                prefix=prefix,
+                outside=tuple(key for key in keys if not key.startswith(prefix)),
+            )
+        failed = f"; behind the prefix '{escaped(prefix)}' are keys of {name}: remove it{failed}"
+    raise CheckpointError(f"{source}: {_unknown(keys, zoo)}{failed}")
+
+
+def _matching(keys: Keys, source: str, zoo: Registry) -> tuple[str, str]:
+    """Return the name of the format that matches, empty for none, and the failures of plugins."""
     core = sorted(zoo.core_parts("checkpoint format"))
     found = [name for name in core if zoo.part("checkpoint format", name).matches(keys)]
     others = [] if found else sorted(zoo.parts["checkpoint format"].keys() - set(core))
@@ -41,16 +91,46 @@ def format_name(checkpoint: Checkpoint, zoo: Registry) -> str:
         except Exception as error:  # noqa: BLE001  # another format may match
             kind = "" if isinstance(error, VitzooError) else f"{type(error).__name__}: "
             failed += f"; {name} could not be tried: {kind}{error}"
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if len(found) > 1:
         raise CheckpointError(
-            f"{checkpoint.source}: several formats match its keys: {', '.join(found)}; disable all "
-            "but one"
+            f"{source}: several formats match its keys: {', '.join(found)}; disable all but one"
         )
-    shallow = sorted(keys, key=lambda key: (key.count(".") + key.count("/"), key))
-    first = listed(shallow, 5) or "none"  # keys outside the blocks tell most
-    raise CheckpointError(
-        f"{checkpoint.source}: unknown checkpoint format; its first keys are {first}; known "
-        f"formats: {', '.join(core + others)}{failed}"
-    )
+    return "".join(found), failed
+
+
+def _groups(keys: Keys, source: str, zoo: Registry) -> dict[str, str]:
+    """Return the formats of the keys behind each prefix; the shortest of nested prefixes."""
+    groups: dict[str, list[str]] = {}
+    for key in keys:
+        match = STARTS.match(key)
+        ends = [match.start(1), *_ends(match)] if match else []
+        for end in ends:
+            groups.setdefault(key[:end], []).append(key[end:])
+    found: dict[str, str] = {}
+    for prefix in sorted(groups, key=len):
+        if not prefix.startswith(tuple(found)) and len(groups[prefix]) > 1:
+            name, _ = _matching(groups[prefix], source, zoo)
+            found |= {prefix: name} if name else {}
+    return found
+
+
+def _ends(match: re.Match[str]) -> list[int]:
+    return [match.start(1) + part.end() for part in re.finditer(PREFIX, match[1])]
+
+
+def _behind(prefix: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    return {k.removeprefix(prefix): value for k, value in table.items() if k.startswith(prefix)}
+
+
+def _unknown(keys: Keys, zoo: Registry) -> str:
+    """Return the message about keys that match no format, with those that no format has."""
+    names = sorted(zoo.parts["checkpoint format"], key=lambda name: ("/" in name, name))
+    rows = sorted(fold(keys), key=lambda row: (row.count(".") + row.count("/"), row))
+    odd = rows[:COMPARED]  # keys outside the blocks first, because they tell most
+    for name in names:
+        with suppress(Exception):  # `_matching` has named the failure
+            layout: Format = zoo.part("checkpoint format", name)
+            odd = [row for row in odd if not layout.knows(RANGE.sub("0", row))]
+    shown = listed(odd or rows, 5) or "none"
+    what = "no known format has its keys" if odd else "known formats need more than its keys"
+    return f"unknown checkpoint format; {what} {shown}; known formats: {', '.join(names)}"

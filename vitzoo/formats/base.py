@@ -83,6 +83,14 @@ class Format:
         found = [plain.intersection([m] if isinstance(m, str) else m) for m in self.marks]
         return bool(found) and all(found) and not any(fits(self.excludes, key) for key in plain)
 
+    def knows(self, key: str) -> bool:
+        """Return whether a file in this format, or the model, may have a key."""
+        prefix = next((p for p in self.file_prefixes if p and key.startswith(p)), "")
+        plain = self.keymap.plain(key.removeprefix(prefix))
+        return fits(self.ignored, plain) or any(
+            keymap.knows(plain) for keymap in (self.keymap, *self.keymaps.values())
+        )
+
     def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
         """Return the tensors of a file under the keys of the model.
 

@@ -109,16 +109,19 @@ class KeyMap:
             CheckpointError: the checkpoint has no place for some of them.
         """
         pairs, left = _converted(tensors, self._writing, None, reshape)
-        if odd := [key for key in left if not self.others or self._knows(key)]:
+        if odd := [key for key in left if not self.others or self._claims(key)]:
             raise unheld(name, odd)
         written = dict(pairs) | {key: tensors[key] for key in left}
         headed = self.bare and any(key.startswith(self.bare) for key in written)
         return prefixed(written, self.prefixes[0] if headed else "", self.bare)
 
-    def _knows(self, key: str) -> bool:
+    def knows(self, key: str) -> bool:
+        """Return whether a row has a key, as a key of the checkpoint or of the model."""
+        return any(True for rows in (self._reading, self._writing) for _ in rows.of(key))
+
+    def _claims(self, key: str) -> bool:
         refused = any(_pattern(start).match(key) for start in self.refused)
-        rows = [*self._reading.of(key), *self._writing.of(key)]
-        return refused or bool(rows) or self.plain(key) != key
+        return refused or self.knows(key) or self.plain(key) != key
 
 
 def prefixed(tensors: Tensors, prefix: str, bare: tuple[str, ...] = ()) -> dict[str, Tensor]:

@@ -49,6 +49,7 @@ def load(
         model.loaded_positions = adapted.positions
 
     resampling = (adaptation.resampling,) if adapted.resampled and adaptation.resampling else ()
+    prefix = (f"prefix = {checkpoint.prefix}",) if checkpoint.prefix else ()
     changed = {*adapted.resampled, *adapted.rebuilt, *converted}
     return LoadReport(
         checkpoint.source,
@@ -59,8 +60,8 @@ def load(
         resampled=tuple(adapted.resampled),
         converted=(*adapted.rebuilt, *(n for n in converted if n not in adapted.rebuilt)),
         reinitialised=tuple(adapted.fresh),
-        dropped=(*adapted.dropped, *layout.ignored_keys(raw)),
-        assumed=(*assumed, *resampling, *checkpoint.notes),
+        dropped=(*adapted.dropped, *layout.ignored_keys(raw), *checkpoint.outside),
+        assumed=(*assumed, *resampling, *prefix, *checkpoint.notes),
     )
 
 

@@ -97,16 +97,38 @@ def test_the_teacher_is_taken_and_the_rest_named(tmp_path, randomise):
         assert torch.equal(model.state_dict()[name], tensor), name
 
 
-@pytest.mark.parametrize("prefix", [p for p in dino.PREFIXES if p != "teacher."])
-def test_every_prefix_of_a_backbone(tmp_path, randomise, prefix):
+@pytest.mark.parametrize("head", ["head.mlp.0.weight", "dino_head.last_layer.weight_v"])
+@pytest.mark.parametrize("prefix", dino.PREFIXES)
+def test_every_prefix_of_a_backbone(tmp_path, randomise, prefix, head):
     source = randomise(vitzoo.create(V1))
     tensors = {prefix + name: t for name, t in source.state_dict().items()}
-    tensors |= {prefix.removesuffix("backbone.") + "head.mlp.0.weight": torch.ones(3, 3)}
-    if "backbone." not in prefix:
-        tensors.popitem()
+    tensors |= {prefix.removesuffix("backbone.") + head: torch.ones(3, 3)}
     model = vitzoo.create(V1, weights=write(tmp_path, tensors))
-    assert len(model.load_report.dropped) == ("backbone." in prefix)
+    assert model.load_report.format == "dino/meta"
+    assert len(model.load_report.dropped) == 1
     assert torch.equal(model.pos_embed, source.pos_embed)
+
+
+def test_student_and_teacher_without_a_head_of_dino_are_refused(tmp_path, randomise):
+    teacher, student = (randomise(vitzoo.create(V1), seed) for seed in (1, 2))
+    tensors = {f"teacher.backbone.{name}": t for name, t in teacher.state_dict().items()}
+    tensors |= {f"student.module.backbone.{n}": t for n, t in student.state_dict().items()}
+    groups = r"'teacher\.backbone\.' \(timm\), 'student\.module\.backbone\.' \(timm\)"
+    with pytest.raises(CheckpointError, match=groups):
+        vitzoo.create(V1, weights=write(tmp_path, tensors))
+
+
+@pytest.mark.parametrize("prefix", ["module.", "backbone.", "module.backbone."])
+@pytest.mark.parametrize("spec", [V1, V2, V2_REG], ids=["dino", "dinov2", "registers"])
+def test_a_file_of_timm_behind_a_prefix_stays_one_of_timm(tmp_path, randomise, spec, prefix):
+    """It has the interpolation and epsilon of timm's file, not those of Meta's code."""
+    source = randomise(vitzoo.create(spec))
+    tensors = {prefix + name: t for name, t in source.state_dict().items()}
+    model = vitzoo.create(spec, weights=write(tmp_path, tensors))
+    assert model.load_report.format == "timm"
+    bare = vitzoo.create(spec, weights=write(tmp_path, source.state_dict()))
+    assert model.spec == bare.spec  # with the epsilon and the interpolation
+    assert all(torch.equal(t, bare.state_dict()[n]) for n, t in model.state_dict().items())
 
 
 def test_a_published_dino_has_the_names_of_timm(tmp_path, randomise):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -10,10 +11,11 @@ from vitzoo.formats import Format, KeyMap, Keys, Tensors, prefixed, timm_vit
 
 # Prefixes of networks in files of training. The first in a file is read: the published teacher.
 PREFIXES = (
-    *("teacher.backbone.", "teacher.module.backbone.", "teacher."),
-    *("student.module.backbone.", "student.backbone.", "module.backbone.", "backbone.", "module."),
+    *("teacher.backbone.", "teacher.module.backbone."),
+    *("student.module.backbone.", "student.backbone.", "module.backbone.", "backbone."),
 )
 HEADS = ("head.", "dino_head.", "ibot_head.")
+PROJECTION = re.compile(r"(.*\.)?(dino_|ibot_)?head\.(mlp|last_layer)\.")  # a head of training
 
 
 def same(*keys: str) -> dict[str, str]:
@@ -40,7 +42,10 @@ class MetaDinoFormat(MetaFormat):
     """Files that Meta's DINO writes in training; published files have timm's names."""
 
     def matches(self, keys: Keys) -> bool:
-        return bool(self.file_prefix(keys)) and super().matches(keys)
+        """Return whether a file has a head of DINO's training, or is one that vitzoo wrote."""
+        written = all(key.startswith(PREFIXES[0]) for key in keys)
+        training = bool(self.file_prefix(keys)) and any(map(PROJECTION.match, keys))
+        return (written or training) and super().matches(keys)
 
     def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
         return prefixed(super().from_model(tensors), PREFIXES[0])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitzoo import Spec, formats
-from vitzoo.formats import Config, Format, KeyMap, Keys, Names, Tensors, TransformersFormat
+from vitzoo.formats import Config, Format, KeyMap, Names, Tensors, TransformersFormat
 from vitzoo_dino.dino import MetaFormat, mask_token, same
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
@@ -81,9 +81,6 @@ class DinoV2Format(Format):
 
 class MetaDinoV2Format(DinoV2Format, MetaFormat):
     """Meta's DINOv2."""
-
-    def matches(self, keys: Keys) -> bool:
-        return (bool(self.file_prefix(keys)) or "mask_token" in keys) and super().matches(keys)
 
 
 class TransformersDinoV2Format(DinoV2Format, TransformersFormat):
@@ -166,7 +163,7 @@ meta = MetaDinoV2Format(
     "dinov2/meta",
     keymap=META,
     keymaps={_is_packed: replace(META, layer={**PACKED, **META.layer})},
-    marks=("blocks.0.ls1.gamma", "blocks.0.attn.qkv.weight", "pos_embed"),
+    marks=("mask_token", "blocks.0.ls1.gamma", "blocks.0.attn.qkv.weight", "pos_embed"),
     ignored=("mask_token",),
     defaults={"block": BLOCK, "pos_embed": {"resample": "bicubic_offset"}, "pool": "class"},
     defaults_with={"register_tokens": ANTIALIASED},
