@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
+from vitzoo.checkpoint.containers import OpenFile, open_own
 from vitzoo.checkpoint.detect import format_of, identified
+from vitzoo.checkpoint.pickles import write_tensors
 from vitzoo.checkpoint.saved import METADATA
 from vitzoo.checkpoint.writers import write_npz, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.factory import create
 from vitzoo.files.access import check_target, writing_to
-from vitzoo.files.names import INDEX, NPZ, PATHS
+from vitzoo.files.names import INDEX, NPZ, PATHS, SAFETENSORS
 from vitzoo.files.shard_index import SHARD, index_of
 from vitzoo.formats import Format
 from vitzoo.loading import overrides
@@ -29,7 +31,9 @@ from vitzoo.report import escaped, fold
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Variant, choose
 from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
+from vitzoo.store import obtain
 from vitzoo.store.hub_file import HubFile
+from vitzoo.store.progress import progress
 
 VARIANTS = "the variant's"
 SHOWN = {"block.qkv_bias", "num_classes"}  # settings that the tensors show
@@ -150,6 +154,53 @@ def convert(
         written=len(planned),
         notes=_notes(opened, network, (before, reading), (to, writing), planned),
         **_changes(skeleton, reading, writing),
+    )
+
+
+def convert_pickle(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    key: str | None = None,
+    force: bool = False,
+) -> Conversion:
+    """Write the tensors of a pickle of PyTorch as safetensors, under the keys of the pickle.
+
+    torch's weights-only loader reads the pickle, in a process with limits on memory and time.
+
+    Args:
+        source: a file of `torch.save`, or its address `hf://owner/repo@revision/file`.
+        target: path of the new file, which ends in `.safetensors`.
+        key: names of the entry with the tensors, separated by dots; if None, the file is a table of
+            tensors, or has one under a usual name such as `state_dict` or `model`.
+        force: replace an existing file.
+
+    Raises:
+        InvalidOption: the path cannot be written.
+        CheckpointError: it is no pickle of tensors, has several tables of them, or exceeds a limit.
+    """
+    path = Path(target)
+    if path.suffix != SAFETENSORS:
+        raise InvalidOption(
+            f"the tensors of a pickle are written to a file that ends in {SAFETENSORS}, got "
+            f"{str(target)!r}"
+        )
+    check_target(path, force=force)
+    if on_hub(source):
+        remote = HubFile.at(str(source))
+        with progress(remote.label) as note:
+            opened = OpenFile(obtain.obtain(remote, note)[0])
+    else:
+        opened = open_own(Path(source))
+    with writing_to(path, force=force) as file:
+        count, entry = write_tensors(opened.fd, str(source), file, key)
+    notes = (f"the tensors are those of the entry {entry}",) if entry else ()
+    return Conversion(
+        *(str(source), "pickle", str(path), "safetensors"),
+        read=count,
+        written=count,
+        kept=count,
+        notes=notes,
     )
 
 

@@ -484,7 +484,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64
 KINDS = {
     "pickle": (
         pickle.dumps({"a": [1.0] * 99}, protocol=2),
-        r" \(looks like a pickle.* safetensors\.torch\.save_file\)",
+        r" \(looks like a pickle.*`vitzoo convert \S+file\.safetensors \S+ --from-pickle`\)",
     ),
     "old-pickle": (pickle.dumps({"a": [1.0] * 99}, protocol=0), ""),
     "lfs": (POINTER, r" \(looks like a Git LFS pointer\)"),
@@ -526,7 +526,7 @@ def test_pickle_with_the_pinned_sha256_is_not_read(net, hub):
 def test_pickle_is_not_read_under_any_file_name(tmp_path, small, ending):
     path = tmp_path / f"model.{ending}"
     torch.save({"a": torch.ones(1)}, path)
-    text = rf"{path} .*looks like a zip or torch pickle.* safetensors\.torch\.save_file"
+    text = rf"{path} .*looks like a zip or torch pickle.*`vitzoo convert {path} \S+ --from-pickle`"
     with pytest.raises(CheckpointError, match=text):
         vitzoo.create(small, weights=path)
 

@@ -21,10 +21,10 @@ from typing import Any, cast
 from vitzoo.errors import CheckpointError
 from vitzoo.files.safetensors import (
     ITEM_SIZES,
-    NO_PICKLE,
     TensorInfo,
     check_count,
     check_shape,
+    no_pickle,
     place,
 )
 from vitzoo.report import escaped
@@ -86,7 +86,8 @@ def read_directory(fd: int, source: str) -> dict[str, Member]:
     for name in (entry.orig_filename for entry in entries):
         if name.endswith("data.pkl") or (name.startswith("archive/") and name[-4:] != ".npy"):
             raise CheckpointError(
-                f"{source} is no .npz file (looks like a zip or torch pickle file: {NO_PICKLE})"
+                f"{source} is no .npz file (looks like a zip or torch pickle file: "
+                f"{no_pickle(source)})"
             )
     check_count(len(entries), source)
     size = os.fstat(fd).st_size
@@ -268,7 +269,11 @@ def _dtype(descr: object, where: str) -> str:
     if isinstance(descr, str) and descr in DTYPES:
         return DTYPES[descr]
     if isinstance(descr, str) and descr.lstrip("|<>=") == "O":
-        raise CheckpointError(f"{where}: is an array of Python objects: {NO_PICKLE}")
+        raise CheckpointError(
+            f"{where}: is an array of Python objects, which is stored as a pickle; a pickle can "
+            "run code, so vitzoo never loads one; expected an array of numbers: write the file "
+            "again with arrays of numbers"
+        )
     raise CheckpointError(
         f"{where}: dtype {ascii(descr)[:60]} is not supported; save little-endian numbers, such "
         "as '<f4'"

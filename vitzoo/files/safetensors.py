@@ -8,9 +8,11 @@ Transformers have headers of about 50 KB with a few hundred tensors.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from pathlib import PurePath
 
 from vitzoo.errors import CheckpointError
 from vitzoo.files.strict_json import strict_json
@@ -23,13 +25,9 @@ ITEM_SIZES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "C64": 8,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
 }  # fmt: skip  # one line per dtype would be no clearer
-NO_PICKLE = (
-    "a pickle can run code, so vitzoo never reads one; if you trust the file, load it with "
-    "torch.load(..., weights_only=True) and write its tensors with safetensors.torch.save_file"
-)
 LOOKS = {
     b"PK\x03\x04": "a zip or torch pickle file",
-    b"\x80": f"a pickle file: {NO_PICKLE}",
+    b"\x80": "a pickle file",
     b"<": "an HTML page",
     b"version https://git-lfs": "a Git LFS pointer",
     b"\x93NUMPY": "a NumPy file",
@@ -37,6 +35,7 @@ LOOKS = {
     b"\x1f\x8b": "a gzip file",
     b"{": "a JSON text",
 }
+PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def read_header(fd: int, source: str) -> Header:
     start = os.pread(fd, 64, 0)
     length = int.from_bytes(start[:8], "little")
     if len(start) < 8 or start[8:9] != b"{" or length > size - 8:
-        raise CheckpointError(f"{source} is not safetensors{looks_like(start)}")
+        raise CheckpointError(f"{source} is not safetensors{looks_like(start, source)}")
     if length > MAX_HEADER:
         raise CheckpointError(
             f"{source}: its header has {length} bytes, more than the {MAX_HEADER} accepted"
@@ -165,11 +164,24 @@ def _check_coverage(
         )
 
 
-def looks_like(start: bytes) -> str:
+def looks_like(start: bytes, source: str) -> str:
     """Return the likely kind of a file with these first bytes, in brackets; empty if unknown."""
     if not start:
         return " (empty file)"
     text = start.lstrip(b"\t\n\r ")
-    return next(
-        (f" (looks like {what})" for magic, what in LOOKS.items() if text.startswith(magic)), ""
+    named = "a pickle file" if source.endswith(PICKLES) else ""
+    what = next((what for magic, what in LOOKS.items() if text.startswith(magic)), named)
+    fix = f": {no_pickle(source)}" if "pickle" in what else ""
+    return f" (looks like {what}{fix})" if what else ""
+
+
+def no_pickle(source: str) -> str:
+    """Return why vitzoo does not load a pickle, and the command that converts one."""
+    file = source.partition(" (a shard of ")[0]
+    path = PurePath(file.rpartition("/")[2] if file.startswith("hf://") else file)
+    stem = f"{path.stem}-tensors" if path.suffix == ".safetensors" else path.stem
+    target = str(path.with_name(f"{stem}.safetensors"))
+    return (
+        "a pickle can run code, so vitzoo never loads one; convert it: `vitzoo convert "
+        f"{shlex.quote(file)} {shlex.quote(target)} --from-pickle`"
     )

@@ -1,0 +1,175 @@
+"""Write the tensors of a pickle as safetensors; `vitzoo.checkpoint.pickles` starts this process.
+
+Nothing that a pickle names is called, except what torch's weights-only loader allows (tensors,
+numbers, texts and their containers) and `argparse.Namespace`, in which scripts of training keep
+their options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from vitzoo.checkpoint.pickles import Limits
+from vitzoo.checkpoint.writers import write_safetensors
+from vitzoo.errors import CheckpointError
+from vitzoo.files.safetensors import check_count, place
+from vitzoo.report import listed
+
+# Entries of a checkpoint of training in which scripts keep the tensors of a network.
+KNOWN = (
+    *("state_dict", "model_state_dict", "model", "module", "net", "network", "backbone", "encoder"),
+    *("teacher", "student", "target_encoder", "model_ema", "state_dict_ema", "ema"),
+)
+DEPTH = 3  # of entries in entries
+FORBIDDEN = re.compile(r"GLOBAL (\S+)")  # in a message of torch
+MEMORY = ("allocate memory", "bad_alloc", "Cannot allocate")
+
+
+def main() -> None:
+    """Read the pickle that the arguments describe; print a JSON object with `error` or `place`."""
+    request = json.loads(sys.argv[1])
+    limits = Limits(**request["limits"])
+    torch.set_num_threads(1)
+    _limit(limits)
+    answer: dict[str, Any]
+    try:
+        with os.fdopen(request["source"], "rb") as file:
+            data = _load(file)
+        tensors, entry = chosen(data, request["key"])
+        _check(tensors, limits)
+        with os.fdopen(request["target"], "wb") as target:
+            write_safetensors(target, tensors, {"format": "pt"})
+        answer = {"place": entry, "tensors": len(tensors)}
+    except CheckpointError as error:
+        answer = {"error": str(error)}
+    except MemoryError:
+        answer = {"memory": True}
+    except Exception as error:  # noqa: BLE001  # of writing, and of values that are no tensors
+        text = f"{type(error).__name__}: {error}"
+        answer = {"memory": True} if any(part in text for part in MEMORY) else {"error": text}
+    sys.stdout.write(json.dumps(answer))
+
+
+def _limit(limits: Limits) -> None:
+    """Limit the memory, time and output of this process, beside what torch already uses."""
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+    for kind, value in (
+        (resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory),
+        (resource.RLIMIT_CPU, limits.cpu),
+        (resource.RLIMIT_FSIZE, limits.output),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        least = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (least, hard))
+
+
+def _load(file: BinaryIO) -> object:
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=False)
+    except MemoryError:
+        raise
+    except Exception as error:
+        if "TorchScript" in str(error):
+            raise CheckpointError(
+                "it is a TorchScript archive, which is code; write its state_dict() with "
+                "safetensors.torch.save_file"
+            ) from error
+        cause = error.__context__ or error  # without the advice that torch adds
+        text = f"{type(cause).__name__}: {cause}"
+        if any(part in text for part in MEMORY):
+            raise MemoryError from error
+        if match := FORBIDDEN.search(text):
+            raise CheckpointError(
+                f"it names {match[1]}, which is not called; expected tensors, numbers, texts and "
+                "tables of them: save the state_dict() alone"
+            ) from error
+        raise CheckpointError(f"torch's weights-only loader cannot read it: {text}") from error
+
+
+def chosen(data: object, key: str | None) -> tuple[Mapping[str, Tensor], str]:
+    """Return the tensors of a network in an unpickled object, and the names of their entry.
+
+    Args:
+        data: a table of tensors, or a table with an entry of `KNOWN`.
+        key: names of entries within each other, separated by dots; None for `KNOWN`.
+
+    Raises:
+        CheckpointError: there is no table of tensors, or there are several.
+    """
+    path: list[str] = []
+    for name in key.split(".") if key else ():
+        if not isinstance(data, Mapping) or name not in data:
+            raise CheckpointError(f"it has no entry {'.'.join([*path, name])!a}; {_entries(data)}")
+        data = data[name]
+        path.append(name)
+    while not _is_table(data):
+        names = [name for name in KNOWN if isinstance(data, Mapping) and _holds(data.get(name))]
+        if len(names) > 1:
+            keys = ", ".join(".".join([*path, name]) for name in names)
+            raise CheckpointError(
+                f"it has several tables of tensors: {keys}; name one: --key "
+                f"{'.'.join([*path, names[0]])}"
+            )
+        if not names:
+            raise CheckpointError(f"it has no table of tensors; {_entries(data)}")
+        data = data[names[0]]  # type: ignore[index]  # a mapping, as it has names
+        path.append(names[0])
+    return data, ".".join(path)  # type: ignore[return-value]  # a table
+
+
+def _is_table(data: object) -> bool:
+    return (
+        isinstance(data, Mapping)
+        and bool(data)
+        and all(isinstance(k, str) and isinstance(t, Tensor) for k, t in data.items())
+    )
+
+
+def _holds(data: object, depth: int = DEPTH) -> bool:
+    """Return whether an object is a table of tensors, or has one in an entry of `KNOWN`."""
+    inside = depth and isinstance(data, Mapping)
+    return _is_table(data) or bool(
+        inside and any(_holds(data.get(name), depth - 1) for name in KNOWN)  # type: ignore[attr-defined]
+    )
+
+
+def _entries(data: object) -> str:
+    """Return the end of a message: what an object is that is no table of tensors."""
+    if not isinstance(data, Mapping):
+        return f"found a {type(data).__name__}, expected a table of tensors"
+    odd = [f"{k} ({type(v).__name__})" for k, v in data.items() if not isinstance(v, Tensor)]
+    odd += [f"{k!r} (no text)" for k in data if not isinstance(k, str)]
+    return (
+        f"entries that are no tensors: {listed(odd, 5) or 'none'}, of {len(data)}; expected a "
+        "table of tensors: save the state_dict() alone, or name an entry with --key"
+    )
+
+
+def _check(tensors: Mapping[str, Tensor], limits: Limits) -> None:
+    """Refuse what no safetensors file may have, before anything is written."""
+    check_count(len(tensors), "it")
+    for name in tensors:
+        place(name, "it")
+    total = sum(tensor.numel() * tensor.dtype.itemsize for tensor in tensors.values())
+    if total > limits.output:
+        raise CheckpointError(
+            f"its tensors have {total} bytes, more than the {limits.output} accepted: views of "
+            "little memory become large tensors"
+        )
+
+
+if __name__ == "__main__":
+    main()
