@@ -37,7 +37,7 @@ def every_layout():
 
 def test_each_layout_is_claimed_by_its_format_alone():
     found = list(every_layout())
-    assert len(found) == 11
+    assert len(found) == 12
     for name, keys in found:
         assert [n for n, layout in FORMATS.items() if layout.matches(keys)] == [name]
         assert not any(layout.matches([]) for layout in FORMATS.values())

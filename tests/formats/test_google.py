@@ -14,7 +14,7 @@ import vitzoo
 from helpers import SPEC, close, fill, refuses, same, says, write
 from layouts import FORMATS, vit_config
 from vitzoo.errors import CheckpointError
-from vitzoo.formats.google import big_vision, google
+from vitzoo.formats.google import big_vision, google, vit_jax
 
 reference = runpy.run_path(str(Path(__file__).parents[1] / "google_reference.py"))
 WEIGHTS = ("own", "scaled")
@@ -271,3 +271,68 @@ def test_query_key_and_value_of_other_types(tmp_path):
     path = write(tmp_path / "mixed.safetensors", arrays | {key: arrays[key].half()})
     with refuses(CheckpointError, "1 missing: blocks.0.attn.qkv.weight", "3 unexpected"):
         vitzoo.create(SPEC, weights=path)
+
+
+# vit_jax's names since flax.linen, big_vision's SigLIP.
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("prefix", ["", "params/", "opt/target/"])
+@torch.no_grad()
+def test_linen_there_and_back(tmp_path, images, weights, prefix):
+    arrays = reference["draw"]("original", weights)
+    one, other = reference["ORIGINAL"], reference["BIG_VISION"]
+    linen = {}
+    for key, array in arrays.items():
+        for part in ("attention", "mlp", "norm2"):
+            key = key.replace(f"/{one[part]}/", f"/{other[part]}/")  # noqa: PLW2901
+        linen[prefix + key] = array
+    assert linen.keys() != arrays.keys()
+    model = vitzoo.create(SPEC, weights=write(tmp_path / "linen.safetensors", linen)).eval()
+    assert model.load_report.format == "vit_jax"
+    close(model(images), reference["forward"](arrays, images)[2])
+    written = vit_jax.with_heads(2).from_model(model.state_dict())
+    same({prefix + key: array for key, array in written.items()}, linen)
+
+
+def map_head(width=32, mlp=64, heads=2):
+    """Return the shapes of big_vision's attention pool."""
+    pool = "MAPHead_0"
+    attention, each = f"{pool}/MultiHeadDotProductAttention_0", (heads, width // heads)
+    found = {f"{pool}/probe": (1, 1, width), f"{attention}/out/kernel": (*each, width)}
+    for part in ("query", "key", "value"):
+        found |= {f"{attention}/{part}/kernel": (width, *each), f"{attention}/{part}/bias": each}
+    found |= {f"{attention}/out/bias": (width,)}
+    found |= {f"{pool}/LayerNorm_0/{kind}": (width,) for kind in ("scale", "bias")}
+    for layer, sides in (("Dense_0", (width, mlp)), ("Dense_1", (mlp, width))):
+        dense = f"{pool}/MlpBlock_0/{layer}"
+        found |= {f"{dense}/kernel": sides, f"{dense}/bias": sides[1:]}
+    return found
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("weights", WEIGHTS)
+@torch.no_grad()
+def test_siglip_of_big_vision_as_timm_reads_it(tmp_path, images, weights, scan):
+    shapes = reference["shapes"]("big_vision") | map_head()
+    left = ("cls", "head/kernel", "head/bias")
+    shapes = {key: shape for key, shape in shapes.items() if key not in left}
+    arrays = reference["draw_all"](shapes, weights)
+    stored = reference["scanned"](arrays) if scan else arrays
+    text = {"params/txt/Embed_0/embedding": torch.ones(3, 3), "params/t": torch.ones(1)}
+    stored = {f"params/img/{key}": array for key, array in stored.items()} | text
+    path = tmp_path / "siglip.npz"
+    np.savez(path, **{key: array.numpy() for key, array in stored.items()})
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    sizes |= {"mlp_ratio": 2, "class_token": False, "num_classes": 0}
+    network = timm.models.VisionTransformer(**sizes, global_pool="map", act_layer="gelu_tanh")
+    network.eval()
+    network.load_pretrained(str(path))
+    model = vitzoo.create(SPEC | {"class_token": False, "num_classes": 0}, weights=path).eval()
+    same(model.state_dict(), network.state_dict())
+    report = model.load_report
+    assert (report.format, set(report.dropped)) == ("big_vision", set(text))
+    assert model.spec.pool.name == "attention"
+    close(model(images), network(images))
+    written = big_vision.with_heads(2).from_model(model.state_dict())
+    same(written, {f"params/{key}": array for key, array in arrays.items()})

@@ -3,7 +3,7 @@
 import torchvision
 from transformers import ViTConfig
 
-from vitzoo.formats.google import big_vision, google
+from vitzoo.formats.google import big_vision, google, vit_jax
 from vitzoo.formats.timm import timm_vit
 from vitzoo.formats.torchvision import torchvision as torchvision_format
 from vitzoo.formats.transformers import transformers_vit
@@ -13,6 +13,7 @@ FORMATS = {
     "transformers_vit": transformers_vit,
     "torchvision": torchvision_format,
     "google": google,
+    "vit_jax": vit_jax,
     "big_vision": big_vision,
 }
 

@@ -38,10 +38,10 @@ def convert_command(
     """Convert weights to another checkpoint format.
 
     A checkpoint format is a library's naming and layout of the same tensors: timm, torchvision,
-    transformers_vit, google, big_vision, or one of a plugin. IN is a safetensors or npz file, the
-    index of a sharded checkpoint, or a registered NAME or NAME:WEIGHTS. OUT ends in .npz for google
-    and big_vision, and in .safetensors for all other formats. The written file is read back and
-    compared bit by bit before it replaces OUT.
+    transformers_vit, google, vit_jax, big_vision, or one of a plugin. IN is a safetensors or npz
+    file, the index of a sharded checkpoint, or a registered NAME or NAME:WEIGHTS. OUT ends in .npz
+    for google, vit_jax and big_vision, and in .safetensors for all other formats. The written file
+    is read back and compared bit by bit before it replaces OUT.
 
     With --from-pickle, IN is a file of torch.save, or its hf:// address. torch's weights-only
     loader reads it in a process with limits on memory and time, and OUT gets its tensors under the

@@ -46,6 +46,7 @@ class Format:
         defaults_with: further overrides of such a file, by a key that it must have.
         network: table of the values that the library's network computes, see
             `vitzoo.formats.unsupported`; None if it computes every spec.
+        authors: whether the format is that of the authors of the networks in its namespace.
         suffix: ending of written files, `.safetensors` or `.npz`.
         by_head: whether `from_model` needs the number of attention heads.
         heads: number of attention heads, see `with_heads`.
@@ -64,6 +65,7 @@ class Format:
     defaults: Config = field(default_factory=dict)
     defaults_with: Mapping[str, Config] = field(default_factory=dict)
     network: unsupported.Network | None = None
+    authors: bool = False
     suffix: str = SAFETENSORS
     by_head: bool = False
     heads: int | None = None

@@ -1,4 +1,4 @@
-"""The names of Google's npz files: the original ones, and big_vision's.
+"""The names of Google's npz files: the original ones, vit_jax's of today, and big_vision's.
 
 Kernels are stored input first. Those of attention are stored by head: query, key and value are
 (d, heads, head_dim), the output projection is (heads, head_dim, d).
@@ -19,10 +19,11 @@ from vitzoo.files.names import NPZ
 from vitzoo.formats.base import Format, Keys
 from vitzoo.formats.config import Config
 from vitzoo.formats.keymap import KeyMap, Tensors, prefixed, unheld, unique
-from vitzoo.formats.unsupported import free
+from vitzoo.formats.unsupported import attention_like_blocks, free
 from vitzoo.schema.spec import Spec
 
 EMBEDDING = "embedding/kernel"
+PROBE = "MAPHead_0/probe"
 BY_HEAD = ("/query", "/key", "/value")
 AXES = {2: (1, 0), 4: (3, 2, 0, 1)}  # of a kernel, outputs first
 MAX_DEPTH = 1000  # of a network whose blocks are stored as one
@@ -45,7 +46,7 @@ class GoogleFormat(Format):
     suffix: str = NPZ
     by_head: bool = True
     anchor: str = EMBEDDING
-    training: tuple[str, ...] = ("opt/", "chrono", "extra")
+    training: tuple[str, ...] = ("opt/", "chrono", "extra", "params/")
 
     def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
         """Rename, transpose and fuse."""
@@ -106,7 +107,9 @@ class GoogleFormat(Format):
         if config or not keys:
             return found
         names = self.plain(keys)
-        if "cls" not in names:
+        if PROBE in names:
+            found["pool"] = "attention"
+        elif "cls" not in names:
             found["pool"] = "mean"
         if not self.class_row and self.positions not in names:
             found["pos_embed"] = "sincos_2d"
@@ -149,6 +152,7 @@ def _arrays(modules: Mapping[Any, str]) -> dict[Any, str]:
 BACKBONE = "patch_embed.backbone."
 UNITS = {f"conv{i}": f"conv{i}" for i in (1, 2, 3)} | {f"gn{i}": f"norm{i}" for i in (1, 2, 3)}
 UNITS |= {"conv_proj": "downsample.conv", "gn_proj": "downsample.norm"}
+ROOT = _arrays({"conv_root": f"{BACKBONE}conv", "gn_root": f"{BACKBONE}norm"})  # of R+Ti/16
 STEM = _arrays(
     {
         "embedding": "patch_embed.proj",
@@ -159,12 +163,49 @@ STEM = _arrays(
         **{"block{}/unit{}/" + a: BACKBONE + "stages.{}.blocks.{}." + b for a, b in UNITS.items()},
     }
 )
+POOL = {PROBE: "attn_pool.latent"} | _arrays(
+    {
+        "MAPHead_0/MultiHeadDotProductAttention_0/query": "attn_pool.q",
+        tuple(f"MAPHead_0/MultiHeadDotProductAttention_0/{x}" for x in ("key", "value")): (
+            "attn_pool.kv"
+        ),
+        "MAPHead_0/MultiHeadDotProductAttention_0/out": "attn_pool.proj",
+        "MAPHead_0/LayerNorm_0": "attn_pool.norm",
+        "MAPHead_0/MlpBlock_0/Dense_0": "attn_pool.mlp.fc1",
+        "MAPHead_0/MlpBlock_0/Dense_1": "attn_pool.mlp.fc2",
+    }
+)
 
 
-def _format(name: str, attention: str, norm2: str, mlp: str, **rest: Any) -> GoogleFormat:
-    """Return a format with its names of attention, second norm and MLP."""
+def _is_root(tensors: Tensors) -> bool:
+    """Return whether the ResNet of a hybrid has no stages, under the keys of a file or a model."""
+    keys = tensors.keys()
+    staged = any("/unit" in key or f"{BACKBONE}stages." in key for key in keys)
+    return bool(keys & {"conv_root/kernel", f"{BACKBONE}conv.weight"}) and not staged
+
+
+def _is_map_head(spec: Spec) -> bool:
+    """Return whether the pool is an attention of big_vision, which reads patches alone."""
+    return attention_like_blocks(spec) and not spec.class_token
+
+
+def _has_pre_logits(tensors: Tensors) -> bool:
+    return any("pre_logits" in key for key in tensors)
+
+
+def _format(
+    name: str,
+    attention: str,
+    norm2: str,
+    mlp: str,
+    *,
+    marks: tuple[str, ...] = (),
+    others: Mapping[str, str] | None = None,
+    **rest: Any,
+) -> GoogleFormat:
+    """Return a format with its names of attention, second norm and MLP, and others of the stem."""
     query = f"{attention}/query/kernel"
-    stem = {"cls": "cls_token", rest["positions"]: "pos_embed", **STEM}
+    stem = {"cls": "cls_token", rest["positions"]: "pos_embed", **STEM, **(others or {})}
     layer = {
         "LayerNorm_0": "norm1",
         tuple(f"{attention}/{part}" for part in ("query", "key", "value")): "attn.qkv",
@@ -174,11 +215,16 @@ def _format(name: str, attention: str, norm2: str, mlp: str, **rest: Any) -> Goo
         f"{mlp}/Dense_1": "mlp.fc2",
     }
     keymap = KeyMap(stem | _arrays({"head": "head"}), _arrays(layer), f"{SCANNED[:-1]}_{{}}/")
+    fc = _arrays({"head": "head.fc"})
     return GoogleFormat(
         name,
         keymap=keymap,
-        keymaps={"pre_logits": replace(keymap, stem=stem | _arrays({"head": "head.fc"}))},
-        marks=(EMBEDDING, (SCANNED + query, f"{SCANNED[:-1]}_0/{query}")),
+        keymaps={
+            lambda t: _is_root(t) and _has_pre_logits(t): replace(keymap, stem=stem | fc | ROOT),
+            _is_root: replace(keymap, stem={**keymap.stem, **ROOT}),
+            _has_pre_logits: replace(keymap, stem=stem | fc),
+        },
+        marks=(EMBEDDING, (SCANNED + query, f"{SCANNED[:-1]}_0/{query}"), *marks),
         defaults={
             "block": {"activation": "gelu_tanh", "norm_eps": 1e-6},
             "pos_embed": {"resample": "zoom"},  # as `scipy.ndimage.zoom`
@@ -188,24 +234,42 @@ def _format(name: str, attention: str, norm2: str, mlp: str, **rest: Any) -> Goo
     )
 
 
-NETWORK = {**free("class_token"), "pool": ("class", {"name": "mean", "norm_first": True})}
+NETWORK = {
+    **free("class_token"),
+    "pos_embed": ("learned", "none"),
+    "pool": ("class", {"name": "mean", "norm_first": True}),
+}
+ORIGINAL = "Transformer/posembed_input/pos_embedding"
+LINEN = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 google = _format(
     "google",
     *("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3"),
-    positions="Transformer/posembed_input/pos_embedding",
+    positions=ORIGINAL,
     class_row=True,
     file_prefixes=("opt/target/", ""),
-    network={**NETWORK, "pos_embed": ("learned", "none")},
+    network=NETWORK,
+)
+vit_jax = _format(
+    "vit_jax",
+    *LINEN,
+    positions=ORIGINAL,
+    class_row=True,
+    marks=(ORIGINAL,),
+    file_prefixes=("opt/target/", "params/", ""),
+    network={**NETWORK, "pos_embed": ("learned",)},
 )
 big_vision = _format(
     "big_vision",
-    *("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0"),
+    *LINEN,
     positions="pos_embedding",
     class_row=False,
-    file_prefixes=("", "params/"),
+    excludes=(ORIGINAL,),
+    file_prefixes=("", "params/img/", "params/"),
+    others=POOL,
     network={
         **NETWORK,
         "pos_embed": ("learned", "sincos_2d"),
         "pos_embed.temperature": (None, 10_000),
+        "pool": (*NETWORK["pool"], _is_map_head),
     },
 )

@@ -16,6 +16,7 @@ timm_vit = Format(
     excludes=(
         "dist_token",  # of a distilled network, which has a second head
         "blocks.0.gamma_1",  # of EVA
+        "blocks.0.mlp.w12.weight",  # of the authors' EVA-02
         "mask_token",  # of Meta's own files
         "*relative_position_bias_table",  # of BEiT
     ),

@@ -8,8 +8,10 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
+from timm.models import vision_transformer
 
 import vitzoo
+from helpers import close, fill
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format
 from vitzoo.testing import checkpoint_formats
@@ -434,3 +436,29 @@ def test_networks_that_the_target_does_not_have(tmp_path, to, spec, text):
     with pytest.raises(CheckpointError, match=text):
         vitzoo.convert(source, to, tmp_path / "theirs.safetensors")
     assert not (tmp_path / "theirs.safetensors").exists()
+
+
+# Networks of timm within open_clip.
+
+
+@pytest.mark.parametrize("weights", ["own", "scaled"])
+@torch.no_grad()
+def test_siglip_of_open_clip_is_a_network_of_timm(tmp_path, weights):
+    """As timm's own function reads it; EVA-02 is tested in vitzoo-mim."""
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    options = {"class_token": False, "global_pool": "map", "num_classes": 0, "mlp_ratio": 2}
+    network = fill(vision_transformer.VisionTransformer(**sizes, **options), weights)
+    tensors = {f"visual.trunk.{key}": t for key, t in network.state_dict().items()}
+    text = {"text.positional_embedding": torch.ones(3, 3), "logit_bias": torch.ones(1)}
+    text |= {"text.transformer.resblocks.0.attn.in_proj_weight": torch.ones(3, 3)}
+    theirs = vision_transformer.checkpoint_filter_fn(tensors | text, network)
+    same(theirs, network.state_dict())
+    spec = {"variant": "siglip/vit_b16", "image_size": 32, "patch_size": 8, "embed_dim": 32}
+    spec |= {"depth": 2, "num_heads": 2, "mlp_dim": 64, "block": {"activation": "gelu"}}
+    model = vitzoo.create(spec, weights=write(tmp_path, tensors | text)).eval()
+    same(model.state_dict(), network.state_dict())
+    report = model.load_report
+    assert (report.format, set(report.dropped)) == ("timm", set(text))
+    assert "prefix = visual.trunk." in report.assumed
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(7))
+    close(model(images), network(images))

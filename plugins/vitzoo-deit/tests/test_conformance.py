@@ -20,7 +20,14 @@ DISTILLED = {
 class TestDeit(PluginTests):
     namespace = "deit"
     options = {"deit/power": [{"rate": 0.3}, {"rate": 0.3, "exponent": 0.5}]}
-    networks = {"deit/timm_distilled": DISTILLED, "deit/transformers": DISTILLED}
+    networks = {
+        "deit/timm_distilled": DISTILLED,
+        "deit/transformers": DISTILLED,
+        "deit/meta": {
+            "block": {"layer_scale": 1e-4},
+            "pos_embed": {"name": "learned", "prefix": False},
+        },
+    }
 
     @pytest.mark.install
     def test_plugin_archives(self, tmp_path: Path) -> None:

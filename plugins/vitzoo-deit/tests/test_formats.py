@@ -3,6 +3,7 @@
 import pytest
 import safetensors.torch
 import torch
+from timm.models import vision_transformer
 from timm.models.deit import VisionTransformerDistilled
 from transformers import (
     DeiTConfig,
@@ -310,3 +311,38 @@ def test_a_config_that_lies_is_refused(tmp_path):
         (tmp_path / "config.json").write_text(stated)
         with pytest.raises(CheckpointError, match=text):
             vitzoo.create(SPEC, weights=path)
+
+
+# DeiT III of Meta.
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("weights", ["own", "scaled"])
+def test_metas_deit3(tmp_path, weights):
+    """timm's own function renames the LayerScale."""
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    options = {"no_embed_class": True, "init_values": 1e-4, "mlp_ratio": 2, "num_classes": 5}
+    network = fill(vision_transformer.VisionTransformer(**sizes, **options), weights)
+    state = network.state_dict()
+    tensors = {
+        k.replace("ls1.gamma", "gamma_1").replace("ls2.gamma", "gamma_2"): t
+        for k, t in state.items()
+    }
+    same(
+        vision_transformer.checkpoint_filter_fn(dict(tensors), network, adapt_layer_scale=True),
+        state,
+    )
+    spec = SPEC | {"variant": "deit/deit3_s16"}
+    model = vitzoo.create(spec, weights=write(tmp_path / "deit3.safetensors", tensors)).eval()
+    same(model.state_dict(), state)
+    assert (model.load_report.format, model.load_report.dropped) == ("deit/meta", ())
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(7))
+    close(model(images), network(images))
+    same(checkpoint_formats()["deit/meta"].from_model(model.state_dict()), tensors)
+    path = vitzoo.save(model, tmp_path / "saved.safetensors")
+    done = vitzoo.convert(path, "deit/meta", tmp_path / "there.safetensors")
+    assert done.target_format == "deit/meta"
+    assert checkpoint_formats()["deit/meta"].unsupported(vitzoo.describe("vit_b16").spec) == [
+        "block.layer_scale = none",
+        "pos_embed = learned (prefix = true)",
+    ]

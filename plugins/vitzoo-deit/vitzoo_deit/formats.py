@@ -1,4 +1,7 @@
-"""The names of distilled DeiT: timm's and transformers'. The distillation token is a register."""
+"""The names of distilled DeiT, timm's and transformers', and of Meta's DeiT III.
+
+The distillation token is a register.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,26 @@ timm_distilled = Format(
     ),
     marks=("dist_token", *timm_vit.marks),
     network={**(timm_vit.network or {}), **DISTILLED},
+)
+meta_deit3 = Format(
+    "deit/meta",
+    keymap=KeyMap(layer={"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}, others=True),
+    marks=(*timm_vit.marks, "blocks.0.gamma_1", "blocks.0.gamma_2", "cls_token"),
+    excludes=(
+        "reg_token",  # of a DINOv3
+        "*relative_position_bias_table",  # of a BEiT
+        *("blocks.0.attn.q_bias", "mask_token", "dist_token"),
+    ),
+    defaults={
+        "block": {"activation": "gelu", "norm_eps": 1e-6},
+        "pos_embed": {"resample": "bicubic"},  # its `main.py`
+    },
+    authors=True,
+    network={
+        "block.layer_scale": (lambda spec: spec.block.layer_scale is not None,),
+        "block.qkv_bias": (True, False),
+        "pos_embed.prefix": (False,),
+    },
 )
 transformers_deit = TransformersDeitFormat(
     "deit/transformers",

@@ -27,15 +27,16 @@ class TestMim(PluginTests):
 class TestMae(PluginTests):
     namespace = "mae"
     archives = False
+    networks = {"mae/meta": {}}
 
 
 class TestBeit(PluginTests):
     namespace = "beit"
     archives = False
-    networks = {"beit/timm": BEIT | AFTER, "beit/transformers": BEIT | AFTER}
+    networks = {f"beit/{name}": BEIT | AFTER for name in ("timm", "microsoft", "transformers")}
 
 
 class TestEva02(PluginTests):
     namespace = "eva02"
     archives = False
-    networks = {"eva02/timm": EVA}
+    networks = {"eva02/timm": EVA, "eva02/authors": EVA}

@@ -1,4 +1,7 @@
-"""The names of BEiT: timm's and transformers'. The model stacks the positions of all blocks."""
+"""The names of BEiT: timm's, Microsoft's and transformers'.
+
+The model stacks the positions of all blocks.
+"""
 
 from __future__ import annotations
 
@@ -75,6 +78,15 @@ class BeitFormat(Format):
         return stated or found
 
 
+class MicrosoftBeitFormat(BeitFormat):
+    """Microsoft's BEiT in pre-training, with timm's names beside a mask token."""
+
+    def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Write the network, and a mask token of zeros."""
+        written, token = super().from_model(tensors), tensors.get("cls_token")
+        return written if token is None else written | {"mask_token": token.new_zeros(token.shape)}
+
+
 class TransformersBeitFormat(BeitFormat, TransformersFormat):
     """transformers' `BeitModel`, with or without a head."""
 
@@ -145,15 +157,17 @@ NETWORK = {
     "pos_embed": ("mim/relative",),
     "head": ("linear", "none"),
 }
+TABLES = {
+    f"blocks.0.attn.{TABLE}": {"pos_embed": {"shared": False}},
+    SHARED: {"pos_embed": {"shared": True}},
+}
 timm_beit = BeitFormat(
     "beit/timm",
     keymap=KeyMap(layer={"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}, others=True),
     marks=(*formats.timm_vit.marks, (f"blocks.0.attn.{TABLE}", SHARED)),
+    excludes=("mask_token",),  # of Microsoft's files
     ignored=(f"*{INDEX}",),
-    defaults_with={
-        f"blocks.0.attn.{TABLE}": {"pos_embed": {"shared": False}},
-        SHARED: {"pos_embed": {"shared": True}},
-    },
+    defaults_with=TABLES,
     network={
         **NETWORK,
         **formats.free("block.mlp_norm"),
@@ -161,6 +175,19 @@ timm_beit = BeitFormat(
         "block.mlp": ("mlp", "swiglu"),
         "pool": ("class", "mean"),
     },
+)
+microsoft = MicrosoftBeitFormat(
+    "beit/microsoft",
+    keymap=timm_beit.keymap,
+    marks=(*timm_beit.marks, "mask_token"),
+    ignored=(*timm_beit.ignored, "mask_token", "lm_head.*"),
+    defaults={
+        "block": {"activation": "gelu", "norm_eps": 1e-6},
+        "pos_embed": {"resample": "geometric_cubic"},  # its `run_class_finetuning.py`
+    },
+    defaults_with={**TABLES, "lm_head.weight": {"pool": "mean"}},  # before fine-tuning
+    authors=True,
+    network={**NETWORK, "block.qkv_bias": (False, "qv"), "pool": ("class", "mean")},
 )
 transformers_beit = TransformersBeitFormat(
     "beit/transformers",

@@ -1,0 +1,35 @@
+"""The names of Meta's MAE: timm's, beside a mask token and a decoder."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from vitzoo.formats import Format, Tensors, timm_vit
+
+
+class MetaMaeFormat(Format):
+    """Meta's MAE in pre-training; published encoders have timm's names alone."""
+
+    def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Write the encoder, and a mask token of zeros."""
+        written, token = super().from_model(tensors), tensors.get("cls_token")
+        return written if token is None else written | {"mask_token": token.new_zeros(token.shape)}
+
+
+meta = MetaMaeFormat(
+    "mae/meta",
+    marks=(*timm_vit.marks, "mask_token"),
+    excludes=(
+        "blocks.0.ls1.gamma",  # of a DINOv2
+        "*relative_position_bias_table",  # of a BEiT
+        "blocks.0.attn.q_bias",  # of an EVA
+        "blocks.0.gamma_1",
+    ),
+    ignored=("mask_token", "decoder_*"),
+    defaults={
+        "block": {"activation": "gelu", "norm_eps": 1e-6},
+        "pos_embed": {"resample": "bicubic"},  # its `interpolate_pos_embed`
+    },
+    authors=True,
+    network={"block.qkv_bias": (True, False), "pool": ("class", "mean")},
+)
