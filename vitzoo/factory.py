@@ -159,7 +159,7 @@ def create(
         trained,
         wanted,
         fresh_head=request.other_head or not call.keys().isdisjoint(HEAD),
-        resampling="" if "pos_embed" in changes else source.resampling(trained),
+        resampling=source.resampling(trained, wanted, changes),
     )
     dtype = dtype or (None if source.keeps_dtype else torch.get_default_dtype())
     assumed = (*source.assumed(changes), *chosen_over(trained, wanted), *note)

@@ -20,6 +20,7 @@ from vitzoo.checkpoint.containers import (
     SafetensorsFile,
     Shards,
     open_own,
+    view,
 )
 from vitzoo.checkpoint.sidecars import Sidecars, sidecars_beside
 from vitzoo.errors import HashMismatch
@@ -61,7 +62,6 @@ class Checkpoint:
     config: Mapping[str, Any] = field(default_factory=dict)
     spec: Spec | None = None
     notes: tuple[str, ...] = ()
-
     prefix: str = ""
     outside: tuple[str, ...] = ()
 
@@ -96,6 +96,15 @@ class Checkpoint:
             name: torch.empty(info.shape, dtype=DTYPES[info.dtype], device="meta")
             for name, info in self.header.tensors.items()
         }
+
+    def tensor(self, key: str) -> Tensor:
+        """Return one tensor of the file, unverified; of safetensors, only its bytes are read."""
+        info = self.header.tensors[key]
+        whole = getattr(self.container, "whole", self.container)
+        if not isinstance(whole, SafetensorsFile):
+            return self.container.read(verified=False)[0][key]
+        data = bytearray(os.pread(self.file.fd, info.end - info.start, info.start))
+        return view(data, replace(info, start=0, end=len(data)))
 
     def tensors(self) -> tuple[dict[str, Tensor], str]:
         """Return the tensors by the keys of the file, and the sha256 of their bytes.

@@ -195,6 +195,23 @@ class Format:
         table = self.config_table(config)
         return merged(table.network if table else {}, self.stated(config))
 
+    def resampling(self, spec: Spec) -> str:
+        """Return how the library's code interpolates positions, empty if that is not known."""
+        options = self.defaults.get("pos_embed", {})
+        return str(options.get("resample", "")) if isinstance(options, Mapping) else ""
+
+    def overrides_in(self, keys: Keys, read: Callable[[str], Tensor]) -> dict[str, Any]:
+        """Return the settings that the values of small tensors show, as changes to a spec.
+
+        Args:
+            keys: of the file.
+            read: returns the tensor of a key of the file.
+
+        Raises:
+            CheckpointError: the values are those of no network that the model can compute.
+        """
+        return {}
+
     def unsupported(self, spec: Spec) -> list[str]:
         """Return the parts of a spec that the library's network cannot compute, for an error."""
         return [] if self.network is None else unsupported.beyond(self.network, spec)

@@ -82,7 +82,7 @@ def of_entry(row: Weights, zoo: Registry) -> Overrides:
 
 
 def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = None) -> Overrides:
-    """Return the overrides of a file, by its format, keys, configs and registry entry.
+    """Return the overrides of a file, by its format, tensors, configs and registry entry.
 
     Args:
         checkpoint: the open file.
@@ -94,10 +94,13 @@ def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = Non
     registered = checkpoint.row is not None and bool(checkpoint.row.format)
     if layout.name == OF_TIMM and variant and variant.timm_block and not registered:
         default = merged(default, {"block": dict(variant.timm_block)})
+    shown = layout.overrides_in(keys, checkpoint.tensor)
     if checkpoint.row and registered:
-        return Overrides(default, of_row(checkpoint.row))
+        return Overrides(default, merged(shown, of_row(checkpoint.row)))
     stated = stated_by(checkpoint.config, zoo, layout)
-    return Overrides(default, stated.settings(), stated.notes) if stated else Overrides(default)
+    if stated is None:
+        return Overrides(default, shown)
+    return Overrides(default, merged(stated.settings(), shown), stated.notes)
 
 
 def fixed(variant: Variant | None) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from abc import ABC, abstractmethod
@@ -30,6 +31,7 @@ from vitzoo.store.hub_file import HubFile
 
 log = logging.getLogger("vitzoo")
 
+FORMAT = "checkpoint format"
 OWN_KEYS = "timm"  # the format that does not rename keys
 
 
@@ -47,8 +49,15 @@ class WeightsSource(ABC):
         """Return the settings that neither file, registry nor user states."""
         return ()
 
-    def resampling(self, trained: Spec) -> str:
-        """Return the interpolation of positions, if only the checkpoint format states it."""
+    def resampling(self, trained: Spec, wanted: Spec, changes: Mapping[str, Any]) -> str:
+        """Return the interpolation of positions for the report.
+
+        It is named if only the checkpoint format states it, or if the authors' code has another.
+        """
+        chosen = "pos_embed" in changes or trained.image_size == wanted.image_size
+        return "" if chosen else self._resampling(trained)
+
+    def _resampling(self, trained: Spec) -> str:
         return ""
 
     @abstractmethod
@@ -67,6 +76,9 @@ class RegisteredWeights(WeightsSource):
 
     def trained(self, changes: Mapping[str, Any]) -> Spec:
         return of_entry(self.row, self.zoo).apply(self.request.base, self.zoo, self.variant)
+
+    def _resampling(self, trained: Spec) -> str:
+        return _not_as_authors(trained, self.variant, self.zoo)
 
     def opened(self) -> Checkpoint:
         return open_hub_file(HubFile.of(self.variant, self.row, self.zoo))
@@ -142,13 +154,14 @@ class WeightsFile(WeightsSource):
             return notes
         return (*self._overrides.assumed(self.request.base, changes), *notes)
 
-    def resampling(self, trained: Spec) -> str:
+    def _resampling(self, trained: Spec) -> str:
         if self._checkpoint.spec:
             return ""
         method, own = (
             dict(spec.pos_embed.options).get("resample") for spec in (trained, self.request.base)
         )
-        return "" if method == own else f"pos_embed.resample = {method}"
+        found = _not_as_authors(trained, self.request.variant, self.zoo)
+        return found or ("" if method == own else f"pos_embed.resample = {method}")
 
     def _as_saved(self, saved: Spec, changes: Mapping[str, Any]) -> Spec:
         """Return the network that a file of `save` states, if it fits the request."""
@@ -292,6 +305,25 @@ def _is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
             f"name: weights='hf://{weights}@main/model.safetensors'"
         )
     return True
+
+
+def _not_as_authors(trained: Spec, variant: Variant | None, zoo: Registry) -> str:
+    """Return how positions are interpolated if the code of the variant's authors does otherwise."""
+    part, namespace = trained.pos_embed, f"{variant.namespace}/" if variant else "/"
+    own = [name for name in sorted(zoo.parts[FORMAT]) if name.startswith(namespace)]
+    layouts = [zoo.part(FORMAT, name) for name in own]
+    theirs = next((layout.resampling(trained) for layout in layouts if layout.authors), "")
+    if not theirs or part.opaque:
+        return ""
+    option = inspect.signature(zoo.part("position embedding", part.name)).parameters.get("resample")
+    method = dict(part.options).get("resample", option.default if option else theirs)
+    if method == theirs:
+        return ""
+    fix = {"name": part.name, **dict(part.options), "resample": theirs}
+    return (
+        f"pos_embed.resample = {method}, not {theirs} as in the authors' code, which "
+        f"pos_embed={fix} gives"
+    )
 
 
 def _check_heads(source: str, heads: int, spec: Spec) -> None:

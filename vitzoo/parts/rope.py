@@ -17,6 +17,7 @@ from vitzoo.schema.reader import pair
 COORDINATES = ("centered", "index")
 LAYOUTS = ("half", "interleaved")
 INDEXING = ("yx", "xy")
+PERIODS = ("float32", "bfloat16")
 
 
 class RotaryBase(nn.Module):
@@ -89,6 +90,8 @@ class RotaryPositions(RotaryBase):
         offset: is added to `index` coordinates before they are scaled.
         indexing: `yx`: rows rotate the first half of the pairs, columns the second; `xy`: columns
             the first, rows the second.
+        periods: type to which `temperature ** (i / q)`, which divides the coordinate, is rounded:
+            `float32`, or `bfloat16` as in the files that Meta published of DINOv3.
         layout: `half`: elements i and i + head_dim / 2 are a pair; `interleaved`: neighbours are.
         absolute: whether a learned table is added at the stem, as in EVA-02.
         prefix, resample: options of that table, see `LearnedPositions`.
@@ -115,6 +118,7 @@ class RotaryPositions(RotaryBase):
         reference_grid: int | Size | None = None,
         offset: float = 0.0,
         indexing: str = "yx",
+        periods: str = "float32",
         layout: str = "half",
         absolute: bool = False,
         prefix: bool = True,
@@ -132,6 +136,7 @@ class RotaryPositions(RotaryBase):
         )
         _check_choice("coordinates", coordinates, COORDINATES)
         _check_choice("indexing", indexing, INDEXING)
+        _check_choice("periods", periods, PERIODS)
         _check_choice("layout", layout, LAYOUTS)
         if reference_grid is not None and coordinates != "index":
             raise InvalidOption("reference_grid applies only to coordinates='index'; leave it out")
@@ -145,6 +150,7 @@ class RotaryPositions(RotaryBase):
             self.reference = pair(reference_grid, "reference_grid", InvalidOption)
         self.offset = offset
         self.indexing = indexing
+        self.periods = periods
         self.layout = layout
         for name, values in zip(("sine", "cosine"), self._waves(grid_size), strict=True):
             self.register_buffer(name, values, persistent=False)
@@ -162,6 +168,8 @@ class RotaryPositions(RotaryBase):
         quarter = self.head_dim // 4
         steps = torch.arange(quarter, dtype=torch.float32, device="cpu") / quarter
         frequency = self.temperature**-steps  # (head_dim / 4,)
+        if self.periods == "bfloat16":
+            frequency = 1 / (self.temperature**steps).bfloat16().float()
         y, x = (self._coordinates(grid_size, axis) for axis in (0, 1))
         y = torch.outer(y.repeat_interleave(grid_size[1]), frequency)  # (n, head_dim / 4)
         x = torch.outer(x.repeat(grid_size[0]), frequency)  # (n, head_dim / 4)

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import safetensors.torch
+import timm
 import torch
 from torch.nn import functional as F
 
@@ -252,6 +253,13 @@ def test_facts_of_a_config_of_dinov2(tmp_path, randomise):
         vitzoo.create(V2, weights=tmp_path / "model.safetensors")
 
 
+def test_the_authors_file_names_its_own_interpolation(tmp_path, randomise):
+    spec = {"variant": "dino/vit_s16", **SIZES}
+    tensors = dino.meta.from_model(randomise(vitzoo.create(spec)).state_dict())
+    model = vitzoo.create(spec, weights=write(tmp_path, tensors), image_size=96)
+    assert model.load_report.assumed[-1] == "pos_embed.resample = bicubic_offset"
+
+
 # DINOv3
 
 
@@ -301,13 +309,56 @@ def test_biases_without_a_mask_are_all_biases(tmp_path, randomise):
     assert torch.equal(model.eval()(images), source(images))
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
+def test_metas_periods_are_honoured(tmp_path, parity, weights, stored, prefix):
+    """Meta published bfloat16 periods; timm's network with these periods is the reference."""
+    sizes = {"img_size": 64, "depth": 2, "embed_dim": 64, "num_heads": 2, "mlp_ratio": 1.5}
+    sizes |= {"num_classes": 0, "global_pool": "token", "init_values": 1.0}
+    network = timm.create_model("vit_small_patch16_dinov3", **sizes).eval()
+    parity.fill(network, weights)
+    periods = network.rope.periods.bfloat16()
+    source = vitzoo.create(V3)
+    source.load_state_dict(dinov3.timm_eva.to_model(network.state_dict()))
+    tensors = metas_file(source) | {"rope_embed.periods": periods.to(stored)}
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(7))
+    exact = network.forward_features(images)
+    network.rope.periods.copy_(periods.float())
+    expected = network.forward_features(images)
+    path = write(tmp_path, {prefix + name: tensor for name, tensor in tensors.items()})
+    model = vitzoo.create(V3, weights=path).eval()
+    parity.assert_same(model.forward_features(images), expected)
+    if weights == "scaled":  # the attention of an untrained network hardly sees positions
+        assert (exact - expected).abs().max() > 2e-4 * expected.abs().max()
+    sine = network.rope.get_embed([4, 4]).chunk(2, dim=-1)[0]
+    torch.testing.assert_close(model.positions.sine, sine, rtol=0, atol=2e-6)
+    assert (source.positions.sine - sine).abs().max() > 2e-3
+    assert dict(model.spec.pos_embed.options)["periods"] == "bfloat16"
+    saved = vitzoo.save(model, tmp_path / "saved.safetensors")
+    for again in (vitzoo.create(saved), vitzoo.create(model.spec.to_data(), weights=path)):
+        assert torch.equal(again.eval()(images), model(images))
+    model.set_input_size(96)
+    larger = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(8))
+    parity.assert_same(model.forward_features(larger), network.forward_features(larger))
+    with pytest.raises(CheckpointError, match="periods = bfloat16"):
+        convert(saved, "dinov3/meta", tmp_path / "meta.safetensors")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_metas_file_of_a_model_in_half_precision_has_exact_periods(tmp_path, randomise, dtype):
+    tensors = metas_file(randomise(vitzoo.create(V3)).to(dtype))
+    assert tensors["rope_embed.periods"].dtype == torch.float32
+    model = vitzoo.create(V3, weights=write(tmp_path, tensors))
+    assert "periods" not in dict(model.spec.pos_embed.options)
+
+
 def test_other_periods_are_refused(tmp_path, randomise):
     tensors = metas_file(randomise(vitzoo.create(V3)))
-    tensors["rope_embed.periods"] = tensors["rope_embed.periods"].bfloat16().float()
-    assert vitzoo.create(V3, weights=write(tmp_path, tensors))
-    tensors["rope_embed.periods"] = 90.0 ** (torch.arange(8) / 8)
-    with pytest.raises(CheckpointError, match=r"periods.*temperature 100"):
-        vitzoo.create(V3, weights=write(tmp_path, tensors))
+    for periods in (90.0 ** (torch.arange(8) / 8), tensors["rope_embed.periods"] * (1 + 2**-9)):
+        tensors["rope_embed.periods"] = periods
+        with pytest.raises(CheckpointError, match=r"periods.*temperature 100"):
+            vitzoo.create(V3, weights=write(tmp_path, tensors))
     tensors["rope_embed.periods"] = torch.ones(2, 4, dtype=torch.int64)
     with pytest.raises(CheckpointError, match=r"periods|heads"):
         vitzoo.create(V3, weights=write(tmp_path, tensors))

@@ -35,6 +35,7 @@ class MetaFormat(Format):
 
     file_prefixes: tuple[str, ...] = PREFIXES
     anchor: str = "patch_embed.proj.weight"
+    authors: bool = True
     training: tuple[str, ...] = ("student.", "teacher.", *HEADS, *(f"module.{k}" for k in HEADS))
 
 

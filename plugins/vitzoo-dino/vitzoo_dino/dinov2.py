@@ -82,6 +82,11 @@ class DinoV2Format(Format):
 class MetaDinoV2Format(DinoV2Format, MetaFormat):
     """Meta's DINOv2."""
 
+    def resampling(self, spec: Spec) -> str:
+        return (
+            ANTIALIASED["pos_embed"]["resample"] if spec.num_registers else super().resampling(spec)
+        )
+
 
 class TransformersDinoV2Format(DinoV2Format, TransformersFormat):
     """transformers' `Dinov2Model` and `Dinov2WithRegistersModel`, with or without classifier."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +33,7 @@ NETWORK = {
     "pos_embed": ("rope",),
     **{f"pos_embed.{option}": (None, value) for option, value in ROPE.items()},
     "pos_embed.absolute": (None, False),
-    **formats.free("pos_embed.prefix"),
+    **formats.free("pos_embed.prefix", "pos_embed.periods"),
 }
 TRANSFORMERS = KeyMap(
     {
@@ -61,7 +62,7 @@ META = KeyMap({**STEM, "storage_tokens": "reg_token"}, same("ls1.gamma", "ls2.ga
 META_GATE = {"mlp.w1.": "mlp.fc1_g.", "mlp.w2.": "mlp.fc1_x.", "mlp.w3.": "mlp.fc2."}
 META_GATED = replace(META, layer={**META_GATE, **META.layer})
 PERIODS = "rope_embed.periods"
-ROUNDING = 2**-8  # periods were published as bfloat16, which rounds by up to 2 ** -9
+ROUNDING, HALF = 1e-6, 2**-10  # of temperatures to a power, in single and in half precision
 
 
 class TimmDinoV3Format(Format):
@@ -157,7 +158,9 @@ class MetaDinoV3Format(MetaFormat):
     def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
         """Rename, and take masked biases apart; masks and periods must be the usual ones."""
         prefix = self.file_prefix(tensors)
-        _check_periods(tensors.get(f"{prefix}{PERIODS}"))
+        periods = tensors.get(f"{prefix}{PERIODS}")
+        if periods is not None and not periods.is_meta:
+            _rounding(periods)
         plain = _unmasked(tensors)
         left = [key for key in plain if key.startswith(prefix) and key.endswith(f".{MASK}")]
         return super().to_model(plain) | {key.removeprefix(prefix): plain[key] for key in left}
@@ -166,8 +169,14 @@ class MetaDinoV3Format(MetaFormat):
         """Rename, with masked biases, periods, and a mask token of zeros."""
         written, token = _masked(super().from_model(tensors)), tensors.get("cls_token")
         if token is not None and self.heads:
-            written[PERIODS] = _periods(token.shape[-1] // self.heads // 4).to(token)
+            written[PERIODS] = _periods(token.shape[-1] // self.heads // 4).to(token.device)
         return written | mask_token(tensors, "mask_token")
+
+    def overrides_in(self, keys: Keys, read: Callable[[str], Tensor]) -> dict[str, Any]:
+        """Return how the periods of a file are rounded; Meta published them as bfloat16."""
+        key = f"{self.file_prefix(keys)}{PERIODS}"
+        rounding = _rounding(read(key)) if key in keys else "float32"
+        return {} if rounding == "float32" else {"pos_embed": {"periods": rounding}}
 
     def num_heads(self, config: Config, tensors: Tensors) -> int | None:
         """Return the number of heads that the periods show, one period for four channels."""
@@ -184,16 +193,19 @@ def _periods(quarter: int) -> Tensor:
     return TEMPERATURE**steps
 
 
-def _check_periods(periods: Tensor | None) -> None:
-    if periods is None or periods.is_meta:
-        return
+def _rounding(periods: Tensor) -> str:
+    """Return the option `periods` of rope with which the model has the periods of a file."""
     good = periods.dim() == 1 and periods.is_floating_point()
-    expected = _periods(len(periods)) if good else None
-    if expected is None or not torch.allclose(periods.float(), expected, rtol=ROUNDING, atol=0):
-        raise CheckpointError(
-            f"{PERIODS} are not those of rope with temperature {TEMPERATURE:g}, which all "
-            "published DINOv3 have: the model would rotate by other angles"
-        )
+    expected = _periods(len(periods)) if good else periods
+    rounding = HALF if periods.dtype == torch.float16 else ROUNDING
+    if good and torch.allclose(periods.float(), expected, rtol=rounding, atol=0):
+        return "float32"
+    if good and torch.equal(periods.float(), expected.bfloat16().float()):
+        return "bfloat16"
+    raise CheckpointError(
+        f"{PERIODS} are not those of rope with temperature {TEMPERATURE:g}, rounded to float32 or "
+        "to bfloat16, which all published DINOv3 have: the model would rotate by other angles"
+    )
 
 
 def _unmasked(tensors: Tensors) -> dict[str, Tensor]:
@@ -265,5 +277,5 @@ meta = MetaDinoV3Format(
     ignored=("mask_token", PERIODS, f"*.{MASK}", "local_cls_norm.*", "projectors.*"),
     defaults=DEFAULTS,
     defaults_with={**BIASES, f"blocks.0.{MASK}": _bias("qv")},
-    network=NETWORK,
+    network={**NETWORK, "pos_embed.periods": (None, "float32")},  # as they are written
 )
