@@ -59,6 +59,8 @@ def main() -> None:
         text = f"{type(error).__name__}: {error}"
         answer = {"memory": True} if any(part in text for part in MEMORY) else {"error": text}
     sys.stdout.write(json.dumps(answer))
+    sys.stdout.flush()
+    os._exit(0)  # within its limits, torch may not end in order
 
 
 def _limit(limits: Limits) -> None:
