@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import fields
@@ -20,6 +19,7 @@ from vitzoo.loading.adapt import Adaptation
 from vitzoo.loading.load import load
 from vitzoo.loading.request import Request, changed
 from vitzoo.loading.source import choose_source, chosen_over, without_published_classifier
+from vitzoo.log import log
 from vitzoo.model import VisionTransformer
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
@@ -29,8 +29,6 @@ from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import BlockSpec, Spec
-
-log = logging.getLogger("vitzoo")
 
 OF_TIMM = {  # timm's names of block options
     "init_values": "layer_scale",

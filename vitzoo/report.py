@@ -6,8 +6,10 @@ import dataclasses
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 FATES = 4  # fields of a report before those that list tensors
+UNWRITABLE = (OSError, ValueError, AttributeError)  # of a stream that is full, closed or missing
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,14 @@ def _ranges(numbers: list[int]) -> str:
             runs.append([number])
     text = ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
     return text if text.isdigit() else f"{{{text}}}"
+
+
+def is_terminal(stream: Any) -> bool:
+    """Tell whether a standard stream, which may be missing or closed, is a terminal."""
+    try:
+        return bool(stream.isatty())
+    except UNWRITABLE:
+        return False
 
 
 def escaped(text: str) -> str:

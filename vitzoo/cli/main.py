@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 
 import vitzoo
 from vitzoo.cli.environment import set_for_command
 from vitzoo.cli.output import Context, flag
+from vitzoo.cli.streams import Stream
 from vitzoo.errors import VitzooError
 from vitzoo.plugin.switches import NOT
 
@@ -96,9 +98,19 @@ def main(args: Sequence[str] | None = None) -> int:
     Args:
         args: arguments without the program's name; None for those of the process.
     """
+    before = sys.stdout, sys.stderr
+    data: Any = Stream(sys.stdout, required=True)
+    notes: Any = Stream(sys.stderr)
+    sys.stdout, sys.stderr = data, notes
+    try:
+        return _run(args)
+    finally:  # plugins may print when the process ends
+        sys.stdout, sys.stderr = (notes, notes) if args is None else before
+
+
+def _run(args: Sequence[str] | None) -> int:
     try:
         code = cli.main(args, prog_name="vitzoo", standalone_mode=False)
-        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -106,15 +118,9 @@ def main(args: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except SystemExit:  # click raises this after a reader has closed the pipe
         return 0
-    except BrokenPipeError:  # a reader such as `head` has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except VitzooError as error:
         if os.environ.get("VITZOO_DEBUG") == "1":
             raise
         click.echo(f"vitzoo: {error}", err=True)
         return error.exit_code
-    finally:
-        if args is None:
-            sys.stdout = sys.stderr  # plugins may print when the process ends
     return code if isinstance(code, int) else 0

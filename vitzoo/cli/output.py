@@ -14,6 +14,7 @@ from typing import Any, TextIO
 import click
 
 from vitzoo.errors import FirstUseWarning
+from vitzoo.report import is_terminal
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
 HEADINGS = {"image_size": "px", "num_classes": "classes"}  # on a terminal
@@ -64,7 +65,7 @@ def echo(text: str = "", *, nl: bool = True) -> None:
 
 def on_terminal() -> bool:
     """Tell whether stdout is a terminal."""
-    return data_stream().isatty()
+    return is_terminal(data_stream())
 
 
 def print_json(data: Any) -> None:

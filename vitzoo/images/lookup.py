@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +19,6 @@ from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
-
-log = logging.getLogger("vitzoo")
 
 
 @check_keywords()

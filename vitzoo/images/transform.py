@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Mapping
@@ -17,12 +16,11 @@ from torch import Tensor
 
 from vitzoo.errors import InvalidOption
 from vitzoo.images.decode import read_image
+from vitzoo.log import log
 from vitzoo.schema.manifest import read_preprocessing
 from vitzoo.schema.reader import Reader, describe, pair
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
-
-log = logging.getLogger("vitzoo")
 
 MODES = {1: "L", 3: "RGB"}
 FILTERS = {

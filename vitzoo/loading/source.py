@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from vitzoo.files.names import PATHS, valid_repo
 from vitzoo.loading.overrides import Overrides, fixed, of_entry, of_file
 from vitzoo.loading.request import PARTS, Request, differences
 from vitzoo.loading.stated import stated_by
+from vitzoo.log import log
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.manifest import CORE_BUILDER
@@ -28,8 +28,6 @@ from vitzoo.schema.reader import NAME, describe
 from vitzoo.schema.rows import Variant, Weights, choose, parts_of_address
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.store.hub_file import HubFile
-
-log = logging.getLogger("vitzoo")
 
 FORMAT = "checkpoint format"
 OWN_KEYS = "timm"  # the format that does not rename keys

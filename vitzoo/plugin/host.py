@@ -352,6 +352,6 @@ def _contributions(plugin: object, namespace: str, package: str = "") -> Iterato
 
 def _warn(problems: list[str]) -> None:
     for problem in problems:
-        import logging  # costs milliseconds, and only problems need it
+        from vitzoo.log import log  # costs milliseconds, and only problems need it
 
-        logging.getLogger("vitzoo").warning("%s", problem)
+        log.warning("%s", problem)

@@ -8,7 +8,6 @@ it may see it.
 from __future__ import annotations
 
 import functools
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -28,6 +27,7 @@ from vitzoo.errors import (
     TransferError,
     printable,
 )
+from vitzoo.log import log
 from vitzoo.settings import Limits, has_host
 from vitzoo.store.hub_client import (
     SHOWN,
@@ -45,8 +45,6 @@ from vitzoo.store.hub_client import (
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
-
-log = logging.getLogger("vitzoo")
 
 PROGRESS = 1024 * 1024  # bytes after which attempts are counted from zero again
 OTHER_ENDPOINT = "set another endpoint in VITZOO_ENDPOINTS"

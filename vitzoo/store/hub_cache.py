@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
 from vitzoo.errors import StoreError
 from vitzoo.files.access import open_regular
+from vitzoo.log import log
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.partial_file import Partial
-
-log = logging.getLogger("vitzoo")
 
 
 def from_hub_cache(file: HubFile, partial: Partial) -> bool:

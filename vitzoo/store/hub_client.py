@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import re
@@ -31,12 +30,11 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not
 
 from vitzoo import __version__, errors
 from vitzoo.files.access import open_regular
+from vitzoo.log import log
 from vitzoo.settings import may_see_token
 
 if TYPE_CHECKING:
     from vitzoo.store.hub_file import HubFile
-
-log = logging.getLogger("vitzoo")
 
 TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")  # what an Authorization header can hold
 SHOWN = 200  # characters of a server's text in a message

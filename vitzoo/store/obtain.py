@@ -7,7 +7,6 @@ endpoint. With it, the file is searched in the store, in the user's Hub cache an
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -29,15 +28,15 @@ from vitzoo.errors import (
     WeightsUnavailable,
 )
 from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
+from vitzoo.log import log
 from vitzoo.plugin.package_files import data_file
+from vitzoo.report import UNWRITABLE
 from vitzoo.store.hub_cache import from_hub_cache
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
 from vitzoo.store.store import Store
-
-log = logging.getLogger("vitzoo")
 
 TERMS = "accept the terms on that page, then log in with `hf auth login` or set HF_TOKEN"
 _SHOWN: set[str] = set()  # repositories whose terms this process has shown
@@ -184,13 +183,14 @@ def _check_first_use(file: HubFile) -> None:
 
 
 def _warn(file: HubFile, pin: Pin, path: Path | None) -> None:
-    warnings.warn(
-        f"{file.label}: trust on first use: {pin.endpoint} states that {file.address} has "
-        f"{pin.size} bytes and sha256 {pin.sha256}; "
-        + (f"the lock file {path} now requires them" if path else "no lock file records them"),
-        FirstUseWarning,
-        stacklevel=2,
-    )
+    with contextlib.suppress(*UNWRITABLE):
+        warnings.warn(
+            f"{file.label}: trust on first use: {pin.endpoint} states that {file.address} has "
+            f"{pin.size} bytes and sha256 {pin.sha256}; "
+            + (f"the lock file {path} now requires them" if path else "no lock file records them"),
+            FirstUseWarning,
+            stacklevel=2,
+        )
 
 
 def _fetch_command(file: HubFile) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+
+from vitzoo.report import UNWRITABLE, is_terminal
 
 Note = Callable[[int, int], Any]
 
@@ -14,7 +16,7 @@ Note = Callable[[int, int], Any]
 def progress(name: str, *, silent: bool = False) -> Iterator[Note | None]:
     """Yield a function of (bytes so far, bytes in all) that shows a download.
 
-    Nothing is shown before the first bytes arrive.
+    Nothing is shown before the first bytes arrive, or after stderr could not be written.
 
     Args:
         name: of the download.
@@ -22,11 +24,25 @@ def progress(name: str, *, silent: bool = False) -> Iterator[Note | None]:
     """
     if silent:
         yield None
-    elif sys.stderr.isatty():
+    elif is_terminal(sys.stderr):
         with _bar(name) as note:
-            yield note
+            yield _quiet(note)
     else:
-        yield _lines(name)
+        yield _quiet(_lines(name))
+
+
+def _quiet(show: Note) -> Note:
+    works = True
+
+    def note(done: int, total: int) -> None:
+        nonlocal works
+        if works:
+            try:
+                show(done, total)
+            except UNWRITABLE:
+                works = False
+
+    return note
 
 
 @contextmanager
@@ -37,9 +53,16 @@ def _bar(name: str) -> Iterator[Note]:
         nonlocal bars
         if bars is None:  # rich is imported only if there is something to show
             from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+            from rich.progress import (
+                BarColumn,
+                DownloadColumn,
+                Progress,
+                TextColumn,
+                TransferSpeedColumn,
+            )
 
-            columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn())
+            text = TextColumn("{task.description}", markup=False)
+            columns = (text, BarColumn(), DownloadColumn(), TransferSpeedColumn())
             bars = Progress(*columns, console=Console(stderr=True), transient=True)
             bars.add_task(name, total=total)
             bars.start()
@@ -49,7 +72,8 @@ def _bar(name: str) -> Iterator[Note]:
         yield note
     finally:
         if bars is not None:
-            bars.stop()
+            with suppress(*UNWRITABLE):
+                bars.stop()
 
 
 def _lines(name: str) -> Note:
@@ -60,6 +84,7 @@ def _lines(name: str) -> Note:
         tenth = 10 * done // max(total, 1)
         if tenth > shown:
             shown = tenth
-            print(f"{name}: {10 * tenth} % of {total} bytes", file=sys.stderr)  # noqa: T201  # stderr shows progress
+            sys.stderr.write(f"{name}: {10 * tenth} % of {total} bytes\n")
+            sys.stderr.flush()
 
     return note

@@ -1,0 +1,22 @@
+"""The logger `vitzoo`. It never raises: stderr may be missing, closed or full."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from typing import Any
+
+from vitzoo.errors import printable
+from vitzoo.report import UNWRITABLE
+
+
+class _Quiet(logging.LoggerAdapter[logging.Logger]):
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log a message with escaped texts; the caller's line is that of the record."""
+        texts = (printable(a) if isinstance(a, str | os.PathLike) else a for a in args)
+        with contextlib.suppress(*UNWRITABLE):
+            super().log(level, msg, *texts, **{"stacklevel": 2, **kwargs})
+
+
+log = _Quiet(logging.getLogger("vitzoo"), {})
