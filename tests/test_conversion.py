@@ -1,6 +1,7 @@
 """`convert`: from each checkpoint format to each other one; the new file is read back."""
 
 import json
+import math
 import os
 import runpy
 from functools import partial
@@ -289,6 +290,26 @@ def test_tensors_that_the_layout_does_not_know(tmp_path, google_file, unchanged)
     unchanged()
     with refuses(CheckpointError, "google", "some tensors", "stray"):
         convert(tmp_path / "odd.npz", "timm", tmp_path / "out.safetensors")
+
+
+def test_a_file_larger_than_the_memory(tmp_path, saved):
+    """A sparse file of 1 TB takes no space on disk, and its header fits its size."""
+    path, big = saved[1], tmp_path / "big.safetensors"
+    with safetensors.safe_open(path, "pt") as file:
+        infos = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    infos["head.weight"] = [2**40 // (4 * 32), 32]
+    infos["head.bias"] = infos["head.weight"][:1]
+    header, position = {}, 0
+    for name, shape in infos.items():
+        end = position + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(header).encode()
+    big.write_bytes(len(text).to_bytes(8, "little") + text)
+    os.truncate(big, 8 + len(text) + position)
+    with refuses(CheckpointError, f"{8 + len(text) + position} bytes", "memory"):
+        convert(big, "timm", tmp_path / "out.safetensors")
+    assert not (tmp_path / "out.safetensors").exists()
 
 
 def test_a_missing_source(tmp_path, unchanged):

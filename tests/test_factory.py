@@ -12,12 +12,14 @@ from torch import nn
 
 import vitzoo
 from create_helpers import PARTS_BY_NAME, logits, refused
-from helpers import says
+from helpers import refuses, says
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
+    PluginError,
     UnknownName,
     UnknownOption,
+    VitzooError,
     WeightsUnavailable,
 )
 from vitzoo.schema.spec import PartSpec
@@ -375,6 +377,93 @@ def test_a_ready_drop_path_policy_gives_the_rates(small):
 def test_a_ready_policy_must_give_one_rate_per_block(small):
     message = refused(InvalidOption, small, drop_path=lambda *, depth: [0.1] * (depth - 1))
     says(message, 1, "rates", 2, "blocks")
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (lambda: [0.0, 0.0], ("TypeError:", "'depth'")),
+        (lambda depth: depth, ("TypeError:", "'int'")),
+        (lambda depth: ["a"] * depth, ("rate", "'a'")),
+        (lambda depth: depth // 0, ("ZeroDivisionError:",)),
+    ],
+)
+def test_a_ready_policy_of_the_wrong_signature(small, policy, words):
+    says(refused(InvalidOption, small, drop_path=policy), "drop_path", *words)
+
+
+class Unprintable:
+    """An object whose `repr` raises."""
+
+    def __repr__(self):
+        raise ZeroDivisionError
+
+    __str__ = __format__ = __repr__
+
+
+@pytest.mark.parametrize("field", ["patch_embed", "pos_embed", "pool", "head", "drop_path"])
+@pytest.mark.parametrize("part", [lambda: 3, print, nn.Linear, Cosine, Unprintable, Unprintable()])
+def test_callables_that_are_no_parts(small, field, part):
+    says(refused(InvalidOption, small, **{field: part}), field)
+
+
+def test_a_ready_part_whose_methods_take_other_arguments(small):
+    class Reset(Cosine):
+        def reset(self):
+            return self
+
+    class Forward(Cosine):
+        def forward(self):
+            return None
+
+    class Value(Cosine):
+        reset = 3
+
+    parts = (
+        (Reset(), ("Reset.reset", "num_classes")),
+        (Forward(), ("Forward.forward", "pre_logits")),
+        (Value(), ("Value.reset", "num_classes")),
+    )
+    for part, words in parts:
+        says(refused(InvalidOption, small, head=part), "head", "vitzoo.parts.Head", *words)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "pretrained", "num_classes", "in_chans", "image_size", "pool", "block", "drop_path",
+        "dropout", "dtype", "device", "weights",
+    ],
+)  # fmt: skip
+def test_a_value_whose_repr_raises(small, argument):
+    with refuses(VitzooError, argument, "Unprintable"):
+        vitzoo.create(small, **{argument: Unprintable()})
+
+
+def test_a_name_or_number_whose_repr_raises(small):
+    for name in (Unprintable(), small | {"depth": Unprintable()}):
+        with refuses(VitzooError, "Unprintable"):
+            vitzoo.create(name)
+
+
+NO_MODULE = """
+import vitzoo
+
+def build(spec):
+    return {}
+
+@vitzoo.hookimpl
+def vitzoo_variants():
+    spec = vitzoo.describe("vit_ti16").spec
+    yield vitzoo.Variant("net", "a network", spec, 5717416, builder=build)
+"""
+
+
+@pytest.mark.parametrize("made", ["None", "[spec]", "print", "__import__('torch').nn.Linear"])
+def test_a_builder_that_returns_no_module(install, made):
+    install("globex-vit", "globex = globex", {"globex.py": NO_MODULE.format(made)})
+    with refuses(PluginError, "globex/net", "builder", "torch.nn.Module", "globex-vit"):
+        vitzoo.create("globex/net")
 
 
 def test_a_ready_drop_path_policy_must_be_passed_again(small):

@@ -23,6 +23,7 @@ from create_helpers import logits, refused
 from helpers import SPEC, refuses, says
 from vitzoo.checkpoint import writers
 from vitzoo.errors import CheckpointError, InvalidOption, StoreError
+from vitzoo.files import access
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 
@@ -233,7 +234,7 @@ def test_save_needs_a_folder_it_may_write_to(small, tmp_path, monkeypatch):
     def denied(*_: object, **__: object) -> None:  # root may write everywhere, so injected
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", denied)
+    monkeypatch.setattr(access, "open", denied, raising=False)
     with refuses(StoreError, tmp_path / "net.safetensors", "Permission denied", "folder"):
         vitzoo.save(vitzoo.create(small), tmp_path / "net.safetensors")
     assert names(tmp_path) == []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -204,15 +205,16 @@ def _drop_paths(spec: Spec, ready: Mapping[str, Any], part: Lookup) -> list[nn.M
     if mode not in MODES:
         hint = did_you_mean(mode, MODES) or f"; known: {', '.join(MODES)}"
         raise UnknownName(f"unknown drop_path mode {mode!r}{hint}")
-    if "drop_path" in ready:
-        rates = ready["drop_path"](depth=spec.depth)
-    else:
-        rates = _constructed("drop_path", spec.drop_path, options, part, depth=spec.depth)
-    if len(rates) != spec.depth:
-        raise InvalidOption(
-            f"drop_path {spec.drop_path.name!r} gave {len(rates)} rates for {spec.depth} blocks"
-        )
-    return [MODES[mode](rate=rate) for rate in rates]
+    what = f"drop_path {spec.drop_path.name!r}"
+    with _named_errors(what):
+        if "drop_path" in ready:
+            rates = ready["drop_path"](depth=spec.depth)
+        else:
+            rates = _constructed("drop_path", spec.drop_path, options, part, depth=spec.depth)
+        made = [MODES[mode](rate=rate) for rate in rates]
+    if len(made) != spec.depth:
+        raise InvalidOption(f"{what} gave {len(made)} rates for {spec.depth} blocks")
+    return made
 
 
 def _made(
@@ -236,7 +238,26 @@ def _made(
         raise InvalidOption(
             f"{field}: {type(made).__name__} {lacks}; see vitzoo.parts.{protocol.__name__}"
         )
+    if field in ready:
+        _check_methods(field, made, protocol)
     return made
+
+
+def _check_methods(field: str, made: Any, protocol: type) -> None:
+    """Raise InvalidOption if a method of a ready part does not accept the protocol's arguments."""
+    for name, method in vars(protocol).items():
+        if not inspect.isfunction(method) or name in ("__init__", "__subclasshook__"):
+            continue
+        expected = inspect.signature(method)
+        required = [p for p in expected.parameters.values() if p.default is p.empty]
+        own = getattr(made, "forward" if name == "__call__" else name)
+        try:
+            inspect.signature(own).bind(*required[1:])  # all but `self`
+        except (TypeError, ValueError) as error:
+            raise InvalidOption(
+                f"{field}: {type(made).__name__}.{getattr(own, '__name__', name)} cannot be called "
+                f"as {name}{expected}: {error}; see vitzoo.parts.{protocol.__name__}"
+            ) from error
 
 
 def construct(
@@ -291,12 +312,19 @@ def _constructed(
         )
     constructor = part(KIND_OF_FIELD[field], chosen.name)
     what = f"{field} {chosen.name!r}"
-    try:
+    given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    with _named_errors(what, given):
         return construct(constructor, what, options, usual, **numbers)
+
+
+@contextmanager
+def _named_errors(what: str, given: str = "") -> Iterator[None]:
+    """Convert any exception to an error that names the part and its options."""
+    try:
+        yield
     except (VitzooError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
         raise InvalidOption(
             f"{what} cannot be built{given and ' with '}{given}: {type(error).__name__}: {error}"
         ) from error

@@ -267,6 +267,6 @@ def short_repr(value: object) -> str:
     """Return the `repr` of a value in at most 60 characters; never raises."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # thousands of digits, or of levels
+    except Exception:  # noqa: BLE001  # thousands of digits or levels, or a `__repr__` that fails
         text = f"an unprintable {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -13,7 +13,7 @@ from torch import nn
 from vitzoo.build import build, make_dynamic
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.saved import check_plugins
-from vitzoo.errors import InvalidOption
+from vitzoo.errors import InvalidOption, PluginError, short_repr
 from vitzoo.keywords import check_keywords
 from vitzoo.loading.adapt import Adaptation
 from vitzoo.loading.load import load
@@ -21,6 +21,7 @@ from vitzoo.loading.request import Request, changed
 from vitzoo.loading.source import choose_source, chosen_over, without_published_classifier
 from vitzoo.log import log
 from vitzoo.model import VisionTransformer
+from vitzoo.plugin.info import renewal
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import LoadReport
@@ -203,7 +204,13 @@ def _built(
                 f"{variant.name} has its own builder, which cannot change {field.name}; it "
                 f"accepts: {', '.join(variant.accepts) or 'nothing'}"
             )
-    model: nn.Module = zoo.host.import_target(variant.namespace, variant)(spec)
+    model = zoo.host.import_target(variant.namespace, variant)(spec)
+    if not isinstance(model, nn.Module):
+        raise PluginError(
+            f"{variant.name}: its builder {variant.builder} of plugin {variant.namespace!r} "
+            f"returned {describe(model)}, expected a torch.nn.Module; "
+            f"{renewal(zoo.host.infos[variant.namespace], variant.name)}"
+        )
     return model
 
 
@@ -257,4 +264,4 @@ def _check_place(dtype: object, device: Any) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).partition("\n")[0]
-        raise InvalidOption(f"device {device!r} cannot be used here: {reason}") from error
+        raise InvalidOption(f"device {short_repr(device)} cannot be used here: {reason}") from error

@@ -54,7 +54,7 @@ def resolve(name: object, zoo: Registry) -> Request:
     try:
         variant = zoo.variant(name)
     except UnknownName:
-        if path.exists():
+        if os.path.exists(path):  # noqa: PTH110  # False for a name that is too long
             return _from_folder(path, zoo)
         raise
     return Request(variant.spec, variant=variant)
@@ -71,9 +71,9 @@ def _from_file(path: Path, zoo: Registry) -> Request:
 
 def _from_folder(path: Path, zoo: Registry) -> Request:
     """Return the request of a folder; for another file, explain how to load its weights."""
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112  # False for a name that is too long
         return from_folder(path, zoo)
-    if path.is_file():
+    if os.path.isfile(path):  # noqa: PTH113
         open_file(path)  # raises another error if the file contains no weights
         raise CheckpointError(nameless(path))
     raise InvalidOption(

@@ -59,9 +59,34 @@ def home() -> Path | None:
     if explicit == MEMORY:
         return None
     if explicit:
-        return Path(explicit).expanduser().absolute()
+        return _absolute(explicit, "VITZOO_HOME")
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser().absolute() / "vitzoo"
+    return _absolute(cache, "VITZOO_HOME is not set, and the cache folder") / "vitzoo"
+
+
+def expanded(path: str | Path, what: str) -> Path:
+    """Return a path with `~` replaced by the home folder; `what` it is, for the message.
+
+    Raises:
+        InvalidOption: the user does not exist, or has no home folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InvalidOption(
+            f"{what} is {str(path)!r}: {error}; write the full path, without ~"
+        ) from error
+
+
+def _absolute(text: str, what: str) -> Path:
+    path = expanded(text, what)
+    try:
+        return path.absolute()
+    except OSError as error:  # the working directory was deleted
+        raise InvalidOption(
+            f"{what} is the relative path {text!r}, and there is no working directory any more "
+            f"({error.strerror}); write the full path, or change to another directory"
+        ) from error
 
 
 def offline() -> bool:
@@ -72,7 +97,13 @@ def offline() -> bool:
 def endpoints() -> list[str]:
     """Return the addresses that may serve files, in order."""
     listed = os.environ.get("VITZOO_ENDPOINTS") or os.environ.get("HF_ENDPOINT") or OFFICIAL
-    return [_address(text, "VITZOO_ENDPOINTS") for text in listed.replace(",", " ").split()]
+    found = [_address(text, "VITZOO_ENDPOINTS") for text in listed.replace(",", " ").split()]
+    if not found:
+        raise InvalidOption(
+            f"VITZOO_ENDPOINTS must contain at least one http(s) address, got {listed!r}; unset it "
+            "for the official Hub"
+        )
+    return found
 
 
 def trust_endpoint() -> str:
@@ -114,7 +145,7 @@ def frozen() -> bool:
 def lock_path() -> Path | None:
     """Return the path of the lock file, None if nothing may be written to disk."""
     if explicit := os.environ.get("VITZOO_LOCK"):
-        return Path(explicit).expanduser().absolute()
+        return _absolute(explicit, "VITZOO_LOCK")
     folder = home()
     return folder and folder / "vitzoo.lock"
 

@@ -2,6 +2,8 @@
 
 import json
 
+from helpers import says
+
 
 def test_summary_prints_the_three_sums_counted_by_hand(run):
     _, out, _ = run("summary", "vit_b16", "--image-size", "256")
@@ -44,6 +46,14 @@ def test_summary_takes_a_pool_and_counts_tables_of_any_shape(run):
         assert terms["positions of patches"] == count, name
         assert terms.get("positions of prefix tokens") == (d if name == "learned" else None)
         assert terms["pooling"] == 2 * d + 4 * d * d + 8 * d * d  # query, norm; q, kv, proj; MLP
+
+
+def test_an_absurd_batch_size(run):
+    code, out, err = run("summary", "vit_ti16", "--batch-size", 10**30)
+    assert (code, out) == (2, "")
+    says(err, "--batch-size", 10**30, 65536)
+    _, out, _ = run("summary", "vit_ti16", "--batch-size", 65536, "--json")
+    assert json.loads(out)["layers"][0]["output"][0] == 65536
 
 
 def test_summary_counts_matmul_flops(run):

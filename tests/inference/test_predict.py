@@ -47,6 +47,19 @@ def expected(model, photo):
         return model(vitzoo.transform(model)(photo)[None]).softmax(-1)[0]
 
 
+def test_a_model_without_data_is_refused(run, photos):
+    code, out, err = run("predict", "vit_digits", photos, "--device", "meta")
+    assert (code, out) == (2, "")
+    says(err, "'meta'", "no numbers", "'cpu'")
+
+
+@pytest.mark.parametrize("value", [0, -1, 10**30, 2.5, "8", None])
+@pytest.mark.parametrize("name", ["top", "batch_size"])
+def test_absurd_numbers(classifier, photos, name, value):
+    with refuses(InvalidOption, name, "from 1", value):
+        next(predict(classifier, [photos], **{name: value}))
+
+
 @pytest.mark.parametrize("batch_size", [1, 16])
 def test_predict_gives_what_the_model_gives(classifier, photos, batch_size):
     found = list(predict(classifier, [photos], top=3, batch_size=batch_size))

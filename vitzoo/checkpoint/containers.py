@@ -85,6 +85,12 @@ def contents(file: OpenFile, *, verified: bool) -> tuple[Any, str]:
     """
     if verified:
         return mmap.mmap(file.fd, 0, access=mmap.ACCESS_COPY), ""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if file.size > memory:
+        raise CheckpointError(
+            f"the file has {file.size} bytes, and this machine only {memory} bytes of memory; use "
+            "a machine with more"
+        )
     data = bytearray(file.size)
     target, position = memoryview(data), 0
     while position < len(data):

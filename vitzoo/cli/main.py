@@ -118,9 +118,9 @@ def _run(args: Sequence[str] | None) -> int:
         return INTERRUPTED
     except SystemExit:  # click raises this after a reader has closed the pipe
         return 0
-    except VitzooError as error:
+    except (VitzooError, OSError, MemoryError) as error:
         if os.environ.get("VITZOO_DEBUG") == "1":
             raise
-        click.echo(f"vitzoo: {error}", err=True)
-        return error.exit_code
+        click.echo(f"vitzoo: {str(error) or 'there is not enough memory'}", err=True)
+        return getattr(error, "exit_code", 1)
     return code if isinstance(code, int) else 0

@@ -43,7 +43,11 @@ def _image_size(
     "--head", metavar="NAME", help="Use the registered head of this name, such as linear or mlp."
 )
 @click.option(
-    "--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Images per batch."
+    "--batch-size",
+    type=click.IntRange(1, 65_536),
+    default=1,
+    show_default=True,
+    help="Images per batch.",
 )
 @flag("--all", "every", help="Show the layers of every block, not only of one.")
 @json_option

@@ -10,6 +10,8 @@ import re
 import stat
 import time
 from collections.abc import Iterator
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +19,7 @@ from vitzoo.errors import InvalidOption, StoreError, VitzooError
 
 CHUNK = 1024 * 1024
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+SHORT = 48  # characters; a name of 255 bytes leaves no room for the additions to a temporary name
 LEFT = 3600.0  # seconds without a byte after which the writer of a temporary file is gone
 
 
@@ -40,6 +43,8 @@ def open_regular(path: Path, *, follow: bool = False) -> int | None:
         if error.errno in (errno.ELOOP, errno.EMLINK) and not follow:
             raise StoreError(f"{path} is a symbolic link, expected a file; remove it") from error
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise StoreError(f"cannot read {path}: {error}") from error  # a null byte
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         os.close(fd)
@@ -89,12 +94,15 @@ def hash_file(fd: int) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents; only the user may write to it."""
-    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    """Make a folder and its parents; only the user may write to them."""
+    for folder in reversed([*takewhile(lambda p: not p.is_dir(), (path, *path.parents))]):
+        folder.mkdir(mode=0o755, exist_ok=True)
 
 
 def write_atomic(path: Path, data: bytes, *, lasting: bool = True) -> None:
     """Write a whole file or nothing; make its folder if it is missing.
+
+    Only the user may write to a new file.
 
     Args:
         path: the file.
@@ -105,12 +113,14 @@ def write_atomic(path: Path, data: bytes, *, lasting: bool = True) -> None:
         OSError: the disk is full, or the folder cannot be written to.
     """
     make_folder(path.parent)
-    with replacing(path, lasting=lasting) as file:
+    with replacing(path, lasting=lasting, mode=0o644) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, force: bool = True, lasting: bool = True) -> Iterator[BinaryIO]:
+def replacing(
+    path: Path, *, force: bool = True, lasting: bool = True, mode: int = 0o666
+) -> Iterator[BinaryIO]:
     """Open a new file that replaces `path` after the block.
 
     The new file has the mode of the replaced one. If the block raises, `path` stays unchanged and
@@ -121,18 +131,20 @@ def replacing(path: Path, *, force: bool = True, lasting: bool = True) -> Iterat
         force: replace an existing file.
         lasting: sync the file to disk, and remove the new files of killed processes. A cache, which
             can have thousands of files, does without both.
+        mode: permissions of a new file, before those that the umask takes away.
 
     Raises:
         InvalidOption: `force` is False, and `path` exists after the block.
         OSError: the disk is full, or the folder cannot be written to.
     """
-    ours = re.compile(rf"\.{re.escape(path.name)}\.\d+\.\d{{16,}}")
+    short = path.name[:SHORT]
+    ours = re.compile(rf"\.{re.escape(short)}\.\d+\.\d{{16,}}")
     for left in path.parent.iterdir() if lasting else ():
         with contextlib.suppress(OSError):
             if ours.fullmatch(left.name) and time.time() - left.lstat().st_mtime > LEFT:
                 left.unlink()
-    part = path.with_name(f".{path.name}.{os.getpid()}.{time.time_ns()}")
-    with part.open("xb") as file:
+    part = path.with_name(f".{short}.{os.getpid()}.{time.time_ns()}")
+    with open(part, "xb", opener=partial(os.open, mode=mode)) as file:
         try:
             yield file
             file.flush()
@@ -178,11 +190,20 @@ def check_target(path: Path, *, force: bool) -> None:
     """Refuse a path that cannot be written.
 
     Raises:
-        InvalidOption: it exists and `force` is False, is a folder, or its folder does not exist.
+        InvalidOption: it exists and `force` is False, is a folder, or its folder does not exist;
+            or the name is impossible.
     """
+    try:
+        path.lstat()
+        there = True
+    except (FileNotFoundError, NotADirectoryError):
+        there = False
+    except (OSError, ValueError) as error:  # a name that is too long or has a null byte
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidOption(f"cannot write {path}: {reason}; name another file") from error
     if path.is_dir():
         raise InvalidOption(f"{path} is a folder; name a file")
-    if not force and os.path.lexists(path):
+    if there and not force:
         raise InvalidOption(f"{path} already exists; pass --force (force=True) to replace it")
     if not path.parent.is_dir():
         raise InvalidOption(f"there is no folder {path.parent}; make it first")

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitzoo.errors import ImageError, InvalidOption
+from vitzoo.errors import ImageError, InvalidOption, short_repr
 from vitzoo.images.decode import find_images
 from vitzoo.images.lookup import transform
 from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
+
+MOST = 2**31 - 1  # classes or images that an argument may ask for
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ def predict(
             f"{_with_classifier(model)}"
         )
     for name, value in (("top", top), ("batch_size", batch_size)):
-        if value < 1:
-            raise InvalidOption(f"{name} must be at least 1, got {value}")
+        if type(value) is not int or not 1 <= value <= MOST:
+            raise InvalidOption(f"{name} must be from 1 to {MOST}, got {short_repr(value)}")
     if isinstance(images, str | os.PathLike):
         raise InvalidOption(f"images must be a list of paths, got {str(images)!r}; put it into []")
     labels = described.labels
@@ -78,6 +80,11 @@ def predict(
         )
     names = labels or tuple(f"class {i}" for i in range(classes))
     sample = next(model.parameters())
+    if sample.is_meta:
+        raise InvalidOption(
+            "the model is on the device 'meta', which stores no numbers; create it on another "
+            "device, such as 'cpu'"
+        )
     model.eval()
     files = find_images([Path(image) for image in images], on_error)
     inputs = _inputs(files, transform(model), on_error)

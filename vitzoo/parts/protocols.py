@@ -193,7 +193,7 @@ def call(what: str, part: Any, inputs: tuple[Any, ...], shape: tuple[int, ...] |
         result: Any = part(*inputs)
     except (VitzooError, torch.OutOfMemoryError):
         raise
-    except (RuntimeError, ValueError, IndexError) as error:
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
         problem = f"failed ({type(error).__name__}: {error})"
         raise _blame(what, problem, inputs[0], shape) from error
     several = isinstance(result, tuple) and what.startswith("head")  # training by distillation

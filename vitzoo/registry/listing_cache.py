@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo import __version__, settings
+from vitzoo.errors import InvalidOption
 from vitzoo.files.access import read_regular, write_atomic
 from vitzoo.registry.listing import FIELDS, fields
 from vitzoo.schema.manifest import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
@@ -40,8 +41,8 @@ def row_of(variant: Variant) -> Row:
 
 def index_path(manifest: Path, namespace: str) -> Path | None:
     """Return the path of a manifest's cache entry, None if there is no folder for it."""
-    # An unreadable or large file, or an unknown home folder.
-    with suppress(OSError, RuntimeError):
+    # An unreadable or large file, or no folder for the cache.
+    with suppress(OSError, InvalidOption):
         home, text = settings.home(), read_regular(manifest, MAX_PLUGIN_MANIFEST)
         if home is None or text is None:
             return None

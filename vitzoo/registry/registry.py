@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from vitzoo import settings
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command
@@ -314,7 +315,7 @@ _reading = threading.RLock()  # concurrent first calls return the same registry
 
 @lru_cache(maxsize=8)
 def _registry(local: str | None = None, *_switches: str | None) -> Registry:
-    return Registry(Path(local).expanduser() if local else None)
+    return Registry(settings.expanded(local, "VITZOO_REGISTRY") if local else None)
 
 
 def variants(

@@ -97,7 +97,7 @@ class Lock:
             return
         try:
             make_folder(self.path.parent)
-            with FileLock(f"{self.path}.writing", timeout=PATIENCE):
+            with FileLock(f"{self.path}.writing", timeout=PATIENCE, mode=0o644):
                 pins = self.pins()
                 known = pin if replace else pins.get(source, pin)
                 if known.sha256 != pin.sha256:

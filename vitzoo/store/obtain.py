@@ -299,7 +299,7 @@ def _alone(home: Path, file: HubFile) -> Iterator[None]:
     """Lock a file of the store; wait a bounded time for another process that fetches it."""
     folder, patience = home / "locks", settings.limits().lock_wait
     make_folder_or_raise(folder)
-    lock = FileLock(folder / f"{file.pin.sha256}.lock")
+    lock = FileLock(folder / f"{file.pin.sha256}.lock", mode=0o644)
     try:
         try:
             lock.acquire(timeout=1.0)

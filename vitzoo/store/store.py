@@ -30,6 +30,7 @@ from vitzoo.files.access import (
     sync_folder,
     write_atomic,
 )
+from vitzoo.files.names import SHA256
 from vitzoo.store.partial_file import Partial, leftovers
 from vitzoo.store.stamp import GRAIN_NS, Stamp, read_stamp
 
@@ -54,13 +55,13 @@ class Store:
 
     def names(self) -> Iterator[str]:
         """Yield the sha256 of every file in the store."""
-        with contextlib.suppress(FileNotFoundError):
-            for folder in sorted((self.home / "sha256").iterdir()):
-                yield from sorted(
-                    p.name
-                    for p in folder.iterdir()
-                    if len(p.name) == 64 and p.name[:2] == folder.name
-                )
+        try:
+            paths = [*(self.home / "sha256").glob("??/*")]  # no files such as .DS_Store
+        except OSError as error:
+            raise StoreError(f"cannot read {self.home}: {error.strerror}") from error
+        yield from sorted(
+            p.name for p in paths if SHA256.fullmatch(p.name) and p.name[:2] == p.parent.name
+        )
 
     def open(self, sha256: str, size: int | None, *, always: bool = False) -> int | None:
         """Open a file for reading and verify its sha256; None if it is not in the store.

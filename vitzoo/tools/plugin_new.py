@@ -13,6 +13,7 @@ from vitzoo.errors import InvalidOption, StoreError
 from vitzoo.plugin.entry_points import normal
 from vitzoo.plugin.info import CORE, FIRST_PARTY, LOCAL
 from vitzoo.schema.reader import NAMESPACE, describe
+from vitzoo.settings import expanded
 
 TEMPLATE = Path(__file__).with_name("templates") / "plugin"
 ENDING = ".tmpl"
@@ -39,7 +40,7 @@ def write_project(namespace: str, folder: Path, distribution: str = "") -> Path:
     module = namespace.replace("-", "_")
     words = {"namespace": namespace, "distribution": distribution, "package": package}
     words["tests"] = f"tests/test_{module}.py"
-    project = folder.expanduser() / distribution
+    project = expanded(folder, "--dir") / distribution
     try:
         project.mkdir(parents=True)
         for template in sorted(TEMPLATE.rglob(f"*{ENDING}")):

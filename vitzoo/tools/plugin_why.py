@@ -26,6 +26,7 @@ from vitzoo.registry.listing_cache import index_path, read_rows
 from vitzoo.schema.kinds import HOOKS, KIND_OF_HOOK
 from vitzoo.schema.manifest import read_manifest
 from vitzoo.schema.rows import Contribution, Variant
+from vitzoo.settings import expanded
 
 STATE = (
     "namespace", "state", "distribution", "version", "entry_point", "location", "cause", "fix"
@@ -122,7 +123,7 @@ def traces(name: str) -> list[dict[str, Any]]:
     if chosen:
         found = [_trace(host, key, info, inside) for key, info in chosen.items()]
     elif namespace == LOCAL and (file := os.environ.get("VITZOO_REGISTRY")):
-        found = [_local(host, Path(file).expanduser())]
+        found = [_local(host, expanded(file, "VITZOO_REGISTRY"))]
     else:
         steps = list(_searched(host, namespace))
         missing = {"state": "not installed", "cause": steps[0], "fix": ""}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import filecmp
+import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,8 +59,12 @@ def check(file: Path | None = None) -> Report:
 
 def read(file: Path, *, sized: bool = True) -> Manifest:
     """Read a registry file; with `sized=False`, weights need not state their size."""
-    core = file.exists() and filecmp.cmp(file, CORE_MANIFEST, shallow=False)
-    package = "vitzoo" if core else file.resolve().parent.name
+    there = os.path.exists(file)  # noqa: PTH110  # False for a name that is too long
+    core = there and filecmp.cmp(file, CORE_MANIFEST, shallow=False)
+    folder = file.parent
+    with suppress(OSError):  # the working directory was deleted
+        folder = file.resolve().parent
+    package = "vitzoo" if core else folder.name
     sizes = None if core else registry().host.core.sizes
     return read_manifest(file, package=package, sizes=sizes, sized=sized)
 

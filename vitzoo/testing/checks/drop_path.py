@@ -67,6 +67,7 @@ def check_trains(subject: DropPathPolicy) -> None:
     spec, _ = subject.in_network()
     ready: dict[str, Any] = {} if subject.name else {"drop_path": policy}
     with doing(subject, "a network trains with it"):
+        policy(depth=3)  # raises its own error, before `create` converts it
         model = create(spec | {"depth": 3}, **ready).train()
         model(subject.images(batch=4)).sum().backward()
 
