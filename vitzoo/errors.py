@@ -18,6 +18,9 @@ class VitzooError(Exception):
 
     exit_code = 1
 
+    def __str__(self) -> str:
+        return printable(super().__str__())  # messages contain texts from files
+
 
 class UnknownName(VitzooError, LookupError):
     """No variant, part, checkpoint format, label set or plugin has the given name.
@@ -238,14 +241,20 @@ class FirstUseWarning(UserWarning):
 
 
 def printable(text: str | os.PathLike[str], most: int | None = None) -> str:
-    r"""Escape control characters, which a terminal would execute; return at most `most` characters.
+    r"""Escape what a terminal would not show as it is; read at most `most` characters.
+
+    These are control characters, which a terminal executes, line ends, marks that change the
+    direction of text, and bytes of a file name that are no UTF-8.
 
     >>> printable("photo\n.png")
     'photo\\n.png'
     """
+    shown = os.fsdecode(text)[:most]
+    if shown.isprintable():  # as most texts are, and listings have thousands
+        return shown
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode().replace(r"\udc", r"\x")
-        for c in os.fsdecode(text)[:most]
+        for c in shown
     )
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from vitzoo.errors import printable
+
 FATES = 4  # fields of a report before those that list tensors
 UNWRITABLE = (OSError, ValueError, AttributeError)  # of a stream that is full, closed or missing
 
@@ -47,7 +49,7 @@ class LoadReport:
         counts = [(f.name, len(getattr(self, f.name))) for f in dataclasses.fields(self)[FATES:]]
         fates = ", ".join(f"{count} {name}" for name, count in counts if count)
         origin = f", {self.format} format" if self.format else ""
-        return f"{self._source()}{origin}: {fates}"
+        return printable(f"{self._source()}{origin}: {fates}")
 
     def __str__(self) -> str:
         lines = [self._source()]
@@ -57,7 +59,7 @@ class LoadReport:
             names: tuple[str, ...] = getattr(self, field.name)
             if names:
                 lines.append(f"  {field.name} {len(names)}: {', '.join(fold(names))}")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def _source(self) -> str:
         return self.source + (f" (sha256 {self.sha256[:12]})" if self.sha256 else "")
@@ -100,7 +102,7 @@ def is_terminal(stream: Any) -> bool:
 
 
 def escaped(text: str) -> str:
-    """Escape all characters except printable ASCII, for text that comes from a weights file."""
+    """Write a tensor name in ASCII, so that similar letters of other alphabets are seen."""
     return ascii(text)[1:-1]
 
 

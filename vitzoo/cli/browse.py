@@ -18,6 +18,7 @@ from vitzoo.cli.output import (
     print_fields,
     print_json,
     print_rows,
+    say,
 )
 from vitzoo.errors import PinError, UnknownName, did_you_mean
 from vitzoo.plugin.info import CORE, TROUBLE
@@ -87,9 +88,9 @@ def list_command(
     rows = zoo.listing(patterns or ("*",))
     for info in zoo.host.infos.values():
         if info.state in TROUBLE:
-            click.echo(f"vitzoo: plugin {info.namespace!r} has failed: {info.trouble}", err=True)
+            say(f"vitzoo: plugin {info.namespace!r} has failed: {info.trouble}")
     for former in [pattern for pattern in patterns if pattern in zoo.aliases]:
-        click.echo(f"vitzoo: {former!r} is the former name of {zoo.aliases[former]!r}", err=True)
+        say(f"vitzoo: {former!r} is the former name of {zoo.aliases[former]!r}")
     if patterns and (missing := zoo.unmatched(patterns)):
         raise UnknownName(_no_match(zoo, missing))
     if conditions:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from vitzoo.cli.output import flag, force_option, json_option, print_json, print_rows
+from vitzoo.cli.output import flag, force_option, json_option, print_json, print_rows, say
 
 COLUMNS = ("target", "written", "kept", "renamed", "transposed", "split", "stacked")
 
@@ -62,13 +62,12 @@ def convert_command(
     else:
         done = convert(source, to, target, num_heads=heads, variant=variant, force=force)
         compared = ", read back and compared: equal"
-    click.echo(
+    say(
         f"{done.source}: read {done.read} tensors of the format {done.source_format}; wrote "
         f"{done.written} tensors of the format {done.target_format}{compared}",
-        err=True,
     )
     for note in done.notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}")
     if as_json:
         print_json(done)
     else:

@@ -12,9 +12,9 @@ import click
 
 import vitzoo
 from vitzoo.cli.environment import set_for_command
-from vitzoo.cli.output import Context, flag
+from vitzoo.cli.output import Context, flag, say
 from vitzoo.cli.streams import Stream
-from vitzoo.errors import VitzooError
+from vitzoo.errors import VitzooError, printable
 from vitzoo.plugin.switches import NOT
 
 INTERRUPTED = 130
@@ -112,6 +112,7 @@ def _run(args: Sequence[str] | None) -> int:
     try:
         code = cli.main(args, prog_name="vitzoo", standalone_mode=False)
     except click.ClickException as error:
+        error.message = printable(error.message)  # type: ignore[misc]  # arguments may be file names
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -121,6 +122,6 @@ def _run(args: Sequence[str] | None) -> int:
     except (VitzooError, OSError, MemoryError) as error:
         if os.environ.get("VITZOO_DEBUG") == "1":
             raise
-        click.echo(f"vitzoo: {str(error) or 'there is not enough memory'}", err=True)
+        say(f"vitzoo: {str(error) or 'there is not enough memory'}")
         return getattr(error, "exit_code", 1)
     return code if isinstance(code, int) else 0

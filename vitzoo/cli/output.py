@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import click
 
-from vitzoo.errors import FirstUseWarning
+from vitzoo.errors import FirstUseWarning, printable
 from vitzoo.report import is_terminal
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
@@ -58,6 +58,11 @@ def data_stream() -> TextIO:
     return _stdout or sys.stdout
 
 
+def say(text: object) -> None:
+    """Write a line to stderr, with escaped control characters."""
+    click.echo(printable(str(text)), err=True)
+
+
 def echo(text: str = "", *, nl: bool = True) -> None:
     """Write a line of data."""
     click.echo(text, file=data_stream(), nl=nl)
@@ -69,8 +74,8 @@ def on_terminal() -> bool:
 
 
 def print_json(data: Any) -> None:
-    """Print data as JSON on stdout; dataclasses become objects."""
-    echo(json.dumps(data, indent=2, ensure_ascii=False, default=_jsonable))
+    """Print data as JSON on stdout, in ASCII with JSON's escapes; dataclasses become objects."""
+    echo(json.dumps(data, indent=2, default=_jsonable))
 
 
 def print_rows(
@@ -101,12 +106,12 @@ def print_rows(
     if as_json:
         print_json(list(rows))
     elif only:
-        echo("".join(f"{row[only]}\n" for row in rows), nl=False)
+        echo("".join(f"{_plain(row[only])}\n" for row in rows), nl=False)
     elif on_terminal():
         _print_table(list(rows), columns, pretty or {}, optional, title)
     else:
         first = list(itertools.islice(rows, 1))  # if this raises, nothing is printed
-        echo("\t".join(columns))
+        echo("\t".join(map(_plain, columns)))
         for row in itertools.chain(first, rows):
             echo("\t".join(_plain(row[column]) for column in columns))
 
@@ -132,7 +137,8 @@ def _print_table(
     integers = {c for c in columns if all(type(row[c]) in (int, type(None)) for row in rows)}
     pretty = dict.fromkeys(integers, "{:,}".format) | dict(pretty)
     cells = {c: [_pretty(row[c], pretty.get(c, str)) for row in rows] for c in columns}
-    names = {c: HEADINGS.get(c, c.replace("_", " ")) for c in columns}
+    names = {c: HEADINGS.get(c, printable(c.replace("_", " "))) for c in columns}
+    title = printable(title)
     widths = {c: max(map(cell_len, [names[c], *cells[c]])) for c in columns}
     console = Console(file=data_stream(), highlight=False)
     shown, leaving = list(columns), iter(optional)
@@ -146,10 +152,15 @@ def _print_table(
                 echo("" if i else title)
             print_fields({names[c]: cells[c][i] for c in shown if cells[c][i]})
         return
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    table = Table(
+        title=Text(title, style="italic") if title else None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
     for i, column in enumerate(shown):
         table.add_column(
-            names[column],
+            Text(names[column]),
             justify="right" if column in pretty else "left",
             no_wrap=len(shown) > 2 and i < len(shown) - 1,
             overflow="fold",
@@ -157,7 +168,9 @@ def _print_table(
         )
     for row in zip(*(cells[c] for c in shown), strict=True):
         table.add_row(*map(Text, row))
-    console.print(table)
+    with console.capture() as drawn:
+        console.print(table)
+    echo(drawn.get(), nl=False)
 
 
 def _width(widths: list[int]) -> int:
@@ -192,8 +205,8 @@ def _jsonable(value: Any) -> Any:
 
 
 def _plain(value: Any) -> str:
-    return "" if value is None else str(value).replace("\t", " ").replace("\n", " ")
+    return "" if value is None else printable(str(value))
 
 
 def _pretty(value: Any, write: Callable[[Any], str]) -> str:
-    return "-" if value is None else write(value)
+    return "-" if value is None else printable(write(value))

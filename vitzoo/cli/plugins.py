@@ -22,6 +22,7 @@ from vitzoo.cli.output import (
     print_fields,
     print_json,
     print_rows,
+    say,
 )
 from vitzoo.plugin.switches import STRICT
 
@@ -94,7 +95,7 @@ def check_command(names: tuple[str, ...], timeout: float, as_json: bool) -> None
 
     done = []
     for row in check(names, timeout=timeout):
-        click.echo(row, err=True)
+        say(row)
         done.append(row)
     problems = [problem for row in done for problem in row.problems]
     if as_json:
@@ -174,7 +175,9 @@ def new_command(name: str, folder: Path, distribution: str, as_json: bool) -> No
     else:
         print_rows([{"file": file} for file in files], ("file",))
     steps = (f"pip install -e '{project}[dev]'", f"pytest {project}", f"vitzoo list '{name}/*'")
-    click.echo("\n  ".join(("next:", *steps, f"read {project / 'README.md'}")), err=True)
+    say("next:")
+    for step in (*steps, f"read {project / 'README.md'}"):
+        say(f"  {step}")
 
 
 @plugins_group.command("compile")
@@ -207,9 +210,9 @@ def compile_command(name: str, out: Path | None, force: bool) -> None:
     else:
         with writing_to(out, force=force) as file:
             file.write(compiled.text.encode())
-        click.echo(f"wrote {out}", err=True)
+        say(f"wrote {out}")
     for note in compiled.notes(out):
-        click.echo(note, err=True)
+        say(note)
 
 
 def _states() -> list[dict[str, Any]]:
@@ -234,7 +237,7 @@ def _states() -> list[dict[str, Any]]:
         row = state_row(info) | counts
         rows.append({key: row[key] for key in (*COLUMNS, *DETAILS)})
     for warning in zoo.host.switches.unmatched(zoo.host.found):
-        click.echo(f"vitzoo: {warning}", err=True)
+        say(f"vitzoo: {warning}")
     return rows
 
 

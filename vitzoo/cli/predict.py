@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.exceptions import Exit
 
-from vitzoo.cli.output import json_option, on_terminal, print_rows
-from vitzoo.errors import InvalidOption, printable
+from vitzoo.cli.output import json_option, on_terminal, print_rows, say
+from vitzoo.errors import InvalidOption
 from vitzoo.files.names import SAFETENSORS
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ def predict_command(
 
     def note(error: ImageError) -> None:
         unreadable.append(error)
-        click.echo(f"vitzoo: {error}", err=True)
+        say(f"vitzoo: {error}")
 
     files = find_images(images, note)  # a missing file is reported before a download
     if not files:
         raise Exit(1)
     saved = Path(model).suffix == SAFETENSORS
     network = create(model, pretrained=not saved, weights=weights, device=device)
-    click.echo(network.load_report.summary(), err=True)  # type: ignore[union-attr]
+    say(network.load_report.summary())  # type: ignore[union-attr]
     _print(predict(network, files, top=top, on_error=note), as_json=as_json)
     if unreadable:
         raise Exit(1)
@@ -100,10 +100,10 @@ def _print(predictions: Iterator[Prediction], *, as_json: bool) -> None:
 
 def _data(prediction: Prediction) -> dict[str, Any]:
     classes = [
-        {"index": index, "label": printable(label), "probability": probability}
+        {"index": index, "label": label, "probability": probability}
         for index, label, probability in prediction.classes
     ]
-    return {"image": printable(prediction.image), "classes": classes}
+    return {"image": str(prediction.image), "classes": classes}
 
 
 def _one_line(row: dict[str, Any]) -> dict[str, Any]:

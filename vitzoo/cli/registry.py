@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click.exceptions import Exit
 
-from vitzoo.cli.output import flag, json_option, print_json, print_rows
+from vitzoo.cli.output import flag, json_option, print_json, print_rows, say
 
 
 @click.group("registry")
@@ -50,7 +50,7 @@ def check_command(file: Path | None, as_json: bool) -> None:
         counts = [{"what": what, "count": n} for what, n in report.counts.items()]
         print_rows(counts, ("what", "count"))
         for problem in report.problems:
-            click.echo(f"problem: {problem}", err=True)
+            say(f"problem: {problem}")
     if report.problems:
         raise Exit(1)
 

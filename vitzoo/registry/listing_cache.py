@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -47,7 +48,7 @@ def index_path(manifest: Path, namespace: str) -> Path | None:
         if home is None or text is None:
             return None
         made_from = hashlib.sha256(text)
-        made_from.update(f"\0{namespace}\0{manifest}\0{_version()}".encode())
+        made_from.update(os.fsencode(f"\0{namespace}\0{manifest}\0{_version()}"))
         return home / "cache" / "listing" / f"{made_from.hexdigest()}.json"
     return None
 

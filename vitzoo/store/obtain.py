@@ -26,6 +26,7 @@ from vitzoo.errors import (
     PinError,
     StoreError,
     WeightsUnavailable,
+    printable,
 )
 from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
 from vitzoo.log import log
@@ -183,11 +184,15 @@ def _check_first_use(file: HubFile) -> None:
 
 
 def _warn(file: HubFile, pin: Pin, path: Path | None) -> None:
+    lock = (
+        f"the lock file {printable(path)} now requires them"
+        if path
+        else "no lock file records them"
+    )
     with contextlib.suppress(*UNWRITABLE):
         warnings.warn(
             f"{file.label}: trust on first use: {pin.endpoint} states that {file.address} has "
-            f"{pin.size} bytes and sha256 {pin.sha256}; "
-            + (f"the lock file {path} now requires them" if path else "no lock file records them"),
+            f"{pin.size} bytes and sha256 {pin.sha256}; {lock}",
             FirstUseWarning,
             stacklevel=2,
         )
