@@ -108,7 +108,8 @@ def list_command(
     only, optional = "name" if quiet else "", OPTIONAL[here:]
     print_rows(rows, COLUMNS, as_json=as_json, only=only, pretty=PRETTY, optional=optional)
     if conflicts:
-        click.echo("\n".join(f"vitzoo: {conflict}" for conflict in conflicts), err=True)
+        for conflict in conflicts:
+            say(f"vitzoo: {conflict}")
         raise Exit(PinError.exit_code)
 
 
