@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from vitzoo.importing import import_module
 
 if TYPE_CHECKING:
     from vitzoo import errors as errors, formats as formats, parts as parts

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from vitzoo.errors import InvalidOption, UnknownName, UnknownOption, VitzooError, did_you_mean
+from vitzoo.importing import from_signal
 from vitzoo.model import VisionTransformer, checked_parts
 from vitzoo.parts import protocols
 from vitzoo.parts.attention import Attention
@@ -325,6 +326,8 @@ def _named_errors(what: str, given: str = "") -> Iterator[None]:
     except (VitzooError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
+        if from_signal(error):
+            raise
         raise InvalidOption(
             f"{what} cannot be built{given and ' with '}{given}: {type(error).__name__}: {error}"
         ) from error

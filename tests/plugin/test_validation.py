@@ -97,8 +97,6 @@ HEADS = "import vitzoo\n@vitzoo.hookimpl\ndef vitzoo_heads():"
         ),
         ("raise ValueError('x' * 10**6)", (f"ValueError: {'x' * 1000}...",)),
         ("raise ValueError('\\x1b[31m' + chr(10) + 'two')", ("ValueError: \\x1b[31m two",)),
-        ("raise BaseException('odd')", ("BaseException: odd",)),
-        ("raise GeneratorExit", ("GeneratorExit",)),
         ("import sys; sys.exit('bye')", ("SystemExit: bye",)),
         ("import vitzoo\n__file__ = 5", ("globex", "@vitzoo.hookimpl")),
         ("def f(:\n", ("SyntaxError: ",)),
@@ -162,17 +160,6 @@ def test_an_undecorated_hook_from_another_file_of_the_package_is_found(install):
     install("globex-vit", "globex = globex.plugin", files)
     with refuses(PluginError, "globex.plugin.vitzoo_heads", "@vitzoo.hookimpl"):
         vitzoo.describe("globex/net")
-
-
-def test_an_interrupt_is_not_swallowed_and_leaves_the_plugin_as_it_was(install, monkeypatch):
-    code = f"import builtins\nif hasattr(builtins, 'stop'): raise KeyboardInterrupt\n{MODULE}"
-    install("globex-vit", "globex = globex", {"globex.py": code})
-    monkeypatch.setattr("builtins.stop", 1, raising=False)
-    with pytest.raises(KeyboardInterrupt):
-        vitzoo.describe("globex/net")
-    monkeypatch.delattr("builtins.stop")
-    assert state("globex").state == "lazy"
-    assert vitzoo.describe("globex/net")
 
 
 def test_a_plugin_that_asks_for_itself_during_its_import_is_loaded_later(install):

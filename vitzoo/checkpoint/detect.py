@@ -14,6 +14,7 @@ from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.containers import Container
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.formats import Format, Keys
+from vitzoo.importing import from_signal
 from vitzoo.registry.registry import Registry
 from vitzoo.report import escaped, fold, listed
 
@@ -88,7 +89,9 @@ def _matching(keys: Keys, source: str, zoo: Registry) -> tuple[str, str]:
     for name in others:
         try:
             found += [name] if zoo.part("checkpoint format", name).matches(keys) else []
-        except Exception as error:  # noqa: BLE001  # another format may match
+        except Exception as error:  # another format may match
+            if from_signal(error):
+                raise
             kind = "" if isinstance(error, VitzooError) else f"{type(error).__name__}: "
             failed += f"; {name} could not be tried: {kind}{error}"
     if len(found) > 1:

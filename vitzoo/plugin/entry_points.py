@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import Distribution, DistributionFinder
 from pathlib import Path
 
 from vitzoo.errors import printable
+from vitzoo.importing import from_signal, ignoring_errors
 
 GROUP = "vitzoo"
 MAX_ENTRY_POINTS = 1024 * 1024  # characters of one entry_points.txt; usual files have some hundred
@@ -73,7 +73,7 @@ def normal(name: str) -> str:
 def _distributions() -> Iterator[Distribution]:
     """Yield all distributions; a finder that fails hides none of the other finders."""
     for finder in list(sys.meta_path):
-        with suppress(Exception):
+        with ignoring_errors():
             find = getattr(finder, "find_distributions", None)
             yield from find(DistributionFinder.Context()) if find else ()
 
@@ -92,14 +92,16 @@ def _look_at(distribution: Distribution) -> tuple[list[Found], str, bool]:
         if len(text) > MAX_ENTRY_POINTS:
             raise ValueError(f"must have at most {MAX_ENTRY_POINTS} characters")  # noqa: TRY301
         entry_points = [e for e in distribution.entry_points if e.group == GROUP]
-    except Exception as error:  # noqa: BLE001  # undecodable or malformed
+    except Exception as error:  # undecodable or malformed
+        if from_signal(error):
+            raise
         if group not in text and group.encode() not in _raw(folder):
             return [], stem, here
         damage = f"{folder / 'entry_points.txt'}: {type(error).__name__}: {error}"
         location = str(folder)
         return [Found(stem, "", stem, location=location, here=here, damage=damage)], stem, here
     name = version = ""
-    with suppress(Exception):  # missing or damaged METADATA
+    with ignoring_errors():  # missing or damaged METADATA
         name, version = distribution.metadata["Name"] or "", distribution.version or ""
     found = [
         Found(

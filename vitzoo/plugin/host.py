@@ -7,10 +7,9 @@ plugin's module imported. A plugin that fails is recorded with cause and fix. It
 
 from __future__ import annotations
 
-import importlib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import pluggy
 
 from vitzoo.errors import IncompatibleManifest, PluginError
+from vitzoo.importing import LOCK, follows_signal, from_signal, import_module
 from vitzoo.plugin import hookspecs
 from vitzoo.plugin.entry_points import GROUP, Found, find_plugins
 from vitzoo.plugin.guard import reason_of, text_of
@@ -53,6 +53,7 @@ class Outcome:
     plugin: object | None = None  # with the hook functions; None if the plugin cannot be used
     rows: Rows = ()
     package: str = ""  # contains the plugin's data files
+    error: BaseException | None = None  # why the plugin cannot be used
 
 
 class PluginHost:
@@ -66,12 +67,12 @@ class PluginHost:
 
     Attributes:
         rows: (hook name, entry) pairs of the loaded plugins, without disabled names.
-        lock: held while attributes change.
+        lock: `vitzoo.importing.LOCK`, held while attributes change.
     """
 
     def __init__(self, switches: Switches | None = None) -> None:
         self.switches = Switches.read() if switches is None else switches
-        self.lock = threading.RLock()
+        self.lock = LOCK
         self.manager = _new_manager()
         self.rows: dict[str, Rows] = {}
         self.found: list[Found] = []
@@ -110,7 +111,9 @@ class PluginHost:
         """Return the path of a manifest that has not been read yet, None if it is missing."""
         try:
             return manifest_path(self._waiting[namespace])
-        except Exception:  # noqa: BLE001  # reading the manifest reports the error
+        except Exception as error:  # reading the manifest reports the error
+            if from_signal(error):
+                raise
             return None
 
     def read(self, namespace: str) -> Outcome | None:
@@ -118,31 +121,42 @@ class PluginHost:
 
         Returns:
             None if the plugin was read before, or if this thread is reading it.
+
+        Raises:
+            PluginError: the plugin's code turned an exception of a signal handler into another one.
+                Other exceptions of signal handlers pass unchanged. The next call reads again.
         """
         self.discover()
         found = self._waiting.get(namespace)
         busy: set[str] = self._busy.__dict__.setdefault("names", set())
         if found is None or namespace in busy:
             return None
-        busy.add(namespace)
         try:
+            busy.add(namespace)
             return self._try(found)
         finally:
             busy.discard(namespace)
 
-    def admit(self, outcome: Outcome) -> bool:
-        """Take the result of `read`; return whether the plugin's entries are new and usable."""
-        with self.lock:
-            if self._waiting.pop(outcome.info.namespace, None) is None:
-                return False
-            self._admit(outcome)
-            return outcome.info.namespace in self.rows
+    def admit(
+        self, outcome: Outcome, collect: Callable[[str], None] = lambda _namespace: None
+    ) -> None:
+        """Take the result of `read`; call `collect(namespace)` if its entries are new and usable.
 
-    def check(self, namespace: str) -> None:
-        """Raise `PluginError` with cause and fix if a plugin cannot be used."""
+        After an exception in the middle, the plugin is read again when it is next used.
+        """
+        namespace = outcome.info.namespace
+        with self.lock:
+            if namespace in self._waiting:
+                self._admit(outcome)
+                if namespace in self.rows:
+                    collect(namespace)
+                del self._waiting[namespace]
+
+    def check(self, namespace: str, error: BaseException | None = None) -> None:
+        """Raise `PluginError` with cause and fix, from `error`, if a plugin cannot be used."""
         info = self.infos.get(namespace)
         if info is not None and info.state in OFF:
-            raise PluginError(f"plugin {namespace!r} cannot be used: {info.trouble}")
+            raise _unusable(info) from error
 
     def unhidden(self, namespace: str) -> list[Any]:
         """Return all entries of a loaded plugin, including disabled names."""
@@ -155,8 +169,10 @@ class PluginHost:
     def import_target(self, namespace: str, row: Contribution | Variant) -> Any:
         """Import and return the target of an entry; a failure sets the plugin's state to `failed`.
 
+        Exceptions of the core's modules and of signal handlers pass unchanged.
+
         Raises:
-            PluginError: a required distribution is not installed, or the import fails.
+            PluginError: a required distribution is not installed, or the plugin's import fails.
         """
         target: Target = row.builder if isinstance(row, Variant) else row.target
         info = self._infos[namespace]
@@ -170,15 +186,15 @@ class PluginHost:
         module, _, name = target.partition(":")
         top = module.partition(".")[0]
         try:
-            found = getattr(importlib.import_module(module), name)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
+            found = getattr(import_module(module), name)
+        except (Exception, SystemExit) as error:
+            if namespace == CORE or from_signal(error):
                 raise
             cause = f"{whose}: cannot import {target!r}: {reason_of(error, top)}"
             renew = renewal(info, f"{namespace}/{row.name}")
             fix = f"correct the target in {info.location}, {renew}"
             info = replace(info, state="failed", cause=cause, fix=fix + near(target))
-            with self.lock:
+            if not follows_signal(error):
                 self._infos[namespace] = info
             raise PluginError(info.trouble) from error
         if info.state == "failed" and repr(target) in info.cause:
@@ -245,19 +261,20 @@ class PluginHost:
             if found.value.endswith(".toml"):
                 return self._read_manifest(info, found)
             return self._import_module(info, found)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
+        except (Exception, SystemExit) as error:
+            if from_signal(error):
                 raise
             reason = reason_of(error, re.split(r"[.:]", found.value)[0])
-            return Outcome(
-                replace(
-                    info,
-                    state="incompatible" if isinstance(error, IncompatibleManifest) else "broken",
-                    cause=f"{found.owner}: {reason}",
-                    fix=getattr(error, "fix", "") or renewal(found, found.namespace),
-                    trace=(*info.trace, f"failed: {reason}"),
-                )
+            info = replace(
+                info,
+                state="incompatible" if isinstance(error, IncompatibleManifest) else "broken",
+                cause=f"{found.owner}: {reason}",
+                fix=getattr(error, "fix", "") or renewal(found, found.namespace),
+                trace=(*info.trace, f"failed: {reason}"),
             )
+            if follows_signal(error):
+                raise _unusable(info) from error
+            return Outcome(info, error=error)
 
     def _read_manifest(self, info: PluginInfo, found: Found) -> Outcome:
         path = manifest_path(found)
@@ -275,7 +292,7 @@ class PluginHost:
         return Outcome(info, plugin, tuple(_contributions(plugin, info.namespace)), module)
 
     def _import_module(self, info: PluginInfo, found: Found) -> Outcome | None:
-        module = importlib.import_module(found.value)
+        module = import_module(found.value)
         if getattr(getattr(module, "__spec__", None), "_initializing", False):
             return None  # the module uses its own names during an import by other code
         location = text_of(getattr(module, "__file__", ""))
@@ -291,6 +308,8 @@ class PluginHost:
         if outcome.plugin is None:
             return
         try:
+            if self.manager.has_plugin(namespace):  # of an interrupted call
+                self.manager.unregister(name=namespace)
             self.manager.register(outcome.plugin, name=namespace)
         except ValueError:  # the same module under two names
             first = self.manager.get_name(outcome.plugin)
@@ -311,6 +330,10 @@ class PluginHost:
         plugin = self.manager.get_plugin(namespace)
         aliases = plugin.manifest.aliases if isinstance(plugin, ManifestPlugin) else ()
         return {row.name for row in self.unhidden(namespace)} | {*aliases}
+
+
+def _unusable(info: PluginInfo) -> PluginError:
+    return PluginError(f"plugin {info.namespace!r} cannot be used: {info.trouble}")
 
 
 def _new_manager() -> pluggy.PluginManager:

@@ -10,6 +10,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
 from vitzoo.errors import PluginError
+from vitzoo.importing import from_signal
 
 
 def check_requirements(requires: Iterable[str], whose: str) -> None:
@@ -41,7 +42,9 @@ def _present(name: str) -> str | None:
         return version(name) or ""
     except PackageNotFoundError:
         return None
-    except Exception:  # noqa: BLE001  # undecodable, or without a version
+    except Exception as error:  # undecodable, or without a version
+        if from_signal(error):
+            raise
         return ""
 
 

@@ -43,7 +43,7 @@ def row_of(variant: Variant) -> Row:
 def index_path(manifest: Path, namespace: str) -> Path | None:
     """Return the path of a manifest's cache entry, None if there is no folder for it."""
     # An unreadable or large file, or no folder for the cache.
-    with suppress(OSError, InvalidOption, StoreError):
+    with suppress(OSError, InvalidOption):
         home, text = settings.home(), read_regular(manifest, MAX_PLUGIN_MANIFEST)
         if home is None or text is None:
             return None

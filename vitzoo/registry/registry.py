@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -18,6 +17,7 @@ from typing import Any
 
 from vitzoo import settings
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
+from vitzoo.importing import LOCK
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command
 from vitzoo.plugin.manifest_plugin import ManifestPlugin
@@ -222,10 +222,9 @@ class Registry:
     def _load(self, namespace: str) -> None:
         """Read a plugin, unless that is done; raise `PluginError` if it cannot be used."""
         outcome = self.host.read(namespace)  # may run code of the plugin: no lock is held
-        with self._lock:
-            if outcome is not None and self.host.admit(outcome):
-                self._collect(namespace)
-            self.host.check(namespace)
+        if outcome is not None:
+            self.host.admit(outcome, self._collect)
+        self.host.check(namespace, outcome.error if outcome else None)
 
     def _collect(self, namespace: str) -> None:
         plugin = self.host.manager.get_plugin(namespace)
@@ -306,11 +305,8 @@ def _switched_off(name: str) -> str:
 
 def registry() -> Registry:
     """Return the registry of this process; it is read again if the environment changes."""
-    with _reading:
+    with LOCK:  # concurrent first calls return the same registry
         return _registry(*(os.environ.get(name) for name in ("VITZOO_REGISTRY", *VARIABLES)))
-
-
-_reading = threading.RLock()  # concurrent first calls return the same registry
 
 
 @lru_cache(maxsize=8)

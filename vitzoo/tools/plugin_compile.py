@@ -91,9 +91,7 @@ def compile_plugin(name: str) -> Compiled:
 def _imported(value: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(value)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and (error.name or "") in (value, name):
             raise UnknownName(
                 f"there is no plugin and no module {name!r}; is it installed (pip install -e .)?"
