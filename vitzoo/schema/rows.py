@@ -73,6 +73,8 @@ class DropPathPolicy(Contribution):
 class CheckpointFormat(Contribution):
     """Maps the tensor names of a weights file to those of vitzoo; see `vitzoo.formats`."""
 
+    target: Any  # `"package.module:name"`, or an object with the methods of `vitzoo.formats.Format`
+
 
 @dataclass(frozen=True)
 class Preprocessing:
