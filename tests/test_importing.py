@@ -84,6 +84,11 @@ def test_the_exception_of_a_handler_is_known(handled, handler):
     assert from_signal(error)
 
 
+def replacing(*given):
+    given = len(given)
+    raise Expired(given)
+
+
 def with_frame(_number, _frame):
     raise Expired
 
@@ -95,6 +100,7 @@ def with_frame(_number, _frame):
         lambda: with_frame(14, None),
         lambda: with_frame(14, sys._getframe(1)),
         lambda: with_frame(True, sys._getframe()),
+        lambda: replacing(14, sys._getframe()),
         lambda: 1 / 0,
         lambda: import_module("vitzoo.no_such_module"),
     ],

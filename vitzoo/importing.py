@@ -96,9 +96,10 @@ def _guard_forks() -> None:
 
 def _set_attributes(package: str) -> None:
     for name, module in list(sys.modules.items()):
-        parent, _, child = name.rpartition(".")
-        if name.startswith(f"{package}.") and isinstance(sys.modules.get(parent), ModuleType):
-            vars(sys.modules[parent]).setdefault(child, module)
+        above, _, child = name.rpartition(".")
+        parent = sys.modules.get(above) if name.startswith(f"{package}.") else None
+        if isinstance(parent, ModuleType):
+            vars(parent).setdefault(child, module)
 
 
 def _is_handler(frame: FrameType) -> bool:
@@ -106,7 +107,8 @@ def _is_handler(frame: FrameType) -> bool:
 
     names = getargs(frame.f_code)
     given = [frame.f_locals.get(name) for name in names.args]
-    given += frame.f_locals.get(names.varargs or "", ())
+    more = frame.f_locals.get(names.varargs or "")
+    given += more if isinstance(more, tuple) else ()  # the function may have replaced them
     return any(
         type(number) is int and interrupted is frame.f_back is not None
         for number, interrupted in pairwise(given)
