@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 import torch
+import torch.utils._device  # noqa: F401  # for `with torch.device()`; forks wait for this import
 from torch import nn
 
 from vitzoo.build import build, make_dynamic

@@ -23,8 +23,6 @@ import filelock, pluggy, safetensors.torch, torch.utils.data
 
 warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)  # of Python 3.12
 torch.set_num_threads(1)
-with torch.device("meta"):  # imports further modules of torch
-    torch.empty(1)
 
 
 class Expired(Exception):
