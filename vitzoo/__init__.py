@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from vitzoo.importing import import_module
+from vitzoo.plugin.importing import import_module
 
 if TYPE_CHECKING:
     from vitzoo import errors as errors, formats as formats, parts as parts

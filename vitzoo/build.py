@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from vitzoo.errors import InvalidOption, UnknownName, UnknownOption, VitzooError, did_you_mean
-from vitzoo.importing import from_signal
 from vitzoo.model import VisionTransformer, checked_parts
 from vitzoo.parts import protocols
 from vitzoo.parts.attention import Attention
 from vitzoo.parts.block import Block, LayerScale, ParallelBlock
 from vitzoo.parts.drop_path import MODES
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp, PackedSwiGLU, SwiGLU
+from vitzoo.plugin.importing import from_signal
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.spec import PartSpec, Spec
 

@@ -210,7 +210,7 @@ for text in sys.stdin:
 """
 IMPORTS = ["/vitzoo/", "/acme/", "/globex/", "importlib._bootstrap>"]
 PARTS = ["/vitzoo/parts/", "/vitzoo/formats/", "/acme/"]
-STATE = ["vitzoo/plugin/host.py", "vitzoo/registry/registry.py", "vitzoo/importing.py"]
+STATE = ["vitzoo/plugin/host.py", "vitzoo/registry/registry.py", "vitzoo/plugin/importing.py"]
 KINDS = ["Expired", "SystemExit", "CancelledError", "KeyboardInterrupt"]
 
 

@@ -14,7 +14,7 @@ from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.containers import Container
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.formats import Format, Keys
-from vitzoo.importing import from_signal
+from vitzoo.plugin.importing import from_signal
 from vitzoo.registry.registry import Registry
 from vitzoo.report import escaped, fold, listed
 

@@ -93,11 +93,7 @@ def list_command(
         say(f"vitzoo: {former!r} is the former name of {zoo.aliases[former]!r}")
     if patterns and (missing := zoo.unmatched(patterns)):
         raise UnknownName(_no_match(zoo, missing))
-    if conditions:
-        from vitzoo.registry.conditions import where
-
-        tests = [where(condition) for condition in conditions]
-        rows = [row for row in rows if all(test(row) for test in tests)]
+    rows = _that_meet(conditions, rows)
     if order:
         rows = sort(rows, order)
     conflicts: list[str] = []
@@ -107,9 +103,9 @@ def list_command(
         rows += _lazy_rows(zoo)
     only, optional = "name" if quiet else "", OPTIONAL[here:]
     print_rows(rows, COLUMNS, as_json=as_json, only=only, pretty=PRETTY, optional=optional)
+    for conflict in conflicts:
+        say(f"vitzoo: {conflict}")
     if conflicts:
-        for conflict in conflicts:
-            say(f"vitzoo: {conflict}")
         raise Exit(PinError.exit_code)
 
 
@@ -170,6 +166,16 @@ def which_command(name: str, as_json: bool) -> None:
       vitzoo which facebook/dinov2-base
     """
     print_rows(_meanings(registry(), name), WHICH, as_json=as_json)
+
+
+def _that_meet(conditions: tuple[str, ...], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows that meet all conditions."""
+    if not conditions:
+        return rows
+    from vitzoo.registry.conditions import where
+
+    tests = [where(condition) for condition in conditions]
+    return [row for row in rows if all(test(row) for test in tests)]
 
 
 def _with_local_weights(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:

@@ -15,7 +15,7 @@ from importlib.metadata import Distribution, DistributionFinder
 from pathlib import Path
 
 from vitzoo.errors import printable
-from vitzoo.importing import from_signal, ignoring_errors
+from vitzoo.plugin.importing import from_signal, ignoring_errors
 
 GROUP = "vitzoo"
 MAX_ENTRY_POINTS = 1024 * 1024  # characters of one entry_points.txt; usual files have some hundred

@@ -17,10 +17,10 @@ from typing import Any
 import pluggy
 
 from vitzoo.errors import IncompatibleManifest, PluginError
-from vitzoo.importing import LOCK, follows_signal, from_signal, import_module
 from vitzoo.plugin import hookspecs
 from vitzoo.plugin.entry_points import GROUP, Found, find_plugins
 from vitzoo.plugin.guard import reason_of, text_of
+from vitzoo.plugin.importing import LOCK, follows_signal, from_signal, import_module
 from vitzoo.plugin.info import (
     CORE,
     LOCAL,
@@ -67,7 +67,7 @@ class PluginHost:
 
     Attributes:
         rows: (hook name, entry) pairs of the loaded plugins, without disabled names.
-        lock: `vitzoo.importing.LOCK`, held while attributes change.
+        lock: `vitzoo.plugin.importing.LOCK`, held while attributes change.
     """
 
     def __init__(self, switches: Switches | None = None) -> None:

@@ -10,7 +10,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
 from vitzoo.errors import PluginError
-from vitzoo.importing import from_signal
+from vitzoo.plugin.importing import from_signal
 
 
 def check_requirements(requires: Iterable[str], whose: str) -> None:

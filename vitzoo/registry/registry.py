@@ -17,8 +17,8 @@ from typing import Any
 
 from vitzoo import settings
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
-from vitzoo.importing import LOCK
 from vitzoo.plugin.host import PluginHost
+from vitzoo.plugin.importing import LOCK
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command
 from vitzoo.plugin.manifest_plugin import ManifestPlugin
 from vitzoo.plugin.switches import NOT, VARIABLES

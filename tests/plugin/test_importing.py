@@ -15,7 +15,7 @@ import vitzoo
 from helpers import LAZY_MODULE as MODULE, refuses
 from plugin_helpers import EVENTS, MANIFEST, state
 from vitzoo.errors import PluginError
-from vitzoo.importing import follows_signal, from_signal, ignoring_errors, import_module
+from vitzoo.plugin.importing import follows_signal, from_signal, ignoring_errors, import_module
 from vitzoo.registry.registry import registry
 
 pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
