@@ -65,7 +65,7 @@ def main() -> None:
 
 def _limit(limits: Limits) -> None:
     """Limit the memory, time and output of this process, beside what torch already uses."""
-    pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
     for kind, value in (
         (resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory),
         (resource.RLIMIT_CPU, limits.cpu),

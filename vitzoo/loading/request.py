@@ -136,7 +136,7 @@ def _described(
 ) -> Request:
     """Return the request of weights whose configs describe their network."""
     stated = stated_by(config, zoo)
-    if stated is None or not (stated.variant or stated.network):
+    if stated is None or not (stated.variant or stated.whole):
         every = (*notes, *(stated.notes if stated else ()))
         why = "".join(f"; {note}" for note in every)
         raise CheckpointError(

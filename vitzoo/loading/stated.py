@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from vitzoo.errors import CheckpointError, PluginError
@@ -33,13 +34,13 @@ class Stated:
 
     Args:
         changes: keys of a spec that they state.
-        network: keys of a spec that describe the complete network; with a variant, its changes.
+        whole: returns the keys of a spec that describe the complete network, without a variant.
         variant: the variant that they name.
         notes: for the load report.
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
-    network: Mapping[str, Any] = field(default_factory=dict)
+    whole: Callable[[], Mapping[str, Any]] | None = None
     variant: Variant | None = None
     notes: tuple[str, ...] = ()
 
@@ -49,8 +50,9 @@ class Stated:
         Raises:
             CheckpointError: a value is not possible.
         """
-        base = timm_spec(self.variant) if self.variant else None
-        return _read(self.network, base)
+        if self.variant:
+            return _read(self.changes, timm_spec(self.variant))
+        return _read(self.whole() if self.whole else self.changes, None)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that no tensor shows, as changes of a spec."""
@@ -119,9 +121,15 @@ def stated_by(config: Config, zoo: Registry, layout: Format | None = None) -> St
     Raises:
         CheckpointError: a key states something that the model cannot do.
     """
-    if timm_config.is_timm(config):
+    if not config:
+        return None
+    own = not {"model_cfg", "vision_cfg"}.isdisjoint(config)
+    of_open_clip = layout is not None and OPEN_CLIP in layout.configs and own
+    if timm_config.is_timm(config) and not of_open_clip:
+        if layout is not None and not layout.configs:
+            layout.stated(config)  # raises if the architecture is no network of the format
         return _of_timm(config, zoo)
-    kind = _kind(config)
+    kind = OPEN_CLIP if of_open_clip else _kind(config)
     reader = _reader(kind, zoo, layout)
     if reader is None:
         if kind is None or kind == OPEN_CLIP:
@@ -130,7 +138,7 @@ def stated_by(config: Config, zoo: Registry, layout: Format | None = None) -> St
         return Stated(notes=(note + _plugin_of(kind, zoo),))
     table = reader.config_table(config)
     left = table.unknown(reader.own_config(config)) if table else []
-    return Stated(reader.stated(config), reader.spec_in(config), notes=_unknown(left))
+    return Stated(reader.stated(config), partial(reader.spec_in, config), notes=_unknown(left))
 
 
 def _of_timm(config: Config, zoo: Registry) -> Stated:
@@ -147,7 +155,7 @@ def _of_timm(config: Config, zoo: Registry) -> Stated:
         note = f"architecture {shown} of config.json is not known; the settings are the model's"
         return Stated(changes, notes=(note, *notes))
     changes = merged(quick, timm_config.changes_of(config, timm_spec(found)))
-    return Stated(changes, changes, found, notes)
+    return Stated(changes, None, found, notes)
 
 
 def _quick(config: Config) -> dict[str, Any]:

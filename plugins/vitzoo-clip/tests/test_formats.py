@@ -33,7 +33,8 @@ CLIP = SMALL | {
     "head": "clip/projection",
 }  # without a variant, whose width is another: a projection that does not fit is refused
 SIGLIP = SMALL | {"class_token": False, "pool": "attention", "num_classes": 0}
-SIZED = {"width": 32, "head_width": 16}
+SIZED = {"width": 32, "head_width": 16, "layers": 2, "patch_size": 8, "image_size": 32}
+SIZED |= {"mlp_ratio": 2.0}
 NUMBERS = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -254,12 +255,12 @@ def test_what_nothing_states_is_the_layouts_default_and_is_named(case, tmp_path)
         ({"vision_config": {"hidden_act": "gelu"}}, ("gelu", 1e-5), ["norm_eps = 1e-05"]),
         ({"hidden_act": "gelu", "layer_norm_eps": 1e-4}, ("gelu", 1e-4), []),
         (
-            {"model_type": "clip", "vision_config": {"num_attention_heads": 2}},
+            {"model_type": "clip", "vision_config": NUMBERS},
             ("quick_gelu", 1e-5),
             [],
         ),
         (
-            {"model_type": "clip_vision_model", "num_attention_heads": 2, "hidden_act": "gelu"},
+            {"model_type": "clip_vision_model", **NUMBERS, "hidden_act": "gelu"},
             ("gelu", 1e-5),
             [],
         ),

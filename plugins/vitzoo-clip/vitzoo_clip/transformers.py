@@ -131,7 +131,7 @@ class TransformersTower(TowerFormat):
             return {}
         if tower is not config and self.projects:
             tower = {**tower, "projection_dim": config.get("projection_dim", 512)}
-        known = str(kind).removesuffix("_vision_model") in self.configs or tower is not config
+        known = str(kind).removesuffix("_vision_model") in self.configs
         usual = next(iter(self.configs.values())).defaults
         return {**usual, **tower} if known else tower
 

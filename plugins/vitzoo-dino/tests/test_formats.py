@@ -382,7 +382,9 @@ def test_files_of_timm_that_are_no_dinov3_are_refused(tmp_path, randomise):
     path = write(tmp_path, tensors, {"architecture": "vit_small_patch16_lingbot"})
     with pytest.raises(CheckpointError, match=r"DINOv3, got 'vit_small_patch16_lingbot'"):
         vitzoo.create(V3, weights=path)
-    (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_small_patch16_dinov3"}))
+    sizes = {"embed_dim": 64, "depth": 2, "num_heads": 2, "mlp_ratio": 1.5, "img_size": 64}
+    config = {"architecture": "vit_small_patch16_dinov3", "model_args": sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     assert vitzoo.create(V3, weights=path).spec.pool.name == "mean"
 
 

@@ -68,12 +68,12 @@ ROUNDING, HALF = 1e-6, 2**-10  # of temperatures to a power, in single and in ha
 class TimmDinoV3Format(Format):
     """timm's DINOv3 in the names of its EVA, `gamma_1` and `gamma_2`."""
 
-    def overrides(self, config: Config, keys: Keys) -> dict[str, Any]:
+    def stated(self, config: Config) -> dict[str, Any]:
         """Refuse the config of another network with these names."""
         stated = config.get("architecture")
         good = not isinstance(stated, str) or "dinov3" in stated
         formats.check_config(good, "architecture", "one of timm's DINOv3", stated)
-        return super().overrides(config, keys)
+        return super().stated(config)
 
 
 class TransformersDinoV3Format(TransformersFormat):

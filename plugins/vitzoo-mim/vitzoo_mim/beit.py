@@ -106,8 +106,12 @@ class TransformersBeitFormat(BeitFormat, TransformersFormat):
         return formats.merged(found, {"pos_embed": {"shared": bool(shared)}})
 
     def spec_in(self, config: Config) -> dict[str, Any]:
+        """Return the network of a config; the class that wrote it decides on the pool."""
         found = super().spec_in(config)
-        return found | {"pool": found["pool"] if found["num_classes"] else "class"}
+        if any("MaskedImageModeling" in name for name in formats.architectures(config)):
+            return found | {"pool": "mean"}
+        pooled = found["num_classes"] and self.own_config(config)["use_mean_pooling"]
+        return found | {"pool": NORMED_MEAN if pooled else "class"}
 
 
 def _is_usual(index: Tensor) -> bool:
@@ -131,9 +135,7 @@ def _layer_scale(value: Any) -> dict[str, Any]:
 CONFIG = formats.WITH_MLP.but(
     applied={
         "layer_scale_init_value": _layer_scale,
-        "use_mean_pooling": formats.choice(
-            "use_mean_pooling", {True: {"pool": NORMED_MEAN}, False: {"pool": "class"}}
-        ),
+        "use_mean_pooling": formats.choice("use_mean_pooling", {True: {}, False: {}}),
         **dict.fromkeys(RELATIVE_KEYS, formats.read_with),
     },
     fixed={"use_absolute_position_embeddings": (False,)},
