@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import itertools
+import json
 import re
 import zlib
 
@@ -89,7 +90,8 @@ def test_wrong_bytes_for_a_hub_address_are_refused(net, hub, faults, wrong):
         pytest.raises(HashMismatch, match=r"hf://acme/net@main/model\.safetensors"),
     ):
         vitzoo.fetch("hf://acme/net@main/model.safetensors")
-    assert not (net.home / "vitzoo.lock").exists()  # nothing is trusted that was not seen
+    lock = json.loads((net.home / "vitzoo.lock").read_text())["weights"]
+    assert all(pin["size"] == 0 for pin in lock.values())  # nothing is trusted that was not seen
     assert net.kept == b""
 
 

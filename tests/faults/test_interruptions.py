@@ -143,13 +143,19 @@ def interrupted(use, files, line, kind):
 
 
 def forked(use, files, line):
-    # Forks while another thread is before a line of `use`; the child calls it, too.
-    there, go, results = threading.Event(), threading.Event(), []
+    # Forks while another thread is before a line of `use`; the child calls it, too. If the thread
+    # holds the lock of imports there, it goes on until it has released it, and stops again: a fork
+    # at any moment could copy a lock of Python or torch that no thread of the child releases.
+    from vitzoo.plugin.importing import LOCK
+
+    there, go, done, results = threading.Event(), threading.Event(), threading.Event(), []
 
     def act(seen):
         if seen == line:
             there.set()
             go.wait(60)
+        if seen >= line and not LOCK._is_owned():
+            done.wait(60)
 
     def work():
         sys.settrace(tracer(files, act))
@@ -164,6 +170,7 @@ def forked(use, files, line):
     there.wait(60)
     threading.Timer(0.2, go.set).start()
     found = in_child(use)
+    done.set()
     thread.join(60)
     return results[0] if results else "nothing", found
 

@@ -190,7 +190,10 @@ def some(self, chunk):
 partial.Partial.write = some
 """,
     "before-hash": "fetch._Download._check_hash = die",
-    "before-chmod": "os.fchmod = die",
+    "before-chmod": """
+chmod = os.fchmod
+os.fchmod = lambda fd, mode: die() if mode == 0o444 else chmod(fd, mode)  # not that of a lock
+""",
     "before-fsync": "os.fsync = die",
     "before-rename": "from pathlib import Path; Path.replace = die",
     "before-folder-sync": "store.sync_folder = die",
