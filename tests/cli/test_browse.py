@@ -156,6 +156,10 @@ def test_list_names_a_pattern_that_matches_nothing(run):
         assert run("list", "vit_b16", "vit_b61*", *args)[:2] == (1, "")
 
 
+def test_list_accepts_a_plugin_without_variants(run):
+    assert run("list", "mim/*", "-q")[:2] == (0, "")
+
+
 def test_list_of_names_that_no_condition_keeps_is_empty(run):
     assert run("list", "vit_b16", "-q", "--where", "params<1k") == (0, "", "")
 

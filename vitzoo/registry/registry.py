@@ -131,10 +131,14 @@ class Registry:
         return [{field: row[field] for field in FIELDS} for row in rows]
 
     def unmatched(self, patterns: Iterable[str]) -> list[str]:
-        """Return the patterns that match no variant; `listing` has read their plugins."""
+        """Return the patterns that match no variant; `listing` has read their plugins.
+
+        `mim/*` is no such pattern, because that plugin is installed: it has parts and no variants.
+        """
         rows = self._rows()
+        whole = [f"{namespace}/*" for namespace in self.host.infos]
         present = {pattern: self._renamed(pattern, rows) for pattern in patterns}
-        names = [row["name"] for row in rows]
+        names = [*(row["name"] for row in rows), *whole]
         return [p for p, now in present.items() if not any(fnmatchcase(n, now) for n in names)]
 
     def _renamed(self, pattern: str, rows: Iterable[Row]) -> str:
