@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -250,7 +250,12 @@ def _finish(
         labels = known_labels(label_set, checkpoint.labels)
     result.spec = spec
     result.load_report = report
-    result.labels = labels if len(labels) == spec.num_classes else ()
+    fits = len(labels) == spec.num_classes
+    if labels and not fits and spec.num_classes and checkpoint and checkpoint.config:
+        note = f"labels: {len(labels)} names for {spec.num_classes} classes are not used"
+        report = replace(report, assumed=(*report.assumed, note))
+        result.load_report = report
+    result.labels = labels if fits else ()
     result.preprocessing = preprocessing
     log.info("created %s from %s", spec.variant or "a custom spec", report)
     return result

@@ -112,6 +112,30 @@ def test_labels_and_preprocessing_of_timms_config(tmp_path):
     assert repr(vitzoo.transform(tmp_path)) == repr(vitzoo.transform(ours))
 
 
+def test_a_file_beside_its_config_is_the_network_of_its_folder(tmp_path):
+    theirs = write_timm(tmp_path, "vit_tiny_patch16_224", **TINY | {"num_heads": 4})
+    ours = vitzoo.create(tmp_path / "model.safetensors").eval()
+    images = torch.randn(2, 3, 32, 32)
+    with torch.inference_mode():
+        assert_equal(ours(images), theirs(images))
+
+
+def test_names_of_another_number_of_classes_are_reported(tmp_path):
+    write_timm(tmp_path, "vit_tiny_patch16_224", **TINY)
+    change(tmp_path, label_names=["ant", "bee"])
+    model = vitzoo.create(tmp_path)
+    assert model.labels == ()
+    (line,) = model.load_report.assumed
+    says(line, "2 names", "5 classes")
+
+
+def test_a_folder_with_a_pickle_alone(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(CheckpointError) as caught:
+        vitzoo.create(f"{tmp_path}/")
+    says(str(caught.value), "without weights", "pytorch_model.bin", "--from-pickle")
+
+
 def change(folder, **changes):
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))

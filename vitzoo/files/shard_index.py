@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vitzoo.errors import CheckpointError, printable
 from vitzoo.files.names import INDEX, NPZ, SAFETENSORS, valid_file
-from vitzoo.files.safetensors import check_count, place
+from vitzoo.files.safetensors import PICKLES, check_count, no_pickle, place
 from vitzoo.files.strict_json import strict_json
 from vitzoo.report import listed
 
@@ -91,7 +91,10 @@ def weights_in(folder: Path) -> Path:
     if len(found) == 1:
         return folder / found[0]
     if not found:
+        pickles = [name for name in names if name.endswith(PICKLES)]
+        fix = f"; {no_pickle(str(folder / pickles[0]))}" if pickles else ""
         raise CheckpointError(
-            f"{folder} is a folder without weights; expected one {INDEX}, {SAFETENSORS} or {NPZ}"
+            f"{folder} is a folder without weights; expected one {INDEX}, {SAFETENSORS} or "
+            f"{NPZ}{fix}"
         )
     raise CheckpointError(f"{folder} has several weights files; pass one of: {listed(found)}")

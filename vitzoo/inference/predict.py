@@ -34,6 +34,25 @@ class Prediction:
     classes: tuple[tuple[int, str, float], ...]
 
 
+def _check_model(model: nn.Module) -> None:
+    """Raise InvalidOption unless a model has a classifier."""
+    if not isinstance(model, nn.Module) or not hasattr(model, "num_classes"):
+        raise InvalidOption(
+            f"predict needs a model of vitzoo.create, got {short_repr(model)}; pass "
+            "vitzoo.create(NAME, pretrained=True), and of a wrapped model its module"
+        )
+    described: Any = model  # `create` sets num_classes on modules of other classes, too
+    classes: int = described.num_classes
+    if not classes:
+        raise InvalidOption(f"the model has no classifier, only features{_with_classifier(model)}")
+    if getattr(getattr(model, "head", None), "embedding", False):
+        raise InvalidOption(
+            f"the model returns an embedding of {classes} numbers, not classes; compare embeddings "
+            "with each other, or pass num_classes= for a new classifier and train it"
+            f"{_with_classifier(model)}"
+        )
+
+
 def predict(
     model: nn.Module,
     images: Iterable[str | os.PathLike[str]],
@@ -57,16 +76,9 @@ def predict(
             is not possible.
         ImageError: a file is missing or no readable image.
     """
+    _check_model(model)
     described: Any = model  # `create` sets num_classes and labels on modules of other classes, too
     classes: int = described.num_classes
-    if not classes:
-        raise InvalidOption(f"the model has no classifier, only features{_with_classifier(model)}")
-    if getattr(getattr(model, "head", None), "embedding", False):
-        raise InvalidOption(
-            f"the model returns an embedding of {classes} numbers, not classes; compare embeddings "
-            "with each other, or pass num_classes= for a new classifier and train it"
-            f"{_with_classifier(model)}"
-        )
     for name, value in (("top", top), ("batch_size", batch_size)):
         if type(value) is not int or not 1 <= value <= MOST:
             raise InvalidOption(f"{name} must be from 1 to {MOST}, got {short_repr(value)}")

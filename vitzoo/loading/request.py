@@ -9,7 +9,7 @@ from typing import Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
 from vitzoo.checkpoint.saved import read_network, read_saved
-from vitzoo.checkpoint.sidecars import Sidecars, sidecars_at
+from vitzoo.checkpoint.sidecars import Sidecars, sidecars_at, sidecars_beside
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.files.shard_index import weights_in
 from vitzoo.loading.stated import stated_by
@@ -84,7 +84,13 @@ def from_mapping(data: object, source: str, zoo: Registry) -> Request:
 
 
 def from_saved(path: Path, zoo: Registry) -> Request:
-    """Return the request of a file; raise CheckpointError unless `save` wrote it."""
+    """Return the request of a file of `save`, or of a file with a config beside it.
+
+    Raises:
+        CheckpointError: the file does not state its network, and no config beside it does.
+    """
+    if sidecars_beside(path).config:
+        return _from_file(path, str(path), zoo)
     return _saved(open_file(path), str(path), zoo)
 
 
@@ -104,11 +110,15 @@ def from_folder(path: Path, zoo: Registry) -> Request:
     Raises:
         CheckpointError: the folder does not state the network of its weights.
     """
-    file = weights_in(path)
-    checkpoint = open_file(file)
+    return _from_file(weights_in(path), f"{path}/", zoo)
+
+
+def _from_file(path: Path, place: str, zoo: Registry) -> Request:
+    """Return the request of a file of `save`, or of one with configs beside it."""
+    checkpoint = open_file(path)
     if read_saved(checkpoint):
-        return from_saved(file, zoo)
-    request = _described(f"{path}/", checkpoint.config, checkpoint.notes, zoo)
+        return _saved(checkpoint, str(path), zoo)
+    request = _described(place, checkpoint.config, checkpoint.notes, zoo)
     return replace(request, labels=checkpoint.labels, preprocessing=checkpoint.preprocessing)
 
 
