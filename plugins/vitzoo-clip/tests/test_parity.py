@@ -7,6 +7,7 @@ own images have beyond whole patches.
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from dataclasses import replace
 from types import SimpleNamespace
@@ -399,8 +400,9 @@ def test_quick_gelu_of_openai(parity, tmp_path, openai, weights):
     name = "clip/vit_b32"
     made = make_open_clip(parity, tmp_path, name, weights, act=QuickGELU, openai=openai)
     if not openai:
-        config = '{"model_cfg": {"embed_dim": 512, "quick_gelu": true, "vision_cfg": {}}}'
-        tmp_path.joinpath("open_clip_config.json").write_text(config)
+        tower = {"layers": 2, "patch_size": 32}
+        model = {"embed_dim": 512, "quick_gelu": True, "vision_cfg": tower}
+        tmp_path.joinpath("open_clip_config.json").write_text(json.dumps({"model_cfg": model}))
     reference, path = made
     model = vitzoo.create({"variant": name, "depth": 2}, weights=path).eval()
     assert model.spec.block.activation == "quick_gelu"
