@@ -51,7 +51,7 @@ class Sidecars:
 
 def sidecars_beside(path: Path) -> Sidecars:
     """Read the sidecars beside a weights file, or in a folder."""
-    folder = path if path.is_dir() else path.parent
+    folder = path if os.path.isdir(path) else path.parent  # noqa: PTH112  # False for a long name
 
     def read(name: str) -> bytes | None:
         fd = open_regular(folder / name, follow=True)
