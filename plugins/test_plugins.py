@@ -148,7 +148,7 @@ def test_a_repository_is_answered_with_the_weights_in_it(plugin):
 
 
 @pytest.mark.parametrize(
-    ("theirs", "name", "weights"),
+    ("foreign", "name", "weights"),
     [
         ("facebook/dinov2-base", "dinov2/vit_b14", "facebook_lvd142m"),
         ("facebook/dino-vitb16", "dino/vit_b16", "facebook_dino"),
@@ -167,12 +167,12 @@ def test_a_repository_is_answered_with_the_weights_in_it(plugin):
         ("ViT-B-16-SigLIP-384", "siglip/vit_b16_384", ""),
     ],
 )
-def test_names_of_other_libraries_and_of_the_hub(theirs, name, weights, run):
+def test_names_of_other_libraries_and_of_the_hub(foreign, name, weights, run):
     weights_argument = f", weights={weights!r}" if weights else ""
     with pytest.raises(vitzoo.UnknownName) as caught:
-        vitzoo.create(theirs)
+        vitzoo.create(foreign)
     assert f"vitzoo.create({name!r}{weights_argument})" in str(caught.value)
-    code, out, _ = run("which", theirs, "--json")
+    code, out, _ = run("which", foreign, "--json")
     assert code == 0
     assert (name, weights or None) in [(row["name"], row["weights"]) for row in json.loads(out)]
 

@@ -146,15 +146,15 @@ def labels_in(config: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ..
     inner = inner if isinstance(inner, Mapping) else {}
     key = "id2label" if "id2label" in config else "label_names"
     table = config.get(key, inner.get(key))
-    names = table if key == "label_names" else table and [table]
+    if table is None:
+        return (), ()
+    names = table if key == "label_names" else None  # of transformers only as a table
     if isinstance(table, Mapping):
         names = [table.get(str(i)) for i in range(len(table))]
-    if names is None:
-        return (), ()
     good = isinstance(names, list) and all(
         isinstance(name, str) and name.strip() and name.isprintable() for name in names
     )
-    if not good or len(set(names)) < len(names):
+    if not isinstance(names, list) or not good or len(set(names)) < len(names):
         return (), (f"{key} is not used: expected different printable names of the classes 0 to k",)
     usual = names == [f"LABEL_{i}" for i in range(len(names))]
     return () if usual else tuple(map(str, names)), ()
