@@ -488,6 +488,27 @@ def test_the_quick_gelu_of_open_clips_config(tmp_path):
     assert any("quick_gelu" in line for line in ours.load_report.assumed)
 
 
+TOWERS = {  # architecture, projection and number of outputs, as open_clip's TimmModel builds them
+    "siglip": ("vit_base_patch16_siglip_224", "map", "none", 0),
+    "eva02": ("eva02_tiny_patch14_224", "avg", None, 7),
+}
+
+
+@pytest.mark.parametrize("case", TOWERS)
+@torch.inference_mode()
+def test_a_tower_of_timm_in_a_config_of_open_clip(tmp_path, case):
+    name, pool, projection, count = TOWERS[case]
+    theirs = scaled(timm.create_model(name, img_size=224, num_classes=count))
+    keys = {f"visual.trunk.{key}": t for key, t in theirs.state_dict().items()}
+    safetensors.torch.save_file(keys, tmp_path / "open_clip_model.safetensors")
+    tower = {"image_size": 224, "timm_model_name": name, "timm_pool": pool, "timm_proj": projection}
+    config = {"model_cfg": {"embed_dim": 7, "vision_cfg": tower}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    ours = vitzoo.create(tmp_path).eval()
+    images = torch.randn(1, 3, 224, 224)
+    assert_equal(ours(images), theirs(images))
+
+
 def test_a_folder_of_open_clip(tmp_path):
     """The numbers of the tower are compared with open_clip's in the plugin's tests."""
     tower = {"width": 64, "layers": 2, "head_width": 32, "patch_size": 16, "image_size": 32}

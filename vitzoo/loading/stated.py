@@ -123,6 +123,8 @@ def stated_by(config: Config, zoo: Registry, layout: Format | None = None) -> St
     """
     if not config:
         return None
+    if not timm_config.is_timm(config) and (tower := timm_config.of_open_clip(config)):
+        return _of_timm(tower, zoo)
     own = not {"model_cfg", "vision_cfg"}.isdisjoint(config)
     of_open_clip = layout is not None and OPEN_CLIP in layout.configs and own
     if timm_config.is_timm(config) and not of_open_clip:

@@ -122,6 +122,31 @@ def is_timm(config: Config) -> bool:
     return isinstance(config.get("architecture"), str) and kind == "timm_wrapper"
 
 
+def of_open_clip(config: Config) -> Config | None:
+    """Return timm's config of the image tower that an `open_clip_config.json` takes from timm.
+
+    Raises:
+        CheckpointError: the tower has a projection that the model does not have.
+
+    Source: `TimmModel` of open_clip.
+    """
+    model = config.get("model_cfg", config)
+    tower = model.get("vision_cfg") if isinstance(model, Mapping) else None
+    name = tower.get("timm_model_name") if isinstance(tower, Mapping) else None
+    if not isinstance(name, str) or not isinstance(tower, Mapping):
+        return None
+    file, projection = "open_clip_config.json", tower.get("timm_proj")
+    good = projection in (None, "", "none")
+    check_config(good, "timm_proj", "'none' or '' (timm's own classifier)", projection, file)
+    count = 0 if projection == "none" else model.get("embed_dim", 0)
+    found: dict[str, Any] = {"architecture": name, "num_classes": count}
+    if tower.get("timm_pool"):
+        found["global_pool"] = tower["timm_pool"]
+    if "image_size" in tower:
+        found["model_args"] = {"img_size": tower["image_size"]}
+    return found
+
+
 def architecture_of(config: Config) -> tuple[str, str]:
     """Return the architecture of a config without `_quickgelu`, and its tag."""
     inner = config.get("pretrained_cfg")
