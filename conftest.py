@@ -69,6 +69,18 @@ def _no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch, cache: Path) -> No
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
+@pytest.fixture(autouse=True)
+def _quick_draws(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The parity tests draw the weights of hundreds of whole networks."""
+    if request.node.get_closest_marker("parity") is None:
+        yield
+        return
+    from draws import quick_draws
+
+    with quick_draws():
+        yield
+
+
 @pytest.fixture
 def new_registry() -> Iterator[Callable[[], None]]:
     """Forget the registry of this process now, on demand, and when the test is over."""
