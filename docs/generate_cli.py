@@ -53,8 +53,14 @@ keys that `vitzoo list --json` prints.
   and width must both meet the condition.
 - Conditions are joined by `and` or `or`; `and` binds more tightly, parentheses group, and a comma
   means `and`. If `--where` is given twice, both conditions must hold.
-- `weights`, `top1`, `license`, `pin`, `pretraining` and `pretraining_data` describe the default
-  weights. `vitzoo show` prints them for all weights, and the data set on which `top1` was measured.
+- `weights`, `license`, `pin`, `pretraining` and `pretraining_data` describe the default weights, as
+  do the results in percent: `top1`, `top5`, `imagenet_real`, `imagenet_v2`, `imagenet_sketch`,
+  `imagenet_a` and `imagenet_r` ([test sets](registry.md#results-and-images-per-second)). `vitzoo
+  show` prints them for all weights.
+- `gmacs` are 10⁹ multiply-accumulates of one image, `activations` its peak memory in bytes
+  ([definitions](registry.md#multiply-accumulates-and-memory)).
+- `rtx4090`, `rtx4090_compiled`, `pro6000_compiled`, `i9_10940x_compiled` and `i7_12700h_compiled`
+  are images per second of the network on this GPU or CPU, eager or compiled.
 - `pretraining` is `supervised`, `self-supervised` or `image-text`; `pretraining_data` is a data set
   such as `ImageNet-21k` or `LVD-142M` ([values](registry.md#weights)).
 - A variant that lacks the field meets only conditions with `!=`.

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         Pool as Pool,
         PositionEmbedding as PositionEmbedding,
         Preprocessing as Preprocessing,
+        Throughput as Throughput,
         Variant as Variant,
         Weights as Weights,
     )
@@ -82,7 +83,7 @@ _NAMES = {
     "saving": "save",
     "schema.rows": (
         "CheckpointFormat DropPathPolicy Head PaperResult PatchEmbedder Pool "
-        "PositionEmbedding Preprocessing Variant Weights"
+        "PositionEmbedding Preprocessing Throughput Variant Weights"
     ),
     "schema.spec": "BlockSpec PartSpec Spec",
 }

@@ -115,9 +115,12 @@ def test_list_json_has_stable_keys_and_integers(run):
     (row,) = json.loads(out)
     assert row["params"] == 304326632
     assert list(row) == [
-        "name", "params", "image_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_dim",
-        "in_chans", "num_classes", "head", "pool", "patch_embed", "pos_embed", "weights", "top1",
-        "license", "pin", "pretraining", "pretraining_data", "namespace", "paper", "summary",
+        "name", "params", "gmacs", "activations", "image_size", "patch_size", "embed_dim", "depth",
+        "num_heads", "mlp_dim", "in_chans", "num_classes", "head", "pool", "patch_embed",
+        "pos_embed", "weights", "top1", "top5", "imagenet_real", "imagenet_v2", "imagenet_sketch",
+        "imagenet_a", "imagenet_r", "rtx4090", "rtx4090_compiled", "pro6000_compiled",
+        "i9_10940x_compiled", "i7_12700h_compiled", "license", "pin", "pretraining",
+        "pretraining_data", "namespace", "paper", "summary",
     ]  # fmt: skip
 
 

@@ -76,5 +76,5 @@ def test_variants_are_found_by_the_pretraining_of_their_default_weights():
 
 
 def test_an_unknown_filter_lists_all_fields():
-    with refuses(UnknownOption, "'zzz'", "name, params, image_size,"):
+    with refuses(UnknownOption, "'zzz'", "name, params, gmacs,"):
         vitzoo.variants(zzz=1)

@@ -19,6 +19,7 @@ FILE = re.compile(
 )
 SHA256 = re.compile(r"[0-9a-f]{64}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
+SHORT_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 
 

@@ -13,7 +13,14 @@ from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.plugin.hookspecs import hookimpl
 from vitzoo.schema.manifest import Entries, are_pairs, table_of
 from vitzoo.schema.reader import NAME, NAME_RULE, Reader, describe
-from vitzoo.schema.rows import Contribution, PaperResult, Preprocessing, Variant, Weights
+from vitzoo.schema.rows import (
+    Contribution,
+    PaperResult,
+    Preprocessing,
+    Throughput,
+    Variant,
+    Weights,
+)
 from vitzoo.schema.spec import Spec
 
 MAX_ROWS = 20_000  # of one hook; an endless generator would fill the memory
@@ -87,7 +94,8 @@ def _check_objects(row: Variant, reader: Reader) -> None:
     """Check the types of the objects in a variant, which a manifest writes as tables."""
     if not isinstance(row.spec, Spec):
         raise reader.fail(f"spec must be a Spec, got {describe(row.spec)}")
-    for field, cls in (("weights", Weights), ("paper_results", PaperResult)):
+    kinds = {"weights": Weights, "paper_results": PaperResult, "throughput": Throughput}
+    for field, cls in kinds.items():
         found = getattr(row, field)
         if not isinstance(found, tuple | list) or not all(isinstance(item, cls) for item in found):
             raise reader.fail(
@@ -101,7 +109,9 @@ def _check_objects(row: Variant, reader: Reader) -> None:
                 f"preprocessing of the weights {weights.name!r} must be a Preprocessing, "
                 f"got {describe(weights.preprocessing)}"
             )
-    if len({weights.name for weights in row.weights}) < len(row.weights):
-        raise reader.fail("two entries of its weights have the same name")
+    for field, rows in (("weights", row.weights), ("throughput", row.throughput)):
+        names = [str(item.name) for item in rows]
+        if len(set(names)) < len(names):
+            raise reader.fail(f"two entries of its {field} have the same name")
     if not are_pairs(row.known_as):
         raise reader.fail(f"known_as must be (library, name) pairs, got {describe(row.known_as)}")

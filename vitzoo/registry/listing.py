@@ -6,19 +6,30 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
-from vitzoo.schema.rows import Variant
+from vitzoo.schema.rows import RESULTS, Variant
 
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim", "in_chans", "num_classes")
 PARTS = ("head", "pool", "patch_embed", "pos_embed")
+# Images per second of the architecture: names of measurements in the manifests.
+MEASUREMENTS = (
+    "rtx4090",
+    "rtx4090_compiled",
+    "pro6000_compiled",
+    "i9_10940x_compiled",
+    "i7_12700h_compiled",
+)
 KINDS: dict[str, Literal["text", "number", "size"]] = {
     "name": "text",
     "params": "number",
+    "gmacs": "number",
+    "activations": "number",
     "image_size": "size",
     "patch_size": "size",
     **dict.fromkeys(NUMBERS, "number"),
     **dict.fromkeys(PARTS, "text"),
     "weights": "text",
-    "top1": "number",
+    **dict.fromkeys(RESULTS, "number"),
+    **dict.fromkeys(MEASUREMENTS, "number"),
     "license": "text",
     "pin": "text",
     "pretraining": "text",
@@ -33,19 +44,24 @@ FIELDS = tuple(KINDS)
 def fields(variant: Variant) -> dict[str, Any]:
     """Return the values of `FIELDS`, which listings, `--where` and `--sort` use.
 
-    `top1` is the accuracy of the default weights on ImageNet-1k; it is None for other data sets.
+    `top1` and the other results are those of the default weights; they are None for weights of
+    other classes than those of ImageNet-1k. Images per second belong to the architecture.
     """
     spec, weights = variant.spec, variant.default_weights
+    speeds = {row.name: row.images_per_second for row in variant.throughput}
     compares = weights is not None and weights.label_set == "imagenet-1k"
     return {
         "name": variant.name,
         "params": variant.params,
+        "gmacs": variant.gmacs,
+        "activations": variant.activations,
         "image_size": _size(spec.image_size),
         "patch_size": _size(spec.patch_size),
         **{name: getattr(spec, name) for name in NUMBERS},
         **{name: getattr(spec, name).name for name in PARTS},
         "weights": weights.name if weights else None,
-        "top1": weights.top1 if weights and compares else None,
+        **{name: getattr(weights, name) if compares else None for name in RESULTS},
+        **{name: speeds.get(name) for name in MEASUREMENTS},
         "license": weights.license if weights else None,
         "pin": weights.pin if weights else None,
         "pretraining": (weights.pretraining or None) if weights else None,

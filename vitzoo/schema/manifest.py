@@ -18,6 +18,15 @@ from vitzoo.errors import IncompatibleManifest, RegistryError, StoreError, did_y
 from vitzoo.files.access import read_regular
 from vitzoo.files.names import COMMIT, SHA256, valid_file, valid_repo
 from vitzoo.files.strict_toml import loads, strict_toml
+from vitzoo.schema.figures import (
+    Evaluation,
+    percentage,
+    positive,
+    read_evaluations,
+    read_measurements,
+    read_results,
+    read_throughput,
+)
 from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS, VARIANT_HOOK
 from vitzoo.schema.reader import REQUIRED, Reader, describe
 from vitzoo.schema.rows import (
@@ -28,6 +37,7 @@ from vitzoo.schema.rows import (
     PartFact,
     Preprocessing,
     Target,
+    Throughput,
     Variant,
     Weights,
     preprocessing_values,
@@ -120,7 +130,14 @@ def read_manifest(
         )
     own_sizes = _sizes(reader, sizes or {})
     usual = ("", "") if package is None else _pretraining(reader)
-    entries = Entries(package, {**(sizes or {}), **own_sizes}, sized=sized, pretraining=usual)
+    entries = Entries(
+        package,
+        {**(sizes or {}), **own_sizes},
+        sized=sized,
+        pretraining=usual,
+        evaluations=read_evaluations(reader),
+        measurements=read_measurements(reader),
+    )
     kinds = KINDS if package is not None else ()
     manifest = Manifest(
         contributions={
@@ -184,6 +201,8 @@ class Entries:
         module: whether a module plugin returned the entries: a target may then be an object, and
             the `source` of a variant and the `source` and `license` of weights may be missing.
         pretraining: objective and data of the pre-training of weights that state no others.
+        evaluations: sources of results by name, which weights may name.
+        measurements: measurements of images per second by name, which variants may name.
     """
 
     package: str | None
@@ -191,6 +210,8 @@ class Entries:
     sized: bool = True
     module: bool = False
     pretraining: tuple[str, str] = ("", "")
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    measurements: Mapping[str, Throughput] = field(default_factory=dict)
 
     def contribution(self, cls: type[Contribution], name: str, reader: Reader) -> Contribution:
         """Read a part or a checkpoint format."""
@@ -214,6 +235,9 @@ class Entries:
             summary=reader.text("summary"),
             spec=Spec.read(reader, base),
             params=reader.count("params"),
+            gmacs=positive(reader, "gmacs") if "gmacs" in reader else None,
+            activations=_count(reader, "activations"),
+            throughput=read_throughput(reader, self.measurements),
             builder=builder,
             accepts=reader.texts("accepts", []),
             requires=_requires(reader),
@@ -255,8 +279,7 @@ class Entries:
             source=self._needed(reader, "source"),
             pretraining=pretraining,
             pretraining_data=data,
-            top1=_percentage(reader, "top1"),
-            evaluation=reader.text("evaluation", ""),
+            **read_results(reader, self.evaluations),
             default=reader.take("default", bool, False),
         )
         _check_pin(row, reader, sized=self.sized)
@@ -306,13 +329,6 @@ def _count(reader: Reader, key: str, **bounds: int) -> int | None:
     return reader.count(key, **bounds) if key in reader else None
 
 
-def _percentage(reader: Reader, key: str) -> float | None:
-    value = reader.take(key, float, None)
-    if value is not None and not 0 <= value <= 100:
-        raise reader.fail(f"{key} must be a percentage from 0 to 100, got {value}")
-    return value
-
-
 def _pretraining(reader: Reader, default: tuple[str, str] = ("", "")) -> tuple[str, str]:
     """Read objective and data of the pre-training."""
     given = "pretraining" in reader
@@ -324,7 +340,7 @@ def _paper_results(reader: Reader) -> tuple[PaperResult, ...]:
     found = []
     for number, table in enumerate(reader.take("paper_results", list, []), 1):
         row = Reader(table, f"{reader.where} paper_results {number}", reader.error)
-        accuracies = ((name, _percentage(row, name)) for name in RESULT_SETS)
+        accuracies = ((name, percentage(row, name)) for name in RESULT_SETS)
         found.append(
             PaperResult(
                 pretraining_data=row.text("pretraining_data"),
@@ -445,12 +461,23 @@ def _plain(key: str, value: Any) -> Any:
         return value.to_data()
     if isinstance(value, Preprocessing):
         return {key: _plain(key, item) for key, item in vars(value).items()}
+    if key == "throughput" and _all(value, Throughput):
+        return {row.name: _throughput_table(row) for row in value}
     if isinstance(value, PaperResult):
         table = {key: _plain(key, item) for key, item in vars(value).items()}
         return table | table.pop("accuracies")
     if key in PAIRS and are_pairs(value):
         return {name: _plain("", item) for name, item in value if item is not None}
     return [_plain("", item) for item in value] if isinstance(value, tuple) else value
+
+
+def _throughput_table(row: Throughput) -> dict[str, Any]:
+    table = {key: value for key, value in vars(row).items() if value not in (None, "")}
+    return {key: value for key, value in table.items() if key != "name"}
+
+
+def _all(value: object, cls: type) -> bool:
+    return isinstance(value, tuple | list) and all(isinstance(item, cls) for item in value)
 
 
 def are_pairs(value: object) -> bool:

@@ -20,6 +20,17 @@ CROP_MODES = ("center", "squash")
 # These licenses allow any use of a file; every other license is shown before a download.
 PERMISSIVE = ("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "isc", "cc0-1.0", "unlicense")
 OBJECTIVES = ("supervised", "self-supervised", "image-text")  # of pre-training
+# Results of weights, in percent: top-1 on ImageNet-1k validation unless `evaluation` names other
+# data, top-5, and top-1 on five further test sets.
+FURTHER_RESULTS = (
+    "top5",
+    "imagenet_real",
+    "imagenet_v2",
+    "imagenet_sketch",
+    "imagenet_a",
+    "imagenet_r",
+)
+RESULTS = ("top1", *FURTHER_RESULTS)
 CORE_BUILDER = "vitzoo.build:build"
 Target = str | Callable[..., Any]
 PartFact = PartSpec | tuple[tuple[str, Option], ...]  # a part, or options for the variant's part
@@ -154,6 +165,16 @@ class Weights:
         pretraining: objective of the pre-training, one of `OBJECTIVES`; empty if not stated.
         pretraining_data: data set of the pre-training; empty if not stated.
         top1: accuracy in percent; `evaluation` names the data set.
+        top5: accuracy in percent on the same data: the class is among the first five.
+        imagenet_real: top-1 in percent on ImageNet-1k validation with the labels of ImageNet-ReaL.
+        imagenet_v2: top-1 in percent on ImageNet-V2, matched frequency.
+        imagenet_sketch: top-1 in percent on ImageNet-Sketch.
+        imagenet_a: top-1 in percent on ImageNet-A, among its 200 classes.
+        imagenet_r: top-1 in percent on ImageNet-R, among its 200 classes.
+        evaluation: data set of `top1`, and how it was evaluated.
+        evaluation_size: (height, width) in px of the images of all results; None if not stated.
+        evaluation_source: who evaluated, and the files with the results; empty if not stated.
+        evaluation_commit: commit of the repository with these files; empty if it has none.
         default: whether `pretrained=True` loads these weights.
     """
 
@@ -182,7 +203,16 @@ class Weights:
     pretraining: str = ""
     pretraining_data: str = ""
     top1: float | None = None
+    top5: float | None = None
+    imagenet_real: float | None = None
+    imagenet_v2: float | None = None
+    imagenet_sketch: float | None = None
+    imagenet_a: float | None = None
+    imagenet_r: float | None = None
     evaluation: str = ""
+    evaluation_size: tuple[int, int] | None = None
+    evaluation_source: str = ""
+    evaluation_commit: str = ""
     default: bool = False
 
     @property
@@ -215,6 +245,33 @@ class PaperResult:
     source: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Images per second of an architecture on one machine, at the image size of the variant.
+
+    Args:
+        name: of the measurement, such as `rtx4090_compiled`.
+        images_per_second: in inference.
+        hardware: GPU or CPU.
+        precision: of weights and operations: `fp32`, `amp`, `bf16`.
+        mode: `eager` or `compiled`.
+        batch_size: images per batch; None if not stated.
+        software: version of torch, and other software that matters.
+        source: who measured, and the file with the numbers.
+        commit: of the repository with this file; empty if it has none.
+    """
+
+    name: str
+    images_per_second: float
+    hardware: str
+    precision: str
+    mode: str
+    batch_size: int | None = None
+    software: str = ""
+    source: str
+    commit: str = ""
+
+
 @dataclass(frozen=True)
 class Variant:
     """A network that `create` builds by name.
@@ -224,6 +281,11 @@ class Variant:
         summary: one line for listings.
         spec: the complete network.
         params: number of parameters of the network.
+        gmacs: 10^9 multiply-accumulates of one image of the variant's size, in matrix products
+            (attention included) and convolutions of all layers and tokens; None if not stated.
+        activations: peak memory in bytes of the tensors that one image takes in fp32 inference
+            besides parameters and buffers, see `vitzoo.summary`; None if not stated.
+        throughput: images per second, one entry for each measurement.
         builder: `"package.module:function"` or a function that takes the spec and returns the
             module; vitzoo's builder by default.
         accepts: spec fields that `create` may change if the plugin has its own builder; vitzoo's
@@ -243,6 +305,9 @@ class Variant:
     summary: str
     spec: Spec
     params: int
+    gmacs: float | None = None
+    activations: int | None = None
+    throughput: tuple[Throughput, ...] = ()
     builder: Target = CORE_BUILDER
     accepts: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()

@@ -1,0 +1,128 @@
+"""Reading results of weights and images per second from a manifest; torch-free.
+
+Two tables at the top of a manifest state the source of many figures once: `evaluations` the source
+of results, `measurements` the source of images per second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from vitzoo.errors import did_you_mean
+from vitzoo.files.names import SHORT_COMMIT
+from vitzoo.schema.reader import NAME, NAME_RULE, Reader
+from vitzoo.schema.rows import FURTHER_RESULTS, RESULTS, Throughput
+
+T = TypeVar("T")
+Evaluation = Mapping[str, str]  # texts by field of `Weights`
+TEXTS = ("evaluation", "evaluation_source", "evaluation_commit")
+
+
+def read_evaluations(reader: Reader) -> dict[str, Evaluation]:
+    """Read the table `evaluations` of a manifest."""
+    return dict(reader.rows("evaluations", lambda name, row: (name, _texts(row, {}))))
+
+
+def read_measurements(reader: Reader) -> dict[str, Throughput]:
+    """Read the table `measurements` of a manifest; the images per second are 0."""
+    return dict(reader.rows("measurements", lambda name, row: (name, _measurement(name, row))))
+
+
+def read_results(reader: Reader, known: Mapping[str, Evaluation]) -> dict[str, Any]:
+    """Read the results of weights and their source, by field of `Weights`.
+
+    Args:
+        reader: of the entry; its key `evaluated` names one of the evaluations.
+        known: the evaluations of the manifest.
+    """
+    shared: Evaluation = {}
+    if "evaluated" in reader:
+        shared = _known(reader, "evaluations", reader.text("evaluated"), known)
+    results: dict[str, Any] = {name: percentage(reader, name) for name in RESULTS}
+    results |= _texts(reader, shared)
+    given = "evaluation_size" in reader
+    results["evaluation_size"] = reader.size("evaluation_size") if given else None
+    stated = [name for name in FURTHER_RESULTS if results[name] is not None]
+    if stated and not (given and results["evaluation_source"]):
+        raise reader.fail(f"{stated[0]} needs the keys evaluation_size and evaluation_source")
+    return results
+
+
+def read_throughput(reader: Reader, known: Mapping[str, Throughput]) -> tuple[Throughput, ...]:
+    """Read the images per second of a variant.
+
+    Args:
+        reader: of the variant. In its table `throughput`, a number belongs to the measurement of
+            its name; a table states the measurement, too.
+        known: the measurements of the manifest.
+    """
+    sub = reader.sub("throughput")
+    return () if sub is None else tuple(_measured(sub, name, known) for name in sub.table)
+
+
+def percentage(reader: Reader, key: str) -> float | None:
+    """Return a number from 0 to 100, None if the key is missing."""
+    value = reader.take(key, float, None)
+    if value is not None and not 0 <= value <= 100:
+        raise reader.fail(f"{key} must be a percentage from 0 to 100, got {value}")
+    return value
+
+
+def positive(reader: Reader, key: str) -> float:
+    """Return a finite number above 0."""
+    value = reader.take(key, float)
+    if not 0 < value < math.inf:
+        raise reader.fail(f"{key} must be a finite number above 0, got {value}")
+    return value
+
+
+def _measured(reader: Reader, name: str, known: Mapping[str, Throughput]) -> Throughput:
+    if not isinstance(reader.table[name], Mapping):
+        found = _known(reader, "measurements", name, known)
+        return dataclasses.replace(found, images_per_second=positive(reader, name))
+    row = Reader(reader.table[name], f"{reader.where}: {name}", reader.error)
+    found = _measurement(name, row)
+    found = dataclasses.replace(found, images_per_second=positive(row, "images_per_second"))
+    row.done()
+    return found
+
+
+def _measurement(name: str, reader: Reader) -> Throughput:
+    if not NAME.fullmatch(name):
+        raise reader.fail(f"the name {name!r} must be {NAME_RULE}")
+    return Throughput(
+        name=name,
+        images_per_second=0.0,
+        hardware=reader.text("hardware"),
+        precision=reader.text("precision"),
+        mode=reader.one_of("mode", ("eager", "compiled")),
+        batch_size=reader.count("batch_size") if "batch_size" in reader else None,
+        software=reader.text("software", ""),
+        source=reader.text("source"),
+        commit=_commit(reader, "commit", ""),
+    )
+
+
+def _texts(reader: Reader, shared: Evaluation) -> dict[str, str]:
+    found = {name: reader.text(name, shared.get(name, "")) for name in TEXTS}
+    return found | {TEXTS[-1]: _commit(reader, TEXTS[-1], found[TEXTS[-1]])}
+
+
+def _known(reader: Reader, table: str, name: str, known: Mapping[str, T]) -> T:
+    """Return the entry of a table at the top of the manifest."""
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise reader.fail(
+            f"{name!r} is not in the table {table!r} at the top of the file{hint}; add it there"
+        )
+    return known[name]
+
+
+def _commit(reader: Reader, key: str, default: str) -> str:
+    value = reader.text(key, default)
+    if value and not SHORT_COMMIT.fullmatch(value):
+        raise reader.fail(f"{key} must be 7 to 40 lower-case hex digits, got {value!r}")
+    return value
