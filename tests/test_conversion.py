@@ -413,6 +413,10 @@ LACKING = {
         {"patch_embed": {"name": "conv", "bias": False}},
         LAYOUTS,
     ),
+    "patch_embed = conv (norm = rms)": (
+        {"patch_embed": {"name": "conv", "norm": "rms"}},
+        LAYOUTS[1:],
+    ),
     "in_chans = 4": ({"in_chans": 4}, ("torchvision",)),
     "image_size = 32x64": ({"image_size": (32, 64)}, ("torchvision",)),
     "block.qk_scale = 1.5": ({"block": {"qk_scale": 1.5}}, LAYOUTS),
@@ -425,6 +429,8 @@ LACKING = {
         {"block": {"qkv_bias": False}},
         ("torchvision", "google", "big_vision"),
     ),
+    "block.proj_bias = false": ({"block": {"proj_bias": False}}, LAYOUTS),
+    "block.mlp_bias = false": ({"block": {"mlp_bias": False}}, LAYOUTS),
 }
 
 
@@ -486,6 +492,11 @@ MEAN = {"global_pool": "avg", "fc_norm": False}
         ({"block": {"qk_norm": True}}, {"qk_norm": True}),
         ({"block": {"layer_scale": 0.1}}, {"init_values": 0.1}),
         ({"block": {"qkv_bias": False}}, {"qkv_bias": False}),
+        ({"block": {"proj_bias": False, "mlp_bias": False}}, {"proj_bias": False}),
+        (
+            {"patch_embed": {"name": "conv", "norm": "layer"}},
+            {"embed_norm_layer": partial(torch.nn.LayerNorm, eps=1e-6)},
+        ),
         ({"block": {"mlp": "swiglu"}}, GATED | {"mlp_layer": timm.layers.SwiGLU}),
         (
             {"block": {"mlp": "swiglu_packed"}},

@@ -17,7 +17,7 @@ from vitzoo.errors import InvalidOption, UnknownName, UnknownOption, VitzooError
 from vitzoo.model import VisionTransformer, checked_parts
 from vitzoo.parts import protocols
 from vitzoo.parts.attention import Attention
-from vitzoo.parts.block import Block, LayerScale, ParallelBlock
+from vitzoo.parts.block import NORMS, Block, LayerScale, ParallelBlock
 from vitzoo.parts.drop_path import MODES
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp, PackedSwiGLU, SwiGLU
 from vitzoo.plugin.importing import from_signal
@@ -175,6 +175,7 @@ def _attention(spec: Spec) -> Attention:
         q_norm=_norm(spec, width) if options.qk_norm else None,
         k_norm=_norm(spec, width) if options.qk_norm else None,
         norm=_norm(spec) if options.attn_norm else None,
+        proj_bias=options.proj_bias,
     )
 
 
@@ -186,7 +187,11 @@ def _mlp(spec: Spec) -> nn.Module:
     }
     norm = _norm(spec, spec.mlp_dim) if spec.block.mlp_norm else None
     return make[spec.block.mlp](
-        embed_dim=spec.embed_dim, hidden_dim=spec.mlp_dim, dropout=spec.dropout, norm=norm
+        embed_dim=spec.embed_dim,
+        hidden_dim=spec.mlp_dim,
+        dropout=spec.dropout,
+        norm=norm,
+        bias=spec.block.mlp_bias,
     )
 
 
@@ -196,8 +201,7 @@ def _layer_scale(spec: Spec) -> LayerScale | None:
 
 
 def _norm(spec: Spec, width: int | None = None) -> nn.Module:
-    kind = nn.RMSNorm if spec.block.norm == "rms" else nn.LayerNorm
-    return kind(width or spec.embed_dim, eps=spec.block.norm_eps)
+    return NORMS[spec.block.norm](width or spec.embed_dim, eps=spec.block.norm_eps)
 
 
 def _drop_paths(spec: Spec, ready: Mapping[str, Any], part: Lookup) -> list[nn.Module]:

@@ -311,6 +311,11 @@ def _seen(skeleton: Mapping[str, Tensor]) -> Spec | None:
     token = "cls_token" in skeleton
     pool = "class" if token else "mean"
     qv = "blocks.0.attn.q_bias" in skeleton
+    block = BlockSpec(
+        qkv_bias="qv" if qv else "blocks.0.attn.qkv.bias" in skeleton,
+        proj_bias="blocks.0.attn.proj.bias" in skeleton,
+        mlp_bias="blocks.0.mlp.fc2.bias" in skeleton,
+    )
     bias = "patch_embed.proj.bias" in skeleton
     return Spec(
         in_chans=kernel.shape[1],
@@ -319,7 +324,7 @@ def _seen(skeleton: Mapping[str, Tensor]) -> Spec | None:
         patch_embed=PartSpec("conv", () if bias else (("bias", False),)),
         pos_embed=PartSpec("learned" if "pos_embed" in skeleton else "none"),
         pool=PartSpec("attention" if "attn_pool.latent" in skeleton else pool),
-        block=BlockSpec(qkv_bias="qv" if qv else "blocks.0.attn.qkv.bias" in skeleton),
+        block=block,
     )
 
 

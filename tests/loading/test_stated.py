@@ -59,6 +59,7 @@ NETWORKS = {
     "normed queries": {"qk_norm": True},
     "wide": {"mlp_ratio": 3.0},
     "one channel": {"in_chans": 1},
+    "no biases after attention and MLP": {"proj_bias": False},
     "not square": {"img_size": (32, 48)},
     "no classifier": {"num_classes": 0},
     "patch of 8": {"patch_size": 8},

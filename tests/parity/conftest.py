@@ -20,6 +20,7 @@ TIMM = {
     "vit_ti16_384": "vit_tiny_patch16_384",
 }
 WEIGHTS = ("own", "scaled")
+NORMS = (nn.LayerNorm, nn.RMSNorm, timm.layers.RmsNorm)
 LARGE = 224  # px
 TOLERANCE = 5e-5  # times the largest reference value, where that is above 1
 
@@ -86,12 +87,12 @@ def fill(model, weights):
     """Give a reference network one of the two sets of weights.
 
     `own` is its own initialisation. `scaled` makes every layer matter: fan-in scaled normals,
-    LayerNorm gains of 1 +- 0.2, and random biases, class token and positions.
+    norm gains of 1 +- 0.2, and random biases, class token and positions.
     """
     if weights == "own":
         assert all(p.any() for n, p in model.named_parameters() if n.endswith("head.weight"))
         return
-    gains = {id(m.weight) for m in model.modules() if isinstance(m, nn.LayerNorm)}
+    gains = {id(m.weight) for m in model.modules() if isinstance(m, NORMS)}
     generator = torch.Generator().manual_seed(2)
     for name, parameter in model.named_parameters():
         if id(parameter) in gains:

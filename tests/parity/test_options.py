@@ -28,6 +28,10 @@ OPTIONS = {
         NORM_THEN_MEAN | {"spec": {"class_token": False}},
     ),
     "no_qkv_bias": ({"qkv_bias": False}, {"block": {"qkv_bias": False}}),
+    "no_biases_after_attention_and_mlp": (
+        {"proj_bias": False},
+        {"block": {"proj_bias": False, "mlp_bias": False}},
+    ),
     "norm_eps": ({"norm_layer": partial(nn.LayerNorm, eps=1e-5)}, {"block": {"norm_eps": 1e-5}}),
     "tanh_gelu": (
         {"act_layer": partial(nn.GELU, approximate="tanh")},
@@ -69,6 +73,22 @@ OPTIONS = {
             "mlp_layer": SwiGLUPacked, "act_layer": "silu", "mlp_ratio": 8, "scale_mlp_norm": True,
         },
         {"block": {"mlp": "swiglu_packed", "mlp_norm": True}},
+    ),
+    "swiglu_without_biases": (
+        {"mlp_layer": SwiGLU, "act_layer": "silu", "proj_bias": False},
+        {"block": {"mlp": "swiglu", "proj_bias": False, "mlp_bias": False}},
+    ),
+    "swiglu_packed_without_biases": (
+        {"mlp_layer": SwiGLUPacked, "act_layer": "silu", "mlp_ratio": 8, "proj_bias": False},
+        {"block": {"mlp": "swiglu_packed", "proj_bias": False, "mlp_bias": False}},
+    ),
+    "norm_of_patches": (
+        {"embed_norm_layer": partial(nn.LayerNorm, eps=1e-3)},
+        {"patch_embed": {"name": "conv", "norm": "layer", "norm_eps": 1e-3}},
+    ),
+    "rms_norm_of_patches": (
+        {"embed_norm_layer": partial(RmsNorm, eps=1e-3)},
+        {"patch_embed": {"name": "unfold", "norm": "rms", "norm_eps": 1e-3}},
     ),
     "mlp_norm": ({"scale_mlp_norm": True}, {"block": {"mlp_norm": True}}),
     "attn_norm": ({"scale_attn_norm": True}, {"block": {"attn_norm": True}}),

@@ -11,13 +11,16 @@ from vitzoo.parts.attention import Attention
 
 @torch.inference_mode()
 @pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("scale", [None, 0.3])
-def test_attention_formula(bias, scale):
+def test_attention_formula(bias, after, scale):
     torch.manual_seed(0)
-    part = Attention(embed_dim=12, num_heads=3, qkv_bias=bias, qk_scale=scale).eval()
-    if bias:
-        nn.init.normal_(part.qkv.bias)
-    assert (part.qkv.bias is not None) is bias
+    options = {"qkv_bias": bias, "proj_bias": after, "qk_scale": scale}
+    part = Attention(embed_dim=12, num_heads=3, **options).eval()
+    for layer, wanted in ((part.qkv, bias), (part.proj, after)):
+        assert (layer.bias is not None) is wanted
+        if wanted:
+            nn.init.normal_(layer.bias)
     x = randn(2, 5, 12)
     q, k, v = (t.unflatten(-1, (3, 4)).transpose(1, 2) for t in part.qkv(x).chunk(3, dim=-1))
     weights = (q @ k.transpose(-2, -1) * (scale or 0.5)).softmax(-1)

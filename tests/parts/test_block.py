@@ -219,6 +219,10 @@ OPTIONS = {
     "norms after": {"block": {"post_norm": True}},
     "biases of queries and values": {"block": {"qkv_bias": "qv"}},
     "attention": {"pool": "attention"},
+    "no biases": {"block": {"qkv_bias": False, "proj_bias": False, "mlp_bias": False}},
+    "no bias after attention": {"block": {"proj_bias": False, "mlp": "swiglu"}},
+    "no biases in the gate": {"block": {"mlp_bias": False, "mlp": "swiglu_packed"}},
+    "norm of patches": {"patch_embed": {"name": "conv", "norm": "rms", "norm_eps": 1e-5}},
     "patch bias": {"patch_embed": {"name": "conv", "bias": False}},
     "unfold without bias": {"patch_embed": {"name": "unfold", "bias": False}},
 }
@@ -276,12 +280,15 @@ def test_every_block_gets_the_options():
         "qkv_bias": False,
         "qk_scale": 0.3,
         "attention_dropout": 0.2,
+        "proj_bias": False,
+        "mlp_bias": False,
     }
     model = vitzoo.create(DEEPER, block=options)
     for block in model.blocks:
         assert (block.norm1.eps, block.norm2.eps) == (1e-3, 1e-3)
         assert isinstance(block.mlp.act, QuickGELU)
-        assert block.attn.qkv.bias is None
+        assert block.attn.qkv.bias is block.attn.proj.bias is None
+        assert block.mlp.fc1.bias is block.mlp.fc2.bias is None
         assert block.attn.scale == 0.3
         assert block.attn.attention_dropout == 0.2
     assert model.norm.eps == 1e-3

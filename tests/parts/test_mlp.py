@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from helpers import randn
-from vitzoo.parts.mlp import ACTIVATIONS, Mlp, QuickGELU
+from vitzoo.parts.mlp import ACTIVATIONS, Mlp, PackedSwiGLU, QuickGELU, SwiGLU
 
 
 def test_quick_gelu_formula():
@@ -47,6 +47,21 @@ def test_mlp_formula():
     hidden = F.gelu(x @ part.fc1.weight.T + part.fc1.bias)
     expected = hidden @ part.fc2.weight.T + part.fc2.bias
     torch.testing.assert_close(part(x), expected, rtol=0, atol=1e-6)
+
+
+@torch.inference_mode()
+def test_layers_without_biases():
+    torch.manual_seed(0)
+    x, sizes = randn(2, 5, 6), {"embed_dim": 6, "hidden_dim": 20, "bias": False}
+    part = Mlp(activation=nn.GELU(), **sizes)
+    expected = F.gelu(x @ part.fc1.weight.T) @ part.fc2.weight.T
+    torch.testing.assert_close(part(x), expected, rtol=0, atol=1e-6)
+    part = SwiGLU(**sizes)
+    expected = F.silu(x @ part.fc1_g.weight.T) * (x @ part.fc1_x.weight.T) @ part.fc2.weight.T
+    torch.testing.assert_close(part(x), expected, rtol=0, atol=1e-6)
+    part = PackedSwiGLU(**sizes)
+    gate, value = (x @ part.fc1.weight.T).chunk(2, dim=-1)
+    torch.testing.assert_close(part(x), F.silu(gate) * value @ part.fc2.weight.T, rtol=0, atol=1e-6)
 
 
 @torch.inference_mode()

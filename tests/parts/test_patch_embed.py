@@ -53,6 +53,37 @@ def test_a_token_is_the_projection_of_its_patch(embedder):
     torch.testing.assert_close(tokens[2, 2], expected, rtol=0, atol=1e-5)
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("embedder", [ConvPatchEmbed, UnfoldPatchEmbed])
+def test_a_norm_of_the_patches(embedder):
+    torch.manual_seed(0)
+    numbers = {"patch_size": (4, 4), "in_chans": 3, "embed_dim": 24}
+    images = randn(1, 3, 8, 8)
+    part = embedder(**numbers, norm="rms", norm_eps=1e-2)
+    nn.init.normal_(part.norm.weight)
+    x = nn.functional.conv2d(images, part.proj.weight, part.proj.bias, stride=4)
+    x = x.flatten(2).transpose(1, 2)
+    expected = x / (x.square().mean(-1, keepdim=True) + 1e-2).sqrt() * part.norm.weight
+    torch.testing.assert_close(part(images), expected, rtol=0, atol=1e-5)
+    part = embedder(**numbers, norm="layer", norm_eps=1e-2)
+    x = nn.functional.conv2d(images, part.proj.weight, part.proj.bias, stride=4)
+    x = x.flatten(2).transpose(1, 2)
+    expected = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False)[..., None] + 1e-2).sqrt()
+    torch.testing.assert_close(part(images), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"norm": "rmsnorm"}, ["norm", "'rmsnorm'", "layer, rms, none"]),
+        ({"norm": "rms", "norm_eps": 2}, ["norm_eps", "between 0 and 1", 2]),
+    ],
+)
+def test_norms_that_are_refused(options, parts):
+    spec = SMALL | {"patch_embed": {"name": "conv", **options}}
+    says(message(vitzoo.InvalidOption, vitzoo.create, spec), *parts)
+
+
 @pytest.mark.parametrize("embedder", ["conv", "unfold"])
 @pytest.mark.parametrize(
     ("image", "patch", "wrong", "nearest"),

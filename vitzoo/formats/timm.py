@@ -23,8 +23,12 @@ timm_vit = Format(
     network={
         **free("class_token", "num_registers", "final_norm", "pos_embed.prefix"),
         **free("block.norm", "block.attn_norm", "block.mlp_norm", "block.post_norm"),
-        **free("block.qk_norm", "block.layer_scale", "block.mlp"),
+        **free("block.qk_norm", "block.layer_scale", "block.mlp", "patch_embed.norm"),
         "block.qkv_bias": (True, False),
+        **dict.fromkeys(
+            ("block.proj_bias", "block.mlp_bias"),  # timm has one option for both
+            (lambda spec: spec.block.proj_bias == spec.block.mlp_bias,),
+        ),
         **dict.fromkeys(
             ("patch_embed.bias", "pre_norm"),  # its patches have a bias, or a norm after them
             (lambda spec: dict(spec.patch_embed.options).get("bias", True) != spec.pre_norm,),

@@ -16,7 +16,8 @@ from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
 
 Network = Mapping[str, tuple[Any, ...]]
 SETTINGS = ("norm_eps", "activation", "attention_dropout")  # of every library
-DEFAULTS: dict[str, Any] = {"patch_embed.bias": True, "pool.norm_first": True, "pool.tokens": 2}
+DEFAULTS: dict[str, Any] = {"patch_embed.bias": True, "patch_embed.norm": "none"}
+DEFAULTS |= {"pool.norm_first": True, "pool.tokens": 2}
 DEFAULTS |= {"pos_embed.where": "stem", "pos_embed.prefix": True}
 
 
@@ -90,6 +91,7 @@ PAPER: Network = {  # arXiv:2010.11929
     "pre_norm": (False,),
     "final_norm": (True,),
     "patch_embed.bias": (True,),
+    "patch_embed.norm": ("none",),
     "pos_embed": ("learned",),
     "pos_embed.where": ("stem",),
     "pos_embed.prefix": (True, lambda spec: not spec.class_token and not spec.num_registers),

@@ -64,6 +64,7 @@ def _flag(key: str, place: str, *, negated: bool = False) -> Any:
 
 
 ARGUMENTS_OF = "config.json: model_args"
+PROJ_BIAS = {v: {"block": {"proj_bias": v, "mlp_bias": v}} for v in (True, False)}
 PRE_NORM = {  # a norm follows patches without a bias
     v: {"pre_norm": v, "patch_embed": {"name": "conv", "bias": not v}} for v in (True, False)
 }
@@ -83,6 +84,7 @@ ARGUMENTS = ConfigTable(
         "pre_norm": choice("pre_norm", PRE_NORM, file=ARGUMENTS_OF),
         "final_norm": _flag("final_norm", "final_norm"),
         "qkv_bias": _flag("qkv_bias", "block.qkv_bias"),
+        "proj_bias": choice("proj_bias", PROJ_BIAS, file=ARGUMENTS_OF),
         "qk_norm": _flag("qk_norm", "block.qk_norm"),
         "scale_attn_norm": _flag("scale_attn_norm", "block.attn_norm"),
         "scale_mlp_norm": _flag("scale_mlp_norm", "block.mlp_norm"),
@@ -95,7 +97,6 @@ ARGUMENTS = ConfigTable(
         **dict.fromkeys(("mlp_ratio", "global_pool", "fc_norm"), read_with),
     },
     fixed={
-        "proj_bias": (True,),
         "pool_include_prefix": (False,),
         "features_only": (False, None),
         **dict.fromkeys(("norm_layer", "embed_norm_layer", "embed_layer", "block_fn"), (None,)),

@@ -33,6 +33,7 @@ class Attention(nn.Module):
         dropout: dropout rate after the output projection.
         q_norm, k_norm: norms over head_dim of queries and keys.
         norm: norm over d before the output projection.
+        proj_bias: whether the output projection has a bias.
 
     Raises:
         InvalidOption: num_heads does not divide embed_dim.
@@ -52,6 +53,7 @@ class Attention(nn.Module):
         q_norm: nn.Module | None = None,
         k_norm: nn.Module | None = None,
         norm: nn.Module | None = None,
+        proj_bias: bool = True,
     ) -> None:
         super().__init__()
         if embed_dim % num_heads:
@@ -69,7 +71,7 @@ class Attention(nn.Module):
         self.q_norm = q_norm or nn.Identity()
         self.k_norm = k_norm or nn.Identity()
         self.norm = norm or nn.Identity()
-        self.proj = nn.Linear(embed_dim, embed_dim)
+        self.proj = nn.Linear(embed_dim, embed_dim, bias=proj_bias)
         self.proj_drop = nn.Dropout(dropout)
         xavier_uniform_(self.qkv, fused=3)
         xavier_uniform_(self.proj)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.attention import Attention, Bias, Rotate
 
+NORMS: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+
 
 class LayerScale(nn.Module):
     """Multiplies each channel of (b, n, d) tokens by a learned factor.

@@ -39,6 +39,7 @@ class Mlp(nn.Module):
         activation: module between the two layers.
         dropout: dropout rate after each layer.
         norm: norm over the hidden width, before the last layer.
+        bias: whether the layers have biases.
 
     Source: arXiv:2010.11929, section 3.1; initialised as `vit_jax/models_vit.py`.
     """
@@ -51,13 +52,14 @@ class Mlp(nn.Module):
         activation: nn.Module,
         dropout: float = 0.0,
         norm: nn.Module | None = None,
+        bias: bool = True,
     ) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(embed_dim, hidden_dim)
+        self.fc1 = nn.Linear(embed_dim, hidden_dim, bias=bias)
         self.act = activation
         self.drop = nn.Dropout(dropout)
         self.norm = norm or nn.Identity()
-        self.fc2 = nn.Linear(hidden_dim, embed_dim)
+        self.fc2 = nn.Linear(hidden_dim, embed_dim, bias=bias)
         xavier_uniform_(self.fc1, bias_std=1e-6)
         xavier_uniform_(self.fc2, bias_std=1e-6)
 
@@ -76,6 +78,7 @@ class SwiGLU(nn.Module):
         hidden_dim: width of the gate, and of the values that it multiplies.
         dropout: dropout rate after the gate and after the last layer.
         norm: norm over the hidden width, before the last layer.
+        bias: whether the layers have biases.
 
     Source: arXiv:2002.05202, equation 6; layers named as in EVA-02 and timm's `SwiGLU`.
     """
@@ -87,13 +90,14 @@ class SwiGLU(nn.Module):
         hidden_dim: int,
         dropout: float = 0.0,
         norm: nn.Module | None = None,
+        bias: bool = True,
     ) -> None:
         super().__init__()
-        self.fc1_g = nn.Linear(embed_dim, hidden_dim)
-        self.fc1_x = nn.Linear(embed_dim, hidden_dim)
+        self.fc1_g = nn.Linear(embed_dim, hidden_dim, bias=bias)
+        self.fc1_x = nn.Linear(embed_dim, hidden_dim, bias=bias)
         self.drop = nn.Dropout(dropout)
         self.norm = norm or nn.Identity()
-        self.fc2 = nn.Linear(hidden_dim, embed_dim)
+        self.fc2 = nn.Linear(hidden_dim, embed_dim, bias=bias)
         for layer in (self.fc1_g, self.fc1_x, self.fc2):
             xavier_uniform_(layer, bias_std=1e-6)
 
@@ -117,12 +121,13 @@ class PackedSwiGLU(nn.Module):
         hidden_dim: int,
         dropout: float = 0.0,
         norm: nn.Module | None = None,
+        bias: bool = True,
     ) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(embed_dim, 2 * hidden_dim)
+        self.fc1 = nn.Linear(embed_dim, 2 * hidden_dim, bias=bias)
         self.drop = nn.Dropout(dropout)
         self.norm = norm or nn.Identity()
-        self.fc2 = nn.Linear(hidden_dim, embed_dim)
+        self.fc2 = nn.Linear(hidden_dim, embed_dim, bias=bias)
         xavier_uniform_(self.fc1, bias_std=1e-6, fused=2)
         xavier_uniform_(self.fc2, bias_std=1e-6)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitzoo.errors import InvalidOption
+from vitzoo.errors import InvalidOption, did_you_mean
+from vitzoo.parts.block import NORMS
 from vitzoo.parts.init import lecun_normal_
+
+NO_NORM = "none"
 
 
 class ConvPatchEmbed(nn.Module):
@@ -19,12 +22,24 @@ class ConvPatchEmbed(nn.Module):
         in_chans: number c of image channels.
         embed_dim: width d of a token.
         bias: whether the projection has a bias; networks with `pre_norm` usually have none.
+        norm: kind of the norm over the width d of the projected patches: `layer`, `rms` or `none`.
+        norm_eps: epsilon of this norm.
+
+    Raises:
+        InvalidOption: an option has no such value.
 
     Source: arXiv:2010.11929, section 3.1; compared with timm's `PatchEmbed`.
     """
 
     def __init__(
-        self, *, patch_size: tuple[int, int], in_chans: int, embed_dim: int, bias: bool = True
+        self,
+        *,
+        patch_size: tuple[int, int],
+        in_chans: int,
+        embed_dim: int,
+        bias: bool = True,
+        norm: str = NO_NORM,
+        norm_eps: float = 1e-6,
     ) -> None:
         super().__init__()
         if not isinstance(bias, bool):
@@ -35,6 +50,7 @@ class ConvPatchEmbed(nn.Module):
         lecun_normal_(self.proj.weight)
         if self.proj.bias is not None:
             nn.init.zeros_(self.proj.bias)
+        self.norm = _norm(norm, embed_dim, norm_eps)
 
     def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Return the (h, w) grid of patches, see `tiled`."""
@@ -42,7 +58,7 @@ class ConvPatchEmbed(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.proj(images)  # (b, d, h / patch, w / patch)
-        return x.flatten(2).transpose(1, 2)  # (b, n, d)
+        return self.norm(x.flatten(2).transpose(1, 2))  # (b, n, d)
 
 
 class UnfoldPatchEmbed(ConvPatchEmbed):
@@ -56,7 +72,21 @@ class UnfoldPatchEmbed(ConvPatchEmbed):
 
     def forward(self, images: Tensor) -> Tensor:
         patches = F.unfold(images, self.patch_size, stride=self.patch_size)  # (b, c*h*w, n)
-        return F.linear(patches.transpose(1, 2), self.proj.weight.flatten(1), self.proj.bias)
+        x = F.linear(patches.transpose(1, 2), self.proj.weight.flatten(1), self.proj.bias)
+        return self.norm(x)  # (b, n, d)
+
+
+def _norm(kind: str, embed_dim: int, eps: float) -> nn.Module:
+    if kind == NO_NORM:
+        return nn.Identity()
+    if kind not in NORMS:
+        known = (*NORMS, NO_NORM)
+        raise InvalidOption(
+            f"norm must be one of {', '.join(known)}, got {kind!r}{did_you_mean(kind, known)}"
+        )
+    if not isinstance(eps, float) or not 0 < eps < 1:
+        raise InvalidOption(f"norm_eps must lie between 0 and 1, got {eps!r}")
+    return NORMS[kind](embed_dim, eps=eps)
 
 
 def tiled(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:

@@ -97,6 +97,7 @@ class BlockSpec:
         activation: of the MLP: `gelu` (exact), `gelu_tanh` or `quick_gelu` (x * sigmoid(1.702 x)).
         qkv_bias: whether the query, key and value projections have biases; `"qv"`: only queries
             and values have them.
+        proj_bias: whether the output projection of the attention has a bias.
         qk_scale: factor on query-key products; None is `head_dim ** -0.5`.
         attention_dropout: dropout rate of the attention probabilities.
         qk_norm: whether queries and keys are normalised.
@@ -106,6 +107,7 @@ class BlockSpec:
         mlp: `mlp` (Linear, activation, Linear), or gated by SiLU: `swiglu` (gate and value in two
             matrices), `swiglu_packed` (in one). `mlp_dim` is the width after the gate.
         mlp_norm: whether a norm precedes the last layer of the MLP.
+        mlp_bias: whether the layers of the MLP have biases.
         parallel: whether attention and MLP read the same tokens, and their outputs are added.
         post_norm: whether the norms act on the outputs of the branches instead of their inputs.
     """
@@ -114,6 +116,7 @@ class BlockSpec:
     norm: str = "layer"
     activation: str = "gelu"
     qkv_bias: bool | str = True
+    proj_bias: bool = True
     qk_scale: float | None = None
     attention_dropout: float = 0.0
     qk_norm: bool = False
@@ -121,6 +124,7 @@ class BlockSpec:
     layer_scale: float | None = None
     mlp: str = "mlp"
     mlp_norm: bool = False
+    mlp_bias: bool = True
     parallel: bool = False
     post_norm: bool = False
 

@@ -18,6 +18,7 @@ class CroppedPatchEmbed(ConvPatchEmbed):
         in_chans: channels of the image.
         embed_dim: width d of a token.
         bias: whether the projection has a bias.
+        norm, norm_eps: of the norm after the projection, as in `ConvPatchEmbed`.
 
     Source: the convolution with `VALID` padding in `models/vit.py` of big_vision; numbers checked
     against timm's and transformers' SigLIP.

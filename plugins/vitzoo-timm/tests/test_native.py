@@ -29,6 +29,14 @@ def test_the_spec_is_plain_data_for_create():
     assert vitzoo.create(spec).spec == vitzoo.create(vitzoo.create(spec).spec).spec
 
 
+def test_it_reads_biases_and_a_norm_of_patches():
+    with torch.device("meta"):
+        spec = spec_of(timm.create_model("aimv2_large_patch14_224"))
+    assert spec["patch_embed"] == {"name": "conv", "norm": "rms", "norm_eps": 1e-5}
+    expected = {"norm": "rms", "norm_eps": 1e-5, "mlp": "swiglu"}
+    assert spec["block"] == expected | dict.fromkeys(("qkv_bias", "proj_bias", "mlp_bias"), False)
+
+
 def test_it_reads_a_model_without_memory():
     with torch.device("meta"):
         model = timm.create_model("vit_large_patch16_siglip_256")
@@ -138,7 +146,11 @@ def test_what_it_does_not_know_is_refused(change, text):
         ("vit_relpos_small_patch16_224", {}, r"blocks\.0\.attn\.rel_pos: .*RelPosMlp"),
         ("vit_small_patch16_18x2_224", {}, r"blocks\.0: .*ParallelThingsBlock"),
         ("vit_tiny_patch16_224", {"global_pool": "max"}, r"the model\.global_pool = 'max'"),
-        ("vit_tiny_patch16_224", {"proj_bias": False}, r"blocks\.0\.attn\.proj without a bias"),
+        (
+            "vit_base_patch16_xp_224",
+            {"proj_bias": False},
+            r"attn_out_proj without a bias",
+        ),
         ("vit_tiny_patch16_224", {"patch_drop_rate": 0.1}, r"the model\.patch_drop"),
         ("vit_tiny_patch16_224", {"fc_norm": True}, "a norm after pool 'token'"),
         ("resnet18", None, r"no part for the model: timm\.models\.resnet\.ResNet"),

@@ -121,6 +121,7 @@ def _read_parallel(settings: Settings, look: Look, width: int, prefix: int) -> f
     read_layer_scale(settings, look.take("ls"), f"{where}.ls", width)
     settings.note(where, num_heads=heads, mlp_dim=hidden, qkv_bias=bias, qk_norm=present(norms[0]))
     settings.note(where, mlp="mlp", activation=activation, mlp_norm=False, attn_norm=False)
+    settings.note(where, proj_bias=True, mlp_bias=True)
     settings.note(where, parallel=True, post_norm=False, dropout=0.0)
     rate = read_dropout(look.take("attn_drop"), f"{where}.attn_drop")
     settings.note(where, attention_dropout=rate)

@@ -27,6 +27,8 @@ from vitzoo_timm.stem import read_patch_embed, read_rope, read_table
 USUAL = {
     "norm": "layer",
     "qkv_bias": True,
+    "proj_bias": True,
+    "mlp_bias": True,
     "attention_dropout": 0.0,
     "qk_norm": False,
     "attn_norm": False,

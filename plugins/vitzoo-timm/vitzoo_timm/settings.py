@@ -41,16 +41,23 @@ class Settings:
 
 
 def read_norm(settings: Settings, norm: nn.Module, where: str, width: int) -> None:
-    """Read kind and epsilon of a norm over `width` channels."""
+    """Read kind and epsilon of a norm over `width` channels; all norms have the same."""
+    kind, eps = norm_of(norm, where, width)
+    settings.note(where, norm=kind, norm_eps=eps)
+
+
+def norm_of(norm: nn.Module, where: str, width: int) -> tuple[str, float]:
+    """Return kind and epsilon of a norm over `width` channels."""
     look = Look(norm, where, *NORMS)
     look.expect("normalized_shape", (width,))
     look.expect("elementwise_affine", True)
     kind = NORMS[type(norm)]
     if look.take("weight") is None or (kind == "layer" and look.take("bias") is None):
         raise NotNative(f"vitzoo has no part for {where}, a norm without gain or bias")
-    settings.note(where, norm=kind, norm_eps=look.take("eps"))
+    eps: float = look.take("eps")
     look.ignore("_fast_norm")
     look.done()
+    return kind, eps
 
 
 def read_linear(layer: nn.Module, where: str, shape: tuple[int, int], *biases: bool) -> bool:
@@ -140,14 +147,15 @@ def read_mlp(settings: Settings, mlp: nn.Module, where: str, width: int) -> None
     look = Look(mlp, where, Mlp, GluMlp, SwiGLU)
     act, fc2 = look.take("act"), look.take("fc2")
     hidden = fc2.in_features
-    read_linear(fc2, f"{where}.fc2", (hidden, width), True)
+    bias = read_linear(fc2, f"{where}.fc2", (hidden, width), True, False)
+    settings.note(where, mlp_bias=bias)
     if isinstance(mlp, Mlp):
-        read_linear(look.take("fc1"), f"{where}.fc1", (width, hidden), True)
+        read_linear(look.take("fc1"), f"{where}.fc1", (width, hidden), bias)
         settings.note(where, mlp="mlp", activation=read_activation(act, f"{where}.act"))
     else:
         if type(act) is not nn.SiLU:
             raise NotNative(f"vitzoo has no part for {where}.act: {shown(act)}")
-        _read_gate(settings, look, width, hidden)
+        _read_gate(settings, look, width, hidden, bias)
     for drop in ("drop1", "drop2"):
         settings.note(f"{where}.{drop}", dropout=read_dropout(look.take(drop), f"{where}.{drop}"))
     norm = look.take("norm")
@@ -157,15 +165,15 @@ def read_mlp(settings: Settings, mlp: nn.Module, where: str, width: int) -> None
     look.done()
 
 
-def _read_gate(settings: Settings, look: Look, width: int, hidden: int) -> None:
+def _read_gate(settings: Settings, look: Look, width: int, hidden: int, bias: bool) -> None:
     if isinstance(look.module, SwiGLU):
         for name in ("fc1_g", "fc1_x"):
-            read_linear(look.take(name), f"{look.where}.{name}", (width, hidden), True)
+            read_linear(look.take(name), f"{look.where}.{name}", (width, hidden), bias)
         settings.note(look.where, mlp="swiglu")
     else:
         look.expect("gate_last", False)
         look.expect("chunk_dim", -1)
-        read_linear(look.take("fc1"), f"{look.where}.fc1", (width, 2 * hidden), True)
+        read_linear(look.take("fc1"), f"{look.where}.fc1", (width, 2 * hidden), bias)
         settings.note(look.where, mlp="swiglu_packed")
 
 
@@ -195,7 +203,8 @@ def read_attention(
     for name, norm in norms.items():
         if norm is not None and present(norm):
             read_norm(settings, norm, f"{where}.{name}", width if name == "norm" else head_dim)
-    read_linear(look.take("proj"), f"{where}.proj", (width, width), True)
+    bias = read_linear(look.take("proj"), f"{where}.proj", (width, width), True, False)
+    settings.note(where, proj_bias=bias)
     rate = read_dropout(look.take("attn_drop"), f"{where}.attn_drop")
     settings.note(where, attention_dropout=rate)
     settings.note(where, dropout=read_dropout(look.take("proj_drop"), f"{where}.proj_drop"))

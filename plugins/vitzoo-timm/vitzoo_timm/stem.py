@@ -16,7 +16,8 @@ from timm.models.resnetv2 import ResNetV2
 from timm.models.vision_transformer_hybrid import _resnetv2
 from torch import nn
 
-from vitzoo_timm.look import PLAIN, Look, NotNative, name_of
+from vitzoo_timm.look import PLAIN, Look, NotNative, name_of, present
+from vitzoo_timm.settings import norm_of
 
 STEMS = {(): "stem", (3, 4, 9): "resnet50", (3, 4, 6, 3): "resnet50_s32", (2, 2, 2, 2): "resnet26"}
 INDEXING = {"ij": "yx", "xy": "xy"}
@@ -26,13 +27,14 @@ def read_patch_embed(embed: nn.Module, width: int, in_chans: int) -> dict[str, A
     """Return sizes and patch embedder as keys of a spec."""
     look = Look(embed, "patch_embed", PatchEmbed, HybridEmbed)
     size, patch = look.take("img_size"), look.take("patch_size")
-    stride, kernel, options = (1, 1), in_chans, {}
+    stride, kernel = (1, 1), in_chans
+    options: dict[str, Any] = {}
     name: str = "conv"
     if isinstance(embed, HybridEmbed):
         name, stride = _read_resnet(look, in_chans)
         kernel = look.take("feature_dim")
-    else:
-        look.absent("norm")
+    elif present(norm := look.take("norm")):
+        options["norm"], options["norm_eps"] = norm_of(norm, "patch_embed.norm", width)
     bias = _read_projection(look.take("proj"), (kernel, width), patch)
     if not bias and name != "conv":
         raise NotNative("vitzoo has no part for patch_embed.proj without a bias over a ResNet")
@@ -47,7 +49,7 @@ def read_patch_embed(embed: nn.Module, width: int, in_chans: int) -> dict[str, A
     look.ignore("grid_size", "num_patches", "flatten", "output_fmt", "strict_img_size", "in_chans")
     look.ignore("dynamic_img_pad", "feature_size", "feature_ratio", "feature_dim")
     look.done()
-    options = {} if bias else {"bias": False}
+    options |= {} if bias else {"bias": False}
     part = {"name": name, **options} if options else name
     sizes = {"image_size": plain(size), "patch_size": plain(patch), "in_chans": in_chans}
     return {**sizes, "patch_embed": part}
