@@ -1,0 +1,168 @@
+"""The entries that were made from timm's configs state what the installed timm states."""
+
+import json
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import timm
+import torch
+from timm.models import get_pretrained_cfg
+
+import vitzoo
+from vitzoo.registry.label_sets import SETS
+from vitzoo.schema.spec import PartSpec
+from vitzoo.testing import checkpoint_formats, trained_spec
+from vitzoo_timm.native import spec_of
+
+pytestmark = pytest.mark.parity  # builds all of them on `meta`
+
+CONFIG = "timm 1.0.31 config"  # in the source of an entry
+ENTRIES = {
+    f"{variant.name}:{row.name}": (variant, row)
+    for variant in vitzoo.variants()
+    for row in variant.weights
+    if CONFIG in row.source
+}
+SPDX = {
+    "apache-2.0": "Apache-2.0",
+    "mit": "MIT",
+    "cc-by-nc-4.0": "CC-BY-NC-4.0",
+    "apple-ascl": "LicenseRef-Apple-ASCL",
+    None: "unknown",  # the Hub's name for a license that nobody stated
+}
+GEMMA = "pali"  # timm states the default of its file, apache-2.0; these are parts of PaliGemma
+LABELED = {SETS[name]: name for name in ("imagenet-1k", "imagenet-12k")}
+
+
+def tag_of(variant, row):
+    return f"{dict(variant.known_as)['timm']}.{row.name}"
+
+
+def license_of(row, config):
+    stated = config.license
+    return "gemma" if row.name.startswith(GEMMA) else SPDX.get(stated, stated)
+
+
+def compare(variant, row):
+    """Compare every field of an entry that timm states."""
+    config = get_pretrained_cfg(tag_of(variant, row))
+    classes = variant.spec.num_classes if row.num_classes is None else row.num_classes
+    owner = config.hf_hub_id.partition("/")[0]
+    account = "" if owner == "timm" else f"; on the private account {owner}"
+    assert row.repo == config.hf_hub_id
+    assert row.file == (config.hf_hub_filename or "model.safetensors")
+    assert row.license == license_of(row, config)
+    assert classes == config.num_classes
+    assert row.label_set == LABELED.get(classes, "")
+    assert variant.spec.image_size == config.input_size[1:]
+    assert variant.spec.in_chans == config.input_size[0]
+    assert row.preprocessing == vitzoo.Preprocessing(
+        config.mean,
+        config.std,
+        config.interpolation,
+        config.crop_pct,
+        config.crop_mode or "center",
+    )
+    assert row.source.partition("; ")[2] == CONFIG + account
+    assert (row.pin, row.sha256, row.size, row.default) == ("first-use", "", None, False)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_entry_states_what_timms_config_states(entry):
+    compare(*ENTRIES[entry])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"repo": "timm/another"},
+        {"file": "another.safetensors"},
+        {"license": "another"},
+        {"num_classes": 7},
+        {"label_set": "imagenet-22k"},
+        {"preprocessing": {"crop_pct": 0.123}},
+        {"preprocessing": {"mean": (0.5, 0.5, 0.51)}},
+        {"preprocessing": {"std": (0.5, 0.5, 0.51)}},
+        {"preprocessing": {"interpolation": "nearest"}},
+        {"source": f"{CONFIG}; on the private account somebody"},
+        {"default": True},
+    ],
+    ids=str,
+)
+def test_a_changed_entry_is_seen(changes):
+    variant, row = next(iter(ENTRIES.values()))
+    compare(variant, row)
+    if table := changes.get("preprocessing"):
+        changes = {"preprocessing": replace(row.preprocessing, **table)}
+    with pytest.raises(AssertionError):
+        compare(variant, replace(row, **changes))
+
+
+@cache
+def built(parity_unfilled, name, classes):
+    """Return (timm's network on `meta`, the spec of the same network)."""
+    with torch.device("meta"), parity_unfilled():
+        model = timm.create_model(name, pretrained=False, num_classes=classes)
+    return model, vitzoo.create(spec_of(model), device="meta").spec
+
+
+def as_published(tag):
+    """Return timm's architecture of a tag, with the activation that the authors trained."""
+    name = tag.partition(".")[0]
+    quick = tag.replace("_clip_", "_clip_quickgelu_")
+    return quick.partition(".")[0] if timm.list_pretrained(quick) else name
+
+
+def comparable(spec):
+    """Return a spec without name, projection and interpolation, which timm's network lacks."""
+    part = spec.pos_embed
+    options = tuple(sorted((k, v) for k, v in part.options if k != "resample"))
+    head = PartSpec("linear") if spec.head.name == "clip/projection" else spec.head
+    if spec.pool.name == "attention":
+        spec = replace(spec, pool=PartSpec("attention", _filled(spec)))
+    return replace(spec, variant=None, head=head, pos_embed=replace(part, options=options))
+
+
+def _filled(spec):
+    block = {"num_heads": spec.num_heads, "mlp_dim": spec.mlp_dim}
+    block |= {"norm_eps": spec.block.norm_eps, "activation": spec.block.activation}
+    return tuple(sorted((block | dict(spec.pool.options)).items()))
+
+
+def predicted_size(state):
+    """Return the bytes of a safetensors file with these tensors in fp32, without metadata."""
+    header, end = {}, 0
+    for name, tensor in sorted(state.items()):
+        start, end = end, end + 4 * tensor.numel()
+        header[name] = {"dtype": "F32", "shape": [*tensor.shape], "data_offsets": [start, end]}
+    length = len(json.dumps(header, separators=(",", ":")))
+    return 8 + length + -length % 8 + end
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_entry_is_loaded_as_timm_builds_its_network(parity, entry):
+    variant, row = ENTRIES[entry]
+    classes = variant.spec.num_classes if row.num_classes is None else row.num_classes
+    theirs, spec = built(parity.unfilled, as_published(tag_of(variant, row)), classes)
+    trained = trained_spec(variant.name, row.name)
+    assert comparable(trained) == comparable(spec)
+    layout = checkpoint_formats()[row.format]
+    with torch.device("meta"):
+        ours = vitzoo.create(trained)
+    found = layout.to_model(theirs.state_dict())
+    assert {k: t.shape for k, t in found.items()} == {
+        k: t.shape for k, t in ours.state_dict().items()
+    }
+    assert abs(predicted_size(theirs.state_dict()) - row.predicted_size) <= 8
+
+
+@pytest.mark.parametrize("name", sorted({v.name for v, _ in ENTRIES.values()}))
+def test_weights_that_nobody_saw_must_be_named(name):
+    variant = vitzoo.describe(name)
+    if variant.default_weights:
+        assert CONFIG not in variant.default_weights.source
+        return
+    with pytest.raises(vitzoo.WeightsUnavailable, match="has no default weights") as caught:
+        vitzoo.create(name, pretrained=True, device="meta")
+    assert f"choose from: {', '.join(row.name for row in variant.weights)}" in str(caught.value)
