@@ -5,10 +5,38 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from vitzoo.plugin.importing import import_module
+
+def _check_system(system: str, python: tuple[int, ...]) -> None:
+    """Raise ImportError where vitzoo does not run, before one of its imports fails.
+
+    The command `vitzoo` ends with the message instead. This module is also read by older versions
+    of Python, so nothing above the call needs Python 3.11.
+    """
+    if system == "linux" and python >= (3, 11):
+        return
+    fix = "on Windows, use WSL; on other systems, use a Linux container or a virtual machine"
+    if system == "linux":
+        fix = "create a new environment with a newer Python and install vitzoo there"
+    message = (
+        f"vitzoo {__version__} needs Linux and Python 3.11 or newer; this is Python "
+        f"{python[0]}.{python[1]} on {system}; {fix}"
+    )
+    called = getattr(sys, "argv", None) or [""]
+    module = called[0] == "-m" and "vitzoo" in getattr(sys, "orig_argv", ())
+    if module or os.path.basename(called[0]) in ("vitzoo", "vitzoo.exe"):  # noqa: PTH119
+        sys.exit(message)
+    raise ImportError(message)
+
+
+__version__ = "0.1.0"
+# A call, so that type checkers on other systems do not take the rest for unreachable.
+_check_system(sys.platform, sys.version_info[:2])
+
+from vitzoo.plugin.importing import import_module  # noqa: E402
 
 if TYPE_CHECKING:
     from vitzoo import errors as errors, formats as formats, parts as parts
@@ -96,7 +124,6 @@ _ELSEWHERE = {  # functions of other libraries: what to call here
     "list_models": "vitzoo.variants(pattern)",
     "load": "vitzoo.create(path) for a file of vitzoo.save, vitzoo.create(name, weights=path) else",
 }
-__version__ = "0.1.0"
 
 if not TYPE_CHECKING:  # because of `__getattr__`, type checkers would accept every name
 
