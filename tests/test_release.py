@@ -1,8 +1,9 @@
-"""What a release needs: supported systems and metadata."""
+"""What a release needs: supported systems, metadata, citation, and the checklist's own check."""
 
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -10,12 +11,14 @@ from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 
 import vitzoo
 from helpers import says
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
+RELEASE = runpy.run_path(str(ROOT / "tests" / "release.py"))
+FOLDERS = list(RELEASE["projects"](ROOT))
 PYTHON = "Programming Language :: Python :: "
 
 
@@ -106,3 +109,104 @@ def test_plugins_state_the_same_as_vitzoo():
 def test_the_extra_all_names_every_plugin():
     names = [project(folder)["name"] for folder in FOLDERS[1:]]
     assert sorted(project(ROOT)["optional-dependencies"]["all"]) == sorted(names)
+
+
+# Citation
+
+
+def citation() -> dict:
+    return yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+
+
+def test_the_citation_fits_the_schema_of_its_format(tmp_path):
+    check = (sys.executable, "-m", "check_jsonschema", "--builtin-schema")
+    check += ("vendor.citation-file-format",)
+    ok = subprocess.run([*check, ROOT / "CITATION.cff"], capture_output=True, text=True, timeout=60)
+    assert ok.returncode == 0, ok.stdout + ok.stderr
+    wrong = tmp_path / "CITATION.cff"
+    wrong.write_text("cff-version: 1.2.0\ntitle: vitzoo\n")
+    bad = subprocess.run([*check, wrong], capture_output=True, text=True, timeout=60)
+    assert bad.returncode == 1
+    says(bad.stdout, "'authors' is a required property")
+
+
+def test_the_citation_agrees_with_the_metadata():
+    stated, cited = project(ROOT), citation()
+    assert cited["version"] == vitzoo.__version__
+    assert (cited["title"], cited["license"]) == (stated["name"], stated["license"])
+    assert cited["abstract"] == f"{stated['description']}."
+
+
+def test_the_citation_names_the_papers_of_the_core():
+    """Those that a variant of the core comes from, which is more than one step of its training."""
+    sources = " ".join(variant.source for variant in vitzoo.variants(namespace="core"))
+    papers = set(re.findall(r"arXiv:\d{4}\.\d{5}", sources))
+    cited = {paper["identifiers"][0]["value"]: paper["url"] for paper in citation()["references"]}
+    assert papers <= set(cited)
+    assert cited == {paper: f"https://arxiv.org/abs/{paper[6:]}" for paper in cited}
+
+
+# Release
+
+
+def test_the_version_in_the_changelog_is_complete_if_it_has_a_date():
+    """The first release dates it; then nothing of the checklist may be missing."""
+    _, date = RELEASE["changelog"](ROOT)
+    assert date == "unreleased" or RELEASE["missing"]() == []
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A copy of the files that a release changes, all complete."""
+    urls = "[project.urls]\n" + "".join(f'{n} = "https://a.example/"\n' for n in RELEASE["URLS"])
+    for folder in FOLDERS:
+        copy = tmp_path / folder.relative_to(ROOT)
+        copy.mkdir(parents=True, exist_ok=True)
+        name = project(folder)["name"]
+        (copy / "pyproject.toml").write_text(f'[project]\nname = "{name}"\n{urls}')
+        (copy / "README.md").write_text("[vitzoo](https://a.example/), [below](#below)\n")
+    package = tmp_path / "vitzoo"
+    package.joinpath("plugin").mkdir(parents=True)
+    (package / "__init__.py").write_text('__version__ = "1.2.0"\n')
+    (package / "plugin" / "info.py").write_text('f"pip install {name}"\n')
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.0 (2027-01-31)\n")
+    (tmp_path / "CITATION.cff").write_text(
+        "version: 1.2.0\ndate-released: 2027-01-31\nrepository-code: https://a.example/\n"
+    )
+    (tmp_path / "SECURITY.md").write_text("## How to report\n\nOn https://a.example/report\n")
+    return tmp_path
+
+
+def test_nothing_is_missing_from_a_complete_release(repository):
+    assert RELEASE["missing"](repository) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("CHANGELOG.md", "2027-01-31", "unreleased", ["1.2.0", "'unreleased'"]),
+        ("CHANGELOG.md", "1.2.0", "1.3.0", ["1.3.0", "1.2.0"]),
+        ("pyproject.toml", "Issues", "Bugs", ["vitzoo", "[project.urls]", "Issues"]),
+        ("plugins/vitzoo-dino/pyproject.toml", "https", "http", ["vitzoo-dino", "Homepage"]),
+        ("plugins/vitzoo-dino/README.md", "https://a.example", "../..", ["vitzoo-dino", "links"]),
+        ("CITATION.cff", "date-released: 2027-01-31", "", ["CITATION.cff", "date-released"]),
+        ("CITATION.cff", "version: 1.2.0", "version: 1.1.0", ["CITATION.cff", "version"]),
+        ("CITATION.cff", "repository-code: https", "url: https", ["repository-code"]),
+        ("SECURITY.md", "https://a.example/report", "", ["SECURITY.md", "address"]),
+        ("vitzoo/plugin/info.py", "install", "install ./plugins/", ["install_command"]),
+    ],
+)
+def test_what_is_missing_is_named(repository, file, old, new, said):
+    path = repository / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    found = " ".join(RELEASE["missing"](repository))
+    says(found, *said)
+
+
+def test_the_release_check_prints_what_is_missing():
+    command = [sys.executable, ROOT / "tests" / "release.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    lacking = RELEASE["missing"]()
+    assert done.stdout.splitlines() == (lacking or ["nothing is missing"])
+    assert done.returncode == bool(lacking)
