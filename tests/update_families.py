@@ -65,11 +65,12 @@ def files() -> Counter[str]:
 
 
 def classes(variant: vitzoo.Variant, weights: vitzoo.Weights) -> str:
-    """Say how many classes weights have; outputs without a label are an embedding."""
+    """Say how many classes weights have; outputs without a label are an embedding or unnamed."""
     count = variant.spec.num_classes if weights.num_classes is None else weights.num_classes
     if not count:
         return "none"
-    return f"{count:,}" if weights.label_set or weights.labels else f"{count:,} (embedding)"
+    unnamed = "unnamed" if weights.pretraining == "supervised" else "embedding"
+    return f"{count:,}" if weights.label_set or weights.labels else f"{count:,} ({unnamed})"
 
 
 def line(variant: vitzoo.Variant, weights: vitzoo.Weights) -> str:
