@@ -2,6 +2,7 @@
 
     python tests/parity_table.py --full       compares all and writes docs/parity.md: half an hour
     python tests/parity_table.py 'vit_s*'     compares some and replaces their rows of the page
+    python tests/parity_table.py --missing    compares those without numbers, and writes new names
 
 timm's network gets random weights: timm's own initialisation, then fan-in scaled normals. vitzoo's
 network gets the same weights, and every element of tokens and logits is compared. With --full, a
@@ -27,6 +28,7 @@ import torch
 
 import vitzoo
 from vitzoo.errors import UnknownName
+from vitzoo.schema.rows import CORE_BUILDER
 from vitzoo_timm.keys import tensors_of
 from vitzoo_timm.look import NotNative
 from vitzoo_timm.native import carry_over, spec_of
@@ -34,7 +36,7 @@ from vitzoo_timm.native import carry_over, spec_of
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "parity.md"
 HELPERS = runpy.run_path(str(ROOT / "tests" / "parity" / "conftest.py"))
-FAMILIES = ("vit_*", "deit*", "beit*", "eva02*")
+FAMILIES = ("vit_*", "deit*", "beit*", "eva02*", "eva_*", "flexivit_*", "aimv2_*")
 LIMIT = 40e9  # multiplications and additions: those of B/16 at 224 px
 CUT = 2  # blocks
 TOLERANCE = 5e-5
@@ -90,10 +92,11 @@ class Row:
 
 @cache
 def names() -> dict[str, str]:
-    """Return the names in vitzoo of timm's architectures, as variants state them."""
+    """Return the names in vitzoo of timm's architectures, wrappers excluded."""
     return {
         theirs: variant.name
         for variant in vitzoo.variants()
+        if variant.builder == CORE_BUILDER
         for library, theirs in variant.known_as
         if library == "timm"
     }
@@ -164,7 +167,7 @@ def verdict(name: str) -> Row:
 def wrapped(name: str) -> bool:
     """Return whether `timm/NAME` wraps this architecture."""
     try:
-        return vitzoo.describe(f"timm/{name}").builder != "vitzoo.build:build"
+        return vitzoo.describe(f"timm/{name}").builder != CORE_BUILDER
     except UnknownName:
         return False
 
@@ -209,8 +212,8 @@ INTRODUCTION = """\
 # Parity with timm
 
 **What was compared**: the outputs of vitzoo and of timm {version}, for all {total} architectures of timm that are named
-`vit_*` (with hybrids of ResNet and ViT), `deit*`, `beit*` or `eva02*`. Both networks had the same random weights and
-the same random images. Every element of the tokens and of the logits was compared.
+`vit_*` (with hybrids of ResNet and ViT), `deit*`, `beit*`, `eva02*`, `eva_*`, `flexivit_*` or `aimv2_*`. Both networks
+had the same random weights and the same random images. Every element of the tokens and of the logits was compared.
 
 **How closely they agree**: {native} of the {total} architectures can be built from vitzoo's parts (kind `native`). For these,
 the largest difference is {worst} of the largest value of timm's output; the tolerance is 5e-5. The other {wrapper}
@@ -270,6 +273,7 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write(rows[name].line() + "\n")
         sys.stdout.flush()
         PAGE.write_text(written([rows[name] for name in sorted(rows)]))
+    PAGE.write_text(written([rows[name] for name in sorted(rows)]))
     return 0
 
 

@@ -30,7 +30,7 @@ README = ROOT / "README.md"
 UNFILLED = runpy.run_path(str(ROOT.parents[1] / "tests" / "parity" / "conftest.py"))["unfilled"]
 TABLE = re.compile(r"(<!-- variants -->\n).*?(<!-- end -->)", re.DOTALL)
 REQUIRES = "timm>=1.0.31,<1.1"
-VITS = ("vit_*", "deit*", "beit*", "eva02*")
+VITS = ("vit_*", "deit*", "beit*", "eva02*", "aimv2_*")
 PAPERS = {
     "cait_*": ("CaiT: class attention", "2103.17239"),
     "convit_*": ("ConViT: gated positional attention", "2103.10697"),
