@@ -23,12 +23,12 @@ where stdout goes:
 
 | stdout | form |
 |---|---|
-| a terminal | a table; if the terminal is too narrow for it, one block of lines per row |
+| a terminal | a table; on a narrow one, fewer columns or one block of lines per row |
 | a pipe or a file | tab-separated lines, the column names first |
 | anywhere, with `--json` | JSON: keys keep their names between versions, sizes are in bytes |
 
-`NO_COLOR=1` switches colors off. An error is printed as one message; `VITZOO_DEBUG=1` adds the
-traceback.
+Headings of columns are names of fields. `NO_COLOR=1` or `TERM=dumb` switches styles off. An error
+is printed as one message; `VITZOO_DEBUG=1` adds the traceback.
 
 | exit code | meaning |
 |---|---|
@@ -39,13 +39,48 @@ traceback.
 | 4 | the network failed, or vitzoo is offline |
 | 130 | interrupted with Ctrl-C |
 
+## Lists
+
+`vitzoo list` prints one line per variant, at every width. On a terminal, the command without a
+choice shows the variants of the core, and one line for each family of the plugins. A family is the
+part of a name before the slash. `vitzoo list 'dinov2/*'`, `--family dinov2` and `--all` list the
+variants. In a pipe, with `--json` and with `-q`, the same command gives all variants.
+
+A terminal shows `name`, `params`, `top1`, `px` (`image_size`), `GMACs` (`gmacs`), `license` and
+`pin`. If it is too narrow, columns leave in this order: `pin`; `license`, after it was shortened to
+whether commercial use is allowed (yes, no, or read the terms); `GMACs`; `px`; `top1`; `params`. A
+note on stderr names them. Names are never cut. `--columns` and `--wide` choose other columns.
+
+| pin | meaning |
+|---|---|
+| c | confirmed: a download had this SHA-256 |
+| r | reported by third parties |
+| f | trusted on first use |
+
+The values of weights, such as `top1` and `license`, are those of the default weights. If `--where`,
+`--sort` or `--pareto` uses such a field, **each weights entry is one line**. Entries that are not
+the default are named `VARIANT:WEIGHTS`; `vitzoo show`, `which`, `fetch` and `verify` take these
+names.
+
+`--pareto params:top1` lists the best trade-offs: the entries than which no other entry has at most
+the parameters and at least the accuracy, and is better in one of them. Higher is better for test
+results and images per second, lower for all other fields. `--sort image_size,top1:desc` sorts by
+two fields.
+
+```console
+$ vitzoo list --where 'top1>=88 and license in (mit, apache-2.0)' --sort params
+$ vitzoo list --pareto gmacs:imagenet_v2 --where 'license=apache-2.0'
+$ vitzoo list --family clip --columns name,top1,pretraining_data
+```
+
 ## Filters
 
-`vitzoo list --where CONDITION` compares a field of each variant with a value. The fields are the
-keys that `vitzoo list --json` prints.
+`vitzoo list --where CONDITION` compares a field with a value. The fields are the keys that
+`vitzoo list --json` prints; `px` means `image_size`, and `classes` means `num_classes`.
 
 - Numbers are compared with `=`, `!=`, `<`, `<=`, `>` and `>=`. They take the suffixes k, M and B:
-  `params<100M`.
+  `params<100M`. A number is equal to those that round to it, with at least three digits:
+  `params=5.72M` finds 5,717,416, and `top1=85.1` finds 85.108.
 - Texts are compared with `=` and `!=`, without regard to case. `~` tests whether a text contains
   another: `license~cc-by`. A text with spaces, commas or parentheses is written in quotes.
 - `in` compares with several values: `image_size in (384, 512)`.
@@ -53,10 +88,10 @@ keys that `vitzoo list --json` prints.
   and width must both meet the condition.
 - Conditions are joined by `and` or `or`; `and` binds more tightly, parentheses group, and a comma
   means `and`. If `--where` is given twice, both conditions must hold.
-- `weights`, `license`, `pin`, `pretraining` and `pretraining_data` describe the default weights, as
-  do the results in percent: `top1`, `top5`, `imagenet_real`, `imagenet_v2`, `imagenet_sketch`,
-  `imagenet_a` and `imagenet_r` ([test sets](registry.md#results-and-images-per-second)). `vitzoo
-  show` prints them for all weights.
+- `weights`, `license`, `pin`, `pretraining`, `pretraining_data` and the results in percent belong
+  to weights: `top1`, `top5`, `imagenet_real`, `imagenet_v2`, `imagenet_sketch`, `imagenet_a` and
+  `imagenet_r` ([test sets](registry.md#results-and-images-per-second)). Conditions are tested on
+  each weights entry; one entry must meet all of them.
 - `gmacs` are 10⁹ multiply-accumulates of one image, `activations` its peak memory in bytes
   ([definitions](registry.md#multiply-accumulates-and-memory)).
 - `rtx4090`, `rtx4090_compiled`, `pro6000_compiled`, `i9_10940x_compiled` and `i7_12700h_compiled`
@@ -65,8 +100,9 @@ keys that `vitzoo list --json` prints.
   such as `ImageNet-21k` or `LVD-142M` ([values](registry.md#weights)).
 - A variant that lacks the field meets only conditions with `!=`.
 
-Any other condition is an error that names the position. `vitzoo.variants` takes the same
-conditions.
+Any other condition is an error that names the position. If nothing meets the conditions, a note on
+stderr names the values that exist. `vitzoo.variants` takes the same conditions, and returns the
+variants of which any weights entry meets them.
 
 ```console
 $ vitzoo list --where 'params<30M and image_size=384' --sort top1:desc

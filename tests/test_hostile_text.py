@@ -256,7 +256,7 @@ def test_arguments(args):
 def test_markup_in_a_summary_is_shown(local_registry):
     text = "[/foo] [red]x[/red] [link=http://x]y :smile:"
     path = local_registry(NET.replace("a small network", text))
-    for args in (("show", "local/net"), ("list", "local/*")):
+    for args in (("show", "local/net"), ("list", "local/*", "--columns", "name,summary")):
         screen = on_terminal(*args, columns=200, VITZOO_REGISTRY=str(path), NO_COLOR="1")
         assert text in " ".join(re.sub(r"\x1b\[[0-9;]*m", "", screen).split())
 

@@ -79,9 +79,9 @@ def create(
     An argument that is None keeps the value of the variant, the spec or the saved file.
 
     Args:
-        name: the network: a registered name (`vitzoo list` shows all), a spec (a mapping, or the
-            path of a TOML or JSON file), the path of a file written by `vitzoo.save`, or a folder
-            or an address "hf://owner/repo" whose config describes its weights.
+        name: the network: a registered name (`vitzoo list --all` shows all), a spec (a mapping, or
+            the path of a TOML or JSON file), the path of a file written by `vitzoo.save`, or a
+            folder or an address "hf://owner/repo" whose config describes its weights.
         pretrained: whether to load the default weights of the variant.
         weights: weights to load instead of the default weights: a weights name of the variant, an
             address "hf://owner/repo@revision/file", or a path. The path is a safetensors file, an

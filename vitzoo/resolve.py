@@ -42,7 +42,7 @@ def resolve(name: object, zoo: Registry) -> Request:
     if name == "":
         raise InvalidOption(
             "name is '' (an unset shell variable?), expected a registered name such as 'vit_b16', "
-            "a spec or a path; `vitzoo list` shows all names"
+            "a spec or a path; `vitzoo list --all` shows all names"
         )
     if on_hub(name):
         return from_hub(str(name), zoo)

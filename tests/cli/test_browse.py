@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -12,8 +11,9 @@ import pytest
 import vitzoo
 from helpers import says
 from plugin_files import GLOBEX, UNTOUCHABLE
-from terminal import on_terminal
+from terminal import lines, on_terminal
 from vitzoo.cli.browse import _overrides
+from vitzoo.registry.listing import FIELDS
 from vitzoo.registry.registry import describe
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.spec import PartSpec
@@ -42,7 +42,7 @@ def test_list_of_a_namespace_suggests_its_pattern(run, install, value):
     assert (code, out) == (1, "")
     says(err, "'acme'", "'nothing'", "'acme/*'")
     assert "nobody may import me" not in err
-    says(run("list", "core")[2], "'core'", "`vitzoo list`")
+    says(run("list", "core")[2], "'core'", "`vitzoo list --all`")
 
 
 @pytest.mark.usefixtures("acme")
@@ -136,7 +136,12 @@ def test_list_json_has_stable_keys_and_integers(run):
         ("top1>87", {"vit_l16_384"}),
         ("depth=48 or depth=4", {"vit_gg14", "vit_digits"}),
         ("(depth=48 or in_chans=1) and embed_dim in (64, 100)", {"vit_digits"}),
-        ("pretraining_data=imagenet-1k or pretraining_data~DIGITS", {"vit_digits"}),
+        ("pretraining_data~DIGITS", {"vit_digits"}),
+        ("px=28", {"vit_digits"}),
+        ("classes=10", {"vit_digits"}),
+        ("PARAMS=86.6M and px=224 and classes=1000", {"vit_b16", "vit_b8"}),
+        ("weights=augreg_in1k and params=5.72M", set()),
+        ("weights=augreg_in1k and px=384 and params=86.9M", {"vit_b16_384:augreg_in1k"}),
     ],
 )
 def test_list_where(run, condition, expected):
@@ -163,8 +168,67 @@ def test_list_accepts_a_plugin_without_variants(run):
     assert run("list", "mim/*", "-q")[:2] == (0, "")
 
 
-def test_list_of_names_that_no_condition_keeps_is_empty(run):
-    assert run("list", "vit_b16", "-q", "--where", "params<1k") == (0, "", "")
+@pytest.mark.parametrize(
+    ("condition", "hints"),
+    [
+        ("params<1k", ("params", "from 86,567,656 to 86,567,656")),
+        ("license=apache", ("license", "Apache-2.0")),
+        ("px=225 and license=apache-2.0", ("image_size", "224")),
+        ("top1<80 and top1>84", ()),
+    ],
+)
+def test_list_says_why_nothing_meets_a_condition(run, condition, hints):
+    code, out, err = run("list", "vit_b16", "-q", "--where", condition)
+    assert (code, out) == (0, "")
+    says(err, "nothing meets the conditions", *hints)
+    assert ("license has" in err) is (condition == "license=apache")
+
+
+def test_conditions_see_every_weights_entry(run):
+    _, out, _ = run("list", "clip/*", "--where", "top1>=88", "--json")
+    rows = json.loads(out)
+    assert {row["name"] for row in rows} >= {"clip/vit_l14:openai_ft_in12k_in1k"}
+    every = {
+        f"{v.name}:{w.name}": w.top1 for v in vitzoo.variants("clip/*") for w in v.weights
+    }  # none of them is a default
+    wanted = {name: top1 for name, top1 in every.items() if top1 and top1 >= 88}
+    assert {row["name"]: row["top1"] for row in rows} == wanted
+    assert all(row["name"].endswith(f":{row['weights']}") for row in rows)
+
+
+def test_entries_of_one_variant_are_lines_only_if_their_fields_are_used(run):
+    weights = vitzoo.describe("vit_b16").weights
+    entries = {"vit_b16" if w.default else f"vit_b16:{w.name}" for w in weights}
+    for args in (["--where", "license~apache"], ["--sort", "top1"], ["--where", "weights!=x"]):
+        assert set(run("list", "vit_b16", "-q", *args)[1].split()) == entries
+    for args in (["--where", "params>1"], ["--sort", "params"], ["--columns", "top1"]):
+        assert run("list", "vit_b16", "-q", *args)[1].split() == ["vit_b16"]
+
+
+def test_all_conditions_hold_for_one_entry(run):
+    _, out, _ = run("list", "vit_b16", "-q", "--where", "top1>85", "--where", "weights=orig_in21k")
+    assert out == ""
+    assert vitzoo.variants("vit_b16", top1=">85", weights="orig_in21k") == []
+    assert [v.name for v in vitzoo.variants("vit_b16", top1="<80")] == ["vit_b16"]
+
+
+def test_local_lists_the_entries_that_conditions_meet(run):
+    for args in ([], ["--where", "license=apache-2.0"]):
+        assert run("list", "--local", "-q", *args)[1].split() == ["vit_digits"]
+
+
+def test_list_of_a_family(run):
+    names = run("list", "--family", "dinov2", "-q")[1].split()
+    assert names == [v.name for v in vitzoo.variants("dinov2/*")]
+    assert run("list", "--family", "core", "-q")[1].split() == [
+        v.name for v in vitzoo.variants("vit_*")
+    ]
+    both = run("list", "--family", "dinov2", "--family", "mae", "-q", "*b1*")[1].split()
+    assert {"mae/vit_b16", "dinov2/vit_b14"} <= set(both)
+    assert all(name.startswith(("mae/", "dinov2/")) for name in both)
+    code, out, err = run("list", "--family", "dinov9")
+    assert (code, out) == (1, "")
+    says(err, "'dinov9/*'", "did you mean", "'dinov2/*'")
 
 
 def test_list_sort(run):
@@ -173,6 +237,57 @@ def test_list_sort(run):
     assert up.split()[-1] == down.split()[0] == "vit_gg14"
     _, by_top1, _ = run("list", "-q", "vit_*", "--sort", "top1:desc")
     assert by_top1.split()[0] == "vit_l16_384"  # vit_digits' number is of another data set
+
+
+def test_list_sorts_by_several_fields(run):
+    rows = json.loads(run("list", "vit_*", "--json", "--sort", "image_size:desc,params")[1])
+    keys = [(-row["image_size"], row["params"]) for row in rows]
+    assert keys == sorted(keys)
+    assert keys[0][0] == -384
+
+
+def test_list_shows_the_best_trade_offs(run):
+    names = run("list", "-q", "--pareto", "params:top1")[1].split()
+    points = {
+        v.name if w.default else f"{v.name}:{w.name}": (v.params, w.top1)
+        for v in vitzoo.variants()
+        for w in v.weights
+        if w.label_set == "imagenet-1k" and w.top1 is not None
+    }
+    best = {
+        name
+        for name, (params, top1) in points.items()
+        if not any(
+            p <= params and t >= top1 and (p, t) != (params, top1) for p, t in points.values()
+        )
+    }
+    assert set(names) == best
+    assert names == sorted(names, key=lambda name: points[name])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "code", "message"),
+    [
+        ("--pareto", "params", 2, ("--pareto", "params:top1", "'params'")),
+        ("--pareto", "params:license", 2, ("numbers", "'params:license'")),
+        ("--pareto", "params:top2", 2, ("'top2'", "'top1'")),
+        ("--sort", "params,tp1:desc", 2, ("'tp1'", "'top1'")),
+        ("--columns", "name,parms", 2, ("'parms'", "'params'")),
+    ],
+)
+def test_a_wrong_field_of_an_option_is_named(run, option, value, code, message):
+    got, out, err = run("list", option, value)
+    assert (got, out) == (code, "")
+    says(err, *message)
+
+
+def test_chosen_columns_in_a_pipe(run):
+    _, out, _ = run("list", "vit_b16", "--columns", "name,px,GMACs,license")
+    header, row = (line.split("\t") for line in out.splitlines())
+    assert header == ["name", "image_size", "gmacs", "license"]
+    assert row[0] == "vit_b16"
+    _, out, _ = run("list", "vit_b16", "--wide")
+    assert set(out.splitlines()[0].split("\t")) == set(FIELDS)
 
 
 def test_show_says_what_a_variant_is(run):
@@ -266,43 +381,172 @@ def test_which_gives_every_part_of_a_name(run):
     assert kinds == {"position embedding", "head", "drop-path policy"}
 
 
-@pytest.mark.parametrize("columns", [100, 120])
-def test_a_row_on_a_terminal_has_size_accuracy_license_and_pin(local_registry, columns):
-    own = str(local_registry())
-    screen = on_terminal(
-        "list", "vit_*", "local/*", columns=columns, NO_COLOR="1", VITZOO_REGISTRY=own
+# Columns of the terminal, and those of the table: of all variants, and of the core.
+ALL = {
+    60: "name params top1",
+    80: "name params top1 px GMACs",
+    100: "name params top1 px GMACs license",
+    140: "name params top1 px GMACs license pin",
+}
+CORE = ALL | {80: "name params top1 px GMACs license", 100: ALL[140]}
+
+
+@pytest.mark.parametrize("columns", ALL)
+def test_list_has_a_line_for_each_variant_at_every_width(columns):
+    header, *rows = lines("list", "--all", columns=columns)
+    assert all(len(line) <= columns for line in (header, *rows))
+    assert header.split() == ALL[columns].split()
+    names = [variant.name for variant in vitzoo.variants()]
+    assert [row.split()[0] for row in rows[: len(names)]] == names
+    shown = dict(zip(header.split(), rows[names.index("vit_b16")].split(), strict=True))
+    assert shown["params"] == "86.6M"
+    assert shown["top1"] == "85.11"
+    notes = rows[len(names) :]
+    hidden = [name for name in ALL[140].split() if name not in ALL[columns].split()]
+    if hidden:
+        assert f"{columns} columns: {', '.join(hidden)}" in notes[-1]
+    if columns == 100:
+        assert shown["license"] == "yes"
+        assert any("license:" in note for note in notes)
+    if columns == 140:
+        assert shown["license"] == "Apache-2.0"
+        assert shown["pin"] == "r"
+        assert any(note.startswith("pin: c confirmed, r reported") for note in notes)
+
+
+@pytest.mark.parametrize("columns", ALL)
+def test_without_a_choice_a_terminal_shows_the_core_and_the_families(columns):
+    header, *rows = lines("list", columns=columns)
+    assert all(len(line) <= columns for line in (header, *rows[:-1]))
+    assert header.split() == CORE[columns].split()
+    core = [row.split()[0] for row in rows if row.startswith("vit_")]
+    assert core == [variant.name for variant in vitzoo.variants("vit_*")]
+    assert not any(row.startswith("timm/") for row in rows)
+    top = next(i for i, row in enumerate(rows) if row.startswith("family"))
+    families = {row.split()[0]: row.split()[1:3] for row in rows[top + 1 : -1]}
+    for name in ("timm", "clip"):
+        variants = vitzoo.variants(f"{name}/*")
+        counts = [len(variants), sum(len(variant.weights) for variant in variants)]
+        assert families[name] == [str(n) for n in counts]
+    assert "vitzoo list --all" in rows[-1]
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"TERM": "dumb"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+    ids=["dumb", "ascii"],
+)
+def test_list_on_other_terminals(env):
+    plain = lines("list", "dinov2/*", columns=100)
+    assert (
+        on_terminal("list", "dinov2/*", columns=100, **env | {"NO_COLOR": "1"}).splitlines()
+        == plain
     )
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", screen).replace("\r", "").splitlines()
-    assert all(len(line) <= columns for line in lines)
-    titles = ["name", "params", "px", "classes", "top1", "license", "pin"]
-    assert lines[0].split() == [*titles, *(["weights"] * (columns > 110)), "summary"]
-    rows = {line.split()[0]: line.split()[1:] for line in lines if line[:1].strip()}
-    assert rows["vit_b16"][:6] == ["86.6M", "224", "1000", "85.11", "Apache-2.0", "reported"]
-    assert rows["vit_g14"][:6] == ["1.01B", "224", "1000", "-", "-", "-"]
-    assert rows["local/net"][:6] == ["24k", "32", "5", "-", "-", "-"]
-    wrapped = [line for line in lines if line and not line[0].strip()]
-    assert len(wrapped) < len(rows)
+    if "TERM" in env:
+        assert on_terminal("list", "dinov2/*", columns=100, **env).splitlines() == plain
 
 
-def test_list_on_a_narrow_terminal_has_a_line_for_each_row():
-    screen = on_terminal("list", "vit_*", columns=80, NO_COLOR="1")
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", screen).replace("\r", "").splitlines()
-    assert lines[0].split() == ["name", "params", "px", "classes", "top1", "license", "pin"]
-    assert all(line.startswith("vit_") for line in lines[1:] if line)
-    assert "…" not in screen
+def test_a_terminal_shows_all_lines_of_a_choice():
+    for args in (["--family", "mae"], ["mae/*"], ["--where", "namespace=mae"]):
+        found = lines("list", *args, columns=80)
+        assert sum(line.startswith("mae/") for line in found) == len(vitzoo.variants("mae/*"))
+        assert not any(line.startswith("family") for line in found)
+
+
+def test_the_users_variants_are_listed_with_the_core(local_registry):
+    found = lines("list", columns=100, VITZOO_REGISTRY=str(local_registry()))
+    assert any(line.startswith("local/net") for line in found)
+
+
+def test_wide_shows_what_fits():
+    header = lines("list", "vit_b16", "--wide", columns=140)[0].split()
+    assert header[:7] == ALL[140].split()
+    assert "imagenet_v2" in header
 
 
 def test_list_on_a_narrow_terminal_names_local_weights():
-    screen = on_terminal("list", "--local", columns=100)
-    assert "digits_v1" in screen
+    assert any("digits_v1" in line for line in lines("list", "--local", columns=60))
 
 
-def test_show_on_a_terminal_has_size_hash_and_evaluation():
-    screen = on_terminal("show", "vit_s16", columns=100, NO_COLOR="1")
-    assert "79c03c635cdfd798a364a9d8c4e5c0b7255b975ea2c9616046d4f77ab01435aa" in screen
-    assert "  88.2 MB" in screen  # known
-    assert "~88.2 MB" in screen  # predicted
-    assert "ImageNet-1k validation; timm results-imagenet.csv @224 px" in screen
-    assert "7e2c55630205e1266030f18370f4c6ed1a514b52" in screen
-    assert "imagenet-21k" in screen
-    assert "…" not in screen
+@pytest.mark.parametrize("columns", ALL)
+def test_show_has_the_weights_first_and_cuts_nothing(columns):
+    found = lines("show", "vit_b16", columns=columns)
+    assert all(len(line) <= columns for line in found)
+    title, _, header, *rows = found
+    assert title.startswith("vit_b16: ")
+    assert header.split()[0] == "name"
+    weights = [weights.name for weights in vitzoo.describe("vit_b16").weights]
+    assert [row.split()[0] for row in rows[: len(weights)]] == weights
+    assert len(found) < 60
+    settings = [line.split()[0] for line in found if line and line[0] != " "]
+    assert "embed_dim" in settings
+    assert "class_token" not in settings
+    assert "block.norm" not in settings
+
+
+def test_show_names_the_settings_that_differ_from_their_defaults():
+    found = lines("show", "clip/vit_b16", columns=80)
+    rows = dict(line.split(maxsplit=1) for line in found if len(line.split()) > 1)
+    assert rows["pre_norm"].strip() == "True"
+    assert rows["patch_embed"].strip() == "conv (bias=False)"
+    assert "final_norm" not in rows
+
+
+def test_show_names_the_source_of_results():
+    found = lines("show", "vit_b16", columns=100)
+    start = found.index("results in percent")
+    rows = {line.split()[0]: line.split()[1:] for line in found[start + 1 :] if line}
+    top1 = found[start + 1].split().index("top1") - 1
+    for weights in vitzoo.describe("vit_b16").weights:
+        if weights.top1 is None:
+            assert weights.name not in rows
+        else:
+            assert float(rows[weights.name][top1]) == weights.top1
+    says(" ".join(found), *{w.evaluation for w in vitzoo.describe("vit_b16").weights if w.top1})
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_show_of_one_weights_entry(run, terminal):
+    name = "vit_s16:augreg_in21k_ft_in1k"
+    text = "\n".join(lines("show", name, columns=120)) if terminal else run("show", name)[1]
+    (weights,) = [w for w in vitzoo.describe("vit_s16").weights if name.endswith(f":{w.name}")]
+    says(text, weights.sha256, weights.revision, "88.2 MB", "81.402", "ImageNet-21k", "reported")
+    says(text, "Apache-2.0", "allows commercial use", "ImageNet-1k validation")
+    says(text, "vitzoo.create('vit_s16', pretrained=True)")
+    (row,) = json.loads(run("show", name, "--json")[1])["weights"]
+    assert (row["name"], row["sha256"]) == (weights.name, weights.sha256)
+
+
+@pytest.mark.parametrize("command", ["show", "which"])
+def test_weights_that_do_not_exist_are_named(run, command):
+    code, out, err = run(command, "vit_b16:augreg_in1")
+    assert (code, out) == (1, "")
+    says(err, "vit_b16", "'augreg_in1'", "'augreg_in1k'")
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("vit_b16", "vitzoo.create('vit_b16', pretrained=True)"),
+        ("vit_b16:augreg_in21k", "vitzoo.create('vit_b16', weights='augreg_in21k')"),
+        ("vit_b16:augreg2_in21k_ft_in1k", "vitzoo.create('vit_b16', pretrained=True)"),
+        ("vit_g14", "vitzoo.create('vit_g14')"),
+        ("vit_base_patch16_224.augreg_in1k", "vitzoo.create('vit_b16', weights='augreg_in1k')"),
+        ("vit_l_16", "vitzoo.create('vit_l16', pretrained=True)"),
+        ("tanh", "vitzoo.create('vit_b16', head='tanh')"),
+        ("timm", "vitzoo.create('vit_b16', weights='model.safetensors')"),
+        ("acme/some-vit", "vitzoo.create('hf://acme/some-vit')"),
+        ("hf:acme/vit", "vitzoo.create('hf://acme/vit')"),
+    ],
+)
+def test_which_says_first_what_to_type(run, name, call):
+    code, out, _ = run("which", name)
+    header, row = (line.split("\t") for line in out.splitlines())
+    assert code == 0
+    assert (header[0], row[0]) == ("create", call)
+    assert json.loads(run("which", name, "--json")[1])[0]["create"] == call
+    if name.startswith("vit_base"):
+        assert lines("which", name, columns=60)[0] == call

@@ -32,7 +32,7 @@ def vitzoo(*args, **env):
     ("args", "code", "message"),
     [
         (("show", "vit_b61"), 1, ("vitzoo:", "variant 'vit_b61'", "'vit_b16'")),
-        (("list", "nothing*"), 1, ("vitzoo:", "'nothing*'", "`vitzoo list`")),
+        (("list", "nothing*"), 1, ("vitzoo:", "'nothing*'", "`vitzoo list --all`")),
         (("list", "--where", "parms<1M"), 2, ("field 'parms'", "'params'")),
         (("list", "--where", "params"), 2, ("condition 'params'",)),
         (("list", "--where", "params<big"), 2, ("params", "number", "'big'")),

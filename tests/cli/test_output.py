@@ -1,19 +1,14 @@
 """Tables on a terminal: numbers for people, colors, and tables that are wider than the terminal."""
 
 import json
-import re
 import warnings
 from dataclasses import dataclass
 
 import pytest
 
-from terminal import on_terminal
+from helpers import says
+from terminal import lines, on_terminal
 from vitzoo.cli import browse, output
-
-
-def lines(*args, columns):
-    screen = on_terminal(*args, columns=columns, NO_COLOR="1").replace("\r", "")
-    return re.sub(r"\x1b\[[0-9;]*m", "", screen).splitlines()
 
 
 def test_a_terminal_gets_a_table_for_people():
@@ -26,30 +21,120 @@ def test_a_terminal_gets_a_table_for_people():
 
 def test_no_color_is_respected():
     assert "\x1b[" in on_terminal("list", "vit_b*")
-    assert "\x1b[3" not in on_terminal("list", "vit_b*", NO_COLOR="1")
+    assert "\x1b" not in on_terminal("list", "vit_b*", NO_COLOR="1")
+    assert "\x1b" not in on_terminal("list", "vit_b*", TERM="dumb")
 
 
-def test_list_leaves_out_columns_that_do_not_fit():
-    header, *rows = lines("list", "vit_*", columns=45)
-    assert header.split() == ["name", "params", "px", "classes", "top1"]
-    assert all(len(row) <= 45 and row.startswith("vit_") for row in rows)
-    assert "pin" in lines("list", "vit_*", columns=80)[0].split()
-
-
-def test_a_table_that_does_not_fit_is_printed_as_a_block_for_each_row():
+def test_which_prints_a_block_for_each_meaning_after_its_call():
     found = lines("which", "none", columns=70)
     kinds = [line.split(maxsplit=1)[1].strip() for line in found if line.startswith("kind ")]
     assert sorted(kinds) == ["drop-path policy", "head", "position embedding"]
     assert "target    vitzoo.parts.heads:NoHead" in [line.rstrip() for line in found]
 
 
-def test_show_on_80_columns_cuts_no_word():
-    found = lines("show", "vit_b16", columns=80)
-    assert not [line for line in found if "…" in line or len(line) > 80]
-    assert [line.split()[:2] for line in found if line.startswith("augreg2_in21k_ft_in1k ")] == [
-        ["augreg2_in21k_ft_in1k", "yes"],
-        ["augreg2_in21k_ft_in1k", "file"],
-    ]
+def on(terminal, monkeypatch, *, columns, encoding="utf-8"):
+    """Let the output go to a terminal of this width."""
+    monkeypatch.setattr(output, "on_terminal", lambda: True)
+    monkeypatch.setattr(output, "data_stream", lambda: terminal)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal.encoding = encoding
+
+
+class Screen:
+    """A terminal that remembers its lines."""
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+    def isatty(self):
+        return True
+
+    @property
+    def lines(self):
+        return self.text.splitlines()
+
+
+FIT = output.Fit(
+    ("pin", "license", "px"),
+    shorter={"license": lambda name: name[:1]},
+    room={"name": 8},
+    notes={"pin": "about pins", "license shorter": "about letters"},
+    one_line=True,
+)
+ROWS = [
+    {"name": "net", "px": 224, "license": "Apache-2.0", "pin": "r"},
+    {"name": "a_long_name", "px": None, "license": None, "pin": "f"},
+]
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown", "notes"),
+    [
+        (40, "name px license pin", ["about pins"]),
+        (33, "name px license pin", ["about pins"]),  # its width
+        (32, "name px license", []),
+        (28, "name px license", []),
+        (27, "name px license", ["about letters"]),  # license is shortened
+        (25, "name px license", ["about letters"]),
+        (24, "name px", []),
+        (16, "name px", []),
+        (15, "name", []),
+        (5, "name", []),  # the name is never cut
+    ],
+)
+def test_columns_leave_in_order_and_a_note_names_them(monkeypatch, capsys, columns, shown, notes):
+    screen = Screen()
+    on(screen, monkeypatch, columns=columns)
+    output.print_rows(ROWS, ("name", "px", "license", "pin"), fit=FIT)
+    header, *rows = screen.lines
+    assert header.split() == shown.split()
+    assert rows[2:] == notes
+    assert [row.split()[0] for row in rows[:2]] == ["net", "a_long_name"]
+    assert all(len(line) <= max(columns, 11) for line in screen.lines[:3])
+    err = capsys.readouterr().err
+    hidden = [column for column in ("px", "license", "pin") if column not in shown.split()]
+    if hidden:
+        says(err, str(columns), ", ".join(hidden))
+    else:
+        assert err == ""
+
+
+def test_a_table_that_does_not_fit_is_printed_as_a_block_for_each_row(monkeypatch):
+    screen = Screen()
+    on(screen, monkeypatch, columns=20)
+    output.print_rows(ROWS, ("name", "px", "license"))
+    wanted = ["field", "name", "px", "license", "", "field", "name", "px", "license"]
+    assert [line.partition(" ")[0] for line in screen.lines] == wanted
+    assert "name     a_long_name" in screen.lines
+
+
+def test_the_choice_of_columns_assumes_room_for_names(monkeypatch):
+    screen = Screen()
+    on(screen, monkeypatch, columns=16)
+    output.print_rows(ROWS[:1], ("name", "px"), fit=output.Fit(("px",), room={"name": 12}))
+    assert screen.lines[0].split() == ["name"]
+
+
+def test_what_the_encoding_lacks_is_escaped_before_widths_are_computed(monkeypatch):
+    screen = Screen()
+    on(screen, monkeypatch, columns=80, encoding="ascii")
+    output.print_rows([{"a": "3\u00d73", "b": "x"}, {"a": "1", "b": "y"}], ("a", "b"))
+    assert screen.lines == ["a       b", "3\\xd73  x", "1       y"]
+
+
+def test_letters_of_two_columns_are_aligned_and_wrapped(monkeypatch):
+    screen = Screen()
+    on(screen, monkeypatch, columns=60)
+    output.print_rows([{"a": "\u6570\u5b57", "b": "\u6570" * 40}, {"a": "1234", "b": "y"}], "ab")
+    assert screen.lines[:2] == ["a     b", "\u6570\u5b57  " + "\u6570" * 27]
+    assert screen.lines[2:] == [" " * 6 + "\u6570" * 13, "1234  y"]
 
 
 @dataclass
@@ -81,11 +166,11 @@ def test_integers_are_aligned_to_the_right_and_grouped(capsys, monkeypatch):
 def test_a_command_prints_the_place_of_all_other_warnings(run, monkeypatch):
     usual, said = warnings.formatwarning, []
 
-    def describe(_):
+    def describe():
         said.append(warnings.formatwarning("look here", UserWarning, "code.py", 3))
         raise output.click.UsageError("stop")
 
-    monkeypatch.setattr(browse, "describe", describe)
+    monkeypatch.setattr(browse, "registry", describe)
     assert run("show", "vit_b16")[0] == 2
     assert said == [usual("look here", UserWarning, "code.py", 3)]
     assert warnings.formatwarning is usual

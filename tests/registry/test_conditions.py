@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 import vitzoo
 from helpers import refuses
 from vitzoo.errors import InvalidOption, UnknownOption
-from vitzoo.registry.conditions import LONGEST, required, where
+from vitzoo.registry.conditions import LONGEST, required, unmet, where
 from vitzoo.registry.listing import FIELDS, KINDS
 
 ROW = dict.fromkeys(FIELDS) | {
@@ -52,6 +52,9 @@ ROW = dict.fromkeys(FIELDS) | {
         "image_size<384 and image_size>=224",
         "patch_size=16 and patch_size=16x16",
         "top1!=80",
+        "params=5.72M and params=5717k and params=5.72e6 and params in (1k, 5.717M)",
+        "params!=5.73M and params!=5.7175M and params!=5720000",
+        "px=224x336 and PARAMS<1B",
     ],
 )
 def test_a_condition_that_is_met(condition):
@@ -75,10 +78,46 @@ def test_a_condition_that_is_met(condition):
         "top1>=0",
         "top1 in (80, 81)",
         "weights~a",
+        "params!=5.72M",
+        "params=5.7M",  # three digits count
+        "params=5720000",
+        "params=1e999",
     ],
 )
 def test_a_condition_that_is_not_met(condition):
     assert not where(condition)(ROW)
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "met"),
+    [
+        ("top1=85.1", 85.108, True),
+        ("top1=85.11", 85.108, True),
+        ("top1=85.108", 85.108, True),
+        ("top1=85.107", 85.108, False),
+        ("top1=85", 85.108, False),
+        ("top1=85", 85.04, True),
+        ("top1=85.1", 85.2, False),
+        ("depth=12", 12, True),
+        ("depth=12", 13, False),
+        ("num_classes=1000", 1001, False),
+        ("num_classes=1k", 1001, True),  # 1.00k
+    ],
+)
+def test_a_number_is_equal_to_those_that_round_to_it(condition, value, met):
+    field = condition.partition("=")[0]
+    assert where(condition)(ROW | {field: value}) is met
+
+
+def test_a_note_names_the_values_of_fields_that_meet_nothing():
+    rows = [ROW, ROW | {"license": "MIT", "params": 10**7}, ROW | {"license": None}]
+    tests = [where("license=apache and params<1k"), where("top1>1 or depth=12 or image_size=7")]
+    assert unmet(tests, rows) == [
+        "license has the values Apache-2.0, MIT",
+        "params has values from 5,717,416 to 10,000,000",
+        "top1 is not known for any of them",
+        "image_size has the values 224x336",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -231,4 +270,4 @@ def test_the_command_line_and_the_library_agree(run, filters, condition):
     code, out, _ = run("list", "-q", "--where", f"namespace=core and ({condition})")
     assert code == 0
     assert found
-    assert out.split() == found
+    assert list(dict.fromkeys(name.partition(":")[0] for name in out.split())) == found

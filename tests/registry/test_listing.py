@@ -9,6 +9,7 @@ import pytest
 import vitzoo
 from helpers import refuses
 from vitzoo.errors import UnknownOption
+from vitzoo.registry.listing import commercial_use, pareto, pareto_fields, sort, sort_keys
 
 
 def test_a_pattern_selects_names():
@@ -68,11 +69,66 @@ def test_weights_state_their_pretraining(name, weights, objective, data):
     assert (row.pretraining, row.pretraining_data) == (objective, data)
 
 
-def test_variants_are_found_by_the_pretraining_of_their_default_weights():
+def test_variants_are_found_by_the_pretraining_of_any_weights():
     core = {"namespace": "core", "pretraining": "Supervised"}
     assert [v.name for v in vitzoo.variants(**core, pretraining_data="~digits")] == ["vit_digits"]
-    assert vitzoo.variants(**core) == [v for v in vitzoo.variants("vit_*") if v.default_weights]
+    assert vitzoo.variants(**core) == [v for v in vitzoo.variants("vit_*") if v.weights]
     assert vitzoo.variants(namespace="core", pretraining="self-supervised") == []
+    named = {"weights": "augreg_in1k", "pretraining_data": "ImageNet-1k"}
+    found = [v.name for v in vitzoo.variants("vit_b16*", **named)]
+    assert found == ["vit_b16", "vit_b16_384"]  # of neither it is the default
+
+
+@pytest.mark.parametrize(
+    ("license_", "use"),
+    [
+        ("MIT", "yes"),
+        ("Apache-2.0", "yes"),
+        ("CC-BY-NC-4.0", "no"),
+        ("fair-noncommercial-research-license", "no"),
+        ("dinov3-license", "read"),
+        ("LicenseRef-Apple-ASCL", "read"),
+        ("NCSA", "read"),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_commercial_use(license_, use):
+    assert commercial_use(license_) == use
+
+
+ROWS = [
+    {"name": name, "params": params, "image_size": size, "top1": top1}
+    for name, params, size, top1 in [
+        ("a", 3, 224, 80.0),
+        ("B", 1, "224x336", 70.0),
+        ("c", 2, 288, None),
+        ("d", 2, 200, 70.0),
+        ("e", 1, 224, 70.0),
+        ("f", 4, 224, 79.0),
+    ]
+]
+
+
+def sorted_by(order):
+    return "".join(row["name"] for row in sort(ROWS, sort_keys(order)))
+
+
+def test_rows_are_sorted_by_several_keys_and_missing_values_come_last():
+    assert sorted_by("params") == "Becdaf"
+    assert sorted_by("params, top1:desc") == "Bedcaf"
+    assert sorted_by("top1:desc,params,name:desc") == "afeBdc"
+    assert sorted_by("name") == "aBcdef"
+    assert sorted_by("px:desc,name") == "cBaefd"  # 288 * 288 > 224 * 336
+
+
+def test_no_row_of_the_front_is_worse_than_another():
+    def front(text):
+        return "".join(row["name"] for row in pareto(ROWS, pareto_fields(text)))
+
+    assert front("params:top1") == "Bea"
+    assert front("params:px:top1") == "eda"  # less px is better, too
+    assert front("top1:params") == "aBe"
 
 
 def test_an_unknown_filter_lists_all_fields():

@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
 def cli(no_plugins: bool) -> None:
     """A model zoo for Vision Transformers: networks built by name, weights checked by sha256.
 
-    A variant is a registered network, such as vit_b16. `vitzoo list` shows all variants, and
+    A variant is a registered network, such as vit_b16. `vitzoo list --all` shows all variants, and
     `vitzoo COMMAND --help` explains a command.
 
     \b

@@ -4,26 +4,50 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import partial
 from typing import Any, TextIO
 
 import click
 
 from vitzoo.errors import FirstUseWarning, printable
+from vitzoo.registry.listing import HEADINGS
 from vitzoo.report import is_terminal
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
-HEADINGS = {"image_size": "px", "num_classes": "classes"}  # on a terminal
+GAP = 2  # spaces between columns
+Write = Callable[[Any], str]
 _stdout: TextIO | None = None  # the real stdout, while a command runs
 _usual_format = warnings.formatwarning
 
 flag = partial(click.option, is_flag=True)
 json_option = flag("--json", "as_json", help="Print JSON.")
 force_option = flag("--force", help="Overwrite the file if it exists.")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a table fits a terminal that is too narrow for it.
+
+    Args:
+        hide: columns that are left out, the first one first; a note on stderr names them.
+        shorter: how to write a column in fewer characters, before it is left out.
+        room: the least width of a column that is assumed when columns are left out.
+        notes: lines about shown columns, printed below the table; `COLUMN shorter` explains the
+            shorter form.
+        one_line: whether every row is one line; otherwise the last column wraps, and a table that
+            is still too wide is printed as one block of lines for each row.
+    """
+
+    hide: Sequence[str] = ()
+    shorter: Mapping[str, Write] = field(default_factory=dict)
+    room: Mapping[str, int] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    one_line: bool = False
 
 
 class Context(click.Context):
@@ -84,13 +108,11 @@ def print_rows(
     *,
     as_json: bool = False,
     only: str = "",
-    pretty: Mapping[str, Callable[[Any], str]] | None = None,
-    optional: Sequence[str] = (),
+    pretty: Mapping[str, Write] | None = None,
+    fit: Fit = Fit(),  # it is frozen
     title: str = "",
 ) -> None:
     """Print rows: a table on a terminal, else tab-separated under a line of column names.
-
-    A table that is wider than the terminal is printed as one block of lines for each row.
 
     Args:
         rows: mappings or dataclasses with at least the columns.
@@ -99,7 +121,7 @@ def print_rows(
         only: print only the values of this key, one per line.
         pretty: how to write the values of a column on a terminal. These columns and columns of
             integers are right-aligned there.
-        optional: columns that a narrow terminal does not show; the first is left out first.
+        fit: what a narrow terminal shows.
         title: over the table, on a terminal only.
     """
     rows = (asdict(row) if is_dataclass(row) else row for row in rows)  # type: ignore[arg-type]
@@ -108,7 +130,7 @@ def print_rows(
     elif only:
         echo("".join(f"{_plain(row[only])}\n" for row in rows), nl=False)
     elif on_terminal():
-        _print_table(list(rows), columns, pretty or {}, optional, title)
+        _print_table(list(rows), columns, pretty or {}, fit, printable(title))
     else:
         first = list(itertools.islice(rows, 1))  # if this raises, nothing is printed
         echo("\t".join(map(_plain, columns)))
@@ -125,57 +147,104 @@ def print_fields(data: Mapping[str, Any], title: str = "") -> None:
 def _print_table(
     rows: list[Mapping[str, Any]],
     columns: Sequence[str],
-    pretty: Mapping[str, Callable[[Any], str]],
-    optional: Sequence[str],
+    pretty: Mapping[str, Write],
+    fit: Fit,
     title: str,
 ) -> None:
-    from rich.cells import cell_len
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from shutil import get_terminal_size
 
     integers = {c for c in columns if all(type(row[c]) in (int, type(None)) for row in rows)}
     pretty = dict.fromkeys(integers, "{:,}".format) | dict(pretty)
-    cells = {c: [_pretty(row[c], pretty.get(c, str)) for row in rows] for c in columns}
-    names = {c: HEADINGS.get(c, printable(c.replace("_", " "))) for c in columns}
-    title = printable(title)
-    widths = {c: max(map(cell_len, [names[c], *cells[c]])) for c in columns}
-    console = Console(file=data_stream(), highlight=False)
-    shown, leaving = list(columns), iter(optional)
-    while not (fits := _width([widths[c] for c in shown]) <= console.width):
-        if (column := next(leaving, None)) is None:
-            break
-        shown.remove(column)
-    if not fits and len(shown) > 2:
-        for i in range(len(rows)):
-            if i or title:
-                echo("" if i else title)
-            print_fields({names[c]: cells[c][i] for c in shown if cells[c][i]})
+    cells = {c: [_encodable(HEADINGS.get(c, printable(c)))] for c in columns}
+    for c in cells:
+        cells[c] += [_encodable(_pretty(row[c], pretty.get(c, str))) for row in rows]
+    terminal = get_terminal_size().columns
+    shown, notes = _fitted(cells, rows, fit, terminal)
+    if not fit.one_line and len(shown) > 2 and _width(cells, shown, fit) > terminal:
+        for i in range(1, len(rows) + 1):
+            if i > 1 or title:
+                echo("" if i > 1 else title)
+            print_fields({cells[c][0]: cells[c][i] for c in shown if cells[c][i]})
         return
-    table = Table(
-        title=Text(title, style="italic") if title else None,
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-    )
-    for i, column in enumerate(shown):
-        table.add_column(
-            Text(names[column]),
-            justify="right" if column in pretty else "left",
-            no_wrap=len(shown) > 2 and i < len(shown) - 1,
-            overflow="fold",
-            style="bold" if i == 0 else None,
-        )
-    for row in zip(*(cells[c] for c in shown), strict=True):
-        table.add_row(*map(Text, row))
-    with console.capture() as drawn:
-        console.print(table)
-    echo(drawn.get(), nl=False)
+    if title:
+        echo(_bold(title))
+    _print_lines([cells[c] for c in shown], [c in pretty for c in shown], fit, terminal)
+    for note in "\n".join(notes if rows else ()).splitlines():
+        echo("\n".join(_wrapped(note, terminal)))
+    if hidden := [cells[c][0] for c in columns if c not in shown]:
+        say(f"vitzoo: hidden at {terminal} columns: {', '.join(hidden)}")
 
 
-def _width(widths: list[int]) -> int:
-    """Return the least width of a table whose last column may wrap."""
-    return sum(widths[:-1]) + 2 * len(widths[:-1]) + min(widths[-1], MIN_WRAPPED)
+def _fitted(
+    cells: dict[str, list[str]], rows: list[Mapping[str, Any]], fit: Fit, terminal: int
+) -> tuple[list[str], list[str]]:
+    """Return the columns that a terminal shows, and their notes; shorten cells in place."""
+    shown, notes = list(cells), dict(fit.notes)
+    for column in fit.hide:
+        if _width(cells, shown, fit) <= terminal:
+            break
+        if column in fit.shorter:
+            write = fit.shorter[column]
+            cells[column][1:] = [_encodable(_pretty(row[column], write)) for row in rows]
+            notes[column] = fit.notes.get(f"{column} shorter", "")
+        if _width(cells, shown, fit) > terminal:
+            shown.remove(column)
+    return shown, [notes[column] for column in shown if notes.get(column)]
+
+
+def _print_lines(
+    columns: list[list[str]], to_the_right: list[bool], fit: Fit, terminal: int
+) -> None:
+    """Print the cells of columns, headings first."""
+    widths = [max(map(_cells, column)) for column in columns]
+    before = sum(widths[:-1]) + GAP * len(widths[:-1])
+    for number, row in enumerate(zip(*columns, strict=True)):
+        last = [row[-1]]
+        if len(row) > 1 and not fit.one_line:
+            last = _wrapped(row[-1], max(MIN_WRAPPED, terminal - before))
+        padded: list[str] = []
+        for text, width, right in zip((*row[:-1], last[0]), widths, to_the_right, strict=True):
+            space = " " * (width - _cells(text))
+            shown = text if number and padded else _bold(text)  # the headings and the first column
+            padded.append(space + shown if right else shown + space)
+        echo((" " * GAP).join(padded).rstrip())
+        for rest in last[1:]:
+            echo(" " * before + rest)
+
+
+def _width(cells: Mapping[str, list[str]], shown: Sequence[str], fit: Fit) -> int:
+    """Return the least width of a table."""
+    widths = [max(fit.room.get(c, 0), *map(_cells, cells[c])) for c in shown]
+    last = widths[-1] if fit.one_line else min(widths[-1], MIN_WRAPPED)
+    return sum(widths[:-1]) + GAP * len(widths[:-1]) + last
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Break a text into lines; a word that is longer than a line is broken, too."""
+    from textwrap import wrap
+
+    wide = _cells(text) > len(text)  # letters that take two columns
+    return wrap(text, width // 2 if wide else width, break_on_hyphens=False) or [""]
+
+
+def _cells(text: str) -> int:
+    """Return the number of columns that a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _bold(text: str) -> str:
+    plain = not text or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return text if plain else click.style(text, bold=True)
+
+
+def _encodable(text: str) -> str:
+    """Write what the encoding of stdout lacks as escapes, before widths are computed."""
+    encoding = getattr(data_stream(), "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def count(number: int) -> str:
@@ -208,5 +277,5 @@ def _plain(value: Any) -> str:
     return "" if value is None else printable(str(value))
 
 
-def _pretty(value: Any, write: Callable[[Any], str]) -> str:
+def _pretty(value: Any, write: Write) -> str:
     return "-" if value is None else printable(write(value))

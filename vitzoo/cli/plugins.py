@@ -15,6 +15,7 @@ from click.exceptions import Exit
 
 from vitzoo.cli.environment import set_for_command
 from vitzoo.cli.output import (
+    Fit,
     echo,
     force_option,
     json_option,
@@ -269,4 +270,4 @@ def _print_trace(trace: dict[str, Any]) -> None:
         columns = ("name", "kind", "hidden", "target", "defined", "location")
         empty = () if any(row["hidden"] for row in rows) else ("hidden",)
         optional = ("location", "defined", *empty, "target") if len(rows) > 1 else ()
-        print_rows(rows, columns, optional=optional, title="contributions")
+        print_rows(rows, columns, fit=Fit(optional), title="contributions")

@@ -14,19 +14,20 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from vitzoo.errors import InvalidOption, short_repr
 from vitzoo.registry.listing import KINDS, check_field
+from vitzoo.report import listed
 from vitzoo.schema.reader import describe
 
 EXAMPLE = "write conditions such as 'params<100M and (license=mit or license=apache-2.0)'"
 TOKEN = re.compile(
     r"""\s*(?P<token><=|>=|!=|==|[=<>~(),]|'[^']*'|"[^"]*"|[^\s()<>=!~,'"]+|\S)|\s+\Z"""
 )
-NUMBER = re.compile(r"([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)([kmbg]?)")
+NUMBER = re.compile(r"([-+]?)(\d+)(?:\.(\d+))?(?:e([-+]?\d+))?([kmbg]?)")
 SIZE = re.compile(r"(\d+)x(\d+)")
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -46,6 +47,8 @@ NEEDS = {
     "number": "a number such as 100M",
     "size": "a number of px or HEIGHTxWIDTH such as 224x336",
 }
+SHOWN_DIGITS = 3  # `vitzoo list` writes 5,717,416 as 5.72M
+SHOWN_VALUES = 12  # of a text field, in a note
 LONGEST = 2_000  # characters
 DEEPEST = 20  # nested parentheses
 
@@ -65,6 +68,13 @@ class Token(NamedTuple):
         return self.text[:1] in ("'", '"') and len(self.text) > 1
 
 
+class Number(NamedTuple):
+    """A number, and how far an equal number may be from it."""
+
+    value: float
+    slack: float = 0.0
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Compares a field with values; a missing value meets only `!=`.
@@ -72,7 +82,7 @@ class Comparison:
     Args:
         field: a key of `KINDS`.
         symbol: an operator; `in` is written as `=` with several values.
-        values: one of them must match: lower-case text, numbers, or (height, width) in px.
+        values: one of them must match: lower-case text, `Number`, or (height, width) in px.
     """
 
     field: str
@@ -93,6 +103,12 @@ class Comparison:
         if KINDS[self.field] == "size":  # height and width must both match
             sides = _sides(str(value)) or (0, 0)
             return any(all(map(compare, sides, wanted)) for wanted in self.values)
+        if KINDS[self.field] == "number":
+            near = symbol == "="
+            return any(
+                (near and abs(value - number) < slack) or compare(value, number)
+                for number, slack in self.values
+            )
         value = value.lower() if isinstance(value, str) else value
         return any(compare(value, wanted) for wanted in self.values)
 
@@ -113,8 +129,9 @@ def where(condition: str) -> Test:
     """Read a condition, and return the function that tells whether a row meets it.
 
     Texts are compared without regard to case; `~` tests whether a text contains another. Numbers
-    may have a suffix k, M or B. A text with spaces or symbols is written in quotes. A missing
-    value, such as the accuracy of a variant without weights, satisfies only `!=`.
+    may have a suffix k, M or B. A number is equal to those that round to it: `5.72M` to 5,717,416.
+    A text with spaces or symbols is written in quotes. A missing value, such as the accuracy of a
+    variant without weights, satisfies only `!=`.
 
     Raises:
         UnknownOption: the condition names an unknown field.
@@ -143,7 +160,8 @@ def required(field: str, value: object) -> Test:
         UnknownOption: the field is unknown.
         InvalidOption: the value cannot be read, or has the wrong type.
     """
-    kind = KINDS[check_field(field)]
+    field = check_field(field)
+    kind = KINDS[field]
     if value is None:
         return lambda row: row[field] is None
     if callable(value):
@@ -154,7 +172,7 @@ def required(field: str, value: object) -> Test:
                 f"{field} must be {NEEDS[kind]}, or a condition such as "
                 f"{'~part' if kind == 'text' else '<100'!r}, got {describe(value)}"
             )
-        return Comparison(field, "=", ((value, value) if kind == "size" else value,))
+        return Comparison(field, "=", ((value, value) if kind == "size" else Number(value),))
     parser = _Parser(value, f"the value of {field}")
     if kind == "text" and not parser.starts_with_operator():
         return Comparison(field, "=", (value.lower(),))
@@ -275,9 +293,44 @@ class _Parser:
         return f"{self.what} {short_repr(self.text)}"
 
 
-def _number(text: str) -> float | None:
-    match = NUMBER.fullmatch(text)
-    return float(match[1]) * UNITS[match[2]] if match else None
+def comparisons(test: Test) -> Iterator[Comparison]:
+    """Return the comparisons of a condition that `where` has read."""
+    if isinstance(test, Comparison):
+        yield test
+    for part in test.parts if isinstance(test, Joined) else ():
+        yield from comparisons(part)
+
+
+def unmet(tests: Iterable[Test], rows: Sequence[Row]) -> list[str]:
+    """Say which values the fields of those comparisons have that no row meets."""
+    every = {one.field: one for test in tests for one in comparisons(test)}
+    return [
+        _values(field, [row[field] for row in rows if row[field] is not None])
+        for field, one in every.items()
+        if not any(map(one, rows))
+    ]
+
+
+def _values(field: str, values: list[Any]) -> str:
+    if not values:
+        return f"{field} is not known for any of them"
+    if KINDS[field] != "number":
+        return f"{field} has the values {listed(sorted(set(map(str, values))), SHOWN_VALUES)}"
+    return f"{field} has values from {min(values):,} to {max(values):,}"
+
+
+def _number(text: str) -> Number | None:
+    """Read a number; it is equal to numbers that round to it as it is written.
+
+    At least `SHOWN_DIGITS` digits count: `86M` is 86.0M.
+    """
+    if not (match := NUMBER.fullmatch(text)):
+        return None
+    sign, whole, decimals, exponent, unit = match.groups(default="")
+    digits = len((whole + decimals).lstrip("0"))
+    last = int(exponent or 0) - len(decimals) - max(0, SHOWN_DIGITS - digits)  # power of ten
+    value = float(f"{sign}{whole}.{decimals}e{exponent or 0}")
+    return Number(value * UNITS[unit], float(f"5e{last - 1}") * UNITS[unit])
 
 
 def _sides(text: str) -> tuple[float, float] | None:
@@ -285,4 +338,4 @@ def _sides(text: str) -> tuple[float, float] | None:
     if match := SIZE.fullmatch(text):
         return float(match[1]), float(match[2])
     number = _number(text)
-    return None if number is None else (number, number)
+    return None if number is None else (number.value, number.value)

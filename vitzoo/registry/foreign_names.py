@@ -6,14 +6,15 @@ import re
 from collections.abc import Callable, Iterable
 
 from vitzoo.files.names import valid_repo
-from vitzoo.registry.listing_cache import HUB, KNOWN_AS, Row
+from vitzoo.registry.listing import Row
+from vitzoo.registry.listing_cache import HUB, KNOWN_AS
 from vitzoo.schema.reader import NAME
 from vitzoo.schema.rows import Variant, Weights
 
 Match = tuple[str, Variant, Weights | None]
 """The library, the variant with that name, and the weights that the name selects."""
 
-ADDRESS = re.compile(r"(?:hf-hub:|hf_hub:|hf://|https://huggingface\.co/)")  # before owner/name
+ADDRESS = re.compile(r"(?:hf-hub:|hf_hub:|hf://|hf:|https://huggingface\.co/)")  # owner/name
 ENUM = re.compile(r"(ViT_[A-Z]_\d\d)_Weights(\.\w+)?")  # of torchvision
 
 
@@ -53,24 +54,34 @@ def explain(name: str, matches: list[Match]) -> str:
         )
     meanings: dict[str, str] = {}
     for library, variant, weights in matches:
-        call = f"vitzoo.create({variant.name!r}"
-        call += f", weights={weights.name!r})" if weights else ")"
+        call = create_call(variant.name, weights=weights.name if weights else None)
         what = "a repository on" if library == HUB else "the name in"
         meanings.setdefault(library, f"{what} {library}; here it is {call}")
     return f"unknown variant {name!r}: that is {', and '.join(meanings.values())}"
 
 
+def create_call(name: str, **arguments: object) -> str:
+    """Return the call of `create` with a name and the arguments that are not None."""
+    given = [f"{key}={value!r}" for key, value in arguments.items() if value is not None]
+    return f"vitzoo.create({', '.join([repr(name), *given])})"
+
+
+def repository(name: str) -> str:
+    """Return the address of the Hub repository that a name may mean, empty if it means none."""
+    repo = ADDRESS.sub("", name, count=1).rstrip("/")
+    return f"hf://{repo}" if valid_repo(repo) else ""
+
+
 def hub_call(name: str) -> str:
     """Return how to load the Hub repository that a name may mean, empty if it means none."""
-    repo = ADDRESS.sub("", name, count=1).rstrip("/")
-    return (
-        f"; for a repository of the Hub: vitzoo.create('hf://{repo}')" if valid_repo(repo) else ""
-    )
+    address = repository(name)
+    return f"; for a repository of the Hub: {create_call(address)}" if address else ""
 
 
 def is_repository(name: str) -> bool:
     """Tell whether a name is a repository of the Hub, because no variant can have such a name."""
-    return bool(hub_call(name)) and not NAME.fullmatch(name.partition("/")[2])
+    other = ADDRESS.match(name) or not NAME.fullmatch(name.partition("/")[2])
+    return bool(other and repository(name))
 
 
 def _plain(name: str) -> str:

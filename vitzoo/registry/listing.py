@@ -1,12 +1,13 @@
-"""The fields of variants in listings, and sorting by them; torch-free."""
+"""The fields of variants in listings, sorting by them, and the best of them; torch-free."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
-from vitzoo.schema.rows import RESULTS, Variant
+from vitzoo.schema.rows import PERMISSIVE, RESULTS, Variant, Weights
 
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim", "in_chans", "num_classes")
 PARTS = ("head", "pool", "patch_embed", "pos_embed")
@@ -39,17 +40,25 @@ KINDS: dict[str, Literal["text", "number", "size"]] = {
     "summary": "text",
 }
 FIELDS = tuple(KINDS)
+OF_WEIGHTS = ("weights", *RESULTS, "license", "pin", "pretraining", "pretraining_data")
+HIGHER = (*RESULTS, *MEASUREMENTS)  # fields whose larger values are better
+HEADINGS = {"image_size": "px", "num_classes": "classes", "gmacs": "GMACs"}  # in tables
+ALSO = {heading.lower(): field for field, heading in HEADINGS.items()}
+NON_COMMERCIAL = re.compile(r"\bnc\b|non-?commercial")  # in the name of a license
+ENTRIES = "entries"  # of a row: the values of `OF_WEIGHTS` of each weights entry
+LABEL = "label"  # of the row of a weights entry: `variant`, or `variant:weights`
+
+Row = dict[str, Any]
 
 
-def fields(variant: Variant) -> dict[str, Any]:
+def fields(variant: Variant) -> Row:
     """Return the values of `FIELDS`, which listings, `--where` and `--sort` use.
 
-    `top1` and the other results are those of the default weights; they are None for weights of
-    other classes than those of ImageNet-1k. Images per second belong to the architecture.
+    The fields in `OF_WEIGHTS` are those of the default weights. Images per second belong to the
+    architecture.
     """
-    spec, weights = variant.spec, variant.default_weights
+    spec = variant.spec
     speeds = {row.name: row.images_per_second for row in variant.throughput}
-    compares = weights is not None and weights.label_set == "imagenet-1k"
     return {
         "name": variant.name,
         "params": variant.params,
@@ -59,46 +68,147 @@ def fields(variant: Variant) -> dict[str, Any]:
         "patch_size": _size(spec.patch_size),
         **{name: getattr(spec, name) for name in NUMBERS},
         **{name: getattr(spec, name).name for name in PARTS},
-        "weights": weights.name if weights else None,
-        **{name: getattr(weights, name) if compares else None for name in RESULTS},
+        **of_weights(variant.default_weights),
         **{name: speeds.get(name) for name in MEASUREMENTS},
-        "license": weights.license if weights else None,
-        "pin": weights.pin if weights else None,
-        "pretraining": (weights.pretraining or None) if weights else None,
-        "pretraining_data": (weights.pretraining_data or None) if weights else None,
         "namespace": variant.namespace,
         "paper": variant.paper,
         "summary": variant.summary,
     }
 
 
+def of_weights(weights: Weights | None) -> Row:
+    """Return the values of `OF_WEIGHTS` of a weights entry.
+
+    Results are None for weights of other classes than those of ImageNet-1k.
+    """
+    if weights is None:
+        return dict.fromkeys(OF_WEIGHTS)
+    compares = weights.label_set == "imagenet-1k"
+    return {
+        "weights": weights.name,
+        **{name: getattr(weights, name) if compares else None for name in RESULTS},
+        "license": weights.license,
+        "pin": weights.pin,
+        "pretraining": weights.pretraining or None,
+        "pretraining_data": weights.pretraining_data or None,
+    }
+
+
+def for_each_weights(row: Row) -> list[Row]:
+    """Return the row of a variant once for each of its weights entries, with its `LABEL`.
+
+    A variant without weights has one row.
+    """
+    name, default = row["name"], row["weights"]
+    rows = [row | dict(zip(OF_WEIGHTS, values, strict=True)) for values in row[ENTRIES]]
+    for entry in rows:
+        same = entry["weights"] == default
+        entry[LABEL] = name if same else f"{name}:{entry['weights']}"
+    return rows or [row | {LABEL: name}]
+
+
 def check_field(name: str, where: str = "") -> str:
     """Return the name of a field; `where` is its place for the message.
+
+    The heading of a column (`px`) names its field, too.
 
     Raises:
         UnknownOption: there is no such field; the message suggests the nearest, and lists all.
     """
-    if name not in KINDS:
+    field = ALSO.get(name.lower(), name.lower())
+    if field not in KINDS:
         known = ", ".join(FIELDS)
         near = did_you_mean(name, FIELDS)
         raise UnknownOption(f"unknown field {name!r}{where}{near}; fields: {known}")
-    return name
+    return field
 
 
-def sort(rows: Iterable[dict[str, Any]], order: str) -> list[dict[str, Any]]:
-    """Sort rows by `field`, `field:asc` or `field:desc`; rows without a value come last."""
-    key, _, direction = order.partition(":")
-    if direction not in ("", "asc", "desc"):
-        raise InvalidOption(f"sort direction must be asc or desc, got {direction!r} in {order!r}")
-    check_field(key)
+def sort_keys(order: str) -> list[tuple[str, bool]]:
+    """Read `field`, `field:asc` or `field:desc`, or several with commas between them.
+
+    Returns:
+        Pairs of a field and whether it is sorted from large to small.
+    """
+    keys = []
+    for part in order.split(","):
+        key, _, direction = part.strip().partition(":")
+        if direction not in ("", "asc", "desc"):
+            raise InvalidOption(
+                f"sort direction must be asc or desc, got {direction!r} in {order!r}"
+            )
+        keys.append((check_field(key), direction == "desc"))
+    return keys
+
+
+def sort(rows: Iterable[Row], keys: Iterable[tuple[str, bool]]) -> list[Row]:
+    """Sort rows by the fields of `sort_keys`; rows without a value come last."""
     rows = list(rows)
-    present = [row for row in rows if row[key] is not None]
-    present.sort(key=lambda row: _order(row[key]), reverse=direction == "desc")
-    return present + [row for row in rows if row[key] is None]
+    for key, downwards in reversed(list(keys)):
+        present = [row for row in rows if row[key] is not None]
+        present.sort(key=lambda row: _amount(key, row[key]), reverse=downwards)
+        rows = present + [row for row in rows if row[key] is None]
+    return rows
 
 
-def _order(value: Any) -> tuple[int, Any]:
-    return (0, value) if isinstance(value, int | float) else (1, str(value))
+def pareto_fields(text: str) -> list[str]:
+    """Read the fields of `--pareto`, such as `params:top1`."""
+    found = [check_field(part.strip()) for part in text.split(":")]
+    if len(set(found)) < 2 or any(KINDS[field] == "text" for field in found):
+        raise InvalidOption(
+            f"--pareto needs two or more different fields with numbers, such as params:top1, got "
+            f"{text!r}"
+        )
+    return found
+
+
+def pareto(rows: Iterable[Row], compared: list[str]) -> list[Row]:
+    """Return the rows than which no other row is better, sorted by the first field.
+
+    Another row is better if it is at least as good in all fields and better in one. A higher value
+    is better in the fields `HIGHER`, and a lower value in all others. Rows that lack a value are
+    left out.
+    """
+    signs = [-1 if field in HIGHER else 1 for field in compared]
+    points: list[tuple[tuple[float, ...], Row]] = []
+    for row in rows:
+        values = [row[field] for field in compared]
+        if None not in values:
+            amounts = map(_amount, compared, values)
+            costs = (sign * amount for sign, amount in zip(signs, amounts, strict=True))
+            points.append((tuple(costs), row))
+    points.sort(key=lambda point: point[0])
+    best: list[tuple[tuple[float, ...], Row]] = []
+    for point, row in points:  # a better row comes before those than which it is better
+        if not any(other != point and _no_worse(other, point) for other, _ in best):
+            best.append((point, row))
+    return [row for _, row in best]
+
+
+def commercial_use(license_: str | None) -> str | None:
+    """Tell whether a license allows commercial use: `yes`, `no` or `read` (its terms say).
+
+    >>> commercial_use("Apache-2.0"), commercial_use("CC-BY-NC-4.0"), commercial_use("openrail")
+    ('yes', 'no', 'read')
+    """
+    if not license_:
+        return None
+    if license_.lower() in PERMISSIVE:
+        return "yes"
+    return "no" if NON_COMMERCIAL.search(license_.lower()) else "read"
+
+
+def _no_worse(costs: tuple[float, ...], than: tuple[float, ...]) -> bool:
+    return all(one <= other for one, other in zip(costs, than, strict=True))
+
+
+def _amount(field: str, value: Any) -> Any:
+    """Return what a value is sorted by: lower-case text, the area of a size, or the number."""
+    if KINDS[field] == "text":
+        return str(value).lower()
+    if KINDS[field] == "size":
+        height, _, width = str(value).partition("x")
+        return int(height) * int(width or height)
+    return value
 
 
 def _size(size: tuple[int, int]) -> int | str:

@@ -12,32 +12,31 @@ import os
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from vitzoo import __version__, settings
 from vitzoo.errors import InvalidOption
 from vitzoo.files.access import read_regular, write_atomic
-from vitzoo.registry.listing import FIELDS, fields
+from vitzoo.registry.listing import ENTRIES, FIELDS, OF_WEIGHTS, Row, fields, of_weights
 from vitzoo.schema.manifest import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
 from vitzoo.schema.rows import Variant
 
-Row = dict[str, Any]
 KNOWN_AS = "known_as"
 HUB = "the Hub"
-SHAPE = 1  # version of the rows
-COLUMNS = (*FIELDS, KNOWN_AS)
+SHAPE = 2  # version of the rows
+COLUMNS = (*FIELDS, ENTRIES, KNOWN_AS)
 MAX_ENTRIES = 1024  # also of former versions of manifests
 MAX_INDEX = 16 * MAX_PLUGIN_MANIFEST
 
 
 def row_of(variant: Variant) -> Row:
-    """Return the listed fields of a variant, and its names outside vitzoo.
+    """Return the listed fields of a variant, of its weights entries, and its names outside vitzoo.
 
     These names are (library, name, "") for the network and (`HUB`, repository, weights) for files.
     """
     names = [[library, name, ""] for library, name in variant.known_as]
     names += [[HUB, row.repo, row.name] for row in variant.weights if row.repo]
-    return fields(variant) | {KNOWN_AS: names}
+    entries = [list(of_weights(row).values()) for row in variant.weights]
+    return fields(variant) | {ENTRIES: entries, KNOWN_AS: names}
 
 
 def index_path(manifest: Path, namespace: str) -> Path | None:
@@ -80,4 +79,4 @@ def clear_oldest(folder: Path, used: int) -> None:
 @lru_cache(maxsize=1)
 def _version() -> str:
     core = hashlib.sha256(CORE_MANIFEST.read_bytes()).hexdigest()
-    return f"{SHAPE} {__version__} {core} {' '.join(COLUMNS)}"
+    return f"{SHAPE} {__version__} {core} {' '.join((*COLUMNS, *OF_WEIGHTS))}"

@@ -23,15 +23,8 @@ from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command
 from vitzoo.plugin.manifest_plugin import ManifestPlugin
 from vitzoo.plugin.switches import NOT, VARIABLES
 from vitzoo.registry import foreign_names
-from vitzoo.registry.listing import FIELDS
-from vitzoo.registry.listing_cache import (
-    Row,
-    clear_oldest,
-    index_path,
-    read_rows,
-    row_of,
-    write_rows,
-)
+from vitzoo.registry.listing import FIELDS, LABEL, Row, for_each_weights
+from vitzoo.registry.listing_cache import clear_oldest, index_path, read_rows, row_of, write_rows
 from vitzoo.schema.kinds import KIND_OF_HOOK, KINDS, VARIANT_HOOK
 from vitzoo.schema.manifest import read_manifest
 from vitzoo.schema.reader import describe as describe_value
@@ -111,8 +104,10 @@ class Registry:
             raise UnknownName(self._unknown_variant(name))
         return self._variants[name]
 
-    def listing(self, patterns: Iterable[str] = ("*",)) -> list[Row]:
+    def listing(self, patterns: Iterable[str] = ("*",), *, each_weights: bool = False) -> list[Row]:
         """Return the listed fields of the variants whose names match a shell-style pattern.
+
+        With `each_weights`, every weights entry of a variant has a row, whose `LABEL` names it.
 
         A manifest that was listed before is not parsed again. A pattern with the namespace of a
         lazy module plugin (`acme/*`) imports that plugin.
@@ -128,7 +123,10 @@ class Registry:
         patterns = [self._renamed(pattern, every) for pattern in patterns]
         rows = [row for row in every if any(fnmatchcase(row["name"], p) for p in patterns)]
         rows.sort(key=lambda row: _place(row["namespace"]))
-        return [{field: row[field] for field in FIELDS} for row in rows]
+        if each_weights:
+            rows = [entry for row in rows for entry in for_each_weights(row)]
+        keys = (*FIELDS, LABEL) if each_weights else FIELDS
+        return [{key: row[key] for key in keys} for row in rows]
 
     def unmatched(self, patterns: Iterable[str]) -> list[str]:
         """Return the patterns that match no variant; `listing` has read their plugins.
@@ -286,7 +284,7 @@ class Registry:
         self._check_namespace_of(name, "variant")
         known = [*(row["name"] for row in self.listing()), *self.aliases]
         near = did_you_mean(name, [name for name in known if not self.host.switches.hides(name)])
-        return f"unknown variant {name!r}{near or '; `vitzoo list` shows all'}"
+        return f"unknown variant {name!r}{near or '; `vitzoo list --all` shows all'}"
 
 
 def _place(namespace: str) -> tuple[int, str]:
@@ -323,6 +321,10 @@ def variants(
 ) -> list[Variant]:
     """Return the variants that match, in the order of the registry.
 
+    Conditions on fields of weights, such as `top1` or `license`, are tested on each weights entry:
+    one entry of the variant must meet all conditions. A variant without weights counts as an entry
+    in which these fields are None.
+
     Args:
         pattern: shell-style pattern of names, or several; a variant must match one of them.
         where: a condition as for `vitzoo list --where`, such as
@@ -343,8 +345,9 @@ def variants(
     tests = [required(field, value) for field, value in filters.items()]
     tests += [] if where is None else [met(where)]
     zoo = registry()
-    rows = zoo.listing([pattern] if isinstance(pattern, str) else pattern)
-    found = (zoo.listed(row) for row in rows if all(test(row) for test in tests))
+    rows = zoo.listing([pattern] if isinstance(pattern, str) else pattern, each_weights=True)
+    met_by = {row["name"]: row for row in rows if all(test(row) for test in tests)}
+    found = (zoo.listed(row) for row in met_by.values())
     return [variant for variant in found if variant is not None]
 
 
