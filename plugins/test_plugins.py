@@ -161,7 +161,6 @@ def test_a_repository_is_answered_with_the_weights_in_it(plugin):
         ("microsoft/beit-base-patch16-224", "beit/beit_b16", "microsoft_in22k_ft_in22k_in1k"),
         ("facebook/deit-base-patch16-224", "deit/deit_b16", "facebook_in1k"),
         ("ViT-B-32", "clip/vit_b32", ""),
-        ("ViT-B-32-quickgelu", "clip/vit_b32", ""),
         ("ViT-B/32", "clip/vit_b32", ""),
         ("ViT-L/14@336px", "clip/vit_l14_336", ""),
         ("ViT-B-16-SigLIP-384", "siglip/vit_b16_384", ""),

@@ -199,7 +199,7 @@ def test_conditions_see_every_weights_entry(run):
 def test_entries_of_one_variant_are_lines_only_if_their_fields_are_used(run):
     weights = vitzoo.describe("vit_b16").weights
     entries = {"vit_b16" if w.default else f"vit_b16:{w.name}" for w in weights}
-    for args in (["--where", "license~apache"], ["--sort", "top1"], ["--where", "weights!=x"]):
+    for args in (["--where", "license!=x"], ["--sort", "top1"], ["--where", "weights!=x"]):
         assert set(run("list", "vit_b16", "-q", *args)[1].split()) == entries
     for args in (["--where", "params>1"], ["--sort", "params"], ["--columns", "top1"]):
         assert run("list", "vit_b16", "-q", *args)[1].split() == ["vit_b16"]

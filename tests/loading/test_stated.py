@@ -77,6 +77,12 @@ def test_a_folder_of_timm_is_the_network_that_was_saved(tmp_path, network):
     assert_equal(ours(images), theirs(images))
 
 
+def test_a_config_of_an_older_timm_has_a_former_name(tmp_path):
+    write_timm(tmp_path, "vit_tiny_patch16_224", **TINY)
+    change(tmp_path, architecture="vit_tiny_patch16_224_in21k")
+    assert vitzoo.create(tmp_path).spec.variant == "vit_ti16"
+
+
 @torch.inference_mode()
 def test_a_folder_of_timm_with_the_quick_gelu_of_its_architecture(tmp_path):
     sizes = {"depth": 2, "embed_dim": 64, "num_heads": 2, "img_size": 64, "num_classes": 5}

@@ -24,7 +24,13 @@ from vitzoo.cli.output import (
 )
 from vitzoo.errors import PinError, UnknownName, did_you_mean
 from vitzoo.plugin.info import CORE, LOCAL, TROUBLE
-from vitzoo.registry.foreign_names import create_call, is_repository, repository
+from vitzoo.registry.foreign_names import (
+    QUICK,
+    call,
+    create_call,
+    is_repository,
+    repository,
+)
 from vitzoo.registry.listing import (
     FIELDS,
     LABEL,
@@ -543,16 +549,17 @@ def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
     tagged = "." in name and all(weights is None for _, _, weights in elsewhere)
     if elsewhere and name not in zoo.variants and not tagged:
         return [
-            _meaning(zoo, variant.namespace, variant, weights, f"{name} ({library})")
-            for library, variant, weights in elsewhere
+            _meaning(zoo, match[1].namespace, match[1], match[2], f"{name} ({match[0]})")
+            | ({"create": call(name, match)} if QUICK.search(name) else {})
+            for match in elsewhere
         ]
     parts = [rows[name] for rows in zoo.parts.values() if name in rows]
     if parts:
         return [_meaning(zoo, namespace, row) for namespace, row in parts]
     if not elsewhere and is_repository(name):
-        address = repository(name)
-        say(f"vitzoo: {address} is not registered; create reads its config and its weights")
-        unknown = {"create": create_call(address), "name": address, "kind": "repository of the Hub"}
+        place = repository(name)
+        say(f"vitzoo: {place} is not registered; create reads its config and its weights")
+        unknown = {"create": create_call(place), "name": place, "kind": "repository of the Hub"}
         return [dict.fromkeys(WHICH) | unknown]
     variant, weights = _named(zoo, name)
     known_as = f"{name} (alias)" if name in zoo.aliases else None

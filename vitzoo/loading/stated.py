@@ -12,6 +12,7 @@ from vitzoo.formats import Format, merged
 from vitzoo.formats.config import Config
 from vitzoo.loading import timm_config
 from vitzoo.plugin.info import FIRST_PARTY
+from vitzoo.registry.foreign_names import current
 from vitzoo.registry.registry import Registry
 from vitzoo.report import escaped, listed
 from vitzoo.schema.manifest import CORE_BUILDER
@@ -149,8 +150,9 @@ def _of_timm(config: Config, zoo: Registry) -> Stated:
     quick = _quick(config)
     if quick:
         notes = (*notes, "block.activation = quick_gelu, as open_clip_config.json states")
-    found = _variant(f"{name}.{tag}", zoo) if tag else None
-    found = found or _variant(name, zoo)
+    former = current(name)  # of a config that an older timm wrote
+    names = [f"{name}.{tag}"] * bool(tag) + [former, former.partition(".")[0]]
+    found = next(filter(None, (_variant(known, zoo) for known in names)), None)
     if found is None:
         shown = escaped(config["architecture"])[:100]
         changes = merged(quick, timm_config.changes_of(config, Spec()))

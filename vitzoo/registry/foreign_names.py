@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
 
 from vitzoo.files.names import valid_repo
+from vitzoo.files.strict_toml import loads
 from vitzoo.registry.listing import Row
 from vitzoo.registry.listing_cache import HUB, KNOWN_AS
 from vitzoo.schema.reader import NAME
-from vitzoo.schema.rows import Variant, Weights
+from vitzoo.schema.rows import CORE_BUILDER, Variant, Weights
 
 Match = tuple[str, Variant, Weights | None]
 """The library, the variant with that name, and the weights that the name selects."""
 
 ADDRESS = re.compile(r"(?:hf-hub:|hf_hub:|hf://|hf:|https://huggingface\.co/)")  # owner/name
 ENUM = re.compile(r"(ViT_[A-Z]_\d\d)_Weights(\.\w+)?")  # of torchvision
+QUICK = re.compile(r"_quickgelu|-quickgelu$")  # in names of timm, and at the end of open_clip's
+QUICK_GELU = {"activation": "quick_gelu"}
+TIMM = "timm"
+TAGS = Path(__file__).parents[1] / "data" / "timm_tags.toml"
 
 
 def find(
@@ -27,43 +34,91 @@ def find(
     Hub repository the weights that are stored there. A match of the whole name excludes matches
     of the name without its tag. `variant_of` returns the variant of a row of the listing.
     """
-    rows, name = list(rows), _plain(name)
+    rows, plain, name = list(rows), _plain(name), current(name)
     architecture, _, tag = name.partition(".")
-    whole = any(foreign == name for row in rows for _, foreign, _ in row[KNOWN_AS])
-    names = (name,) if whole else (name, architecture)
-    found: list[Match] = []
-    for row in rows:
-        meant = [(library, own) for library, foreign, own in row[KNOWN_AS] if foreign in names]
-        if meant and (variant := variant_of(row)):  # the names of files come last
-            wanted = next((own for _, own in meant if own), tag)
-            weights = next((w for w in variant.weights if w.name == wanted), None)
-            found.append((meant[0][0], variant, weights))
-    return sorted(found, key=lambda match: match[0] == HUB)
+    files = f"{TIMM}/{architecture}."  # of an architecture without a variant of its own
+    for known in (plain, name, f"{TIMM}/{name}", architecture, files):
+        found: list[Match] = []
+        for row in rows:
+            meant = [pair for pair in row[KNOWN_AS] if _means(pair[1], known)]
+            if meant and (variant := variant_of(row)):
+                wanted = next((own for _, _, own in meant if own), tag)
+                weights = next((w for w in variant.weights if w.name == wanted), None)
+                found.append((_library(meant[0][0], plain, known), variant, weights))
+        if found:  # the names of files, and the networks of other builders, come last
+            return sorted(found, key=lambda m: (m[0] == HUB, m[1].builder != CORE_BUILDER))
+    return []
 
 
-def explain(name: str, matches: list[Match]) -> str:
-    """Return the message about an unknown name that another library or the Hub uses."""
-    library, variant, weights = matches[0]
-    tag = _plain(name).partition(".")[2]
-    if tag and weights is None:
-        names = ", ".join(row.name for row in variant.weights) or "none"
-        return (
-            f"unknown variant {name!r}: in vitzoo its network is {variant.name!r}, but the weights "
-            f"{tag!r} of {library} are not registered; registered weights: {names}; or pass their "
-            "file: weights='model.safetensors'"
-        )
-    meanings: dict[str, str] = {}
-    for library, variant, weights in matches:
-        call = create_call(variant.name, weights=weights.name if weights else None)
-        what = "a repository on" if library == HUB else "the name in"
-        meanings.setdefault(library, f"{what} {library}; here it is {call}")
-    return f"unknown variant {name!r}: that is {', and '.join(meanings.values())}"
+def _means(theirs: str, known: str) -> bool:
+    return theirs.startswith(known) if known.endswith(".") else theirs == known
+
+
+def _library(library: str, plain: str, known: str) -> str:
+    """Return the library that uses a name: timm for a tag whose repository or network is known."""
+    if library != HUB and "/" not in plain:
+        return library
+    return library if plain == known else HUB if "/" in plain else TIMM
+
+
+def current(name: str) -> str:
+    """Return timm's present name of what a former name, a Hub repository or an address means.
+
+    The names of architectures with quick GELU become those without it. Other names are returned
+    without the beginning of an address.
+    """
+    plain = _plain(name)
+    tags = _tables()
+    plain = tags["hub"].get(plain, tags["former"].get(plain, plain))
+    return plain.removeprefix(f"{TIMM}/") if "." in plain else plain
+
+
+def call(name: str, match: Match) -> str:
+    """Return the call of `create` for a name and one of its matches.
+
+    The weights of a tag of timm without an entry are loaded from their repository on the Hub.
+    """
+    _, variant, weights = match
+    quick = QUICK_GELU if QUICK.search(name) else None
+    if weights:
+        quick = None if dict(weights.block).items() >= QUICK_GELU.items() else quick
+        return create_call(variant.name, weights=weights.name, block=quick)
+    return create_call(address(name, match) or variant.name, block=quick)
+
+
+def address(name: str, match: Match) -> str:
+    """Return the repository of a tag of timm without an entry, empty for another name."""
+    tag = current(name)
+    if match[2] or "." not in tag or match[0] not in (TIMM, HUB):
+        return ""
+    return f"hf://{_tables()['addresses'].get(tag, f'{TIMM}/{tag}')}"
 
 
 def create_call(name: str, **arguments: object) -> str:
     """Return the call of `create` with a name and the arguments that are not None."""
     given = [f"{key}={value!r}" for key, value in arguments.items() if value is not None]
     return f"vitzoo.create({', '.join([repr(name), *given])})"
+
+
+def explain(name: str, matches: list[Match]) -> str:
+    """Return the message about an unknown name that another library or the Hub uses."""
+    library, variant, weights = matches[0]
+    tag = current(name).partition(".")[2]
+    if tag and weights is None:
+        names = ", ".join(row.name for row in variant.weights) or "none"
+        file = "pass their file: weights='model.safetensors'"
+        if address(name, matches[0]):
+            library, file = TIMM, f"{call(name, matches[0])} asks the Hub for them"
+        return (
+            f"unknown variant {name!r}: in vitzoo its network is {variant.name!r}, but the weights "
+            f"{tag!r} of {library} are not registered; registered weights: {names}; or {file}"
+        )
+    meanings: dict[str, str] = {}
+    for match in matches:
+        library = match[0]
+        what = "a repository on" if library == HUB else "the name in"
+        meanings.setdefault(library, f"{what} {library}; here it is {call(name, match)}")
+    return f"unknown variant {name!r}: that is {', and '.join(meanings.values())}"
 
 
 def repository(name: str) -> str:
@@ -88,4 +143,9 @@ def _plain(name: str) -> str:
     """Return a name without the prefix of a Hub address, or torchvision's name of weights."""
     if enum := ENUM.fullmatch(name):
         return enum[1].lower() + (enum[2] or "")
-    return ADDRESS.sub("", name, count=1).rstrip("/").removesuffix("-quickgelu")
+    return QUICK.sub("", ADDRESS.sub("", name, count=1).rstrip("/"))
+
+
+@cache
+def _tables() -> Mapping[str, Mapping[str, str]]:
+    return loads(TAGS.read_bytes())
