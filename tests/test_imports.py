@@ -151,7 +151,7 @@ def test_public_names_are_those_of_the_table_after_every_module_is_imported(pyth
 
 TORCH_FREE = """
 import importlib, json, pkgutil, sys
-for folder in ("files", "schema", "plugin", "registry", "store"):
+for folder in ("files", "schema", "plugin", "registry", "store", "catalogue_site"):
     package = importlib.import_module(f"vitzoo.{folder}")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
@@ -160,7 +160,7 @@ print("vitzoo.store.download" in sys.modules)
 """
 
 
-def test_folders_up_to_the_store_are_torch_free(python):
+def test_folders_up_to_the_store_and_the_catalogue_are_torch_free(python):
     assert python(TORCH_FREE).splitlines() == ["[]", "True"]
 
 

@@ -30,6 +30,7 @@ COMMANDS = {
     "import": "weights:import_command",
     "lock": "weights:lock_command",
     "convert": "convert:convert_command",
+    "site": "site:site_command",
     "registry": "registry:registry_group",
     "plugins": "plugins:plugins_group",
 }

@@ -1,0 +1,56 @@
+"""Texts of registry entries as HTML: all of it escaped, with links to https addresses only."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, urlsplit
+
+from markupsafe import Markup, escape
+
+from vitzoo import settings
+from vitzoo.errors import printable
+from vitzoo.schema.rows import Weights
+
+PLACE = re.compile(r"(?P<paper>arXiv:(?P<id>\d{4}\.\d{4,5}))|(?P<address>https://[^\s<>\"'`,;()]+)")
+AFTER = ".:!?"  # ends of a sentence, not of an address
+
+
+def linked(text: str) -> Markup:
+    """Return a text as HTML in which arXiv identifiers and https addresses are links.
+
+    >>> linked("<b>arXiv:2010.11929</b>")[:9]
+    Markup('&lt;b&gt;')
+    """
+    html, end = Markup(), 0
+    for match in PLACE.finditer(text):
+        shown = match[0].rstrip(AFTER)
+        address = f"https://arxiv.org/abs/{match['id']}" if match["paper"] else shown
+        html += escape(printable(text[end : match.start()])) + link(address, shown)
+        end = match.start() + len(shown)
+    return html + escape(printable(text[end:]))
+
+
+def link(address: str, text: str) -> Markup:
+    """Return a link, or only the text if `address` is not a plain https address."""
+    if not _is_https(address):
+        return escape(printable(text))
+    return Markup('<a href="{}" rel="noopener noreferrer">{}</a>').format(address, printable(text))
+
+
+def file_address(weights: Weights) -> str:
+    """Return the web page of a file on the Hub, empty for a file that is not there."""
+    if not weights.repo:
+        return ""
+    path = f"{weights.repo}/blob/{weights.revision or 'main'}/{weights.file}"
+    return f"{settings.OFFICIAL}/{quote(path)}"
+
+
+def _is_https(address: str) -> bool:
+    """Tell whether an address has the scheme https, a host, no other port and no user name."""
+    try:
+        parts = urlsplit(address)
+        named = bool(parts.hostname) and parts.port in (None, 443) and "@" not in parts.netloc
+    except ValueError:  # a port or an IPv6 address that cannot be read
+        return False
+    plain = address.isascii() and address.isprintable() and " " not in address
+    return named and plain and address.startswith("https://")
