@@ -4,6 +4,7 @@ import dataclasses
 import doctest
 import importlib
 import inspect
+import os
 import re
 import runpy
 import sys
@@ -325,12 +326,18 @@ def test_the_tutorials_row_of_weights_is_one(tmp_path):
 
 @pytest.mark.docs
 def test_the_documented_registry_file_works(tmp_path, monkeypatch):
-    (text,) = blocks(ROOT / "docs" / "registry.md", "toml")
-    (tmp_path / "my.toml").write_text(text)
-    monkeypatch.setenv("VITZOO_REGISTRY", str(tmp_path / "my.toml"))
-    variant = vitzoo.describe("local/micro28")
-    model = vitzoo.create("local/micro28", device="meta")
-    assert sum(p.numel() for p in model.parameters()) == variant.params
+    texts = blocks(ROOT / "docs" / "registry.md", "toml")
+    files = [tmp_path / f"{i}.toml" for i in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text.replace("SHA256", "0" * 64))
+    monkeypatch.setenv("VITZOO_REGISTRY", os.pathsep.join(map(str, files)))
+    for name in ("local/micro28", "local/products"):
+        model = vitzoo.create(name, device="meta")
+        assert sum(p.numel() for p in model.parameters()) == vitzoo.describe(name).params
+    row = vitzoo.describe("local/products").default_weights
+    assert row.path == str(tmp_path / "weights" / "products.safetensors")
+    data = sum(p.numel() for p in model.parameters()) * 4
+    assert 0 < row.size - data < 64 * 1024  # the header of the file
 
 
 def test_every_key_of_a_registry_file_is_documented(monkeypatch):

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import json
+import os
 import sys
 import tomllib
 from pathlib import Path
@@ -16,6 +17,7 @@ from plugin_files import FRESH, NET, ROW
 from vitzoo.errors import (
     EntryNotFound,
     FirstUseWarning,
+    HashMismatch,
     PinError,
     RegistryError,
     SizeMismatch,
@@ -646,3 +648,163 @@ def test_check_counts_the_parameters(manifest, run):
     code, _, err = run("registry", "check", manifest)
     assert code == 1
     says(err, "problem: net:", "params", "24070", "24069")
+
+
+# Weights of a user's registry file at a path.
+
+
+@pytest.fixture
+def own(net):
+    """The registered path of a weights file beside the user's registry file."""
+    path = net.root / "weights" / "net.safetensors"
+    path.parent.mkdir()
+    path.write_bytes(net.data)
+    net.register_own(path="weights/net.safetensors")
+    return path
+
+
+def test_a_file_at_a_path_is_copied_to_the_store(net, own, hub, monkeypatch):
+    """The user may rewrite or remove the file; the model keeps the verified bytes."""
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    (row,) = vitzoo.verify("local/net:main")
+    assert (row.state, row.path) == ("ok", own)
+    assert local()[0]["local/net"] == ["main"]
+    model = net.create()
+    own.write_bytes(b"x" * len(net.data))
+    net.assert_right(model)
+    net.assert_right(net.create())
+    assert vitzoo.fetch("local/net") == net.stored
+    assert hub.requests == []
+
+
+def test_removing_keeps_the_file_of_the_user(net, own):
+    vitzoo.fetch("local/net")
+    assert remove("local/net") >= len(net.data)
+    assert own.read_bytes() == net.data
+    assert not net.stored.exists()
+    net.assert_right(net.create())
+
+
+def test_a_path_without_a_store_is_read_into_memory(net, own, monkeypatch):
+    monkeypatch.setenv("VITZOO_HOME", ":memory:")
+    model = net.create()
+    own.write_bytes(b"x" * len(net.data))
+    net.assert_right(model)
+    with refuses(HashMismatch, "local/net:main", own, net.sha256):
+        net.create()
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "words"),
+    [
+        (b"x" * 98000, SizeMismatch, (98000,)),
+        (None, WeightsUnavailable, ("no file",)),
+        ("changed", HashMismatch, ("sha256",)),
+    ],
+    ids=["size", "missing", "bytes"],
+)
+def test_another_file_at_the_path_is_refused(net, own, data, kind, words):
+    own.unlink()
+    if data is not None:
+        own.write_bytes(net.data[:-1] + b"?" if data == "changed" else data)
+    with refuses(kind, "local/net:main", own, "registry file", *words):
+        net.create()
+    (row,) = vitzoo.verify("local/net")
+    assert row.state == ("missing" if data is None else "damaged")
+    assert not net.stored.exists()
+    own.write_bytes(net.data)
+    net.assert_right(net.create())
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_a_path_that_is_no_regular_file_is_refused_at_once(net, own, kind):
+    own.unlink()
+    if kind == "pipe":
+        os.mkfifo(own)
+    elif kind == "device":
+        own.symlink_to("/dev/zero")
+    else:
+        own.mkdir()
+    with refuses(StoreError, own, "regular file"):
+        net.create()
+
+
+def test_a_link_to_the_file_of_the_user_is_followed(net, own):
+    target = own.rename(own.with_name("elsewhere.safetensors"))
+    own.symlink_to(target)
+    assert vitzoo.verify("local/net")[0].state == "ok"
+    net.assert_right(net.create())
+    assert own.is_symlink()
+
+
+def test_paths_are_relative_to_the_registry_file(net, own, monkeypatch):
+    assert vitzoo.describe("local/net").weights[0].path == str(own)
+    net.register_own(path=str(own))
+    assert vitzoo.describe("local/net").weights[0].path == str(own)
+    monkeypatch.setenv("HOME", str(net.root))
+    net.register_own(path="~/weights/net.safetensors")
+    assert vitzoo.describe("local/net").weights[0].path == str(own)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"path": "a\nb"}, ("path", "printable")),
+        ({"path": "model.safetensors.index.json"}, ("path", "one weights file", "convert")),
+        ({"path": "~nosuchuser/net.safetensors"}, ("path", "'~nosuchuser/net.safetensors'")),
+        ({"path": "n.npz", "sha256": None}, ("path", "sha256")),
+        ({"path": "n.npz", "size": None}, ("path", "size")),
+        ({"path": "n.npz", "pin": "first-use", "sha256": None}, ("path", "first use")),
+        ({"path": "n.npz", "repo": "acme/net"}, ("repo", "path")),
+        ({"file": "net.safetensors"}, ("repo", "url", "path")),
+    ],
+    ids=str,
+)
+def test_an_entry_must_name_one_pinned_file(net, changes, words):
+    file = net.register_own(**changes)
+    with refuses(RegistryError, file, "[variants.net.weights.main]", *words):
+        net.create()
+
+
+def test_a_repository_of_the_hub_may_be_registered_by_a_user(net, hub):
+    """As in a plugin: pinned, or trusted on first use and locked."""
+    net.register_own(repo=faults.REPO, file=faults.FILE, revision=COMMIT)
+    net.assert_right(net.create())
+    assert [path for _, path, _ in hub.requests] == [
+        f"/{faults.REPO}/resolve/{COMMIT}/{faults.FILE}"
+    ]
+    remove("local/net")
+    size = len(net.data)
+    net.register_own(
+        repo=faults.REPO, file=faults.FILE, pin="first-use", sha256=None, size=None,
+        predicted_size=size,
+    )  # fmt: skip
+    with pytest.warns(FirstUseWarning, match="local/net:main"):
+        net.assert_right(net.create())
+    assert net.sha256 in (net.home / "vitzoo.lock").read_text()
+
+
+def test_the_users_weights_are_listed_shown_and_searched(run, net, own):
+    net.register_own(path=str(own), pretraining_data="catalogue")
+    where = "pretraining_data=catalogue and license=apache-2.0"
+    found = run("list", "--where", where, "-q")
+    assert found[:2] == (0, "local/net\n")
+    assert str(own) in run("show", "local/net")[1]
+    net.register_own(repo="acme/products", file="m.safetensors", revision=COMMIT)
+    assert "local/net" in run("which", "acme/products")[1]
+
+
+def test_the_registry_commands_know_the_users_files(run, net, own):
+    file = net.register_own(path="weights/net.safetensors")
+    assert run("registry", "check", file)[0] == 0
+    assert run("registry", "check")[0] == 0
+    own.unlink()
+    code, _, err = run("registry", "check", file)
+    assert code == 1
+    says(err, "net:main", own)
+    file = net.register_own(
+        repo=faults.REPO, file=faults.FILE, pin="first-use", sha256=None, size=None
+    )
+    assert run("registry", "pin", file)[0] == 0
+    row = tomllib.loads(file.read_text())["variants"]["net"]["weights"]["main"]
+    assert (row["sha256"], row["size"], row["pin"]) == (net.sha256, len(net.data), "reported")

@@ -205,12 +205,12 @@ def _built(
                 f"{variant.name} has its own builder, which cannot change {field.name}; it "
                 f"accepts: {', '.join(variant.accepts) or 'nothing'}"
             )
-    model = zoo.host.import_target(variant.namespace, variant)(spec)
+    model = zoo.host.import_target(variant.maker, variant)(spec)
     if not isinstance(model, nn.Module):
         raise PluginError(
-            f"{variant.name}: its builder {variant.builder} of plugin {variant.namespace!r} "
+            f"{variant.name}: its builder {variant.builder} of plugin {variant.maker!r} "
             f"returned {describe(model)}, expected a torch.nn.Module; "
-            f"{renewal(zoo.host.infos[variant.namespace], variant.name)}"
+            f"{renewal(zoo.host.infos[variant.maker], variant.base or variant.name)}"
         )
     return model
 

@@ -71,7 +71,7 @@ def fetch(name: str, weights: str | None = None, note: Note | None = None) -> Pa
     if on_hub:
         parts_of_address(name)  # raises if the address is malformed
     file = None if on_hub else _named(name, weights, registry())
-    if (file is None or file.entry.repo) and settings.home() is None:
+    if (file is None or not file.entry.bundled) and settings.home() is None:
         raise StoreError("VITZOO_HOME is ':memory:', so there is no store to fetch into")
     if file is None:
         file = sidecars_at(name)[1]
@@ -97,7 +97,7 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
     zoo, pins = registry(), _pins()
     if name_or_path is None:
         every = [(file, _verify(file, pins)) for file in _registered(zoo)]
-        here = [row for file, row in every if row.state != "missing" or not file.entry.repo]
+        here = [row for file, row in every if row.state != "missing" or file.entry.bundled]
         return here + _strangers({row.sha256 for row in here}, zoo, pins)
     text = os.fspath(name_or_path)
     if text.startswith("hf://"):
@@ -125,7 +125,7 @@ def local() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
         variant, _, name = file.label.partition(":")
         if conflict:
             conflicts.setdefault(variant, []).append(f"{file.label}: {conflict}")
-        elif not file.entry.repo or stored(file):
+        elif file.entry.bundled or stored(file):
             found.setdefault(variant, []).append(name)
     return found, conflicts
 
@@ -187,7 +187,7 @@ def remove(name: str, weights: str | None = None) -> int:
     if not files:
         raise UnknownName(f"{name} has no weights {weights!r}")
     pins = _pins()
-    hashes = [file.pinned(pins).pin.sha256 for file in files if file.entry.repo]
+    hashes = [file.pinned(pins).pin.sha256 for file in files if not file.entry.bundled]
     return sum(Store(home).remove(sha256) for sha256 in hashes if sha256) if home else 0
 
 
@@ -242,12 +242,14 @@ def _verify(file: HubFile, pins: Pins) -> Verification:
     path, pin = stored(file), file.pin
     if path is None:
         return Verification(file.label, "missing", sha256=pin.sha256, detail="not in the store")
-    return _compared(file.label, path, pin.sha256, pin.size)
+    return _compared(file.label, path, pin.sha256, pin.size, follow=bool(file.entry.path))
 
 
-def _compared(name: str, path: Path, sha256: str, size: int = 0) -> Verification:
+def _compared(
+    name: str, path: Path, sha256: str, size: int = 0, *, follow: bool = False
+) -> Verification:
     """Compare the bytes of a file with an expected size and SHA-256; `size` 0 means any size."""
-    found = _hashed(name, path)
+    found = _hashed(name, path, follow=follow)
     if found.state != "unpinned":
         return replace(found, sha256=sha256)
     if found.sha256 == sha256 and size in (0, found.size):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from torch import Tensor, nn
 from vitzoo.checkpoint.comparison import ADAPTERS, tensors_of
 from vitzoo.checkpoint.saved import METADATA
 from vitzoo.checkpoint.writers import check_storable, write_safetensors
-from vitzoo.errors import CheckpointError, InvalidOption
+from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.access import writing_to
 from vitzoo.files.names import SAFETENSORS
 from vitzoo.images.transform import check_preprocessing
 from vitzoo.loading.adapt import LOADABLE
 from vitzoo.plugin.info import LOCAL
-from vitzoo.registry.registry import registry
+from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import fold, listed
 from vitzoo.schema.manifest import API
 from vitzoo.schema.reader import describe
@@ -63,14 +64,11 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
     tensors = tensors_of(own, spec, zoo)
     check_storable(tensors)
     _check_values(tensors, check_finite=check_finite)
-    infos = zoo.host.infos
+    infos, spec = zoo.host.infos, _shared(spec, zoo)
     plugins = {name: infos[name].distribution for name in spec.namespaces if name != LOCAL}
-    data = spec.to_data()
-    if (spec.variant or "").startswith(f"{LOCAL}/"):
-        del data["variant"]  # other machines do not know it, and the rest of the spec is complete
     metadata = {
         "api": API,
-        "spec": data,
+        "spec": spec.to_data(),
         "labels": labels,
         "preprocessing": preprocessing and asdict(preprocessing),
     }
@@ -79,6 +77,18 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
     with writing_to(target) as file:
         write_safetensors(file, tensors, {METADATA: json.dumps(metadata)})
     return target
+
+
+def _shared(spec: Spec, zoo: Registry) -> Spec:
+    """Return the spec without the name of a local variant, which other machines do not know.
+
+    The rest of the spec is complete. Only the builder of the variant's base is not in it.
+    """
+    if not (spec.variant or "").startswith(f"{LOCAL}/"):
+        return spec
+    with suppress(UnknownName):  # the registry file is not used any more
+        return replace(spec, variant=zoo.variant(spec.variant or "").base or None)
+    return replace(spec, variant=None)
 
 
 def _unwrapped(model: Any) -> Any:

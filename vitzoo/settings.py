@@ -1,7 +1,8 @@
-"""Environment variables for weights: paths, rules and limits; torch-free.
+"""Environment variables: registry files, and paths, rules and limits of weights; torch-free.
 
 | variable | meaning |
 |---|---|
+| `VITZOO_REGISTRY` | the user's registry files, separated as the folders of PATH are |
 | `VITZOO_HOME` | folder of store and lock file; `:memory:` writes nothing to disk |
 | `VITZOO_OFFLINE`, `HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE` | 1: open no socket |
 | `VITZOO_ENDPOINTS`, `HF_ENDPOINT` | mirrors that may serve files, tried in order |
@@ -62,6 +63,12 @@ def home() -> Path | None:
         return _absolute(explicit, "VITZOO_HOME")
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return _absolute(cache, "VITZOO_HOME is not set, and the cache folder") / "vitzoo"
+
+
+def registry_files() -> list[Path]:
+    """Return the user's registry files in order, each once."""
+    texts = os.environ.get("VITZOO_REGISTRY", "").split(os.pathsep)
+    return list(dict.fromkeys(_absolute(text, "VITZOO_REGISTRY") for text in texts if text))
 
 
 def expanded(path: str | Path, what: str) -> Path:

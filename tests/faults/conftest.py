@@ -242,12 +242,23 @@ class Net:
 
     def register(self, **changes):
         """Write the plugin's registry; `changes` replace keys of the weights row (None removes)."""
+        place = {"repo": REPO, "file": FILE, "revision": COMMIT}
+        files = {"faulty/__init__.py": "", "faulty/registry.toml": self._registry(place | changes)}
+        write_distribution(self.root / "site", "faulty", "faulty = faulty:registry.toml", files)
+        self.forget()
+
+    def register_own(self, **changes):
+        """Register `local/net` in a registry file of the user, whose path is returned."""
+        self.name, file = "local/net", self.root / "own.toml"
+        file.write_text(self._registry(changes))
+        self.monkeypatch.setenv("VITZOO_REGISTRY", str(file))
+        self.forget()
+        return file
+
+    def _registry(self, changes):
         row = {
             "default": True,
-            "repo": REPO,
-            "file": FILE,
             "pin": "confirmed",
-            "revision": COMMIT,
             "size": len(self.data),
             "sha256": self.sha256,
             "format": "timm",
@@ -257,7 +268,7 @@ class Net:
         } | changes
         lines = "".join(f"{k} = {json.dumps(v)}\n" for k, v in row.items() if v is not None)
         params = sum(p.numel() for p in self.model.parameters())
-        text = f"""\
+        return f"""\
 api = 1
 
 [variants.net]
@@ -272,9 +283,6 @@ mean = [0.5, 0.5, 0.5]
 std = [0.5, 0.5, 0.5]
 interpolation = "bicubic"
 """
-        files = {"faulty/__init__.py": "", "faulty/registry.toml": text}
-        write_distribution(self.root / "site", "faulty", "faulty = faulty:registry.toml", files)
-        self.forget()
 
     def first_use(self, **changes):
         """Register the weights without a pin."""

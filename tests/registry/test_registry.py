@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import os
 import re
 import runpy
 import sys
@@ -388,7 +389,7 @@ def test_the_users_own_variant_does_not_shadow_the_core(local_registry):
                 'api=1\n[variants.x]\nsize="b"\nsummary="x"\nsource="x"\nparams=1\n'
                 f'[variants.x.weights.w]\nfile="f"\nsize=1\nsha256="{SHA}"\n'
             ),
-            ("[variants.x]", "'weights'"),
+            ("[variants.x.weights.w]", "repo", "url", "path"),
         ),
         ("api = ", ("TOML",)),
     ],
@@ -398,6 +399,96 @@ def test_the_users_own_file_is_data_only(local_registry, text, message):
     with pytest.raises(RegistryError) as caught:
         vitzoo.variants()
     says(str(caught.value), "VITZOO_REGISTRY", f"{path}: ", *message)
+
+
+def own_files(tmp_path, monkeypatch, new_registry, **texts):
+    """Write registry files of these names and point vitzoo to them, in this order."""
+    paths = [tmp_path / f"{name}.toml" for name in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        path.write_text(text)
+    monkeypatch.setenv("VITZOO_REGISTRY", os.pathsep.join(["", *map(str, paths)]))
+    new_registry()
+    return paths
+
+
+SIZED = """\
+api = 1
+[variants.NAME]
+summary = "x"
+source = "x"
+size = "ti"
+params = 5717416
+"""
+
+
+def test_several_files_of_the_user_are_read(tmp_path, monkeypatch, new_registry):
+    texts = {"one": SIZED.replace("NAME", "a"), "two": SIZED.replace("NAME", "b")}
+    paths = own_files(tmp_path, monkeypatch, new_registry, **texts)
+    assert [row.name for row in vitzoo.variants("local/*")] == ["local/a", "local/b"]
+    (info,) = [info for info in vitzoo.plugins() if info.namespace == "local"]
+    assert info.location == os.pathsep.join(map(str, paths))
+    monkeypatch.setenv("VITZOO_REGISTRY", os.pathsep.join(map(str, [*paths, paths[0]])))
+    assert len(vitzoo.variants("local/*")) == 2  # a file that is named twice is one file
+
+
+@pytest.mark.parametrize("second", ["[variants.a]", '[aliases]\na = "b"\n[variants.b]'])
+def test_one_name_in_two_files_of_the_user_names_both(tmp_path, monkeypatch, new_registry, second):
+    texts = {"one": SIZED.replace("NAME", "a"), "two": SIZED.replace("[variants.NAME]", second)}
+    paths = own_files(tmp_path, monkeypatch, new_registry, **texts)
+    with refuses(RegistryError, "local/a", *paths, "rename"):
+        vitzoo.variants()
+
+
+BASED = """\
+api = 1
+[variants.products]
+variant = "vit_ti16"
+summary = "x"
+source = "x"
+"""
+
+
+def test_a_variant_of_the_user_starts_from_a_registered_one(local_registry):
+    """Missing keys have the values of `vit_ti16`; the number of parameters only without changes."""
+    local_registry(BASED)
+    core, own = vitzoo.describe("vit_ti16"), vitzoo.describe("local/products")
+    assert own.spec == dataclasses.replace(core.spec, variant="local/products")
+    assert (own.params, own.paper, own.timm_block) == (core.params, core.paper, core.timm_block)
+    assert (own.base, own.weights, own.known_as) == ("vit_ti16", (), ())
+    path = local_registry(BASED + "num_classes = 7\nblock = { norm_eps = 1e-5 }\n")
+    with refuses(RegistryError, path, "[variants.products]", "params"):
+        vitzoo.describe("local/products")
+    local_registry(BASED + "params = 1\nnum_classes = 7\nblock = { norm_eps = 1e-5 }\n")
+    spec = vitzoo.describe("local/products").spec
+    block = dataclasses.replace(core.spec.block, norm_eps=1e-5)
+    assert spec == dataclasses.replace(
+        core.spec, variant="local/products", num_classes=7, block=block
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"vit_ti16"', '"vit_ti61"', ("variant", "'vit_ti61'", "vit_ti16")),
+        ('"vit_ti16"', '"acne/net"', ("variant", "'acne'")),
+        ('"vit_ti16"', '"local/products"', ("variant", "'local'")),
+        ('"vit_ti16"', '"vit_ti16"\nsize = "ti"', ("variant", "size")),
+    ],
+)
+def test_a_variant_of_the_user_cannot_start_from_others(local_registry, old, new, words):
+    path = local_registry(BASED.replace(old, new))
+    with refuses(RegistryError, path, "[variants.products]", *words):
+        vitzoo.variants()
+
+
+def test_only_the_users_own_file_starts_from_a_registered_variant(tmp_path):
+    from vitzoo.schema.manifest import read_manifest
+
+    path = tmp_path / "registry.toml"
+    path.write_text(f"{BASED}params = 5717416\nsize = 'ti'\n")
+    sizes = {"ti": vitzoo.describe("vit_ti16").spec}
+    with refuses(RegistryError, "'variant'"):
+        read_manifest(path, package="acme", sizes=sizes)
 
 
 def test_the_users_own_file_must_exist(monkeypatch, tmp_path):

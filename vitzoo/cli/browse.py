@@ -482,10 +482,13 @@ def _print_all_weights(variant: Variant) -> None:
     """Print one line for each weights entry."""
     if variant.weights:
         echo()
-        rows = [asdict(weights) | {"license": weights.license_note} for weights in variant.weights]
+        rows = [
+            asdict(weights) | {"license": weights.license_note, "place": weights.place}
+            for weights in variant.weights
+        ]
         columns = ("name", "default", "num_classes", "top1", "license", "pin", "repo")
         also = ("pretraining", "pretraining_data", "evaluation", "size", "sha256", "source")
-        print_rows(rows, columns + also + FURTHER_RESULTS + EVALUATION)
+        print_rows(rows, columns + also + FURTHER_RESULTS + EVALUATION + ("place",))
 
 
 def _weights_row(weights: Weights, variant: Variant) -> dict[str, Any]:
@@ -517,7 +520,7 @@ def _facts(variant: Variant, weights: Weights) -> dict[str, Any]:
     known = {
         "create": _call(variant, weights),
         "default": "yes" if weights.default else "",
-        "file": f"{weights.repo}/{weights.file}" if weights.repo else f"{weights.file} (bundled)",
+        "file": f"{weights.file} (bundled)" if weights.bundled else weights.place,
         "revision": weights.revision,
         "size": _file_size(weights),
         "pin": weights.pin,

@@ -1,4 +1,4 @@
-"""Valid names of repositories, revisions, commits and files on the Hub; endings of weights files.
+"""Valid names of repositories, revisions, commits and files on the Hub, and addresses of files.
 
 A name is checked before it is used for anything; a name that breaks the rule for its kind is
 refused.
@@ -7,6 +7,8 @@ refused.
 from __future__ import annotations
 
 import re
+
+from vitzoo.settings import has_host
 
 SAFETENSORS, NPZ, INDEX = ".safetensors", ".npz", ".safetensors.index.json"
 WEIGHTS = (SAFETENSORS, NPZ, INDEX)
@@ -20,7 +22,32 @@ FILE = re.compile(
 SHA256 = re.compile(r"[0-9a-f]{64}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHORT_COMMIT = re.compile(r"[0-9a-f]{7,40}")
+HTTPS = re.compile(
+    r"https://[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[0-9]{1,5})?"
+    r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]+(\?[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*)?",
+    re.ASCII,
+)
+MAX_ADDRESS = 2048
 WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+
+
+def valid_https(text: str) -> bool:
+    """Tell whether `text` is the https address of a file, without user, password and fragment."""
+    return len(text) <= MAX_ADDRESS and bool(HTTPS.fullmatch(text)) and has_host(text)
+
+
+def not_https(text: str) -> str:
+    """Return what is wrong with an address; a user, a password and a query are not repeated."""
+    shown = "one with '@', which is not repeated here" if "@" in text else repr(without_query(text))
+    return (
+        "must be the https address of a file, such as https://host/model.safetensors, in ASCII "
+        f"and without a user, a password and a fragment, got {shown[:200]}"
+    )
+
+
+def without_query(address: str) -> str:
+    """Return an address without its query, which may contain a token."""
+    return address.partition("?")[0]
 
 
 def valid_repo(text: str) -> bool:

@@ -307,7 +307,7 @@ def _is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
 
 def _not_as_authors(trained: Spec, variant: Variant | None, zoo: Registry) -> str:
     """Return how positions are interpolated if the code of the variant's authors does otherwise."""
-    part, namespace = trained.pos_embed, f"{variant.namespace}/" if variant else "/"
+    part, namespace = trained.pos_embed, f"{variant.maker}/" if variant else "/"
     own = [name for name in sorted(zoo.parts[FORMAT]) if name.startswith(namespace)]
     layouts = [zoo.part(FORMAT, name) for name in own]
     theirs = next((layout.resampling(trained) for layout in layouts if layout.authors), "")

@@ -7,9 +7,10 @@ plugin's module imported. A plugin that fails is recorded with cause and fix. It
 
 from __future__ import annotations
 
+import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -201,9 +202,10 @@ class PluginHost:
             self._infos[namespace] = replace(info, state="loaded", cause="", fix="")
         return found
 
-    def add_local(self, path: Path) -> None:
-        """Record the user's registry file as the plugin `local`."""
-        self._infos[LOCAL] = PluginInfo(LOCAL, "loaded", "", location=str(path))
+    def add_local(self, paths: Sequence[Path]) -> None:
+        """Record the user's registry files as the plugin `local`."""
+        location = os.pathsep.join(map(str, paths))
+        self._infos[LOCAL] = PluginInfo(LOCAL, "loaded", "", location=location)
 
     def check_strict(self) -> None:
         """In strict mode, raise `PluginError` if a plugin fails or a switch matches nothing."""

@@ -1,14 +1,14 @@
 """The registry: names of variants, parts and checkpoint formats, and the entries behind them.
 
 Bare names belong to the core, `namespace/name` to a plugin, and `local/name` to the user's
-registry file (`VITZOO_REGISTRY`). Torch-free.
+registry files (`VITZOO_REGISTRY`). Torch-free.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -37,14 +37,14 @@ class Registry:
     """All registered names. A plugin is read when one of its names is used.
 
     Args:
-        local: the user's registry file, if there is one.
+        local: the user's registry files.
 
     Raises:
-        RegistryError: the user's registry file cannot be used.
+        RegistryError: one of the user's registry files cannot be used.
         PluginError: a plugin cannot be used, and `VITZOO_STRICT_PLUGINS` is 1.
     """
 
-    def __init__(self, local: Path | None = None) -> None:
+    def __init__(self, local: Sequence[Path] = ()) -> None:
         self.host = PluginHost()
         self._lock = self.host.lock
         self._variants: dict[str, Variant] = {}
@@ -56,7 +56,7 @@ class Registry:
             None  # the folder of the listing cache, after an entry was written
         )
         self._collect(CORE)
-        if local is not None:
+        if local:
             self._read_local(local)
         if self.host.switches.strict:
             self.load_manifests()
@@ -243,13 +243,21 @@ class Registry:
         for row in variants:
             self._variants[_full(namespace, row.name)] = _named(namespace, row)
 
-    def _read_local(self, path: Path) -> None:
-        try:
-            manifest = read_manifest(path, package=None, sizes=self.host.core.sizes)
-        except RegistryError as error:
-            raise RegistryError(f"the file of VITZOO_REGISTRY cannot be used: {error}") from error
-        self.host.add_local(path)
-        self._add(LOCAL, manifest.variants, manifest.aliases)
+    def _read_local(self, paths: Sequence[Path]) -> None:
+        sizes, first = self.host.core.sizes, dict[str, Path]()
+        for path in paths:
+            try:
+                manifest = read_manifest(path, package=None, sizes=sizes, base=self.variant)
+            except RegistryError as error:
+                raise RegistryError(f"a file of VITZOO_REGISTRY cannot be used: {error}") from error
+            for name in (*(row.name for row in manifest.variants), *manifest.aliases):
+                if first.setdefault(name, path) != path:
+                    raise RegistryError(
+                        f"two files of VITZOO_REGISTRY define {LOCAL}/{name}: {first[name]} and "
+                        f"{path}; rename one of them, or leave one file out of VITZOO_REGISTRY"
+                    )
+            self._add(LOCAL, manifest.variants, manifest.aliases)
+        self.host.add_local(paths)
 
     def _load_namespace_of(self, name: str) -> None:
         namespace, slash, _ = name.partition("/")
@@ -312,8 +320,8 @@ def registry() -> Registry:
 
 
 @lru_cache(maxsize=8)
-def _registry(local: str | None = None, *_switches: str | None) -> Registry:
-    return Registry(settings.expanded(local, "VITZOO_REGISTRY") if local else None)
+def _registry(*_environment: str | None) -> Registry:
+    return Registry(settings.registry_files())
 
 
 def variants(

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from vitzoo.errors import IncompatibleManifest, RegistryError, StoreError, did_you_mean
+from vitzoo.errors import (
+    IncompatibleManifest,
+    InvalidOption,
+    RegistryError,
+    StoreError,
+    VitzooError,
+    did_you_mean,
+)
 from vitzoo.files.access import read_regular
-from vitzoo.files.names import COMMIT, SHA256, valid_file, valid_repo
+from vitzoo.files.names import COMMIT, INDEX, SHA256, not_https, valid_file, valid_https, valid_repo
 from vitzoo.files.strict_toml import loads, strict_toml
 from vitzoo.schema.figures import (
     Evaluation,
@@ -43,6 +50,7 @@ from vitzoo.schema.rows import (
     preprocessing_values,
 )
 from vitzoo.schema.spec import LIMITS, BlockSpec, Option, PartSpec, Spec
+from vitzoo.settings import expanded
 
 API = 1
 CORE_MANIFEST = Path(__file__).parents[1] / "registry.toml"
@@ -99,24 +107,47 @@ def read_manifest(
     limit: int = MAX_MANIFEST,
     installed: bool = False,
     sized: bool = True,
+    base: Callable[[str], Variant] | None = None,
 ) -> Manifest:
     """Read and check a registry file.
 
     Args:
         path: the file.
-        package: top-level package that targets must lie in; None forbids targets and weights,
-            as in a user's registry file, which is data only.
+        package: top-level package that targets must lie in; None for a user's registry file, which
+            is data only: it has no targets, and its weights are not in a package.
         sizes: the core's sizes, which variants may name as well as the file's sizes.
         limit: largest size of the file in bytes.
         installed: whether the file belongs to an installed package. The nesting and the keys of
             other files are limited.
         sized: whether weights must state `size` or `predicted_size`.
+        base: returns the registered variant that a variant of a user's registry file starts from.
 
     Raises:
         RegistryError: the file cannot be read, is not TOML or breaks the schema.
         IncompatibleManifest: the file needs a newer vitzoo.
     """
-    text = _read(path, limit)
+    return parse_manifest(
+        _read(path, limit),
+        path,
+        package=package,
+        sizes=sizes,
+        installed=installed,
+        sized=sized,
+        base=base,
+    )
+
+
+def parse_manifest(
+    text: bytes,
+    path: Path,
+    *,
+    package: str | None,
+    sizes: Mapping[str, Spec] | None = None,
+    installed: bool = False,
+    sized: bool = True,
+    base: Callable[[str], Variant] | None = None,
+) -> Manifest:
+    """Check the text of the registry file at `path`, as `read_manifest` does."""
     try:
         data = loads(text) if installed else strict_toml(text)
     except ValueError as error:
@@ -129,14 +160,15 @@ def read_manifest(
             "vitzoo"
         )
     own_sizes = _sizes(reader, sizes or {})
-    usual = ("", "") if package is None else _pretraining(reader)
     entries = Entries(
         package,
         {**(sizes or {}), **own_sizes},
         sized=sized,
-        pretraining=usual,
         evaluations=read_evaluations(reader),
         measurements=read_measurements(reader),
+        pretraining=_pretraining(reader),
+        folder=path.absolute().parent if package is None else None,
+        base=base,
     )
     kinds = KINDS if package is not None else ()
     manifest = Manifest(
@@ -195,7 +227,7 @@ class Entries:
     """Reads the entries of a registry file or of a module plugin, and checks every value.
 
     Args:
-        package: top-level package that targets must lie in; None forbids builders and weights.
+        package: top-level package that targets must lie in; None forbids builders and files in it.
         sizes: that variants may name.
         sized: whether weights must state `size` or `predicted_size`.
         module: whether a module plugin returned the entries: a target may then be an object, and
@@ -203,6 +235,8 @@ class Entries:
         pretraining: objective and data of the pre-training of weights that state no others.
         evaluations: sources of results by name, which weights may name.
         measurements: measurements of images per second by name, which variants may name.
+        folder: of a user's registry file, where relative paths start; None forbids `path`.
+        base: returns a registered variant; None forbids to start from one.
     """
 
     package: str | None
@@ -212,6 +246,8 @@ class Entries:
     pretraining: tuple[str, str] = ("", "")
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     measurements: Mapping[str, Throughput] = field(default_factory=dict)
+    folder: Path | None = None
+    base: Callable[[str], Variant] | None = None
 
     def contribution(self, cls: type[Contribution], name: str, reader: Reader) -> Contribution:
         """Read a part or a checkpoint format."""
@@ -225,38 +261,54 @@ class Entries:
 
     def variant(self, name: str, reader: Reader) -> Variant:
         """Read a variant with its weights."""
-        own = self.package is not None
-        builder: Target = CORE_BUILDER
-        if own and "builder" in reader:
-            builder = self._target(reader, "builder")
-        base = self.sizes[reader.one_of("size", tuple(self.sizes))] if "size" in reader else None
-        row = Variant(
-            name,
+        start = self._start(reader)
+        spec, same = Spec.read(reader, start.spec), False
+        if start.base:
+            same, spec = spec == start.spec, dataclasses.replace(spec, variant=None)
+        row = dataclasses.replace(
+            start,
+            name=name,
             summary=reader.text("summary"),
-            spec=Spec.read(reader, base),
-            params=reader.count("params"),
-            gmacs=positive(reader, "gmacs") if "gmacs" in reader else None,
-            activations=_count(reader, "activations"),
-            throughput=read_throughput(reader, self.measurements),
-            builder=builder,
-            accepts=reader.texts("accepts", []),
-            requires=_requires(reader),
-            paper=reader.text("paper", ""),
+            spec=spec,
+            params=reader.count("params", start.params if same else REQUIRED),
+            gmacs=positive(reader, "gmacs") if "gmacs" in reader else start.gmacs if same else None,
+            activations=_count(reader, "activations") or (start.activations if same else None),
+            throughput=read_throughput(reader, self.measurements)
+            or (start.throughput if same else ()),
+            accepts=reader.texts("accepts", list(start.accepts)),
+            requires=_requires(reader) or start.requires,
+            paper=reader.text("paper", start.paper),
             source=self._needed(reader, "source"),
-            weights=tuple(reader.rows("weights", self._weights)) if own else (),
+            weights=tuple(reader.rows("weights", self._weights)),
             paper_results=_paper_results(reader),
             known_as=_known_as(reader),
-            timm_block=_block_options(reader, "timm_block"),
-            timm_pool=_part_or_options(reader, "timm_pool"),
+            timm_block=_block_options(reader, "timm_block") or start.timm_block,
+            timm_pool=_part_or_options(reader, "timm_pool") or start.timm_pool,
         )
         _check_variant(row, reader)
         return row
+
+    def _start(self, reader: Reader) -> Variant:
+        """Return the variant whose values missing keys have; its weights and texts do not count."""
+        if self.base is not None and "variant" in reader:
+            if "size" in reader:
+                raise reader.fail("variant and size both state a network; remove one of them")
+            try:
+                found = self.base(reader.text("variant"))
+            except VitzooError as error:
+                raise reader.fail(f"variant must be a registered variant: {error}") from error
+            return dataclasses.replace(found, base=found.name)
+        builder: Target = CORE_BUILDER
+        if self.package is not None and "builder" in reader:
+            builder = self._target(reader, "builder")
+        size = self.sizes[reader.one_of("size", tuple(self.sizes))] if "size" in reader else Spec()
+        return Variant("", summary="", spec=size, params=0, builder=builder)
 
     def _weights(self, name: str, reader: Reader) -> Weights:
         pretraining, data = _pretraining(reader, self.pretraining)
         row = Weights(
             name,
-            file=reader.text("file"),
+            **self._place(reader),
             repo=reader.text("repo", ""),
             revision=reader.text("revision", ""),
             size=_count(reader, "size"),
@@ -284,6 +336,35 @@ class Entries:
         )
         _check_pin(row, reader, sized=self.sized)
         return row
+
+    def _place(self, reader: Reader) -> dict[str, Any]:
+        """Read where a file is."""
+        places = ("repo", "url") if self.folder is None else ("repo", "url", "path")
+        stated = [key for key in places if key in reader]
+        if len(stated) > 1:
+            raise reader.fail(f"{' and '.join(stated)} name two places; remove one of them")
+        if not stated and self.package is None:
+            raise reader.fail(
+                f"weights need one of {', '.join(places)}, which say where the file is"
+            )
+        if stated in ([], ["repo"]):
+            return {"file": reader.text("file")}
+        if "file" in reader:
+            raise reader.fail(f"file is the path in a repo; {stated[0]} alone names the file")
+        return {"url": _url(reader)} if stated == ["url"] else {"path": self._path(reader)}
+
+    def _path(self, reader: Reader) -> str:
+        """Read the path of a file, which may be relative to the registry file."""
+        text = reader.text("path")
+        if text.endswith((INDEX, "/")):
+            raise reader.fail(
+                f"path must be one weights file, got {text!r}; `vitzoo convert` writes a folder or "
+                "an index of several files to one"
+            )
+        try:
+            return str((self.folder or Path()) / expanded(text, "path"))
+        except InvalidOption as error:
+            raise reader.fail(str(error)) from error
 
     def _needed(self, reader: Reader, key: str) -> str:
         """Read a text that a manifest must state and a module plugin may leave out."""
@@ -323,6 +404,13 @@ def _not_a_requirement(text: str) -> str:
     except InvalidRequirement as error:
         return str(error).partition("\n")[0]
     return ""
+
+
+def _url(reader: Reader) -> str:
+    url = reader.take("url", str)
+    if not valid_https(url):
+        raise reader.fail(f"url {not_https(url)}")
+    return str(url)
 
 
 def _count(reader: Reader, key: str, **bounds: int) -> int | None:
@@ -410,10 +498,13 @@ def read_preprocessing(reader: Reader) -> Preprocessing:
 
 def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
     """Refuse weights whose keys do not identify one file, or whose path is unsafe."""
-    size, about = row.size or not sized, row.size or row.predicted_size or not sized
+    elsewhere = row.url or row.path
+    size = row.size or not (sized or elsewhere)
+    about = size or (row.predicted_size and not elsewhere)
     if row.repo and not valid_repo(row.repo):
         raise reader.fail(f"repo must be 'owner/name' on the Hub, got {row.repo!r}")
-    if not valid_file(row.file) or ("/" in row.file and not row.repo):
+    in_folder = bool(row.repo or row.bundled)
+    if in_folder and (not valid_file(row.file) or ("/" in row.file and not row.repo)):
         form = "a plain relative path" if row.repo else "a plain file name"
         raise reader.fail(f"file must be {form}, got {row.file!r}")
     if row.gated and not row.repo:
@@ -424,9 +515,17 @@ def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
         raise reader.fail(f"sha256 must be 64 lower-case hex digits, got {row.sha256!r}")
     needed = {
         "confirmed": (row.sha256, size, row.revision or not row.repo),
-        "reported": (row.sha256, about, row.revision),
+        "reported": (row.sha256, about, row.revision or elsewhere),
         "first-use": (row.repo, about),
     }[row.pin]
+    if elsewhere and not all(needed):
+        key = "url" if row.url else "path"
+        raise reader.fail(
+            f"weights with a {key} need sha256, size and pin = 'confirmed' or 'reported', got "
+            f"pin = {row.pin!r}; only files on the Hub can be trusted on first use"
+        )
+    if elsewhere and row.revision:
+        raise reader.fail("revision is the commit of a repo; remove it")
     if not all(needed):
         raise reader.fail(f"weights with pin = {row.pin!r} need {PIN_NEEDS[row.pin]}")
     if row.pin == "first-use" and row.sha256:
@@ -436,7 +535,7 @@ def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
 def table_of(row: Contribution | Variant | Weights) -> dict[str, Any]:
     """Return an entry as the table of a manifest; values that a manifest assumes are left out."""
     table = {
-        field.name: _plain(field.name, value)
+        field.name: plain(value, field.name)
         for field in dataclasses.fields(row)
         if (value := getattr(row, field.name)) != field.default or field.name in STATED
     }
@@ -448,6 +547,19 @@ def table_of(row: Contribution | Variant | Weights) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in ("name", "namespace")}
 
 
+def network_table(spec: Spec, base: Variant | None = None) -> dict[str, Any]:
+    """Return the network of a variant as a table, which starts from `base` if that is shorter."""
+    if base is None:
+        return _spec_table(spec)
+    old, new = (dataclasses.replace(s, variant=None).to_data() for s in (base.spec, spec))
+    former, block = old.pop("block"), new.pop("block")
+    if former.keys() - block.keys() and base.builder == CORE_BUILDER:
+        return _spec_table(spec)  # TOML has no None, which would remove an option
+    changed = {key: value for key, value in new.items() if value != old.get(key)}
+    options = {key: value for key, value in block.items() if value != former.get(key)}
+    return {"variant": base.name} | changed | ({"block": options} if options else {})
+
+
 def _spec_table(spec: Spec) -> dict[str, Any]:
     usual, data = Spec().to_data(), dataclasses.replace(spec, variant=None).to_data()
     block = {k: v for k, v in data.pop("block").items() if v != usual["block"].get(k)}
@@ -455,20 +567,20 @@ def _spec_table(spec: Spec) -> dict[str, Any]:
     return table | ({"block": block} if block else {})
 
 
-def _plain(key: str, value: Any) -> Any:
+def plain(value: Any, key: str = "") -> Any:
     """Return a value of an entry as tables, lists and scalars; wrong types stay unchanged."""
     if isinstance(value, PartSpec):
         return value.to_data()
     if isinstance(value, Preprocessing):
-        return {key: _plain(key, item) for key, item in vars(value).items()}
+        return {key: plain(item, key) for key, item in vars(value).items()}
     if key == "throughput" and _all(value, Throughput):
         return {row.name: _throughput_table(row) for row in value}
     if isinstance(value, PaperResult):
-        table = {key: _plain(key, item) for key, item in vars(value).items()}
+        table = {key: plain(item, key) for key, item in vars(value).items()}
         return table | table.pop("accuracies")
     if key in PAIRS and are_pairs(value):
-        return {name: _plain("", item) for name, item in value if item is not None}
-    return [_plain("", item) for item in value] if isinstance(value, tuple) else value
+        return {name: plain(item) for name, item in value if item is not None}
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _throughput_table(row: Throughput) -> dict[str, Any]:

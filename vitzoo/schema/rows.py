@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vitzoo.errors import InvalidOption, WeightsUnavailable, did_you_mean
-from vitzoo.files.names import valid_file, valid_repo, valid_revision
+from vitzoo.files.names import valid_file, valid_repo, valid_revision, without_query
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.spec import Option, PartSpec, Spec
 
@@ -143,9 +143,11 @@ class Weights:
 
     Args:
         name: unique within the variant.
-        file: path in the repository; without a repository, a file in the `data` folder of the
-            plugin's package.
+        file: path in the repository; without `repo`, `url` and `path`, a file in the `data` folder
+            of the plugin's package.
         repo, revision: Hub repository (`owner/name`) and commit; an empty revision is unknown.
+        url: https address of the file, which is on no Hub; never trusted on first use.
+        path: absolute path of the file on this machine; only in the user's registry files.
         size: bytes; None if unknown.
         predicted_size: estimated bytes, correct to 4 KiB, for a file whose size is unknown.
         sha256: 64 lower-case hex digits that identify the file; empty for `first-use`.
@@ -179,9 +181,11 @@ class Weights:
     """
 
     name: str = field(kw_only=False)
-    file: str
+    file: str = ""
     repo: str = ""
     revision: str = ""
+    url: str = ""
+    path: str = ""
     size: int | None = None
     predicted_size: int | None = None
     sha256: str = ""
@@ -214,6 +218,18 @@ class Weights:
     evaluation_source: str = ""
     evaluation_commit: str = ""
     default: bool = False
+
+    @property
+    def bundled(self) -> bool:
+        """Whether the file lies in the package of the plugin."""
+        return not (self.repo or self.url or self.path)
+
+    @property
+    def place(self) -> str:
+        """Where the file is, for messages; an address without its query, which may be secret."""
+        if self.repo:
+            return f"{self.repo}/{self.file}"
+        return without_query(self.url) or self.path or self.file
 
     @property
     def license_note(self) -> str:
@@ -298,6 +314,7 @@ class Variant:
         known_as: (library, name) pairs of the same network in other libraries.
         timm_block, timm_pool: block options and pool of timm's network of that name, where they
             differ.
+        base: the registered variant that a variant of the user's registry file starts from.
         namespace: of the plugin; `core` for vitzoo's variants.
     """
 
@@ -318,10 +335,17 @@ class Variant:
     known_as: tuple[tuple[str, str], ...] = ()
     timm_block: tuple[tuple[str, Option], ...] = ()
     timm_pool: PartFact = ()
+    base: str = ""
     namespace: str = field(default="core", compare=False)
 
     def __repr__(self) -> str:
         return f"<Variant {self.name}: {self.params:,} parameters, weights: {len(self.weights)}>"
+
+    @property
+    def maker(self) -> str:
+        """The namespace of the plugin that has the builder; that of the base, if there is one."""
+        namespace, slash, _ = self.base.partition("/")
+        return namespace if slash else "core" if self.base else self.namespace
 
     @property
     def default_weights(self) -> Weights | None:

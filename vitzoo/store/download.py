@@ -1,8 +1,8 @@
-"""Download of a pinned file from a Hub endpoint into a partial file; torch-free.
+"""Download of a pinned file from a Hub endpoint or an https address; torch-free.
 
 Bytes are hashed while they are written. File name, size and sha256 come from the pin, never from a
 server. Redirects are followed here and not by the client, so that each host gets the token only if
-it may see it.
+it may see it. For an https address, no host gets one.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from vitzoo.errors import (
     TransferError,
     printable,
 )
+from vitzoo.files.names import without_query
 from vitzoo.log import log
 from vitzoo.settings import Limits, has_host
 from vitzoo.store.hub_client import (
@@ -48,6 +49,7 @@ from vitzoo.store.progress import Note
 
 PROGRESS = 1024 * 1024  # bytes after which attempts are counted from zero again
 OTHER_ENDPOINT = "set another endpoint in VITZOO_ENDPOINTS"
+OTHER_ADDRESS = "check the url in the registry file"
 
 
 class _Retry(Exception):
@@ -68,6 +70,8 @@ def download(
     file: HubFile, endpoint: str, partial: Partial, limits: Limits, note: Note | None = None
 ) -> None:
     """Complete `partial` with the bytes of `file` from one endpoint, and check their sha256.
+
+    The endpoint of a file with an https address is this address.
 
     After a lost or stalled connection or a server error, the download resumes at the exact byte.
     If the complete file has a wrong hash, it is downloaded once more from the beginning. After an
@@ -92,6 +96,7 @@ class _Download:
         self.first_byte_by = time.monotonic() + limits.first_byte
         self.patience = limits.retry_after
         self.kind = "from an earlier run"
+        self.other = OTHER_ADDRESS if file.entry.url else OTHER_ENDPOINT
 
     def run(self) -> None:
         clean_retries = 1
@@ -147,7 +152,7 @@ class _Download:
     @contextmanager
     def _response(self, offset: int) -> Iterator[httpx2.Response]:
         entry = self.file.entry
-        url = hf_hub_url(
+        url = entry.url or hf_hub_url(
             entry.repo, entry.file, revision=self.file.revision, endpoint=self.endpoint
         )
         try:
@@ -156,7 +161,7 @@ class _Download:
         except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
             raise RefusedResponse(
                 f"{self.where}: the address cannot be used: {printable(str(error), SHOWN)}; "
-                f"{OTHER_ENDPOINT}"
+                f"{self.other}"
             ) from error
         except httpx2.TransportError as error:
             what = printable(f"{type(error).__name__}: {error}".rstrip(": "), SHOWN)
@@ -170,14 +175,15 @@ class _Download:
         for _ in range(most + 1):
             patience = max(0.1, self.first_byte_by - time.monotonic())
             timeout = httpx2.Timeout(patience, read=self.limits.stall)
-            request = functools.partial(send, session(), url, timeout, headers)
+            anonymous = bool(self.file.entry.url)
+            request = functools.partial(send, session(), url, timeout, headers, anonymous=anonymous)
             response = within(patience, request)
             if not response.has_redirect_location:
                 return response
             location = response.headers["location"]
             response.close()
             url = self._checked_redirect(url, location)
-        raise RefusedResponse(f"{self.where} redirected more than {most} times; {OTHER_ENDPOINT}")
+        raise RefusedResponse(f"{self.where} redirected more than {most} times; {self.other}")
 
     def _checked_redirect(self, url: str, location: str) -> str:
         try:
@@ -188,11 +194,13 @@ class _Download:
             good = False
         if not good:
             raise RefusedResponse(
-                f"{self.file}: {urlsplit(url).netloc} redirected to {location[:200]!r}, which is "
-                f"refused: https may redirect to https only, http to both; {OTHER_ENDPOINT}"
+                f"{self.file}: {urlsplit(url).netloc} redirected to "
+                f"{without_query(location)[:200]!r}, which is refused: https may redirect to https "
+                f"only, http to both; {self.other}"
             )
         if after.netloc == before.netloc:
-            log.info("%s: %s redirects to %s", self.file, url, target)
+            places = map(without_query, (url, target))
+            log.info("%s: %s redirects to %s", self.file, *places)
         return target
 
     def _check_response(self, response: httpx2.Response, offset: int) -> int | None:
@@ -228,7 +236,7 @@ class _Download:
             raise RefusedResponse(
                 f"{self.where} answered with the range {text[:200]!r}, expected it to start at "
                 f"byte {offset} of {self.expected}; nothing was appended; try again, or "
-                f"{OTHER_ENDPOINT}"
+                f"{self.other}"
             )
         self._check_total(size)
         return size
@@ -275,8 +283,9 @@ class _Download:
             )
 
     def _transfer(self, what: str) -> TransferError:
+        mirror = "" if self.file.entry.url else "set a mirror in VITZOO_ENDPOINTS, "
         return TransferError(
             f"{self.where}: {what}; {self.partial.size} bytes of the file are kept for "
-            "the next try; check the network, set a mirror in VITZOO_ENDPOINTS, or copy the file "
-            "to this machine and run vitzoo import FILE"
+            f"the next try; check the network, {mirror}or copy the file to this machine and run "
+            "vitzoo import FILE"
         )

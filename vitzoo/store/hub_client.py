@@ -59,12 +59,24 @@ def session() -> httpx2.Client:
 
 
 def send(
-    client: httpx2.Client, url: str, timeout: httpx2.Timeout, headers: Mapping[str, str]
+    client: httpx2.Client,
+    url: str,
+    timeout: httpx2.Timeout,
+    headers: Mapping[str, str],
+    *,
+    anonymous: bool = False,
 ) -> httpx2.Response:
-    """Return the answer to a GET request, its body not yet read; follow no redirect."""
-    headers = _headers(url) | dict(headers)
+    """Return the answer to a GET request, its body not yet read; follow no redirect.
+
+    An `anonymous` request has no token, no password and no cookie, whatever the host is.
+    """
+    headers = _headers(url, anonymous=anonymous) | dict(headers)
     request = client.build_request("GET", url, headers=headers, timeout=timeout)
-    return client.send(request, stream=True, follow_redirects=False)
+    if not anonymous:
+        return client.send(request, stream=True, follow_redirects=False)
+    for name in ("authorization", "cookie"):  # of the shared client
+        request.headers.pop(name, None)
+    return client.send(request, auth=httpx2.Auth(), stream=True, follow_redirects=False)
 
 
 def encoding_of(response: httpx2.Response) -> str:
@@ -73,7 +85,7 @@ def encoding_of(response: httpx2.Response) -> str:
     return "" if encoding == "identity" else encoding
 
 
-def _headers(url: str) -> dict[str, str]:
+def _headers(url: str, *, anonymous: bool) -> dict[str, str]:
     """Return the headers of one request: the user agent, and the token if its host may see it.
 
     `huggingface_hub.utils.build_hf_headers` is not used: it requests the names of coding agents
@@ -83,7 +95,7 @@ def _headers(url: str) -> dict[str, str]:
         "user-agent": f"vitzoo/{__version__}; python/{platform.python_version()}",
         "accept-encoding": "identity",
     }
-    if may_see_token(url) and (token := _token()):
+    if not anonymous and may_see_token(url) and (token := _token()):
         headers["authorization"] = f"Bearer {token}"
     return headers
 
@@ -166,6 +178,8 @@ def may_pass(status: int) -> bool:
 def refusal(response: httpx2.Response, file: HubFile, host: str) -> errors.NetworkError:
     """Return the error for a response whose status is not a success."""
     status = response.status_code
+    if file.entry.url:
+        return _at_address(response, file, host)
     try:
         hf_raise_for_status(_without_body(response))
     except GatedRepoError:
@@ -187,6 +201,27 @@ def refusal(response: httpx2.Response, file: HubFile, host: str) -> errors.Netwo
         pass
     denied = status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
     return _by_status(response, file, host, gated=denied and file.entry.gated)
+
+
+def _at_address(response: httpx2.Response, file: HubFile, host: str) -> errors.NetworkError:
+    """Return the error for a response of a host that is no Hub."""
+    what = f"{file}: {host} answered {response.status_code}"
+    match response.status_code:
+        case (
+            HTTPStatus.UNAUTHORIZED
+            | HTTPStatus.FORBIDDEN
+            | HTTPStatus.UNAVAILABLE_FOR_LEGAL_REASONS
+        ):
+            return errors.AccessDenied(
+                f"{what} and denies access; vitzoo sends no token to the url of an entry: serve "
+                "the file without a login, put it into a private repository of the Hub, or "
+                "download it yourself and run vitzoo import FILE"
+            )
+        case HTTPStatus.NOT_FOUND | HTTPStatus.GONE:
+            return errors.EntryNotFound(
+                f"{what}: there is no such file; correct the url in the registry file"
+            )
+    return _by_status(response, file, host, gated=False)
 
 
 def _by_status(

@@ -16,7 +16,7 @@ UNKNOWN_SIZE_SLACK = 4096  # bytes that a predicted size may be wrong by
 
 @dataclass(frozen=True)
 class HubFile:
-    """A weights file on a Hub, or bundled with a package.
+    """A weights file on a Hub, at an https address, at a path, or bundled with a package.
 
     Args:
         entry: its registry entry; repository, revision and file only say where to look.
@@ -35,7 +35,7 @@ class HubFile:
     @classmethod
     def of(cls, variant: Variant, entry: Weights, zoo: Registry) -> HubFile:
         """Return the file of registered weights."""
-        package = zoo.host.package(variant.namespace)
+        package = zoo.host.package(variant.namespace) if entry.bundled else ""
         return cls(entry, f"{variant.name}:{entry.name}", package=package)
 
     @classmethod
@@ -51,6 +51,11 @@ class HubFile:
     def address(self) -> str:
         """The hf:// address, by which the lock names the file."""
         return f"hf://{self.entry.repo}@{self.entry.revision or 'main'}/{self.entry.file}"
+
+    @property
+    def name(self) -> str:
+        """The name of the file without folders."""
+        return (self.entry.file or self.entry.place).rpartition("/")[2]
 
     @property
     def revision(self) -> str:
@@ -69,11 +74,11 @@ class HubFile:
 
     @property
     def page(self) -> str:
-        """The page of the repository on the official Hub, where users accept its terms."""
-        return f"https://huggingface.co/{self.entry.repo}"
+        """Where the terms are: the page of the repository on the official Hub, or the address."""
+        return f"https://huggingface.co/{self.entry.repo}" if self.entry.repo else self.entry.place
 
     def __str__(self) -> str:
-        return f"{self.label}: {self.entry.repo}/{self.entry.file}"
+        return f"{self.label}: {self.entry.place}"
 
     def pinned(self, pins: Callable[[], Mapping[str, Pin]] | None = None) -> HubFile:
         """Return the file with the pin of registry or lock, still unpinned before its first use.

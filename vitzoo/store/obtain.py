@@ -20,10 +20,12 @@ from vitzoo import settings
 from vitzoo.errors import (
     EntryNotFound,
     FirstUseWarning,
+    HashMismatch,
     IntegrityError,
     NetworkError,
     Offline,
     PinError,
+    SizeMismatch,
     StoreError,
     WeightsUnavailable,
     printable,
@@ -40,7 +42,7 @@ from vitzoo.store.progress import Note
 from vitzoo.store.store import Store
 
 TERMS = "accept the terms on that page, then log in with `hf auth login` or set HF_TOKEN"
-_SHOWN: set[str] = set()  # repositories whose terms this process has shown
+_SHOWN: set[str] = set()  # places whose terms this process has shown
 
 
 def obtain(file: HubFile, note: Note | None = None) -> tuple[int, str]:
@@ -53,7 +55,7 @@ def obtain(file: HubFile, note: Note | None = None) -> tuple[int, str]:
     Raises:
         WeightsError: one of its kinds; the file is missing, or could not be verified.
     """
-    if not file.entry.repo:
+    if file.entry.bundled:
         return _bundled(file), file.entry.sha256
     carried, file = file.pin, file.pinned()
     if file.pin.absent:
@@ -82,15 +84,17 @@ def obtain(file: HubFile, note: Note | None = None) -> tuple[int, str]:
 
 
 def stored(file: HubFile) -> Path | None:
-    """Return the path of a bundled or stored file, unverified; None if it is missing.
+    """Return the path of a bundled, stored or own file, unverified; None if it is missing.
 
     `file` has its pin.
     """
-    if not file.entry.repo:
-        return data_file(file.package, file.entry.file)
+    entry = file.entry
+    if entry.bundled:
+        return data_file(file.package, entry.file)
     home, sha256 = settings.home(), file.pin.sha256
-    path = Store(home).path(sha256) if home and sha256 else None
-    return path if path and os.path.lexists(path) else None
+    in_store = [Store(home).path(sha256)] if home and sha256 else []
+    own = [Path(entry.path)] if entry.path else []
+    return next((path for path in in_store + own if os.path.lexists(path)), None)
 
 
 def _bundled(file: HubFile) -> int:
@@ -253,12 +257,15 @@ def _bring(file: HubFile, note: Note | None) -> int:
 
 
 def _fill(file: HubFile, partial: Partial, note: Note | None) -> None:
-    if from_hub_cache(file, partial):
+    if file.entry.path:
+        _copy(file, Path(file.entry.path), partial)
+        return
+    if file.entry.repo and from_hub_cache(file, partial):
         return
     if settings.offline():
         size = f"{file.size} bytes" if file.size else "size not known"
         raise Offline(
-            f"{file} is not in the store and vitzoo is offline (file {file.entry.file}, sha256 "
+            f"{file} is not in the store and vitzoo is offline (file {file.name}, sha256 "
             f"{file.pin.sha256}, {size}); with a network, run {_fetch_command(file)}; or copy the "
             "file to this machine and run vitzoo import FILE"
         )
@@ -266,7 +273,7 @@ def _fill(file: HubFile, partial: Partial, note: Note | None) -> None:
 
     _show_terms(file)
     failures: list[IntegrityError | NetworkError] = []
-    endpoints = settings.endpoints()
+    endpoints = [file.entry.url] if file.entry.url else settings.endpoints()
     for endpoint in endpoints:
         try:
             download(file, endpoint, partial, settings.limits(), note)
@@ -284,12 +291,35 @@ def _fill(file: HubFile, partial: Partial, note: Note | None) -> None:
     raise type(worst)(f"{len(failures)} endpoints failed. {others}") from worst
 
 
+def _copy(file: HubFile, path: Path, partial: Partial) -> None:
+    """Copy a file of the user, which may change later, and check the copy."""
+    fix = "put the right file there, or correct the entry in the registry file"
+    source = open_regular(path, follow=True)
+    if source is None:
+        raise WeightsUnavailable(f"{file.label}: there is no file {path}; {fix}")
+    try:
+        size = os.fstat(source).st_size
+        if size != file.size:
+            raise SizeMismatch(
+                f"{file.label}: {path} has {size} bytes, expected {file.size}; {fix}"
+            )
+        partial.copy(source)
+    finally:
+        os.close(source)
+    if partial.sha256 != file.pin.sha256:
+        found = partial.sha256
+        partial.restart()
+        raise HashMismatch(
+            f"{file.label}: {path} has sha256 {found}, expected {file.pin.sha256}; {fix}"
+        )
+
+
 def _show_terms(file: HubFile) -> None:
     """Log the license of a file, once per repository, if its users have to read terms."""
     entry = file.entry
-    if not entry.has_terms or entry.repo in _SHOWN:
+    if not entry.has_terms or file.page in _SHOWN:
         return
-    _SHOWN.add(entry.repo)
+    _SHOWN.add(file.page)
     log.warning(
         "%s: license %s; read its terms before use: %s%s",
         file.label,

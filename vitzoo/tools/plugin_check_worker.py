@@ -117,7 +117,7 @@ def _use_variant(zoo: Registry, namespace: str, name: str) -> list[str]:
     problems += [
         f"{name}:{row.name}: {row.file} is not in the data folder of {package}"
         for row in variant.weights
-        if not row.repo and data_file(package, row.file) is None
+        if row.bundled and data_file(package, row.file) is None
     ]
     if variant.builder == CORE_BUILDER or name in _one_of_each(zoo, namespace):
         check_params(VariantSubject(name))

@@ -23,10 +23,10 @@ from vitzoo.plugin.package_files import module_file, package_folders
 from vitzoo.plugin.source_lines import where_declared, where_defined
 from vitzoo.plugin.switches import NOT
 from vitzoo.registry.listing_cache import index_path, read_rows
+from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import HOOKS, KIND_OF_HOOK
-from vitzoo.schema.manifest import read_manifest
 from vitzoo.schema.rows import Contribution, Variant
-from vitzoo.settings import expanded
+from vitzoo.settings import registry_files
 
 STATE = (
     "namespace", "state", "distribution", "version", "entry_point", "location", "cause", "fix"
@@ -122,8 +122,8 @@ def traces(name: str) -> list[dict[str, Any]]:
     chosen = called(host.infos, namespace)
     if chosen:
         found = [_trace(host, key, info, inside) for key, info in chosen.items()]
-    elif namespace == LOCAL and (file := os.environ.get("VITZOO_REGISTRY")):
-        found = [_local(host, expanded(file, "VITZOO_REGISTRY"))]
+    elif namespace == LOCAL and (files := registry_files()):
+        found = [_local(files)]
     else:
         steps = list(_searched(host, namespace))
         missing = {"state": "not installed", "cause": steps[0], "fix": ""}
@@ -166,18 +166,18 @@ def _trace(host: PluginHost, key: str, info: PluginInfo, inside: str) -> dict[st
     return _data(info, steps, known)
 
 
-def _local(host: PluginHost, file: Path) -> dict[str, Any]:
-    """Trace the user's registry file."""
-    info = PluginInfo(LOCAL, "loaded", "", location=str(file))
-    step = f"VITZOO_REGISTRY names {file}"
+def _local(files: list[Path]) -> dict[str, Any]:
+    """Trace the user's registry files."""
+    info = PluginInfo(LOCAL, "loaded", "", location=os.pathsep.join(map(str, files)))
+    steps = [f"VITZOO_REGISTRY names {file}" for file in files]
     try:
-        manifest = read_manifest(file, package=None, sizes=host.core.sizes)
+        rows = [row for row in Registry(files).variants.values() if row.namespace == LOCAL]
     except RegistryError as error:
         fix = "correct the file, or unset VITZOO_REGISTRY"
         info = replace(info, state="broken", cause=str(error), fix=fix)
-        return _data(info, [step, f"failed: {error}"], [])
-    known = [named(info, row) for row in manifest.variants]
-    return _data(info, [step, *_counted(known)], known)
+        return _data(info, [*steps, f"failed: {error}"], [])
+    known = [named(info, replace(row, name=row.name.partition("/")[2])) for row in rows]
+    return _data(info, [*steps, *_counted(known)], known)
 
 
 def _manifest(path: Path, namespace: str) -> Iterator[str]:

@@ -10,12 +10,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitzoo.errors import VitzooError, did_you_mean
+from vitzoo.errors import StoreError, VitzooError, did_you_mean
+from vitzoo.files.access import read_regular
+from vitzoo.files.strict_toml import strict_toml
 from vitzoo.plugin.info import TROUBLE
 from vitzoo.registry.label_sets import SETS
-from vitzoo.registry.registry import registry
-from vitzoo.schema.kinds import KIND_OF_FIELD
-from vitzoo.schema.manifest import CORE_BUILDER, CORE_MANIFEST, Manifest, read_manifest
+from vitzoo.registry.registry import Registry, registry
+from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS
+from vitzoo.schema.manifest import (
+    CORE_BUILDER,
+    CORE_MANIFEST,
+    MAX_MANIFEST,
+    Manifest,
+    read_manifest,
+)
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import PartSpec
 
@@ -58,15 +66,32 @@ def check(file: Path | None = None) -> Report:
 
 
 def read(file: Path, *, sized: bool = True) -> Manifest:
-    """Read a registry file; with `sized=False`, weights need not state their size."""
+    """Read a registry file; with `sized=False`, weights need not state their size.
+
+    A file with parts, or in the folder of a package, is the manifest of a plugin; another one is a
+    user's registry file.
+    """
     there = os.path.exists(file)  # noqa: PTH110  # False for a name that is too long
-    core = there and filecmp.cmp(file, CORE_MANIFEST, shallow=False)
+    if there and filecmp.cmp(file, CORE_MANIFEST, shallow=False):
+        return read_manifest(file, package="vitzoo", sized=sized)
     folder = file.parent
     with suppress(OSError):  # the working directory was deleted
         folder = file.resolve().parent
-    package = "vitzoo" if core else folder.name
-    sizes = None if core else registry().host.core.sizes
-    return read_manifest(file, package=package, sizes=sizes, sized=sized)
+    zoo = Registry()  # without the user's files, of which `file` may be one with an error
+    sizes = zoo.host.core.sizes
+    if there and _of_user(file, folder):
+        return read_manifest(file, package=None, sizes=sizes, sized=sized, base=zoo.variant)
+    return read_manifest(file, package=folder.name, sizes=sizes, sized=sized)
+
+
+def _of_user(file: Path, folder: Path) -> bool:
+    if os.path.exists(folder / "__init__.py"):  # noqa: PTH110
+        return False
+    try:
+        tables = strict_toml(read_regular(file, MAX_MANIFEST) or b"")
+    except (StoreError, ValueError):
+        return True  # reading the file reports the error
+    return tables.keys().isdisjoint(kind.table for kind in KINDS)
 
 
 def problems_of(variant: Variant) -> Iterator[str]:
@@ -81,9 +106,11 @@ def problems_of(variant: Variant) -> Iterator[str]:
         label = f"{variant.name}:{row.name}"
         if row.format not in zoo.parts["checkpoint format"]:
             yield f"{label}: there is no checkpoint format {row.format!r}"
+        if row.path and not os.path.isfile(row.path):  # noqa: PTH113
+            yield f"{label}: there is no file {row.path}"
         classes = variant.spec.num_classes if row.num_classes is None else row.num_classes
         size = row.size or row.predicted_size or 0
-        if row.repo and not _plausible(variant, row, classes, size):
+        if not row.bundled and not _plausible(variant, row, classes, size):
             yield f"{label}: a file of {size} bytes does not fit {variant.params} parameters"
         if row.labels and len(row.labels) != classes:
             yield f"{label}: it lists {len(row.labels)} labels, the weights have {classes} classes"

@@ -61,7 +61,7 @@ def needed(namespace: str) -> dict[Path, str]:
     files += filter(None, map(module_file, sorted(modules)))
     package = registry().host.package(namespace)
     for variant in vitzoo.variants(namespace=namespace):
-        bundled = [data_file(package, row.file) for row in variant.weights if not row.repo]
+        bundled = [data_file(package, row.file) for row in variant.weights if row.bundled]
         files += [path for path in bundled if path]
     top = package.partition(".")[0]
     names = {}
