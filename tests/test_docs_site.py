@@ -1,0 +1,158 @@
+"""The documentation site: built with the documented command, whole, offline, links that lead on."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+pytestmark = pytest.mark.docs
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/README.md")]
+COMMAND = re.compile(r"`\.venv/bin/python (-m sphinx [^`]+ build/site)`")
+# Runs Sphinx in a process that may open no socket.
+OFFLINE = """
+import sys
+
+def forbid(event, args):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):
+        raise OSError(f"{event} {args[1:]} while the site is built")
+
+sys.addaudithook(forbid)
+from sphinx.cmd.build import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The site, from the command in CONTRIBUTING.md; every warning of Sphinx is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    (documented,) = COMMAND.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    arguments = shlex.split(documented)[2:]
+    assert "-W" in arguments
+    arguments = [arg.replace("build/", f"{folder}/") for arg in arguments]
+    done = subprocess.run(
+        [sys.executable, "-c", OFFLINE, "-q", *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder / "site"
+
+
+class Page(HTMLParser):
+    """What a page refers to: anchors in it, links from it, and what a browser loads by itself."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif "href" in given:
+            self.loaded.append(given["href"])
+        self.loaded += [
+            given[name] for name in ("src", "srcset", "data", "poster") if name in given
+        ]
+        if given.get("http-equiv", "").lower() == "refresh":
+            self.links.append(given["content"].partition("url=")[2])
+
+
+@pytest.fixture(scope="module")
+def pages(site) -> dict[Path, Page]:
+    """Every HTML file of the site."""
+    return {path: Page(path) for path in site.rglob("*.html")}
+
+
+def test_every_page_of_the_documentation_is_there(site, pages):
+    assert len(PAGES) > 40
+    built = {path.relative_to(site).with_suffix(".md") for path in pages}
+    assert {path.relative_to(ROOT) for path in PAGES} <= built
+
+
+def test_the_first_page_leads_to_the_documentation(site, pages):
+    assert pages[site / "index.html"].links[0] == "docs/index.html"
+
+
+def test_every_page_is_reached_from_the_navigation(site, pages):
+    start = pages[site / "docs" / "index.html"]
+    reached = {(site / "docs" / urlsplit(link).path).resolve() for link in start.links}
+    for section in ("api", "decisions"):
+        folder = site / "docs" / section
+        reached |= {(folder / urlsplit(link).path) for link in pages[folder / "README.html"].links}
+    wanted = {(site / path.relative_to(ROOT)).with_suffix(".html") for path in PAGES}
+    assert wanted - reached == {site / "docs" / "index.html"}
+
+
+def test_every_public_name_is_in_the_reference(site, pages):
+    names = runpy.run_path(str(ROOT / "tests" / "test_public.py"))["NAMES"]
+    exceptions = names["vitzoo"] & names["vitzoo.errors"]
+    names["vitzoo"] -= exceptions | {path.rpartition(".")[2] for path in names} | {"__version__"}
+    for module, public in names.items():
+        page = pages[site / "docs" / "api" / f"{module}.html"]
+        assert {f"{module}.{name}" for name in public} - page.anchors == set()
+    text = (site / "docs" / "api" / "vitzoo.html").read_text(encoding="utf-8")
+    assert all(f"vitzoo.errors.{name}" in text for name in exceptions)
+
+
+def test_the_reference_has_the_text_of_the_docstrings(site):
+    text = (site / "docs" / "api" / "vitzoo.html").read_text(encoding="utf-8")
+    assert "Create a Vision Transformer with random or trained weights." in text
+    assert "number of image channels." in text
+
+
+def test_links_inside_the_site_lead_somewhere(site, pages):
+    wrong, followed = [], 0
+    for path, page in pages.items():
+        for link in page.links:
+            target = urlsplit(link)
+            if target.scheme:
+                continue
+            file = (path.parent / unquote(target.path)).resolve() if target.path else path
+            found = file.is_file() and file.is_relative_to(site.resolve())
+            anchors = pages[file].anchors if file in pages else {""}
+            if not found or (target.fragment and unquote(target.fragment) not in anchors):
+                wrong.append(f"{path.relative_to(site)}: {link}")
+            followed += 1
+    assert wrong == []
+    assert followed > 1000
+
+
+def test_the_site_loads_nothing_from_another_host(site, pages):
+    outside = re.compile(r"^\s*(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
+    for path, page in pages.items():
+        assert [link for link in page.loaded if outside.match(link)] == [], path
+    loads = re.compile(
+        r"""(?:url\(|@import|fetch\(|import\(|\.src *=|open\()\s*["']?\s*(?:https?:)?//"""
+    )
+    scripts = [*site.rglob("*.css"), *site.rglob("*.js")]
+    assert len(scripts) > 5
+    for path in scripts:
+        assert loads.findall(path.read_text(encoding="utf-8")) == [], path
+
+
+def test_the_search_needs_no_server(site, pages):
+    """Its index is a script, which a browser also loads for a local file."""
+    assert "searchindex.js" in " ".join(pages[site / "search.html"].loaded)
+    index = (site / "searchindex.js").read_text(encoding="utf-8")
+    assert "docs/glossary" in index
+    assert '"stochast' in index or "stochast:" in index
+    assert "DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY" in " ".join(
+        path.read_text(encoding="utf-8") for path in site.rglob("searchtools.js")
+    )
+    options = (site / "_static" / "documentation_options.js").read_text(encoding="utf-8")
+    assert "SHOW_SEARCH_SUMMARY: false" in options  # it would fetch pages
