@@ -1,15 +1,25 @@
-"""Summary of a network: layers with shapes and parameters, parameters by role, operations."""
+"""Summary of a network: layers with shapes and parameters, parameters by role, operations, memory.
+
+Networks run on `meta`, where tensors have shapes and no data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from vitzoo.model import VisionTransformer
 
@@ -42,7 +52,8 @@ class Summary:
     """Summary of a network; the sum of `terms` is `params`.
 
     `by_hand` are the three sums of a count on paper, without biases and norms. `flops` are the
-    operations of matrix products and convolutions for the batch, two per multiply-add.
+    operations of matrix products and convolutions for the batch, two per multiply-accumulate.
+    `activations` is the peak memory of the batch in bytes, see `Cost`.
     """
 
     layers: tuple[Layer, ...]
@@ -50,6 +61,146 @@ class Summary:
     by_hand: tuple[tuple[str, int], ...]
     params: int
     flops: int
+    activations: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one forward pass of a network takes besides its parameters.
+
+    Args:
+        macs: multiply-accumulates of all matrix products, attention included, and convolutions.
+            All blocks compute all tokens, also those that the pool does not read.
+        activations: peak memory in bytes in fp32 without gradients: the largest sum of the sizes
+            of all tensors that are alive at the same time, images included, parameters and
+            buffers excluded. Each operation of eager torch allocates its result. Attention is
+            fused, so it allocates no matrix of probabilities. Temporary memory inside a kernel
+            does not count.
+
+    Source: on a CPU, `activations` equals the peak that torch's allocator reports.
+    """
+
+    macs: int
+    activations: int
+
+
+def cost(model: nn.Module, images: Tensor) -> Cost:
+    """Run a model without gradients and return what the images take.
+
+    Args:
+        model: on `meta`; it is evaluated.
+        images: (b, c, h, w) on `meta`.
+    """
+    usual = every = _counted(model, model, images)
+    if isinstance(model, VisionTransformer):  # its forward computes fewer tokens in the last block
+        every = _counted(model, lambda x: model.forward_head(model.forward_features(x)), images)
+    return Cost(macs=every.flops // 2, activations=usual.peak)
+
+
+def _counted(model: nn.Module, forward: Callable[[Tensor], Any], images: Tensor) -> _Counter:
+    kept = [*model.parameters(), *model.buffers()]
+    with _evaluated(model), torch.no_grad(), _Counter(images, kept) as counter, _Replaced(counter):
+        forward(images)
+    return counter
+
+
+@contextmanager
+def _evaluated(model: nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
+    """Adds up operations, and notes the largest number of bytes that are alive at the same time.
+
+    Args:
+        images: tensor that is alive from the beginning.
+        kept: tensors that do not count.
+    """
+
+    def __init__(self, images: Tensor, kept: list[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
+        self.kept = {_storage(tensor) for tensor in kept}
+        self.alive = {_storage(images): images.untyped_storage().nbytes()}
+        self.peak = sum(self.alive.values())
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call an operation, and count it and the memory of its results."""
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        count = flop_registry.get(func.overloadpacket)
+        self.flops += count(*args, **kwargs, out_val=result) if count else 0
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and (ref := _storage(tensor)) not in self.kept:
+                self.alive[ref] = tensor.untyped_storage().nbytes()
+        self.alive = {ref: size for ref, size in self.alive.items() if not ref.expired()}  # type: ignore[no-untyped-call]
+        self.peak = max(self.peak, sum(self.alive.values()))
+        return result
+
+
+def _storage(tensor: Tensor) -> StorageWeakRef:
+    """Return what identifies the memory of a tensor, and tells whether it was freed."""
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+class _Replaced(TorchFunctionMode):
+    """Replaces functions on `meta` by empty results of their shape, and counts their operations.
+
+    Attention on `meta` would allocate a matrix of probabilities, which fused kernels do not. The
+    other functions take most of the time on `meta`.
+    """
+
+    def __init__(self, counter: _Counter) -> None:
+        super().__init__()
+        self.counter = counter
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Return an empty result, or call the function."""
+        replacement = REPLACEMENTS.get(func)
+        if replacement is None:
+            return func(*args, **(kwargs or {}))
+        result, flops = replacement(*args, **(kwargs or {}))
+        self.counter.flops += flops
+        return result
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, int]:  # noqa: A002, ARG001  # as torch names them
+    flops = 2 * input.numel() * weight.shape[0]
+    return _empty(*input.shape[:-1], weight.shape[0]), flops
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, int]:
+    *batch, n, width = query.shape  # (b, heads, n, head_dim)
+    width_out = value.shape[-1]
+    flops = 2 * math.prod(batch) * n * key.shape[-2] * (width + width_out)
+    if len(batch) != 2:
+        return _empty(*batch, n, width_out), flops
+    return _empty(batch[0], n, batch[1], width_out).transpose(1, 2), flops  # as fused kernels do
+
+
+def _same_shape(input: Tensor, *_: Any, **__: Any) -> tuple[Tensor, int]:  # noqa: A002
+    return _empty(*input.shape), 0
+
+
+def _empty(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32, device="meta")
+
+
+REPLACEMENTS: dict[Any, Callable[..., tuple[Tensor, int]]] = {
+    F.linear: _linear,
+    F.scaled_dot_product_attention: _attention,
+    F.layer_norm: _same_shape,
+    F.gelu: _same_shape,
+}
 
 
 def summarize(model: nn.Module, batch_size: int = 1) -> Summary:
@@ -62,20 +213,19 @@ def summarize(model: nn.Module, batch_size: int = 1) -> Summary:
         module.register_forward_hook(partial(_record, shapes, name))
         for name, module in model.named_modules()
     ]
-    was_training = model.training
-    model.eval()
-    with FlopCounterMode(display=False) as counter:  # needs gradients enabled
+    with _evaluated(model), torch.no_grad():
         model(images)
-    model.train(was_training)
     for hook in hooks:
         hook.remove()
+    taken = cost(model, images)
     terms = tuple(_terms(model))
     return Summary(
         layers=tuple(_layers(model, shapes)),
         terms=terms,
         by_hand=_by_hand(terms),
         params=sum(p.numel() for p in model.parameters()),
-        flops=counter.get_total_flops(),
+        flops=2 * taken.macs,
+        activations=taken.activations,
     )
 
 

@@ -3,6 +3,7 @@
 import json
 
 from helpers import says
+from terminal import on_terminal
 
 
 def test_summary_prints_the_three_sums_counted_by_hand(run):
@@ -62,6 +63,18 @@ def test_summary_counts_matmul_flops(run):
     block = 12 * n * d * d + 2 * n * n * d
     expected = 196 * d * d + 12 * block + d * 1000
     assert json.loads(out)["flops"] == 2 * expected
+
+
+def test_summary_ends_with_operations_and_memory():
+    screen = on_terminal("summary", "vit_b16", NO_COLOR="1")
+    says(screen.strip().splitlines()[-1], "17.56 GMACs", "7.26 MB", "fp32")
+
+
+def test_summary_piped_ends_with_whole_numbers(run):
+    _, out, _ = run("summary", "vit_b16")
+    last = dict(pair.split(": ") for pair in out.splitlines()[-1].split("\t"))
+    macs, peak = 17563828224, 7259136
+    assert last == dict(zip(last, map(str, (2 * macs, macs, peak)), strict=True))
 
 
 def test_summary_folds_blocks_unless_asked(run):

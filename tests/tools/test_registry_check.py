@@ -55,6 +55,24 @@ def test_the_registry_check_of_a_file_without_parts_of_plugins(run, tmp_path):
     says(err, "problem: net:", "params", "1", "5717416")
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("gmacs = 1.2536832\nactivations = 2266368", ()),
+        ("gmacs = 1.2536833", ("gmacs", "1.2536833", "1.2536832")),
+        ("activations = 2266369", ("activations", "2266369", "2266368")),
+    ],
+)
+def test_the_registry_check_computes_operations_and_memory(run, tmp_path, line, said):
+    file = tmp_path / "local.toml"
+    text = MANIFEST.replace(MANIFEST[MANIFEST.index("[drop") : MANIFEST.index("[variants")], "")
+    file.write_text(text.replace("params = 5717416", f"params = 5717416\n{line}"))
+    code, _, err = run("registry", "check", file)
+    assert (code, err.count("\n")) == ((1, 1) if said else (0, 0))
+    if said:
+        says(err, "problem: net:", *said)
+
+
 def test_a_registry_file_with_a_giant_depth_is_refused_before_anything_is_built(
     run, tmp_path, monkeypatch
 ):

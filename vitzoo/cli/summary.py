@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from vitzoo.cli.output import count, echo, flag, json_option, on_terminal, print_json, print_rows
+from vitzoo.cli.output import (
+    echo,
+    flag,
+    json_option,
+    megabytes,
+    on_terminal,
+    print_json,
+    print_rows,
+)
 
 IN_LATER_BLOCK = re.compile(r"blocks\.[1-9]\d*\.")
 
@@ -54,7 +62,7 @@ def _image_size(
 def summary_command(
     name: str, batch_size: int, every: bool, as_json: bool, **arguments: Any
 ) -> None:
-    """Show the layers of a network: shapes, parameters, FLOPs.
+    """Show the layers of a network: shapes, parameters, operations and memory.
 
     NAME is a variant, or a file (.toml or .json) with a spec, that is, the description of a
     network. The options change the network. No weights are loaded and no memory is allocated for
@@ -90,6 +98,12 @@ def summary_command(
     title = "without biases and norms"
     print_rows([{title: name, "weights": n} for name, n in summary.by_hand], (title, "weights"))
     echo()
-    flops = {"matmul FLOPs": summary.flops, "MACs": summary.flops // 2}
-    shown = count if on_terminal() else str
-    echo("\t".join(f"{what}: {shown(n)}" for what, n in flops.items()))
+    macs = summary.flops // 2
+    if on_terminal():
+        echo(
+            f"{macs / 10**9:.4g} GMACs, peak memory of activations: "
+            f"{megabytes(summary.activations)} in fp32"
+        )
+        return
+    costs = {"matmul FLOPs": summary.flops, "MACs": macs, "activation bytes": summary.activations}
+    echo("\t".join(f"{what}: {n}" for what, n in costs.items()))

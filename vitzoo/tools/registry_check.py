@@ -122,10 +122,11 @@ def problems_of(variant: Variant) -> Iterator[str]:
 
 
 def _miscounted(variants: list[Variant]) -> Iterator[str]:
-    """Build the variants of the core's builder without memory, and count their parameters."""
+    """Build the variants of the core's builder without memory, and count what they state."""
     import torch
 
     from vitzoo.build import build
+    from vitzoo.summary import cost
 
     for variant in variants:
         if variant.builder != CORE_BUILDER:
@@ -136,9 +137,14 @@ def _miscounted(variants: list[Variant]) -> Iterator[str]:
         except VitzooError as error:
             yield f"{variant.name}: cannot be built: {error}"
             continue
-        params = sum(p.numel() for p in model.parameters())
-        if params != variant.params:
-            yield f"{variant.name}: params is {variant.params}, expected {params}"
+        counted: dict[str, float] = {"params": sum(p.numel() for p in model.parameters())}
+        if variant.gmacs or variant.activations:
+            spec = variant.spec
+            taken = cost(model, torch.empty(1, spec.in_chans, *spec.image_size, device="meta"))
+            counted |= {"gmacs": taken.macs / 10**9, "activations": taken.activations}
+        for key, expected in counted.items():
+            if (stated := getattr(variant, key)) not in (None, expected):
+                yield f"{variant.name}: {key} is {stated}, expected {expected}"
 
 
 def _plausible(variant: Variant, row: Weights, classes: int, size: int) -> bool:
