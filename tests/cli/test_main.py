@@ -122,12 +122,12 @@ def test_a_closed_pipe_is_not_an_error(form):
 
 
 def test_interrupt_exits_130(monkeypatch, capsys):
-    from vitzoo.cli import browse
+    from vitzoo.cli import listing
 
     def interrupt():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(browse, "registry", interrupt)
+    monkeypatch.setattr(listing, "registry", interrupt)
     assert main(["list"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 

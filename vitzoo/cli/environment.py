@@ -1,13 +1,21 @@
-"""Set environment variables for the duration of one command."""
+"""The process around a command: its environment variables and its standard streams.
+
+Streams may be missing, closed, full or of any encoding.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 from collections.abc import Iterable
+from typing import Any
 
 import click
 
+from vitzoo.errors import StoreError
 from vitzoo.plugin.switches import NOT, STRICT
+from vitzoo.report import UNWRITABLE, is_terminal
 
 
 def set_for_command(name: str, value: str) -> None:
@@ -27,3 +35,69 @@ def without_plugins(names: Iterable[str] = ()) -> None:
     set_for_command(STRICT, "")
     if all("/" not in name or name.startswith("hf://") for name in names):
         set_for_command(NOT, "*")
+
+
+class Stream(io.TextIOBase):
+    """Writes to a standard stream; a character that its encoding lacks is written as an escape.
+
+    Args:
+        stream: stdout or stderr, None if the process has none.
+        required: whether text that cannot be written is an error; otherwise it is dropped.
+    """
+
+    def __init__(self, stream: Any, *, required: bool = False) -> None:
+        self._stream = stream
+        self._required = required
+        self._failure: Exception | None = None
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # read-only
+        """The encoding of the stream."""
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        """Tell whether the stream is a terminal."""
+        return is_terminal(self._stream)
+
+    def fileno(self) -> int:
+        """Return the file descriptor; raises OSError if there is none."""
+        if self._stream is None:
+            raise io.UnsupportedOperation("fileno")
+        return int(self._stream.fileno())
+
+    def write(self, text: str) -> int:
+        """Write text; raises StoreError if it is required and cannot be written."""
+        encodable = text.encode(self.encoding, "backslashreplace").decode(self.encoding)
+        self._call("write", encodable)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream; raises StoreError like `write`."""
+        self._call("flush")
+
+    def close(self) -> None:
+        """Do nothing: the stream belongs to the process."""
+
+    def _call(self, method: str, *arguments: str) -> None:
+        """Write or flush; after a failure, every later call fails in the same way."""
+        if self._failure is None:
+            try:
+                getattr(self._stream, method)(*arguments)
+            except UNWRITABLE as error:
+                self._failure = error
+                self._drop()
+        if self._failure is None or not self._required:
+            return
+        if isinstance(self._failure, BrokenPipeError):  # a reader such as `head` closed the pipe
+            raise self._failure
+        reason = getattr(self._failure, "strerror", None) or "it is closed"
+        raise StoreError(
+            f"cannot write to stdout: {reason}; make room, or send the output to another file"
+        ) from self._failure
+
+    def _drop(self) -> None:
+        """Let Python flush what is still buffered when the process ends."""
+        with contextlib.suppress(*UNWRITABLE):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)

@@ -11,15 +11,14 @@ from typing import Any
 import click
 
 import vitzoo
-from vitzoo.cli.environment import set_for_command
+from vitzoo.cli.environment import Stream, set_for_command
 from vitzoo.cli.output import Context, flag, say
-from vitzoo.cli.streams import Stream
 from vitzoo.errors import VitzooError, printable
 from vitzoo.plugin.switches import NOT
 
 INTERRUPTED = 130
 COMMANDS = {
-    "list": "browse:list_command",
+    "list": "listing:list_command",
     "show": "browse:show_command",
     "which": "browse:which_command",
     "summary": "summary:summary_command",

@@ -12,8 +12,8 @@ import pytest
 
 import vitzoo
 from helpers import says
+from vitzoo.cli.environment import Stream
 from vitzoo.cli.main import main
-from vitzoo.cli.streams import Stream
 from vitzoo.errors import StoreError
 from vitzoo.log import log
 from vitzoo.store.progress import progress
@@ -149,7 +149,7 @@ def test_trust_on_first_use_needs_no_stderr(vitzoo_hub, tmp_path, change):
 def test_a_log_record_names_the_line_of_the_caller(caplog):
     log.warning("%s and %d", "a\x1b[2J\u202eb", 3)
     (record,) = caplog.records
-    assert record.module == "test_streams"
+    assert record.module == "test_environment"
     assert record.getMessage() == "a\\x1b[2J\\u202eb and 3"
 
 

@@ -1,0 +1,309 @@
+"""The command `vitzoo list`; torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+from click.exceptions import Exit
+
+from vitzoo.cli.output import (
+    Fit,
+    count,
+    echo,
+    flag,
+    json_option,
+    megabytes,
+    on_terminal,
+    print_rows,
+    say,
+)
+from vitzoo.errors import PinError, UnknownName, did_you_mean
+from vitzoo.plugin.info import CORE, LOCAL, TROUBLE
+from vitzoo.registry.listing import (
+    FIELDS,
+    LABEL,
+    MEASUREMENTS,
+    OF_WEIGHTS,
+    Row,
+    check_field,
+    commercial_use,
+    pareto,
+    pareto_fields,
+    sort,
+    sort_keys,
+)
+from vitzoo.registry.registry import Registry, registry
+from vitzoo.schema.rows import FURTHER_RESULTS, RESULTS
+
+SHOWN = ("name", "params", "top1", "image_size", "gmacs", "license", "pin")  # on a terminal
+WIDE = tuple(dict.fromkeys((*SHOWN, *FURTHER_RESULTS, "weights", "pretraining_data", *FIELDS)))
+PIPED = (
+    "name", "params", "image_size", "num_classes", "top1", "license", "pin", "weights", "summary"
+)  # fmt: skip
+LEAVING = ("pin", "license", "gmacs", "image_size", "top1", "params")  # in this order
+LONGEST_NAME = 41  # a terminal of one width shows the same columns for all names up to this length
+PINS = {"confirmed": "c", "reported": "r", "first-use": "f"}
+PRETTY: dict[str, Any] = {
+    "params": count,
+    "image_size": str,
+    "patch_size": str,
+    "num_classes": str,
+    "gmacs": lambda gmacs: f"{gmacs:.3g}" if gmacs < 100 else f"{gmacs:,.0f}",
+    "activations": megabytes,
+    **dict.fromkeys(RESULTS, "{:.2f}".format),
+    **dict.fromkeys(MEASUREMENTS, "{:,.0f}".format),
+    "pin": lambda pin: PINS.get(pin, pin),
+}
+NOTES = {
+    "pin": "pin: c confirmed, r reported by third parties, f trusted on first use",
+    "license shorter": "license: is commercial use allowed? read: see its terms",
+}
+
+
+@click.command("list")
+@click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
+@click.option(
+    "--where",
+    "conditions",
+    multiple=True,
+    metavar="CONDITION",
+    help="List only entries that meet a condition, such as 'params<100M'.",
+)
+@click.option(
+    "--sort",
+    "order",
+    metavar="FIELD[:desc]",
+    help="Sort by a field, or by several with commas; :desc puts large values first.",
+)
+@click.option(
+    "--pareto",
+    "trade_off",
+    metavar="FIELD:FIELD",
+    help="List only entries than which no other is better in both fields, such as params:top1.",
+)
+@click.option(
+    "--family", "families", multiple=True, metavar="NAME", help="List a family, such as clip."
+)
+@flag("--all", "everything", help="List the variants of all families on a terminal, too.")
+@flag("--local", "here", help="List only variants with weights on this machine.")
+@click.option("--columns", metavar="FIELD,FIELD", help="Show these columns.")
+@flag("--wide", help="Show all columns that fit.")
+@flag("-q", "--quiet", help="Print only names, one per line.")
+@json_option
+def list_command(
+    patterns: tuple[str, ...],
+    conditions: tuple[str, ...],
+    order: str | None,
+    trade_off: str | None,
+    families: tuple[str, ...],
+    everything: bool,
+    here: bool,
+    columns: str | None,
+    wide: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """List variants: the networks that vitzoo can build by name.
+
+    PATTERN is a shell-style pattern of names; a pattern that matches no name is an error. The
+    former name of a renamed variant finds the variant. Without a choice, a terminal shows the
+    variants of the core, and the families of the plugins with the number of their variants; a pipe,
+    --json and -q give all variants. A family is the part of a name before the slash.
+
+    Each variant is one line, with the values of its default weights. If --where, --sort or --pareto
+    name a field of weights, such as top1 or license, each weights entry is one line. Entries that
+    are not the default are named VARIANT:WEIGHTS, which `show`, `which` and `fetch` take, too.
+
+    The fields of all options are the keys that --json prints. A terminal that is too narrow shows
+    fewer columns. In --pareto, more is better for test results, less for other fields. With
+    --local, the exit code is 3 if the registry and the lock file contradict each other about a
+    weights file.
+
+    \b
+    Examples:
+      vitzoo list
+      vitzoo list 'vit_b*' 'vit_l*' --sort params:desc
+      vitzoo list 'dinov2/*'
+      vitzoo list --family clip --columns name,top1,pretraining_data
+      vitzoo list --where 'top1>=88' --sort top1:desc
+      vitzoo list --where 'params<30M and image_size=224' --pareto params:top1
+      vitzoo list --where 'license=mit or license=apache-2.0' --json
+      vitzoo list --where 'pretraining=self-supervised and num_classes=0'
+      vitzoo list --local
+    """
+    zoo = registry()
+    chosen = patterns or families or conditions or order or trade_off or here
+    rows, conflicts = _selected(zoo, patterns, families, conditions, order, trade_off, here)
+    short = on_terminal() and not (chosen or everything or quiet or as_json)
+    if short:
+        rows = [row for row in rows if row["namespace"] in (CORE, LOCAL)]
+    elif not (chosen or quiet or as_json or on_terminal()):
+        rows += _lazy_rows(zoo)
+    shown = _columns(columns, wide=wide, here=here)
+    only = "name" if quiet else ""
+    print_rows(rows, shown, as_json=as_json, only=only, pretty=PRETTY, fit=_fit(shown, here))
+    if short:
+        _print_families(zoo)
+    for conflict in conflicts:
+        say(f"vitzoo: {conflict}")
+    if conflicts:
+        raise Exit(PinError.exit_code)
+
+
+def _selected(
+    zoo: Registry,
+    patterns: tuple[str, ...],
+    families: tuple[str, ...],
+    conditions: tuple[str, ...],
+    order: str | None,
+    trade_off: str | None,
+    here: bool,
+) -> tuple[list[Row], list[str]]:
+    """Return the rows that the options of `list` select, and contradictions about pins."""
+    tests, used = _tests(conditions)
+    keys = sort_keys(order) if order else []
+    compared = pareto_fields(trade_off) if trade_off else []
+    each = not {*used, *(key for key, _ in keys), *compared}.isdisjoint(OF_WEIGHTS)
+    rows = candidates = _candidates(zoo, patterns, families, each_weights=each)
+    if tests:
+        rows = [row for row in rows if all(test(row) for test in tests)]
+    conflicts: list[str] = []
+    if here:
+        rows, conflicts = _with_local_weights(rows, each_weights=each)
+    if not rows and tests:
+        from vitzoo.registry.conditions import unmet
+
+        why = "; ".join(unmet(tests, candidates))
+        say(f"vitzoo: nothing meets the conditions{why and f': {why}'}")
+    rows = sort(pareto(rows, compared) if compared else rows, keys)
+    if each:
+        rows = [row | {"name": row.pop(LABEL)} for row in rows]
+    return rows, conflicts
+
+
+def _tests(conditions: Iterable[str]) -> tuple[list[Any], set[str]]:
+    """Read conditions; return a function for each that tests a row, and the fields they use."""
+    if not conditions:
+        return [], set()
+    from vitzoo.registry.conditions import comparisons, where
+
+    tests = [where(condition) for condition in conditions]
+    return tests, {one.field for test in tests for one in comparisons(test)}
+
+
+def _candidates(
+    zoo: Registry, patterns: tuple[str, ...], families: tuple[str, ...], *, each_weights: bool
+) -> list[Row]:
+    """Return the rows of patterns and families; say which plugins have failed.
+
+    Raises:
+        UnknownName: a pattern matches no name, or there is no such family.
+    """
+    own = tuple("*" if name == CORE else f"{name}/*" for name in families)
+    rows = zoo.listing(patterns or own or ("*",), each_weights=each_weights)
+    for info in zoo.host.infos.values():
+        if info.state in TROUBLE:
+            say(f"vitzoo: plugin {info.namespace!r} has failed: {info.trouble}")
+    for former in [pattern for pattern in patterns if pattern in zoo.aliases]:
+        say(f"vitzoo: {former!r} is the former name of {zoo.aliases[former]!r}")
+    if missing := zoo.unmatched((*patterns, *own)):
+        raise UnknownName(_no_match(zoo, missing))
+    return [row for row in rows if row["namespace"] in families] if families else rows
+
+
+def _with_local_weights(rows: list[Row], *, each_weights: bool) -> tuple[list[Row], list[str]]:
+    """Return the rows with stored weights, and contradictions about the pins of variants."""
+    from vitzoo.inventory import local
+
+    present, differing = local()
+    names = {row["name"]: None for row in rows}
+    conflicts = [text for name in names for text in differing.get(name, ())]
+    if each_weights:
+        return [r for r in rows if r["weights"] in present.get(r["name"], ())], conflicts
+    rows = [row for row in rows if row["name"] in present]
+    return [row | {"weights": ", ".join(present[row["name"]])} for row in rows], conflicts
+
+
+def _columns(columns: str | None, *, wide: bool, here: bool) -> tuple[str, ...]:
+    """Return the columns of `list`."""
+    if columns is not None:
+        return tuple(check_field(column.strip()) for column in columns.split(","))
+    if wide:
+        return WIDE
+    if not on_terminal():
+        return PIPED
+    return (SHOWN[0], "weights", *SHOWN[1:]) if here else SHOWN
+
+
+def _fit(columns: tuple[str, ...], here: bool) -> Fit:
+    """Say which columns of `list` a narrow terminal leaves out: never the name."""
+    kept = "name" if "name" in columns else columns[0]
+    others = [column for column in reversed(columns) if column not in (*LEAVING, kept)]
+    if here:  # the weights on this machine are the reason for the listing
+        others = [column for column in others if column != "weights"]
+    last = ["weights"] if here else []
+    return Fit(
+        [column for column in (*others, *LEAVING, *last) if column in columns and column != kept],
+        shorter={"license": lambda name: commercial_use(name) or "-"},
+        room={} if here else {"name": LONGEST_NAME},
+        notes=NOTES,
+        one_line=True,
+    )
+
+
+def _print_families(zoo: Registry) -> None:
+    """Print a line for each family of the plugins, and say how to list one."""
+    families: dict[str, dict[str, Any]] = {}
+    for row in zoo.listing(each_weights=True):
+        if (name := row["namespace"]) in (CORE, LOCAL):
+            continue
+        family = families.setdefault(name, {"variants": set(), "weights": 0, "top1": None})
+        family["variants"].add(row["name"])
+        family["weights"] += row["weights"] is not None
+        family["top1"] = max(family["top1"] or 0, row["top1"] or 0) or None
+    rows = [
+        {"family": name, **family, "variants": len(family["variants"])}
+        for name, family in families.items()
+    ]
+    for row in _lazy_rows(zoo):
+        say(f"vitzoo: {row['name']}: {row['summary']}")
+    if rows:
+        echo()
+        heading = {"top1": "best top1"}
+        rows = [{heading.get(key, key): value for key, value in row.items()} for row in rows]
+        print_rows(rows, tuple(rows[0]), pretty={"best top1": "{:.2f}".format})
+        say(
+            f"vitzoo: vitzoo list '{rows[0]['family']}/*' lists a family, and vitzoo list --all "
+            "lists all of them"
+        )
+
+
+def _no_match(zoo: Registry, patterns: list[str]) -> str:
+    """Return the error message about patterns that match no variant, with suggestions."""
+    rows = zoo.listing()
+    spaces = {row["namespace"] for row in rows} - {CORE}
+    spaces |= {info.namespace for info in zoo.host.infos.values() if info.state == "lazy"}
+    names = [*(f"{space}/*" for space in spaces), *(row["name"] for row in rows)]
+    hints = [
+        f"; did you mean '{pattern}/*'?" if pattern in spaces else did_you_mean(pattern, names)
+        for pattern in patterns
+    ]
+    found = [f"{p!r}{hint and f' ({hint[2:]})'}" for p, hint in zip(patterns, hints, strict=True)]
+    listed = "" if all(hints) else "; `vitzoo list --all` lists all names"
+    return f"no variant matches {', '.join(found)}{listed}"
+
+
+def _lazy_rows(zoo: Registry) -> list[dict[str, Any]]:
+    """Return a row for each module plugin that has not been imported."""
+    return [
+        dict.fromkeys(FIELDS)
+        | {
+            "name": f"{info.namespace}/*",
+            "summary": f"plugin {info.distribution} {info.version}, not imported yet: "
+            f"vitzoo list '{info.namespace}/*' imports it",
+        }
+        for info in zoo.host.infos.values()
+        if info.state == "lazy" and not info.entry_point.endswith(".toml")
+    ]
