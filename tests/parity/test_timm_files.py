@@ -1,5 +1,6 @@
 """The entries that were made from timm's configs state what the installed timm states."""
 
+import inspect
 import json
 from dataclasses import replace
 from functools import cache
@@ -11,6 +12,7 @@ from timm.models import get_pretrained_cfg
 
 import vitzoo
 from vitzoo.registry.label_sets import SETS
+from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import PartSpec
 from vitzoo.testing import checkpoint_formats, trained_spec
 from vitzoo_timm.native import spec_of
@@ -115,19 +117,20 @@ def as_published(tag):
 
 
 def comparable(spec):
-    """Return a spec without name, projection and interpolation, which timm's network lacks."""
-    part = spec.pos_embed
-    options = tuple(sorted((k, v) for k, v in part.options if k != "resample"))
+    """Return a spec with all options, without name, projection and interpolation of positions."""
     head = PartSpec("linear") if spec.head.name == "clip/projection" else spec.head
-    if spec.pool.name == "attention":
-        spec = replace(spec, pool=PartSpec("attention", _filled(spec)))
-    return replace(spec, variant=None, head=head, pos_embed=replace(part, options=options))
-
-
-def _filled(spec):
     block = {"num_heads": spec.num_heads, "mlp_dim": spec.mlp_dim}
     block |= {"norm_eps": spec.block.norm_eps, "activation": spec.block.activation}
-    return tuple(sorted((block | dict(spec.pool.options)).items()))
+    pool = _whole("pool", spec.pool, block if spec.pool.name == "attention" else {})
+    pos_embed = _whole("position embedding", spec.pos_embed, {}, without="resample")
+    return replace(spec, variant=None, head=head, pool=pool, pos_embed=pos_embed)
+
+
+def _whole(kind, part, usual, without=""):
+    parameters = inspect.signature(registry().part(kind, part.name)).parameters.values()
+    default = {p.name: p.default for p in parameters if p.default is not p.empty}
+    options = {**default, **usual, **dict(part.options)}
+    return PartSpec(part.name, tuple(sorted((k, v) for k, v in options.items() if k != without)))
 
 
 def predicted_size(state):

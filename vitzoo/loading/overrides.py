@@ -18,7 +18,7 @@ from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import merged
 from vitzoo.loading.request import PARTS
-from vitzoo.loading.stated import stated_by
+from vitzoo.loading.stated import stated_by, timm_spec
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.manifest import CORE_BUILDER
@@ -26,7 +26,7 @@ from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
 
-OF_TIMM = "timm"  # the checkpoint format
+OF_TIMM = "timm"  # the checkpoint format, and the last part of those of plugins
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = Non
     layout, keys = format_of(checkpoint, zoo), checkpoint.header.tensors.keys()
     default = layout.overrides({}, keys)
     registered = checkpoint.row is not None and bool(checkpoint.row.format)
-    if layout.name == OF_TIMM and variant and variant.timm_block and not registered:
-        default = merged(default, {"block": dict(variant.timm_block)})
+    if variant and not registered and layout.name.rpartition("/")[2] == OF_TIMM:
+        default = merged(default, _in_timm(variant, default))
     shown = layout.overrides_in(keys, checkpoint.tensor)
     if checkpoint.row and registered:
         return Overrides(default, merged(shown, of_row(checkpoint.row)))
@@ -101,6 +101,14 @@ def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = Non
     if stated is None:
         return Overrides(default, shown)
     return Overrides(default, merged(stated.settings(), shown), stated.notes)
+
+
+def _in_timm(variant: Variant, default: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of timm's network of a variant that replace defaults of the format."""
+    changes: dict[str, Any] = {"block": dict(variant.timm_block)} if variant.timm_block else {}
+    if "pool" in default and OF_TIMM in dict(variant.known_as):
+        changes["pool"] = timm_spec(variant).pool.to_data()
+    return changes
 
 
 def fixed(variant: Variant | None) -> frozenset[str]:

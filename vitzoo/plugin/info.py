@@ -19,6 +19,7 @@ FIRST_PARTY = {  # namespaces that only these distributions may use
     "dino": "vitzoo-dino",
     "dinov2": "vitzoo-dino",
     "dinov3": "vitzoo-dino",
+    "lingbot": "vitzoo-dino",
     "clip": "vitzoo-clip",
     "siglip": "vitzoo-clip",
     "mim": "vitzoo-mim",

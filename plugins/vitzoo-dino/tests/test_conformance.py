@@ -1,4 +1,4 @@
-"""The conformance kit of vitzoo, run on the three namespaces of this plugin."""
+"""The conformance kit of vitzoo, run on the namespaces of this plugin."""
 
 from __future__ import annotations
 
@@ -50,4 +50,9 @@ class TestDinoV3(PluginTests):
         name: [V3, V3_WITHOUT_BIASES]
         for name in ("dinov3/timm", "dinov3/meta", "dinov3/transformers")
     }
+    archives = False
+
+
+class TestLingBot(PluginTests):
+    namespace = "lingbot"
     archives = False

@@ -379,8 +379,8 @@ def test_writing_metas_dinov3_needs_the_number_of_heads():
 def test_files_of_timm_that_are_no_dinov3_are_refused(tmp_path, randomise):
     tensors = dinov3.timm_eva.from_model(randomise(vitzoo.create(V3)).state_dict())
     assert "blocks.0.gamma_1" in tensors
-    path = write(tmp_path, tensors, {"architecture": "vit_small_patch16_lingbot"})
-    with pytest.raises(CheckpointError, match=r"DINOv3, got 'vit_small_patch16_lingbot'"):
+    path = write(tmp_path, tensors, {"architecture": "vit_small_patch16_rope_224"})
+    with pytest.raises(CheckpointError, match=r"LingBot-Vision, got 'vit_small_patch16_rope_224'"):
         vitzoo.create(V3, weights=path)
     sizes = {"embed_dim": 64, "depth": 2, "num_heads": 2, "mlp_ratio": 1.5, "img_size": 64}
     config = {"architecture": "vit_small_patch16_dinov3", "model_args": sizes}

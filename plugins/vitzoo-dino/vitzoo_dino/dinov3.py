@@ -66,13 +66,14 @@ ROUNDING, HALF = 1e-6, 2**-10  # of temperatures to a power, in single and in ha
 
 
 class TimmDinoV3Format(Format):
-    """timm's DINOv3 in the names of its EVA, `gamma_1` and `gamma_2`."""
+    """timm's DINOv3 and LingBot-Vision in the names of its EVA, `gamma_1` and `gamma_2`."""
 
     def stated(self, config: Config) -> dict[str, Any]:
         """Refuse the config of another network with these names."""
         stated = config.get("architecture")
-        good = not isinstance(stated, str) or "dinov3" in stated
-        formats.check_config(good, "architecture", "one of timm's DINOv3", stated)
+        good = not isinstance(stated, str) or "dinov3" in stated or "lingbot" in stated
+        expected = "one of timm's DINOv3 or LingBot-Vision"
+        formats.check_config(good, "architecture", expected, stated)
         return super().stated(config)
 
 
