@@ -1,12 +1,9 @@
-"""The plugins as users get them: archives, listing, creating, spawned workers."""
+"""The plugins as users get them: listing, creating, spawned workers."""
 
 from __future__ import annotations
 
 import json
-import sys
-import tarfile
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,24 +13,6 @@ import vitzoo
 pytestmark = pytest.mark.install
 
 ROOT = Path(__file__).parents[1]
-BUILD = (sys.executable, "-m", "build", "--no-isolation")
-
-
-@pytest.fixture(scope="session")
-def core(tmp_path_factory, command) -> Path:
-    """A wheel of vitzoo."""
-    folder = tmp_path_factory.mktemp("core")
-    command(*BUILD, ROOT, "--outdir", folder, "--wheel")
-    (wheel,) = folder.glob("*.whl")
-    return wheel
-
-
-@pytest.fixture(scope="module")
-def dist(project, tmp_path_factory, command) -> Path:
-    """An sdist of the plugin with a wheel made from it."""
-    folder = tmp_path_factory.mktemp("dist")
-    command(*BUILD, project.folder, "--outdir", folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -55,39 +34,15 @@ def released(spaces) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module", params=["wheel", "editable"])
-def zoo(request, project, tmp_path_factory, core, dist, new_environment):
+def zoo(request, project, tmp_path_factory, built, new_environment):
     """An environment with vitzoo and the plugin."""
     environment = new_environment(tmp_path_factory.mktemp(request.param) / "venv")
-    environment.install(core)
+    environment.install(*built(ROOT).glob("*.whl"))
     if request.param == "wheel":
-        environment.install(*dist.glob("*.whl"))
+        environment.install(*built(project.folder).glob("*.whl"))
     else:
         environment.install("--editable", project.folder)
     return environment
-
-
-def test_the_wheel_holds_the_whole_package_and_nothing_else(project, spaces, dist):
-    (path,) = dist.glob("*.whl")
-    with zipfile.ZipFile(path) as archive:
-        names = {name for name in archive.namelist() if ".dist-info/" not in name}
-        for space in spaces:
-            manifest = archive.read(f"{space.package}/{space.manifest}")
-            assert manifest == space.manifest_path.read_bytes()
-        assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
-    files = {path for path in (project.folder / project.package).rglob("*") if path.is_file()}
-    assert names == {
-        str(path.relative_to(project.folder)) for path in files if "__pycache__" not in path.parts
-    }
-
-
-def test_the_sdist_holds_the_manifests_and_the_tests(project, spaces, dist):
-    (path,) = dist.glob("*.tar.gz")
-    with tarfile.open(path) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    own = {f"{space.package}/{space.manifest}" for space in spaces}
-    assert own | {"LICENSE", "README.md", "pyproject.toml"} <= names
-    assert {f"tests/{path.name}" for path in project.folder.glob("tests/*.*")} <= names
-    assert not [name for name in names if "__pycache__" in name]
 
 
 def test_listing_shows_the_variants_and_imports_nothing(project, spaces, released, zoo):

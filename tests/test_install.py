@@ -3,103 +3,30 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
-import tarfile
 import textwrap
-import zipfile
 from pathlib import Path
 
 import pytest
 
-import vitzoo
 from helpers import says
-from vitzoo.registry.label_sets import OWN, SHARED, SYNSETS
 
 pytestmark = pytest.mark.install
 
 ROOT = Path(__file__).parents[1]
-ODD = re.compile(r"__pycache__|\.pyc$|\.egg-info|/\.|~$")
-
-
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory, command) -> Path:
-    """Build an sdist and a wheel from it, and beside them a wheel from the tree."""
-    folder = tmp_path_factory.mktemp("dist")
-    build = (sys.executable, "-m", "build", "--no-isolation", ROOT, "--outdir")
-    command(*build, folder / "sdist")
-    command(*build, folder / "tree", "--wheel")
-    return folder
-
-
-@pytest.fixture(params=["tree", "sdist"])
-def wheel(dist, request) -> Path:
-    (path,) = (dist / request.param).glob("*.whl")
-    return path
-
-
-# Archives
-
-
-def test_a_wheel_holds_the_registry_as_a_regular_file(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        member = archive.getinfo("vitzoo/registry.toml")
-        assert member.external_attr >> 28 != 0o12, "a symbolic link"
-        assert archive.read(member) == ROOT.joinpath("registry.toml").read_bytes()
-
-
-def test_a_wheel_holds_every_bundled_file(wheel):
-    bundled = [path for path in ROOT.joinpath("vitzoo/data").glob("*") if path.is_file()]
-    with zipfile.ZipFile(wheel) as archive:
-        for path in bundled:
-            assert archive.read(f"vitzoo/data/{path.name}") == path.read_bytes()
-        held = {name for name in archive.namelist() if name.startswith("vitzoo/data/")}
-    assert len(held) == len(bundled)
-    rows = [row for variant in vitzoo.variants(namespace="core") for row in variant.weights]
-    files = {row.file for row in rows if not row.repo} | {OWN, SHARED, SYNSETS, "WORDNET.txt"}
-    assert held == {f"vitzoo/data/{file}" for file in files}
-
-
-def test_a_wheel_holds_every_module_and_nothing_else(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if ".dist-info/" not in name]
-    modules = {str(path.relative_to(ROOT)) for path in ROOT.joinpath("vitzoo").rglob("*.py")}
-    assert {name for name in names if name.endswith(".py")} == modules
-    others = {Path(name).suffix for name in names} - {".py"}
-    assert others <= {".toml", ".safetensors", ".typed", ".txt", ".gz", ".tmpl"}
-    assert all(name.startswith("vitzoo/") for name in names)
-    assert not [name for name in names if ODD.search(f"/{name}")]
-
-
-def test_both_wheels_are_the_same(dist):
-    contents = []
-    for folder in ("tree", "sdist"):
-        (path,) = (dist / folder).glob("*.whl")
-        with zipfile.ZipFile(path) as archive:
-            contents.append({name: archive.read(name) for name in archive.namelist()})
-    assert contents[0] == contents[1]
-
-
-def test_the_sdist_has_what_its_tests_need(dist):
-    (path,) = (dist / "sdist").glob("*.tar.gz")
-    with tarfile.open(path) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    needed = {"pyproject.toml", "registry.toml", "LICENSE", "README.md", "CHANGELOG.md"}
-    assert needed | {"conftest.py", "tests/released.json"} <= names
-    assert not [name for name in names if ODD.search(f"/{name}") and name != ".gitignore"]
 
 
 # Installed
 
 
 @pytest.fixture(params=["tree", "sdist", "editable"], scope="module")
-def installed(request, tmp_path_factory, dist, new_environment):
+def installed(request, tmp_path_factory, built, built_from_tree, new_environment):
     """Install vitzoo in one of three ways; return the environment and where it must come from."""
     environment = new_environment(tmp_path_factory.mktemp(request.param) / "venv")
     if request.param == "editable":
         environment.install("--editable", ROOT)
         return environment, ROOT
-    environment.install(*(dist / request.param).glob("*.whl"))
+    from_sdist = built(ROOT).glob("*.whl")
+    environment.install(*([built_from_tree] if request.param == "tree" else from_sdist))
     return environment, environment.site
 
 
@@ -248,11 +175,11 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def zoo(tmp_path_factory, dist, new_environment):
+def zoo(tmp_path_factory, built, new_environment):
     """An environment with vitzoo and both plugins."""
     folder = tmp_path_factory.mktemp("zoo")
     environment = new_environment(folder / "venv")
-    environment.install(*(dist / "tree").glob("*.whl"))
+    environment.install(*built(ROOT).glob("*.whl"))
     environment.install(write(folder / "acme", ACME), write(folder / "globex", GLOBEX))
     return environment
 
@@ -339,9 +266,9 @@ def test_plugins_work_in_spawned_workers(zoo):
     assert zoo.call("python", script) == "[7, 3]\n"
 
 
-def test_an_uninstalled_plugin_is_gone(dist, tmp_path, new_environment):
+def test_an_uninstalled_plugin_is_gone(built, tmp_path, new_environment):
     environment = new_environment(tmp_path / "venv")
-    environment.install(*(dist / "tree").glob("*.whl"), write(tmp_path / "acme", ACME))
+    environment.install(*built(ROOT).glob("*.whl"), write(tmp_path / "acme", ACME))
     ask = """
         import vitzoo
         try:
