@@ -327,7 +327,7 @@ def _settings(variant: Variant) -> dict[str, Any]:
     overrides = _overrides(default, variant.spec) if default else ""
     return {
         "params": f"{variant.params:,}" if on_terminal() else variant.params,
-        "gmacs": variant.gmacs,
+        "gmacs": f"{variant.gmacs:.4g}" if variant.gmacs and on_terminal() else variant.gmacs,
         "activations": variant.activations and _bytes(variant.activations),
         **_spec_settings(variant.spec),
         "builder": variant.builder,

@@ -4,7 +4,8 @@
 
 They are the architectures of timm among the ViTs that vitzoo has no parts for, as
 `vitzoo_timm.native.spec_of` says, and those of the families of `PAPERS`. Numbers are read from
-timm's modules on `meta`; the published files stand in `WEIGHTS`. A test asks whether the files are
+timm's modules on `meta`; the published files stand in `WEIGHTS`, and images per second in
+tests/facts of the repository. A test asks whether the files are
 up to date, so a new timm that changes a network is seen.
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 import timm
 import torch
 
+from vitzoo.summary import cost
 from vitzoo_timm.build import parameters
 from vitzoo_timm.look import NotNative
 from vitzoo_timm.native import spec_of
@@ -28,6 +30,7 @@ ROOT = Path(__file__).parents[1]
 MANIFEST = ROOT / "vitzoo_timm" / "registry.toml"
 README = ROOT / "README.md"
 UNFILLED = runpy.run_path(str(ROOT.parents[1] / "tests" / "parity" / "conftest.py"))["unfilled"]
+FIGURES = runpy.run_path(str(ROOT.parents[1] / "tests" / "update_figures.py"))
 TABLE = re.compile(r"(<!-- variants -->\n).*?(<!-- end -->)", re.DOTALL)
 REQUIRES = "timm>=1.0.31,<1.1"
 VITS = ("vit_*", "deit*", "beit*", "eva02*", "aimv2_*")
@@ -173,6 +176,7 @@ def row(name: str, first: dict[type, str]) -> str:
     model = plain(name)
     title, paper = next(v for k, v in {**OTHERS, **PAPERS}.items() if fnmatch.fnmatch(name, k))
     cls = type(model)
+    taken = cost(model, torch.empty(1, 3, *size_of(model), device="meta"))
     values: dict[str, Any] = {
         "summary": f"{title}; timm's {cls.__name__}",
         "builder": "vitzoo_timm.build:build",
@@ -182,6 +186,8 @@ def row(name: str, first: dict[type, str]) -> str:
         "patch_size": patch_of(model),
         "num_classes": model.num_classes,
         "params": sum(p.numel() for p in model.parameters()),
+        "gmacs": taken.macs / 10**9,
+        "activations": taken.activations,
         "paper": f"arXiv:{paper}",
         "source": f"timm {timm.__version__}, {cls.__module__.removeprefix('timm.')}",
     }
@@ -208,7 +214,8 @@ def toml(value: Any) -> str:
 def manifest() -> str:
     """Return the manifest."""
     first: dict[type, str] = {}
-    return "\n\n".join([HEAD.rstrip(), *(row(name, first) for name in names())]) + "\n"
+    text = "\n\n".join([HEAD.rstrip(), *(row(name, first) for name in names())]) + "\n"
+    return str(FIGURES["rewritten"](text))
 
 
 def table(text: str) -> str:
