@@ -116,11 +116,14 @@ DATA = {  # the beginning of the names of weights, as their authors or timm chos
     "mim_m38m": "Merged-38M",
     "merged2b": "Merged-2B",
     "sa1b": "SA-1B",
+    "m30m": "Merged-30M",
+    r"\d+ep_in1k": "ImageNet-1k",
+    r"(\d+ep|patch\d+)_in21k": "ImageNet-21k",
 }
 OBJECTIVES = {
-    "deit hybrid": "supervised",
+    "deit hybrid flexivit": "supervised",
     "dino dinov2 dinov3 lingbot mae beit": "self-supervised",
-    "clip siglip": "image-text",
+    "clip siglip aimv2": "image-text",
 }
 UNNAMED = ("lingbot",)  # the authors give their data sets no name
 

@@ -22,10 +22,13 @@ FIRST_PARTY = {  # namespaces that only these distributions may use
     "lingbot": "vitzoo-dino",
     "clip": "vitzoo-clip",
     "siglip": "vitzoo-clip",
+    "aimv2": "vitzoo-clip",
     "mim": "vitzoo-mim",
     "mae": "vitzoo-mim",
     "beit": "vitzoo-mim",
+    "eva": "vitzoo-mim",
     "eva02": "vitzoo-mim",
+    "flexivit": "vitzoo-mim",
     "timm": "vitzoo-timm",
 }
 

@@ -35,3 +35,8 @@ class TestSiglip(PluginTests):
     @pytest.mark.install
     def test_plugin_archives(self, tmp_path: Path) -> None:
         super().test_plugin_archives(tmp_path)
+
+
+class TestAimv2(PluginTests):
+    namespace = "aimv2"
+    archives = False

@@ -40,3 +40,13 @@ class TestEva02(PluginTests):
     namespace = "eva02"
     archives = False
     networks = {"eva02/timm": EVA, "eva02/authors": EVA}
+
+
+class TestEva(PluginTests):
+    namespace = "eva"
+    archives = False
+
+
+class TestFlexivit(PluginTests):
+    namespace = "flexivit"
+    archives = False
