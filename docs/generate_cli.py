@@ -127,8 +127,14 @@ does not stop `vitzoo plugins`, `vitzoo plugins check` and `vitzoo plugins why`,
 
 ## Shell completion
 
-For bash, add `eval "$(_VITZOO_COMPLETE=bash_source vitzoo)"` to `~/.bashrc`. For zsh and fish,
-replace `bash_source` by `zsh_source` and `fish_source`.
+The shell completes commands, options, names of variants, `VARIANT:WEIGHTS`, fields and families.
+Add one line to the start-up file of the shell:
+
+| shell | file | line |
+|---|---|---|
+| bash | `~/.bashrc` | `eval "$(_VITZOO_COMPLETE=bash_source vitzoo)"` |
+| zsh | `~/.zshrc`, after `compinit` | `eval "$(_VITZOO_COMPLETE=zsh_source vitzoo)"` |
+| fish | `~/.config/fish/config.fish` | `_VITZOO_COMPLETE=fish_source vitzoo \\| source` |
 
 The sections below are written by `python docs/generate_cli.py` from the help of each command.
 """

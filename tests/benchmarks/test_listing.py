@@ -21,7 +21,14 @@ def test_list_against_timm(compare):
     compare.check(compare("vitzoo list / timm.list_models()", ours, theirs, rounds=3), 25)
 
 
-def test_list_within_fourteen_bare_interpreters(compare):
+CONDITION = "imagenet_a>55 and license=apache-2.0 and params<100M"
+
+
+@pytest.mark.parametrize(
+    "args", [[], ["--where", CONDITION, "--sort", "imagenet_v2:desc"]], ids=len
+)
+def test_list_within_fourteen_bare_interpreters(compare, args):
     # 150 ms where a bare interpreter takes 11
-    ours, bare = process("-m", "vitzoo", "list"), process("-c", "pass")
-    compare.check(compare("vitzoo list / bare interpreter", ours, bare, rounds=9), 11 / 150)
+    ours, bare = process("-m", "vitzoo", "list", *args), process("-c", "pass")
+    name = " ".join(["vitzoo list", *args[:1], "/ bare interpreter"])
+    compare.check(compare(name, ours, bare, rounds=9), 11 / 150)

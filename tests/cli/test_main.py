@@ -3,6 +3,8 @@
 import ast
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -132,8 +134,40 @@ def test_interrupt_exits_130(monkeypatch, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_vitzoo_alone_says_in_ten_lines_what_to_type_first(run):
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) == 10
+    assert max(map(len, lines)) <= 60
+    assert run("--no-plugins")[1] == out
+    for line in lines[1:-1]:  # every line can be typed
+        command, *args = shlex.split(re.split(r"  +", line.strip())[0])
+        assert command == "vitzoo"
+        if args[0] in ("list", "show", "which"):
+            code, out, _ = run(*args)
+            assert (code, bool(out)) == (0, True), line
+    assert eval(lines[-1].partition("vitzoo.")[2].replace("create(", "dict(name=")) == {
+        "name": "vit_b16",
+        "pretrained": True,
+    }
+
+
+def test_the_version(run):
+    assert run("--version") == (0, f"vitzoo, version {vitzoo_library.__version__}\n", "")
+
+
 LIGHT = [
+    [],
     ["list"],
+    [
+        "list",
+        "--where",
+        "imagenet_a>55 and license=apache-2.0 and params<100M",
+        "--sort",
+        "imagenet_v2:desc",
+    ],
+    ["list", "--pareto", "params:top1"],
     ["list", "--json", "--where", "params<10M", "--sort", "params"],
     ["show", "vit_b16"],
     ["which", "vit_l_16"],

@@ -10,6 +10,7 @@ import click
 from vitzoo.cli.listing import NOTES
 from vitzoo.cli.output import (
     Fit,
+    complete_names,
     echo,
     json_option,
     megabytes,
@@ -60,7 +61,7 @@ WHICH = (
 
 
 @click.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_names)
 @json_option
 def show_command(name: str, as_json: bool) -> None:
     """Show the weights, the network and the sources of a variant.
@@ -94,7 +95,7 @@ def show_command(name: str, as_json: bool) -> None:
 
 
 @click.command("which")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_names)
 @json_option
 def which_command(name: str, as_json: bool) -> None:
     """Show the call that creates what NAME means, and where its code is.

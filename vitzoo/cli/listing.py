@@ -10,6 +10,9 @@ from click.exceptions import Exit
 
 from vitzoo.cli.output import (
     Fit,
+    complete_families,
+    complete_fields,
+    complete_names,
     count,
     echo,
     flag,
@@ -63,7 +66,7 @@ NOTES = {
 
 
 @click.command("list")
-@click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
+@click.argument("patterns", nargs=-1, metavar="[PATTERN]...", shell_complete=complete_names)
 @click.option(
     "--where",
     "conditions",
@@ -75,20 +78,32 @@ NOTES = {
     "--sort",
     "order",
     metavar="FIELD[:desc]",
+    shell_complete=complete_fields,
     help="Sort by a field, or by several with commas; :desc puts large values first.",
 )
 @click.option(
     "--pareto",
     "trade_off",
     metavar="FIELD:FIELD",
+    shell_complete=complete_fields,
     help="List only entries than which no other is better in both fields, such as params:top1.",
 )
 @click.option(
-    "--family", "families", multiple=True, metavar="NAME", help="List a family, such as clip."
+    "--family",
+    "families",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_families,
+    help="List a family, such as clip.",
 )
 @flag("--all", "everything", help="List the variants of all families on a terminal, too.")
 @flag("--local", "here", help="List only variants with weights on this machine.")
-@click.option("--columns", metavar="FIELD,FIELD", help="Show these columns.")
+@click.option(
+    "--columns",
+    metavar="FIELD,FIELD",
+    shell_complete=complete_fields,
+    help="Show these columns.",
+)
 @flag("--wide", help="Show all columns that fit.")
 @flag("-q", "--quiet", help="Print only names, one per line.")
 @json_option

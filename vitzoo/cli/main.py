@@ -12,11 +12,23 @@ import click
 
 import vitzoo
 from vitzoo.cli.environment import Stream, set_for_command
-from vitzoo.cli.output import Context, flag, say
+from vitzoo.cli.output import Context, echo, flag, say
 from vitzoo.errors import VitzooError, printable
 from vitzoo.plugin.switches import NOT
 
 INTERRUPTED = 130
+COMPLETE = "_VITZOO_COMPLETE"  # the scripts of click for shells set this variable
+START = """\
+vitzoo %s: Vision Transformers by name. Type first:
+  vitzoo list                                all families
+  vitzoo list --where 'top1>86 and px=224'   what you need
+  vitzoo list --pareto params:top1           best trade-offs
+  vitzoo show vit_b16                        one network
+  vitzoo which google/vit-base-patch16-224   its name here
+  vitzoo fetch vit_b16                       its weights
+  vitzoo predict vit_digits FOLDER           classify images
+  vitzoo COMMAND --help                      all options
+In Python: vitzoo.create('vit_b16', pretrained=True)"""
 COMMANDS = {
     "list": "listing:list_command",
     "show": "browse:show_command",
@@ -65,6 +77,7 @@ class LazyGroup(click.Group):
 
 @click.group(
     cls=LazyGroup,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(
         "Exit codes: 0 success; 1 a check failed or a name was not found; 2 wrong usage; 3 a file "
@@ -74,11 +87,12 @@ class LazyGroup(click.Group):
 )
 @click.version_option(vitzoo.__version__, prog_name="vitzoo")
 @flag("--no-plugins", help="Use no plugins, only vitzoo itself.")
-def cli(no_plugins: bool) -> None:
+@click.pass_context
+def cli(context: click.Context, no_plugins: bool) -> None:
     """A model zoo for Vision Transformers: networks built by name, weights checked by sha256.
 
     A variant is a registered network, such as vit_b16. `vitzoo list --all` shows all variants, and
-    `vitzoo COMMAND --help` explains a command.
+    `vitzoo COMMAND --help` explains a command. `vitzoo` alone says what to type first.
 
     \b
     Examples:
@@ -90,6 +104,8 @@ def cli(no_plugins: bool) -> None:
     """
     if no_plugins:
         set_for_command(NOT, "*")
+    if context.invoked_subcommand is None:
+        echo(START % vitzoo.__version__)
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -110,6 +126,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _run(args: Sequence[str] | None) -> int:
     try:
+        if instruction := os.environ.get(COMPLETE):
+            return _complete(instruction)
         code = cli.main(args, prog_name="vitzoo", standalone_mode=False)
     except click.ClickException as error:
         error.message = printable(error.message)  # type: ignore[misc]  # arguments may be file names
@@ -125,3 +143,45 @@ def _run(args: Sequence[str] | None) -> int:
         say(f"vitzoo: {str(error) or 'there is not enough memory'}")
         return getattr(error, "exit_code", 1)
     return code if isinstance(code, int) else 0
+
+
+def _complete(instruction: str) -> int:
+    """Print a shell's script for completion (`bash_source`), or words (`bash_complete`)."""
+    from click.shell_completion import get_completion_class
+
+    shell, _, what = instruction.partition("_")
+    known = _bash() if shell == "bash" else get_completion_class(shell)
+    if known is None or what not in ("source", "complete"):
+        shells = "bash_source, zsh_source or fish_source"
+        raise click.UsageError(f"{COMPLETE} must be {shells}, got {instruction!r}")
+    shell_completion = known(cli, {}, "vitzoo", COMPLETE)
+    echo(shell_completion.source() if what == "source" else shell_completion.complete())
+    return 0
+
+
+def _bash() -> Any:
+    """Return completion for bash, which splits words at colons, as in `vit_b16:augreg_in21k`."""
+    from click.shell_completion import BashComplete, CompletionItem, split_arg_string
+
+    class Bash(BashComplete):
+        before = ""  # the part of the word that bash does not replace
+
+        def get_completion_args(self) -> tuple[list[str], str]:
+            words, at = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
+            joined = [""]
+            for word in words[: at + 1]:
+                if ":" in (word, joined[-1][-1:]):
+                    joined[-1] += word
+                else:
+                    joined.append(word)
+            if len(words) <= at:  # a new word begins
+                return joined[2:], ""
+            if joined[-1] != words[at]:
+                self.before = joined[-1][: joined[-1].rindex(":") + 1]
+            return joined[2:-1], joined[-1]
+
+        def format_completion(self, item: CompletionItem[Any]) -> str:
+            item.value = item.value.removeprefix(self.before)
+            return super().format_completion(item)
+
+    return Bash

@@ -8,14 +8,15 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import partial
 from typing import Any, TextIO
 
 import click
 
-from vitzoo.errors import FirstUseWarning, printable
-from vitzoo.registry.listing import HEADINGS
+from vitzoo.errors import FirstUseWarning, VitzooError, printable
+from vitzoo.registry.listing import FIELDS, HEADINGS
 from vitzoo.report import is_terminal
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
@@ -27,6 +28,38 @@ _usual_format = warnings.formatwarning
 flag = partial(click.option, is_flag=True)
 json_option = flag("--json", "as_json", help="Print JSON.")
 force_option = flag("--force", help="Overwrite the file if it exists.")
+
+
+def complete_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
+    """Return the variants, or their weights, that a shell offers; files if there is none."""
+    from click.shell_completion import CompletionItem
+
+    from vitzoo.registry.registry import registry
+
+    with suppress(VitzooError):
+        names = [row["name"] for row in registry().listing()]
+        if ":" in incomplete:
+            rows = registry().listing(each_weights=True)
+            names = [f"{row['name']}:{row['weights']}" for row in rows if row["weights"]]
+        if found := [name for name in names if name.startswith(incomplete)]:
+            return found
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_fields(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Return the fields that a shell offers, after a comma or a colon, too."""
+    last = max(map(incomplete.rfind, ",:")) + 1
+    return [incomplete[:last] + name for name in FIELDS if name.startswith(incomplete[last:])]
+
+
+def complete_families(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Return the families that a shell offers."""
+    from vitzoo.registry.registry import registry
+
+    with suppress(VitzooError):
+        families = dict.fromkeys(row["namespace"] for row in registry().listing())
+        return [name for name in families if name.startswith(incomplete)]
+    return []
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.exceptions import Exit
 
-from vitzoo.cli.output import json_option, on_terminal, print_rows, say
+from vitzoo.cli.output import complete_names, json_option, on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption
 from vitzoo.files.names import SAFETENSORS
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("predict")
-@click.argument("model")
+@click.argument("model", shell_complete=complete_names)
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--weights",

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from vitzoo.cli.output import (
+    complete_names,
     echo,
     flag,
     json_option,
@@ -36,7 +37,7 @@ def _image_size(
 
 
 @click.command("summary")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_names)
 @click.option(
     "--image-size", metavar="PX", callback=_image_size, help="Image size in px, or HEIGHTxWIDTH."
 )

@@ -9,7 +9,7 @@ import click
 from click.exceptions import Exit
 
 from vitzoo.cli.environment import set_for_command, without_plugins
-from vitzoo.cli.output import flag, json_option, print_rows
+from vitzoo.cli.output import complete_names, flag, json_option, print_rows
 from vitzoo.errors import IntegrityError
 from vitzoo.store.progress import progress
 
@@ -31,7 +31,7 @@ weights_option = click.option(
 
 
 @click.command("fetch")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
 @weights_option
 @frozen_option
 @flag("-q", "--quiet", help="Print only the paths of the files.")
@@ -63,7 +63,7 @@ def fetch_command(names: tuple[str, ...], weights: str | None, quiet: bool, as_j
 
 
 @click.command("verify")
-@click.argument("names", nargs=-1, metavar="[NAME|FILE]...")
+@click.argument("names", nargs=-1, metavar="[NAME|FILE]...", shell_complete=complete_names)
 @flag("--all", "everything", help="Check all files in the store and all bundled files.")
 @json_option
 def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> None:
@@ -95,7 +95,7 @@ def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> N
 
 
 @click.command("rm")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
 @click.option("--weights", metavar="NAME", help="Remove only the weights of this name.")
 def rm_command(names: tuple[str, ...], weights: str | None) -> None:
     """Delete the weights of each NAME from the store.
@@ -137,7 +137,14 @@ def import_command(files: tuple[Path, ...], as_json: bool) -> None:
 
 
 @click.command("lock")
-@click.option("--update", "names", multiple=True, metavar="NAME", help="Replace the pins of NAME.")
+@click.option(
+    "--update",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_names,
+    help="Replace the pins of NAME.",
+)
 @weights_option
 @frozen_option
 @json_option
