@@ -21,6 +21,7 @@ from vitzoo.errors import (
 from vitzoo.files.access import hash_file, open_regular
 from vitzoo.files.names import INDEX, WEIGHTS
 from vitzoo.files.shard_index import read_index, weights_in
+from vitzoo.registry.foreign_names import is_repository
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.rows import Variant, choose, parts_of_address
 from vitzoo.store.hub_file import HubFile
@@ -194,7 +195,7 @@ def remove(name: str, weights: str | None = None) -> int:
 def _parts_of(name: str, weights: str | None) -> tuple[str, str | None]:
     """Split `variant:weights`; return any other name with `weights`."""
     variant, colon, stated = name.partition(":")
-    if not colon or name.startswith("hf://"):
+    if not colon or name.startswith("hf://") or is_repository(name):
         return name, weights
     if weights not in (None, stated):
         raise InvalidOption(

@@ -8,9 +8,10 @@ import pytest
 
 import vitzoo
 from helpers import says
-from plugin_files import UNTOUCHABLE
+from plugin_files import FRESH, NET, UNTOUCHABLE
 from terminal import lines, on_terminal
 from vitzoo.registry.listing import FIELDS
+from vitzoo.schema.rows import RESULTS
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -166,6 +167,68 @@ def test_all_conditions_hold_for_one_entry(run):
     assert out == ""
     assert vitzoo.variants("vit_b16", top1=">85", weights="orig_in21k") == []
     assert [v.name for v in vitzoo.variants("vit_b16", top1="<80")] == ["vit_b16"]
+
+
+# Results of seven test sets, in the order of `RESULTS`.
+ENTRIES = {
+    "best": ("Apache-2.0", (86.5, 98.1, 90.2, 77.3, 52.4, 61.5, 66.6)),
+    "second": ("apache-2.0", (85.5, 97.1, 90.1, 76.3, 51.4, 55.1, 65.6)),
+    "limit": ("Apache-2.0", (85.4, 97.0, 90.0, 78.3, 51.3, 55.0, 65.5)),
+    "closed": ("CC-BY-NC-4.0", (88.5, 98.3, 90.9, 79.3, 53.4, 65.5, 67.6)),
+    "unknown": ("Apache-2.0", ()),
+}
+
+
+@pytest.fixture
+def measured(install):
+    """The plugin `acme` whose `net` has five weights with results; `second` is the default."""
+    text = NET.replace("num_classes = 5", "num_classes = 1000\ngmacs = 1.25")
+    for name, (license_, results) in ENTRIES.items():
+        lines = [f"{key} = {value}" for key, value in zip(RESULTS, results, strict=False)]
+        text += FRESH.replace("weights.fresh]", f"weights.{name}]").replace("MIT", license_)
+        text += 'label_set = "imagenet-1k"\nevaluated = "ours"\nevaluation_size = 192\n'
+        text += "".join(f"{line}\n" for line in lines) + "default = true\n" * (name == "second")
+    text += """
+[evaluations.ours]
+evaluation = "ImageNet-1k validation"
+evaluation_source = "results.csv of our lab"
+evaluation_commit = "0123abc"
+"""
+    return install(
+        "acme-parts", "acme = acme:registry.toml", UNTOUCHABLE | {"acme/registry.toml": text}
+    )
+
+
+GOAL = ("--where", "imagenet_a>55 and license=apache-2.0 and params<100M")
+
+
+@pytest.mark.usefixtures("measured")
+def test_results_of_all_weights_are_found_sorted_and_shown(run):
+    for order, names in (
+        ("imagenet_v2:desc", "acme/net:best acme/net"),
+        ("imagenet_v2", "acme/net acme/net:best"),
+    ):
+        code, out, err = run("list", *GOAL, "acme/*", "--sort", order, "-q")
+        assert (code, out.split(), err) == (0, names.split(), "")
+    found = vitzoo.variants("acme/*", where=GOAL[1])
+    assert [variant.name for variant in found] == ["acme/net"]
+    assert vitzoo.variants("acme/*", imagenet_a=">62", license="apache-2.0") == []
+    rows = json.loads(run("list", "acme/*", "--where", "imagenet_a>0", "--json")[1])
+    assert {row["weights"]: tuple(row[key] for key in RESULTS) for row in rows} == {
+        name: results for name, (_, results) in ENTRIES.items() if results
+    }
+    assert {row["gmacs"] for row in rows} == {1.25}
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("name", ["acme/net", "acme/net:best"])
+def test_show_names_result_size_source_and_commit(run, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setattr("vitzoo.cli.browse.on_terminal", lambda: True)
+    monkeypatch.setattr("vitzoo.cli.output.on_terminal", lambda: True)
+    _, out, _ = run("show", name)
+    says(out, *ENTRIES["best"][1], "192", "results.csv of our lab 0123abc")
+    assert ("53.4" in out) is (name == "acme/net")
 
 
 def test_local_lists_the_entries_that_conditions_meet(run):

@@ -188,6 +188,19 @@ def test_a_repository_that_is_not_registered_is_answered_with_the_call_that_load
     assert f"vitzoo.create('hf://{repo}')" in out + err
 
 
+@pytest.mark.parametrize("use", [vitzoo.describe, vitzoo.create, vitzoo.fetch])
+def test_hf_with_one_colon_is_no_plugin(use):
+    with refuses(UnknownName, "'hf:acme/vit_little'", "vitzoo.create('hf://acme/vit_little')"):
+        use("hf:acme/vit_little")
+
+
+@pytest.mark.parametrize("use", [vitzoo.describe, vitzoo.create])
+def test_a_listed_entry_is_answered_with_its_call(use):
+    call = "vitzoo.create('vit_b16', weights='augreg_in21k')"
+    with refuses(UnknownName, "'vit_b16:augreg_in21k'", call):
+        use("vit_b16:augreg_in21k")
+
+
 def test_which_translates_an_address_of_the_hub(run):
     code, out, _ = run("which", "hf://google/vit-base-patch16-224", "--json")
     (row,) = json.loads(out)

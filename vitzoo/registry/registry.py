@@ -287,6 +287,11 @@ class Registry:
     def _unknown_variant(self, name: str) -> str:
         if elsewhere := self.known_elsewhere(name):
             return foreign_names.explain(name, elsewhere)
+        base, _, weights = name.partition(":")
+        self._load_namespace_of(base)
+        if weights and base in self._variants:
+            call = foreign_names.create_call(base, weights=weights)
+            return f"unknown variant {name!r}; the name of weights is an argument: {call}"
         if foreign_names.is_repository(name):
             return f"unknown variant {name!r}{foreign_names.hub_call(name)}"
         self._check_namespace_of(name, "variant")
