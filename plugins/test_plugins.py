@@ -123,9 +123,9 @@ DATA = {  # the beginning of the names of weights, as their authors or timm chos
 OBJECTIVES = {
     "deit hybrid flexivit": "supervised",
     "dino dinov2 dinov3 lingbot mae beit": "self-supervised",
-    "clip siglip aimv2": "image-text",
+    "clip siglip aimv2 pe tipsv2": "image-text",
 }
-UNNAMED = ("lingbot",)  # the authors give their data sets no name
+UNNAMED = ("lingbot", "pe", "radio", "internvit")  # the authors give their data sets no name
 
 
 def test_weights_state_the_pretraining_that_their_names_state(plugin):

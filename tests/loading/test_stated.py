@@ -1,6 +1,7 @@
 """Configs beside weights: every key that changes the network is applied or refused."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -12,6 +13,7 @@ from timm.models import save_for_hf
 import vitzoo
 from helpers import says
 from vitzoo.errors import CheckpointError, InvalidOption
+from vitzoo.loading.stated import stated_by
 from vitzoo.registry.registry import registry
 
 TINY = {"depth": 2, "embed_dim": 64, "num_heads": 2, "img_size": 32, "num_classes": 5}
@@ -539,3 +541,18 @@ def test_a_folder_of_open_clip(tmp_path):
     with torch.inference_mode():
         assert torch.equal(ours(images), source(images))
     assert (ours.preprocessing.mean, ours.preprocessing.crop_mode) == ((0.1, 0.2, 0.3), "squash")
+
+
+@pytest.mark.parametrize(
+    ("kind", "distribution"),
+    [
+        ("dinov2_with_registers", "vitzoo-dino"),
+        ("siglip2_vision_model", "vitzoo-clip"),
+        ("perceiver", ""),  # begins with the namespace of the Perception Encoder
+        ("clipseg", ""),
+    ],
+)
+def test_a_model_type_names_the_plugin_of_its_family(kind, distribution):
+    zoo = SimpleNamespace(parts={"checkpoint format": ()}, host=SimpleNamespace(infos={}))
+    (note,) = stated_by({"model_type": kind}, zoo).notes
+    assert note.partition("; pip install ")[2] == distribution

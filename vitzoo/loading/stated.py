@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -197,7 +198,7 @@ def _reader(kind: str | None, zoo: Registry, layout: Format | None) -> Format | 
 
 def _plugin_of(kind: str, zoo: Registry) -> str:
     """Return the end of a note with the plugin that reads a model type, if it is not installed."""
-    namespace = next((n for n in FIRST_PARTY if kind.replace("_", "").startswith(n)), "")
+    namespace = next((n for n in FIRST_PARTY if re.match(rf"{n}(?![a-z])", kind)), "")
     if not namespace or namespace in zoo.host.infos:
         return ""
     return f"; pip install {FIRST_PARTY[namespace]}"

@@ -29,6 +29,10 @@ FIRST_PARTY = {  # namespaces that only these distributions may use
     "eva": "vitzoo-mim",
     "eva02": "vitzoo-mim",
     "flexivit": "vitzoo-mim",
+    "pe": "vitzoo-encoders",
+    "tipsv2": "vitzoo-encoders",
+    "radio": "vitzoo-encoders",
+    "internvit": "vitzoo-encoders",
     "timm": "vitzoo-timm",
 }
 

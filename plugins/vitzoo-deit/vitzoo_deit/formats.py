@@ -58,9 +58,11 @@ timm_distilled = Format(
 meta_deit3 = Format(
     "deit/meta",
     keymap=KeyMap(layer={"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}, others=True),
-    marks=(*timm_vit.marks, "blocks.0.gamma_1", "blocks.0.gamma_2", "cls_token"),
+    marks=(*timm_vit.marks, "blocks.0.gamma_1", "blocks.0.gamma_2", "cls_token", "pos_embed"),
     excludes=(
         "reg_token",  # of a DINOv3
+        "norm_pre.weight",  # of a Perception Encoder
+        "rope.freqs",  # of a RoPE-ViT
         "*relative_position_bias_table",  # of a BEiT
         *("blocks.0.attn.q_bias", "mask_token", "dist_token"),
     ),

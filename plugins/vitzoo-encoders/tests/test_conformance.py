@@ -1,0 +1,45 @@
+"""The conformance kit of vitzoo, run on each namespace of this plugin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vitzoo.testing import PluginTests
+
+pytestmark = pytest.mark.conformance
+
+LANG = {
+    "num_classes": 0,
+    "pre_norm": True,
+    "final_norm": False,
+    "patch_embed": {"name": "conv", "bias": False},
+    "pos_embed": {"name": "rope", "absolute": True},
+    "pool": "mean",
+    "block": {"layer_scale": 0.1},
+}
+
+
+class TestPe(PluginTests):
+    namespace = "pe"
+    networks = {"pe/timm": [LANG, LANG | {"class_token": False}]}
+
+    @pytest.mark.install
+    def test_plugin_archives(self, tmp_path: Path) -> None:
+        super().test_plugin_archives(tmp_path)
+
+
+class TestTipsV2(PluginTests):
+    namespace = "tipsv2"
+    archives = False
+
+
+class TestRadio(PluginTests):
+    namespace = "radio"
+    archives = False
+
+
+class TestInternVit(PluginTests):
+    namespace = "internvit"
+    archives = False
