@@ -121,7 +121,7 @@ DATA = {  # the beginning of the names of weights, as their authors or timm chos
     r"(\d+ep|patch\d+)_in21k": "ImageNet-21k",
 }
 OBJECTIVES = {
-    "deit hybrid flexivit": "supervised",
+    "deit hybrid flexivit sbb rope_vit": "supervised",
     "dino dinov2 dinov3 lingbot mae beit": "self-supervised",
     "clip siglip aimv2 pe tipsv2": "image-text",
 }

@@ -33,6 +33,8 @@ FIRST_PARTY = {  # namespaces that only these distributions may use
     "tipsv2": "vitzoo-encoders",
     "radio": "vitzoo-encoders",
     "internvit": "vitzoo-encoders",
+    "sbb": "vitzoo-sbb",
+    "rope_vit": "vitzoo-sbb",
     "timm": "vitzoo-timm",
 }
 
