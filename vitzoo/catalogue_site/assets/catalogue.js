@@ -85,6 +85,7 @@
   }
   let order = ""; // COLUMN:asc or COLUMN:desc
   let everyRow = false;
+  let drawn = null; // the state that the page shows
 
   const valueOf = ([first, ...others]) => (first.type === "checkbox"
     ? [first, ...others].filter((box) => box.checked).map((box) => box.value).join(",")
@@ -110,7 +111,7 @@
       for (const control of controls.get(name) ?? []) {
         if (control.type === "checkbox") {
           control.checked = value.split(",").includes(control.value);
-        } else {
+        } else if (control.type !== "number" || Number.isFinite(Number(value))) {
           control.value = value;
           if (control.selectedIndex === -1) control.value = initial.get(name);
         }
@@ -120,6 +121,7 @@
 
   function remember() {
     const text = changes().toString();
+    drawn = text;
     history.replaceState(null, "", text ? `#${text}` : `${location.pathname}${location.search}`);
   }
 
@@ -418,12 +420,14 @@
 
   let waiting = 0;
   form.addEventListener("submit", (event) => event.preventDefault());
-  document.addEventListener("input", (event) => {
-    if (event.target.form !== form) return;
-    everyRow = false;
-    clearTimeout(waiting);
-    waiting = setTimeout(update, ["search", "number"].includes(event.target.type) ? 120 : 0);
-  });
+  for (const kind of ["input", "change"]) {
+    document.addEventListener(kind, ({ target }) => {
+      if (target.form !== form || changes().toString() === drawn) return;
+      everyRow = false;
+      clearTimeout(waiting);
+      waiting = setTimeout(update, ["search", "number"].includes(target.type) ? 120 : 0);
+    });
+  }
   byId("clear").addEventListener("click", () => {
     history.replaceState(null, "", `${location.pathname}${location.search}`);
     restore();
