@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitzoo.catalogue_site.links import file_address, link, linked
+from vitzoo.catalogue_site.links import file_address, file_place, link, linked
 from vitzoo.schema.rows import Weights
 
 
@@ -59,3 +59,10 @@ def test_the_page_of_a_file_is_on_the_official_hub():
     assert file_address(row) == f"https://huggingface.co/acme/net/blob/{commit}/a/b%20c.safetensors"
     assert file_address(Weights("w", file="x", repo="acme/net")).endswith("/acme/net/blob/main/x")
     assert not file_address(Weights("w", file="bundled.safetensors"))
+
+
+def test_neither_a_secret_address_nor_a_folder_is_published():
+    row = Weights("w", url="https://files.example.org/net.safetensors?signature=secret")
+    assert file_address(row) == file_place(row) == "https://files.example.org/net.safetensors"
+    row = Weights("w", path="/home/jane/project-x/net.safetensors")
+    assert (file_address(row), file_place(row)) == ("", "net.safetensors")

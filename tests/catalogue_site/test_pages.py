@@ -173,6 +173,50 @@ def test_every_figure_of_a_plugin_is_shown(full, out):
     assert option["data-heading"] == f"Images/s, {speed}"
 
 
+OWN = """\
+api = 1
+
+[variants.products]
+variant = "vit_ti16"
+num_classes = 5
+params = 5525957
+summary = "product photos"
+source = "run 7"
+"""
+PLACE = """
+[variants.products.weights.{name}]
+{place}
+pin = "confirmed"
+size = 22132288
+sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+format = "timm"
+license = "proprietary"
+source = "run 7"
+preprocessing = {{ mean = [0.5, 0.5, 0.5], std = [0.5, 0.5, 0.5], interpolation = "bicubic" }}
+"""
+
+
+def test_entries_of_the_user_publish_no_secret(local_registry, monkeypatch, tmp_path, out):
+    monkeypatch.setenv("VITZOO_PLUGINS", "acme")
+    url = PLACE.format(name="url", place='url = "https://example.org/a.safetensors?key=secret"')
+    path = PLACE.format(name="disk", place=f'path = "{tmp_path}/b.safetensors"')
+    local_registry(OWN + url + path)
+    site = write_site(registry(), out)
+    page = Page(out / "networks" / "local" / "products.html")
+    assert page.fields["url", "file"] == "https://example.org/a.safetensors"
+    assert "https://example.org/a.safetensors" in page.links
+    assert page.fields["disk", "file"].startswith("b.safetensors ")
+    assert page.fields["", "base"] == "vit_ti16"
+    for file in out.rglob("*.*"):
+        assert "secret" not in file.read_text()
+        assert str(tmp_path) not in file.read_text()
+    (row,) = [row for row in entries(Page(site.index).data) if row["namespace"] == "local"]
+    assert [w["file"] for w in row["weights"]] == [
+        "https://example.org/a.safetensors",
+        "b.safetensors",
+    ]
+
+
 def test_the_lines_to_copy_load_the_weights(full, out):
     write_site(full, out)
     page = Page(out / "networks" / "acme" / "net.html")

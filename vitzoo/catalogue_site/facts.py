@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from vitzoo.catalogue_site import index_data as index
-from vitzoo.catalogue_site.links import file_address, link, linked
+from vitzoo.catalogue_site.links import file_address, file_place, link, linked
 from vitzoo.plugin.info import CORE
 from vitzoo.schema.rows import RESULTS, PartFact, Variant, Weights
 from vitzoo.schema.spec import BlockSpec, PartSpec
@@ -47,6 +47,7 @@ def network_facts(variant: Variant) -> list[Fact]:
             **{name: (name, getattr(spec, name)) for name in (*NUMBERS, *FLAGS)},
             "builder": ("builder", _target(variant.builder) if variant.namespace != CORE else ""),
             "options": ("options of the builder", _options(spec.options)),
+            "base": ("changed from", variant.base),
             "paper": ("paper", variant.paper),
             "source": ("source of the numbers", variant.source),
             **{key: (f"name in {library}", name) for key, (library, name) in known.items()},
@@ -67,8 +68,8 @@ def weights_facts(variant: Variant, weights: Weights) -> list[Fact]:
     images, use = weights.preprocessing, index.commercial(weights)
     listed = index.results(weights)
     others = {key: getattr(weights, key) for key in RESULTS if key not in listed}
-    address = file_address(weights)
-    place = f"{weights.repo}/{weights.file}" if weights.repo else weights.file
+    address, place = file_address(weights), file_place(weights)
+    where = "in the package" if weights.bundled else "on a disk of its publisher"
     facts = {
         "license": ("license", weights.license_note),
         "commercial": ("commercial use", index.COMMERCIAL[use]),
@@ -91,7 +92,7 @@ def weights_facts(variant: Variant, weights: Weights) -> list[Fact]:
         "std": ("deviation of pixels", _listed(images.std)),
         "interpolation": ("resizing", images.interpolation),
         "crop_pct": ("crop", f"{images.crop_pct} ({images.crop_mode})"),
-        "file": ("file", link(address, place) if address else f"{place} (in the package)"),
+        "file": ("file", link(address, place) if address else f"{place} ({where})"),
         "revision": ("commit", weights.revision),
         "size": ("size, bytes", weights.size),
         "predicted_size": ("expected size, bytes", weights.predicted_size),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from vitzoo.catalogue_site.links import file_place
 from vitzoo.errors import printable
 from vitzoo.registry.listing import commercial_use, fields
 from vitzoo.schema.rows import RESULTS, Throughput, Variant, Weights
@@ -113,7 +114,7 @@ def _weights_row(variant: Variant, weights: Weights) -> list[Any]:
         "task": task(variant, weights),
         "commercial": commercial(weights),
         "license": weights.license_note,
-        "file": weights.repo or weights.file,
+        "file": weights.repo or file_place(weights),
         "default": int(weights.default),
     }
     return [_shown(row[key]) for key in WEIGHTS]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from markupsafe import Markup, escape
 
 from vitzoo import settings
 from vitzoo.errors import printable
+from vitzoo.files.names import without_query
 from vitzoo.schema.rows import Weights
 
 PLACE = re.compile(r"(?P<paper>arXiv:(?P<id>\d{4}\.\d{4,5}))|(?P<address>https://[^\s<>\"'`,;()]+)")
@@ -37,10 +39,17 @@ def link(address: str, text: str) -> Markup:
     return Markup('<a href="{}" rel="noopener noreferrer">{}</a>').format(address, printable(text))
 
 
+def file_place(weights: Weights) -> str:
+    """Write where a file is; neither a secret query of an address nor a folder is published."""
+    if weights.path:
+        return Path(weights.path).name
+    return weights.place
+
+
 def file_address(weights: Weights) -> str:
-    """Return the web page of a file on the Hub, empty for a file that is not there."""
+    """Return the address of a file, or of its page on the Hub; empty for a file on a disk."""
     if not weights.repo:
-        return ""
+        return without_query(weights.url)
     path = f"{weights.repo}/blob/{weights.revision or 'main'}/{weights.file}"
     return f"{settings.OFFICIAL}/{quote(path)}"
 

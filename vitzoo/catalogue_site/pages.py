@@ -114,7 +114,7 @@ def _patch_sizes(variants: Sequence[Variant]) -> dict[str, str]:
 
 def _package(info: PluginInfo) -> str:
     if info.namespace == LOCAL:
-        return "the file of VITZOO_REGISTRY"
+        return "the registry files of VITZOO_REGISTRY"
     return f"{info.distribution} {info.version or vitzoo.__version__}"
 
 

@@ -22,7 +22,7 @@ def site_command(out: Path, title: str, force: bool, as_json: bool) -> None:
     """Write a web site that shows every network and all weights to the folder OUT.
 
     The site has one page to search, filter, sort and plot all entries, and a page for each
-    network. It shows vitzoo, every installed plugin and the file of VITZOO_REGISTRY. Open
+    network. It shows vitzoo, every installed plugin and the files of VITZOO_REGISTRY. Open
     OUT/index.html in a browser, or copy OUT to any web server. The pages request nothing from
     other servers.
 
