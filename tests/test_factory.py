@@ -17,6 +17,7 @@ from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
     PluginError,
+    RegistryError,
     UnknownName,
     UnknownOption,
     VitzooError,
@@ -457,6 +458,61 @@ def vitzoo_variants():
     spec = vitzoo.describe("vit_ti16").spec
     yield vitzoo.Variant("net", "a network", spec, 5717416, builder=build)
 """
+
+
+BY_NAME = """
+import torch
+
+def build(spec):
+    assert spec.variant == "globex/net", spec
+    return torch.nn.Linear(3, spec.num_classes)
+"""
+GLOBEX = """
+api = 1
+[variants.net]
+size = "ti"
+summary = "x"
+source = "x"
+params = 4000
+builder = "globex.parts:build"
+accepts = ["num_classes"]
+"""
+OWN = """
+api = 1
+[variants.mine]
+variant = "globex/net"
+num_classes = 7
+params = 28
+summary = "x"
+source = "x"
+"""
+
+
+def test_a_local_variant_has_the_builder_of_its_base(
+    install, local_registry, tmp_path, monkeypatch
+):
+    """The builder gets the name of the base, and a saved file does not need the registry file."""
+    files = {"globex/__init__.py": "", "globex/parts.py": BY_NAME, "globex/registry.toml": GLOBEX}
+    install("globex-vit", "globex = globex:registry.toml", files)
+    local_registry(OWN)
+    model = vitzoo.create("local/mine")
+    assert (type(model), model.out_features) == (torch.nn.Linear, 7)
+    assert model.spec.variant == "local/mine"
+    path = vitzoo.save(model, tmp_path / "mine.safetensors")
+    with refuses(InvalidOption, "local/mine", "depth", "num_classes"):
+        vitzoo.create({"variant": "local/mine", "depth": 2})
+    monkeypatch.delenv("VITZOO_REGISTRY")
+    again = vitzoo.create(path)
+    assert again.spec.variant == "globex/net"
+    assert torch.equal(again.weight, model.weight)
+
+
+def test_a_local_variant_does_not_import_a_plugin(install, local_registry):
+    """Every listing reads the user's file, and no listing imports a module."""
+    install("globex-vit", "globex = globex", {"globex.py": "raise SystemExit('imported')"})
+    path = local_registry(OWN)
+    with refuses(RegistryError, path, "'globex/net'", "module", "vitzoo plugins compile globex"):
+        vitzoo.variants()
 
 
 @pytest.mark.parametrize("made", ["None", "[spec]", "print", "__import__('torch').nn.Linear"])

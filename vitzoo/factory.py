@@ -205,7 +205,7 @@ def _built(
                 f"{variant.name} has its own builder, which cannot change {field.name}; it "
                 f"accepts: {', '.join(variant.accepts) or 'nothing'}"
             )
-    model = zoo.host.import_target(variant.maker, variant)(spec)
+    model = zoo.host.network(variant, spec)
     if not isinstance(model, nn.Module):
         raise PluginError(
             f"{variant.name}: its builder {variant.builder} of plugin {variant.maker!r} "

@@ -486,7 +486,7 @@ def test_a_variant_of_the_user_starts_from_a_registered_one(local_registry):
     [
         ('"vit_ti16"', '"vit_ti61"', ("variant", "'vit_ti61'", "vit_ti16")),
         ('"vit_ti16"', '"acne/net"', ("variant", "'acne'")),
-        ('"vit_ti16"', '"local/products"', ("variant", "'local'")),
+        ('"vit_ti16"', '"local/products"', ("variant", "'local/products'")),
         ('"vit_ti16"', '"vit_ti16"\nsize = "ti"', ("variant", "size")),
     ],
 )

@@ -103,7 +103,7 @@ def _network(model: Any, spec: Spec, zoo: Registry) -> nn.Module:
     with torch.random.fork_rng(devices=()), torch.device("meta"):
         if variant is None or variant.builder == CORE_BUILDER:
             return build(spec, ready, part=zoo.part)
-        network: nn.Module = zoo.host.import_target(variant.maker, variant)(spec)
+        network: nn.Module = zoo.host.network(variant, spec)
         return network
 
 

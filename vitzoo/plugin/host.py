@@ -42,6 +42,7 @@ from vitzoo.plugin.validation import check_marks, check_rows, check_twice
 from vitzoo.schema.kinds import HOOKS
 from vitzoo.schema.manifest import CORE_MANIFEST, MAX_PLUGIN_MANIFEST, read_manifest
 from vitzoo.schema.rows import Contribution, Target, Variant
+from vitzoo.schema.spec import Spec
 
 Rows = tuple[tuple[str, Any], ...]  # (hook name, entry) pairs
 
@@ -201,6 +202,14 @@ class PluginHost:
         if info.state == "failed" and repr(target) in info.cause:
             self._infos[namespace] = replace(info, state="loaded", cause="", fix="")
         return found
+
+    def network(self, variant: Variant, spec: Spec) -> Any:
+        """Return what the plugin's builder of a variant makes of a spec.
+
+        The builder of a base gets the name of the base. Raises as `import_target`.
+        """
+        build = self.import_target(variant.maker, variant)
+        return build(replace(spec, variant=variant.base) if variant.base else spec)
 
     def add_local(self, paths: Sequence[Path]) -> None:
         """Record the user's registry files as the plugin `local`."""

@@ -104,6 +104,26 @@ class Registry:
             raise UnknownName(self._unknown_variant(name))
         return self._variants[name]
 
+    def base(self, name: str) -> Variant:
+        """Return the variant that a variant of a user's registry file may start from.
+
+        Raises:
+            UnknownName: the core and the plugins have no such variant.
+            PluginError: the plugin cannot be used, or is a module, which listings do not import.
+        """
+        namespace, slash, _ = name.partition("/")
+        info = self.host.infos.get(namespace) if slash else None
+        if namespace == LOCAL and slash:
+            raise UnknownName(
+                f"{name!r} is in a registry file itself; name a variant of the core or of a plugin"
+            )
+        if info and info.entry_point and not info.entry_point.endswith(".toml"):
+            raise PluginError(
+                f"the plugin of {name!r} is a module, which listings do not import; expected a "
+                f"plugin with a manifest, which `vitzoo plugins compile {namespace}` writes"
+            )
+        return self.variant(name)
+
     def listing(self, patterns: Iterable[str] = ("*",), *, each_weights: bool = False) -> list[Row]:
         """Return the listed fields of the variants whose names match a shell-style pattern.
 
@@ -247,7 +267,7 @@ class Registry:
         sizes, first = self.host.core.sizes, dict[str, Path]()
         for path in paths:
             try:
-                manifest = read_manifest(path, package=None, sizes=sizes, base=self.variant)
+                manifest = read_manifest(path, package=None, sizes=sizes, base=self.base)
             except RegistryError as error:
                 raise RegistryError(f"a file of VITZOO_REGISTRY cannot be used: {error}") from error
             for name in (*(row.name for row in manifest.variants), *manifest.aliases):

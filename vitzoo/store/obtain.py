@@ -58,7 +58,7 @@ def obtain(file: HubFile, note: Note | None = None) -> tuple[int, str]:
     if file.entry.bundled:
         return _bundled(file), file.entry.sha256
     carried, file = file.pin, file.pinned()
-    if file.pin.absent:
+    if file.pin.absent and not file.entry.sha256:
         raise EntryNotFound(
             f"{file}: commit {file.pin.commit} has no such file, as the lock "
             f"{settings.lock_path()} states; `vitzoo lock --update {file.address}` asks again"

@@ -80,7 +80,7 @@ def read(file: Path, *, sized: bool = True) -> Manifest:
     zoo = Registry()  # without the user's files, of which `file` may be one with an error
     sizes = zoo.host.core.sizes
     if there and _of_user(file, folder):
-        return read_manifest(file, package=None, sizes=sizes, sized=sized, base=zoo.variant)
+        return read_manifest(file, package=None, sizes=sizes, sized=sized, base=zoo.base)
     return read_manifest(file, package=folder.name, sizes=sizes, sized=sized)
 
 
