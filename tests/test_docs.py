@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import runpy
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -338,6 +339,27 @@ def test_the_documented_registry_file_works(tmp_path, monkeypatch):
     assert row.path == str(tmp_path / "weights" / "products.safetensors")
     data = sum(p.numel() for p in model.parameters()) * 4
     assert 0 < row.size - data < 64 * 1024  # the header of the file
+
+
+@pytest.mark.docs
+def test_the_documented_registration_works(tmp_path, monkeypatch):
+    """The shell blocks run in a shell, as a reader would run them."""
+    page = ROOT / "docs" / "registry.md"
+    before, after = blocks(page, "python")
+    (commands,) = [text for text in blocks(page, "sh") if "registry add" in text]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VITZOO_HOME", str(tmp_path / "home"))
+    exec(compile(before, str(page), "exec"), {})
+    vitzoo_command = Path(sys.executable).with_name("vitzoo")
+    script = f"set -e\nvitzoo() {{ '{vitzoo_command}' \"$@\"; }}\n{commands}"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    says(done.stdout, "local/products", "proprietary", "vit_ti16", "ok")
+    monkeypatch.setenv("VITZOO_REGISTRY", str(tmp_path / "zoo.toml"))
+    scope = {"vitzoo": vitzoo}
+    exec(compile(after, str(page), "exec"), scope)
+    assert scope["model"].labels == ("mug", "lamp", "chair")
+    assert scope["model"].load_report.license == "proprietary"
 
 
 def test_every_key_of_a_registry_file_is_documented(monkeypatch):

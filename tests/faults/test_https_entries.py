@@ -309,3 +309,41 @@ def test_an_unsafe_address_is_refused_without_its_secrets(entry, url):
 def test_ordinary_addresses_are_accepted(entry, url):
     entry.write(url=url)
     assert vitzoo.describe("local/net").weights[0].url == url
+
+
+def test_registry_add_downloads_once_what_the_published_hash_names(entry, net, run, faults):
+    """Size and network are measured; without the right hash nothing is written."""
+    given = ("--variant", "faulty/net", "--license", "mit", "--source", "acme", "--json")
+    before = entry.file.read_bytes()
+    command = ("registry", "add", "products", f"{entry.url}?{SECRET}", *given, "--sha256")
+    code, _, err = run(*command, "0" * 64)
+    assert code == 3
+    says(err, "local/products:main", net.sha256, "0" * 64)
+    entry.server.script.append(
+        faults.raw([b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999\r\n\r\n"])
+    )
+    code, _, more = run(*command, net.sha256)
+    assert code == 3
+    says(more, "99999999999999", "at most")
+    assert entry.file.read_bytes() == before
+    asked = len(entry.server.requests)
+    code, out, last = run(*command, net.sha256)
+    assert code == 0, last
+    assert len(entry.server.requests) == asked + 1
+    assert "s3cret" not in err + more + last
+    assert f"{entry.url}?{SECRET}" in out  # the tables have the whole address
+    net.forget()
+    row = vitzoo.describe("local/products").default_weights
+    assert (row.url, row.size, row.sha256) == (f"{entry.url}?{SECRET}", len(net.data), net.sha256)
+    net.name = "local/products"
+    net.assert_right(net.create())
+    assert len(entry.server.requests) == asked + 1
+
+
+def test_registry_add_is_offline_too(entry, net, run, monkeypatch):
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    given = ("--variant", "faulty/net", "--license", "mit", "--source", "acme")
+    code, _, err = run("registry", "add", "products", entry.url, *given, "--sha256", net.sha256)
+    assert code == 4
+    says(err, entry.url, "offline", "path")
+    assert entry.server.requests == []

@@ -156,27 +156,27 @@ def _written(value: str, rows: list[tuple[str, Any]]) -> str:
     document.add("api", tomlkit.item(API))
     for hook in HOOKS:
         if tables := {row.name: table_of(row) for given, row in rows if given == hook}:
-            document.append(hook.removeprefix("vitzoo_"), _section(tables))
+            document.append(hook.removeprefix("vitzoo_"), section(tables))
     return tomlkit.dumps(document)
 
 
-def _section(tables: dict[str, Table]) -> Any:
-    """Return a TOML section for each table; inside them, only weights get sections."""
+def section(tables: dict[str, Table]) -> Any:
+    """Return a TOML section for each entry; inside them, only weights get sections."""
     import tomlkit
 
-    section = tomlkit.table(is_super_table=True)
+    sections = tomlkit.table(is_super_table=True)
     for name, data in tables.items():
         table = tomlkit.table()
         for key, value in data.items():
             item = value
             if key == "weights":
-                item = _section(value)
+                item = section(value)
             elif isinstance(value, dict):
                 item = tomlkit.inline_table()
                 item.update(value)
             table.append(key, item)
-        section.append(name, table)
-    return section
+        sections.append(name, table)
+    return sections
 
 
 def _compare(text: str, rows: list[tuple[str, Any]], value: str) -> None:
