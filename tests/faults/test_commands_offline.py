@@ -1,44 +1,68 @@
-"""Every command with VITZOO_OFFLINE=1, in a process whose children open no socket either."""
+"""Every command and function, in a process whose sockets, and those of its children, are watched.
+
+Offline none is opened. Online there are the requests that a call asks for and no others, so there
+is no telemetry.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 
 import click
 import pytest
 
+import vitzoo
 from vitzoo.cli.main import cli
+from vitzoo.testing.hub import COMMIT
 
-# Loaded by every interpreter that is started with its folder on PYTHONPATH.
-FORBID = """
+# Loaded by every interpreter that is started with its folder on PYTHONPATH. It lets one address
+# through if ALLOWED names it, and writes every event to a file.
+WATCH = """
 import os, sys
 
-def forbid(event, args):
+def watch(event, args):
     if event.startswith("socket.") and event not in ("socket.gethostname", "socket.gethostbyaddr"):
-        line = f"{os.getpid()} {event} {args[1:]}\\n"
+        known = os.environ.get("ALLOWED", "")
+        place = [a for a in args if isinstance(a, (tuple, str, int, bytes))]
+        place = place[0] if place and isinstance(place[0], tuple) else tuple(place[:2])
+        passes = event in ("socket.__new__", "socket.bind") or f"{place[0]}:{place[1]}" == known
+        line = f"{os.environ.get('CALL')} {event} {place if event != 'socket.__new__' else ''}\\n"
         descriptor = os.open(os.environ["SOCKETS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(descriptor, line.encode())
         os.close(descriptor)
-        raise OSError(f"{event} is forbidden by the test")
+        if not (known and passes):
+            raise OSError(f"{event} is forbidden by the test")
 
-sys.addaudithook(forbid)
+sys.addaudithook(watch)
 """
+# Reads one call after the other, [name, arguments of a command or code], and answers each.
 RUN = """
-import contextlib, io, json, sys, warnings
+import contextlib, io, json, os, sys
+import vitzoo
 from vitzoo.cli.main import main
 
-found = {}
-for name, args in json.load(sys.stdin).items():
-    out, err = io.StringIO(), io.StringIO()
+answers = sys.stdout
+for line in sys.stdin:
+    os.environ["CALL"], call = json.loads(line)
+    out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(args)
-    found[name] = code, err.getvalue() + out.getvalue()
-print(json.dumps(found))
+        if isinstance(call, str):
+            try:
+                exec(call)
+            except vitzoo.VitzooError as error:
+                code = error.exit_code
+                print(error)
+        else:
+            code = main(call)
+    print(json.dumps([code, err.getvalue() + out.getvalue()]), file=answers, flush=True)
 """
-UNPINNED = "hf://acme/net@main/model.safetensors"
+FILE = "model.safetensors"
+UNPINNED = f"hf://acme/net@main/{FILE}"
 OK, NOT_FOUND, USAGE, OFFLINE = 0, 1, 2, 4
 
 
@@ -89,42 +113,129 @@ def calls(net, tmp_path):
     }
 
 
-def test_every_command_is_called(calls):
+@pytest.fixture
+def functions(tmp_path):
+    """Code that calls every public function, and the exit code of its error offline."""
+    digit = "'docs/examples/digits/digit_7_scan_0081.png'"
+    saved = repr(str(tmp_path / "saved.safetensors"))
+    return {
+        "vitzoo.variants": ("vitzoo.variants('vit_b*')", OK),
+        "vitzoo.describe": ("vitzoo.describe('faulty/net')", OK),
+        "vitzoo.plugins": ("vitzoo.plugins()", OK),
+        "vitzoo.synsets": ("vitzoo.synsets('imagenet-1k')", OK),
+        "vitzoo.labels": ("vitzoo.labels('vit_digits')", OK),
+        "vitzoo.transform": ("vitzoo.transform('faulty/net')", OK),
+        "vitzoo.create": ("vitzoo.create('vit_digits', pretrained=True)", OK),
+        "vitzoo.create, published": ("vitzoo.create('faulty/net', pretrained=True)", OFFLINE),
+        "vitzoo.save": (f"vitzoo.save(vitzoo.create('vit_digits'), {saved})", OK),
+        "vitzoo.convert": (
+            f"vitzoo.convert('vit_digits', 'timm', {str(tmp_path / 'timm.safetensors')!r})",
+            OK,
+        ),
+        "vitzoo.predict": (
+            f"list(vitzoo.predict(vitzoo.create('vit_digits', pretrained=True), [{digit}]))",
+            OK,
+        ),
+        "vitzoo.verify": ("vitzoo.verify()", OK),
+        "vitzoo.fetch": ("vitzoo.fetch('faulty/net')", OFFLINE),
+    }
+
+
+@pytest.fixture
+def process(net, tmp_path):
+    """Start the process that is watched; returns a function that makes a call in it."""
+    started = []
+
+    def start(**variables):
+        hook = tmp_path / "hook"
+        hook.mkdir()
+        (hook / "sitecustomize.py").write_text(WATCH, encoding="utf-8")
+        env = net.environment() | variables | {"SOCKETS": str(tmp_path / "sockets.txt")}
+        env |= {"PYTHONPATH": os.pathsep.join([str(hook), env["PYTHONPATH"]])}
+        env |= {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+        running = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", RUN],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=env, text=True, encoding="utf-8", cwd=net.repository,
+        )  # fmt: skip
+        started.append(running)
+
+        def call(name, what):
+            running.stdin.write(json.dumps([name, what]) + "\n")
+            running.stdin.flush()
+            answer = running.stdout.readline()
+            assert answer, running.communicate()[1]
+            return json.loads(answer)
+
+        return call
+
+    yield start
+    for running in started:
+        running.communicate(timeout=60)
+        assert running.returncode == 0
+
+
+def test_every_command_and_function_is_called(calls, functions):
     assert {name.partition(",")[0] for name in calls} == set(commands())
+    public = {name for name in vitzoo.__all__ if inspect.isfunction(getattr(vitzoo, name))}
+    assert {name.partition(",")[0] for name in functions} == {f"vitzoo.{name}" for name in public}
 
 
 @pytest.mark.parametrize("variable", ["VITZOO_OFFLINE", "HF_HUB_OFFLINE"])
-def test_no_command_opens_a_socket(calls, net, tmp_path, variable):
-    hook = tmp_path / "hook"
-    hook.mkdir()
-    (hook / "sitecustomize.py").write_text(FORBID, encoding="utf-8")
+def test_offline_no_call_opens_a_socket(calls, functions, process, tmp_path, variable):
     log = tmp_path / "sockets.txt"
     registry = tmp_path / "site" / "faulty" / "registry.toml"
     before = registry.read_bytes()
-    env = net.environment() | {variable: "1", "SOCKETS": str(log)}
-    env |= {"PYTHONPATH": os.pathsep.join([str(hook), env["PYTHONPATH"]])}
-    env |= {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", RUN],
-        input=json.dumps({name: args for name, (args, _) in calls.items()}),
-        env=env, capture_output=True, text=True, encoding="utf-8", timeout=300,
-        cwd=net.repository,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    call = process(**{variable: "1"})
+    wanted = calls | functions
+    found = {name: call(name, what) for name, (what, _) in wanted.items()}
     assert not log.exists(), log.read_text(encoding="utf-8")
-    wrong = {name: found[name] for name, (_, code) in calls.items() if found[name][0] != code}
+    wrong = {name: found[name] for name, (_, code) in wanted.items() if found[name][0] != code}
     assert wrong == {}
-    for name, (_, code) in calls.items():
+    for name, (_, code) in wanted.items():
         if code == OFFLINE:
             assert "offline" in found[name][1], name
     assert "VITZOO_OFFLINE" in found["registry pin"][1]
     assert registry.read_bytes() == before
 
 
+def test_online_there_are_the_requests_that_were_asked_for(
+    calls, functions, process, hub, tmp_path, monkeypatch
+):
+    """The calls that need the network are those that fail without it."""
+    for name in ("CI", "DO_NOT_TRACK", "DISABLE_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY"):
+        monkeypatch.delenv(name, raising=False)
+    call, wanted, sent = process(ALLOWED=hub.host), calls | functions, {}
+    for name, (what, _) in wanted.items():
+        if name in ("fetch, address", "vitzoo.create, published", "vitzoo.fetch"):
+            call("rm", ["rm", "faulty/net"])
+        before = len(hub.requests)
+        call(name, what)
+        sent[name] = [path.partition("?")[0] for _, path, _ in hub.requests[before:]]
+    metadata, file = "/api/models/acme/net/revision/", f"/acme/net/resolve/{COMMIT}/{FILE}"
+    pinned = vitzoo.describe("vit_b16").default_weights
+    assert {name: paths for name, paths in sent.items() if paths} == {
+        "fetch": [f"{metadata}main", file],
+        "fetch, pinned": [f"/{pinned.repo}/resolve/{pinned.revision}/{pinned.file}"],
+        "fetch, address": [f"{metadata}{COMMIT}", file],
+        "lock, update": [f"{metadata}main"],
+        "registry pin": [f"{metadata}main"],
+        "vitzoo.create, published": [file],
+        "vitzoo.fetch": [file],
+    }
+    asked = {name for name, (_, code) in wanted.items() if code == OFFLINE}
+    assert asked == {name for name, paths in sent.items() if paths}
+    host, port = hub.host.split(":")
+    lines = (tmp_path / "sockets.txt").read_text(encoding="utf-8").splitlines()
+    seen = [re.fullmatch(r"(.*) socket\.(\w+) (.*)", line).groups() for line in lines]
+    assert {name for name, _, _ in seen} <= asked
+    places = {place for _, event, place in seen if event != "__new__"}
+    assert places == {str((host, int(port)))}
+
+
 def test_the_hook_sees_sockets(tmp_path):
-    """So that the test above can fail."""
-    (tmp_path / "sitecustomize.py").write_text(FORBID, encoding="utf-8")
+    """So that the tests above can fail."""
+    (tmp_path / "sitecustomize.py").write_text(WATCH, encoding="utf-8")
     log = tmp_path / "sockets.txt"
     code = "import socket; socket.create_connection(('127.0.0.1', 9))"
     env = os.environ | {"PYTHONPATH": str(tmp_path), "SOCKETS": str(log)}
