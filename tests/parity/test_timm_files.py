@@ -2,8 +2,10 @@
 
 import inspect
 import json
+import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 import timm
@@ -20,6 +22,8 @@ from vitzoo_timm.native import spec_of
 pytestmark = pytest.mark.parity  # builds all of them on `meta`
 
 CONFIG = "timm 1.0.31 config"  # in the source of an entry
+PAGE = Path(__file__).parents[2] / "docs" / "decisions" / "0007-names-of-timm-files.md"
+DECIDED = 112  # files
 ENTRIES = {
     f"{variant.name}:{row.name}": (variant, row)
     for variant in vitzoo.variants()
@@ -34,7 +38,6 @@ SPDX = {
     None: "unknown",  # the Hub's name for a license that nobody stated
 }
 GEMMA = "pali"  # timm states the default of its file, apache-2.0; these are parts of PaliGemma
-LABELED = {SETS[name]: name for name in ("imagenet-1k", "imagenet-12k")}
 
 
 def tag_of(variant, row):
@@ -56,7 +59,7 @@ def compare(variant, row):
     assert row.file == (config.hf_hub_filename or "model.safetensors")
     assert row.license == license_of(row, config)
     assert classes == config.num_classes
-    assert row.label_set == LABELED.get(classes, "")
+    assert row.label_set in ([name for name, count in SETS.items() if count == classes] or [""])
     assert variant.spec.image_size == config.input_size[1:]
     assert variant.spec.in_chans == config.input_size[0]
     assert row.preprocessing == vitzoo.Preprocessing(
@@ -68,6 +71,25 @@ def compare(variant, row):
     )
     assert row.source.partition("; ")[2] == CONFIG + account
     assert (row.pin, row.sha256, row.size, row.default) == ("first-use", "", None, False)
+
+
+def decided():
+    """Return (architecture, name, namespace, distribution, tags) of each row of the page."""
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("| `"):
+            name, ours, space, package, tags = (cell.strip(" `") for cell in line.split("|")[1:-1])
+            yield name, ours, space, package, re.findall(r"\w+", tags)
+
+
+def test_the_decided_names_are_those_of_the_registry():
+    rows = [(ours, tag) for _, ours, _, _, tags in decided() for tag in tags]
+    assert len(rows) == len(set(rows)) == DECIDED
+    assert set(rows) <= {(variant.name, row.name) for variant, row in ENTRIES.values()}
+    packages = {info.namespace: info.distribution for info in vitzoo.plugins()}
+    for name, ours, space, package, _ in decided():
+        variant = vitzoo.describe(ours)
+        assert (variant.namespace, packages[space]) == (space, package)
+        assert dict(variant.known_as)["timm"] == name
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

@@ -108,7 +108,7 @@ def test_the_counts_in_other_files_are_those_of_the_page(path):
 def test_a_row_of_the_page_names_the_variant():
     assert ROWS["vit_base_patch16_224"].ours() == "`vit_b16`"
     assert ROWS["beit_base_patch16_224"].ours() == "`beit/beit_b16`"
-    assert ROWS["vit_betwixt_patch16_reg4_gap_256"].ours() == "`carry_over`"
+    assert ROWS["vit_small_patch16_36x1_224"].ours() == "`carry_over`"
     assert ROWS["vit_relpos_small_patch16_224"].ours() == "`timm/vit_relpos_small_patch16_224`"
 
 
