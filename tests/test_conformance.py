@@ -14,6 +14,8 @@ pytestmark = pytest.mark.conformance
 class TestCore(PluginTests):
     namespace = "core"
     options = {
+        "conv": [{}, {"bias": False, "norm": "rms", "norm_eps": 1e-5}],
+        "unfold": [{}, {"norm": "layer"}],
         "attention": [{}, {"prefix": True, "num_heads": 4, "mlp_dim": 24}],
         "constant": {"rate": 0.3},
         "learned": [{}, {"where": "layers"}, {"where": "layers_shared", "prefix": False}],

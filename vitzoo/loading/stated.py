@@ -10,7 +10,7 @@ from typing import Any
 
 from vitzoo.errors import CheckpointError, PluginError
 from vitzoo.formats import Format, merged
-from vitzoo.formats.config import Config
+from vitzoo.formats.config import Config, check_config
 from vitzoo.loading import timm_config
 from vitzoo.plugin.info import FIRST_PARTY
 from vitzoo.registry.foreign_names import current
@@ -53,7 +53,8 @@ class Stated:
             CheckpointError: a value is not possible.
         """
         if self.variant:
-            return _read(self.changes, timm_spec(self.variant))
+            own = self.variant.builder == CORE_BUILDER
+            return _read(self.changes, timm_spec(self.variant) if own else self.variant.spec)
         return _read(self.whole() if self.whole else self.changes, None)
 
     def settings(self) -> dict[str, Any]:
@@ -160,6 +161,10 @@ def _of_timm(config: Config, zoo: Registry) -> Stated:
         note = f"architecture {shown} of config.json is not known; the settings are the model's"
         return Stated(changes, notes=(note, *notes))
     changes = merged(quick, timm_config.changes_of(config, timm_spec(found)))
+    fixed = found.builder != CORE_BUILDER and "pool" in changes
+    pool = timm_spec(found).pool.name
+    expected = f"that of timm's {name}, which {found.name} wraps (here it is called {pool!r})"
+    check_config(not fixed, "global_pool", expected, config.get("global_pool"))
     return Stated(changes, None, found, notes)
 
 

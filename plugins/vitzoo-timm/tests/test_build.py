@@ -1,5 +1,6 @@
 """timm's own networks behind vitzoo's weights: the same numbers, honest arguments and errors."""
 
+import json
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 import safetensors.torch
 import timm
 import torch
+from timm.models import save_for_hf
 
 import vitzoo
 from vitzoo.errors import CheckpointError, InvalidOption
@@ -70,6 +72,23 @@ def test_a_file_of_timms_gives_timms_numbers(tmp_path):
     close(model(x), theirs(x))
     assert type(model) is type(theirs)
     assert model.spec == vitzoo.describe(SMALLEST).spec
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", ["pit_ti_224", "vit_relpos_small_patch16_224", "twins_svt_small"])
+def test_the_folder_of_a_wrapped_network(tmp_path, name):
+    theirs = reference(name)
+    save_for_hf(theirs, tmp_path, safe_serialization=True)
+    ours = vitzoo.create(f"{tmp_path}/").eval()
+    assert ours.spec.variant == f"timm/{name}"
+    x = images(ours)
+    close(ours(x), theirs(x))
+    path = tmp_path / "config.json"
+    other = {"avg": "token", "token": "avg"}[theirs.global_pool]
+    changes = {"global_pool": other, "model_args": {}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(CheckpointError, match=f"global_pool must be .*{name}.*'{other}'"):
+        vitzoo.create(f"{tmp_path}/")
 
 
 def test_counters_of_batch_norm_keep_their_type(tmp_path):

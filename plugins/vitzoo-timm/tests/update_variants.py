@@ -68,6 +68,7 @@ OTHERS = {  # among the ViTs
     "vit_*mci*": ("image encoder of MobileCLIP-B", "2311.17049"),
     "vit_*resnet*": ("ViT on a ResNet-D", "2010.11929"),
 }
+POOLS = {"avg": "mean", "map": "attention"}  # the spec of a wrapper has the pool `class`
 PREPROCESSING = (
     "{ mean = [0.485, 0.456, 0.406], std = [0.229, 0.224, 0.225], interpolation = "
     '"bicubic", crop_pct = 1.0, crop_mode = "center" }'
@@ -191,6 +192,8 @@ def row(name: str, first: dict[type, str]) -> str:
         "paper": f"arXiv:{paper}",
         "source": f"timm {timm.__version__}, {cls.__module__.removeprefix('timm.')}",
     }
+    if pool := POOLS.get(getattr(model, "global_pool", None)):
+        values["timm_pool"] = pool  # so that a config with this pool states no change
     lines = [f"[variants.{name}]", *(f"{k} = {toml(v)}" for k, v in values.items())]
     lines.append(f"known_as = {{ timm = {toml(name)} }}")
     for weights, facts in WEIGHTS.get(name, {}).items():
