@@ -22,7 +22,7 @@ ENUM = re.compile(r"(ViT_[A-Z]_\d\d)_Weights(\.\w+)?")  # of torchvision
 QUICK = re.compile(r"_quickgelu|-quickgelu$")  # in names of timm, and at the end of open_clip's
 QUICK_GELU = {"activation": "quick_gelu"}
 TIMM = "timm"
-TAGS = Path(__file__).parents[1] / "data" / "timm_tags.toml"
+TAGS = Path(__file__).with_name("timm_tags.toml")
 
 
 def find(
