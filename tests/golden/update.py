@@ -107,6 +107,25 @@ def timm_attention_pool() -> Any:
 
 
 @reference
+def timm_aimv2() -> Any:
+    from timm.layers import RmsNorm, SwiGLU
+    from timm.models.vision_transformer import VisionTransformer
+
+    return of_timm(
+        VisionTransformer,
+        class_token=False,
+        global_pool="avg",
+        fc_norm=False,
+        qkv_bias=False,
+        proj_bias=False,
+        norm_layer=partial(RmsNorm, eps=1e-5),
+        embed_norm_layer=partial(RmsNorm, eps=1e-4),
+        mlp_layer=SwiGLU,
+        act_layer="silu",
+    )
+
+
+@reference
 def timm_rope() -> Any:
     from timm.models.eva import Eva
 
