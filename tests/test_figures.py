@@ -78,7 +78,7 @@ def test_a_file_that_nobody_evaluated_has_no_results():
     for weights, row in weights_and_rows():
         if row is None:
             assert {getattr(weights, name) for name in FURTHER_RESULTS} == {None}, weights
-            assert "timm" not in weights.evaluation_note, weights
+            assert weights.evaluation_source == "", weights
 
 
 def test_images_per_second_are_those_of_the_published_table():

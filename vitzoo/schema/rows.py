@@ -232,14 +232,6 @@ class Weights:
         return without_query(self.url) or self.path or self.file
 
     @property
-    def evaluation_note(self) -> str:
-        """Data set of the evaluation, image size and source of the results; empty if not stated."""
-        size = self.evaluation_size and "x".join(map(str, dict.fromkeys(self.evaluation_size)))
-        source = " at ".join(filter(None, (self.evaluation_source, self.evaluation_commit)))
-        what = ", ".join(filter(None, (self.evaluation, size and f"{size} px")))
-        return "; ".join(filter(None, (what, source)))
-
-    @property
     def license_note(self) -> str:
         """License, followed by "(gated)" if users must accept terms; empty if not stated."""
         return f"{self.license} (gated)" if self.gated else self.license
