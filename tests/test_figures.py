@@ -190,3 +190,33 @@ def test_a_changed_digit_is_found(check, capsys, file, old, new):
 def test_an_entry_with_other_preprocessing_gets_no_results(check):
     with pytest.raises(ValueError, match=r"timm evaluated with \(0\.95,"):
         check("results.csv", "augreg_in21k_ft_in1k,224,0.900", "augreg_in21k_ft_in1k,224,0.950")
+
+
+ROOT = TESTS.parent
+PAGES = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/README.md")]
+BY_NAME = {variant.name: variant for variant in VARIANTS}
+
+
+PERCENT = re.compile(r"\b(\d\d\.\d\d) %")
+
+
+def accuracies(variants):
+    """Return the accuracies of all weights as a page writes them."""
+    return {f"{w.top1:.2f}" for v in variants for w in v.weights if w.top1 is not None}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_accuracies_on_a_page_are_those_of_the_registry(page):
+    text = page.read_text(encoding="utf-8")
+    for line in filter(PERCENT.search, text.splitlines()):  # of the families that the line names
+        spaces = set(re.findall(r"[\"`](\w+)/", line))
+        known = accuracies(v for v in VARIANTS if v.namespace in spaces)
+        assert not spaces or set(PERCENT.findall(line)) <= known, line
+    rows = re.findall(r"^\| `([\w/]+)` \|(.*)", text, re.MULTILINE)
+    if not any(re.search(r"`\w+` \d\d\.\d\d", row) for _, row in rows):
+        return  # it lists no accuracies behind the names of weights
+    for name, row in rows:
+        for weights in BY_NAME[name].weights if name in BY_NAME else ():
+            wanted = f"`{weights.name}`" + (f" {weights.top1:.2f}" if weights.top1 else "")
+            found = re.findall(rf"`{weights.name}`(?: \d\d\.\d\d)?", row)
+            assert set(found) <= {wanted}, name
