@@ -204,3 +204,9 @@ def test_plugins_on_a_terminal_fits_80_columns_and_wraps_the_fix(run, install, m
     flat = " ".join(out.split())
     says(flat, "pip install --upgrade acme-parts", "lazy:")
     assert max(map(len, out.splitlines()[: out.splitlines().index("")])) <= 80
+    monkeypatch.setenv("COLUMNS", "50")
+    _, out, err = run("plugins")
+    table = out.splitlines()[: out.splitlines().index("")]
+    assert [len(row.split()) for row in table] == [len(table[0].split())] * len(table)
+    assert {"core", "acme", "globex"} <= {row.split()[0] for row in table}
+    says(err, "50", "version")

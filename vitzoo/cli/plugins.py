@@ -28,6 +28,7 @@ from vitzoo.cli.output import (
 from vitzoo.plugin.switches import STRICT
 
 COLUMNS = ("namespace", "state", "distribution", "version", "variants", "parts", "formats")
+LEAVING = ("version", "formats", "parts", "distribution", "variants")  # on a narrow terminal
 DETAILS = ("entry_point", "location", "cause", "fix")
 
 
@@ -59,7 +60,7 @@ def plugins_group(context: click.Context, as_json: bool) -> None:
     rows = _states()
     shown = on_terminal() and not as_json
     columns = COLUMNS if shown else (*COLUMNS, *DETAILS)
-    print_rows(rows, columns, as_json=as_json)
+    print_rows(rows, columns, as_json=as_json, fit=Fit(LEAVING, one_line=True))
     if shown:
         _print_details(rows)
 
