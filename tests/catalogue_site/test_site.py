@@ -154,10 +154,12 @@ def test_a_run_that_is_cut_short_is_continued(core, out, monkeypatch):
 
 def test_plugins_of_hooks_are_imported_and_shown(install, monkeypatch, out):
     monkeypatch.setenv("VITZOO_PLUGINS", "globex")
-    install("globex-parts", "globex = globex.plugin", GLOBEX)
+    module = GLOBEX["globex/plugin.py"].replace('source="made up"', 'source="s", builder=late')
+    install("globex-parts", "globex = globex.plugin", GLOBEX | {"globex/plugin.py": module})
     assert {info.namespace: info.state for info in vitzoo.plugins()}["globex"] == "lazy"
     write_site(registry(), out)
-    assert "made up" in out.joinpath("networks/globex/net.html").read_text()
+    page = out.joinpath("networks/globex/net.html").read_text()
+    assert ">globex.plugin:late<" in page  # the function itself would be written with its address
 
 
 BROKEN = {

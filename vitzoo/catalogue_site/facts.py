@@ -10,8 +10,7 @@ from markupsafe import Markup
 
 from vitzoo.catalogue_site import index_data as index
 from vitzoo.catalogue_site.links import file_address, file_place, link, linked
-from vitzoo.plugin.info import CORE
-from vitzoo.schema.rows import RESULTS, PartFact, Variant, Weights
+from vitzoo.schema.rows import CORE_BUILDER, RESULTS, PartFact, Variant, Weights
 from vitzoo.schema.spec import BlockSpec, PartSpec
 
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim", "in_chans", "num_classes")
@@ -45,7 +44,10 @@ def network_facts(variant: Variant) -> list[Fact]:
             "image_size": ("image size, px", px(spec.image_size)),
             "patch_size": ("patch size, px", px(spec.patch_size)),
             **{name: (name, getattr(spec, name)) for name in (*NUMBERS, *FLAGS)},
-            "builder": ("builder", _target(variant.builder) if variant.namespace != CORE else ""),
+            "builder": (
+                "builder",
+                _target(variant.builder) if variant.builder != CORE_BUILDER else "",
+            ),
             "options": ("options of the builder", _options(spec.options)),
             "base": ("changed from", variant.base),
             "paper": ("paper", variant.paper),
