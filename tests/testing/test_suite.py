@@ -74,6 +74,20 @@ def test_bundled_weights_and_each_kind_of_pin_are_one_case_each():
     assert all(subject.row.repo for _, subject in found["hosted"])
 
 
+def test_weights_at_an_https_address_are_neither_bundled_nor_on_the_hub(acme):
+    suite = importlib.import_module("vitzoo.testing.suite")
+    repo = 'repo = "acme/net"\nfile = "model.safetensors"\n'
+    revision = f'revision = "{"0123456789abcdef" * 2 + "01234567"}"\n'
+    acme((repo, 'url = "https://acme.example/net.safetensors"\n'), (revision, ""))
+
+    class Acme(testing.PluginTests):
+        namespace = "acme"
+
+    found = suite._subjects(Acme, registry())
+    assert [name for name, _ in found["row"]] == ["acme/net:main"]
+    assert (found["bundled"], found["hosted"]) == ([], [])
+
+
 def test_several_networks_have_ids_of_their_own():
     suite = importlib.import_module("vitzoo.testing.suite")
 

@@ -221,7 +221,7 @@ def _subjects(tests: type[PluginTests], zoo: Registry) -> dict[str, list[tuple[s
         for file in row.weights
     ]
     found["row"] = [pair for _, pair in files]
-    found["bundled"] = [pair for file, pair in files if not file.repo]
+    found["bundled"] = [pair for file, pair in files if file.bundled]
     found["hosted"] = list({file.pin: pair for file, pair in reversed(files) if file.repo}.values())
     return found
 
