@@ -511,8 +511,9 @@ def test_a_local_variant_does_not_import_a_plugin(install, local_registry):
     """Every listing reads the user's file, and no listing imports a module."""
     install("globex-vit", "globex = globex", {"globex.py": "raise SystemExit('imported')"})
     path = local_registry(OWN)
+    assert vitzoo.variants("local/*") == []
     with refuses(RegistryError, path, "'globex/net'", "module", "vitzoo plugins compile globex"):
-        vitzoo.variants()
+        vitzoo.describe("local/mine")
 
 
 @pytest.mark.parametrize("made", ["None", "[spec]", "print", "__import__('torch').nn.Linear"])

@@ -485,7 +485,6 @@ def test_a_variant_of_the_user_starts_from_a_registered_one(local_registry):
     ("old", "new", "words"),
     [
         ('"vit_ti16"', '"vit_ti61"', ("variant", "'vit_ti61'", "vit_ti16")),
-        ('"vit_ti16"', '"acne/net"', ("variant", "'acne'")),
         ('"vit_ti16"', '"local/products"', ("variant", "'local/products'")),
         ('"vit_ti16"', '"vit_ti16"\nsize = "ti"', ("variant", "size")),
     ],
@@ -494,6 +493,32 @@ def test_a_variant_of_the_user_cannot_start_from_others(local_registry, old, new
     path = local_registry(BASED.replace(old, new))
     with refuses(RegistryError, path, "[variants.products]", *words):
         vitzoo.variants()
+
+
+@pytest.mark.parametrize("command", ["check", "pin"])
+def test_a_base_whose_plugin_is_missing_costs_only_its_variant(
+    local_registry, run, monkeypatch, new_registry, command
+):
+    """Commands that disable plugins read the file, too."""
+    other = BASED.replace("api = 1", "").replace("products", "other")
+    path = local_registry(BASED.replace('"vit_ti16"', '"dinov2/vit_s14"') + other)
+    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "*")
+    new_registry()
+    assert [row.name for row in vitzoo.variants("local/*")] == ["local/other"]
+    for name in ("local/products", {"variant": "local/products"}):
+        with refuses(RegistryError, path, "[variants.products]", "VITZOO_DISABLE_PLUGINS"):
+            vitzoo.create(name)
+    (info,) = [info for info in vitzoo.plugins() if info.namespace == "local"]
+    assert info.state == "failed"
+    says(info.trouble, path, "[variants.products]", "install")
+    says(run("plugins", "why", "local")[1], "failed", path, "[variants.products]", "local/other")
+    code, out, err = run("registry", command, path)
+    assert code == 1
+    says(out + err, "[variants.products]", "VITZOO_DISABLE_PLUGINS")
+    local_registry(BASED.replace('"vit_ti16"', '"acne/net"'))
+    assert vitzoo.create("vit_ti16", device="meta").spec.variant == "vit_ti16"
+    with refuses(RegistryError, path, "[variants.products]", "plugin 'acne'"):
+        vitzoo.describe("local/products")
 
 
 def test_only_the_users_own_file_starts_from_a_registered_variant(tmp_path):

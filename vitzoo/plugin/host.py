@@ -211,10 +211,13 @@ class PluginHost:
         build = self.import_target(variant.maker, variant)
         return build(replace(spec, variant=variant.base) if variant.base else spec)
 
-    def add_local(self, paths: Sequence[Path]) -> None:
-        """Record the user's registry files as the plugin `local`."""
-        location = os.pathsep.join(map(str, paths))
-        self._infos[LOCAL] = PluginInfo(LOCAL, "loaded", "", location=location)
+    def add_local(self, paths: Sequence[Path], cause: str = "") -> None:
+        """Record the user's registry files as the plugin `local`; `cause` why names are missing."""
+        info = PluginInfo(LOCAL, "loaded", "", location=os.pathsep.join(map(str, paths)))
+        if cause:
+            fix = "install the plugin, or remove the variant"
+            info = replace(info, state="failed", cause=cause, fix=fix)
+        self._infos[LOCAL] = info
 
     def check_strict(self) -> None:
         """In strict mode, raise `PluginError` if a plugin fails or a switch matches nothing."""

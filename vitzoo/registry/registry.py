@@ -52,6 +52,7 @@ class Registry:
         self._cached_rows: dict[str, list[Row]] = {}  # of manifests that have not been read
         self._own_rows: dict[str, Row] = {}  # of variants
         self.aliases: dict[str, str] = {}
+        self._unusable: dict[str, RegistryError] = {}  # variants of the user's files
         self._wrote: Path | None = (
             None  # the folder of the listing cache, after an entry was written
         )
@@ -100,6 +101,8 @@ class Registry:
         if name in self.aliases and self.host.switches.hides(name):
             raise PluginError(_switched_off(name))
         name = self.aliases.get(name, name)
+        if error := self._unusable.get(name):
+            raise RegistryError(str(error)) from error
         if name not in self._variants:
             raise UnknownName(self._unknown_variant(name))
         return self._variants[name]
@@ -109,7 +112,8 @@ class Registry:
 
         Raises:
             UnknownName: the core and the plugins have no such variant.
-            PluginError: the plugin cannot be used, or is a module, which listings do not import.
+            PluginError: the plugin is not installed or cannot be used, or it is a module, which
+                listings do not import.
         """
         namespace, slash, _ = name.partition("/")
         info = self.host.infos.get(namespace) if slash else None
@@ -117,6 +121,11 @@ class Registry:
             raise UnknownName(
                 f"{name!r} is in a registry file itself; name a variant of the core or of a plugin"
             )
+        if slash and info is None:
+            try:
+                self._check_namespace_of(name, "variant")
+            except UnknownName as error:
+                raise PluginError(str(error)) from error
         if info and info.entry_point and not info.entry_point.endswith(".toml"):
             raise PluginError(
                 f"the plugin of {name!r} is a module, which listings do not import; expected a "
@@ -270,14 +279,16 @@ class Registry:
                 manifest = read_manifest(path, package=None, sizes=sizes, base=self.base)
             except RegistryError as error:
                 raise RegistryError(f"a file of VITZOO_REGISTRY cannot be used: {error}") from error
-            for name in (*(row.name for row in manifest.variants), *manifest.aliases):
+            rows = (row.name for row in manifest.variants)
+            for name in (*rows, *manifest.unusable, *manifest.aliases):
                 if first.setdefault(name, path) != path:
                     raise RegistryError(
                         f"two files of VITZOO_REGISTRY define {LOCAL}/{name}: {first[name]} and "
                         f"{path}; rename one of them, or leave one file out of VITZOO_REGISTRY"
                     )
             self._add(LOCAL, manifest.variants, manifest.aliases)
-        self.host.add_local(paths)
+            self._unusable |= {_full(LOCAL, n): error for n, error in manifest.unusable.items()}
+        self.host.add_local(paths, "; ".join(map(str, self._unusable.values())))
 
     def _load_namespace_of(self, name: str) -> None:
         namespace, slash, _ = name.partition("/")

@@ -17,6 +17,7 @@ from typing import Any
 from vitzoo.errors import (
     IncompatibleManifest,
     InvalidOption,
+    PluginError,
     RegistryError,
     StoreError,
     VitzooError,
@@ -87,12 +88,15 @@ class Manifest:
         variants: in the order of the file.
         sizes: width, depth, heads and MLP width by size name, as specs.
         aliases: former name to present name.
+        unusable: errors about variants of a user's file whose base belongs to a plugin that is
+            missing or disabled; the other variants can be used.
     """
 
     contributions: Mapping[str, tuple[Contribution, ...]] = field(default_factory=dict)
     variants: tuple[Variant, ...] = ()
     sizes: Mapping[str, Spec] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    unusable: Mapping[str, RegistryError] = field(default_factory=dict)
 
     def rows(self, hook: str) -> tuple[Contribution, ...] | tuple[Variant, ...]:
         """Return the entries that belong to a hook."""
@@ -171,17 +175,33 @@ def parse_manifest(
         base=base,
     )
     kinds = KINDS if package is not None else ()
+    unusable: dict[str, RegistryError] = {}
     manifest = Manifest(
         contributions={
             kind.hook: tuple(reader.rows(kind.table, partial(entries.contribution, kind.row)))
             for kind in kinds
         },
-        variants=tuple(reader.rows("variants", entries.variant)),
+        variants=tuple(filter(None, reader.rows("variants", partial(_variant, entries, unusable)))),
         sizes=own_sizes,
         aliases=_aliases(reader),
+        unusable=unusable,
     )
     reader.done()
     return manifest
+
+
+def _variant(
+    entries: Entries, unusable: dict[str, RegistryError], name: str, reader: Reader
+) -> Variant | None:
+    """Read a variant; None if the plugin of its base cannot be used."""
+    try:
+        return entries.variant(name, reader)
+    except RegistryError as error:
+        if not isinstance(error.__cause__, PluginError):
+            raise
+        unusable[name] = error
+        reader.skip()
+        return None
 
 
 def _read(path: Path, limit: int) -> bytes:

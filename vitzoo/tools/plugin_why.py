@@ -171,11 +171,13 @@ def _local(files: list[Path]) -> dict[str, Any]:
     info = PluginInfo(LOCAL, "loaded", "", location=os.pathsep.join(map(str, files)))
     steps = [f"VITZOO_REGISTRY names {file}" for file in files]
     try:
-        rows = [row for row in Registry(files).variants.values() if row.namespace == LOCAL]
+        zoo = Registry(files)
+        rows = [row for row in zoo.variants.values() if row.namespace == LOCAL]
     except RegistryError as error:
         fix = "correct the file, or unset VITZOO_REGISTRY"
         info = replace(info, state="broken", cause=str(error), fix=fix)
         return _data(info, [*steps, f"failed: {error}"], [])
+    info = zoo.host.infos[LOCAL]
     known = [named(info, replace(row, name=row.name.partition("/")[2])) for row in rows]
     return _data(info, [*steps, *_counted(known)], known)
 

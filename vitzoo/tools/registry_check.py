@@ -45,8 +45,10 @@ def check(file: Path | None = None) -> Report:
     Raises:
         RegistryError: the file breaks the schema.
     """
-    found = list(read(file).variants if file else registry().variants.values())
-    problems = [problem for variant in found for problem in problems_of(variant)]
+    manifest = read(file) if file else None
+    found = list(manifest.variants if manifest else registry().variants.values())
+    problems = [str(error) for error in manifest.unusable.values()] if manifest else []
+    problems += [problem for variant in found for problem in problems_of(variant)]
     plugins = registry().host.infos
     absent = {v.name: lost for v in found if (lost := {*v.spec.namespaces} - plugins.keys())}
     if file is None:

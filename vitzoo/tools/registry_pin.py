@@ -42,7 +42,7 @@ def pin(file: Path, *, write: bool = True) -> list[Pinned]:
     manifest = read(file, sized=False)
     before = file.read_bytes().decode()
     document: Any = tomlkit.parse(before)
-    found: list[Pinned] = []
+    found = [Pinned(name, f"failed: {error}") for name, error in manifest.unusable.items()]
     for variant in manifest.variants:
         for row in variant.weights:
             if row.repo:
