@@ -766,10 +766,14 @@ def test_an_entry_must_name_one_pinned_file(net, changes, words):
         net.create()
 
 
-def test_a_repository_of_the_hub_may_be_registered_by_a_user(net, hub):
+def test_a_repository_of_the_hub_may_be_registered_by_a_user(net, hub, monkeypatch):
     """As in a plugin: pinned, or trusted on first use and locked."""
     net.register_own(repo=faults.REPO, file=faults.FILE, revision=COMMIT)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("VITZOO_TOKEN_HOSTS", hub.host)
     net.assert_right(net.create())
+    (headers,) = [headers for _, _, headers in hub.requests]
+    assert headers["authorization"] == "Bearer hf_secret"  # the repository may be private
     assert [path for _, path, _ in hub.requests] == [
         f"/{faults.REPO}/resolve/{COMMIT}/{faults.FILE}"
     ]

@@ -121,12 +121,13 @@ def test_no_token_password_or_cookie_is_sent(entry, net, monkeypatch):
 
 
 def test_a_query_is_sent_and_never_shown(entry, faults, caplog):
-    entry.write(url=f"{entry.url}?{SECRET}")
+    entry.write(url=f"{entry.url}?{SECRET}", license="proprietary")
     target = f"https://{entry.server.host}/blob?{SECRET}"
     entry.server.script.extend([faults.answer(302, {"Location": target}), faults.answer(404)])
     with caplog.at_level(logging.DEBUG, logger="vitzoo"):
         message = entry.fails(EntryNotFound, "404", "url")
     assert entry.server.requests[0][1].endswith(SECRET)
+    says(caplog.text, "license proprietary", entry.url)
     assert "s3cret" not in message + caplog.text
     entry.server.script.append(faults.answer(302, {"Location": f"http://h.example/x?{SECRET}"}))
     assert "s3cret" not in entry.fails(RefusedResponse, "'http://h.example/x'", "https")

@@ -296,6 +296,16 @@ def test_a_prefix_of_all_names_is_refused(add, weights, tmp_path):
     says(err, "prefix.safetensors", "'module.'", "vitzoo convert")
 
 
+def test_a_file_that_lacks_a_tensor_is_refused(add, weights, tmp_path):
+    """Nothing is newly initialised, as it would be for a user who asks for other classes."""
+    tensors = load_file(weights)
+    del tensors["head.bias"]
+    save_file(tensors, tmp_path / "less.safetensors")
+    code, _, err = add("products", "less.safetensors", "--variant", "vit_digits")
+    assert code == 1
+    says(err, "less.safetensors", "missing", "head.bias")
+
+
 def test_weights_with_nan_are_refused(add, weights, tmp_path):
     tensors = load_file(weights)
     tensors["head.bias"][0] = float("nan")

@@ -39,7 +39,6 @@ from vitzoo.loading.source import on_hub, open_unregistered
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.report import fold, listed
 from vitzoo.schema.manifest import (
     API,
     CORE_BUILDER,
@@ -318,12 +317,6 @@ def _loaded(
         other = None if classes == variant.spec.num_classes else classes
         model = create(variant.name, weights=place, num_classes=other)
     report: Any = model.load_report
-    spec: Any = model.spec
-    if changed := (*report.reinitialised, *report.resampled):
-        raise CheckpointError(
-            f"{shown} does not have the network of {spec.variant}: {listed(fold(changed))} "
-            "would be interpolated or initialised; name the variant that the file was trained as"
-        )
     if prefix := next((n for n in report.assumed if n.startswith("prefix = ")), ""):
         raise CheckpointError(
             f"{shown}: the names of its tensors begin with {prefix.removeprefix('prefix = ')!r}, "
@@ -419,6 +412,8 @@ def _overrides(variant: Variant, spec: Spec, zoo: Registry) -> dict[str, Any]:
 
 def _check_loads(variant: Variant, found: Measured, zoo: Registry) -> None:
     """Check that the registry loads the file as the same network as `create` did.
+
+    Unlike in `create`, no tensor may be missing, of another shape, or interpolated.
 
     Raises:
         CheckpointError: the tensors do not fit, or a setting differs.
