@@ -84,6 +84,8 @@ def calls(net, tmp_path):
     file = tmp_path / "net.safetensors"
     file.write_bytes(net.data)
     registry = tmp_path / "site" / "faulty" / "registry.toml"
+    given = ("--variant", "faulty/net", "--license", "mit", "--source", "the test")
+    given += ("--file", str(tmp_path / "own.toml"))
     digit = "docs/examples/digits/digit_7_scan_0081.png"
     return {
         "list": (["list"], OK),
@@ -105,6 +107,12 @@ def calls(net, tmp_path):
         ),
         "registry check": (["registry", "check", str(registry)], OK),
         "registry pin": (["registry", "pin", str(registry)], OFFLINE),
+        "registry add": (["registry", "add", "a", str(file), *given], OK),
+        "registry add, address": (["registry", "add", "b", UNPINNED, *given], OFFLINE),
+        "registry add, https": (
+            ["registry", "add", "c", "https://acme.example/x.npz", "--sha256", "ab" * 32, *given],
+            OFFLINE,
+        ),
         "plugins": (["plugins"], OK),
         "plugins check": (["plugins", "check", "faulty"], OK),
         "plugins why": (["plugins", "why", "faulty"], OK),
