@@ -10,11 +10,17 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, get_origin
 
+from sphinx.errors import ExtensionError
+
 import vitzoo
+from vitzoo.catalogue_site.site import write_site
+from vitzoo.plugin.info import FIRST_PARTY
+from vitzoo.registry.registry import registry
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -44,6 +50,10 @@ html_title = f"vitzoo {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_additional_pages = {"index": "redirect.html"}
+html_sidebars = {
+    "**": [f"sidebar/{x}.html" for x in ("brand", "search", "scroll-start", "catalogue")]
+    + ["sidebar/navigation.html", "sidebar/scroll-end.html"]
+}
 html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
@@ -118,6 +128,20 @@ def complete(_app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] += reference(docname.rpartition("/")[2])
 
 
+def add_catalogue(app: Sphinx, error: Exception | None) -> None:
+    """Write what `vitzoo site` writes into the folder `catalogue` of the site.
+
+    It shows the first-party plugins alone, whatever else is installed here.
+    """
+    if error is None and app.builder.format == "html":
+        os.environ.pop("VITZOO_REGISTRY", None)
+        os.environ["VITZOO_PLUGINS"] = ",".join(FIRST_PARTY)
+        catalogue = write_site(registry(), Path(app.outdir) / "catalogue")
+        if catalogue.failed:
+            raise ExtensionError(f"plugins of the catalogue have failed: {catalogue.failed}")
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx calls this with the application."""
     app.connect("source-read", complete)
+    app.connect("build-finished", add_catalogue)

@@ -14,6 +14,7 @@ from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 
 import vitzoo
+from vitzoo.registry.foreign_names import TAGS
 from vitzoo.registry.label_sets import OWN, SHARED, SYNSETS
 
 pytestmark = pytest.mark.install
@@ -28,7 +29,7 @@ VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 INFO = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
 # Kinds of files in the packages. A new kind is added here on purpose.
 PLUGIN_KINDS = {".py", ".toml", ".typed"}
-CORE_KINDS = PLUGIN_KINDS | {".safetensors", ".txt", ".gz", ".tmpl"}
+CORE_KINDS = PLUGIN_KINDS | {".safetensors", ".txt", ".gz", ".tmpl", ".html", ".css", ".js"}
 # Beside the package, in every sdist. hatchling adds .gitignore, by which it chose the files.
 PLUGIN_SDIST = {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
 CORE_SDIST = PLUGIN_SDIST | {
@@ -147,6 +148,7 @@ def test_the_wheel_of_vitzoo_has_the_data_of_its_registry(built):
         held = {name for name in archive.namelist() if name.startswith("vitzoo/data/")}
     rows = [row for variant in vitzoo.variants(namespace="core") for row in variant.weights]
     bundled = {row.file for row in rows if not row.repo} | {OWN, SHARED, SYNSETS, "WORDNET.txt"}
+    bundled |= {TAGS.name}
     assert held == {f"vitzoo/data/{file}" for file in bundled}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shlex
@@ -12,6 +13,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
+import vitzoo
 
 pytestmark = pytest.mark.docs
 
@@ -30,19 +33,33 @@ sys.addaudithook(forbid)
 from sphinx.cmd.build import main
 sys.exit(main(sys.argv[1:]))
 """
+OWN = """\
+api = 1
+
+[variants.secret]
+summary = "a private network"
+size = "ti"
+params = 5717416
+source = "made up"
+"""
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """The site, from the command in CONTRIBUTING.md; every warning of Sphinx is an error."""
+    """The site, from the command in CONTRIBUTING.md; every warning of Sphinx is an error.
+
+    Networks that the user registered do not belong into it.
+    """
     folder = tmp_path_factory.mktemp("site")
+    (folder / "own.toml").write_text(OWN, encoding="utf-8")
     (documented,) = COMMAND.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
     arguments = shlex.split(documented)[2:]
     assert "-W" in arguments
     arguments = [arg.replace("build/", f"{folder}/") for arg in arguments]
     done = subprocess.run(
         [sys.executable, "-c", OFFLINE, "-q", *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
+        cwd=ROOT, env=os.environ | {"VITZOO_REGISTRY": str(folder / "own.toml")},
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return folder / "site"
@@ -98,6 +115,16 @@ def test_every_page_is_reached_from_the_navigation(site, pages):
     assert wanted - reached == {site / "docs" / "index.html"}
 
 
+def test_every_page_leads_to_the_catalogue_of_all_networks(site, pages):
+    catalogue = site / "catalogue" / "index.html"
+    outside = {catalogue, *catalogue.parent.rglob("*.html"), site / "index.html"}
+    for path in set(pages) - outside:
+        targets = {(path.parent / urlsplit(link).path).resolve() for link in pages[path].links}
+        assert catalogue.resolve() in targets, path
+    assert len(outside) == len(vitzoo.variants()) + 2  # a page for each, the first pages
+    assert "local/secret" not in catalogue.read_text(encoding="utf-8")
+
+
 def test_every_public_name_is_in_the_reference(site, pages):
     names = runpy.run_path(str(ROOT / "tests" / "test_public.py"))["NAMES"]
     exceptions = names["vitzoo"] & names["vitzoo.errors"]
@@ -125,7 +152,8 @@ def test_links_inside_the_site_lead_somewhere(site, pages):
             file = (path.parent / unquote(target.path)).resolve() if target.path else path
             found = file.is_file() and file.is_relative_to(site.resolve())
             anchors = pages[file].anchors if file in pages else {""}
-            if not found or (target.fragment and unquote(target.fragment) not in anchors):
+            anchor = unquote(target.fragment)  # with "=", it is the state of the catalogue
+            if not found or (anchor and "=" not in anchor and anchor not in anchors):
                 wrong.append(f"{path.relative_to(site)}: {link}")
             followed += 1
     assert wrong == []
