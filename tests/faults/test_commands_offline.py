@@ -215,7 +215,12 @@ def test_online_there_are_the_requests_that_were_asked_for(
         monkeypatch.delenv(name, raising=False)
     call, wanted, sent = process(ALLOWED=hub.host), calls | functions, {}
     for name, (what, _) in wanted.items():
-        if name in ("fetch, address", "vitzoo.create, published", "vitzoo.fetch"):
+        if name in (
+            "fetch, address",
+            "registry add, address",
+            "vitzoo.create, published",
+            "vitzoo.fetch",
+        ):
             call("rm", ["rm", "faulty/net"])
         before = len(hub.requests)
         call(name, what)
@@ -228,6 +233,7 @@ def test_online_there_are_the_requests_that_were_asked_for(
         "fetch, address": [f"{metadata}{COMMIT}", file],
         "lock, update": [f"{metadata}main"],
         "registry pin": [f"{metadata}main"],
+        "registry add, address": [file],
         "vitzoo.create, published": [file],
         "vitzoo.fetch": [file],
     }
