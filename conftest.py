@@ -237,34 +237,35 @@ def command() -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+def built(shared_folder: Path) -> Callable[[Path], Path]:
     """Build a distribution, and return the folder of its sdist and of the wheel made from it.
 
     Each distribution is built once, also when several processes run the tests.
     """
-    return partial(_build, _shared(tmp_path_factory), ())
+    return partial(_build, shared_folder, ())
 
 
 @pytest.fixture(scope="session")
-def built_from_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built_from_tree(shared_folder: Path) -> Path:
     """A wheel of vitzoo that is made without an sdist."""
-    folder = _build(_shared(tmp_path_factory), ("--wheel",), Path(__file__).parent)
+    folder = _build(shared_folder, ("--wheel",), Path(__file__).parent)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
-def _shared(factory: pytest.TempPathFactory) -> Path:
-    """Return a folder that all processes of one run of pytest share."""
-    base = factory.getbasetemp()
-    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    return folder / "built"
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of one run of pytest share; a lock file has to guard its use."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def _build(shared: Path, options: tuple[str, ...], project: Path) -> Path:
     from filelock import FileLock
 
     folder = shared / "".join((project.name, *options))
-    folder.parent.mkdir(exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             making = folder.with_suffix(".making")

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from filelock import FileLock
 
 import vitzoo
 
@@ -45,24 +46,29 @@ source = "made up"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
-    """The site, from the command in CONTRIBUTING.md; every warning of Sphinx is an error.
+def site(shared_folder) -> Path:
+    """The site, built once with the command in CONTRIBUTING.md; every warning is an error.
 
     Networks that the user registered do not belong into it.
     """
-    folder = tmp_path_factory.mktemp("site")
-    (folder / "own.toml").write_text(OWN, encoding="utf-8")
+    with FileLock(shared_folder / "docs_site.lock"):
+        if not (shared_folder / "site").exists():
+            build(shared_folder)
+    return shared_folder / "site"
+
+
+def build(folder: Path) -> None:
+    own = folder / "own.toml"
+    own.write_text(OWN, encoding="utf-8")
     (documented,) = COMMAND.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
-    arguments = shlex.split(documented)[2:]
-    assert "-W" in arguments
-    arguments = [arg.replace("build/", f"{folder}/") for arg in arguments]
+    assert "-W" in documented.split()
+    arguments = [arg.replace("build/", f"{folder}/") for arg in shlex.split(documented)[2:]]
     done = subprocess.run(
         [sys.executable, "-c", OFFLINE, "-q", *arguments],
-        cwd=ROOT, env=os.environ | {"VITZOO_REGISTRY": str(folder / "own.toml")},
+        cwd=ROOT, env=os.environ | {"VITZOO_REGISTRY": str(own)},
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    return folder / "site"
 
 
 class Page(HTMLParser):
