@@ -42,12 +42,6 @@ def repositories():
 REPOSITORIES = repositories()
 
 
-def has_name(architecture):
-    """Tell whether vitzoo has a name for an architecture, as the parity table says."""
-    row = ROWS[architecture]
-    return row.ours() != PAGE["CARRIED"]
-
-
 def test_every_tag_with_a_file_is_answered_with_its_network_and_file():
     zoo, wrong, unknown = registry(), [], []
     assert len(REPOSITORIES) > 400
@@ -66,7 +60,7 @@ def test_every_tag_with_a_file_is_answered_with_its_network_and_file():
         if not good:
             wrong.append((name, variant.name, weights and weights.repo, repo))
     assert not wrong
-    assert {name for name in unknown if has_name(name.partition(".")[0])} == set()
+    assert not unknown
 
 
 def test_every_architecture_with_a_name_is_answered_with_it():
@@ -118,8 +112,6 @@ def test_repositories_of_the_authors_are_those_that_timm_states(module):
 def test_a_repository_of_the_authors_is_answered_with_the_network_of_its_tag(repo):
     tag, matches = TABLES["hub"][repo], registry().known_elsewhere(repo)
     architecture = tag.partition(".")[0]
-    if architecture in ROWS and not has_name(architecture):
-        return
     library, variant, weights = matches[0]
     assert library == HUB
     assert ("timm", architecture) in variant.known_as
