@@ -49,7 +49,9 @@ variants. In a pipe, with `--json` and with `-q`, the same command gives all var
 A terminal shows `name`, `params`, `top1`, `px` (`image_size`), `GMACs` (`gmacs`), `license` and
 `pin`. If it is too narrow, columns leave in this order: `pin`; `license`, after it was shortened to
 whether commercial use is allowed (yes, no, or read the terms); `GMACs`; `px`; `top1`; `params`. A
-note on stderr names them. Names are never cut. `--columns` and `--wide` choose other columns.
+note on stderr names them. Names are never cut. Numbers that `--where`, `--sort` or `--pareto` use
+are shown, too, and leave before `top1`. `--columns` and `--wide` choose other columns; those of
+`--columns` leave from the right.
 
 | pin | meaning |
 |---|---|

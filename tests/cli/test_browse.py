@@ -168,7 +168,7 @@ def test_show_has_the_weights_first_and_cuts_nothing(columns):
     assert header.split()[0] == "name"
     weights = [weights.name for weights in vitzoo.describe("vit_b16").weights]
     assert [row.split()[0] for row in rows[: len(weights)]] == weights
-    assert len(found) < 80
+    assert len(found) < 90
     settings = [line.split()[0] for line in found if line and line[0] != " "]
     assert "embed_dim" in settings
     assert "class_token" not in settings
@@ -194,6 +194,20 @@ def test_show_names_the_source_of_results():
         else:
             assert float(rows[weights.name][top1]) == weights.top1
     says(" ".join(found), *{w.evaluation for w in vitzoo.describe("vit_b16").weights if w.top1})
+
+
+@pytest.mark.parametrize("columns", [60, 140])
+def test_show_names_the_hardware_and_the_source_of_images_per_second(columns):
+    found = lines("show", "vit_b16", columns=columns)
+    table = found[found.index("speed") + 1 :]
+    measured = vitzoo.describe("vit_b16").throughput
+    assert measured
+    for line, row in zip(table[1:], measured, strict=False):
+        assert line.split()[:2] == [row.name, f"{row.images_per_second:,.0f}"]
+        assert row.hardware in line
+        assert (row.software in line) is (columns == 140)
+    text = "".join("".join(found).split())  # long names of files are broken
+    assert all(f"{row.source}{row.commit}".replace(" ", "") in text for row in measured)
 
 
 @pytest.mark.parametrize("terminal", [True, False])

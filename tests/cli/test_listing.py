@@ -395,5 +395,33 @@ def test_wide_shows_what_fits():
     assert "imagenet_v2" in header
 
 
+def test_a_terminal_shows_the_numbers_that_options_use():
+    args = (
+        "vit_b*",
+        "--where",
+        "imagenet_a>1 and license=apache-2.0",
+        "--sort",
+        "imagenet_v2:desc",
+    )
+    shown = {
+        140: "name params top1 imagenet_v2 imagenet_a px GMACs license pin",
+        80: "name params top1 imagenet_v2",
+        60: "name params top1",
+    }
+    for columns, titles in shown.items():
+        header, row, *_ = lines("list", *args, columns=columns)
+        assert header.split() == titles.split()
+        if columns == 140:
+            variant, _, name = row.split()[0].partition(":")
+            entries = {w.name if not w.default else "": w for w in vitzoo.describe(variant).weights}
+            assert row.split()[3:5] == [
+                f"{entries[name].imagenet_v2:.2f}",
+                f"{entries[name].imagenet_a:.2f}",
+            ]
+    args = ("vit_b16", "--columns", "name,pin,license,depth")
+    header = lines("list", *args, columns=50)[0]
+    assert header.split() == ["name", "pin"]  # chosen columns leave from the right
+
+
 def test_list_on_a_narrow_terminal_names_local_weights():
     assert any("digits_v1" in line for line in lines("list", "--local", columns=60))

@@ -54,6 +54,7 @@ ALWAYS = (
     "depth", "num_heads", "mlp_dim",
 )  # fmt: skip
 EVALUATION = ("evaluation_size", "evaluation_source", "evaluation_commit")
+SPEED = "images/s"
 EXAMPLE = "vit_b16"  # a variant, in calls with a part
 WHICH = (
     "create", "name", "kind", "weights", "known_as", "plugin", "target", "defined", "location"
@@ -148,9 +149,10 @@ def _show_to_people(variant: Variant) -> None:
     differing = {
         key: _part_for_people(value)
         for key, value in _settings(variant).items()
-        if _is_shown(key, value, usual)
+        if _is_shown(key, value, usual) and not key.startswith(SPEED)
     }
     print_fields(differing)
+    _print_throughput(variant)
     _print_paper_results(variant)
 
 
@@ -190,6 +192,22 @@ def _is_shown(key: str, value: Any, usual: dict[str, Any]) -> bool:
     if key in ALWAYS:
         return bool(value) or key == "num_classes"  # a plugin's builder may use no other number
     return value not in ("", None) and usual.get(key, "") not in (value, None)
+
+
+def _print_throughput(variant: Variant) -> None:
+    """Print the images per second of an architecture, with the hardware and the sources."""
+    if variant.throughput:
+        echo()
+        rows = [
+            {"name": row.name, SPEED: row.images_per_second}
+            | {key: getattr(row, key) for key in ("hardware", "mode", "precision", "software")}
+            for row in variant.throughput
+        ]
+        sources = dict.fromkeys(f"{row.source} {row.commit}".rstrip() for row in variant.throughput)
+        notes = {"name": "\n".join(f"source: {source}" for source in sources)}
+        fit = Fit(("software", "precision", "mode"), notes=notes, one_line=True)
+        pretty = {SPEED: "{:,.0f}".format}
+        print_rows(rows, tuple(rows[0]), pretty=pretty, fit=fit, title="speed")
 
 
 def _print_paper_results(variant: Variant) -> None:
@@ -335,7 +353,7 @@ def _settings(variant: Variant) -> dict[str, Any]:
         "paper": variant.paper,
         "source": variant.source,
         **{f"name in {library}": name for library, name in variant.known_as},
-        **{f"images/s {row.name}": _throughput(row) for row in variant.throughput},
+        **{f"{SPEED} {row.name}": _throughput(row) for row in variant.throughput},
         "weights": ", ".join(w.name for w in variant.weights) or "none",
         **({"default weights override": overrides} if overrides else {}),
     }

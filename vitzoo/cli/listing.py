@@ -26,6 +26,7 @@ from vitzoo.errors import PinError, UnknownName, did_you_mean
 from vitzoo.plugin.info import CORE, LOCAL, TROUBLE
 from vitzoo.registry.listing import (
     FIELDS,
+    KINDS,
     LABEL,
     MEASUREMENTS,
     OF_WEIGHTS,
@@ -150,15 +151,16 @@ def list_command(
     """
     zoo = registry()
     chosen = patterns or families or conditions or order or trade_off or here
-    rows, conflicts = _selected(zoo, patterns, families, conditions, order, trade_off, here)
+    rows, conflicts, used = _selected(zoo, patterns, families, conditions, order, trade_off, here)
     short = on_terminal() and not (chosen or everything or quiet or as_json)
     if short:
         rows = [row for row in rows if row["namespace"] in (CORE, LOCAL)]
     elif not (chosen or quiet or as_json or on_terminal()):
         rows += _lazy_rows(zoo)
-    shown = _columns(columns, wide=wide, here=here)
+    shown = _columns(columns, used, wide=wide, here=here)
+    fit = _fit(shown, LEAVING if columns is None else (), here)
     only = "name" if quiet else ""
-    print_rows(rows, shown, as_json=as_json, only=only, pretty=PRETTY, fit=_fit(shown, here))
+    print_rows(rows, shown, as_json=as_json, only=only, pretty=PRETTY, fit=fit)
     if short:
         _print_families(zoo)
     for conflict in conflicts:
@@ -175,12 +177,13 @@ def _selected(
     order: str | None,
     trade_off: str | None,
     here: bool,
-) -> tuple[list[Row], list[str]]:
-    """Return the rows that the options of `list` select, and contradictions about pins."""
+) -> tuple[list[Row], list[str], list[str]]:
+    """Return the rows that the options select, contradictions about pins, and the fields used."""
     tests, used = _tests(conditions)
     keys = sort_keys(order) if order else []
     compared = pareto_fields(trade_off) if trade_off else []
-    each = not {*used, *(key for key, _ in keys), *compared}.isdisjoint(OF_WEIGHTS)
+    used = [*(key for key, _ in keys), *compared, *used]
+    each = not set(used).isdisjoint(OF_WEIGHTS)
     rows = candidates = _candidates(zoo, patterns, families, each_weights=each)
     if tests:
         rows = [row for row in rows if all(test(row) for test in tests)]
@@ -195,17 +198,17 @@ def _selected(
     rows = sort(pareto(rows, compared) if compared else rows, keys)
     if each:
         rows = [row | {"name": row.pop(LABEL)} for row in rows]
-    return rows, conflicts
+    return rows, conflicts, used
 
 
-def _tests(conditions: Iterable[str]) -> tuple[list[Any], set[str]]:
+def _tests(conditions: Iterable[str]) -> tuple[list[Any], list[str]]:
     """Read conditions; return a function for each that tests a row, and the fields they use."""
     if not conditions:
-        return [], set()
+        return [], []
     from vitzoo.registry.conditions import comparisons, where
 
     tests = [where(condition) for condition in conditions]
-    return tests, {one.field for test in tests for one in comparisons(test)}
+    return tests, [one.field for test in tests for one in comparisons(test)]
 
 
 def _candidates(
@@ -241,26 +244,34 @@ def _with_local_weights(rows: list[Row], *, each_weights: bool) -> tuple[list[Ro
     return [row | {"weights": ", ".join(present[row["name"]])} for row in rows], conflicts
 
 
-def _columns(columns: str | None, *, wide: bool, here: bool) -> tuple[str, ...]:
-    """Return the columns of `list`."""
+def _columns(columns: str | None, used: list[str], *, wide: bool, here: bool) -> tuple[str, ...]:
+    """Return the columns of `list`; a terminal also shows the numbers that its options use."""
     if columns is not None:
         return tuple(check_field(column.strip()) for column in columns.split(","))
     if wide:
         return WIDE
     if not on_terminal():
         return PIPED
-    return (SHOWN[0], "weights", *SHOWN[1:]) if here else SHOWN
+    numbers = [field for field in used if KINDS[field] == "number"]
+    shown = (*SHOWN[:3], *numbers, *SHOWN[3:])
+    return tuple(dict.fromkeys((shown[0], "weights", *shown[1:]) if here else shown))
 
 
-def _fit(columns: tuple[str, ...], here: bool) -> Fit:
-    """Say which columns of `list` a narrow terminal leaves out: never the name."""
+def _fit(columns: tuple[str, ...], leaving: tuple[str, ...], here: bool) -> Fit:
+    """Say which columns of `list` a narrow terminal leaves out: never the name.
+
+    The first columns of `leaving` leave first, then all others from the right, then `top1` and
+    `params`; but those of --wide leave before all of them.
+    """
     kept = "name" if "name" in columns else columns[0]
-    others = [column for column in reversed(columns) if column not in (*LEAVING, kept)]
-    if here:  # the weights on this machine are the reason for the listing
-        others = [column for column in others if column != "weights"]
-    last = ["weights"] if here else []
+    others = [column for column in reversed(columns) if column not in (*leaving, kept)]
+    at = 0 if columns == WIDE else leaving.index("top1") if leaving else 0
+    order = [*leaving[:at], *others, *leaving[at:]]
+    if here and "weights" in order:  # they are the reason for the listing
+        order.remove("weights")
+        order.append("weights")
     return Fit(
-        [column for column in (*others, *LEAVING, *last) if column in columns and column != kept],
+        [column for column in order if column in columns and column != kept],
         shorter={"license": lambda name: commercial_use(name) or "-"},
         room={} if here else {"name": LONGEST_NAME},
         notes=NOTES,

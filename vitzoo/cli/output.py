@@ -21,6 +21,7 @@ from vitzoo.report import is_terminal
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
 GAP = 2  # spaces between columns
+LEAST_NOTE = 60  # columns; a note on stderr wraps, but is not narrower than this
 Write = Callable[[Any], str]
 _stdout: TextIO | None = None  # the real stdout, while a command runs
 _usual_format = warnings.formatwarning
@@ -205,7 +206,9 @@ def _print_table(
     for note in "\n".join(notes if rows else ()).splitlines():
         echo("\n".join(_wrapped(note, terminal)))
     if hidden := [cells[c][0] for c in columns if c not in shown]:
-        say(f"vitzoo: hidden at {terminal} columns: {', '.join(hidden)}")
+        note = f"vitzoo: hidden at {terminal} columns: {', '.join(hidden)}"
+        for line in _wrapped(note, max(terminal, LEAST_NOTE)):
+            say(line)
 
 
 def _fitted(
