@@ -73,6 +73,16 @@ def test_the_registry_check_computes_operations_and_memory(run, tmp_path, line, 
         says(err, "problem: net:", *said)
 
 
+def test_the_registry_check_runs_networks_whose_buffers_are_computed_on_the_cpu(run, tmp_path):
+    file = tmp_path / "local.toml"
+    text = MANIFEST.replace(MANIFEST[MANIFEST.index("[drop") : MANIFEST.index("[variants")], "")
+    file.write_text(text.replace("5717416", '5679592\npos_embed = "rope"\nactivations = 1'))
+    code, _, err = run("registry", "check", file)
+    assert code == 1
+    says(err, "problem: net:", "activations", "1")
+    assert "params" not in err
+
+
 def test_a_registry_file_with_a_giant_depth_is_refused_before_anything_is_built(
     run, tmp_path, monkeypatch
 ):

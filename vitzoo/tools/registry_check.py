@@ -142,7 +142,8 @@ def _miscounted(variants: list[Variant]) -> Iterator[str]:
         counted: dict[str, float] = {"params": sum(p.numel() for p in model.parameters())}
         if variant.gmacs or variant.activations:
             spec = variant.spec
-            taken = cost(model, torch.empty(1, spec.in_chans, *spec.image_size, device="meta"))
+            images = torch.empty(1, spec.in_chans, *spec.image_size, device="meta")
+            taken = cost(model.to("meta"), images)  # some buffers are computed on the CPU
             counted |= {"gmacs": taken.macs / 10**9, "activations": taken.activations}
         for key, expected in counted.items():
             if (stated := getattr(variant, key)) not in (None, expected):
