@@ -233,12 +233,12 @@ def test_files_and_folders_under_an_open_umask(vitzoo_hub, tmp_path, monkeypatch
 
 
 def test_an_error_of_the_system_is_one_line(run, monkeypatch):
-    from vitzoo.cli import browse
+    from vitzoo.cli import listing
 
     def fail():
         raise PermissionError(13, "Permission denied", "/some\x1bwhere")
 
-    monkeypatch.setattr(browse, "registry", fail)
+    monkeypatch.setattr(listing, "registry", fail)
     code, out, err = run("list")
     assert (code, out) == (1, "")
     says(err, "vitzoo:", "Permission denied", r"'/some\x1bwhere'")

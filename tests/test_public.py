@@ -17,7 +17,8 @@ import vitzoo
 ROOT = Path(__file__).parents[1]
 PATHS = ("vitzoo", "vitzoo.errors", "vitzoo.formats", "vitzoo.parts", "vitzoo.testing")
 PYTHON = [
-    *sorted(ROOT.glob("plugins/**/*.py")),
+    # Not the scripts that write manifests: they belong to this repository.
+    *sorted(path for path in ROOT.glob("plugins/**/*.py") if not path.match("update_*.py")),
     *sorted(ROOT.glob("docs/examples/*.py")),
     *sorted(ROOT.glob("vitzoo/tools/templates/**/*.py.tmpl")),
 ]
