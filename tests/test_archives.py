@@ -146,9 +146,9 @@ def test_the_wheel_of_vitzoo_has_the_data_of_its_registry(built):
     with zipfile.ZipFile(path) as archive:
         assert archive.read("vitzoo/registry.toml") == (ROOT / "registry.toml").read_bytes()
         held = {name for name in archive.namelist() if name.startswith("vitzoo/data/")}
+        assert archive.read(f"vitzoo/registry/{TAGS.name}") == TAGS.read_bytes()
     rows = [row for variant in vitzoo.variants(namespace="core") for row in variant.weights]
     bundled = {row.file for row in rows if not row.repo} | {OWN, SHARED, SYNSETS, "WORDNET.txt"}
-    bundled |= {TAGS.name}
     assert held == {f"vitzoo/data/{file}" for file in bundled}
 
 

@@ -191,7 +191,7 @@ def in_child(function, *arguments):
     child = os.fork()
     if child == 0:
         signal.alarm(60)
-        faulthandler.dump_traceback_later(50)  # says on stderr where a process waits
+        faulthandler.register(signal.SIGALRM, chain=True)  # says on stderr where it waits
         try:
             result = function(*arguments)
         except BaseException as error:

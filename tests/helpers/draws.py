@@ -24,9 +24,12 @@ def _pool(name: str) -> Tensor:
 def _drawn_from_pool(name: str) -> Any:
     original, pool = getattr(torch.Tensor, name), _pool(name)
 
-    def draw(
-        tensor: Tensor, first: float = 0.0, second: float = 1.0, *, generator: Any = None
-    ) -> Any:
+    names = ("from", "to") if name == "uniform_" else ("mean", "std")
+
+    def draw(tensor: Tensor, *values: float, generator: Any = None, **named: float) -> Any:
+        first, second = (
+            {names[0]: 0.0, names[1]: 1.0} | dict(zip(names, values, strict=False)) | named
+        ).values()
         large = tensor.numel() >= SMALL and tensor.device.type == "cpu" and tensor.is_contiguous()
         if not (large and tensor.dtype == torch.float32):
             return original(tensor, first, second, generator=generator)

@@ -42,7 +42,7 @@ def test_numbers_from_the_pool_have_the_distribution_and_never_repeat():
         normal, uniform = torch.empty(3_000, 2_000).normal_(1, 0.2), torch.empty(400, 400)
         again, other = uniform.uniform_(-2, 4).clone(), uniform.uniform_(-2, 4)
         torch.manual_seed(1)
-        repeated = torch.empty(3_000, 2_000).normal_(1, 0.2)
+        repeated = torch.empty(3_000, 2_000).normal_(std=0.2, mean=1)
     assert torch.equal(normal, repeated)
     assert normal.mean() == pytest.approx(1, abs=1e-3)
     assert normal.std() == pytest.approx(0.2, abs=1e-3)
