@@ -78,9 +78,10 @@ def test_former_names_are_those_of_timm():
     assert set(TABLES["former"].values()) <= set(REPOSITORIES)
 
 
-def test_addresses_are_those_of_timm():
-    apart = {n: repo for n, repo in REPOSITORIES.items() if repo != f"timm/{n}" and QUICK not in n}
-    assert TABLES["addresses"] == apart
+def test_tags_without_an_entry_are_listed_with_their_repositories():
+    zoo = registry()
+    without = {name for name in REPOSITORIES if zoo.known_elsewhere(name)[0][2] is None}
+    assert TABLES["without_entry"] == {name: REPOSITORIES[name] for name in without}
 
 
 @pytest.mark.parametrize("name", TABLES["former"])
@@ -194,5 +195,12 @@ def test_the_command(run):
     code, out, _ = run("which", "laion/CLIP-ViT-B-16-DataComp.XL-s13B-b90K", "--json")
     (row,) = json.loads(out)
     assert (code, row["name"], row["weights"]) == (0, "clip/vit_b16", "datacompxl")
-    code, out, err = run("which", "vit_relpos_base_patch16_224.sw_in1k")
-    says(out + err, "'timm/vit_relpos_base_patch16_224'", "vitzoo.create('hf://timm/")
+    tag = "vit_relpos_base_patch16_224.sw_in1k"
+    code, out, err = run("which", tag, "--json")
+    (row,) = json.loads(out)
+    assert (code, row["name"]) == (0, "timm/vit_relpos_base_patch16_224")
+    assert row["create"] == f"vitzoo.create('hf://timm/{tag}')"
+    says(err, tag, "no entry")
+    code, out, err = run("which", "vit_relpos_base_patch16_224.nope")
+    assert (code, out) == (1, "")
+    says(err, "'timm/vit_relpos_base_patch16_224'", "'nope'", "vitzoo.create('hf://timm/")

@@ -25,6 +25,7 @@ from vitzoo.registry.foreign_names import (
     call,
     create_call,
     is_repository,
+    is_tag,
     repository,
 )
 from vitzoo.registry.listing import commercial_use
@@ -296,10 +297,14 @@ def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
     zoo.listing([name])  # imports the module of a lazy plugin
     elsewhere = zoo.known_elsewhere(name)
     tagged = "." in name and all(weights is None for _, _, weights in elsewhere)
-    if elsewhere and name not in zoo.variants and not tagged:
+    without_entry = tagged and is_tag(name)
+    if without_entry:
+        say(f"vitzoo: {name!r} has no entry; create reads its config and its weights from the Hub")
+    if elsewhere and name not in zoo.variants and (without_entry or not tagged):
+        own_call = without_entry or QUICK.search(name)
         return [
             _meaning(zoo, match[1].namespace, match[1], match[2], f"{name} ({match[0]})")
-            | ({"create": call(name, match)} if QUICK.search(name) else {})
+            | ({"create": call(name, match)} if own_call else {})
             for match in elsewhere
         ]
     parts = [rows[name] for rows in zoo.parts.values() if name in rows]

@@ -91,7 +91,12 @@ def address(name: str, match: Match) -> str:
     tag = current(name)
     if match[2] or "." not in tag or match[0] not in (TIMM, HUB):
         return ""
-    return f"hf://{_tables()['addresses'].get(tag, f'{TIMM}/{tag}')}"
+    return f"hf://{_tables()['without_entry'].get(tag, f'{TIMM}/{tag}')}"
+
+
+def is_tag(name: str) -> bool:
+    """Tell whether a name means a tag of timm that has no entry."""
+    return current(name) in _tables()["without_entry"]
 
 
 def create_call(name: str, **arguments: object) -> str:
