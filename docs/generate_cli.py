@@ -103,8 +103,9 @@ $ vitzoo list --family clip --columns name,top1,pretraining_data
 - A variant that lacks the field meets only conditions with `!=`.
 
 Any other condition is an error that names the position. If nothing meets the conditions, a note on
-stderr names the values that exist. `vitzoo.variants` takes the same conditions, and returns the
-variants of which any weights entry meets them.
+stderr says so, and names the values that exist if one condition alone is met by nothing.
+`vitzoo.variants` takes the same conditions, and returns the variants of which any weights entry
+meets them.
 
 ```console
 $ vitzoo list --where 'params<30M and image_size=384' --sort top1:desc

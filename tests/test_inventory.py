@@ -794,6 +794,7 @@ def test_the_users_weights_are_listed_shown_and_searched(run, net, own):
     found = run("list", "--where", where, "-q")
     assert found[:2] == (0, "local/net\n")
     assert str(own) in run("show", "local/net")[1]
+    assert json.loads(run("which", "local/net", "--json")[1])[0]["plugin"] == "local"
     net.register_own(repo="acme/products", file="m.safetensors", revision=COMMIT)
     assert "local/net" in run("which", "acme/products")[1]
 
@@ -802,10 +803,13 @@ def test_the_registry_commands_know_the_users_files(run, net, own):
     file = net.register_own(path="weights/net.safetensors")
     assert run("registry", "check", file)[0] == 0
     assert run("--no-plugins", "registry", "check")[0] == 0
-    own.unlink()
-    code, _, err = run("registry", "check", file)
-    assert code == 1
-    says(err, "net:main", own)
+    data = own.read_bytes()
+    changes = {"bytes": data + b"x", "sha256": data[:-1] + bytes([data[-1] ^ 1]), "no file": b""}
+    for what, new in changes.items():
+        own.write_bytes(new) if new else own.unlink()
+        code, _, err = run("registry", "check", file)
+        assert code == 1
+        says(err, "net:main", own, what)
     file = net.register_own(
         repo=faults.REPO, file=faults.FILE, pin="first-use", sha256=None, size=None
     )

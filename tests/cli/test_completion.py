@@ -49,6 +49,7 @@ def test_bash_completes_what_follows_the_colon():
     assert complete("show", "vit_b16:") == [f"plain,{name}" for name in names]
     assert complete("show", "vit_b16:miil") == [f"plain,{n}" for n in names if n.startswith("miil")]
     assert complete("list", "--pareto", "params:imagenet_v") == ["plain,imagenet_v2"]
+    assert complete("list", "--sort", "params:de") == ["plain,desc"]
 
 
 def test_other_shells_complete_the_whole_word():

@@ -405,8 +405,8 @@ def test_a_terminal_shows_the_numbers_that_options_use():
     )
     shown = {
         140: "name params top1 imagenet_v2 imagenet_a px GMACs license pin",
-        80: "name params top1 imagenet_v2",
-        60: "name params top1",
+        80: "name params imagenet_v2 imagenet_a",
+        60: "name imagenet_v2",
     }
     for columns, titles in shown.items():
         header, row, *_ = lines("list", *args, columns=columns)
@@ -425,3 +425,9 @@ def test_a_terminal_shows_the_numbers_that_options_use():
 
 def test_list_on_a_narrow_terminal_names_local_weights():
     assert any("digits_v1" in line for line in lines("list", "--local", columns=60))
+
+
+def test_a_pareto_line_of_missing_numbers_says_so(run):
+    code, out, err = run("list", "vit_digits", "--pareto", "params:imagenet_a", "-q")
+    assert (code, out) == (0, "")
+    says(err, "no entry", "params, imagenet_a")

@@ -204,3 +204,6 @@ def test_the_command(run):
     code, out, err = run("which", "vit_relpos_base_patch16_224.nope")
     assert (code, out) == (1, "")
     says(err, "'timm/vit_relpos_base_patch16_224'", "'nope'", "vitzoo.create('hf://timm/")
+    code, out, err = run("which", "vit_base_patch16_rope_mixed_224", "--json")
+    assert json.loads(out)[0]["create"] == "vitzoo.create('rope_vit/vit_b16_mixed')"
+    says(err, "rope_vit/vit_b16_mixed", "no default weights", "naver_in1k")

@@ -68,8 +68,8 @@ def measurement(row: Throughput) -> str:
 def task(variant: Variant, weights: Weights) -> str:
     """Return what the outputs of weights are for, a key of `TASKS`.
 
-    Outputs with class names are a classification. Without them, weights trained on pairs of images
-    and texts give the embedding of an image.
+    Outputs with class names are a classification. Without class names, the outputs of weights
+    trained on images with texts are embeddings, and all other outputs are a classification.
     """
     if weights.label_set or weights.labels:
         return "classification"

@@ -301,6 +301,10 @@ def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
     if without_entry:
         say(f"vitzoo: {name!r} has no entry; create reads its config and its weights from the Hub")
     if elsewhere and name not in zoo.variants and (without_entry or not tagged):
+        for _, variant, weights in elsewhere:
+            if not (weights or without_entry or variant.default_weights) and variant.weights:
+                names = ", ".join(row.name for row in variant.weights)
+                say(f"vitzoo: {variant.name} has no default weights; its weights are {names}")
         own_call = without_entry or QUICK.search(name)
         return [
             _meaning(zoo, match[1].namespace, match[1], match[2], f"{name} ({match[0]})")
@@ -332,7 +336,8 @@ def _meaning(
     info = zoo.host.infos[namespace]
     found = asdict(named(info, row))
     found["defined"] = found["defined"] or None
-    plugin = f"{namespace} ({info.distribution} {info.version})".replace(" )", ")")
+    release = f"{info.distribution} {info.version}".strip()
+    plugin = f"{namespace} ({release})" if release else namespace
     found |= {"plugin": plugin, "weights": weights and weights.name, "known_as": known_as}
     found["create"] = _call(row, weights) if isinstance(row, Variant) else _call_with(row, found)
     return {key: found[key] for key in WHICH}

@@ -158,7 +158,7 @@ def list_command(
     elif not (chosen or quiet or as_json or on_terminal()):
         rows += _lazy_rows(zoo)
     shown = _columns(columns, used, wide=wide, here=here)
-    fit = _fit(shown, LEAVING if columns is None else (), here)
+    fit = _fit(shown, LEAVING if columns is None else (), () if wide else used, here)
     only = "name" if quiet else ""
     print_rows(rows, shown, as_json=as_json, only=only, pretty=PRETTY, fit=fit)
     if short:
@@ -195,7 +195,9 @@ def _selected(
 
         why = "; ".join(unmet(tests, candidates))
         say(f"vitzoo: nothing meets the conditions{why and f': {why}'}")
-    rows = sort(pareto(rows, compared) if compared else rows, keys)
+    found, rows = rows, sort(pareto(rows, compared) if compared else rows, keys)
+    if found and not rows:
+        say(f"vitzoo: no entry has values of all of {', '.join(compared)}, which --pareto compares")
     if each:
         rows = [row | {"name": row.pop(LABEL)} for row in rows]
     return rows, conflicts, used
@@ -257,16 +259,20 @@ def _columns(columns: str | None, used: list[str], *, wide: bool, here: bool) ->
     return tuple(dict.fromkeys((shown[0], "weights", *shown[1:]) if here else shown))
 
 
-def _fit(columns: tuple[str, ...], leaving: tuple[str, ...], here: bool) -> Fit:
+def _fit(
+    columns: tuple[str, ...], leaving: tuple[str, ...], used: Iterable[str], here: bool
+) -> Fit:
     """Say which columns of `list` a narrow terminal leaves out: never the name.
 
     The first columns of `leaving` leave first, then all others from the right, then `top1` and
-    `params`; but those of --wide leave before all of them.
+    `params`, then the numbers that the options use; but those of --wide leave before all of them.
     """
+    asked = [field for field in dict.fromkeys(used) if leaving and KINDS[field] == "number"]
     kept = "name" if "name" in columns else columns[0]
     others = [column for column in reversed(columns) if column not in (*leaving, kept)]
     at = 0 if columns == WIDE else leaving.index("top1") if leaving else 0
     order = [*leaving[:at], *others, *leaving[at:]]
+    order = [column for column in order if column not in asked] + asked[::-1]
     if here and "weights" in order:  # they are the reason for the listing
         order.remove("weights")
         order.append("weights")

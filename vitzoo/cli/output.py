@@ -47,10 +47,15 @@ def complete_names(_: click.Context, __: click.Parameter, incomplete: str) -> li
     return [CompletionItem(incomplete, type="file")]
 
 
-def complete_fields(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Return the fields that a shell offers, after a comma or a colon, too."""
+def complete_fields(_: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """Return the fields that a shell offers, after a comma or a colon, too.
+
+    After a colon of --sort these are the directions.
+    """
     last = max(map(incomplete.rfind, ",:")) + 1
-    return [incomplete[:last] + name for name in FIELDS if name.startswith(incomplete[last:])]
+    direction = "--sort" in option.opts and incomplete[:last].endswith(":")
+    words = ("asc", "desc") if direction else FIELDS
+    return [incomplete[:last] + name for name in words if name.startswith(incomplete[last:])]
 
 
 def complete_families(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:

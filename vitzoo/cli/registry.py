@@ -140,7 +140,8 @@ def add_command(
     ):
         if not (value.strip() and value.isprintable()):
             raise click.UsageError(
-                f"{option} is {value!r}, expected printable text: {option} {example}"
+                f"{option} is {repr(value) if value else 'missing'}, expected printable text: "
+                f"{option} {example}"
             )
     files = registry_files()
     if file is None and not files:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitzoo.errors import StoreError, VitzooError, did_you_mean
-from vitzoo.files.access import read_regular
+from vitzoo.files.access import hash_file, open_regular, read_regular
 from vitzoo.files.strict_toml import strict_toml
 from vitzoo.plugin.info import TROUBLE
 from vitzoo.registry.label_sets import SETS
@@ -108,8 +108,8 @@ def problems_of(variant: Variant) -> Iterator[str]:
         label = f"{variant.name}:{row.name}"
         if row.format not in zoo.parts["checkpoint format"]:
             yield f"{label}: there is no checkpoint format {row.format!r}"
-        if row.path and not os.path.isfile(row.path):  # noqa: PTH113
-            yield f"{label}: there is no file {row.path}"
+        if row.path:
+            yield from _problems_of_file(label, row)
         classes = variant.spec.num_classes if row.num_classes is None else row.num_classes
         size = row.size or row.predicted_size or 0
         if not row.bundled and not _plausible(variant, row, classes, size):
@@ -148,6 +148,26 @@ def _miscounted(variants: list[Variant]) -> Iterator[str]:
         for key, expected in counted.items():
             if (stated := getattr(variant, key)) not in (None, expected):
                 yield f"{variant.name}: {key} is {stated}, expected {expected}"
+
+
+def _problems_of_file(label: str, row: Weights) -> Iterator[str]:
+    """Compare a file of the user's with its entry."""
+    try:
+        fd = open_regular(Path(row.path), follow=True)
+    except StoreError as error:
+        yield f"{label}: {error}"
+        return
+    if fd is None:
+        yield f"{label}: there is no file {row.path}"
+        return
+    try:
+        size = os.fstat(fd).st_size
+        if size != row.size:
+            yield f"{label}: {row.path} has {size} bytes, its entry says {row.size}"
+        elif (found := hash_file(fd)) != row.sha256:
+            yield f"{label}: {row.path} has sha256 {found}, its entry says {row.sha256}"
+    finally:
+        os.close(fd)
 
 
 def _plausible(variant: Variant, row: Weights, classes: int, size: int) -> bool:
