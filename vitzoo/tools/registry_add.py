@@ -267,7 +267,7 @@ def _downloaded(name: str, url: str, stated: Stated) -> Iterator[Path]:
         raise InvalidOption(
             f"{shown} needs --sha256 with the 64 lower-case hex digits that its publisher states, "
             f"got {stated.sha256!r}. If none is published, download the file, check it as far as "
-            "you can, and pass the output of sha256sum; then nobody else vouches for the file"
+            "you can, and pass the output of sha256sum; then only you vouch for the file"
         )
     entry = Weights(
         MAIN, url=url, sha256=stated.sha256, predicted_size=_room(), license=stated.license
