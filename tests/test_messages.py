@@ -33,8 +33,8 @@ import vitzoo
 from helpers import LAZY_MODULE
 from plugin_files import write_distribution
 from vitzoo.cli.main import main
-from vitzoo.conversion import convert
 from vitzoo.errors import FirstUseWarning, VitzooError
+from vitzoo.exporting.conversion import convert
 from vitzoo.inference.predict import predict
 from vitzoo.inventory import import_file, relock, remove
 from vitzoo.plugin.requirements import check_requirements

@@ -40,7 +40,6 @@ from vitzoo.plugin.importing import import_module  # noqa: E402
 
 if TYPE_CHECKING:
     from vitzoo import errors as errors, formats as formats, parts as parts
-    from vitzoo.conversion import convert as convert
     from vitzoo.errors import (
         CheckpointError as CheckpointError,
         FirstUseWarning as FirstUseWarning,
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
         IntegrityError as IntegrityError,
         InvalidInput as InvalidInput,
         InvalidOption as InvalidOption,
+        MissingDependency as MissingDependency,
         NetworkError as NetworkError,
         PinError as PinError,
         PluginError as PluginError,
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         WeightsError as WeightsError,
         WeightsUnavailable as WeightsUnavailable,
     )
+    from vitzoo.exporting.conversion import convert as convert
     from vitzoo.factory import create as create
     from vitzoo.images.lookup import labels as labels, transform as transform
     from vitzoo.images.transform import Transform as Transform
@@ -91,12 +92,12 @@ if TYPE_CHECKING:
 
 # The public names of each module; `__getattr__` imports a module when one of its names is used.
 _NAMES = {
-    "conversion": "convert",
     "errors": (
         "CheckpointError FirstUseWarning ImageError IntegrityError InvalidInput InvalidOption "
-        "NetworkError PinError PluginError RegistryError StoreError UnknownName VitzooError "
-        "WeightsError WeightsUnavailable"
+        "MissingDependency NetworkError PinError PluginError RegistryError StoreError UnknownName "
+        "VitzooError WeightsError WeightsUnavailable"
     ),
+    "exporting.conversion": "convert",
     "factory": "create",
     "images.lookup": "labels transform",
     "images.transform": "Transform",

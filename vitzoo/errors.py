@@ -76,6 +76,13 @@ class IncompatibleManifest(RegistryError):
     fix = "pip install --upgrade vitzoo"
 
 
+class MissingDependency(VitzooError, ImportError):
+    """A function needs a package that is not installed, or another version of it.
+
+    Fix: install the package with the command of the message.
+    """
+
+
 class PluginError(VitzooError, RuntimeError):
     """An installed plugin cannot be read or imported, is disabled, or returns a wrong result.
 

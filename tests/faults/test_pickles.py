@@ -17,8 +17,8 @@ import vitzoo
 from helpers import refuses, same
 from vitzoo.checkpoint import pickles
 from vitzoo.cli.main import main
-from vitzoo.conversion import convert_pickle
 from vitzoo.errors import CheckpointError
+from vitzoo.exporting.conversion import convert_pickle
 
 MB = 1024 * 1024
 

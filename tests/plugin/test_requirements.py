@@ -11,7 +11,7 @@ import pytest
 import vitzoo
 from helpers import refuses, says
 from plugin_helpers import MANIFEST, damage, state
-from vitzoo.errors import PluginError
+from vitzoo.errors import MissingDependency, PluginError
 
 requirements = importlib.import_module("vitzoo.plugin.requirements")
 
@@ -76,3 +76,25 @@ def test_a_missing_requirement_stops_its_part_alone(acme):
     assert state("acme").state == "loaded"
     assert vitzoo.create("acme/net", device="meta")
     assert "acme" not in sys.modules
+
+
+def test_an_extra_of_vitzoo_names_what_to_install(monkeypatch):
+    requirements.check_extra("parquet", "vitzoo.embed")
+    marker = '; extra == "acme"'
+    stated = [
+        f"pyarrow>=20{marker}",
+        f"wheel-of-acme[fast]>=2{marker}",
+        "click",
+        "x; extra == 'no'",
+    ]
+    monkeypatch.setattr(requirements, "requirements_of", lambda _: stated)
+    with refuses(
+        MissingDependency,
+        "vitzoo.embed needs wheel-of-acme[fast]>=2",
+        "which is not installed",
+        "pip install 'pyarrow>=20' 'wheel-of-acme[fast]>=2'",
+    ):
+        requirements.check_extra("acme", "vitzoo.embed")
+    stated[0] = f"pyarrow>=9999{marker}"
+    with refuses(MissingDependency, "needs pyarrow>=9999", "is installed"):
+        requirements.check_extra("acme", "vitzoo.embed")

@@ -1,15 +1,15 @@
-"""Checks that the distributions which an entry requires are installed."""
+"""Checks that the distributions which an entry or an extra of vitzoo requires are installed."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires as requirements_of, version
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
-from vitzoo.errors import PluginError
+from vitzoo.errors import MissingDependency, PluginError
 from vitzoo.plugin.importing import from_signal
 
 
@@ -30,10 +30,34 @@ def check_requirements(requires: Iterable[str], whose: str) -> None:
         present = _present(wanted.name)
         if not applies or _fits(wanted, present):
             continue
-        has = f"but {wanted.name} {present} is installed"
-        has = "which is not installed" if present is None else has
-        install = f"pip install {shlex.quote(str(wanted).partition(';')[0].strip())}"
-        raise PluginError(f"{whose} needs {text!r}, {has}: {install}")
+        install = f"pip install {_for_pip(wanted)}"
+        raise PluginError(f"{whose} needs {text!r}, {_state(wanted, present)}: {install}")
+
+
+def check_extra(extra: str, whose: str) -> None:
+    """Raise `MissingDependency` unless the distributions of an extra of vitzoo are installed.
+
+    Nothing is imported. `whose` is the function that needs them, for messages.
+    """
+    every = map(Requirement, requirements_of("vitzoo") or [])
+    wanted = [one for one in every if one.marker and one.marker.evaluate({"extra": extra})]
+    for one in wanted:
+        if not _fits(one, present := _present(one.name)):
+            name = str(one).partition(";")[0].strip()
+            raise MissingDependency(
+                f"{whose} needs {name}, {_state(one, present)}; install what it needs: "
+                f"pip install {' '.join(map(_for_pip, wanted))}"
+            )
+
+
+def _state(wanted: Requirement, present: str | None) -> str:
+    if present is None:
+        return "which is not installed"
+    return f"but {wanted.name} {present} is installed"
+
+
+def _for_pip(wanted: Requirement) -> str:
+    return shlex.quote(str(wanted).partition(";")[0].strip())
 
 
 def _present(name: str) -> str | None:

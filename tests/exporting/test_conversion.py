@@ -17,12 +17,12 @@ from transformers import ViTConfig, ViTForImageClassification
 
 import vitzoo
 from helpers import message, refuses, same, says
-from vitzoo import conversion as module
 from vitzoo.cli.main import cli, main
-from vitzoo.conversion import convert
 from vitzoo.errors import CheckpointError, InvalidOption, StoreError, UnknownName
+from vitzoo.exporting import conversion as module
+from vitzoo.exporting.conversion import convert
 
-reference = runpy.run_path(str(Path(__file__).with_name("google_reference.py")))
+reference = runpy.run_path(str(Path(__file__).parents[1] / "google_reference.py"))
 LAYOUTS = ("timm", "transformers_vit", "torchvision", "google", "big_vision")
 
 

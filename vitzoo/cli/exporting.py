@@ -54,7 +54,7 @@ def convert_command(
       vitzoo convert vit_b16:augreg_in21k --to google B_16.npz
       vitzoo convert pytorch_model.bin model.safetensors --from-pickle
     """
-    from vitzoo.conversion import convert, convert_pickle
+    from vitzoo.exporting.conversion import convert, convert_pickle
 
     _check(to, {"--heads": heads, "--variant": variant}, key, from_pickle=from_pickle)
     if to is None:

@@ -1,0 +1,1 @@
+"""Weights and networks for other libraries and runtimes."""

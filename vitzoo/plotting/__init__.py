@@ -1,0 +1,1 @@
+"""Images of what a network has learned."""

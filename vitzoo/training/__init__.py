@@ -1,0 +1,1 @@
+"""Training: parameter groups, freezing and adapters of a network."""
