@@ -89,6 +89,8 @@ if TYPE_CHECKING:
         Weights as Weights,
     )
     from vitzoo.schema.spec import BlockSpec as BlockSpec, PartSpec as PartSpec, Spec as Spec
+    from vitzoo.training.freeze import freeze as freeze
+    from vitzoo.training.param_groups import param_groups as param_groups
 
 # The public names of each module; `__getattr__` imports a module when one of its names is used.
 _NAMES = {
@@ -115,6 +117,8 @@ _NAMES = {
         "PositionEmbedding Preprocessing Throughput Variant Weights"
     ),
     "schema.spec": "BlockSpec PartSpec Spec",
+    "training.freeze": "freeze",
+    "training.param_groups": "param_groups",
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 _HOME |= {module: module for module in ("errors", "formats", "parts")}

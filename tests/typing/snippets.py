@@ -173,12 +173,10 @@ def s23_fine_tune(model: vitzoo.VisionTransformer, x: Tensor, target: Tensor) ->
     model.reset_classifier(7)
     model.set_input_size(384)
     model.set_grad_checkpointing()
-    fixed = model.no_weight_decay()
-    groups = [
-        {"params": [p for n, p in model.named_parameters() if n not in fixed], "weight_decay": 0.1},
-        {"params": [p for n, p in model.named_parameters() if n in fixed], "weight_decay": 0.0},
-    ]
-    optimiser = torch.optim.AdamW(groups, lr=1e-4)
+    frozen: list[str] = vitzoo.freeze(model, until="blocks.2")
+    model.get_parameter(frozen[0])
+    groups = vitzoo.param_groups(model, 1e-4, layer_decay=0.75, weight_decay=0.1)
+    optimiser = torch.optim.AdamW(groups)
     loss: Any = nn.functional.cross_entropy(model(x), target)
     loss.backward()
     optimiser.step()
