@@ -27,7 +27,10 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXECUTED = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{n}.md" for n in ("cli", "create", "errors", "images", "parts")),
+    *(
+        ROOT / "docs" / f"{n}.md"
+        for n in ("cli", "create", "errors", "images", "parts", "predicting")
+    ),
 ]  # the pages of families are run by test_families.py
 
 

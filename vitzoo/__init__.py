@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from vitzoo.images.lookup import labels as labels, transform as transform
     from vitzoo.images.transform import Transform as Transform
     from vitzoo.inference.predict import predict as predict
+    from vitzoo.inference.predictor import Predictor as Predictor
     from vitzoo.inventory import Verification as Verification, fetch as fetch, verify as verify
     from vitzoo.model import VisionTransformer as VisionTransformer
     from vitzoo.plugin.hookspecs import hookimpl as hookimpl
@@ -104,6 +105,7 @@ _NAMES = {
     "images.lookup": "labels transform",
     "images.transform": "Transform",
     "inference.predict": "predict",
+    "inference.predictor": "Predictor",
     "inventory": "Verification fetch verify",
     "model": "VisionTransformer",
     "plugin.hookspecs": "hookimpl",

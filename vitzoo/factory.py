@@ -121,7 +121,7 @@ def create(
     >>> model(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
-    _check_place(dtype, device)
+    check_place(dtype, device)
     arguments = {
         "num_classes": num_classes,
         "in_chans": in_chans,
@@ -261,7 +261,8 @@ def _finish(
     return result
 
 
-def _check_place(dtype: object, device: Any) -> None:
+def check_place(dtype: object, device: Any) -> None:
+    """Raise InvalidOption for a dtype or a device that parameters cannot have here."""
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise InvalidOption(
             f"dtype must be a floating type such as torch.bfloat16, got {describe(dtype)}"

@@ -12,7 +12,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import IO
 
 import numpy as np
@@ -28,6 +30,9 @@ FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF", "JPEG2000
 DEEP = ("I", "F")  # first letters of the modes with more than 8 bits
 STRAIGHT = {"La": "LA", "RGBa": "RGBA"}  # premultiplied modes, and the modes without
 UNNAMED = "the image"  # name of a Pillow image in messages
+UNNAMED_BYTES = "the data"  # name of the bytes of an image file in messages
+MAX_BYTES = 2**30  # of an image file that is read whole
+_OPENING = Lock()  # filters of warnings belong to the process
 
 
 def read_image(image: Image.Image | str | os.PathLike[str], mode: str) -> Image.Image:
@@ -43,19 +48,67 @@ def read_image(image: Image.Image | str | os.PathLike[str], mode: str) -> Image.
         raise InvalidOption(
             f"expected a Pillow image or the path of one, got {type(image).__name__}"
         )
+    return flatten(loaded(image), mode, UNNAMED)
+
+
+def loaded(image: Image.Image) -> Image.Image:
+    """Read the pixels of a Pillow image; apply the EXIF orientation of a result of `Image.open`."""
     with _explained(UNNAMED):
         image.load()
-        if isinstance(image, ImageFile.ImageFile):
-            image = ImageOps.exif_transpose(image)
-    return flatten(image, mode, UNNAMED)
+        return ImageOps.exif_transpose(image) if isinstance(image, ImageFile.ImageFile) else image
 
 
 def open_image(path: str | os.PathLike[str]) -> Image.Image:
     """Read the first frame of an image file and apply its EXIF orientation."""
     name = printable(path)
-    with _open_regular(path, name) as file, _explained(name), warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(file, formats=_formats()) as image:
+    with _open_regular(path, name) as file:
+        return _decoded(file, name)
+
+
+def decode_bytes(data: bytes, name: str = UNNAMED_BYTES) -> Image.Image:
+    """Decode the bytes of an image file as `open_image` does; `name` is for messages."""
+    if not data:
+        raise ImageError(f"{name} is empty, expected an image file")
+    return _decoded(BytesIO(data), name)
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of an image file; raise ImageError if it has more than `MAX_BYTES`."""
+    name = printable(path)
+    with _open_regular(path, name) as file:
+        try:
+            data = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise ImageError(f"cannot read the image {name}: {error.strerror}") from error
+    if len(data) > MAX_BYTES:
+        raise ImageError(f"{name} has more than {MAX_BYTES} bytes, the most of an image file")
+    return data
+
+
+def image_of_array(array: np.ndarray) -> Image.Image:
+    """Return an array of pixels, uint8 and (h, w) or (h, w, c), as an image.
+
+    Raises:
+        ImageError: it has another type, another shape, or no pixels.
+    """
+    shape = array.shape
+    if array.dtype != np.uint8 or not (len(shape) == 2 or (len(shape) == 3 and 0 < shape[2] <= 4)):
+        raise ImageError(
+            f"the array is {array.dtype} of the shape {shape}, expected uint8 and (h, w) or "
+            "(h, w, c) with 1 to 4 channels"
+        )
+    if 0 in shape:
+        raise ImageError(f"the array has no pixels: {shape[1]}x{shape[0]}")
+    with _explained(UNNAMED):
+        return Image.fromarray(array[..., 0] if shape[2:] == (1,) else array)
+
+
+def _decoded(file: IO[bytes], name: str) -> Image.Image:
+    with _explained(name):
+        with _OPENING, warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(file, formats=_formats())
+        with image:
             image.load()
             return ImageOps.exif_transpose(image)
 
@@ -153,7 +206,7 @@ def _explained(name: str) -> Iterator[None]:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         if "MAX_TEXT" in reason:
             reason = "its text chunks are too large; save it without metadata"
-        what = name if name == UNNAMED else f"the image {name}"
+        what = name if name in (UNNAMED, UNNAMED_BYTES) else f"the image {name}"
         raise ImageError(f"cannot read {what}: {printable(reason)}") from error
 
 

@@ -62,7 +62,11 @@ class Transform:
 
     def __call__(self, image: Image.Image | str | os.PathLike[str]) -> Tensor:
         """Return the (c, h, w) float32 input of an image; raise ImageError if it is damaged."""
-        image = self._fit(read_image(image, self.mode))
+        return self.prepare(read_image(image, self.mode))
+
+    def prepare(self, image: Image.Image) -> Tensor:
+        """Return the (c, h, w) float32 input of an image of the transform's `mode`."""
+        image = self._fit(image)
         pixels = torch.from_numpy(np.array(image, dtype=np.float32) / 255)  # (h, w) or (h, w, c)
         pixels = pixels.reshape(*self.image_size, -1).permute(2, 0, 1)  # (c, h, w)
         row = self.preprocessing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ class Prediction:
     classes: tuple[tuple[int, str, float], ...]
 
 
-def _check_model(model: nn.Module) -> None:
+def check_classifier(model: nn.Module) -> None:
     """Raise InvalidOption unless a model has a classifier."""
     if not isinstance(model, nn.Module) or not hasattr(model, "num_classes"):
         raise InvalidOption(
@@ -76,37 +76,61 @@ def predict(
             is not possible.
         ImageError: a file is missing or no readable image.
     """
-    _check_model(model)
-    described: Any = model  # `create` sets num_classes and labels on modules of other classes, too
-    classes: int = described.num_classes
-    for name, value in (("top", top), ("batch_size", batch_size)):
-        if type(value) is not int or not 1 <= value <= MOST:
-            raise InvalidOption(f"{name} must be from 1 to {MOST}, got {short_repr(value)}")
+    check_classifier(model)
+    check_count("top", top)
+    check_count("batch_size", batch_size)
     if isinstance(images, str | os.PathLike):
         raise InvalidOption(f"images must be a list of paths, got {str(images)!r}; put it into []")
-    labels = described.labels
-    if labels and len(labels) != classes:
-        raise InvalidOption(
-            f"model.labels has {len(labels)} names for {classes} classes; set it to one name per "
-            "class, or to ()"
-        )
-    names = labels or tuple(f"class {i}" for i in range(classes))
-    sample = next(model.parameters())
-    if sample.is_meta:
-        raise InvalidOption(
-            "the model is on the device 'meta', which stores no numbers; create it on another "
-            "device, such as 'cpu'"
-        )
+    names = class_names(model)
+    sample = sample_of(model)
     model.eval()
     files = find_images([Path(image) for image in images], on_error)
     inputs = _inputs(files, transform(model), on_error)
     while chunk := list(itertools.islice(inputs, batch_size)):
         batch = torch.stack([x for _, x in chunk]).to(sample.device, sample.dtype)
         with torch.inference_mode():
-            best = model(batch).float().softmax(dim=-1).topk(min(top, classes))
-        for (file, _), values, indices in zip(chunk, *map(Tensor.tolist, best), strict=True):
-            rows = tuple((i, names[i], v) for i, v in zip(indices, values, strict=True))
-            yield Prediction(file, rows)
+            best = best_classes(model(batch), names, top)
+        yield from (Prediction(file, rows) for (file, _), rows in zip(chunk, best, strict=True))
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise InvalidOption unless a number of classes or images is possible."""
+    if type(value) is not int or not 1 <= value <= MOST:
+        raise InvalidOption(f"{name} must be from 1 to {MOST}, got {short_repr(value)}")
+
+
+def class_names(model: Any) -> tuple[str, ...]:
+    """Return the names of a model's classes; without labels they are numbered."""
+    classes: int = model.num_classes
+    labels: tuple[str, ...] = tuple(model.labels)
+    if labels and len(labels) != classes:
+        raise InvalidOption(
+            f"model.labels has {len(labels)} names for {classes} classes; set it to one name per "
+            "class, or to ()"
+        )
+    return labels or tuple(f"class {i}" for i in range(classes))
+
+
+def sample_of(model: nn.Module) -> Tensor:
+    """Return the first parameter of a model; raise InvalidOption if it is on `meta`."""
+    sample = next(model.parameters())
+    if sample.is_meta:
+        raise InvalidOption(
+            "the model is on the device 'meta', which stores no numbers; create it on another "
+            "device, such as 'cpu'"
+        )
+    return sample
+
+
+def best_classes(
+    logits: Tensor, names: Sequence[str], top: int
+) -> list[tuple[tuple[int, str, float], ...]]:
+    """Map (b, k) logits to (index, name, probability) of the best classes of each image."""
+    best = logits.float().softmax(dim=-1).topk(min(top, len(names)))
+    return [
+        tuple((i, names[i], v) for i, v in zip(indices, values, strict=True))
+        for values, indices in zip(*map(Tensor.tolist, best), strict=True)
+    ]
 
 
 def _inputs(

@@ -225,7 +225,7 @@ def _named_source(
     if weights is not None and on_hub(weights):
         parts_of_address(str(weights))  # raises if the address is malformed
         return WeightsFile(request, weights, zoo, remote=True)
-    if weights is not None and _is_path(weights, request.variant):
+    if weights is not None and is_path(weights, request.variant):
         return WeightsFile(request, weights, zoo)
     if request.variant is None:
         raise WeightsUnavailable(
@@ -289,7 +289,7 @@ def chosen_over(trained: Spec, wanted: Spec) -> tuple[str, ...]:
     return tuple(f"{name} = {new}, not the weights' {old}" for name, (old, new) in pairs.items())
 
 
-def _is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
+def is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
     """Return whether `weights` is a path; raise CheckpointError for the name of a repository."""
     if not isinstance(weights, str):
         return True

@@ -1,0 +1,72 @@
+"""The results of a network by name: logits, pooled embeddings, tokens of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean, short_repr
+
+LABELS, LOGITS, POOLED = "labels", "logits", "pooled"
+FEATURES = {LABELS: LOGITS, POOLED: "pool"}  # names of `model.features`
+
+
+class Outputs(nn.Module):
+    """Maps images to results of a network.
+
+    Shapes: (b, c, h, w) images to {name: (b, ...)}. `pooled` is what the classifier reads, `labels`
+    are the logits, and other names are those of `model.features`.
+
+    Args:
+        model: a model of `create`.
+        names: of the results.
+
+    Raises:
+        InvalidOption: no name, or a name twice.
+        UnknownOption: the model has no such result.
+    """
+
+    def __init__(self, model: nn.Module, names: Iterable[str]) -> None:
+        super().__init__()
+        self.model = model
+        self.names = _checked(names)
+        known = _known(model)
+        for name in self.names:
+            if name not in known:
+                hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
+                raise UnknownOption(f"{type(model).__name__} has no output {name!r}{hint}")
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """Map (b, c, h, w) images to results by name, each (b, ...)."""
+        model: Any = self.model
+        if hasattr(model, "feature_names"):
+            wanted = {name: FEATURES.get(name, name) for name in self.names}
+            found = model.features(images, list(dict.fromkeys(wanted.values())))
+            return {name: found[of] for name, of in wanted.items()}
+        if POOLED not in self.names:
+            return dict.fromkeys(self.names, model(images))
+        tokens = model.forward_features(images)
+        pooled = model.forward_head(tokens, pre_logits=True)
+        others = [name for name in self.names if name != POOLED]
+        found = dict.fromkeys(others, model.forward_head(tokens)) if others else {}
+        return {POOLED: pooled} | found
+
+
+def _checked(names: Iterable[str]) -> tuple[str, ...]:
+    given = (names,) if isinstance(names, str) else tuple(names)
+    if not given or len(set(given)) < len(given) or not all(isinstance(n, str) for n in given):
+        raise InvalidOption(
+            f"outputs must be one or more different names such as 'pooled', got {short_repr(names)}"
+        )
+    return given
+
+
+def _known(model: Any) -> list[str]:
+    """Return the names of the results that a network can give."""
+    known = [LABELS, LOGITS]
+    if hasattr(model, "feature_names"):
+        return [*known, POOLED, *(n for n in model.feature_names() if n not in known)]
+    both = hasattr(model, "forward_features") and hasattr(model, "forward_head")
+    return [*known, POOLED] if both else known

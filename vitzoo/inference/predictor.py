@@ -1,0 +1,359 @@
+"""`Predictor`: images to labels, logits, embeddings or tokens, the same bytes in every batch."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from vitzoo.errors import (
+    ImageError,
+    IntegrityError,
+    InvalidInput,
+    InvalidOption,
+    UnknownName,
+    printable,
+    short_repr,
+)
+from vitzoo.factory import check_place, create
+from vitzoo.images.decode import (
+    UNNAMED,
+    UNNAMED_BYTES,
+    decode_bytes,
+    flatten,
+    image_of_array,
+    loaded,
+    read_bytes,
+)
+from vitzoo.images.lookup import transform
+from vitzoo.inference.fingerprint import Fingerprint, hash_data, hash_tensors, versions
+from vitzoo.inference.one_thread import one_thread
+from vitzoo.inference.outputs import LABELS, LOGITS, POOLED, Outputs
+from vitzoo.inference.predict import (
+    best_classes,
+    check_classifier,
+    check_count,
+    class_names,
+    sample_of,
+)
+from vitzoo.loading.source import is_path, on_hub
+from vitzoo.registry.registry import registry
+from vitzoo.schema.spec import Spec
+
+CHUNK = 8  # images in a forward pass
+Input = str | os.PathLike[str] | bytes | np.ndarray | Image.Image
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An image that is ready for the network, or the reason why it is not.
+
+    Args:
+        tensor: (c, h, w) float32 input, None if there is an error.
+        error: why the image cannot be used; empty if it can.
+        width, height: of the image in px, after its EXIF orientation; 0 with an error.
+        sha256: of the bytes of the file; empty for an array, for a Pillow image, and for a file
+            that cannot be read.
+    """
+
+    tensor: Tensor | None
+    error: str = ""
+    width: int = 0
+    height: int = 0
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The outputs for one image, or the reason why there are none.
+
+    Args:
+        error, width, height, sha256: as in `Decoded`.
+        outputs: by name, an array of the shape in `Predictor.shapes`; `labels` is a tuple of
+            (index, name, probability). Empty if there is an error.
+    """
+
+    error: str
+    width: int
+    height: int
+    sha256: str
+    outputs: Mapping[str, Any]
+
+
+class Predictor:
+    """Maps images to labels, logits, embeddings or tokens.
+
+    The network runs in evaluation mode, on chunks of 8 images (the last one is padded) and with one
+    intra-op thread. Therefore the outputs for an image are the same bytes on one machine, next to
+    any other images and at any position. A Predictor can be pickled: a model object with its
+    tensors, otherwise as the arguments. Loading the pickle then checks that the weights are the
+    same.
+
+    Args:
+        model: the network: a name, a path or an address as in `vitzoo.create`, with its default
+            weights; or a model of `vitzoo.create`, which is set to evaluation mode.
+        weights: weights to use instead of the default weights, as in `vitzoo.create`.
+        outputs: names of the outputs: `labels` (the most probable classes), `logits`, `pooled` (the
+            embedding that the classifier reads), and names of `model.features`, such as `blocks.11`
+            (tokens after block 11). A network with another builder has the first two, and `pooled`
+            if it has the methods `forward_features` and `forward_head` of timm.
+        top: number of classes in `labels`.
+        dtype: floating type of the parameters, such as `torch.bfloat16`. None: that of the model.
+            Arrays of bfloat16 and float16 networks are float32.
+        device: of the computation. None: that of the model object, or the CPU.
+
+    Attributes:
+        model: the network.
+        outputs: names of the outputs.
+        chunk: number of images in a forward pass, 8.
+
+    Raises:
+        InvalidOption: the model has no classifier for `labels` or `logits`, or a value is not
+            possible.
+        UnknownOption: the model has no such output.
+        VitzooError: `vitzoo.create` cannot create the model.
+
+    >>> predictor = Predictor("vit_digits", outputs=("labels", "pooled"), top=1)
+    >>> (row,) = predictor([np.zeros((28, 28), np.uint8)])
+    >>> row.outputs["pooled"].shape
+    (64,)
+    """
+
+    chunk = CHUNK
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
+        *,
+        weights: str | os.PathLike[str] | None = None,
+        outputs: str | Iterable[str] = (POOLED,),
+        top: int = 5,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        check_count("top", top)
+        self._request: Any = None
+        self._weights_sha256 = ""
+        if isinstance(model, nn.Module):
+            network = _placed(model, weights, dtype, device)
+        else:
+            self._request = _absolute(model, weights)
+            name, weights = self._request
+            network = create(name, pretrained=True, weights=weights, dtype=dtype, device=device)
+            self._weights_sha256 = network.load_report.sha256 if network.load_report else ""
+        self.model: nn.Module = network.eval()
+        self._top = top
+        self._options = {"top": top, "dtype": dtype, "device": device}
+        self._transform = transform(self.model)
+        self._sample = sample_of(self.model)
+        self._network = Outputs(self.model, outputs)
+        self.outputs: tuple[str, ...] = self._network.names
+        self._names: tuple[str, ...] = ()
+        if not {LABELS, LOGITS}.isdisjoint(self.outputs):
+            _check_logits(self.model, labels=LABELS in self.outputs)
+        if LABELS in self.outputs:
+            self._names = class_names(self.model)
+
+    def __repr__(self) -> str:
+        name = self._request[0] if self._request else type(self.model).__name__
+        return f"Predictor({short_repr(name)}, outputs={self.outputs})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {"outputs": self.outputs, "options": self._options}
+        if self._request is None:
+            return state | {"model": self.model}
+        return state | {"request": self._request, "identity": self._identity()}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        model, weights = (state["model"], None) if "model" in state else state["request"]
+        options: dict[str, Any] = state["options"]
+        self.__init__(model, weights=weights, outputs=state["outputs"], **options)  # type: ignore[misc]
+        if "identity" in state and state["identity"] != (found := self._identity()):
+            raise IntegrityError(
+                f"{model} is another network or has other weights here than where the "
+                f"Predictor was pickled: sha256 {found[0]} here, {state['identity'][0]} there; "
+                "make the same file and the same vitzoo available to both processes"
+            )
+
+    def __call__(self, images: Iterable[Input]) -> list[Row]:
+        """Return one row for each image, in their order.
+
+        Args:
+            images: paths, bytes of image files, uint8 arrays (h, w) or (h, w, c), Pillow images. An
+                image that cannot be used gives a row with its error.
+        """
+        return list(self.rows(images))
+
+    def rows(self, images: Iterable[Input]) -> Iterator[Row]:
+        """Yield one row for each image, in their order; at most 8 images are held at a time."""
+        remaining = iter(images)
+        while decoded := [self.decode(image) for image in itertools.islice(remaining, CHUNK)]:
+            outputs = iter(self.compute([one.tensor for one in decoded if one.tensor is not None]))
+            for one in decoded:
+                found = {} if one.tensor is None else next(outputs)
+                yield Row(one.error, one.width, one.height, one.sha256, found)
+
+    def decode(self, image: Input) -> Decoded:
+        """Prepare an image; several threads may call this. It raises no error about an image."""
+        digest = ""
+        try:
+            if isinstance(image, str | os.PathLike):
+                data = read_bytes(image)
+                digest, name = sha256(data).hexdigest(), printable(image)
+                found = decode_bytes(data, name)
+            elif isinstance(image, bytes | bytearray | memoryview):
+                digest, name = sha256(image).hexdigest(), UNNAMED_BYTES
+                found = decode_bytes(bytes(image))
+            else:
+                name, found = UNNAMED, _pixels(image)
+            pixels = flatten(found, self._transform.mode, name)
+            tensor = self._transform.prepare(pixels)
+        except ImageError as error:
+            return Decoded(None, str(error), sha256=digest)
+        except Exception as error:  # noqa: BLE001  # a `__fspath__`, a Pillow image that fails
+            return Decoded(None, f"cannot prepare the image: {short_repr(error)}", sha256=digest)
+        return Decoded(tensor, "", *pixels.size, digest)
+
+    def compute(self, inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
+        """Return the outputs for prepared images, each as in `Row`.
+
+        Several threads may call this; each computes with one intra-op thread.
+
+        Args:
+            inputs: (c, h, w) tensors of `decode`; any number.
+
+        Raises:
+            InvalidInput: a tensor has another shape.
+        """
+        shape = self._shape
+        for tensor in inputs:
+            if tuple(tensor.shape) != shape:
+                raise InvalidInput(
+                    f"an input has the shape {tuple(tensor.shape)}, expected (c, h, w) = {shape}; "
+                    "prepare images with Predictor.decode"
+                )
+        found: list[dict[str, Any]] = []
+        if inputs:
+            with one_thread() as run:
+                for start in range(0, len(inputs), CHUNK):
+                    found += run(self._forward, inputs[start : start + CHUNK])
+        return found
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each array for one image, such as {"pooled": (768,)}; without `labels`.
+
+        The first use computes the outputs of one image.
+        """
+        with one_thread() as run:
+            found = run(self._results, torch.zeros(1, *self._shape))
+        return {name: tuple(tensor.shape[1:]) for name, tensor in found.items() if name != LABELS}
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what determines the numbers; of a model object this reads all tensors."""
+        spec: Any = getattr(self.model, "spec", None)
+        return Fingerprint(
+            weights=self._weights_sha256 or hash_tensors(self.model),
+            network=spec.to_data(),
+            preprocessing=asdict(self._transform.preprocessing),
+            outputs=self.outputs,
+            labels=hash_data([self._names, self._top]) if self._names else "",
+            dtype=str(self._sample.dtype).removeprefix("torch."),
+            chunk=(CHUNK, *self._shape),
+            versions=versions(self._sample.device),
+        )
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """Shape (c, h, w) of an input."""
+        return len(self._transform.preprocessing.mean), *self._transform.image_size
+
+    def _identity(self) -> tuple[str, str]:
+        spec: Any = getattr(self.model, "spec", None)
+        return self._weights_sha256, hash_data(spec.to_data())
+
+    @torch.inference_mode()
+    def _results(self, images: Tensor) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = self._network(images.to(self._sample.device, self._sample.dtype))
+        return found
+
+    def _forward(self, inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
+        """Return the outputs for at most 8 images."""
+        chunk = torch.zeros(CHUNK, *self._shape)
+        torch.stack(list(inputs), out=chunk[: len(inputs)])
+        columns: dict[str, Any] = {}
+        for name, tensor in self._results(chunk).items():
+            if name == LABELS:
+                columns[name] = best_classes(tensor, self._names, self._top)
+            else:
+                wide = tensor if tensor.dtype == torch.float64 else tensor.float()
+                columns[name] = wide.cpu().numpy()
+        return [
+            {n: v[i].copy() if isinstance(v, np.ndarray) else v[i] for n, v in columns.items()}
+            for i in range(len(inputs))
+        ]
+
+
+def _placed(
+    model: nn.Module,
+    weights: object,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+) -> nn.Module:
+    """Return a model object, or a copy if it gets another type or device."""
+    if weights is not None:
+        raise InvalidOption(
+            f"a model object has its weights, got weights={short_repr(weights)}; leave weights= "
+            "out, or pass the name of the model"
+        )
+    check_place(dtype, device)
+    sample = sample_of(model)
+    there = torch.empty(0, device=device or sample.device, dtype=dtype or sample.dtype)
+    if (there.device, there.dtype) == (sample.device, sample.dtype):
+        return model
+    return deepcopy(model).to(there.device, there.dtype)
+
+
+def _absolute(model: Any, weights: Any) -> tuple[Any, Any]:
+    """Return both arguments with absolute paths: a worker may have another working folder."""
+    variant = None
+    if isinstance(model, str) and not on_hub(model):
+        with suppress(UnknownName):
+            variant = registry().variant(model)
+        if variant is None and os.path.exists(model):  # noqa: PTH110  # never raises
+            model = Path(model)
+    if isinstance(model, os.PathLike):
+        model = Path(model).absolute()
+    if weights and isinstance(weights, str | os.PathLike) and not on_hub(weights):
+        weights = Path(weights).absolute() if is_path(weights, variant) else weights
+    return model, weights
+
+
+def _check_logits(model: nn.Module, *, labels: bool) -> None:
+    """Raise InvalidOption unless a model has a classifier; embeddings are logits, but no labels."""
+    head: Any = getattr(model, "head", None)
+    if labels or not getattr(head, "embedding", False):
+        check_classifier(model)
+
+
+def _pixels(image: object) -> Image.Image:
+    if isinstance(image, np.ndarray):
+        return image_of_array(image)
+    if isinstance(image, Image.Image):
+        return loaded(image)
+    raise ImageError(
+        "expected a path, the bytes of an image file, a uint8 array or a Pillow image, got "
+        f"{type(image).__name__}"
+    )
