@@ -84,7 +84,7 @@ def test_the_parts_are_apart_and_together_all_scans(script, test_part):
 def test_every_tensor_is_kept_from_the_file_of_the_row(model):
     assert set(model.load_report.kept) == set(model.state_dict())
     assert model.load_report == vitzoo.LoadReport(
-        f"vit_digits:{ROW.name}", ROW.sha256, "timm", "Apache-2.0", model.load_report.kept
+        f"vit_digits:{ROW.name}", ROW.sha256, "timm", "Apache-2.0", kept=model.load_report.kept
     )
 
 

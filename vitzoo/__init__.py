@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     )
     from vitzoo.schema.spec import BlockSpec as BlockSpec, PartSpec as PartSpec, Spec as Spec
     from vitzoo.training.freeze import freeze as freeze
+    from vitzoo.training.lora import lora as lora
     from vitzoo.training.param_groups import param_groups as param_groups
 
 # The public names of each module; `__getattr__` imports a module when one of its names is used.
@@ -120,6 +121,7 @@ _NAMES = {
     ),
     "schema.spec": "BlockSpec PartSpec Spec",
     "training.freeze": "freeze",
+    "training.lora": "lora",
     "training.param_groups": "param_groups",
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}

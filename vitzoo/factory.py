@@ -18,7 +18,7 @@ from vitzoo.errors import InvalidOption, PluginError, short_repr
 from vitzoo.keywords import check_keywords
 from vitzoo.loading.adapt import Adaptation
 from vitzoo.loading.load import load
-from vitzoo.loading.request import Request, changed
+from vitzoo.loading.request import Request, changed, with_adapter
 from vitzoo.loading.source import choose_source, chosen_over, without_published_classifier
 from vitzoo.log import log
 from vitzoo.model import VisionTransformer
@@ -71,6 +71,7 @@ def create(
     dropout: float | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     dynamic: bool = False,
     check_finite: bool = True,
 ) -> VisionTransformer:
@@ -98,6 +99,9 @@ def create(
         dtype: floating type of the parameters. None: torch's default, or the types in the file
             for a file written by `vitzoo.save`.
         device: device of the parameters; "meta" allocates no memory.
+        adapter: a folder that PEFT's `save_pretrained` wrote, with an adapter of `vitzoo.lora`. It
+            is merged into the weights that it was trained on, whose SHA-256 is checked. Its head,
+            labels, preprocessing and image size are used.
         dynamic: whether each batch may have any image size that is a whole number of patches. The
             results equal those after `set_input_size`.
         check_finite: whether weights with NaN or infinite values, or with only zeros, raise an
@@ -113,7 +117,8 @@ def create(
             suggests the closest ones.
         InvalidOption: a value is not possible, or values do not fit together.
         WeightsUnavailable: the variant has no such weights.
-        CheckpointError: the file is no checkpoint, or its tensors do not fit the model.
+        CheckpointError: the file is no checkpoint, or its tensors do not fit the model. The
+            adapter is damaged, does not fit, or was trained on other weights.
         IntegrityError: the file has another hash or size than the registry states.
         NetworkError: the file cannot be downloaded.
 
@@ -122,22 +127,21 @@ def create(
     torch.Size([2, 10])
     """
     check_place(dtype, device)
-    arguments = {
-        "num_classes": num_classes,
-        "in_chans": in_chans,
-        "image_size": image_size,
-        "patch_embed": patch_embed,
-        "pos_embed": pos_embed,
-        "block": block,
-        "pool": pool,
-        "head": head,
-        "drop_path": drop_path,
-        "dropout": dropout,
-    }
+    call, ready = _call_changes(
+        num_classes=num_classes,
+        in_chans=in_chans,
+        image_size=image_size,
+        patch_embed=patch_embed,
+        pos_embed=pos_embed,
+        block=block,
+        pool=pool,
+        head=head,
+        drop_path=drop_path,
+        dropout=dropout,
+    )
     zoo = registry()
-    request = resolve(name, zoo)
-    call, ready = _call_changes(arguments)
-    wanted = changed(request.spec, call)
+    request = with_adapter(resolve(name, zoo), adapter, zoo)
+    wanted = changed(request.spec, request.changes, call)
     source = choose_source(request, weights, pretrained, zoo)
     if source is None or source.remote:  # before any download, so that a wrong argument raises here
         with torch.device("meta" if source else device or torch.get_default_device()):
@@ -153,7 +157,7 @@ def create(
     wanted = without_published_classifier(wanted, source, changes)
     with torch.device("meta"):
         model = _network(wanted, ready, request, zoo, dynamic)
-    checkpoint = source.opened()  # registered weights are fetched here, after all checks
+    checkpoint = request.described(source.opened())  # fetches registered weights, after all checks
     preprocessing, note = _preprocessing(checkpoint, request, wanted)
     adaptation = Adaptation.between(
         trained,
@@ -166,10 +170,11 @@ def create(
     report = load(
         model, checkpoint, adaptation, zoo, dtype=dtype, assumed=assumed, check_finite=check_finite
     )
+    report = request.merged(model, report, check_finite=check_finite)
     return _finish(_moved(model, device), wanted, report, preprocessing, checkpoint)
 
 
-def _call_changes(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _call_changes(**arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the given arguments as changes of a spec, and the parts that are ready objects."""
     given = {key: value for key, value in arguments.items() if value is not None}
     ready = {key: given[key] for key in PARTS if callable(given.get(key))}
@@ -188,6 +193,8 @@ def _network(
 ) -> nn.Module:
     check_plugins(request.saved, spec, zoo)
     model = _built(spec, ready, request.variant, zoo)
+    if request.adapter:
+        request.adapter.check(model)
     if dynamic:
         make_dynamic(model)
     return model

@@ -10,7 +10,7 @@ from typing import Any
 
 from vitzoo.errors import printable
 
-FATES = 4  # fields of a report before those that list tensors
+FATES = 5  # fields of a report before those that list tensors
 UNWRITABLE = (OSError, ValueError, AttributeError)  # of a stream that is full, closed or missing
 
 
@@ -24,9 +24,11 @@ class LoadReport:
         format: checkpoint format of the file, empty for random initialisation.
         license: license of registered weights, with "(gated)" if the Hub requires users to accept
             terms; empty if it is not known.
+        adapter: SHA-256 of the adapter that was merged, empty if there was none.
         kept: tensors loaded bit for bit.
         resampled: tensors interpolated to another grid.
         converted: tensors cast to another data type.
+        merged: tensors that the adapter changed or replaced.
         reinitialised: newly initialised tensors, which are not from the file.
         dropped: tensors of the file that the model does not have.
         assumed: settings that neither the registry nor the file states, and settings that differ
@@ -37,9 +39,11 @@ class LoadReport:
     sha256: str = ""
     format: str = ""
     license: str = ""
+    adapter: str = ""
     kept: tuple[str, ...] = ()
     resampled: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
+    merged: tuple[str, ...] = ()
     reinitialised: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
@@ -55,6 +59,7 @@ class LoadReport:
         lines = [self._source()]
         lines += [f"  format {self.format}"] if self.format else []
         lines += [f"  license {self.license}"] if self.license else []
+        lines += [f"  adapter (sha256 {self.adapter[:12]})"] if self.adapter else []
         for field in dataclasses.fields(self)[FATES:]:
             names: tuple[str, ...] = getattr(self, field.name)
             if names:

@@ -57,13 +57,25 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
     target = Path(path)
     if target.suffix != SAFETENSORS:
         raise InvalidOption(f"the path must end in .safetensors, got {str(path)!r}")
-    own = _unwrapped(model)
-    spec, zoo = own.spec, registry()
-    labels = _labels(own, spec)
-    preprocessing = check_preprocessing(getattr(own, "preprocessing", None))
-    tensors = tensors_of(own, spec, zoo)
+    own, zoo = _unwrapped(model), registry()
+    metadata = metadata_of(own, own.spec, zoo)
+    tensors = tensors_of(own, own.spec, zoo)
     check_storable(tensors)
     _check_values(tensors, check_finite=check_finite)
+    with writing_to(target) as file:
+        write_safetensors(file, tensors, {METADATA: metadata})
+    return target
+
+
+def metadata_of(model: nn.Module, spec: Spec, zoo: Registry) -> str:
+    """Return network, labels and preprocessing of a model as JSON, which `read_saved` reads.
+
+    Raises:
+        InvalidOption: the labels are not one string per class, or the preprocessing is no
+            `Preprocessing`.
+    """
+    labels = _labels(model, spec)
+    preprocessing = check_preprocessing(getattr(model, "preprocessing", None))
     infos, spec = zoo.host.infos, _shared(spec, zoo)
     plugins = {name: infos[name].distribution for name in spec.namespaces if name != LOCAL}
     metadata = {
@@ -72,11 +84,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
         "labels": labels,
         "preprocessing": preprocessing and asdict(preprocessing),
     }
-    if plugins:
-        metadata["plugins"] = plugins
-    with writing_to(target) as file:
-        write_safetensors(file, tensors, {METADATA: json.dumps(metadata)})
-    return target
+    return json.dumps(metadata | ({"plugins": plugins} if plugins else {}))
 
 
 def _shared(spec: Spec, zoo: Registry) -> Spec:

@@ -118,9 +118,13 @@ def read_saved(checkpoint: Checkpoint, where: str = "") -> Saved | None:
     """
     if METADATA not in checkpoint.metadata:
         return None
-    where = where or checkpoint.source
+    return parsed(checkpoint.metadata[METADATA], where or checkpoint.source)
+
+
+def parsed(text: str, where: str) -> Saved:
+    """Read the metadata of `vitzoo.save`, as JSON; raise CheckpointError as `read_saved`."""
     try:
-        data = json.loads(checkpoint.metadata[METADATA])
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{where}: its vitzoo metadata is not JSON: {error}") from error
     reader = Reader(data, where, CheckpointError)

@@ -7,13 +7,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
 from vitzoo.checkpoint.saved import read_network, read_saved
 from vitzoo.checkpoint.sidecars import Sidecars, sidecars_at, sidecars_beside
-from vitzoo.errors import CheckpointError, InvalidOption
+from vitzoo.errors import CheckpointError, InvalidOption, short_repr
 from vitzoo.files.shard_index import weights_in
+from vitzoo.loading.adapter import Adapter, open_adapter
 from vitzoo.loading.stated import stated_by
 from vitzoo.registry.registry import Registry
+from vitzoo.report import LoadReport
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import Spec
@@ -22,6 +26,8 @@ from vitzoo.store.hub_file import HubFile
 PARTS = ("pool", "head", "patch_embed", "pos_embed")
 OVERRIDDEN = ("num_classes", "in_chans", "image_size", "pre_norm", *PARTS)
 """Fields of a spec, besides `block`, that weights may override."""
+FREE = ("variant", "dropout", "drop_path")
+"""Fields of a spec that change neither tensors nor results in evaluation."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ class Request:
         address: the folder or Hub repository whose configs describe the network, if it is one.
         on_hub: the configs and the weights file at the address, if it is one on the Hub.
         labels, preprocessing: of the weights, if the file or the configs state them.
+        adapter: is merged into the weights.
     """
 
     spec: Spec
@@ -47,6 +54,7 @@ class Request:
     on_hub: tuple[Sidecars, HubFile] | None = None
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
+    adapter: Adapter | None = None
 
     @property
     def base(self) -> Spec:
@@ -58,8 +66,20 @@ class Request:
 
     @property
     def other_head(self) -> bool:
-        """Whether a user's spec changes the head or the number of classes of its variant."""
+        """Whether a user's spec or an adapter may have another head than the weights."""
+        if self.adapter:
+            return True
         return self.variant is not None and not {"num_classes", "head"}.isdisjoint(self.changes)
+
+    def described(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return the weights file with the labels and the preprocessing of the adapter, if any."""
+        return self.adapter.described(checkpoint) if self.adapter else checkpoint
+
+    def merged(self, model: nn.Module, report: LoadReport, *, check_finite: bool) -> LoadReport:
+        """Merge the adapter, if any, into a model with loaded weights; return the new report."""
+        if self.adapter is None:
+            return report
+        return self.adapter.merge(model, report, check_finite=check_finite)
 
     def preprocessing_of(self, spec: Spec) -> Preprocessing | None:
         """Return the preprocessing of the weights, or else of the variant's if it fits the spec."""
@@ -73,6 +93,38 @@ def changed(spec: Spec, *changes: Mapping[str, Any]) -> Spec:
     for change in filter(None, changes):
         spec = Spec.read(Reader(change, "create()", InvalidOption), spec)
     return spec
+
+
+def with_adapter(request: Request, folder: object, zoo: Registry) -> Request:
+    """Return the request with an adapter, and with the network that it was trained with.
+
+    Args:
+        request: of the first argument of `create`.
+        folder: of the adapter; None: no adapter.
+        zoo: the registry.
+
+    Raises:
+        InvalidOption, CheckpointError: as `open_adapter`, or the adapter was trained on a network
+            of other sizes.
+    """
+    if folder is None:
+        return request
+    adapter = open_adapter(folder)
+    spec = adapter.trained.network(zoo)
+    data, asked = spec.to_data(), request.spec.to_data()
+    fixed = sorted({*data, *asked} - {*OVERRIDDEN, *FREE, "block"})
+    other = [
+        f"{key} = {short_repr(data.get(key))}, not {short_repr(asked.get(key))}"
+        for key in fixed
+        if data.get(key) != asked.get(key)
+    ]
+    if other:
+        raise CheckpointError(
+            f"{adapter.folder} was trained on a network with {', '.join(other)}; name the network "
+            "that it was trained on"
+        )
+    changes = {key: data[key] for key in (*OVERRIDDEN, "block")}
+    return replace(request, changes=changes, adapter=adapter)
 
 
 def from_mapping(data: object, source: str, zoo: Registry) -> Request:

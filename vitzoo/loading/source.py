@@ -212,6 +212,8 @@ def _named_source(
     request: Request, weights: object, pretrained: bool, zoo: Registry
 ) -> WeightsSource | None:
     """Return the source of the weights for a registered name or a spec."""
+    if weights is None and request.adapter:
+        weights, pretrained = request.adapter.weights_of(request.variant), True
     if weights is None and not pretrained:
         return None
     if weights == "":
@@ -233,6 +235,8 @@ def _named_source(
             "weights='model.safetensors'"
         )
     row = choose(request.variant, weights)  # type: ignore[arg-type]  # a name or None here
+    if request.adapter and row.sha256:  # before a download
+        request.adapter.check_base(row.sha256, f"{request.variant.name}:{row.name}")
     return RegisteredWeights(request, request.variant, row, zoo)
 
 
