@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from vitzoo.checkpoint.comparison import ADAPTERS, tensors_of
-from vitzoo.checkpoint.saved import METADATA
+from vitzoo.checkpoint.saved import METADATA, Trunk
 from vitzoo.checkpoint.writers import check_storable, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.access import writing_to
@@ -25,6 +25,7 @@ from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import fold, listed
 from vitzoo.schema.manifest import API
 from vitzoo.schema.reader import describe
+from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
 
 
@@ -54,9 +55,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
             values that are not finite.
         StoreError: the file cannot be written.
     """
-    target = Path(path)
-    if target.suffix != SAFETENSORS:
-        raise InvalidOption(f"the path must end in .safetensors, got {str(path)!r}")
+    target = check_path(path)
     own, zoo = _unwrapped(model), registry()
     metadata = metadata_of(own, own.spec, zoo)
     tensors = tensors_of(own, own.spec, zoo)
@@ -74,17 +73,61 @@ def metadata_of(model: nn.Module, spec: Spec, zoo: Registry) -> str:
         InvalidOption: the labels are not one string per class, or the preprocessing is no
             `Preprocessing`.
     """
-    labels = _labels(model, spec)
     preprocessing = check_preprocessing(getattr(model, "preprocessing", None))
+    return json.dumps(_metadata(spec, _labels(model, spec), preprocessing, zoo))
+
+
+def save_classifier(
+    path: Path,
+    spec: Spec,
+    head: Mapping[str, Tensor],
+    trunk: Trunk,
+    *,
+    labels: Sequence[str],
+    preprocessing: Preprocessing | None,
+    force: bool = True,
+) -> None:
+    """Write a linear classifier, and the name and sha256 of its trunk; `create(path)` loads both.
+
+    Args:
+        path: ends in `.safetensors`.
+        spec: the network with the classifier.
+        head: the tensors `head.weight` (k, d) and `head.bias` (k,).
+        trunk: the weights file of all other tensors.
+        labels: one name for each class.
+        preprocessing: of the images.
+        force: replace an existing file.
+
+    Raises:
+        InvalidOption, StoreError: the file cannot be written.
+    """
+    metadata = _metadata(spec, labels, preprocessing, registry())
+    metadata["trunk"] = {key: value for key, value in asdict(trunk).items() if value}
+    with writing_to(path, force=force) as file:
+        write_safetensors(file, head, {METADATA: json.dumps(metadata)})
+
+
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path that ends in .safetensors."""
+    target = Path(path)
+    if target.suffix != SAFETENSORS:
+        raise InvalidOption(f"the path must end in .safetensors, got {str(path)!r}")
+    return target
+
+
+def _metadata(
+    spec: Spec, labels: Sequence[str], preprocessing: Preprocessing | None, zoo: Registry
+) -> dict[str, Any]:
+    """Return what a file states of its network."""
     infos, spec = zoo.host.infos, _shared(spec, zoo)
     plugins = {name: infos[name].distribution for name in spec.namespaces if name != LOCAL}
     metadata = {
         "api": API,
         "spec": spec.to_data(),
-        "labels": labels,
+        "labels": list(labels),
         "preprocessing": preprocessing and asdict(preprocessing),
     }
-    return json.dumps(metadata | ({"plugins": plugins} if plugins else {}))
+    return metadata | ({"plugins": plugins} if plugins else {})
 
 
 def _shared(spec: Spec, zoo: Registry) -> Spec:

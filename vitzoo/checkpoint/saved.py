@@ -1,4 +1,4 @@
-"""The metadata in files of `vitzoo.save`, read without trust."""
+"""The metadata in files of `vitzoo.save` and `vitzoo.probe`, read without trust."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
-from vitzoo.errors import CheckpointError, UnknownName
+from vitzoo.errors import CheckpointError, UnknownName, short_repr
+from vitzoo.files.names import SHA256, valid_file
 from vitzoo.plugin.info import install_command
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.manifest import API, read_preprocessing
@@ -21,6 +22,36 @@ COMPLETE = {"embed_dim", "depth", "num_heads", "mlp_dim", "block", "pool", "pos_
 
 
 @dataclass(frozen=True)
+class Trunk:
+    """The weights of all layers before a classifier, which are in another file than the classifier.
+
+    Args:
+        sha256: of that file.
+        weights: its registered name `VARIANT:WEIGHTS`, empty if it is not registered.
+        file: its name without folders, empty if it is registered or on the Hub.
+    """
+
+    sha256: str
+    weights: str = ""
+    file: str = ""
+
+    @classmethod
+    def read(cls, reader: Reader) -> Trunk:
+        """Read the metadata of a classifier."""
+        sha256, file = reader.text("sha256"), reader.text("file", "")
+        if not SHA256.fullmatch(sha256):
+            raise reader.fail(f"sha256 must be 64 hex digits, got {short_repr(sha256)}")
+        if file and ("/" in file or not valid_file(file)):
+            raise reader.fail(f"file must be a file name without folders, got {short_repr(file)}")
+        trunk = cls(sha256, reader.text("weights", ""), file)
+        reader.done()
+        return trunk
+
+    def __str__(self) -> str:
+        return self.weights or self.file or "a file of the Hub"
+
+
+@dataclass(frozen=True)
 class Saved:
     """The metadata of a file of `vitzoo.save`.
 
@@ -29,6 +60,7 @@ class Saved:
         spec: the network, as written.
         labels, preprocessing: of the weights.
         plugins: by namespace, the distributions of the plugins of the network, as written.
+        trunk: the other weights, if the file has only a classifier.
     """
 
     where: str
@@ -36,6 +68,7 @@ class Saved:
     labels: tuple[str, ...]
     preprocessing: Preprocessing | None
     plugins: Mapping[str, str]
+    trunk: Trunk | None = None
 
     def reader(self, zoo: Registry) -> Reader:
         """Return a reader of the spec, whose variant must belong to an installed plugin."""
@@ -71,9 +104,15 @@ def described(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
     """Return a file of `vitzoo.save` with its metadata, any other file unchanged.
 
     Raises:
-        CheckpointError, UnknownName: as `read_saved`, or the spec cannot be read.
+        CheckpointError, UnknownName: as `read_saved`, or the spec cannot be read, or the file has
+            only a classifier.
     """
     saved = read_saved(checkpoint)
+    if saved and saved.trunk:
+        raise CheckpointError(
+            f"{saved.where} has only a classifier, and the weights of {saved.trunk} are in another "
+            f"file; load both with create({saved.where!r})"
+        )
     return replace(saved.add_to(checkpoint), spec=saved.network(zoo)) if saved else checkpoint
 
 
@@ -138,8 +177,10 @@ def parsed(text: str, where: str) -> Saved:
         preprocessing = read_preprocessing(table)
     table = reader.sub("plugins") or Reader({}, where)
     plugins = {namespace: table.text(namespace) for namespace in table.table}
+    inner = reader.sub("trunk")
+    trunk = Trunk.read(inner) if inner else None
     reader.done()
-    return Saved(where, spec, labels, preprocessing, plugins)
+    return Saved(where, spec, labels, preprocessing, plugins, trunk)
 
 
 def read_network(reader: Reader, zoo: Registry) -> tuple[Spec, Variant | None]:

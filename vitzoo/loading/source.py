@@ -1,4 +1,4 @@
-"""The sources of weights: registered weights, a file, an address on the Hub, a saved model."""
+"""The sources of weights: registered weights, a file or address, a saved model, a classifier."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ from typing import Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
 from vitzoo.checkpoint.detect import format_of, identified
-from vitzoo.checkpoint.saved import described, fix
+from vitzoo.checkpoint.saved import Trunk, described, fix, read_saved
 from vitzoo.checkpoint.sidecars import Sidecars, sidecars_at
-from vitzoo.errors import CheckpointError, InvalidOption, UnknownName, WeightsUnavailable
+from vitzoo.errors import (
+    CheckpointError,
+    HashMismatch,
+    InvalidOption,
+    UnknownName,
+    WeightsUnavailable,
+)
 from vitzoo.files.names import PATHS, valid_repo
 from vitzoo.loading.overrides import Overrides, fixed, of_entry, of_file
 from vitzoo.loading.request import PARTS, Request, differences
 from vitzoo.loading.stated import stated_by
+from vitzoo.loading.trunk import with_head
 from vitzoo.log import log
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import KIND_OF_FIELD
@@ -95,6 +102,48 @@ class SavedModel(WeightsSource):
 
     def opened(self) -> Checkpoint:
         return self.checkpoint
+
+
+@dataclass(frozen=True)
+class SavedClassifier(WeightsSource):
+    """A file of `probe` as the first argument of `create`: a classifier, and which trunk it needs.
+
+    `given` is the path or address of the trunk's weights file. None: registered weights, or a file
+    in the folder of the classifier.
+    """
+
+    spec: Spec
+    checkpoint: Checkpoint
+    trunk: Trunk
+    given: str | os.PathLike[str] | None
+    zoo: Registry
+
+    def trained(self, changes: Mapping[str, Any]) -> Spec:
+        return self.spec
+
+    def opened(self) -> Checkpoint:
+        return with_head(self._opened_trunk(), self.checkpoint, self.trunk, self.zoo)
+
+    def _opened_trunk(self) -> Checkpoint:
+        where, trunk = self.checkpoint.source, self.trunk
+        if self.given is not None:
+            return identified(open_unregistered(self.given, self.zoo), self.zoo)
+        fix = f"pass this file: create({where!r}, weights='model.safetensors')"
+        needs = f"{where} needs the weights of {trunk} with sha256 {trunk.sha256}"
+        if not trunk.weights:
+            path = Path(where).with_name(trunk.file or "?")
+            if not path.is_file():
+                raise CheckpointError(f"{needs}, which are not in the same folder; {fix}")
+            return identified(open_unregistered(path, self.zoo), self.zoo)
+        name, _, weights = trunk.weights.partition(":")
+        try:
+            variant = self.zoo.variant(name)
+            row = choose(variant, weights)
+        except (UnknownName, WeightsUnavailable) as error:
+            raise CheckpointError(f"{needs}: {error}; {fix}") from error
+        if row.sha256 not in ("", trunk.sha256):
+            raise HashMismatch(f"{needs}; the registry has sha256 {row.sha256}; {fix}")
+        return identified(open_hub_file(HubFile.of(variant, row, self.zoo)), self.zoo)
 
 
 @dataclass(frozen=True)
@@ -198,6 +247,8 @@ def choose_source(
     """Return the source of the weights of a call, None for random initialisation."""
     if not isinstance(pretrained, bool):
         raise InvalidOption(f"pretrained must be True or False, got {describe(pretrained)}")
+    if request.saved and (trunk := _trunk_of(request.saved)):
+        return SavedClassifier(request.spec, request.saved, trunk, _place(weights), zoo)
     if request.saved or request.address:
         if weights is not None:
             place = request.saved.source if request.saved else request.address
@@ -222,8 +273,7 @@ def _named_source(
             "hf://owner/repo@revision/file; leave weights= out, or pass pretrained=True for the "
             "default weights"
         )
-    if weights is not None and not isinstance(weights, str | os.PathLike):
-        raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
+    weights = _place(weights)
     if weights is not None and on_hub(weights):
         parts_of_address(str(weights))  # raises if the address is malformed
         return WeightsFile(request, weights, zoo, remote=True)
@@ -238,6 +288,17 @@ def _named_source(
     if request.adapter and row.sha256:  # before a download
         request.adapter.check_base(row.sha256, f"{request.variant.name}:{row.name}")
     return RegisteredWeights(request, request.variant, row, zoo)
+
+
+def _trunk_of(checkpoint: Checkpoint) -> Trunk | None:
+    saved = read_saved(checkpoint)
+    return saved.trunk if saved else None
+
+
+def _place(weights: object) -> str | os.PathLike[str] | None:
+    if weights is None or isinstance(weights, str | os.PathLike):
+        return weights
+    raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
 
 
 def on_hub(address: object) -> bool:
