@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         Pool as Pool,
         PositionEmbedding as PositionEmbedding,
         Preprocessing as Preprocessing,
+        Recipe as Recipe,
         Throughput as Throughput,
         Variant as Variant,
         Weights as Weights,
@@ -117,7 +118,7 @@ _NAMES = {
     "saving": "save",
     "schema.rows": (
         "CheckpointFormat DropPathPolicy Head PaperResult PatchEmbedder Pool "
-        "PositionEmbedding Preprocessing Throughput Variant Weights"
+        "PositionEmbedding Preprocessing Recipe Throughput Variant Weights"
     ),
     "schema.spec": "BlockSpec PartSpec Spec",
     "training.freeze": "freeze",

@@ -120,6 +120,20 @@ def test_show_states_the_pretraining_of_each_weights(run):
     assert {r["name"]: (r["pretraining"], r["pretraining_data"]) for r in rows} == stated
 
 
+def test_show_prints_how_weights_were_fine_tuned(run):
+    _, out, _ = run("show", "mae/vit_b16:mae")
+    rows = dict(line.split("\t") for line in out.splitlines())
+    says(rows["recipe"], "lr=0.002", "layer_decay=0.65", "warm_up=5", "image_size=224")
+    says(rows["recipe_source"], "facebookresearch/mae, FINETUNE.md")
+    assert "ema" not in rows["recipe"]  # not stated
+    _, out, _ = run("show", "mae/vit_b16:mae", "--json")
+    (weights,) = json.loads(out)["weights"]
+    assert weights["recipe"]["lr"] == 0.002
+    assert weights["recipe"]["image_size"] == [224, 224]
+    _, out, _ = run("show", "vit_digits:digits_v1")
+    assert "recipe" not in out
+
+
 def test_show_lists_weights_with_their_hash(run):
     _, out, _ = run("show", "vit_digits", "--json")
     (weights,) = json.loads(out)["weights"]

@@ -36,6 +36,7 @@ from vitzoo.schema.rows import (
     FURTHER_RESULTS,
     RESULTS,
     Contribution,
+    Recipe,
     Throughput,
     Variant,
     Weights,
@@ -160,7 +161,8 @@ def _show_to_people(variant: Variant) -> None:
 def _print_results(variant: Variant) -> None:
     """Print the results of all weights in percent, and where they come from."""
     rows = [
-        {"name": w.name, "px": _px(w)} | {name: getattr(w, name) for name in RESULTS}
+        {"name": w.name, "px": _px(w.evaluation_size)}
+        | {name: getattr(w, name) for name in RESULTS}
         for w in variant.weights
     ]
     rows = [row for row in rows if any(row[name] is not None for name in RESULTS)]
@@ -180,11 +182,11 @@ def _evaluation(weights: Weights) -> str:
     return "; ".join(filter(None, (weights.evaluation, source)))
 
 
-def _px(weights: Weights) -> str | None:
-    """Return the size at which weights were evaluated."""
-    if weights.evaluation_size is None:
+def _px(size: tuple[int, int] | None) -> str | None:
+    """Write a size in px."""
+    if size is None:
         return None
-    height, width = weights.evaluation_size
+    height, width = size
     return str(height) if height == width else f"{height}x{width}"
 
 
@@ -279,11 +281,23 @@ def _facts(variant: Variant, weights: Weights) -> dict[str, Any]:
         "pretraining_data": weights.pretraining_data,
         **{name: getattr(weights, name) for name in RESULTS},
         "evaluation": _evaluation(weights),
-        "evaluation_size": _px(weights),
+        "evaluation_size": _px(weights.evaluation_size),
         "overrides": _overrides(weights, variant.spec),
         "source": weights.source,
+        **_recipe(weights.recipe),
     }
     return {key: value for key, value in known.items() if value}
+
+
+def _recipe(recipe: Recipe | None) -> dict[str, str]:
+    """Return the stated settings of a recipe of fine-tuning, and its source."""
+    if recipe is None:
+        return {}
+    stated = {key: value for key, value in asdict(recipe).items() if value not in (None, "")}
+    source = f"{stated.pop('source')} {stated.pop('commit', '')}".rstrip()
+    stated["image_size"] = _px(recipe.image_size)
+    settings = (f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in stated.items())
+    return {"recipe": ", ".join(settings), "recipe_source": source}
 
 
 def _call(variant: Variant, weights: Weights | None = None) -> str:

@@ -40,7 +40,7 @@ def read_results(reader: Reader, known: Mapping[str, Evaluation]) -> dict[str, A
     """
     shared: Evaluation = {}
     if "evaluated" in reader:
-        shared = _known(reader, "evaluations", reader.text("evaluated"), known)
+        shared = known_row(reader, "evaluations", reader.text("evaluated"), known)
     results: dict[str, Any] = {name: percentage(reader, name) for name in RESULTS}
     results |= _texts(reader, shared)
     given = "evaluation_size" in reader
@@ -81,7 +81,7 @@ def positive(reader: Reader, key: str) -> float:
 
 def _measured(reader: Reader, name: str, known: Mapping[str, Throughput]) -> Throughput:
     if not isinstance(reader.table[name], Mapping):
-        found = _known(reader, "measurements", name, known)
+        found = known_row(reader, "measurements", name, known)
         return dataclasses.replace(found, images_per_second=positive(reader, name))
     row = Reader(reader.table[name], f"{reader.where}: {name}", reader.error)
     found = _measurement(name, row)
@@ -102,16 +102,16 @@ def _measurement(name: str, reader: Reader) -> Throughput:
         batch_size=reader.count("batch_size") if "batch_size" in reader else None,
         software=reader.text("software", ""),
         source=reader.text("source"),
-        commit=_commit(reader, "commit", ""),
+        commit=commit_of(reader, "commit", ""),
     )
 
 
 def _texts(reader: Reader, shared: Evaluation) -> dict[str, str]:
     found = {name: reader.text(name, shared.get(name, "")) for name in TEXTS}
-    return found | {TEXTS[-1]: _commit(reader, TEXTS[-1], found[TEXTS[-1]])}
+    return found | {TEXTS[-1]: commit_of(reader, TEXTS[-1], found[TEXTS[-1]])}
 
 
-def _known(reader: Reader, table: str, name: str, known: Mapping[str, T]) -> T:
+def known_row(reader: Reader, table: str, name: str, known: Mapping[str, T]) -> T:
     """Return the entry of a table at the top of the manifest."""
     if name not in known:
         hint = did_you_mean(name, known)
@@ -121,7 +121,8 @@ def _known(reader: Reader, table: str, name: str, known: Mapping[str, T]) -> T:
     return known[name]
 
 
-def _commit(reader: Reader, key: str, default: str) -> str:
+def commit_of(reader: Reader, key: str, default: str) -> str:
+    """Return the commit of a source."""
     value = reader.text(key, default)
     if value and not SHORT_COMMIT.fullmatch(value):
         raise reader.fail(f"{key} must be 7 to 40 lower-case hex digits, got {value!r}")

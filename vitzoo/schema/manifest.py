@@ -37,6 +37,7 @@ from vitzoo.schema.figures import (
 )
 from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS, VARIANT_HOOK
 from vitzoo.schema.reader import REQUIRED, Reader, describe
+from vitzoo.schema.recipes import read_recipe, read_recipes
 from vitzoo.schema.rows import (
     CORE_BUILDER as CORE_BUILDER,
     OBJECTIVES,
@@ -44,6 +45,7 @@ from vitzoo.schema.rows import (
     PaperResult,
     PartFact,
     Preprocessing,
+    Recipe,
     Target,
     Throughput,
     Variant,
@@ -170,6 +172,7 @@ def parse_manifest(
         sized=sized,
         evaluations=read_evaluations(reader),
         measurements=read_measurements(reader),
+        recipes=read_recipes(reader),
         pretraining=_pretraining(reader),
         folder=path.absolute().parent if package is None else None,
         base=base,
@@ -255,6 +258,7 @@ class Entries:
         pretraining: objective and data of the pre-training of weights that state no others.
         evaluations: sources of results by name, which weights may name.
         measurements: measurements of images per second by name, which variants may name.
+        recipes: recipes of fine-tuning by name, which weights may name.
         folder: of a user's registry file, where relative paths start; None forbids `path`.
         base: returns a registered variant; None forbids to start from one.
     """
@@ -266,6 +270,7 @@ class Entries:
     pretraining: tuple[str, str] = ("", "")
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     measurements: Mapping[str, Throughput] = field(default_factory=dict)
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
     folder: Path | None = None
     base: Callable[[str], Variant] | None = None
 
@@ -352,6 +357,7 @@ class Entries:
             pretraining=pretraining,
             pretraining_data=data,
             **read_results(reader, self.evaluations),
+            recipe=read_recipe(reader, self.recipes),
             default=reader.take("default", bool, False),
         )
         _check_pin(row, reader, sized=self.sized)
@@ -594,7 +600,9 @@ def plain(value: Any, key: str = "") -> Any:
     if isinstance(value, Preprocessing):
         return {key: plain(item, key) for key, item in vars(value).items()}
     if key == "throughput" and _all(value, Throughput):
-        return {row.name: _throughput_table(row) for row in value}
+        return {row.name: _stated(row) for row in value}
+    if isinstance(value, Recipe):
+        return _stated(value)
     if isinstance(value, PaperResult):
         table = {key: plain(item, key) for key, item in vars(value).items()}
         return table | table.pop("accuracies")
@@ -603,8 +611,9 @@ def plain(value: Any, key: str = "") -> Any:
     return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _throughput_table(row: Throughput) -> dict[str, Any]:
-    table = {key: value for key, value in vars(row).items() if value not in (None, "")}
+def _stated(row: Throughput | Recipe) -> dict[str, Any]:
+    """Return the stated values of a row without its name, as tables, lists and scalars."""
+    table = {key: plain(value, key) for key, value in vars(row).items() if value not in (None, "")}
     return {key: value for key, value in table.items() if key != "name"}
 
 

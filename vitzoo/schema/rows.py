@@ -138,6 +138,53 @@ def preprocessing_values(reader: Reader) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How the publishers of weights fine-tuned them; a value that they do not state is None.
+
+    Args:
+        data: data set.
+        optimizer: such as `AdamW`.
+        lr: highest learning rate, that of the head, at this batch size.
+        batch_size: images per step, on all devices together.
+        epochs, steps: length of the training; one of them.
+        warm_up: epochs, or steps, in which the learning rate rises.
+        image_size: (height, width) in px.
+        layer_decay: factor of the learning rate from layer to layer, see `vitzoo.param_groups`.
+        weight_decay: of matrices and kernels.
+        drop_path: rate in the last block.
+        clip: largest norm of the gradients.
+        mixup, cutmix: alpha of the Beta distribution; 0 for none.
+        augmentation: further augmentation, such as `rand-m9-mstd0.5-inc1`, in timm's notation.
+        random_erasing: probability.
+        label_smoothing: share of the target that all classes get.
+        ema: decay of averaged weights per step.
+        source: paper and table, or file of the repository.
+        commit: of the repository; empty if it is not stated.
+    """
+
+    data: str
+    optimizer: str
+    lr: float
+    batch_size: int
+    epochs: int | None = None
+    steps: int | None = None
+    warm_up: float | None = None
+    image_size: tuple[int, int]
+    layer_decay: float | None = None
+    weight_decay: float | None = None
+    drop_path: float | None = None
+    clip: float | None = None
+    mixup: float | None = None
+    cutmix: float | None = None
+    augmentation: str = ""
+    random_erasing: float | None = None
+    label_smoothing: float | None = None
+    ema: float | None = None
+    source: str
+    commit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Weights:
     """One published weights file of a variant.
 
@@ -177,6 +224,8 @@ class Weights:
         evaluation_size: (height, width) in px of the images of all results; None if not stated.
         evaluation_source: who evaluated, and the files with the results; empty if not stated.
         evaluation_commit: commit of the repository with these files; empty if it has none.
+        recipe: how the publishers fine-tuned the network: to this file if it is fine-tuned, else
+            from it; None if not stated.
         default: whether `pretrained=True` loads these weights.
     """
 
@@ -217,6 +266,7 @@ class Weights:
     evaluation_size: tuple[int, int] | None = None
     evaluation_source: str = ""
     evaluation_commit: str = ""
+    recipe: Recipe | None = None
     default: bool = False
 
     @property
