@@ -8,10 +8,14 @@ import re
 from unittest import SkipTest
 
 import pytest
+import torch
+import torch.nn.functional as F
 
 import vitzoo
 from vitzoo import testing
 from vitzoo.errors import InvalidOption
+from vitzoo.parts.attention import Attention
+from vitzoo.parts.mlp import Mlp
 from vitzoo.schema.rows import Preprocessing, Weights
 
 VARIANT, WEIGHTS = testing.checks.variants, testing.checks.weights
@@ -91,6 +95,54 @@ def test_a_small_copy_that_does_not_fit_says_where_to_change_it(complaint):
     said = complaint(VARIANT.check_runs, subject)
     assert "variant 'vit_b16': a small copy cannot be built" in said
     assert "`networks` table" in said
+
+
+def reads_the_weight(layer, x, _):
+    qkv = F.linear(x, layer.qkv.weight, layer.qkv.bias)
+    q, k, v = qkv.reshape(*x.shape[:2], 3, layer.num_heads, -1).permute(2, 0, 3, 1, 4)
+    return q, k, v
+
+
+def leaves_out_a_layer(mlp, x):
+    return mlp.fc2(x)  # the hidden width of the small copy is that of the tokens
+
+
+def stops_gradients(mlp, x):
+    return mlp.fc2(mlp.act(mlp.fc1(x).detach()))
+
+
+@pytest.mark.parametrize(
+    ("part", "method", "broken", "words"),
+    [
+        (Attention, "_project", reads_the_weight, "no attribute 'weight'"),
+        (Mlp, "forward", leaves_out_a_layer, "blocks.0.mlp.fc1, blocks.1.mlp.fc1 is not called"),
+        (Mlp, "forward", stops_gradients, "mlp.fc1 does not change the outputs"),
+    ],
+    ids=["weight", "call", "gradient"],
+)
+def test_a_network_that_passes_adapters_by(complaint, monkeypatch, part, method, broken, words):
+    VARIANT.check_lora(VARIANT.VariantSubject("vit_digits"))
+    monkeypatch.setattr(part, method, broken)
+    said = complaint(VARIANT.check_lora, VARIANT.VariantSubject("vit_digits"))
+    assert "variant 'vit_digits'" in said
+    assert words in said
+    assert "`self.qkv(x)`" in said
+
+
+def test_a_part_with_the_name_of_the_head(complaint, monkeypatch):
+    copy = VARIANT.small_copy(VARIANT.VariantSubject("vit_digits"))
+    copy.patch_embed.forehead = torch.nn.Identity()
+    monkeypatch.setattr(VARIANT, "small_copy", lambda _: copy)
+    said = complaint(VARIANT.check_lora, VARIANT.VariantSubject("vit_digits"))
+    assert "patch_embed.forehead" in said
+    assert "other names" in said
+
+
+def test_a_network_of_another_class_is_not_adapted(complaint, acme, monkeypatch):
+    acme()
+    VARIANT.check_lora(VARIANT.VariantSubject("acme/own"))
+    monkeypatch.setattr(VARIANT, "lora", lambda _, **__: {})
+    assert "adapts Sequential" in complaint(VARIANT.check_lora, VARIANT.VariantSubject("acme/own"))
 
 
 GOOD = {

@@ -161,6 +161,7 @@ class PluginTests:
     test_variant_params = of("variant", variants.check_params)
     test_variant_spec = of("python_variant", variants.check_spec)
     test_variant_runs = of("variant", variants.check_runs)
+    test_variant_lora = of("architecture", variants.check_lora)
     test_weights_row = of("row", weights.check_row)
     test_weights_bundled = of("bundled", weights.check_bundled)
     test_weights_served = of("hosted", weights.check_served)
@@ -211,6 +212,8 @@ def _subjects(tests: type[PluginTests], zoo: Registry) -> dict[str, list[tuple[s
         for row in rows
         for label, network in _networks(tests, row.name)
     ]
+    kinds = variants.one_of_each(tests.namespace) if rows else []
+    found["architecture"] = [pair for pair in found["variant"] if pair[1].name in kinds]
     # Specs of a manifest come from TOML, and a manifest has no hook functions.
     in_python = isinstance(zoo.host.manager.get_plugin(tests.namespace), ModuleType)
     found["python_variant"] = found["variant"] if in_python else []

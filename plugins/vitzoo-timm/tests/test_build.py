@@ -181,6 +181,11 @@ def test_what_timm_cannot_honour_is_refused(options, text):
         vitzoo.create(SMALLEST, **options)
 
 
+def test_lora_does_not_guess_the_layers_of_timm():
+    with pytest.raises(InvalidOption, match=r"vitzoo's blocks.*target_modules"):
+        vitzoo.lora(vitzoo.create(SMALLEST))
+
+
 def test_dropout_is_refused_where_the_class_has_none():
     with pytest.raises(InvalidOption, match=r"dropout.*accepts.*num_classes"):
         vitzoo.create("timm/levit_128s", dropout=0.1)

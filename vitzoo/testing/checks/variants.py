@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,17 +12,19 @@ from unittest import SkipTest
 
 import tomlkit
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import vitzoo
 from vitzoo.errors import InvalidOption
 from vitzoo.factory import create
+from vitzoo.model import VisionTransformer
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import Spec
 from vitzoo.testing.checks.modules import DATA
-from vitzoo.testing.subject import doing, draw, fill, require
+from vitzoo.testing.subject import doing, draw, fail, fill, flat, require
+from vitzoo.training.lora import lora
 
 __tracebackhide__ = True
 LARGEST = 100_000_000  # parameters of a small copy; larger copies take too much memory
@@ -30,6 +33,11 @@ ONE: dict[str, Any] = dict.fromkeys(
 )
 SIZES = ONE | {"image_size": (1, 1), "patch_size": (1, 1), "variant": None}
 SMALL = {"depth": 2, "embed_dim": 64, "num_heads": 2, "mlp_dim": 64, "num_classes": 5}
+CALLED = (
+    "call the linear layers of blocks and pool as modules, `self.qkv(x)`: code that reads their "
+    "`weight` would not use the adapter"
+)
+REPORT = "report this as an error of vitzoo"
 NETWORKS = "give numbers that fit in the `networks` table of the test class"
 
 
@@ -122,19 +130,7 @@ def check_runs(subject: VariantSubject) -> None:
     """A small copy of the variant gives finite logits of the right shape. A loss gives every
     parameter a gradient.
     """
-    spec = subject.small()
-    try:
-        params = count(create(spec, device="meta"))
-    except InvalidOption as error:
-        problem = f"{subject}: a small copy cannot be built from {spec}: {error}"
-        raise AssertionError(f"{problem}\n  {NETWORKS}") from error
-    if params > LARGEST:
-        raise SkipTest(
-            f"{subject} was not run, because its small copy has {params} parameters; the limit is "
-            f"{LARGEST}. Let its builder accept depth, or give smaller numbers in the `networks` "
-            "table of the test class"
-        )
-    made: Any = fill(create(spec))
+    made = small_copy(subject)
     images = draw(2, made.spec.in_chans, *made.spec.image_size)
     with doing(subject, "a small copy of it runs", NETWORKS):
         logits = made(images)
@@ -153,6 +149,88 @@ def check_runs(subject: VariantSubject) -> None:
         f"{subject}: no gradient reaches {', '.join(idle[:5])}",
         "use every parameter in forward, or freeze it with requires_grad_(False)",
     )
+
+
+def check_lora(subject: VariantSubject) -> None:
+    """Every layer that `vitzoo.lora` adapts is called as a module, in training and in evaluation,
+    and its outputs change those of the network. No part has a module named like the head. A network
+    that is no `vitzoo.VisionTransformer` is refused.
+    """
+    made = small_copy(subject)
+    if not issubclass(type(made), VisionTransformer):
+        try:
+            lora(made, r=1)
+        except InvalidOption:
+            return
+        fail(f"{subject}: vitzoo.lora adapts {type(made).__name__}", REPORT)
+    targets = lora(made, r=1)["target_modules"]
+    images = draw(2, made.spec.in_chans, *made.spec.image_size)
+    heads = [name for name, _ in made.named_modules() if name.endswith("head") and name != "head"]
+    require(
+        not heads,
+        f"{subject}: the names of {', '.join(heads)} end with the name of the head, so PEFT trains "
+        "them like the head",
+        "give these modules other names",
+    )
+    with torch.no_grad():
+        before = flat(made(images))
+    added: dict[str, _Added] = {}
+    for name, layer in list(made.named_modules()):
+        if isinstance(layer, nn.Linear) and re.fullmatch(targets, name):
+            parent, _, child = name.rpartition(".")
+            added[name] = _Added(layer, seed=len(added))
+            setattr(made.get_submodule(parent), child, added[name])
+    with (
+        doing(subject, "its linear layers are wrapped as LoRA wraps them", CALLED),
+        torch.no_grad(),
+    ):
+        after = flat(made(images))
+    idle = [name for name, layer in added.items() if not layer.called]
+    same = all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+    require(same and not idle, f"{subject}: {', '.join(idle) or 'a layer'} is not called", CALLED)
+    with doing(subject, "a small copy of it is trained with LoRA", CALLED):
+        found = flat(made.train()(images))
+        torch.autograd.backward([(x * draw(*x.shape)).sum() for x in found])
+    idle = [n for n, a in added.items() if a.amount.grad is None or not a.amount.grad.any()]
+    require(not idle, f"{subject}: {', '.join(idle)} does not change the outputs", CALLED)
+
+
+class _Added(nn.Module):
+    """A linear layer, and an addition to its output; it has no `weight` to read."""
+
+    def __init__(self, layer: nn.Linear, seed: int) -> None:
+        super().__init__()
+        self.base_layer = layer
+        self.direction = draw(layer.out_features, seed=seed)
+        self.amount = nn.Parameter(torch.zeros(()))
+        self.called = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.called = True
+        found: Tensor = self.base_layer(x) + self.amount * self.direction
+        return found
+
+
+def small_copy(subject: VariantSubject) -> Any:
+    """Return a small copy of a variant, with parameters that reveal mistakes.
+
+    Raises:
+        AssertionError: it cannot be built.
+        unittest.SkipTest: it is too large to run.
+    """
+    spec = subject.small()
+    try:
+        params = count(create(spec, device="meta"))
+    except InvalidOption as error:
+        problem = f"{subject}: a small copy cannot be built from {spec}: {error}"
+        raise AssertionError(f"{problem}\n  {NETWORKS}") from error
+    if params > LARGEST:
+        raise SkipTest(
+            f"{subject} was not run, because its small copy has {params} parameters; the limit is "
+            f"{LARGEST}. Let its builder accept depth, or give smaller numbers in the `networks` "
+            "table of the test class"
+        )
+    return fill(create(spec))
 
 
 def count(model: nn.Module) -> int:
