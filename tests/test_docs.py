@@ -29,7 +29,15 @@ EXECUTED = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{n}.md"
-        for n in ("cli", "create", "errors", "images", "parts", "predicting")
+        for n in (
+            "cli",
+            "create",
+            "errors",
+            "images",
+            "lora",
+            "parts",
+            "predicting",
+        )
     ),
 ]  # the pages of families are run by test_families.py
 

@@ -55,6 +55,11 @@ SMALL: dict[str, Any] = {
     "num_heads": 2,
     "mlp_dim": 64,
 }
+HEAD = {"weight": (10, 64), "bias": (10,)}
+OTHER_BASE = f"sha256:{'ab' * 32} "
+RECORD = json.dumps(
+    {"api": 1, "spec": {"variant": "vit_digits"}, "labels": [], "preprocessing": None}
+)
 PREPROCESSING = '{ mean = [0.5], std = [0.5], interpolation = "bicubic" }'
 MANIFEST = """\
 api = 1
@@ -251,6 +256,20 @@ def locked(w: World, text: str) -> object:
     """Create from weights without a pin, with a lock of this text."""
     w.first_use().file("home/vitzoo.lock", text)
     return w.create()
+
+
+def adapter(w: World, tensors: Any = None, **config: Any) -> str:
+    """Write an adapter of the bundled model: a bias of the head, or other tensors."""
+    table = vitzoo.lora(vitzoo.create("vit_digits", pretrained=True)) | {"peft_type": "LORA"}
+    w.file("adapter/adapter_config.json", json.dumps(table | {"target_modules": []} | config))
+    found = {f"base_model.model.head.{n}": torch.ones(*s) for n, s in (tensors or HEAD).items()}
+    w.file("adapter/adapter_model.safetensors", safetensors.torch.save(found))
+    return "adapter"
+
+
+def adapted(w: World, tensors: Any = None, **config: Any) -> object:
+    """Merge an adapter into the bundled model."""
+    return vitzoo.create("vit_digits", adapter=adapter(w, tensors, **config))
 
 
 def damaged(w: World) -> object:
@@ -457,6 +476,16 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "all_zero": lambda w: vitzoo.create(
             SMALL, weights=w.tensors(**{k: torch.zeros_like(v) for k, v in small_state().items()})
         ),
+    },
+    "adapters": {
+        "no_folder": lambda _: vitzoo.create("vit_digits", adapter="adapter"),
+        "of_other_weights": lambda w: adapted(w, revision=OTHER_BASE + RECORD),
+        "without_record": lambda w: adapted(w, revision="main"),
+        "not_merged_here": lambda w: adapted(w, use_dora=True),
+        "without_a_tensor": lambda w: adapted(w, {"weight": (10, 64)}),
+        "of_another_network": lambda w: vitzoo.create("vit_ti16", adapter=adapter(w)),
+        "rank_too_large": lambda _: vitzoo.lora(model(), r=64),
+        "of_timm": lambda _: vitzoo.lora(torch.nn.Linear(2, 2)),
     },
     "files": {
         "missing": lambda w: vitzoo.create(SMALL, weights=w.tmp / "none.safetensors"),

@@ -104,7 +104,7 @@ class Adapter:
             if name in fitting and info.shape != fitting[name]
         ]
         types = [f"{n} is {i.dtype}" for n, i in found.items() if DTYPES[i.dtype] not in LOADABLE]
-        of_head = any(n.startswith(f"{PREFIX}head.") for n in (*missing, *unexpected, *shapes))
+        of_head = any(n.startswith(f"{PREFIX}head.") for n in (*unexpected, *shapes))
         raise_if(
             self.folder,
             ("missing", missing),
