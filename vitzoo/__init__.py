@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from vitzoo.factory import create as create
     from vitzoo.images.lookup import labels as labels, transform as transform
     from vitzoo.images.transform import Transform as Transform
+    from vitzoo.inference.embed import Embedded as Embedded, embed as embed
     from vitzoo.inference.predict import predict as predict
     from vitzoo.inference.predictor import Predictor as Predictor
     from vitzoo.inventory import Verification as Verification, fetch as fetch, verify as verify
@@ -106,6 +107,7 @@ _NAMES = {
     "factory": "create",
     "images.lookup": "labels transform",
     "images.transform": "Transform",
+    "inference.embed": "Embedded embed",
     "inference.predict": "predict",
     "inference.predictor": "Predictor",
     "inventory": "Verification fetch verify",

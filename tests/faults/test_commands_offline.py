@@ -17,29 +17,10 @@ import click
 import pytest
 
 import vitzoo
+from sockets import WATCH
 from vitzoo.cli.main import cli
 from vitzoo.testing.hub import COMMIT
 
-# Loaded by every interpreter that is started with its folder on PYTHONPATH. It lets one address
-# through if ALLOWED names it, and writes every event to a file.
-WATCH = """
-import os, sys
-
-def watch(event, args):
-    if event.startswith("socket.") and event not in ("socket.gethostname", "socket.gethostbyaddr"):
-        known = os.environ.get("ALLOWED", "")
-        place = [a for a in args if isinstance(a, (tuple, str, int, bytes))]
-        place = place[0] if place and isinstance(place[0], tuple) else tuple(place[:2])
-        passes = event in ("socket.__new__", "socket.bind") or f"{place[0]}:{place[1]}" == known
-        line = f"{os.environ.get('CALL')} {event} {place if event != 'socket.__new__' else ''}\\n"
-        descriptor = os.open(os.environ["SOCKETS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(descriptor, line.encode())
-        os.close(descriptor)
-        if not (known and passes):
-            raise OSError(f"{event} is forbidden by the test")
-
-sys.addaudithook(watch)
-"""
 # Reads one call after the other, [name, arguments of a command or code], and answers each.
 RUN = """
 import contextlib, io, json, os, sys
@@ -93,6 +74,7 @@ def calls(net, tmp_path):
         "which": (["which", "vit_base_patch16_224"], OK),
         "summary": (["summary", "vit_ti16"], OK),
         "predict": (["predict", "vit_digits", digit], OK),
+        "embed": (["embed", "vit_digits", digit, "--out", str(tmp_path / "vectors")], OK),
         "fetch": (["fetch", "faulty/net"], OFFLINE),
         "fetch, pinned": (["fetch", "vit_b16"], OFFLINE),
         "fetch, address": (["fetch", UNPINNED], OFFLINE),
@@ -143,6 +125,10 @@ def functions(tmp_path):
         ),
         "vitzoo.predict": (
             f"list(vitzoo.predict(vitzoo.create('vit_digits', pretrained=True), [{digit}]))",
+            OK,
+        ),
+        "vitzoo.embed": (
+            f"vitzoo.embed('vit_digits', {digit}, {str(tmp_path / 'embedded')!r}, workers=1)",
             OK,
         ),
         "vitzoo.verify": ("vitzoo.verify()", OK),

@@ -1,21 +1,37 @@
-"""The command `vitzoo predict`."""
+"""The commands `vitzoo predict` and `vitzoo embed`."""
 
 from __future__ import annotations
 
 import itertools
+import re
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.exceptions import Exit
 
-from vitzoo.cli.output import complete_names, json_option, on_terminal, print_rows, say
+from vitzoo.cli.output import (
+    complete_names,
+    flag,
+    json_option,
+    on_terminal,
+    print_json,
+    print_rows,
+    say,
+)
 from vitzoo.errors import InvalidOption
 from vitzoo.files.names import SAFETENSORS
+from vitzoo.report import UNWRITABLE, is_terminal
 
 if TYPE_CHECKING:
     from vitzoo.errors import ImageError
+    from vitzoo.inference.embed import Progress
+    from vitzoo.inference.embedding.pipeline import Work
     from vitzoo.inference.predict import Prediction
 
 
@@ -110,3 +126,161 @@ def _one_line(row: dict[str, Any]) -> dict[str, Any]:
     best, *others = row["classes"]
     after = ", ".join(f"{one['label']} {one['probability']:.1%}" for one in others[:2])
     return {"image": row["image"], "next": after} | best
+
+
+@click.command("embed")
+@click.argument("model", shell_complete=complete_names)
+@click.argument("sources", nargs=-1, required=True, metavar="SRC...")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Folder for the Parquet files; a new one, or one that is to be completed.",
+)
+@click.option(
+    "--weights",
+    help="Name of weights of the variant, or a weights file; the default weights if not given.",
+)
+@click.option(
+    "--output",
+    "outputs",
+    multiple=True,
+    default=("pooled",),
+    show_default=True,
+    help="What to store: pooled, logits, labels, or tokens such as blocks.11. Can be repeated.",
+)
+@click.option(
+    "--vectors",
+    default="float32",
+    show_default=True,
+    type=click.Choice(["float32", "float16"]),
+    help="Type of the stored vectors.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Type to compute in; that of the weights if not given.",
+)
+@click.option("--device", help="Device to compute on, such as cpu or cuda.")
+@click.option("--column", help="Column of Parquet files with the bytes or the paths of images.")
+@click.option(
+    "--shard",
+    metavar="INDEX/COUNT",
+    help="Compute one share of the parts, such as 0/4. RANK and WORLD_SIZE (torchrun) and "
+    "SLURM_ARRAY_TASK_ID are used if it is not given.",
+)
+@flag("--extend", help="Add images that were appended to the sources.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 4096),
+    help="Number of processes; one per CPU core if not given, or 1 on another device.",
+)
+@click.option(
+    "--batch-size",
+    default=64,
+    show_default=True,
+    type=click.IntRange(1, 4096),
+    help="Number of images that each process reads ahead. It changes no vector.",
+)
+@json_option
+def embed_command(
+    model: str,
+    sources: tuple[str, ...],
+    out: Path,
+    shard: str | None,
+    dtype: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write embeddings of many images to Parquet files.
+
+    Each image is one row, in the order of the sources: key, error, width, height, sha256 of its
+    bytes, and one column per --output. An image that cannot be read is a row with its error.
+
+    SRC are folders (with subfolders), images, uncompressed .tar archives, .parquet files, lists
+    (.txt) of one path per line, and patterns of these. vitzoo expands * and {000..009}, so quote
+    them. MODEL is a variant with published weights, or a file written by vitzoo.save.
+
+    The same command computes only what is missing, also after it was killed. An image has the same
+    vector, bit for bit, whatever --batch-size, --workers and --shard are.
+
+    \b
+    Examples:
+      vitzoo embed vit_digits scans/ --out vectors/
+      vitzoo embed vit_b16 'shards/{000..127}.tar' --out vectors/ --vectors float16
+      vitzoo embed vit_b16 photos.parquet --out tokens/ --output pooled --output blocks.11
+      torchrun --nproc-per-node 4 -m vitzoo embed vit_b16 photos/ --out vectors/
+    """
+    import torch
+
+    from vitzoo.inference.embed import embed
+
+    with _bar() as on_progress:
+        done = embed(
+            Path(model) if Path(model).suffix == SAFETENSORS else model,
+            sources,
+            out,
+            dtype=getattr(torch, dtype) if dtype else None,
+            shard=_shard(shard),
+            on_progress=on_progress,
+            **options,
+        )
+    say(done)
+    data = asdict(done) | {"folder": str(done.folder), "shares": done.shares}
+    if as_json:
+        print_json(data)
+    else:
+        print_rows([data], ("folder", "inputs", "errors", "missing", "computed"))
+
+
+def _shard(text: str | None) -> tuple[int, int] | None:
+    """Return (index, count) from INDEX/COUNT."""
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text) if text else None
+    if text and not match:
+        raise InvalidOption(f"--shard must be INDEX/COUNT, such as 0/4, got {text!r}")
+    return (int(match[1]), int(match[2])) if match else None
+
+
+@contextmanager
+def _bar() -> Iterator[Progress | None]:
+    """Yield a function that shows progress and the slowest stage; None if there is no terminal."""
+    if not is_terminal(sys.stderr):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress as Bar,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from vitzoo.inference.embed import bottleneck
+
+    text = TextColumn("{task.description}", markup=False)
+    slowest = TextColumn("{task.fields[rate]}/s, waits for {task.fields[stage]}", markup=False)
+    columns = (
+        text,
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        slowest,
+        TimeRemainingColumn(),
+    )
+    bars = Bar(*columns, console=Console(stderr=True), transient=True)
+    began = time.monotonic()
+
+    def note(done: int, total: int, work: Work) -> None:
+        with suppress(*UNWRITABLE):
+            rate = f"{done / max(time.monotonic() - began, 1e-3):,.0f}"
+            if not bars.tasks:
+                bars.add_task("embed", total=total, rate="", stage="")
+                bars.start()
+            task = bars.task_ids[0]
+            bars.update(task, completed=done, total=total, rate=rate, stage=bottleneck(work))
+
+    try:
+        yield note
+    finally:
+        with suppress(*UNWRITABLE):
+            bars.stop()

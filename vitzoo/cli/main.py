@@ -35,6 +35,7 @@ COMMANDS = {
     "which": "browse:which_command",
     "summary": "network:summary_command",
     "predict": "inference:predict_command",
+    "embed": "inference:embed_command",
     "fetch": "weights:fetch_command",
     "verify": "weights:verify_command",
     "rm": "weights:rm_command",

@@ -1,0 +1,274 @@
+"""`embed`: images to vectors in Parquet files, in parts that any process can compute.
+
+Read `embedding/folder.py` next, then `embedding/pipeline.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitzoo.errors import InvalidOption, printable, short_repr
+from vitzoo.inference.embedding.folder import (
+    Part,
+    agree,
+    finish,
+    locked,
+    missing_parts,
+    remove_leftovers,
+)
+from vitzoo.inference.embedding.part_file import VECTORS
+from vitzoo.inference.embedding.pipeline import Job, Task, Work
+from vitzoo.inference.embedding.sources import Paths, find_pieces, slice_of
+from vitzoo.inference.embedding.workers import compute
+from vitzoo.inference.predictor import Predictor
+from vitzoo.keywords import check_keywords
+from vitzoo.plugin.requirements import check_extra
+from vitzoo.schema.spec import Spec
+
+MOST = 4096  # workers, or images that are read ahead
+STAGES = ("read", "decode", "model")
+Progress = Callable[[int, int, Work], object]
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What a call of `embed` did.
+
+    Args:
+        folder: where the Parquet files are.
+        inputs: number of inputs of all shards, which is the number of rows of a complete folder.
+        errors: number of rows with an error; None while parts are missing.
+        missing: number of parts that are not there yet, because other shards compute them.
+        computed: number of inputs that this call read.
+        seconds: duration of the call.
+        work: seconds of work on reading, decoding and the model, over all threads.
+    """
+
+    folder: Path
+    inputs: int
+    errors: int | None
+    missing: int
+    computed: int
+    seconds: float
+    work: Work
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of each stage in the work: `read`, `decode` and `model`."""
+        spent = {stage: getattr(self.work, stage) for stage in STAGES}
+        return {stage: seconds / (sum(spent.values()) or 1) for stage, seconds in spent.items()}
+
+    def __str__(self) -> str:
+        rows = f"{printable(self.folder)}: {self.inputs:,} inputs, "
+        if self.errors is None:
+            state = f"{self.missing:,} parts are missing, which other shards compute"
+        else:
+            state = f"{self.errors:,} of them errors; complete"
+        if not self.computed:
+            return f"{rows}{state}; nothing was left to compute"
+        shares = ", ".join(f"{stage} {share:.0%}" for stage, share in self.shares.items())
+        return (
+            f"{rows}{state}; computed {self.computed:,} in {self.seconds:,.1f} s "
+            f"({self.computed / self.seconds:,.0f} images/s); work: {shares}; "
+            f"bottleneck: {bottleneck(self.work)}"
+        )
+
+
+@check_keywords()
+def embed(
+    model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module | Predictor,
+    sources: Paths | Iterable[Paths],
+    out: str | os.PathLike[str],
+    *,
+    weights: str | os.PathLike[str] | None = None,
+    outputs: str | Iterable[str] | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    vectors: str = "float32",
+    column: str | None = None,
+    shard: tuple[int, int] | None = None,
+    extend: bool = False,
+    workers: int | None = None,
+    batch_size: int = 64,
+    on_progress: Progress | None = None,
+) -> Embedded:
+    """Write the outputs of a model for images to Parquet files, one row per image, in order.
+
+    The columns are `key`, `error`, `width` and `height` (px), `sha256` (of the bytes of the image),
+    and one for each output. An image that cannot be used is a row with its error. The vector of an
+    image is the same bytes whatever its neighbours, its position, `batch_size`, `workers` and
+    `shard`. A call on the same folder computes only the parts that are missing.
+
+    Args:
+        model: a name, a path, an address or a model, as for `Predictor`; or a Predictor, with
+            which `weights`, `outputs`, `dtype` and `device` are left out.
+        sources: folders (with subfolders), image files, uncompressed tar archives, Parquet files,
+            lists (.txt) of one path per line, and patterns of these: `*`, `**`, `{000..009}`.
+        out: folder for the Parquet files and `_manifest.json`.
+        weights, outputs, dtype, device: as for `Predictor`; the output is `pooled` by default.
+        vectors: type of the stored vectors, `float32` or `float16`.
+        column: column of Parquet files with the bytes or the paths of images; not needed if only
+            one column can have them.
+        shard: (index, count): compute only every count-th part, from number `index`. By default
+            from RANK and WORLD_SIZE, or from SLURM_ARRAY_TASK_ID; otherwise (0, 1).
+        extend: add inputs that were appended to the sources.
+        workers: number of processes, this one included. By default one per CPU core, or 1 on
+            another device.
+        batch_size: number of images that each process reads ahead of the model.
+        on_progress: is called with the images done, their number, and the work so far.
+
+    Raises:
+        MissingDependency: pyarrow is not installed.
+        ImageError: a source is missing, damaged or contains no images.
+        InvalidOption: the folder has vectors of another model or of other inputs, or a value is
+            not possible.
+        StoreError: the folder cannot be written to, or another process writes this shard.
+        VitzooError: a worker process was killed, or the model cannot be created.
+    """
+    began = time.perf_counter()
+    check_extra("parquet", "vitzoo.embed")
+    if vectors not in VECTORS:
+        raise InvalidOption(f"vectors must be {' or '.join(VECTORS)}, got {short_repr(vectors)}")
+    for name, value in (("workers", workers), ("batch_size", batch_size)):
+        if value is not None and (type(value) is not int or not 1 <= value <= MOST):
+            raise InvalidOption(f"{name} must be from 1 to {MOST}, got {short_repr(value)}")
+    index, count = shard_of(shard)
+    pieces = find_pieces(sources, column)
+    predictor = _predictor(model, weights=weights, outputs=outputs, dtype=dtype, device=device)
+    folder = Path(out).absolute()
+    manifest = agree(folder, predictor, vectors, pieces, extend=extend)
+    job = Job(
+        predictor=predictor,
+        fingerprint=predictor.fingerprint().sha256,
+        form=manifest.form,
+        read_ahead=batch_size,
+        threads=_threads(predictor),
+    )
+    with locked(folder, f"shard-{index}-of-{count}"):
+        own = [part for part in manifest.parts() if part.number % count == index]
+        remove_leftovers(folder, own)
+        parts = missing_parts(folder, own, manifest.form.fingerprint)
+        tasks = [Task(folder / one.name, slice_of(pieces, one.start, one.stop)) for one in parts]
+        total = Total(on_progress, parts)
+        if tasks:
+            compute(job, tasks, workers or _processes(predictor), total)
+        manifest, missing = finish(folder)
+    return Embedded(
+        folder=Path(out),
+        inputs=manifest.count,
+        errors=manifest.errors,
+        missing=missing,
+        computed=total.work.images,
+        seconds=time.perf_counter() - began,
+        work=total.work,
+    )
+
+
+class Total:
+    """Adds up the work on parts and passes it on."""
+
+    def __init__(self, on_progress: Progress | None, parts: Iterable[Part]) -> None:
+        self.work = Work()
+        self.images = sum(part.stop - part.start for part in parts)
+        self.on_progress = on_progress
+
+    def __call__(self, work: Work) -> None:
+        self.work += work
+        if self.on_progress is not None:
+            self.on_progress(self.work.images, self.images, self.work)
+
+
+def bottleneck(work: Work) -> str:
+    """Return the stage for which the others wait: `read`, `decode` or `model`."""
+    if work.model >= work.wait:
+        return "model"
+    return "read" if work.read > work.decode else "decode"
+
+
+def shard_of(shard: tuple[int, int] | None, env: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Return (index, count) of this process: the one asked for, or that of torchrun or SLURM.
+
+    Raises:
+        InvalidOption: the numbers are no shard.
+    """
+    where = "shard"
+    if shard is not None:
+        found = tuple(shard)
+    elif {"RANK", "WORLD_SIZE"} <= env.keys():
+        where = "RANK and WORLD_SIZE"
+        found = _numbers(env, "RANK", "WORLD_SIZE")
+    elif "SLURM_ARRAY_TASK_ID" in env:
+        where = "SLURM_ARRAY_TASK_ID and its like"
+        found = _of_slurm(env)
+    else:
+        return 0, 1
+    if len(found) != 2 or any(type(n) is not int for n in found) or not 0 <= found[0] < found[1]:
+        raise InvalidOption(
+            f"{where} must be an index from 0 and a count that is larger, got {short_repr(found)}; "
+            "pass --shard INDEX/COUNT (shard=(index, count))"
+        )
+    return found[0], found[1]
+
+
+def _of_slurm(env: Mapping[str, str]) -> tuple[int, ...]:
+    """Return (index, count) of a task of a SLURM array, whose numbers have a constant step."""
+    least, most, count = (f"SLURM_ARRAY_TASK_{name}" for name in ("MIN", "MAX", "COUNT"))
+    names = ("SLURM_ARRAY_TASK_ID", least, most, count)
+    step = {"SLURM_ARRAY_TASK_STEP": "1"} | dict(env)
+    own, first, last, number, by = _numbers(step, *names, "SLURM_ARRAY_TASK_STEP")
+    if by < 1 or (last - first) // by + 1 != number or (own - first) % by:
+        raise InvalidOption(
+            f"the array of SLURM has {number} tasks from {first} to {last} in steps of {by}, which "
+            "is no regular range; pass --shard INDEX/COUNT (shard=(index, count))"
+        )
+    return (own - first) // by, number
+
+
+def _numbers(env: Mapping[str, str], *names: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(env[name]) for name in names)
+    except (KeyError, ValueError) as error:
+        shown = ", ".join(f"{name}={env.get(name, '')}" for name in names)
+        raise InvalidOption(
+            f"expected whole numbers in {short_repr(shown)}; pass --shard INDEX/COUNT "
+            "(shard=(index, count))"
+        ) from error
+
+
+def _predictor(model: Any, **options: Any) -> Predictor:
+    given = {name: value for name, value in options.items() if value is not None}
+    if not isinstance(model, Predictor):
+        return Predictor(model, **given)
+    if given:
+        raise InvalidOption(
+            f"model is a Predictor, which has its own {', '.join(given)}; pass them to it instead"
+        )
+    return model
+
+
+def _on_cpu(predictor: Predictor) -> bool:
+    return next(predictor.model.parameters()).device.type == "cpu"
+
+
+def _cores() -> int:
+    """Return the number of CPU cores for this process, which torchrun divides."""
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    processes = int(local) if local.isdecimal() else 1
+    return max(1, len(os.sched_getaffinity(0)) // max(1, processes))
+
+
+def _processes(predictor: Predictor) -> int:
+    return _cores() if _on_cpu(predictor) else 1
+
+
+def _threads(predictor: Predictor) -> int:
+    """Return the number of threads of a process that decode."""
+    return 1 if _on_cpu(predictor) else _cores()

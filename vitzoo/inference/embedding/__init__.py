@@ -1,0 +1,1 @@
+"""How `embed` reads its sources, divides the work, and writes its folder."""

@@ -1,0 +1,339 @@
+"""The folder that `embed` writes: which parts it has, and what `_manifest.json` says about it.
+
+Parts are fixed ranges of the inputs. Every process that is given the same inputs and model plans
+the same parts, and writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from vitzoo.errors import InvalidOption, StoreError, short_repr
+from vitzoo.files.access import make_folder, read_regular, write_atomic
+from vitzoo.files.strict_json import strict_json
+from vitzoo.inference.embedding.part_file import VECTORS, Form, explained, state_of
+from vitzoo.inference.embedding.sources import Piece, sha256_of, slice_of
+from vitzoo.inference.predictor import Predictor
+from vitzoo.report import listed
+from vitzoo.schema.reader import Reader
+
+MANIFEST = "_manifest.json"  # pyarrow and Spark ignore files that begin with _
+FORMAT = 1
+MAX_MANIFEST = 2**24  # bytes
+PATIENCE = 60.0  # seconds to wait for another process that writes the manifest
+PARTS = 16  # at least so many parts, so that all processes have work
+MIN_ROWS, MAX_ROWS = 64, 1024
+MAX_BYTES = 2**28  # of the vectors in one part
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A range of inputs, which one run or `--extend` added: how many, and what they are."""
+
+    count: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file: its number, and the inputs from `start` to `stop`."""
+
+    number: int
+    start: int
+    stop: int
+
+    @property
+    def name(self) -> str:
+        """Name of the file."""
+        return f"part-{self.number:06}.parquet"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder contains, or will contain.
+
+    Args:
+        fingerprint: of the predictor, as plain data.
+        outputs: shape of each output for one image, () for `labels`.
+        vectors: type of the stored vectors.
+        license: license of the weights, empty if it is not known.
+        part_rows: number of rows of a part; the last part of a range has fewer.
+        inputs: the ranges of inputs.
+        errors: number of inputs that could not be read; None until all parts are there.
+    """
+
+    fingerprint: Mapping[str, Any]
+    outputs: Mapping[str, tuple[int, ...]]
+    vectors: str
+    license: str
+    part_rows: int
+    inputs: tuple[Inputs, ...]
+    errors: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of inputs."""
+        return sum(inputs.count for inputs in self.inputs)
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the parts in order."""
+        number = start = 0
+        for inputs in self.inputs:
+            stop = start + inputs.count
+            for first in range(start, stop, self.part_rows):
+                yield Part(number, first, min(first + self.part_rows, stop))
+                number += 1
+            start = stop
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the manifest as it is written."""
+        return {
+            "format": FORMAT,
+            "complete": self.errors is not None,
+            "inputs": self.count,
+            "errors": self.errors,
+            "parts": len(list(self.parts())),
+            "part_rows": self.part_rows,
+            "ranges": [{"inputs": one.count, "sha256": one.sha256} for one in self.inputs],
+            "outputs": {name: list(shape) for name, shape in self.outputs.items()},
+            "vectors": self.vectors,
+            "license": self.license,
+            "fingerprint": self.fingerprint,
+        }
+
+    @property
+    def form(self) -> Form:
+        """Columns and metadata of the parts."""
+        fingerprint = json.dumps(self.fingerprint, sort_keys=True)
+        return Form(self.outputs, self.vectors, fingerprint, self.license)
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest | None:
+        """Read a manifest; None if there is none.
+
+        Raises:
+            StoreError: it is damaged, or from another version of vitzoo.
+        """
+        data = read_regular(path, MAX_MANIFEST)
+        if data is None:
+            return None
+        try:
+            table = strict_json(data)
+        except ValueError as error:
+            raise StoreError(f"{path} is damaged: {error}; choose another --out") from error
+        if not isinstance(table, dict):
+            raise StoreError(f"{path} is damaged: {short_repr(table)}; choose another --out")
+        reader = Reader(table, str(path), StoreError)
+        if (found := reader.take("format", int)) != FORMAT:
+            raise StoreError(f"{path} has format {found}, expected {FORMAT}; choose another --out")
+        ranges = []
+        for row in reader.take("ranges", list):
+            one = Reader(row if isinstance(row, dict) else {}, f"{path}: ranges", StoreError)
+            ranges.append(Inputs(one.count("inputs"), one.text("sha256")))
+        outputs = Reader(reader.take("outputs", dict), f"{path}: outputs", StoreError)
+        return cls(
+            fingerprint=reader.take("fingerprint", dict),
+            outputs={name: _shape(outputs, name) for name in outputs.table},
+            vectors=reader.one_of("vectors", VECTORS),
+            license=reader.take("license", str),
+            part_rows=reader.count("part_rows", most=MAX_ROWS),
+            inputs=tuple(ranges),
+            errors=reader.take("errors", int, None) if reader.take("complete", bool) else None,
+        )
+
+
+def rows_of_part(count: int, row_bytes: int) -> int:
+    """Return how many rows a part has, from the number of inputs and the size of a row."""
+    most = max(8, min(MAX_ROWS, MAX_BYTES // max(row_bytes, 1)))
+    return max(min(most, max(MIN_ROWS, -(-count // PARTS))) // 8 * 8, 8)
+
+
+def agree(
+    folder: Path, predictor: Predictor, vectors: str, pieces: Sequence[Piece], *, extend: bool
+) -> Manifest:
+    """Return the manifest of a folder; make both if they are missing.
+
+    Raises:
+        InvalidOption: the folder has vectors of another model or other inputs, or other files.
+        StoreError: the folder cannot be read or written, or its manifest is damaged.
+    """
+    fingerprint = predictor.fingerprint().to_data()
+    with explained(folder):
+        make_folder(folder)
+        with locked(folder, "manifest", PATIENCE):
+            found = Manifest.read(folder / MANIFEST)
+            if found is None:
+                _check_empty(folder)
+                agreed = _planned(predictor, fingerprint, vectors, pieces)
+            else:
+                before = {"fingerprint": found.fingerprint, "vectors": found.vectors}
+                _check_settings(folder, before, {"fingerprint": fingerprint, "vectors": vectors})
+                agreed = _with_new_inputs(folder, found, pieces, extend=extend)
+            if agreed is not found:
+                write_manifest(folder, agreed)
+            return agreed
+
+
+def _planned(
+    predictor: Predictor, fingerprint: Mapping[str, Any], vectors: str, pieces: Sequence[Piece]
+) -> Manifest:
+    count, report = sum(map(len, pieces)), getattr(predictor.model, "load_report", None)
+    manifest = Manifest(
+        fingerprint=fingerprint,
+        outputs={name: predictor.shapes.get(name, ()) for name in predictor.outputs},
+        vectors=vectors,
+        license=report.license if report else "",
+        part_rows=0,
+        inputs=(Inputs(count, sha256_of(pieces)),),
+    )
+    return replace(manifest, part_rows=rows_of_part(count, manifest.form.row_bytes))
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest, or nothing."""
+    text = json.dumps(manifest.to_data(), indent=2, ensure_ascii=True) + "\n"
+    write_atomic(folder / MANIFEST, text.encode())
+
+
+def missing_parts(folder: Path, parts: Iterable[Part], fingerprint: str) -> list[Part]:
+    """Return those of the parts that are not there, or not whole.
+
+    Raises:
+        InvalidOption: a part is from another model.
+    """
+    missing = []
+    for part in parts:
+        path = folder / part.name
+        state = state_of(path) if path.exists() else None
+        if state is None or state[0] != part.stop - part.start:
+            missing.append(part)
+        elif state[2] != fingerprint:
+            raise InvalidOption(
+                f"{path} was written with another model or other settings than {MANIFEST} beside "
+                "it says; remove the file, and run the command again"
+            )
+    return missing
+
+
+def finish(folder: Path) -> tuple[Manifest, int]:
+    """Return the manifest and how many parts are missing; without any, write that it is complete.
+
+    Raises:
+        StoreError: the folder cannot be read or written.
+    """
+    with explained(folder), locked(folder, "manifest", PATIENCE):
+        current = Manifest.read(folder / MANIFEST)
+        if current is None:
+            raise StoreError(f"{folder / MANIFEST} was removed; run the command again")
+        parts = list(current.parts())
+        missing = sum(not (folder / part.name).exists() for part in parts)
+        if missing or current.errors is not None:
+            return current, missing
+        states = [state_of(folder / part.name) for part in parts]
+        if None in states:
+            return current, states.count(None)
+        errors = sum(state[1] for state in states if state)
+        write_manifest(folder, done := replace(current, errors=errors))
+        return done, 0
+
+
+@contextmanager
+def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
+    """Hold a lock in a folder; the lock of a killed process is free.
+
+    Raises:
+        StoreError: another process holds it.
+    """
+    lock = FileLock(folder / f".{name}.lock", timeout=patience, mode=0o644)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise StoreError(
+            f"another process writes to {folder} ({name}); wait for it, or give each process its "
+            "own --shard"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def remove_leftovers(folder: Path, parts: Sequence[Part]) -> None:
+    """Remove the unfinished files that killed processes left of these parts."""
+    names = {part.name for part in parts}
+    for path in folder.iterdir():
+        match = re.fullmatch(r"\.(part-\d+\.parquet)\.\d+\.\d+", path.name)
+        if match and match[1] in names:
+            path.unlink(missing_ok=True)
+
+
+def _shape(outputs: Reader, name: str) -> tuple[int, ...]:
+    shape = outputs.take(name, list)
+    if not all(type(n) is int and 1 <= n < 2**31 for n in shape):
+        raise outputs.fail(f"{name} must be a list of whole numbers, got {short_repr(shape)}")
+    return tuple(shape)
+
+
+def _check_empty(folder: Path) -> None:
+    others = sorted(path.name for path in folder.iterdir() if path.suffix == ".parquet")
+    if others:
+        raise InvalidOption(
+            f"{folder} has no {MANIFEST}, but Parquet files: {listed(others, 3)}; choose another "
+            "--out"
+        )
+
+
+def _check_settings(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    before, now = dict(_flat(found)), dict(_flat(wanted))
+    keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    if keys:
+        differences = [
+            f"{key} is {short_repr(before.get(key))} in it and {short_repr(now.get(key))} now"
+            for key in keys[:8]
+        ]
+        raise InvalidOption(
+            f"{folder} has vectors of another model or other settings: {'; '.join(differences)}. "
+            "Choose another --out"
+        )
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def _with_new_inputs(
+    folder: Path, found: Manifest, pieces: Sequence[Piece], *, extend: bool
+) -> Manifest:
+    """Return the manifest with the inputs that were appended to the sources."""
+    count, start = sum(map(len, pieces)), 0
+    for inputs in found.inputs:
+        stop = start + inputs.count
+        if stop > count or sha256_of(slice_of(pieces, start, stop)) != inputs.sha256:
+            raise InvalidOption(
+                f"{folder} has other inputs: {found.count} are in it, the sources have {count}, "
+                "and they do not begin with the same ones in the same order. Name the same "
+                "sources from the same working directory, append new sources at the end "
+                "(--extend), or choose another --out"
+            )
+        start = stop
+    if count == start:
+        return found
+    if not extend:
+        raise InvalidOption(
+            f"the sources have {count} inputs, {folder} has the first {start}; pass --extend "
+            "(extend=True) to add the others"
+        )
+    new = Inputs(count - start, sha256_of(slice_of(pieces, start, count)))
+    return replace(found, inputs=(*found.inputs, new), errors=None)

@@ -1,0 +1,197 @@
+"""One part of the result of `embed`: a Parquet file with one row for each input, in order.
+
+Equal rows give equal bytes: the settings of the writer are fixed, the sizes of row groups follow
+from the shapes, and no time or host is written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitzoo.errors import StoreError, VitzooError
+from vitzoo.files.access import replacing, sync_folder
+
+GROUP = 2**25  # bytes of vectors in one row group, about
+MAX_GROUP = 4096  # rows in one row group
+VECTORS = ("float32", "float16")
+FIXED = ("key", "error", "width", "height", "sha256")
+FINGERPRINT, LICENSE = b"vitzoo.fingerprint", b"vitzoo.license"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: what is known about an image, and its vectors, None if it could not be read."""
+
+    key: str
+    error: str
+    width: int
+    height: int
+    sha256: str
+    outputs: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Form:
+    """What all parts of a folder share.
+
+    Args:
+        outputs: shape of each output for one image; () for `labels`.
+        vectors: `float32` or `float16`.
+        fingerprint: JSON of the fingerprint, for the end of each file.
+        license: license of the weights, empty if it is not known.
+    """
+
+    outputs: Mapping[str, tuple[int, ...]]
+    vectors: str
+    fingerprint: str
+    license: str
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the vectors of one row."""
+        size = 2 if self.vectors == "float16" else 4
+        return size * sum(map(math.prod, self.outputs.values()))
+
+    def schema(self) -> Any:
+        """Return the schema of pyarrow."""
+        import pyarrow as pa
+
+        number = pa.float16() if self.vectors == "float16" else pa.float32()
+        label = {"index": pa.int32(), "label": pa.string(), "probability": pa.float32()}
+        fields = [
+            pa.field("key", pa.string(), nullable=False),
+            pa.field("error", pa.string()),
+            pa.field("width", pa.int32()),
+            pa.field("height", pa.int32()),
+            pa.field("sha256", pa.string()),
+        ]
+        for name, shape in self.outputs.items():
+            kind = pa.list_(number, math.prod(shape)) if shape else pa.list_(pa.struct(label))
+            fields.append(pa.field(name, kind, metadata={"shape": json.dumps(list(shape))}))
+        metadata = {FINGERPRINT: self.fingerprint.encode(), LICENSE: self.license.encode()}
+        return pa.schema(fields, metadata=metadata)
+
+
+class Writer:
+    """Collects rows and writes them in groups of fixed size."""
+
+    def __init__(self, file: Any, form: Form) -> None:
+        from pyarrow import parquet
+
+        self.form, self.schema = form, form.schema()
+        self.group = max(1, min(MAX_GROUP, GROUP // max(form.row_bytes, 1)))
+        self.waiting: list[Row] = []
+        self.parquet = parquet.ParquetWriter(
+            file,
+            self.schema,
+            version="2.6",
+            compression=dict.fromkeys(FIXED, "zstd") | dict.fromkeys(form.outputs, "none"),
+            use_dictionary=False,
+            write_statistics=["key", "error"],
+            data_page_size=2**20,
+            store_schema=True,
+        )
+
+    def add(self, row: Row) -> None:
+        """Write one row, sooner or later."""
+        self.waiting.append(row)
+        if len(self.waiting) == self.group:
+            self._flush()
+
+    def close(self) -> None:
+        """Write the remaining rows and the end of the file."""
+        if self.waiting:
+            self._flush()
+        self.parquet.close()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        rows, self.waiting = self.waiting, []
+        columns = [
+            pa.array([_text(row.key) for row in rows], pa.string()),
+            pa.array([_text(row.error) or None for row in rows], pa.string()),
+            pa.array([row.width or None for row in rows], pa.int32()),
+            pa.array([row.height or None for row in rows], pa.int32()),
+            pa.array([row.sha256 or None for row in rows], pa.string()),
+        ]
+        for name, shape in self.form.outputs.items():
+            values = [row.outputs[name] if row.outputs else None for row in rows]
+            field = self.schema.field(name)
+            columns.append(_vectors(values, field.type) if shape else pa.array(values, field.type))
+        table = pa.Table.from_arrays(columns, schema=self.schema)
+        self.parquet.write_table(table, row_group_size=len(rows))
+
+
+def _vectors(values: Sequence[Any], kind: Any) -> Any:
+    """Return a fixed-size-list array; None becomes null."""
+    import pyarrow as pa
+
+    number = kind.value_type.to_pandas_dtype()
+    flat = np.zeros((len(values), kind.list_size), dtype=number)
+    for place, value in zip(flat, values, strict=True):
+        if value is not None:
+            place[:] = np.asarray(value).reshape(-1)
+    missing = pa.array([value is None for value in values], pa.bool_())
+    items = pa.array(flat.reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(items, type=kind, mask=missing)
+
+
+def _text(text: str) -> str:
+    """Return text that is UTF-8; bytes of a file name that are none are written as `\\xff`."""
+    return os.fsencode(text).decode("utf-8", "backslashreplace") if not text.isascii() else text
+
+
+@contextmanager
+def writing(path: Path, form: Form) -> Iterator[Writer]:
+    """Open a part, which is at `path` after the block, whole and on disk, or not at all.
+
+    Raises:
+        StoreError: the disk is full, or the folder cannot be written to.
+    """
+    with explained(path.parent), replacing(path, lasting=False) as file:
+        writer = Writer(file, form)
+        try:
+            yield writer
+        finally:
+            writer.close()
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn the errors of a disk into a StoreError that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, VitzooError):
+            raise
+        raise StoreError(
+            f"cannot write in {folder}: {error.strerror or error}; make room, or choose another "
+            "--out"
+        ) from error
+
+
+def state_of(path: Path) -> tuple[int, int, str] | None:
+    """Return the rows, the errors and the fingerprint of a part; None if it is not whole."""
+    from pyarrow import ArrowException, parquet
+
+    try:
+        metadata = parquet.read_metadata(path)
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        nulls = [group.column(FIXED.index("error")).statistics.null_count for group in groups]
+        fingerprint = (metadata.metadata or {}).get(FINGERPRINT, b"").decode()
+    except (OSError, ArrowException, AttributeError, TypeError, UnicodeDecodeError):
+        return None
+    return metadata.num_rows, metadata.num_rows - sum(nulls), fingerprint

@@ -1,0 +1,140 @@
+"""From inputs to one file: images are read and decoded in threads while the network computes."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitzoo.errors import ImageError
+from vitzoo.inference.embedding.part_file import Form, Row, writing
+from vitzoo.inference.embedding.sources import Item, Piece
+from vitzoo.inference.predictor import Decoded, Predictor
+
+
+@dataclass(frozen=True)
+class Work:
+    """Images done since the last message, and the seconds of work on them, over all threads."""
+
+    images: int = 0
+    read: float = 0.0
+    decode: float = 0.0
+    model: float = 0.0
+    wait: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(*(a + b for a, b in zip(self.values(), other.values(), strict=True)))
+
+    def values(self) -> tuple[Any, ...]:
+        """Return the fields in order."""
+        return self.images, self.read, self.decode, self.model, self.wait
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is the same for all parts; it can be pickled.
+
+    Args:
+        predictor: the model.
+        fingerprint: sha256 of the predictor's fingerprint.
+                form: columns and metadata of the files.
+        read_ahead: number of images that are read and decoded ahead of the network.
+        threads: number of threads that read and decode.
+    """
+
+    predictor: Predictor
+    fingerprint: str
+    form: Form
+    read_ahead: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """One part: where its file goes, and its inputs."""
+
+    path: Path
+    pieces: Sequence[Piece]
+
+
+class Pipeline:
+    """Computes parts one after the other."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._pool = ThreadPoolExecutor(job.threads, "vitzoo-decode")
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def write(self, task: Task, note: Callable[[Work], object]) -> None:
+        """Compute one part and write its file; `note` is called after each forward pass."""
+        with writing(task.path, self.job.form) as file:
+            for row in self._rows(task.pieces, note):
+                file.add(row)
+
+    def _rows(self, pieces: Sequence[Piece], note: Callable[[Work], object]) -> Iterator[Row]:
+        decoded = self._decoded(item for piece in pieces for item in piece.items())
+        waiting: list[tuple[str, Decoded]] = []
+        ready, work, before = 0, Work(), time.perf_counter()
+        for key, image, spent in decoded:
+            waiting.append((key, image))
+            ready += image.tensor is not None
+            work += spent
+            if ready == self.job.predictor.chunk:
+                yield from self._computed(waiting, work, before, note)
+                waiting, ready, work, before = [], 0, Work(), time.perf_counter()
+        yield from self._computed(waiting, work, before, note)
+
+    def _computed(
+        self,
+        images: Sequence[tuple[str, Decoded]],
+        work: Work,
+        before: float,
+        note: Callable[[Work], object],
+    ) -> list[Row]:
+        """Run the network over at most one chunk of images, and the broken ones between them."""
+        start = time.perf_counter()
+        tensors = [image.tensor for _, image in images if image.tensor is not None]
+        results = iter(self.job.predictor.compute(tensors) if tensors else ())
+        rows = [
+            Row(
+                key=key,
+                error=image.error,
+                width=image.width,
+                height=image.height,
+                sha256=image.sha256,
+                outputs=None if image.tensor is None else next(results),
+            )
+            for key, image in images
+        ]
+        model = time.perf_counter() - start
+        note(work + Work(images=len(images), model=model, wait=start - before))
+        return rows
+
+    def _decoded(self, items: Iterable[Item]) -> Iterator[tuple[str, Decoded, Work]]:
+        """Read and decode ahead; yield in order."""
+        ahead: deque[tuple[str, Future[tuple[Decoded, Work]]]] = deque()
+        for item in items:
+            ahead.append((item.key, self._pool.submit(_decode, self.job.predictor, item)))
+            if len(ahead) > self.job.read_ahead:
+                key, future = ahead.popleft()
+                yield (key, *future.result())
+        for key, future in ahead:
+            yield (key, *future.result())
+
+
+def _decode(predictor: Predictor, item: Item) -> tuple[Decoded, Work]:
+    start = time.perf_counter()
+    try:
+        data = item.load()
+    except ImageError as error:
+        return Decoded(None, str(error)), Work(read=time.perf_counter() - start)
+    middle = time.perf_counter()
+    image = predictor.decode(data)
+    return image, Work(read=middle - start, decode=time.perf_counter() - middle)

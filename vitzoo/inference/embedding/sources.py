@@ -1,0 +1,261 @@
+"""The inputs of `embed`: folders, globs, lists, tar archives and Parquet files, in a fixed order.
+
+The sources become pieces. A piece knows the keys of its images without reading one, can be sliced,
+and reads its images in order.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from vitzoo.errors import ImageError, InvalidOption, StoreError, printable, short_repr
+from vitzoo.files.access import read_regular
+from vitzoo.images.decode import SUFFIXES
+
+MAX_IMAGE = 2**29  # bytes of one image file; the largest image that Pillow opens has fewer
+MAX_LIST = 2**32  # bytes of a list file
+MAX_EXPANDED = 100_000  # names that the braces of one source may stand for
+TAR, PARQUET, LISTS = (".tar",), (".parquet", ".pq"), (".txt", ".lst")
+BRACES = re.compile(r"\{([^{}]*)\}")
+NUMBERS = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
+Paths = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image: its key, and a function that returns its bytes or raises ImageError."""
+
+    key: str
+    load: Callable[[], bytes]
+
+
+class Piece(Protocol):
+    """Images of one source that are neighbours in the order of the inputs; it can be pickled."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def part(self, start: int, stop: int) -> Piece:
+        """Return the piece of some of the images."""
+
+    def items(self) -> Iterator[Item]:
+        """Yield the images in order."""
+
+    def identities(self) -> Iterator[str]:
+        """Yield what identifies each image without reading it."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Image files; `folder` is where relative paths begin, and `keys` are the paths as written."""
+
+    folder: str
+    keys: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def part(self, start: int, stop: int) -> Files:
+        """Return the piece of some of the images."""
+        return Files(self.folder, self.keys[start:stop])
+
+    def items(self) -> Iterator[Item]:
+        """Yield the images in order."""
+        for key in self.keys:
+            path = os.path.join(self.folder, key)  # noqa: PTH118  # a Path would be slower
+            yield Item(key, lambda path=path: read_file(path))  # type: ignore[misc]
+
+    def identities(self) -> Iterator[str]:
+        """Yield the paths as written."""
+        return iter(self.keys)
+
+
+def read_file(path: str) -> bytes:
+    """Return the bytes of an image file; raise ImageError if that is not possible."""
+    try:
+        data = read_regular(Path(path), MAX_IMAGE)
+    except StoreError as error:
+        raise ImageError(str(error)) from error
+    if data is None:
+        raise ImageError(f"there is no file {printable(path)}")
+    if not data:
+        raise ImageError(f"{printable(path)} is empty, expected an image file")
+    return data
+
+
+def find_pieces(sources: Paths | Iterable[Paths], column: str | None = None) -> list[Piece]:
+    """Return the pieces of the sources, in the order of the sources.
+
+    Args:
+        sources: paths of folders (searched with their subfolders, sorted by path), image files,
+            tar archives, Parquet files and lists of paths (.txt), and patterns of such paths with
+            `*`, `?`, `[a-z]`, `**` or braces.
+        column: column of the Parquet files with the images.
+
+    Raises:
+        ImageError: a source is missing, cannot be read or contains no images.
+        InvalidOption: a source is not of these kinds, or there is none.
+    """
+    if isinstance(sources, str | os.PathLike):
+        sources = [sources]
+    pieces = [
+        piece
+        for source in sources
+        for path in _paths_of(_checked(source))
+        if len(piece := _piece_of(path, column))
+    ]
+    if not pieces:
+        raise InvalidOption("there are no images; name folders, image files, .tar or .parquet")
+    return pieces
+
+
+def slice_of(pieces: Iterable[Piece], start: int, stop: int) -> list[Piece]:
+    """Return the pieces with the inputs from `start` to `stop`, counted over all pieces."""
+    found, at = [], 0
+    for piece in pieces:
+        first, last = max(start - at, 0), min(stop - at, len(piece))
+        if first < last:
+            found.append(piece.part(first, last))
+        at += len(piece)
+    return found
+
+
+def sha256_of(pieces: Iterable[Piece]) -> str:
+    """Return the sha256 of the identities of all inputs, in order."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        for identity in piece.identities():
+            digest.update(os.fsencode(identity) + b"\0")
+    return digest.hexdigest()
+
+
+def _checked(source: object) -> str:
+    if not isinstance(source, str | os.PathLike):
+        raise InvalidOption(f"a source must be a path or a pattern, got {short_repr(source)}")
+    text = os.fspath(source)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidOption(f"a source must be a path or a pattern, got {short_repr(source)}")
+    return text
+
+
+def _paths_of(source: str) -> list[str]:
+    """Expand braces and wildcards; a file with such characters in its name is itself."""
+    if os.path.lexists(source):
+        return [source]
+    paths: list[str] = []
+    for name in expand_braces(source):
+        if os.path.lexists(name):
+            paths.append(name)
+        elif glob.has_magic(name) and (found := sorted(glob.glob(name, recursive=True))):  # noqa: PTH207
+            paths += found
+        else:
+            missing = "are no files that match" if glob.has_magic(name) else "is no file"
+            raise ImageError(f"there {missing} {printable(name)}")
+    return paths
+
+
+def expand_braces(text: str) -> list[str]:
+    """Return the names that a text with `{000..009}` or `{a,b}` stands for, as a shell would.
+
+    >>> expand_braces("shard-{08..10}.tar")
+    ['shard-08.tar', 'shard-09.tar', 'shard-10.tar']
+    """
+    done: list[str] = []
+    waiting = [text]
+    while waiting:
+        if len(done) + len(waiting) > MAX_EXPANDED:
+            raise InvalidOption(
+                f"the braces of {short_repr(text)} stand for more than {MAX_EXPANDED} names; name "
+                "fewer files"
+            )
+        name = waiting.pop()
+        match = next((m for m in BRACES.finditer(name) if _choices(m[1])), None)
+        if match is None:
+            done.append(name)
+            continue
+        before, after = name[: match.start()], name[match.end() :]
+        choices = itertools.islice(_choices(match[1]), MAX_EXPANDED + 1)
+        waiting += reversed([f"{before}{choice}{after}" for choice in choices])
+    return done
+
+
+def _choices(inside: str) -> Sequence[str]:
+    """Return what one pair of braces stands for; nothing if it is part of a name."""
+    if match := NUMBERS.fullmatch(inside):
+        first, last = int(match[1]), int(match[2])
+        width = max(map(len, match.groups())) if "0" in (match[1][0], match[2][0]) else 0
+        step = 1 if first <= last else -1
+        if abs(last - first) >= MAX_EXPANDED:
+            raise InvalidOption(
+                f"the braces {{{inside}}} stand for more than {MAX_EXPANDED} names; name fewer "
+                "files"
+            )
+        return [f"{n:0{width}}" for n in range(first, last + step, step)]
+    return inside.split(",") if "," in inside else ()
+
+
+def _piece_of(path: str, column: str | None) -> Piece:
+    from vitzoo.inference.embedding.archives import ParquetRows, TarMembers
+
+    suffix = Path(path).suffix.lower()
+    if os.path.isdir(path):  # noqa: PTH112  # never raises
+        return Files("", _images_below(path))
+    if suffix in TAR:
+        return TarMembers.find(path)
+    if suffix in PARQUET:
+        return ParquetRows.find(path, column)
+    if suffix in LISTS:
+        return _listed(path)
+    if suffix in SUFFIXES:
+        return Files("", [path])
+    raise InvalidOption(
+        f"{printable(path)} is no source; expected a folder, an image ({', '.join(SUFFIXES)}), "
+        "an uncompressed .tar, a .parquet, or a .txt with one path in each line"
+    )
+
+
+def _images_below(folder: str) -> list[str]:
+    """Return the paths of the image files in a folder and its subfolders, sorted."""
+
+    def refuse(error: OSError) -> None:
+        name = printable(error.filename)
+        raise ImageError(f"cannot read the folder {name}: {error.strerror}") from error
+
+    found = [
+        os.path.join(place, name)  # noqa: PTH118  # a Path would be slower
+        for place, _, names in os.walk(folder, onerror=refuse)
+        for name in names
+        if name.lower().endswith(SUFFIXES)
+    ]
+    if not found:
+        raise ImageError(
+            f"the folder {printable(folder)} contains no images ({', '.join(SUFFIXES)}); name "
+            "archives in it with a pattern, such as 'folder/*.tar'"
+        )
+    return sorted(found)
+
+
+def _listed(path: str) -> Files:
+    """Return the files of a list, one path per line, relative to the folder of the list."""
+    name = printable(path)
+    try:
+        data = read_regular(Path(path), MAX_LIST)
+    except StoreError as error:
+        raise ImageError(str(error)) from error
+    if data is None:
+        raise ImageError(f"there is no file {name}")
+    lines = [os.fsdecode(line.rstrip(b"\r")) for line in data.split(b"\n")]
+    keys = [line for line in lines if line.strip()]
+    if not keys:
+        raise ImageError(f"the list {name} is empty, expected one path in each line")
+    if wrong := next((key for key in keys if "\0" in key), None):
+        raise ImageError(f"{name} is no list of paths: it contains {short_repr(wrong)}")
+    return Files(str(Path(path).parent), keys)
