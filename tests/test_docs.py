@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -354,6 +355,36 @@ def test_the_documented_registry_file_works(tmp_path, monkeypatch):
     assert row.path == str(tmp_path / "weights" / "products.safetensors")
     data = sum(p.numel() for p in model.parameters()) * 4
     assert 0 < row.size - data < 64 * 1024  # the header of the file
+
+
+@pytest.mark.docs
+def test_the_page_on_exports_works(tmp_path, monkeypatch, run):
+    """Every block, in order; the program runs in a process without vitzoo and torch."""
+    page = ROOT / "docs" / "exporting.md"
+    found = re.findall(
+        r"^```(sh|python|python program)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert len(found) == 7
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "openvino_telemetry", None)  # as the page does
+    scope, alone = {}, "import sys; sys.modules['vitzoo'] = sys.modules['torch'] = None\n"
+    for language, text in found:
+        if language == "sh":
+            code, _, notes = run(*shlex.split(text)[1:])
+            assert code == 0, notes
+        elif language == "python":
+            exec(compile(text, str(page), "exec"), scope)
+        else:
+            command = [sys.executable, "-c", alone + text]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stderr
+            lines = [line.split() for line in done.stdout.splitlines()]
+            assert [(name[6], label) for name, label in lines] == [(d, d) for d in "0123456789"]
+    assert scope["done"].files == ("model.pt2", "preprocessing.json")
+    about = scope["about"]
+    assert (about["network"]["variant"], about["output"]) == ("vit_ti16", "pooled")
+    assert {"digits", "features", "photos", "digits_int8"} <= {p.name for p in tmp_path.iterdir()}
 
 
 @pytest.mark.docs

@@ -171,4 +171,4 @@ def test_about_a_dozen_exceptions_are_at_the_top():
     kinds = {name: kind for name, kind in kinds.items() if kind.__module__ == errors.__name__}
     top = {name for name, kind in kinds.items() if kind.__bases__[0] in bases}
     assert top == kinds.keys() & set(vitzoo.__all__)
-    assert len(top) == 16
+    assert len(top) == 17

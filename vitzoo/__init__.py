@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from vitzoo import errors as errors, formats as formats, parts as parts
     from vitzoo.errors import (
         CheckpointError as CheckpointError,
+        ExportError as ExportError,
         FirstUseWarning as FirstUseWarning,
         ImageError as ImageError,
         IntegrityError as IntegrityError,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         WeightsUnavailable as WeightsUnavailable,
     )
     from vitzoo.exporting.conversion import convert as convert
+    from vitzoo.exporting.export import export as export
     from vitzoo.factory import create as create
     from vitzoo.images.lookup import labels as labels, transform as transform
     from vitzoo.images.transform import Transform as Transform
@@ -99,11 +101,12 @@ if TYPE_CHECKING:
 # The public names of each module; `__getattr__` imports a module when one of its names is used.
 _NAMES = {
     "errors": (
-        "CheckpointError FirstUseWarning ImageError IntegrityError InvalidInput InvalidOption "
-        "MissingDependency NetworkError PinError PluginError RegistryError StoreError UnknownName "
-        "VitzooError WeightsError WeightsUnavailable"
+        "CheckpointError ExportError FirstUseWarning ImageError IntegrityError InvalidInput "
+        "InvalidOption MissingDependency NetworkError PinError PluginError RegistryError "
+        "StoreError UnknownName VitzooError WeightsError WeightsUnavailable"
     ),
     "exporting.conversion": "convert",
+    "exporting.export": "export",
     "factory": "create",
     "images.lookup": "labels transform",
     "images.transform": "Transform",

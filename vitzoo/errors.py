@@ -60,6 +60,13 @@ class ImageError(VitzooError, ValueError):
     """
 
 
+class ExportError(VitzooError, RuntimeError):
+    """A network cannot be exported, or the exported file computes something else.
+
+    Fix: follow the message: export to another target or without int8, or replace a part.
+    """
+
+
 class RegistryError(VitzooError, ValueError):
     """A registry file or a plugin's manifest has a missing, unknown or invalid key.
 

@@ -87,6 +87,7 @@ def calls(net, tmp_path):
             ["convert", str(file), str(tmp_path / "new.safetensors"), "--to", "timm"],
             OK,
         ),
+        "export": (["export", "vit_digits", str(tmp_path / "pt2"), "--to", "torch"], OK),
         "registry check": (["registry", "check", str(registry)], OK),
         "registry pin": (["registry", "pin", str(registry)], OFFLINE),
         "registry add": (["registry", "add", "a", str(file), *given], OK),
@@ -121,6 +122,10 @@ def functions(tmp_path):
         "vitzoo.save": (f"vitzoo.save(vitzoo.create('vit_digits'), {saved})", OK),
         "vitzoo.convert": (
             f"vitzoo.convert('vit_digits', 'timm', {str(tmp_path / 'timm.safetensors')!r})",
+            OK,
+        ),
+        "vitzoo.export": (
+            f"vitzoo.export('vit_digits', 'torch', {str(tmp_path / 'exported')!r})",
             OK,
         ),
         "vitzoo.predict": (

@@ -42,6 +42,7 @@ COMMANDS = {
     "import": "weights:import_command",
     "lock": "weights:lock_command",
     "convert": "exporting:convert_command",
+    "export": "exporting:export_command",
     "site": "site:site_command",
     "registry": "registry:registry_group",
     "plugins": "plugins:plugins_group",

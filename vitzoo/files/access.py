@@ -7,9 +7,10 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -137,13 +138,9 @@ def replacing(
         InvalidOption: `force` is False, and `path` exists after the block.
         OSError: the disk is full, or the folder cannot be written to.
     """
-    short = path.name[:SHORT]
-    ours = re.compile(rf"\.{re.escape(short)}\.\d+\.\d{{16,}}")
-    for left in path.parent.iterdir() if lasting else ():
-        with contextlib.suppress(OSError):
-            if ours.fullmatch(left.name) and time.time() - left.lstat().st_mtime > LEFT:
-                left.unlink()
-    part = path.with_name(f".{short}.{os.getpid()}.{time.time_ns()}")
+    if lasting:
+        _remove_left(path)
+    part = _beside(path)
     with open(part, "xb", opener=partial(os.open, mode=mode)) as file:
         try:
             yield file
@@ -157,6 +154,28 @@ def replacing(
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    """Return a temporary name in the folder of `path`."""
+    return path.with_name(f".{path.name[:SHORT]}.{os.getpid()}.{time.time_ns()}")
+
+
+def _remove_left(path: Path) -> None:
+    """Remove what a killed process left beside `path`, under a name of `_beside`."""
+    ours = re.compile(rf"\.{re.escape(path.name[:SHORT])}\.\d+\.\d{{16,}}")
+    for left in path.parent.iterdir():
+        with contextlib.suppress(OSError):
+            if ours.fullmatch(left.name) and time.time() - left.lstat().st_mtime > LEFT:
+                _remove(left)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a whole folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync_folder(path: Path) -> None:
@@ -228,3 +247,81 @@ def writing_to(path: Path, *, force: bool = True) -> Iterator[BinaryIO]:
             f"cannot write {path}: {error.strerror}; make room, or name a file in a folder that "
             "can be written to"
         ) from error
+
+
+def check_folder(path: Path, known: Collection[str], *, force: bool) -> None:
+    """Refuse a path at which no new folder can be written.
+
+    Args:
+        path: where nothing is, or an empty folder.
+        known: names of the files that the folder will have.
+        force: whether to accept a folder that has only files with these names, too.
+
+    Raises:
+        InvalidOption: there is something else; the folder of `path` does not exist; or the name is
+            impossible.
+    """
+    if not os.path.lexists(path):  # False for a name that is too long or has a null byte
+        check_target(path, force=force)
+    elif not path.is_dir() or path.is_symlink():
+        raise InvalidOption(f"{path} is not a folder; name a new folder")
+    found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+    other = [name for name in found if name not in known or not (path / name).is_file()]
+    if other:
+        raise InvalidOption(
+            f"{path} has other files, such as {ascii(other[0])[1:-1]}; name a new folder"
+        )
+    if found and not force:
+        raise InvalidOption(f"{path} already exists; pass --force (force=True) to replace it")
+
+
+@contextlib.contextmanager
+def writing_folder(path: Path, known: Collection[str], *, force: bool) -> Iterator[Path]:
+    """Make a temporary folder that gets the name `path` after the block.
+
+    If the block raises, `path` stays unchanged and the temporary folder is removed. A later call
+    removes the temporary folder of a killed process.
+
+    Args:
+        path, known, force: as in `check_folder`.
+
+    Raises:
+        InvalidOption: as `check_folder`, before the block and again after it.
+        StoreError: the disk is full, or the folder cannot be written to.
+    """
+    path = Path(os.path.abspath(path))  # noqa: PTH100  # of ".", too; links stay links
+    check_folder(path, known, force=force)
+    new, old = _beside(path), _beside(path).with_name(f"{_beside(path).name}0")
+    try:
+        _remove_left(path)
+        new.mkdir()
+        try:
+            yield new
+            _sync_files(new)
+            check_folder(path, known, force=force)
+            if path.exists():
+                path.rename(old)
+            try:
+                new.rename(path)
+            except OSError:
+                if old.exists():
+                    old.rename(path)
+                raise
+            sync_folder(path.parent)
+        finally:
+            for left in (new, old):
+                with contextlib.suppress(OSError):
+                    _remove(left)
+    except OSError as error:
+        if isinstance(error, VitzooError):
+            raise
+        raise StoreError(
+            f"cannot write {path}: {error.strerror or error}; make room, or name a folder in a "
+            "folder that can be written to"
+        ) from error
+
+
+def _sync_files(folder: Path) -> None:
+    for entry in folder.iterdir():
+        sync_folder(entry)  # a file, too
+    sync_folder(folder)
