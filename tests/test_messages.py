@@ -581,6 +581,22 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
             "vit_digits", "torchvision", w.tmp / "o.safetensors"
         ),
     },
+    "export": {
+        "unknown_kind": lambda w: vitzoo.export(model(), "onxn", w.tmp / "out"),
+        "other_files": lambda w: vitzoo.export(
+            model(), "torch", w.file("out/photo.png", "x").parent, force=True
+        ),
+        "folder_exists": lambda w: vitzoo.export(
+            model(), "torch", w.file("out/model.pt2", "x").parent
+        ),
+        "any_image_size": lambda w: vitzoo.export(
+            vitzoo.create(SMALL, dynamic=True), "torch", w.tmp / "out"
+        ),
+        "half_precision": lambda w: vitzoo.export(model().half(), "torch", w.tmp / "out"),
+        "int8_without_onnx": lambda w: vitzoo.export(
+            model(), "torch", w.tmp / "out", int8=[image(w)]
+        ),
+    },
     "predict": {
         "images_not_a_list": lambda w: list(predict(model(), str(image(w)))),
         "no_image": lambda w: list(predict(model(), [w.file("broken.png", "x")])),

@@ -1,9 +1,11 @@
 """Exported files, run by onnxruntime, torch and OpenVINO, give the outputs of the network."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -26,7 +28,7 @@ KINDS = tuple(targets.TARGETS)
 NETWORKS = [
     ("vit_ti16", {}),
     ("vit_ti16", {"head": "mlp"}),
-    ("vit_ti16", {"head": "none"}),
+    ("vit_ti16", {"head": "none", "num_classes": 0}),
     ("vit_ti16", {"pos_embed": "relative"}),
     ("vit_b16_in21k", {}),
     ("aimv2/vit_l14", {}),
@@ -396,7 +398,7 @@ def test_a_missing_package_is_named_before_anything_is_read(tmp_path, monkeypatc
     assert [extra for extra, _ in asked] == ["export", "openvino"]
 
 
-def test_folders_that_are_not_replaced(tmp_path):
+def test_folders_that_are_not_replaced(tmp_path, monkeypatch):
     """Only what `export` writes is ever removed."""
     model, out = vitzoo.create(SPEC), tmp_path / "out"
     (out / "model.onnx").mkdir(parents=True)
@@ -404,6 +406,9 @@ def test_folders_that_are_not_replaced(tmp_path):
     (out / "model.onnx").rmdir()
     (out / "photo.png").write_bytes(b"mine")
     says(message(InvalidOption, vitzoo.export, model, "torch", out, force=True), "photo.png")
+    monkeypatch.chdir(out)
+    says(message(InvalidOption, vitzoo.export, model, "torch", "."), out, "working folder")
+    monkeypatch.chdir(tmp_path)
     (out / "photo.png").rename(out / "model.onnx")
     says(message(InvalidOption, vitzoo.export, model, "torch", out), out, "force=True")
     for path, expected in (
@@ -415,3 +420,16 @@ def test_folders_that_are_not_replaced(tmp_path):
         with refuses((InvalidOption, StoreError), expected):
             vitzoo.export(model, "torch", path, force=True)
     assert [entry.name for entry in tmp_path.rglob("*")] == ["out", "model.onnx"]
+
+
+def test_what_a_killed_process_left_is_removed_later(tmp_path):
+    left = [tmp_path / f".{name}" for name in (f"out.1.{10**17}", f"out.2.{10**17}", "out.3")]
+    for folder in left:
+        folder.mkdir()
+        (folder / "model.onnx").write_bytes(b"half")
+    old = time.time() - 7200
+    for folder in (left[0], left[2]):
+        os.utime(folder, (old, old))
+    with pytest.raises(vitzoo.UnknownName):
+        vitzoo.export("no_such_network", "torch", tmp_path / "out")
+    assert sorted(tmp_path.iterdir()) == left[1:]

@@ -265,6 +265,8 @@ def check_folder(path: Path, known: Collection[str], *, force: bool) -> None:
         check_target(path, force=force)
     elif not path.is_dir() or path.is_symlink():
         raise InvalidOption(f"{path} is not a folder; name a new folder")
+    elif path.samefile(Path.cwd()):  # a shell in it would see the former folder
+        raise InvalidOption(f"{path} is the working folder, which is not replaced; name another")
     found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
     other = [name for name in found if name not in known or not (path / name).is_file()]
     if other:
