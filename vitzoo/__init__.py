@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from vitzoo.inference.predictor import Predictor as Predictor
     from vitzoo.inventory import Verification as Verification, fetch as fetch, verify as verify
     from vitzoo.model import VisionTransformer as VisionTransformer
+    from vitzoo.plotting.plot import plot as plot
     from vitzoo.plugin.hookspecs import hookimpl as hookimpl
     from vitzoo.plugin.info import PluginInfo as PluginInfo
     from vitzoo.registry.label_sets import synsets as synsets
@@ -115,6 +116,7 @@ _NAMES = {
     "inference.predictor": "Predictor",
     "inventory": "Verification fetch verify",
     "model": "VisionTransformer",
+    "plotting.plot": "plot",
     "plugin.hookspecs": "hookimpl",
     "plugin.info": "PluginInfo",
     "registry.label_sets": "synsets",

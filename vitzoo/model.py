@@ -265,7 +265,7 @@ class VisionTransformer(nn.Module):
             images: (b, c, h, w).
             layers: indices of blocks, negative from the end; an int n: the last n; None: all.
         """
-        wanted = self._layers(layers)
+        wanted = self.block_indices(layers)
         maps: dict[int, Tensor] = {}
         x = self.embed(images)
         encoder: list[Any] = list(self.blocks)
@@ -275,6 +275,30 @@ class VisionTransformer(nn.Module):
                 maps[layer] = encoder[layer].attention_probabilities(entering, *self._acts(layer))
             x = self._encode(x, layer)
         return maps
+
+    def block_indices(self, which: int | Sequence[int] | None) -> list[int]:
+        """Return indices of blocks, each at least 0.
+
+        Args:
+            which: indices of blocks, negative from the end; an int n: the last n; None: all.
+
+        Raises:
+            InvalidOption: there is no such block.
+        """
+        depth = len(self.blocks)
+        if which is None:
+            return list(range(depth))
+        if isinstance(which, int):
+            wanted = list(range(depth - which, depth))
+        else:
+            whole = all(isinstance(i, int) for i in which)
+            wanted = [i + depth if i < 0 else i for i in which] if whole else []
+        if not wanted or min(wanted) < 0 or max(wanted) >= depth:
+            raise InvalidOption(
+                f"the model has blocks 0 to {depth - 1}: pass a list of their indices, or a number "
+                f"of last blocks from 1 to {depth}; got {which!r}"
+            )
+        return wanted
 
     @for_any_size
     def forward_intermediates(
@@ -304,7 +328,7 @@ class VisionTransformer(nn.Module):
         """
         if output_fmt not in ("NCHW", "NLC"):
             raise InvalidOption(f"output_fmt must be NCHW or NLC, got {output_fmt!r}")
-        wanted = self._layers(indices)
+        wanted = self.block_indices(indices)
         x, found = self.embed(images), []
         last = max(wanted) + 1 if stop_early else len(self.blocks)
         for layer in range(last):
@@ -579,21 +603,6 @@ class VisionTransformer(nn.Module):
         if field not in self.checked_parts or torch.compiler.is_compiling() or _tracing():
             return part(*inputs)
         return call(self.checked_parts[field], part, inputs, shape)
-
-    def _layers(self, which: int | Sequence[int] | None) -> list[int]:
-        depth = len(self.blocks)
-        if which is None:
-            return list(range(depth))
-        if isinstance(which, int):
-            wanted = list(range(depth - which, depth))
-        else:
-            wanted = [i + depth if i < 0 else i for i in which]
-        if not wanted or min(wanted) < 0 or max(wanted) >= depth:
-            raise InvalidOption(
-                f"the model has blocks 0 to {depth - 1}: pass a list of their indices, or a number "
-                f"of last blocks from 1 to {depth}; got {which!r}"
-            )
-        return wanted
 
     def _split(self, tokens: Tensor, fmt: str, with_prefix: bool) -> Any:
         prefix, patches = tokens.tensor_split((self.num_prefix_tokens,), dim=1)

@@ -136,6 +136,10 @@ def functions(tmp_path):
             f"vitzoo.embed('vit_digits', {digit}, {str(tmp_path / 'embedded')!r}, workers=1)",
             OK,
         ),
+        "vitzoo.plot": (
+            f"vitzoo.plot('rollout', vitzoo.create('vit_digits'), {digit}).figure",
+            OK,
+        ),
         "vitzoo.verify": ("vitzoo.verify()", OK),
         "vitzoo.fetch": ("vitzoo.fetch('faulty/net')", OFFLINE),
     }
