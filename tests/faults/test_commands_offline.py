@@ -73,6 +73,7 @@ def calls(net, tmp_path):
         "show": (["show", "faulty/net"], OK),
         "which": (["which", "vit_base_patch16_224"], OK),
         "summary": (["summary", "vit_ti16"], OK),
+        "plot": (["plot", "tokens", "vit_digits", digit, "--out", str(tmp_path / "x.png")], OK),
         "predict": (["predict", "vit_digits", digit], OK),
         "embed": (["embed", "vit_digits", digit, "--out", str(tmp_path / "vectors")], OK),
         "fetch": (["fetch", "faulty/net"], OFFLINE),

@@ -34,6 +34,7 @@ COMMANDS = {
     "show": "browse:show_command",
     "which": "browse:which_command",
     "summary": "network:summary_command",
+    "plot": "network:plot_command",
     "predict": "inference:predict_command",
     "embed": "inference:embed_command",
     "fetch": "weights:fetch_command",

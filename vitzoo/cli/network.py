@@ -1,9 +1,10 @@
-"""The command `vitzoo summary`."""
+"""The commands `vitzoo summary` and `vitzoo plot`."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,12 +13,15 @@ from vitzoo.cli.output import (
     complete_names,
     echo,
     flag,
+    force_option,
     json_option,
     megabytes,
     on_terminal,
     print_json,
     print_rows,
+    say,
 )
+from vitzoo.files.names import SAFETENSORS
 
 IN_LATER_BLOCK = re.compile(r"blocks\.[1-9]\d*\.")
 
@@ -36,11 +40,14 @@ def _image_size(
     return (int(height), int(width)) if width else int(height)
 
 
-@click.command("summary")
-@click.argument("name", shell_complete=complete_names)
-@click.option(
+size_option = click.option(
     "--image-size", metavar="PX", callback=_image_size, help="Image size in px, or HEIGHTxWIDTH."
 )
+
+
+@click.command("summary")
+@click.argument("name", shell_complete=complete_names)
+@size_option
 @click.option("--num-classes", type=int, help="Number of classes; 0 for a network without a head.")
 @click.option("--in-chans", type=int, help="Number of image channels.")
 @click.option("--patch-embed", metavar="NAME", help="Patch embedder, such as conv or unfold.")
@@ -108,3 +115,133 @@ def summary_command(
         return
     costs = {"matmul FLOPs": summary.flops, "MACs": macs, "activation bytes": summary.activations}
     echo("\t".join(f"{what}: {n}" for what, n in costs.items()))
+
+
+KINDS = ("filters", "positions", "attention-distance", "attention", "rollout", "tokens")
+INDICES = re.compile(r"-?\d{1,4}(?:-\d{1,4})?(?:,-?\d{1,4}(?:-\d{1,4})?)*", re.ASCII)
+RANGE = re.compile(r"(-?\d+)(?:-(\d+))?", re.ASCII)
+
+
+def _indices(ctx: click.Context, param: click.Parameter, value: str | None) -> list[int] | None:
+    """Read indices from 0: numbers and ranges with commas, such as 0,2-4,-1."""
+    if value is None:
+        return None
+    found: list[int] = []
+    for first, last in RANGE.findall(value) if INDICES.fullmatch(value) else ():
+        found += range(int(first), int(last or first) + 1)
+    if not found:
+        message = f"expected indices such as 0,2-4 or -1 for the last; got {value!r}"
+        raise click.BadParameter(message, ctx=ctx, param=param)
+    return found
+
+
+def _patch(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """Read the row and the column of a patch."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d{1,5}),(\d{1,5})", value, re.ASCII)
+    if not found:
+        message = f"expected ROW,COLUMN of a patch, such as 0,5; got {value!r}"
+        raise click.BadParameter(message, ctx=ctx, param=param)
+    return int(found[1]), int(found[2])
+
+
+@click.command("plot")
+@click.argument("kind", metavar="KIND", type=click.Choice(KINDS))
+@click.argument("model", shell_complete=complete_names)
+@click.argument("images", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--out", required=True, metavar="FILE", type=click.Path(path_type=Path),
+    help="Write the figure to this .png or .svg file.",
+)  # fmt: skip
+@click.option(
+    "--weights",
+    help="Name of weights of the variant, or a weights file; the default weights if not given.",
+)
+@flag("--untrained", help="Load no weights: draw the network as it is initialised.")
+@size_option
+@click.option(
+    "--layers", metavar="LIST", callback=_indices,
+    help="Indices of blocks from 0, such as 0,2-4 or -1 for the last.",
+)  # fmt: skip
+@click.option("--heads", metavar="LIST", callback=_indices, help="Indices of heads from 0.")
+@click.option(
+    "--query", metavar="ROW,COLUMN", callback=_patch,
+    help="Draw the attention of this patch, not of the class token.",
+)  # fmt: skip
+@click.option("--device", help="Device to compute on, such as cpu or cuda.")
+@force_option
+@json_option
+def plot_command(
+    kind: str,
+    model: str,
+    images: tuple[Path, ...],
+    out: Path,
+    weights: str | None,
+    untrained: bool,
+    image_size: int | tuple[int, int] | None,
+    layers: list[int] | None,
+    heads: list[int] | None,
+    query: tuple[int, int] | None,
+    device: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Draw what MODEL has learned, or what it does with IMAGES, as a .png or .svg file.
+
+    MODEL is a variant with published weights, or a file written by vitzoo.save. IMAGES are files or
+    folders; subfolders are not searched. The same call writes the same bytes. Printed are names,
+    shapes and ranges of the numbers that are drawn; vitzoo.plot in Python returns the numbers.
+
+    \b
+    KIND is one of:
+      filters             principal components of the patch projection
+      positions           similarity of the position of each patch with all others
+      attention-distance  mean distance over which each head attends, over IMAGES
+      attention           attention of the class token over one image, by block and head
+      rollout             attention of all blocks, multiplied, over each image
+      tokens              principal components of the patch tokens as colours
+
+    \b
+    Examples:
+      vitzoo plot filters vit_b16 --out filters.png
+      vitzoo plot attention vit_digits digit.png --layers -1 --out attention.svg
+      vitzoo plot attention-distance vit_b16 photos/ --out distance.png
+      vitzoo plot positions vit_b16 --untrained --image-size 224x336 --out positions.png
+    """
+    from vitzoo.factory import create
+    from vitzoo.images.decode import find_images
+    from vitzoo.plotting.plot import check_count, check_kind, check_out, plot
+    from vitzoo.plugin.requirements import check_extra
+
+    if untrained and weights is not None:
+        raise click.UsageError("--untrained loads no weights; leave --weights out")
+    # All of this comes before a download.
+    check_extra("plot", "vitzoo plot")
+    check_out(out, force=force)
+    options = {"layers": layers, "heads": heads, "query": query}
+    check_kind(kind, [name for name, value in options.items() if value is not None])
+    files = find_images(images)
+    check_count(kind, len(files))
+    saved = Path(model).suffix == SAFETENSORS
+    pretrained = not (untrained or saved)
+    network = create(
+        model, pretrained=pretrained, weights=weights, image_size=image_size, device=device
+    )
+    say(network.load_report.summary())  # type: ignore[union-attr]
+    drawn = plot(kind, network, files, layers=layers, heads=heads, query=query)
+    drawn.save(out, force=force)
+    rows = [
+        {"array": name, "shape": list(array.shape)}
+        | {
+            "least": array.min().item() if array.size else None,
+            "most": array.max().item() if array.size else None,
+        }
+        for name, array in drawn.arrays.items()
+    ]
+    if as_json:
+        print_json({"out": str(out), "kind": kind, "arrays": rows})
+        return
+    shown = [row | {"shape": "x".join(map(str, row["shape"]))} for row in rows]  # type: ignore[arg-type]
+    number = "{:.6g}".format
+    print_rows(shown, ("array", "shape", "least", "most"), pretty={"least": number, "most": number})
