@@ -61,6 +61,11 @@ if TYPE_CHECKING:
     )
     from vitzoo.exporting.conversion import convert as convert
     from vitzoo.exporting.export import export as export
+    from vitzoo.exporting.link import (
+        Linked as Linked,
+        link as link,
+        timm_overlay as timm_overlay,
+    )
     from vitzoo.factory import create as create
     from vitzoo.images.lookup import labels as labels, transform as transform
     from vitzoo.images.transform import Transform as Transform
@@ -108,6 +113,7 @@ _NAMES = {
     ),
     "exporting.conversion": "convert",
     "exporting.export": "export",
+    "exporting.link": "Linked link timm_overlay",
     "factory": "create",
     "images.lookup": "labels transform",
     "images.transform": "Transform",

@@ -19,6 +19,7 @@ from vitzoo.errors import (
     UnknownName,
 )
 from vitzoo.files.access import hash_file, open_regular
+from vitzoo.files.folder_manifest import MANIFEST, read_manifest
 from vitzoo.files.names import INDEX, WEIGHTS
 from vitzoo.files.shard_index import read_index, weights_in
 from vitzoo.registry.foreign_names import is_repository
@@ -89,11 +90,11 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
 
     Args:
         name_or_path: a variant (all of its weights), `variant:weights`, an hf:// address, a path
-            (all shards, for the path of an index or folder), or None for all files in the store
-            and all bundled files.
+            (all shards, for the path of an index or folder; for a folder that `link` or `push`
+            wrote, all its files), or None for all files in the store and all bundled files.
 
     Raises:
-        CheckpointError: an index or a folder that names no files.
+        CheckpointError: an index or a folder that names no files, or a damaged `vitzoo.json`.
     """
     zoo, pins = registry(), _pins()
     if name_or_path is None:
@@ -104,12 +105,17 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
     if text.startswith("hf://"):
         return [_verify(HubFile.at(text), pins)]
     if isinstance(name_or_path, os.PathLike) or text.endswith(("/", *WEIGHTS)):
-        labels = _labels(zoo, pins)
-        return [_identified(path, labels) for path in _files(Path(text))]
+        return _verify_path(Path(text), zoo, pins)
     name, weights = _parts_of(text, None)
     if weights is not None:
         return [_verify(_named(name, weights, zoo), pins)]
-    return [_verify(file, pins) for file in _files_of(zoo.variant(name), zoo)]
+    try:
+        variant = zoo.variant(name)
+    except UnknownName:
+        if os.path.isdir(text):  # noqa: PTH112  # False for a name that is too long
+            return _verify_path(Path(text), zoo, pins)
+        raise
+    return [_verify(file, pins) for file in _files_of(variant, zoo)]
 
 
 def local() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
@@ -257,6 +263,26 @@ def _compared(
         return replace(found, state="ok")
     detail = f"{found.size} bytes, sha256 {found.sha256}"
     return replace(found, state="damaged", sha256=sha256, detail=detail)
+
+
+def _verify_path(path: Path, zoo: Registry, pins: Pins) -> list[Verification]:
+    """Verify a weights file, the shards of an index, or the files of a folder."""
+    labels = _labels(zoo, pins)
+    files = read_manifest(path) if os.path.isdir(path) else None  # noqa: PTH112
+    if files is None:
+        return [_identified(file, labels) for file in _files(path)]
+    rows = []
+    for name, (size, sha256) in sorted(files.items()):
+        row = _compared(str(path / name), path / name, sha256, size)
+        known = row.state == "ok" and labels.get(sha256)
+        rows.append(replace(row, detail=", ".join(known)) if known else row)
+    others = {entry.name for entry in path.iterdir()} - files.keys() - {MANIFEST}
+    detail = f"{MANIFEST} does not name it, and another library may read it; remove it"
+    return rows + [
+        Verification(str(path / name), "damaged", path / name, detail=detail)
+        for name in sorted(others)
+        if not name.startswith(".")
+    ]
 
 
 def _identified(path: Path, labels: Mapping[str, list[str]]) -> Verification:

@@ -89,6 +89,11 @@ def calls(net, tmp_path):
             OK,
         ),
         "export": (["export", "vit_digits", str(tmp_path / "pt2"), "--to", "torch"], OK),
+        "link": (["link", "vit_digits", str(tmp_path / "linked"), "--for", "timm"], OK),
+        "link, published": (
+            ["link", "faulty/net", str(tmp_path / "published"), "--for", "timm"],
+            OFFLINE,
+        ),
         "registry check": (["registry", "check", str(registry)], OK),
         "registry pin": (["registry", "pin", str(registry)], OFFLINE),
         "registry add": (["registry", "add", "a", str(file), *given], OK),
@@ -128,6 +133,14 @@ def functions(tmp_path):
         "vitzoo.export": (
             f"vitzoo.export('vit_digits', 'torch', {str(tmp_path / 'exported')!r})",
             OK,
+        ),
+        "vitzoo.link": (
+            f"vitzoo.link('vit_digits', {str(tmp_path / 'linked2')!r}, 'timm')",
+            OK,
+        ),
+        "vitzoo.timm_overlay": (
+            "vitzoo.timm_overlay('vit_base_patch16_224.augreg2_in21k_ft_in1k')",
+            OFFLINE,
         ),
         "vitzoo.predict": (
             f"list(vitzoo.predict(vitzoo.create('vit_digits', pretrained=True), [{digit}]))",
@@ -214,6 +227,7 @@ def test_online_there_are_the_requests_that_were_asked_for(
     for name, (what, _) in wanted.items():
         if name in (
             "fetch, address",
+            "link, published",
             "registry add, address",
             "vitzoo.create, published",
             "vitzoo.fetch",
@@ -229,9 +243,11 @@ def test_online_there_are_the_requests_that_were_asked_for(
         "fetch, pinned": [f"/{pinned.repo}/resolve/{pinned.revision}/{pinned.file}"],
         "fetch, address": [f"{metadata}{COMMIT}", file],
         "lock, update": [f"{metadata}main"],
+        "link, published": [file],
         "registry pin": [f"{metadata}main"],
         "registry add, address": [file],
         "vitzoo.create, published": [file],
+        "vitzoo.timm_overlay": [f"/{pinned.repo}/resolve/{pinned.revision}/{pinned.file}"],
         "vitzoo.fetch": [file],
     }
     asked = {name for name, (_, code) in wanted.items() if code == OFFLINE}

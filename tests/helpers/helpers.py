@@ -108,7 +108,7 @@ def fill(network: Any, weights: str = "scaled") -> Any:
     for name, parameter in network.named_parameters():
         if id(parameter) in gains:
             parameter.normal_(1, 0.2)
-        elif parameter.dim() == 1 or name.endswith(TABLES):
+        elif parameter.dim() <= 1 or name.endswith(TABLES):
             parameter.normal_(0, 0.1)
         else:
             parameter.normal_(0, parameter[0].numel() ** -0.5)

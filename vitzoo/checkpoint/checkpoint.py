@@ -106,17 +106,18 @@ class Checkpoint:
         data = bytearray(os.pread(self.file.fd, info.end - info.start, info.start))
         return view(data, replace(info, start=0, end=len(data)))
 
-    def tensors(self) -> tuple[dict[str, Tensor], str]:
+    def tensors(self, *, always: bool = False) -> tuple[dict[str, Tensor], str]:
         """Return the tensors by the keys of the file, and the sha256 of their bytes.
 
         A verified file is mapped. An unverified file is read into memory and hashed; so is a
-        verified file if `VITZOO_VERIFY=tensors`.
+        verified file if `always` is true, or if `VITZOO_VERIFY=tensors`.
 
         Raises:
             HashMismatch: the bytes have changed since they were verified.
             CheckpointError: the data does not match the header.
         """
-        verified = bool(self.sha256) and settings.verify_mode() != "tensors"
+        always = always or settings.verify_mode() == "tensors"
+        verified = bool(self.sha256) and not always
         tensors, sha256 = self.container.read(verified=verified)
         if self.sha256 and sha256 not in ("", self.sha256):
             raise HashMismatch(

@@ -1,4 +1,4 @@
-"""The commands `vitzoo convert` and `vitzoo export`."""
+"""The commands `vitzoo convert`, `export`, `link` and `push`."""
 
 from __future__ import annotations
 
@@ -180,3 +180,50 @@ def _advice(done: Export, speed: float) -> str:
         f"int8: cosine with float32 at least {done.cosine:.6f}; {speed:.2f} times as fast as "
         f"float32 on this machine; {advice}"
     )
+
+
+@click.command("link")
+@click.argument("name", metavar="NAME", shell_complete=complete_names)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--for",
+    "library",
+    required=True,
+    type=click.Choice(("timm", "transformers", "open_clip", "torchvision")),
+    help="Library that will load the folder.",
+)
+@click.option(
+    "--weights", metavar="NAME", help="Name of the weights; the default weights if not given."
+)
+@flag("--force", help="Replace the folder if vitzoo wrote it.")
+@json_option
+def link_command(
+    name: str, folder: Path, library: str, weights: str | None, force: bool, as_json: bool
+) -> None:
+    """Write verified weights to a folder that another library loads.
+
+    NAME is a variant or VARIANT:WEIGHTS. The file of the store is copied if LIBRARY reads its
+    checkpoint format, else converted; its sha256 is checked on the way. DIR also gets the configs
+    of the library, and vitzoo.json, with which `vitzoo verify DIR` checks the folder again. The
+    library itself checks nothing. On stderr is the call that loads the folder.
+
+    \b
+    Examples:
+      vitzoo link vit_b16 b16 --for timm
+      vitzoo link vit_b16:google_in21k_ft_in1k b16 --for transformers
+      vitzoo link clip/vit_b32 b32 --for transformers --json
+    """
+    from vitzoo.exporting.link import link
+
+    done = link(name, folder, library, weights=weights, force=force)
+    how = "copied" if done.copied else "converted"
+    say(f"{done.weights}: {how} for {done.library}; load it with")
+    say(f"  {done.call}")
+    rows = [
+        {"file": str(done.folder / file), "size": size, "sha256": sha256}
+        for file, (size, sha256) in done.files.items()
+    ]
+    if as_json:
+        print_json(done)
+    else:
+        print_rows(rows, ("file", "size", "sha256"))

@@ -44,6 +44,7 @@ COMMANDS = {
     "lock": "weights:lock_command",
     "convert": "exporting:convert_command",
     "export": "exporting:export_command",
+    "link": "exporting:link_command",
     "site": "site:site_command",
     "registry": "registry:registry_group",
     "plugins": "plugins:plugins_group",

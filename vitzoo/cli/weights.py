@@ -70,9 +70,9 @@ def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> N
     """Compare weights files with their recorded sha256.
 
     No network is used. Give variants, weights files, or --all. For an index or a folder of shards,
-    every shard is checked. The exit code is 3 if a file is damaged, or if the registry and the lock
-    file contradict each other about a file. It is 1 if the weights of a given NAME are not on this
-    machine, or if no sha256 of a given FILE is known.
+    every shard is checked; for a folder of `vitzoo link`, every file. The exit code is 3 if a file
+    is damaged, or if the registry and the lock file contradict each other about a file. It is 1 if
+    the weights of a given NAME are not on this machine, or if no sha256 of a given FILE is known.
 
     \b
     Examples:

@@ -72,7 +72,7 @@ class Conversion:
 
 
 @dataclass(frozen=True)
-class _Source:
+class Source:
     """An open file, its network if known, and the variant that the caller named."""
 
     checkpoint: Checkpoint
@@ -115,7 +115,7 @@ def convert(
     if path.suffix != ending:
         raise InvalidOption(f"files of the format {to} end in {ending}, got {str(target)!r}")
     check_target(path, force=force)  # before anything is read; `writing_to` checks again
-    opened = _open(source, variant, zoo)
+    opened = open_source(source, variant, zoo)
     checkpoint = opened.checkpoint
     before = checkpoint.format or ""
     reading, writing = _heads(opened, format_of(checkpoint, zoo), layout, num_heads)
@@ -124,7 +124,7 @@ def convert(
     _from_model(reading, skeleton, some)
     _check_divides(writing, skeleton)
     _check_variant(opened, skeleton)
-    network = _network(opened, skeleton)
+    network = network_of(opened, skeleton)
     problem = f"{checkpoint.source} cannot be written as {to}"
     if network is not None and (lacking := writing.unsupported(network)):
         raise CheckpointError(
@@ -133,7 +133,7 @@ def convert(
         )
     planned = _from_model(writing, skeleton, problem)
 
-    raw, _ = checkpoint.tensors()
+    raw, _ = checkpoint.tensors(always=True)  # the new file must not have other bytes
     tensors = reading.to_model(raw)
     arrays = _from_model(writing, tensors, problem)
     with writing_to(path, force=force) as file:
@@ -204,7 +204,8 @@ def convert_pickle(
     )
 
 
-def _open(source: str | os.PathLike[str], variant: str | None, zoo: Registry) -> _Source:
+def open_source(source: str | os.PathLike[str], variant: str | None, zoo: Registry) -> Source:
+    """Open the file of a path, an address on the Hub, or a registered `name` or `name:weights`."""
     named = None if variant is None else zoo.variant(variant)
     if source == "":
         raise InvalidOption(
@@ -215,11 +216,11 @@ def _open(source: str | os.PathLike[str], variant: str | None, zoo: Registry) ->
     if on_hub(source) or not isinstance(source, str) or source.endswith(PATHS) or _there(path):
         _check_whole(path)
         checkpoint = identified(open_unregistered(source, zoo), zoo)
-        return _Source(checkpoint, zoo, checkpoint.spec or (named.spec if named else None), named)
+        return Source(checkpoint, zoo, checkpoint.spec or (named.spec if named else None), named)
     name, _, weights = source.partition(":")
     row = zoo.variant(name)
     file = HubFile.of(row, choose(row, weights or None), zoo)
-    return _Source(identified(open_hub_file(file), zoo), zoo, row.spec, named)
+    return Source(identified(open_hub_file(file), zoo), zoo, row.spec, named)
 
 
 def _there(path: Path) -> bool:
@@ -236,7 +237,7 @@ def _check_whole(path: Path) -> None:
     raise CheckpointError(f"{path} is one of several files of a checkpoint; convert {where}")
 
 
-def _heads(opened: _Source, reading: Format, writing: Format, given: int | None) -> list[Format]:
+def _heads(opened: Source, reading: Format, writing: Format, given: int | None) -> list[Format]:
     """Return both formats with the number of attention heads, if it is known."""
     if given is not None and (type(given) is not int or given < 1):
         raise InvalidOption(f"num_heads must be a positive whole number, got {describe(given)}")
@@ -265,7 +266,7 @@ def _check_divides(writing: Format, skeleton: Mapping[str, Tensor]) -> None:
         )
 
 
-def _check_variant(opened: _Source, skeleton: Mapping[str, Tensor]) -> None:
+def _check_variant(opened: Source, skeleton: Mapping[str, Tensor]) -> None:
     """Raise CheckpointError if the tensors are not those of the variant that the caller named.
 
     The number of classes and the grid of positions may differ.
@@ -294,7 +295,7 @@ def _check_variant(opened: _Source, skeleton: Mapping[str, Tensor]) -> None:
     )
 
 
-def _network(opened: _Source, skeleton: Mapping[str, Tensor]) -> Spec | None:
+def network_of(opened: Source, skeleton: Mapping[str, Tensor]) -> Spec | None:
     """Return the network of the weights as far as it is known, None if it is unknown."""
     checkpoint = opened.checkpoint
     spec = opened.spec or _seen(skeleton)
@@ -392,7 +393,7 @@ def _change(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> str:
 
 
 def _notes(
-    opened: _Source,
+    opened: Source,
     network: Spec | None,
     one: tuple[str, Format],
     other: tuple[str, Format],

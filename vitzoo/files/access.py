@@ -94,6 +94,32 @@ def hash_file(fd: int) -> str:
     return digest.hexdigest()
 
 
+def copy_blocks(source: int, target: int, size: int) -> None:
+    """Copy at most `size` bytes of an open file to another one that is empty, as far as possible.
+
+    The two files share their blocks on disk if the file system supports it. Nothing is copied, or
+    not all, where the kernel cannot: to another disk, for instance.
+    """
+    position = 0
+    with contextlib.suppress(OSError):
+        while count := os.copy_file_range(source, target, size - position, position, position):
+            position += count
+
+
+def copy_hashed(source: int, file: BinaryIO) -> str:
+    """Copy an open file to a new one; return the sha256 of the bytes of the copy.
+
+    Raises:
+        OSError: the disk is full, or has an error.
+    """
+    target = file.fileno()
+    copy_blocks(source, target, os.fstat(source).st_size)
+    position = os.fstat(target).st_size
+    while chunk := os.pread(source, CHUNK, position):
+        position += os.pwrite(target, chunk, position)
+    return hash_file(target)
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and its parents; only the user may write to them."""
     for folder in reversed([*takewhile(lambda p: not p.is_dir(), (path, *path.parents))]):
@@ -141,7 +167,7 @@ def replacing(
     if lasting:
         _remove_left(path)
     part = _beside(path)
-    with open(part, "xb", opener=partial(os.open, mode=mode)) as file:
+    with open(part, "x+b", opener=partial(os.open, mode=mode)) as file:
         try:
             yield file
             file.flush()

@@ -54,8 +54,8 @@ class Stated:
         """
         if self.variant:
             own = self.variant.builder == CORE_BUILDER
-            return _read(self.changes, timm_spec(self.variant) if own else self.variant.spec)
-        return _read(self.whole() if self.whole else self.changes, None)
+            return read_changes(self.changes, timm_spec(self.variant) if own else self.variant.spec)
+        return read_changes(self.whole() if self.whole else self.changes, None)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that no tensor shows, as changes of a spec."""
@@ -78,7 +78,7 @@ class Stated:
         Raises:
             CheckpointError: the configs describe another network.
         """
-        spec = self.spec() if self.variant else _read(self.changes, base)
+        spec = self.spec() if self.variant else read_changes(self.changes, base)
         if self.variant and self.variant.builder != CORE_BUILDER:
             return base
         wrong = {
@@ -110,7 +110,7 @@ def timm_spec(variant: Variant) -> Spec:
     changes: dict[str, Any] = {"block": dict(variant.timm_block)} if variant.timm_block else {}
     if pool:
         changes["pool"] = pool.to_data() if isinstance(pool, PartSpec) else dict(pool)
-    return _read(changes, variant.spec)
+    return read_changes(changes, variant.spec)
 
 
 def stated_by(config: Config, zoo: Registry, layout: Format | None = None) -> Stated | None:
@@ -213,7 +213,7 @@ def _unknown(keys: list[str]) -> tuple[str, ...]:
     return (f"unknown keys of config.json have no effect: {listed(keys)}",) if keys else ()
 
 
-def _read(changes: Mapping[str, Any], base: Spec | None) -> Spec:
+def read_changes(changes: Mapping[str, Any], base: Spec | None) -> Spec:
     """Return a spec with changes; options without a name are those of the part of `base`."""
     base = base or Spec()
     for name in SETTINGS[1:-1]:

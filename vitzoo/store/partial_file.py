@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from vitzoo.errors import StoreError
-from vitzoo.files.access import CHUNK, unwritable
+from vitzoo.files.access import CHUNK, copy_blocks, unwritable
 
 ABANDONED = 600.0  # seconds; a download without a byte is ended long before by its limits
 FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -82,12 +82,7 @@ class Partial:
             StoreError: as `write`.
         """
         self.restart()
-        position = 0
-        with contextlib.suppress(OSError):  # another disk, for instance; the rest is written below
-            while count := os.copy_file_range(
-                source, self.fd, self.bound - position, position, position
-            ):
-                position += count
+        copy_blocks(source, self.fd, self.bound)
         self._hash_beginning()
         while chunk := os.pread(source, min(CHUNK, self.bound - self.size), self.size):
             self.write(chunk)

@@ -4,6 +4,7 @@
       sha256/ab/<hex>         a file whose bytes have that sha256
       stamps/<hex>.json       the state of the file when its bytes were last hashed
       partial/<hex>           an unfinished download, which the next run resumes
+      timm/<hex>.safetensors  a copy for timm, which `timm_overlay` wrote
       quarantine/<hex>.<n>    a damaged file: its bytes do not have that sha256
       locks/<hex>.lock        locked while a process fetches the file
 
@@ -52,6 +53,10 @@ class Store:
     def partial(self, sha256: str) -> Path:
         """Return the path of its unfinished download."""
         return self.home / "partial" / sha256
+
+    def timm(self, sha256: str) -> Path:
+        """Return the path of the copy for timm, whether it exists or not."""
+        return self.home / "timm" / f"{sha256}.safetensors"
 
     def names(self) -> Iterator[str]:
         """Yield the sha256 of every file in the store."""
@@ -146,14 +151,17 @@ class Store:
         return target
 
     def remove(self, sha256: str) -> int:
-        """Remove a file, its stamp and its unfinished downloads; return the freed bytes.
+        """Remove a file, its stamp, its copy for timm and its unfinished downloads.
+
+        Returns:
+            The freed bytes.
 
         Raises:
             StoreError: one of them cannot be removed.
         """
         freed = 0
         begun = leftovers(self.partial(sha256))
-        for path in (self.path(sha256), self._stamp_path(sha256), *begun):
+        for path in (self.path(sha256), self.timm(sha256), self._stamp_path(sha256), *begun):
             try:
                 size = path.lstat().st_size
                 path.unlink()

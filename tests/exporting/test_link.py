@@ -1,0 +1,215 @@
+"""`link` and `timm_overlay`: other libraries load the bytes that vitzoo verified."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vitzoo
+from helpers import fill, refuses
+from vitzoo.errors import (
+    CheckpointError,
+    HashMismatch,
+    InvalidOption,
+    Offline,
+    StoreError,
+    UnknownName,
+)
+from vitzoo.exporting.libraries import LIBRARIES
+from vitzoo.files.folder_manifest import MANIFEST
+
+WEIGHTS = ("own", "scaled")
+
+
+def test_the_file_of_the_library_is_copied_and_shares_nothing_with_the_store(zoo, small, tmp_path):
+    zoo.put(fill(vitzoo.create(small, block={"norm_eps": 1e-12})), to="transformers_vit")
+    linked = vitzoo.link(zoo.name, tmp_path / "out", "transformers")
+    file = tmp_path / "out" / "model.safetensors"
+    assert linked.copied
+    assert file.read_bytes() == zoo.stored.read_bytes()
+    assert not file.is_symlink()
+    assert (file.stat().st_nlink, zoo.stored.stat().st_nlink) == (1, 1)
+    assert not Path(file).samefile(zoo.stored)
+    file.write_bytes(b"changed")
+    assert vitzoo.verify(zoo.name)[0].state == "ok"
+
+
+def test_a_library_without_the_network_names_those_that_have_it(zoo, small, tmp_path):
+    zoo.put(fill(vitzoo.create(small, block={"layer_scale": 0.1})))
+    for library in ("transformers", "torchvision", "open_clip"):
+        with refuses(CheckpointError, library, "local/net:main", "pass one of: timm"):
+            vitzoo.link(zoo.name, tmp_path / "out", library)
+    zoo.put(fill(vitzoo.create(small, block={"norm_eps": 1e-3})))
+    with refuses(CheckpointError, "timm", "block.norm_eps = 0.001", "transformers"):
+        vitzoo.link(zoo.name, tmp_path / "out", "timm")
+    with refuses(CheckpointError, "torchvision", "block.norm_eps = 0.001", "transformers"):
+        vitzoo.link(zoo.name, tmp_path / "out", "torchvision")
+    assert not (tmp_path / "out").exists()
+
+
+# Damage.
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_a_flipped_byte_is_an_integrity_error(zoo, small, tmp_path, library, stamped):
+    """`torchvision` has another checkpoint format, so that the file is converted."""
+    zoo.put(fill(vitzoo.create(small)))
+    zoo.flip(stamped=stamped)
+    with refuses(HashMismatch, "sha256", zoo.entry["sha256"]):
+        vitzoo.link(zoo.name, tmp_path / "out", library)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"home", "own.toml", "weights.safetensors"}
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+def test_a_flipped_byte_stops_timm_overlay(zoo, small, stamped):
+    zoo.put(fill(vitzoo.create(small, num_classes=1000)))
+    tag = zoo.tag()
+    zoo.flip(stamped=stamped)
+    with refuses(HashMismatch, zoo.entry["sha256"]):
+        vitzoo.timm_overlay(tag)
+    assert not list((zoo.home / "timm").glob("*"))
+
+
+def test_verify_sees_what_was_changed_later(zoo, small, tmp_path, run):
+    zoo.put(fill(vitzoo.create(small)))
+    out = tmp_path / "out"
+    vitzoo.link(zoo.name, out, "timm")
+    row = next(row for row in vitzoo.verify(out) if row.path.name == "model.safetensors")
+    assert (row.state, row.detail) == ("ok", "local/net:main")
+    assert run("verify", out)[0] == 0
+    for name in ("model.safetensors", "config.json"):
+        data = (out / name).read_bytes()
+        (out / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        code, text, _ = run("verify", out)
+        assert (code, text.count("damaged")) == (3, 1)
+        (out / name).write_bytes(data)
+    (out / "adapter_config.json").write_text("{}")
+    code, text, _ = run("verify", out)
+    assert code == 3
+    assert "adapter_config.json\tdamaged" in text
+    (out / "adapter_config.json").unlink()
+    (out / "config.json").unlink()
+    assert "missing" in run("verify", out)[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{", "[]", "{}", '{"api": 9, "files": {}}', '{"api": 1, "files": {"../x": {}}}',
+        '{"api": 1, "files": {"x": {"size": -1, "sha256": "%s"}}}' % ("0" * 64),
+        '{"api": 1, "files": {"x": {"size": 1, "sha256": "0"}}}', "[" * 9999,
+    ],
+)  # fmt: skip
+def test_a_hostile_manifest_is_refused(tmp_path, text):
+    (tmp_path / MANIFEST).write_text(text)
+    with refuses(CheckpointError, tmp_path / MANIFEST):
+        vitzoo.verify(tmp_path)
+
+
+# Folders.
+
+
+def test_a_folder_is_replaced_only_if_vitzoo_wrote_it(zoo, small, tmp_path):
+    zoo.put(fill(vitzoo.create(small)))
+    out = tmp_path / "out"
+    vitzoo.link(zoo.name, out, "timm")
+    with refuses(InvalidOption, out, "force=True"):
+        vitzoo.link(zoo.name, out, "torchvision")
+    vitzoo.link(zoo.name, out, "torchvision", force=True)
+    assert {path.name for path in out.iterdir()} == {"model.safetensors", MANIFEST}
+    (out / "mine.txt").write_text("mine")
+    with refuses(InvalidOption, out, MANIFEST, "new folder"):
+        vitzoo.link(zoo.name, out, "timm", force=True)
+    assert (out / "mine.txt").read_text() == "mine"
+    with refuses(InvalidOption, tmp_path / "no", "make it first"):
+        vitzoo.link(zoo.name, tmp_path / "no" / "out", "timm")
+    with refuses(InvalidOption, "weights.safetensors", "file"):
+        vitzoo.link(zoo.name, tmp_path / "weights.safetensors", "timm", force=True)
+    (tmp_path / "empty").mkdir()
+    vitzoo.link(zoo.name, tmp_path / "empty", "timm")
+
+
+def test_wrong_arguments(zoo, small, tmp_path):
+    zoo.put(fill(vitzoo.create(small)))
+    with refuses(InvalidOption, "library", "'tim'", "timm", "torchvision"):
+        vitzoo.link(zoo.name, tmp_path / "out", "tim")
+    with refuses(UnknownName, "'vit_b17'", "'vit_b16'"):
+        vitzoo.link("vit_b17", tmp_path / "out", "timm")
+    with refuses(InvalidOption, "'main'", "'other'"):
+        vitzoo.link("local/net:main", tmp_path / "out", "timm", weights="other")
+    with refuses(vitzoo.WeightsUnavailable, "'other'"):
+        vitzoo.link("local/net", tmp_path / "out", "timm", weights="other")
+    with refuses(Offline, "vit_b16", "vitzoo fetch"):
+        vitzoo.link("vit_b16", tmp_path / "out", "timm")
+    with refuses(InvalidOption, "name", 3):
+        vitzoo.link(3, tmp_path / "out", "timm")
+
+
+def test_the_command(zoo, small, tmp_path, run):
+    zoo.put(fill(vitzoo.create(small)))
+    out = tmp_path / "out"
+    code, text, notes = run("link", zoo.name, out, "--for", "timm")
+    assert code == 0
+    assert [line.split("\t")[0] for line in text.splitlines()[1:]] == [
+        f"{out}/config.json", f"{out}/model.safetensors"
+    ]  # fmt: skip
+    assert f'timm.create_model("local-dir:{out}", pretrained=True)' in notes
+    assert run("link", zoo.name, out, "--for", "timm")[0] == 2
+    code, text, _ = run("link", zoo.name, out, "--for", "timm", "--force", "--json")
+    assert json.loads(text)["copied"] is True
+    assert run("link", zoo.name, out, "--for", "tim")[0] == 2
+    help_ = run("link", "--help")[1]
+    assert all(name in help_ for name in LIBRARIES)
+
+
+# timm's own call with one of its tags.
+
+
+def test_an_overlay_is_one_copy_that_rm_removes(zoo, small, tmp_path, monkeypatch):
+    zoo.put(fill(vitzoo.create(small, num_classes=1000)))
+    tag = zoo.tag()
+    path = Path(vitzoo.timm_overlay(tag)["file"])
+    assert path.read_bytes() == zoo.stored.read_bytes()
+    assert not Path(path).samefile(zoo.stored)
+    path.write_bytes(b"changed")
+    assert Path(vitzoo.timm_overlay(tag)["file"]).read_bytes() == zoo.stored.read_bytes()
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    elsewhere = vitzoo.timm_overlay(tag, tmp_path)["file"]
+    assert Path(elsewhere).parent == tmp_path
+    from vitzoo.inventory import remove
+
+    remove(zoo.name)
+    assert not path.exists()
+    monkeypatch.setenv("VITZOO_HOME", ":memory:")
+    with refuses(StoreError, ":memory:", "FOLDER"):
+        vitzoo.timm_overlay(tag)
+
+
+@pytest.mark.usefixtures("zoo")
+def test_tags_without_weights_here():
+    for tag in ("vit_base_patch16_224", "vit_relpos_base_patch16_224.sw_in1k", "resnet50.a1_in1k"):
+        with refuses(UnknownName, repr(tag), "vitzoo which"):
+            vitzoo.timm_overlay(tag)
+    with refuses(Offline, "vit_b16:augreg2_in21k_ft_in1k"):
+        vitzoo.timm_overlay("vit_base_patch16_224.augreg2_in21k_ft_in1k")
+
+
+def test_a_process_that_is_killed_leaves_no_folder_of_that_name(zoo, small, tmp_path):
+    zoo.put(fill(vitzoo.create(small)))
+    code = (
+        "import os, vitzoo\nfrom vitzoo.exporting import link as m\n"
+        "m.write_manifest = lambda *_: os.kill(os.getpid(), 9)\n"
+        f"m.link('local/net', {str(tmp_path / 'out')!r}, 'timm')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    assert done.returncode == -9
+    assert not (tmp_path / "out").exists()
+    (left,) = [path for path in tmp_path.iterdir() if path.name.startswith(".out.")]
+    os.utime(left, (1, 1))
+    vitzoo.link(zoo.name, tmp_path / "out", "timm")
+    assert not left.exists()
