@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import pickle
-import random
 import threading
 import warnings
 from io import BytesIO
@@ -45,29 +44,7 @@ def same(one, other):
     )
 
 
-# One value
-
-
-def neighbours(shape, draw):
-    """Return 0 to 30 inputs that may have any numbers."""
-    kinds = (0.0, float("nan"), float("inf"), 1e30, None)
-    for _ in range(draw.randrange(31)):
-        kind = draw.choice(kinds)
-        yield randn(*shape, seed=draw.randrange(99)) if kind is None else torch.full(shape, kind)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_an_image_has_one_value_at_every_position(dtype):
-    predictor = vitzoo.Predictor("vit_digits", outputs=ALL, dtype=dtype)
-    image, shape = predictor.decode(FILES[0]).tensor, (1, 28, 28)
-    (expected,) = predictor.compute([image])
-    assert expected["pooled"].dtype == np.float32
-    draw = random.Random(0)
-    for _ in range(50):
-        inputs = [*neighbours(shape, draw)]
-        place = draw.randrange(len(inputs) + 1)
-        inputs.insert(place, image)
-        assert same(predictor.compute(inputs)[place], expected)
+# Values
 
 
 def test_values_are_those_of_the_model(model):

@@ -28,7 +28,7 @@ class Fingerprint:
         outputs: names of the outputs.
         labels: SHA-256 of the class names and their number in a row; empty without labels.
         dtype: type of the parameters, such as `float32`.
-        chunk: shape (8, c, h, w) of the input of each forward pass.
+        chunk: shape (b, c, h, w) of the input of each forward pass.
         versions: of vitzoo, of the libraries that compute, and the kind of processor.
     """
 

@@ -38,6 +38,7 @@ from vitzoo.images.decode import (
     read_bytes,
 )
 from vitzoo.images.lookup import transform
+from vitzoo.inference.chunk import CHUNK, are_alike, is_aligned
 from vitzoo.inference.fingerprint import Fingerprint, hash_data, hash_tensors, versions
 from vitzoo.inference.one_thread import one_thread
 from vitzoo.inference.outputs import LABELS, LOGITS, POOLED, Outputs
@@ -52,7 +53,7 @@ from vitzoo.loading.source import is_path, on_hub
 from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
 
-CHUNK = 8  # images in a forward pass
+CPU = "cpu"
 Input = str | os.PathLike[str] | bytes | np.ndarray | Image.Image
 
 
@@ -97,13 +98,14 @@ class Predictor:
 
     The network runs in evaluation mode, on chunks of 8 images (the last one is padded) and with one
     intra-op thread. Therefore the outputs for an image are the same bytes on one machine, next to
-    any other images and at any position. A Predictor can be pickled: a model object with its
+    any other images and at any position. Networks in which the position is not known to have no
+    effect run on single images. A Predictor can be pickled: a model object with its
     tensors, otherwise as the arguments. Loading the pickle then checks that the weights are the
     same.
 
     Args:
         model: the network: a name, a path or an address as in `vitzoo.create`, with its default
-            weights; or a model of `vitzoo.create`, which is set to evaluation mode.
+            weights; "name:weights"; or a model of `create`, which is set to evaluation mode.
         weights: weights to use instead of the default weights, as in `vitzoo.create`.
         outputs: names of the outputs: `labels` (the most probable classes), `logits`, `pooled` (the
             embedding that the classifier reads), and names of `model.features`, such as `blocks.11`
@@ -113,11 +115,13 @@ class Predictor:
         dtype: floating type of the parameters, such as `torch.bfloat16`. None: that of the model.
             Arrays of bfloat16 and float16 networks are float32.
         device: of the computation. None: that of the model object, or the CPU.
+        chunk: number of images in a forward pass. None: 8 for networks of vitzoo's own parts whose
+            widths are multiples of 16, and where a trial on another device than the CPU finds equal
+            results at all positions; otherwise 1.
 
     Attributes:
         model: the network.
         outputs: names of the outputs.
-        chunk: number of images in a forward pass, 8.
 
     Raises:
         InvalidOption: the model has no classifier for `labels` or `logits`, or a value is not
@@ -131,8 +135,6 @@ class Predictor:
     (64,)
     """
 
-    chunk = CHUNK
-
     def __init__(
         self,
         model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
@@ -142,8 +144,10 @@ class Predictor:
         top: int = 5,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        chunk: int | None = None,
     ) -> None:
         check_count("top", top)
+        check_count("chunk", 1 if chunk is None else chunk)
         self._request: Any = None
         self._weights_sha256 = ""
         if isinstance(model, nn.Module):
@@ -155,7 +159,12 @@ class Predictor:
             self._weights_sha256 = network.load_report.sha256 if network.load_report else ""
         self.model: nn.Module = network.eval()
         self._top = top
-        self._options = {"top": top, "dtype": dtype, "device": device}
+        self._options: dict[str, Any] = {
+            "top": top,
+            "dtype": dtype,
+            "device": device,
+            "chunk": chunk,
+        }
         self._transform = transform(self.model)
         self._sample = sample_of(self.model)
         self._network = Outputs(self.model, outputs)
@@ -168,6 +177,7 @@ class Predictor:
 
     def __repr__(self) -> str:
         name = self._request[0] if self._request else type(self.model).__name__
+        name = os.fspath(name) if isinstance(name, os.PathLike) else name
         return f"Predictor({short_repr(name)}, outputs={self.outputs})"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -236,6 +246,7 @@ class Predictor:
 
         Raises:
             InvalidInput: a tensor has another shape.
+            InvalidOption: the results depend on the position in a chunk.
         """
         shape = self._shape
         for tensor in inputs:
@@ -246,10 +257,29 @@ class Predictor:
                 )
         found: list[dict[str, Any]] = []
         if inputs:
+            size = self.chunk
             with one_thread() as run:
-                for start in range(0, len(inputs), CHUNK):
-                    found += run(self._forward, inputs[start : start + CHUNK])
+                for start in range(0, len(inputs), size):
+                    found += run(self._forward, inputs[start : start + size])
         return found
+
+    @cached_property
+    def chunk(self) -> int:
+        """Number of images in a forward pass."""
+        if (chosen := self._options["chunk"]) is not None:
+            size: int = chosen
+            return size
+        if self._sample.device.type == CPU:
+            return CHUNK if is_aligned(self.model) else 1
+        return self._largest_chunk()
+
+    def _largest_chunk(self) -> int:
+        """Return 8 if copies of an image have equal results at all positions of a chunk, else 1."""
+        draws = torch.Generator().manual_seed(0)
+        image = torch.randn(1, *self._shape, generator=draws, device="cpu")
+        with one_thread() as run:
+            found = run(self._results, image.expand(CHUNK, -1, -1, -1))
+        return CHUNK if are_alike(found, 1) else 1
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -271,7 +301,7 @@ class Predictor:
             outputs=self.outputs,
             labels=hash_data([self._names, self._top]) if self._names else "",
             dtype=str(self._sample.dtype).removeprefix("torch."),
-            chunk=(CHUNK, *self._shape),
+            chunk=(self.chunk, *self._shape),
             versions=versions(self._sample.device),
         )
 
@@ -290,11 +320,17 @@ class Predictor:
         return found
 
     def _forward(self, inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
-        """Return the outputs for at most 8 images."""
-        chunk = torch.zeros(CHUNK, *self._shape)
-        torch.stack(list(inputs), out=chunk[: len(inputs)])
+        """Return the outputs for the images of one chunk."""
+        used = len(inputs)
+        padding = [inputs[0]] * (self.chunk - used)
+        results = self._results(torch.stack([*inputs, *padding]))
+        if not are_alike(results, used):  # the padding checks the promise
+            raise InvalidOption(
+                f"the same image has other results at other positions of a chunk of {self.chunk} "
+                f"images on this machine ({self._sample.device}); pass chunk=1 to Predictor"
+            )
         columns: dict[str, Any] = {}
-        for name, tensor in self._results(chunk).items():
+        for name, tensor in results.items():
             if name == LABELS:
                 columns[name] = best_classes(tensor, self._names, self._top)
             else:
@@ -302,7 +338,7 @@ class Predictor:
                 columns[name] = wide.cpu().numpy()
         return [
             {n: v[i].copy() if isinstance(v, np.ndarray) else v[i] for n, v in columns.items()}
-            for i in range(len(inputs))
+            for i in range(used)
         ]
 
 
@@ -334,6 +370,8 @@ def _absolute(model: Any, weights: Any) -> tuple[Any, Any]:
             variant = registry().variant(model)
         if variant is None and os.path.exists(model):  # noqa: PTH110  # never raises
             model = Path(model)
+        elif variant is None and weights is None and ":" in model:
+            model, _, weights = model.partition(":")  # as in the commands
     if isinstance(model, os.PathLike):
         model = Path(model).absolute()
     if weights and isinstance(weights, str | os.PathLike) and not on_hub(weights):
