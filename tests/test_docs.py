@@ -17,6 +17,7 @@ import pytest
 
 import vitzoo
 from helpers import says
+from terminal import lines
 from vitzoo import errors
 from vitzoo.formats import Format
 from vitzoo.parts import protocols
@@ -62,6 +63,34 @@ def test_python_snippets_run_in_order(page, tmp_path, monkeypatch):
     assert found
     for block in found:
         exec(compile(block, str(page), "exec"), scope)
+
+
+@pytest.mark.docs
+def test_the_page_about_probing_shows_what_its_commands_print(tmp_path, monkeypatch, capsys):
+    """Other processors may predict a few images differently."""
+    monkeypatch.chdir(tmp_path)
+    page, scope, shown = (ROOT / "docs" / "probing.md").read_text(encoding="utf-8"), {}, 0
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        if language == "python":
+            exec(compile(block, "docs/probing.md", "exec"), scope)
+            continue
+        command, *expected = block.splitlines()
+        found = lines(*shlex.split(command)[2:], columns=80, TERM="dumb")
+        if expected:
+            shown += 1
+            number = re.compile(r"[\d.]+")
+            assert [" ".join(number.sub("N", line).split()) for line in found] == [
+                " ".join(number.sub("N", line).split()) for line in expected
+            ]
+            numbers = [[float(n) for n in number.findall("\n".join(t))] for t in (found, expected)]
+            assert numbers[0] == pytest.approx(numbers[1], abs=4)
+        else:
+            assert len(found) > 30, found
+    assert shown == 2
+    says(capsys.readouterr().out, "360 of 360")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "scans", "untrained.safetensors", "digits.safetensors", "confusion.png", "trained.png",
+    }  # fmt: skip
 
 
 @pytest.mark.docs

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from vitzoo.inference.embed import Embedded as Embedded, embed as embed
     from vitzoo.inference.predict import predict as predict
     from vitzoo.inference.predictor import Predictor as Predictor
+    from vitzoo.inference.probe import Probe as Probe, probe as probe
     from vitzoo.inventory import Verification as Verification, fetch as fetch, verify as verify
     from vitzoo.model import VisionTransformer as VisionTransformer
     from vitzoo.plotting.plot import plot as plot
@@ -120,6 +121,7 @@ _NAMES = {
     "inference.embed": "Embedded embed",
     "inference.predict": "predict",
     "inference.predictor": "Predictor",
+    "inference.probe": "Probe probe",
     "inventory": "Verification fetch verify",
     "model": "VisionTransformer",
     "plotting.plot": "plot",

@@ -10,8 +10,10 @@ import inspect
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -59,7 +61,19 @@ def commands(group=cli, path=()):
 
 
 @pytest.fixture
-def calls(net, tmp_path):
+def scans(tmp_path):
+    """A folder of two classes, each with the same scan three times."""
+    digits = Path(__file__).parents[2] / "docs" / "examples" / "digits"
+    for scan in sorted(digits.glob("digit_[12]_*.png")):
+        folder = tmp_path / "scans" / scan.name[:7]
+        folder.mkdir(parents=True)
+        for number in range(3):
+            shutil.copy(scan, folder / f"{number}.png")
+    return tmp_path / "scans"
+
+
+@pytest.fixture
+def calls(net, scans, tmp_path):
     """Arguments of every command and the exit code with which each ends offline."""
     net.first_use()
     file = tmp_path / "net.safetensors"
@@ -76,6 +90,7 @@ def calls(net, tmp_path):
         "plot": (["plot", "tokens", "vit_digits", digit, "--out", str(tmp_path / "x.png")], OK),
         "predict": (["predict", "vit_digits", digit], OK),
         "embed": (["embed", "vit_digits", digit, "--out", str(tmp_path / "vectors")], OK),
+        "probe": (["probe", "vit_digits", str(scans)], OK),
         "fetch": (["fetch", "faulty/net"], OFFLINE),
         "fetch, pinned": (["fetch", "vit_b16"], OFFLINE),
         "fetch, address": (["fetch", UNPINNED], OFFLINE),
@@ -112,7 +127,7 @@ def calls(net, tmp_path):
 
 
 @pytest.fixture
-def functions(tmp_path):
+def functions(scans, tmp_path):
     """Code that calls every public function, and the exit code of its error offline."""
     digit = "'docs/examples/digits/digit_7_scan_0081.png'"
     saved = repr(str(tmp_path / "saved.safetensors"))
@@ -154,6 +169,7 @@ def functions(tmp_path):
             f"vitzoo.plot('rollout', vitzoo.create('vit_digits'), {digit}).figure",
             OK,
         ),
+        "vitzoo.probe": (f"vitzoo.probe('vit_digits', {str(scans)!r})", OK),
         "vitzoo.verify": ("vitzoo.verify()", OK),
         "vitzoo.fetch": ("vitzoo.fetch('faulty/net')", OFFLINE),
     }

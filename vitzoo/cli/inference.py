@@ -1,4 +1,4 @@
-"""The commands `vitzoo predict` and `vitzoo embed`."""
+"""The commands `vitzoo predict`, `embed` and `probe`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +18,7 @@ from click.exceptions import Exit
 from vitzoo.cli.output import (
     complete_names,
     flag,
+    force_option,
     json_option,
     on_terminal,
     print_json,
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from vitzoo.inference.embed import Progress
     from vitzoo.inference.embedding.pipeline import Work
     from vitzoo.inference.predict import Prediction
+    from vitzoo.inference.probe import Probe
+
+PICTURES = (".png", ".svg", ".pdf")
+MOST_SHOWN = 5  # unreadable images that are named
 
 
 @click.command("predict")
@@ -284,3 +289,167 @@ def _bar() -> Iterator[Progress | None]:
     finally:
         with suppress(*UNWRITABLE):
             bars.stop()
+
+
+@click.command("probe")
+@click.argument("model", shell_complete=complete_names)
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option(
+    "--weights",
+    help="Name of weights of the variant, or a weights file; the default weights if not given.",
+)
+@click.option(
+    "--embeddings",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder of embeddings to read, or to write; cache/embeddings in VITZOO_HOME if not given.",
+)
+@click.option(
+    "--confusion",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the confusion matrix of logistic regression as an image: .png, .svg or .pdf.",
+)
+@click.option(
+    "--save",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the logistic regression to a .safetensors file, which predict takes as MODEL.",
+)
+@click.option(
+    "--test-share",
+    type=float,
+    default=0.2,
+    show_default=True,
+    help="Share of each class that is drawn for the test if the data has no split.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the random splits.")
+@click.option("--image-column", metavar="NAME", help="Column of paths or images in a file.")
+@click.option("--label-column", metavar="NAME", help="Column of classes in a file.")
+@click.option("--split-column", metavar="NAME", help="Column of train, val and test in a file.")
+@click.option("--device", help="Device to compute on, such as cpu or cuda.")
+@force_option
+@json_option
+def probe_command(
+    model: str,
+    data: Path,
+    confusion: Path | None,
+    save: Path | None,
+    force: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure how well features of MODEL tell the classes of DATA apart.
+
+    DATA is a folder with one folder of images for each class, or with folders train and test (or
+    val) that have these; or a .csv, .tsv or .parquet file with the columns path and label, and
+    perhaps split. The network is not trained. k-NN and logistic regression are fitted to the
+    features of the training images, and their accuracy on the test images is printed with a 95 %
+    interval.
+
+    For an image that cannot be read, an error is printed; it is left out of all scores, and the
+    exit code is 1.
+
+    \b
+    Examples:
+      vitzoo probe vit_b16 flowers/
+      vitzoo probe dinov2/vit_s14 birds.csv --label-column species --json
+      vitzoo probe vit_b16 flowers/ --confusion flowers.png --save flowers.safetensors
+    """
+    from vitzoo.files.access import check_target, writing_to
+    from vitzoo.inference.probe import probe
+    from vitzoo.saving import check_path
+
+    if save:
+        check_path(save)
+    if confusion:
+        _check_picture(confusion)
+    for path in filter(None, (confusion, save)):  # before the computation
+        check_target(path, force=force)
+    with _image_bar() as progress:
+        found = probe(model, data, progress=progress, **options)
+    _explain(found)
+    _print_scores(found, as_json=as_json)
+    if confusion:
+        with writing_to(confusion, force=force) as file:
+            found.figure().savefig(file, format=confusion.suffix[1:].lower(), dpi=120)
+    if save:
+        found.save(save, force=force)
+    if found.unreadable:
+        raise Exit(1)
+
+
+def _check_picture(path: Path) -> None:
+    from vitzoo.plugin.requirements import check_extra
+
+    check_extra("plot", "vitzoo probe --confusion")
+    if path.suffix.lower() not in PICTURES:
+        raise InvalidOption(f"--confusion must end in {', '.join(PICTURES)}, got {str(path)!r}")
+
+
+@contextmanager
+def _image_bar() -> Iterator[Callable[[int, int], object] | None]:
+    """Yield a function that shows how many images are done; None if stderr cannot show a bar."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    if not is_terminal(sys.stderr) or console.is_dumb_terminal:
+        yield None
+        return
+    columns = (TextColumn("images"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task("images", total=None)
+
+    def show(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total)
+        bar.start()
+        if done == total:
+            bar.stop()
+
+    try:
+        yield show
+    finally:
+        bar.stop()
+
+
+def _explain(found: Probe) -> None:
+    """Say which images the scores are from."""
+    drawn = "drawn at random" if found.random_split else "as the data says"
+    say(
+        f"{len(found.train)} training and {len(found.test)} test images of {len(found.classes)} "
+        f"classes, {drawn}"
+    )
+    if found.unused:
+        say(f"{found.unused} validation images are not used, because there are test images")
+    for name, error in found.unreadable[:MOST_SHOWN]:
+        say(f"vitzoo: {name}: {error}")
+    if found.unreadable:
+        say(f"vitzoo: {len(found.unreadable)} images cannot be read; they are in no score")
+    if found.duplicates:
+        say(
+            f"vitzoo: {found.duplicates} of {len(found.test)} test images have the same bytes as a "
+            "training image"
+        )
+    if not found.classifier.converged:
+        say("vitzoo: logistic regression did not converge; its accuracy may be too low")
+
+
+def _print_scores(found: Probe, *, as_json: bool) -> None:
+    if as_json:
+        print_json(found.to_data())
+        return
+    rows = [score.to_data() for score in found.scores]
+    if not on_terminal():
+        print_rows(rows, ("classifier", "accuracy", "low", "high", "correct", "total"))
+        return
+    shown = [
+        {
+            "classifier": row["classifier"],
+            "accuracy": f"{row['accuracy']:.1%}",
+            "95 % interval": f"{row['low']:.1%} to {row['high']:.1%}",
+            "correct": f"{row['correct']:,} of {row['total']:,}",
+        }
+        for row in rows
+    ]
+    print_rows(shown, tuple(shown[0]))

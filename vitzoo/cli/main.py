@@ -37,6 +37,7 @@ COMMANDS = {
     "plot": "network:plot_command",
     "predict": "inference:predict_command",
     "embed": "inference:embed_command",
+    "probe": "inference:probe_command",
     "fetch": "weights:fetch_command",
     "verify": "weights:verify_command",
     "rm": "weights:rm_command",

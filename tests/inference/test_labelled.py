@@ -1,0 +1,207 @@
+"""Labelled data sets: folders of classes, CSV and Parquet files, and what is wrong with them."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from helpers import refuses
+from vitzoo.errors import InvalidOption
+from vitzoo.inference.labelled import LabelledImage, LabelledImages, read_labelled
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write empty files; no image is opened."""
+
+    def write(*names):
+        for name in names:
+            path = tmp_path / "data" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"")
+        return tmp_path / "data"
+
+    return write
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Write a text file."""
+
+    def write(text, name="data.csv"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8-sig")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Write a Parquet file."""
+
+    def write(columns, metadata=None):
+        path = tmp_path / "data.parquet"
+        parquet.write_table(pa.table(columns).replace_schema_metadata(metadata), path)
+        return path
+
+    return write
+
+
+def short(found):
+    return [(image.name, image.label, image.part) for image in found.images]
+
+
+def test_a_folder_of_classes(files):
+    data = files("b/2.png", "b/1.JPG", "a/deep/er/3.webp", "a/notes.txt", "a/.png", ".git/x.png")
+    found = read_labelled(data)
+    assert found.classes == ("a", "b")
+    assert short(found) == [
+        ("a/deep/er/3.webp", "a", ""),
+        ("b/1.JPG", "b", ""),
+        ("b/2.png", "b", ""),
+    ]
+    assert [image.image for image in found.images] == [data / image.name for image in found.images]
+
+
+@pytest.mark.parametrize(
+    ("folder", "part"),
+    [
+        ("test", "test"),
+        ("val", "validation"),
+        ("valid", "validation"),
+        ("validation", "validation"),
+    ],
+)
+def test_folders_of_splits(files, folder, part):
+    found = read_labelled(files("train/10/1.png", "train/9/1.png", f"{folder}/9/2.png"))
+    assert found.classes == ("9", "10")
+    assert [(i.label, i.part) for i in found.images] == [
+        ("10", "train"),
+        ("9", "train"),
+        ("9", part),
+    ]
+
+
+def test_a_class_may_be_called_train(files):
+    found = read_labelled(files("train/1.png", "car/1.png"))
+    assert found.classes == ("car", "train")
+    assert {image.part for image in found.images} == {""}
+
+
+def test_wrong_folders(files, tmp_path):
+    data = files("train/a/1.png", "train/b/1.png")
+    with refuses(InvalidOption, data, "train/", "test or val"):
+        read_labelled(data)
+    data = files("test/a/1.png", "test/b/x.txt")
+    with refuses(InvalidOption, data / "test" / "b", "no images", ".png", "remove"):
+        read_labelled(data)
+    with refuses(InvalidOption, data / "test" / "a", "no folders", "each class"):
+        read_labelled(data / "test" / "a")
+    with refuses(InvalidOption, data, "'label'", "CSV"):
+        read_labelled(data, label="label")
+    with refuses(InvalidOption, tmp_path / "none", "no such", ".csv"):
+        read_labelled(tmp_path / "none")
+    with refuses(InvalidOption, "none.csv", "no such"):
+        read_labelled(tmp_path / "none.csv")
+    other = files("x.xlsx") / "x.xlsx"
+    with refuses(InvalidOption, other, "neither", ".parquet"):
+        read_labelled(other)
+
+
+def test_a_csv_file(table, tmp_path):
+    data = table('path,label,other\na.png,cat,1\n"b, c.png", dog ,2\n\n/abs/d.png,cat,3\n')
+    assert read_labelled(data) == LabelledImages(
+        [
+            LabelledImage("a.png", tmp_path / "a.png", "cat"),
+            LabelledImage("b, c.png", tmp_path / "b, c.png", "dog"),
+            LabelledImage("/abs/d.png", Path("/abs/d.png"), "cat"),
+        ],
+        ("cat", "dog"),
+    )
+
+
+def test_columns_by_name_and_tabs(table):
+    data = table("split\tfile_name\tkind\tset\nx\ta.png\t10\tVal\ny\tb.png\t9\t train \n", "d.tsv")
+    found = read_labelled(data, label="kind", split="set")
+    assert short(found) == [("a.png", "10", "validation"), ("b.png", "9", "train")]
+    assert found.classes == ("9", "10")  # by number
+    with refuses(InvalidOption, data, "2 of 2 rows", "split", "train", "row 1"):
+        read_labelled(data, label="kind")
+    with refuses(InvalidOption, data, "'label' or 'class'", "kind", "--label-column"):
+        read_labelled(data)
+    with refuses(InvalidOption, data, "'kinds'", "did you mean 'kind'"):
+        read_labelled(data, label="kinds")
+    with refuses(InvalidOption, "'path'", "image_column="):
+        read_labelled(table("label\n1\n"))
+    with refuses(InvalidOption, "2 columns 'label'"):
+        read_labelled(table("path,label,label\n"))
+
+
+def test_missing_labels_are_counted(table, rows):
+    data = table("path,label\na.png,cat\nb.png,\nc.png\n")
+    with refuses(InvalidOption, data, "2 of 3 rows", "no label", "row 2", "remove"):
+        read_labelled(data)
+    data = rows({"path": ["a", "b", "c"], "label": [1, None, 2]})
+    with refuses(InvalidOption, data, "1 of 3 rows", "no label", "row 2"):
+        read_labelled(data)
+    with refuses(InvalidOption, data, "0.5", "text or a whole number", "label_column="):
+        read_labelled(rows({"path": ["a"], "label": [0.5]}))
+
+
+@pytest.mark.parametrize(
+    ("column", "names", "images"),
+    [
+        (["a.png", "b/c.png"], ["a.png", "b/c.png"], [Path("a.png"), Path("b/c.png")]),
+        ([b"1", b"22"], ["row 1", "row 2"], [b"1", b"22"]),
+        (
+            [{"bytes": b"1", "path": "a.png"}, {"bytes": None, "path": "b.png"}],
+            ["a.png", "b.png"],
+            [b"1", Path("b.png")],
+        ),
+        ([None, b"22"], ["row 1", "row 2"], [b"", b"22"]),
+        ([None, {"bytes": None, "path": None}], ["row 1", "row 2"], [b"", b""]),
+    ],
+    ids=["paths", "bytes", "structs", "null", "nothing"],
+)
+def test_images_in_a_parquet_file(rows, tmp_path, column, names, images):
+    found = read_labelled(rows({"image": column, "label": [3, 20], "split": ["train", "test"]}))
+    expected = [tmp_path / image if isinstance(image, Path) else image for image in images]
+    assert [image.name for image in found.images] == names
+    assert [image.image for image in found.images] == expected
+    assert [(image.label, image.part) for image in found.images] == [("3", "train"), ("20", "test")]
+    assert found.classes == ("3", "20")
+
+
+def test_class_names_of_the_library_datasets(rows):
+    names = ["zebra", "yak", "ant", "bee"]
+    info = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
+    columns = {"image": [b"1", b"2", b"3"], "label": [3, 0, 0]}
+    found = read_labelled(rows(columns, {"huggingface": json.dumps(info)}))
+    assert [image.label for image in found.images] == ["bee", "zebra", "zebra"]
+    assert found.classes == ("zebra", "bee")
+    for damaged in ("{", "[]", '{"info": {"features": {"label": {"names": [1]}}}}'):
+        found = read_labelled(rows(columns, {"huggingface": damaged}))
+        assert found.classes == ("0", "3")
+
+
+def test_files_that_are_no_tables(tmp_path):
+    for name, data in {
+        "a.parquet": b"no Parquet",
+        "b.parquet": b"",
+        "c.csv": b"path,label\n\xff\xfe,1\n",
+        "d.csv": b"",
+        "e.csv": b'path,label\n"' + b"x" * 200_000,
+    }.items():
+        path = tmp_path / name
+        path.write_bytes(data)
+        with refuses(InvalidOption, path):
+            read_labelled(path)
+
+
+def test_texts_of_files_cannot_control_a_terminal(table):
+    found = read_labelled(table("path,label\na\x1b[2J.png,c\x07at\n"))
+    assert found.classes == (r"c\x07at",)
+    assert found.images[0].name == r"a\x1b[2J.png"

@@ -1,0 +1,171 @@
+"""Embeddings of images, each computed once: read from files by the sha256 of the image's bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vitzoo import settings
+from vitzoo.errors import ImageError, StoreError
+from vitzoo.files.access import make_folder_or_raise, replacing, unwritable
+from vitzoo.images.decode import read_bytes
+from vitzoo.inference.fingerprint import hash_data
+from vitzoo.inference.predictor import Predictor
+
+POOLED = "pooled"
+FINGERPRINT = b"vitzoo.fingerprint"  # key in the metadata of a Parquet file, as `embed` writes it
+MANIFEST = "manifest.json"  # in the folders of `embed`
+OF_RESULTS = ("outputs", "labels")  # keys of a fingerprint that do not change the embeddings
+Vector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """An embedding (d,), or the reason why there is none; and the sha256 of the image's bytes."""
+
+    vector: Vector | None
+    error: str = ""
+    sha256: str = ""
+
+
+class EmbeddingCache:
+    """Embeddings in Parquet files, by the sha256 of the bytes of the image.
+
+    Only files with the same fingerprint are read: the same weights, network, preprocessing and
+    versions of libraries give the same bytes.
+
+    Args:
+        folder: of the files. None: `cache/embeddings` in VITZOO_HOME. A folder that `vitzoo embed`
+            wrote is only read, and new embeddings are written to VITZOO_HOME.
+        fingerprint: of the predictor, as plain data.
+        width: d.
+    """
+
+    def __init__(self, folder: Path | None, fingerprint: dict[str, Any], width: int) -> None:
+        self.fingerprint, self.width = fingerprint, width
+        home = settings.home()
+        usual = home / "cache" / "embeddings" if home else None
+        own = usual if folder is None or (folder / MANIFEST).exists() else folder
+        self.path = own and own / f"{self._identity(fingerprint)}.parquet"
+        if own is not None:
+            make_folder_or_raise(own)
+        read = [*sorted(folder.glob("*.parquet"))] if folder else []
+        if self.path and self.path not in read and self.path.exists():
+            read.append(self.path)
+        self.known: dict[str, Vector] = {}
+        for path in read:
+            self.known |= self._read(path)
+
+    def write(self, found: Sequence[Embedded]) -> None:
+        """Add new embeddings to the file, which is replaced as a whole.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
+        new = {one.sha256: one.vector for one in found if one.vector is not None}
+        if self.path is None or new.keys() <= self.known.keys():
+            return
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        every = {**self.known, **new}
+        kind = pa.list_(pa.float32(), self.width)
+        flat = pa.array(np.concatenate(list(every.values())))
+        metadata = {FINGERPRINT: json.dumps(self.fingerprint).encode()}
+        schema = pa.schema([("sha256", pa.string()), (POOLED, kind)], metadata=metadata)
+        columns = [pa.array(list(every)), pa.FixedSizeListArray.from_arrays(flat, type=kind)]
+        try:
+            with replacing(self.path, lasting=False) as file:
+                parquet.write_table(pa.table(columns, schema=schema), file)
+        except OSError as error:
+            raise unwritable(self.path.parent, error) from error
+
+    def _identity(self, fingerprint: dict[str, Any]) -> str:
+        return hash_data({k: v for k, v in fingerprint.items() if k not in OF_RESULTS})
+
+    def _read(self, path: Path) -> dict[str, Vector]:
+        """Return the embeddings in a file; none if it is from another network, or is damaged."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        try:
+            with parquet.ParquetFile(path) as file:
+                schema = file.schema_arrow
+                stated = json.loads((schema.metadata or {}).get(FINGERPRINT, b"{}"))
+                kind = pa.list_(pa.float32(), self.width)
+                if self._identity(stated) != self._identity(self.fingerprint):
+                    return {}
+                if {"sha256", POOLED} - set(schema.names) or schema.field(POOLED).type != kind:
+                    return {}
+                table = file.read(columns=["sha256", POOLED])
+        except (OSError, pa.ArrowException, ValueError, AttributeError, RecursionError):
+            return {}
+        table = table.filter(table[POOLED].is_valid()).combine_chunks()
+        vectors = table[POOLED].combine_chunks().flatten().to_numpy().reshape(-1, self.width)
+        return dict(zip(table["sha256"].to_pylist(), vectors, strict=True))
+
+
+def embed_images(
+    predictor: Predictor,
+    images: Sequence[Path | bytes],
+    known: dict[str, Vector],
+    progress: Callable[[int, int], object] | None = None,
+) -> list[Embedded]:
+    """Return the embedding of each image, in their order.
+
+    Chunks of images are read and computed in one thread for each core; their number does not change
+    a result.
+
+    Args:
+        predictor: with the output `pooled`.
+        images: paths, or bytes of image files.
+        known: embeddings (d,) that are not computed again, by the sha256 of the image's bytes.
+        progress: called with the number of images so far, and of all.
+    """
+    size = predictor.chunk
+    chunks = [images[start : start + size] for start in range(0, len(images), size)]
+    found: list[Embedded] = []
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    try:
+        for part in pool.map(lambda chunk: list(_chunk(predictor, chunk, known)), chunks):
+            found += part
+            if progress:
+                progress(len(found), len(images))
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for the other chunks
+    return found
+
+
+def _chunk(
+    predictor: Predictor, images: Sequence[Path | bytes], known: dict[str, Vector]
+) -> Iterator[Embedded]:
+    """Yield the embeddings of at most one chunk of images."""
+    ready = [_known(image, known) or predictor.decode(image) for image in images]
+    inputs = [one.tensor for one in ready if not isinstance(one, Embedded) and not one.error]
+    outputs = iter(predictor.compute([tensor for tensor in inputs if tensor is not None]))
+    for one in ready:
+        if isinstance(one, Embedded):
+            yield one
+        elif one.error:
+            yield Embedded(None, one.error, one.sha256)
+        else:
+            yield Embedded(next(outputs)[POOLED], "", one.sha256)
+
+
+def _known(image: Path | bytes, known: dict[str, Vector]) -> Embedded | None:
+    """Return the embedding of an image that is known."""
+    try:
+        data = image if isinstance(image, bytes) else read_bytes(image)
+    except (ImageError, StoreError):
+        return None  # `decode` says why
+    sha256 = hashlib.sha256(data).hexdigest()
+    return Embedded(known[sha256], "", sha256) if sha256 in known else None
