@@ -32,6 +32,7 @@ from PIL import Image
 import vitzoo
 from helpers import LAZY_MODULE
 from plugin_files import write_distribution
+from vitzoo.checkpoint.saved import Trunk
 from vitzoo.cli.main import main
 from vitzoo.errors import FirstUseWarning, VitzooError
 from vitzoo.exporting.conversion import convert
@@ -39,6 +40,7 @@ from vitzoo.inference.predict import predict
 from vitzoo.inventory import import_file, relock, remove
 from vitzoo.plugin.requirements import check_requirements
 from vitzoo.registry.registry import registry
+from vitzoo.saving import save_classifier
 from vitzoo.schema.manifest import read_manifest
 from vitzoo.testing import check_head, check_patch_embedder
 from vitzoo.testing.hub import COMMIT, Hub, reply, serve
@@ -299,6 +301,20 @@ def image(w: World) -> Path:
     """Write a picture."""
     Image.new("RGB", (8, 8)).save(w.tmp / "image.png")
     return w.tmp / "image.png"
+
+
+def probed(w: World, table: str) -> object:
+    """Probe a labelled data set."""
+    return vitzoo.probe("vit_digits", w.file("data.csv", table))
+
+
+def classifier(w: World, **trunk: str) -> Path:
+    """Write a classifier whose trunk is another file."""
+    path, net = w.tmp / "classifier.safetensors", model()
+    head = {"head.weight": torch.ones(5, 32), "head.bias": torch.ones(5)}
+    stated = Trunk("0" * 64, **(trunk or {"file": "flowers.safetensors"}))
+    save_classifier(path, net.spec, head, stated, labels=(), preprocessing=None)
+    return path
 
 
 HEADS = "import vitzoo\n@vitzoo.hookimpl\ndef vitzoo_heads():\n    "
@@ -603,6 +619,17 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "image_missing": lambda _: list(predict(model(), ["nope.jpg"])),
         "top_below_one": lambda w: list(predict(model(), [image(w)], top=0)),
         "no_classifier": lambda w: list(predict(model(num_classes=0), [image(w)])),
+    },
+    "probe": {
+        "one_class": lambda w: probed(w, "path,label\n1.png,cat\n2.png,cat\n"),
+        "few_images": lambda w: probed(w, "path,label\n1.png,cat\n2.png,dog\n"),
+        "no_column": lambda w: probed(w, "path,species\n1.png,cat\n"),
+        "no_label": lambda w: probed(w, "path,label\n1.png,cat\n2.png,\n"),
+        "no_data": lambda w: vitzoo.probe("vit_digits", w.tmp / "none"),
+        "trunk_missing": lambda w: vitzoo.create(classifier(w)),
+        "trunk_changed": lambda w: vitzoo.create(classifier(w), weights=w.tensors()),
+        "trunk_on_the_hub": lambda w: vitzoo.create(classifier(w, weights="hf://acme/net@main/x")),
+        "no_trunk": lambda w: vitzoo.create(SMALL, weights=classifier(w)),
     },
     "conformance": {
         "head_is_no_head": lambda w: (

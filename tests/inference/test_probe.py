@@ -345,6 +345,9 @@ def test_classes_with_too_few_images(some, untrained, cache, tmp_path, computed)
     shutil.copytree(some / "0", one / "0")
     with refuses(InvalidOption, one, "one class", "0", "at least two"):
         vitzoo.probe(untrained, one)
+    empty = write_csv(tmp_path / "empty.csv", [("path", "label")])
+    with refuses(InvalidOption, empty, "no classes", "at least two"):
+        vitzoo.probe(untrained, empty)
     for path in sorted((some / "4").iterdir())[1:]:
         path.unlink()
     with refuses(InvalidOption, some, "at least 3 images", "'4' has 1", "remove"):

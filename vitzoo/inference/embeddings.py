@@ -25,6 +25,7 @@ POOLED = "pooled"
 FINGERPRINT = b"vitzoo.fingerprint"  # key in the metadata of a Parquet file, as `embed` writes it
 MANIFEST = "manifest.json"  # in the folders of `embed`
 OF_RESULTS = ("outputs", "labels")  # keys of a fingerprint that do not change the embeddings
+DAMAGED = (OSError, LookupError, ValueError, AttributeError, RecursionError)
 Vector = npt.NDArray[np.float32]
 
 
@@ -101,13 +102,13 @@ class EmbeddingCache:
             with parquet.ParquetFile(path) as file:
                 schema = file.schema_arrow
                 stated = json.loads((schema.metadata or {}).get(FINGERPRINT, b"{}"))
-                kind = pa.list_(pa.float32(), self.width)
                 if self._identity(stated) != self._identity(self.fingerprint):
                     return {}
-                if {"sha256", POOLED} - set(schema.names) or schema.field(POOLED).type != kind:
+                kind = schema.field(POOLED).type  # without this column: KeyError
+                if (kind.value_type, kind.list_size) != (pa.float32(), self.width):
                     return {}
                 table = file.read(columns=["sha256", POOLED])
-        except (OSError, pa.ArrowException, ValueError, AttributeError, RecursionError):
+        except (*DAMAGED, pa.ArrowException):
             return {}
         table = table.filter(table[POOLED].is_valid()).combine_chunks()
         vectors = table[POOLED].combine_chunks().flatten().to_numpy().reshape(-1, self.width)

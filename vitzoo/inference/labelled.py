@@ -225,10 +225,10 @@ def _table(
     order: Sequence[str] = (),
 ) -> LabelledImages:
     texts = [_label(data, value) for value in labels]
-    _refuse(data, f"no {names[1]}", [text == "" for text in texts], "fill it in, or remove them")
+    _refuse(data, f"no {names[1]}", [text == "" for text in texts])
     places = [_part(value) if names[2] else "" for value in parts]
-    known = f"{names[2]} is none of {', '.join(TRAIN + TEST + VALIDATION)}"
-    _refuse(data, known, [part is None for part in places], "correct it")
+    known = f"a {names[2]} that is none of {', '.join(TRAIN + TEST + VALIDATION)}"
+    _refuse(data, known, [part is None for part in places])
     found = [
         LabelledImage(*_image(data, number, value), text, part or "")
         for number, (value, text, part) in enumerate(zip(images, texts, places, strict=True), 1)
@@ -245,14 +245,13 @@ def _sorted(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(unique, key=int) if all(map(INTEGER.fullmatch, unique)) else unique)
 
 
-def _refuse(data: Path, what: str, bad: Sequence[bool], fix: str) -> None:
+def _refuse(data: Path, what: str, bad: Sequence[bool]) -> None:
     """Raise an error that counts bad rows and names the first."""
     count = sum(bad)
     if count:
-        first = bad.index(True) + 1
         raise InvalidOption(
-            f"{data}: {count} of {len(bad)} rows have a wrong value: {what}, first row {first}; "
-            f"{fix}"
+            f"{data}: {count} of {len(bad)} rows have {what}, the first is row "
+            f"{bad.index(True) + 1}; correct these rows, or remove them"
         )
 
 

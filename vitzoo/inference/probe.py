@@ -40,7 +40,6 @@ from vitzoo.loading.source import (
 from vitzoo.model import VisionTransformer
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.registry.registry import registry
-from vitzoo.report import listed
 from vitzoo.resolve import resolve
 from vitzoo.saving import check_path, save_classifier
 from vitzoo.schema.reader import describe
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
 NEIGHBOURS = (10, 20, 100, 200)
 MOST_SEED = 2**32 - 1
 LEAST_TRAINED = 2  # training images of a class: one to fit, one to choose C
+MOST_NAMED = 10  # classes in a message
 MODEL = str | os.PathLike[str] | nn.Module
 
 
@@ -126,7 +126,7 @@ class Score:
         }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Probe:
     """The result of `probe`.
 
@@ -161,6 +161,10 @@ class Probe:
     duplicates: int
     unused: int
     _to_save: ToSave | str
+
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{score.classifier}: {score.accuracy:.1%}" for score in self.scores)
+        return f"Probe({self.model!r}, {len(self.test)} test images, {shares})"
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -360,8 +364,9 @@ def _parts(
         InvalidOption: there are fewer than two classes, or too few images of a class.
     """
     if len(classes) < 2:
+        found = "one class" if classes else "no classes"
         raise InvalidOption(
-            f"{data} has one class, {listed([*classes])}; expected at least two classes"
+            f"{data} has {found}, {', '.join(classes) or 'no rows'}; expected at least two classes"
         )
     given = any(image.part for image in images)
     fitted = [image.part == "train" for image in images] if given else [True] * len(images)
@@ -369,10 +374,11 @@ def _parts(
     least = LEAST_TRAINED if given else LEAST_TRAINED + 1
     few = [f"{name!r} has {counts[name]}" for name in classes if counts[name] < least]
     if few:
+        more = f" and {len(few) - MOST_NAMED} more" if len(few) > MOST_NAMED else ""
         kind = "training images" if given else "images (two for training and one for the test)"
         raise InvalidOption(
-            f"{data}: each class needs at least {least} {kind} that can be read; {listed(few)}; "
-            "add images, or remove these classes"
+            f"{data}: each class needs at least {least} {kind} that can be read; "
+            f"{', '.join(few[:MOST_NAMED])}{more}; add images, or remove these classes"
         )
     if not given:
         indices = {name: i for i, name in enumerate(classes)}
