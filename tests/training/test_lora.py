@@ -3,6 +3,8 @@
 import logging
 
 import pytest
+import torch
+import torch.nn.functional as F
 from torch import nn
 
 import vitzoo
@@ -30,6 +32,24 @@ def test_random_weights_are_no_base(caplog):
     with caplog.at_level(logging.WARNING, "vitzoo"):
         assert vitzoo.lora(vitzoo.create(SPEC))["revision"] is None
     assert "vitzoo.save" in caplog.text
+
+
+def test_a_model_that_was_trained_after_loading_is_not_the_base_that_it_states(tmp_path):
+    model = vitzoo.create("vit_digits", pretrained=True, num_classes=3, image_size=42)
+    model.set_input_size(28)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = vitzoo.lora(model)
+    F.cross_entropy(model(torch.ones(2, 1, 28, 28)), torch.tensor([0, 1])).backward()
+    model.norm.bias.grad.fill_(1.0)  # the head is zero, so its gradient alone is not
+    optimizer.param_groups[0]["params"] = [*model.head.parameters()]
+    optimizer.step()
+    assert vitzoo.lora(model) == before  # the adapter contains the head
+    optimizer.param_groups[0]["params"] = [model.norm.bias]
+    optimizer.step()
+    with refuses(InvalidOption, "norm.bias", "vitzoo.save(model, 'base.safetensors')"):
+        vitzoo.lora(model)
+    base = vitzoo.create(vitzoo.save(model, tmp_path / "base.safetensors"))
+    assert base.load_report.sha256 in vitzoo.lora(base)["revision"]
 
 
 @pytest.mark.parametrize("r", [0, -1, 33, True, 2.0, "8"])

@@ -11,6 +11,7 @@ from vitzoo.loading.adapter import pattern_of, record
 from vitzoo.log import log
 from vitzoo.model import VisionTransformer
 from vitzoo.registry.registry import registry
+from vitzoo.report import fold, listed
 from vitzoo.saving import metadata_of
 from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import Spec
@@ -36,8 +37,8 @@ def lora(model: nn.Module, *, r: int = 8, lora_alpha: float | None = None) -> di
         `revision`.
 
     Raises:
-        InvalidOption: the model is no network of vitzoo's blocks or already has adapters, or the
-            rank is not possible.
+        InvalidOption: the model is no network of vitzoo's blocks, already has adapters, or was
+            trained after it was loaded; or the rank is not possible.
 
     Source: arXiv:2106.09685, which also merges the products into the weights.
 
@@ -74,9 +75,22 @@ def lora(model: nn.Module, *, r: int = 8, lora_alpha: float | None = None) -> di
 def _record(model: VisionTransformer, spec: Spec) -> str | None:
     base = model.load_report.sha256 if model.load_report else ""
     if base:
+        _check_unchanged(model)
         return record(base, metadata_of(model, spec, registry()))
     log.warning(
         "the model was not loaded from a weights file, so create(adapter=) will refuse this "
         "adapter; save the model with vitzoo.save and create it from that file first"
     )
     return None
+
+
+def _check_unchanged(model: nn.Module) -> None:
+    """Raise InvalidOption if weights other than the head's were changed after they were loaded."""
+    kept = [(n, w) for n, w in model.named_parameters() if not n.startswith("head.")]
+    # The version counts changes in place, such as those of an optimiser.
+    changed = [n for n, w in kept if not w.is_inference() and w._version]  # noqa: SLF001
+    if changed:
+        raise InvalidOption(
+            f"the model was changed after it was loaded: {listed(fold(changed))}; save it, and "
+            "adapt the saved model: model = vitzoo.create(vitzoo.save(model, 'base.safetensors'))"
+        )
