@@ -30,6 +30,7 @@ from vitzoo.schema.spec import Spec
 BATCHES = (1, 3, 8)
 TRACED = 2  # images in the batch with which the network is traced
 TOLERANCE = 1e-4  # of an output element, relative to the larger of 1 and the largest element
+LONGEST = 500  # characters of the text of an error of another library
 PREPROCESSING, LABELS = "preprocessing.json", "labels.json"
 FILES = {target.file for target in TARGETS.values()} | {
     *("model.onnx.data", "model.bin", PREPROCESSING, LABELS)
@@ -303,8 +304,9 @@ def _difference(network: nn.Module, run: Run, shape: tuple[int, ...]) -> float:
 
 
 def _cause(error: Exception) -> str:
-    """Return the first line of an error."""
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """Return the text of an error as one line of limited length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _write_json(path: Path, data: Any) -> None:

@@ -96,9 +96,12 @@ class RelativePositions(nn.Module):
             vectors: (2 n - 1, heads, head_dim).
             queries: scaled, (b, heads, t, head_dim).
         """
+        n = (vectors.shape[0] + 1) // 2
         patches = queries[:, :, self.num_prefix_tokens :]
+        if not patches.shape[2]:  # the pool reads prefix tokens; OpenVINO has no empty tensors
+            return queries.new_zeros(*queries.shape[:3], self.num_prefix_tokens + n)
         products = torch.einsum("bhqc,ohc->bhqo", patches, vectors.to(queries.dtype))
-        n, prefix = (vectors.shape[0] + 1) // 2, queries.shape[2] - patches.shape[2]
+        prefix = queries.shape[2] - patches.shape[2]
         q = torch.arange(patches.shape[2], device=queries.device)
         k = torch.arange(n, device=queries.device)
         offsets = q[:, None] - k + n - 1  # (t - p, n) rows of the table
