@@ -19,6 +19,7 @@ from helpers import SPEC, close, fill, message, randn, refuses, says
 from vitzoo.errors import ExportError, ImageError, InvalidOption, StoreError, UnknownOption
 from vitzoo.exporting import export as exporting, targets
 from vitzoo.exporting.runtimes import import_onnxruntime, import_openvino
+from vitzoo.inference.fingerprint import hash_tensors
 from vitzoo.registry.registry import registry
 from vitzoo.testing.checks.variants import VariantSubject
 
@@ -131,9 +132,7 @@ def test_pooled_features_and_what_the_file_says(to, tmp_path):
     assert vitzoo.create(about["network"]).spec == model.spec
     assert about["preprocessing"]["image_size"] == list(model.spec.image_size)
     assert about["versions"] == {"vitzoo": vitzoo.__version__, "torch": torch.__version__}
-    other = written(fill(small(embed_dim=32, head="mlp"), "own"), tmp_path / "other", to)
-    assert len(other["weights"]) == 64
-    assert other["weights"] != about["weights"]
+    assert about["weights"] == hash_tensors(model)
     here = str(Path(vitzoo.__file__).parent).encode()
     for file in (tmp_path / "out").iterdir():
         assert here not in file.read_bytes(), file
@@ -326,7 +325,7 @@ print("ok")
 
 
 @pytest.mark.workflows
-@pytest.mark.parametrize("to", KINDS)
+@pytest.mark.parametrize("to", ["onnx", "openvino"])
 def test_nothing_is_sent_and_nothing_is_written_to_the_home_folder(to, tmp_path, monkeypatch):
     home = tmp_path / "home"
     home.mkdir()
