@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         link as link,
         timm_overlay as timm_overlay,
     )
+    from vitzoo.exporting.push import Pushed as Pushed, push as push
     from vitzoo.factory import create as create
     from vitzoo.images.lookup import labels as labels, transform as transform
     from vitzoo.images.transform import Transform as Transform
@@ -115,6 +116,7 @@ _NAMES = {
     "exporting.conversion": "convert",
     "exporting.export": "export",
     "exporting.link": "Linked link timm_overlay",
+    "exporting.push": "Pushed push",
     "factory": "create",
     "images.lookup": "labels transform",
     "images.transform": "Transform",

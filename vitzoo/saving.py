@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitzoo.checkpoint.comparison import ADAPTERS, tensors_of
 from vitzoo.checkpoint.saved import METADATA, Trunk
-from vitzoo.checkpoint.writers import check_storable, write_safetensors
+from vitzoo.checkpoint.writers import FOREIGN, check_storable, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.access import writing_to
 from vitzoo.files.names import SAFETENSORS
@@ -62,7 +62,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
     check_storable(tensors)
     _check_values(tensors, check_finite=check_finite)
     with writing_to(target) as file:
-        write_safetensors(file, tensors, {METADATA: metadata})
+        write_safetensors(file, tensors, FOREIGN | {METADATA: metadata})
     return target
 
 

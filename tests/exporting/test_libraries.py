@@ -205,3 +205,45 @@ def test_the_networks_of_every_family(zoo, tmp_path, name, weights):
         linked = vitzoo.link(zoo.name, tmp_path / library, library)
         same_logits(call(linked), ours, images)
         assert {row.state for row in vitzoo.verify(tmp_path / library)} == {"ok"}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_timm_and_transformers_load_a_pushed_folder(small, images, tmp_path, weights):
+    model = fill(vitzoo.create(small, block={"activation": "quick_gelu"}), weights)
+    model.labels = ("a", "b", "c", "d", "e")
+    out = tmp_path / "out"
+    vitzoo.push(model, "acme/net", folder=out, dry_run=True, license="mit")
+    network = timm.create_model(f"local-dir:{out}", pretrained=True)
+    same(network.state_dict(), model.state_dict())
+    same_logits(network.eval(), model, images)
+    wrapped = transformers.AutoModelForImageClassification.from_pretrained(out).eval()
+    assert list(wrapped.config.id2label.values()) == list(model.labels)
+    same_logits(wrapped, model, images)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_transformers_own_network_loads_a_pushed_folder(small, images, tmp_path, weights):
+    model = fill(vitzoo.create(small, block={"norm_eps": 1e-12}), weights)
+    out = tmp_path / "out"
+    done = vitzoo.push(
+        model, "acme/net", folder=out, dry_run=True, license="mit", library="transformers"
+    )
+    assert done.library == "transformers"
+    network = transformers.AutoModelForImageClassification.from_pretrained(out).eval()
+    assert type(network) is transformers.ViTForImageClassification
+    same_logits(network, model, images)
+    again = vitzoo.create(f"{out}/").eval()
+    assert torch.equal(again(images), model(images))
+
+
+def test_timm_loads_a_pushed_network_with_other_names(tmp_path):
+    """DINOv3's tensors have other names in timm than in vitzoo."""
+    spec, layout = narrow("dinov3/vit_ti16_qkvb:eupe_lvd1689m")
+    model = fill(vitzoo.create(spec))
+    out = tmp_path / "out"
+    vitzoo.push(model, "acme/net", folder=out, dry_run=True, license="mit")
+    images = torch.randn(2, 3, *model.spec.image_size)
+    same_logits(timm.create_model(f"local-dir:{out}", pretrained=True).eval(), model, images)
+    again = vitzoo.create(f"{out}/").eval()
+    assert again.load_report.format == layout
+    close(again(images), model(images))

@@ -37,6 +37,7 @@ def test_the_file_of_the_library_is_copied_and_shares_nothing_with_the_store(zoo
     assert vitzoo.verify(zoo.name)[0].state == "ok"
 
 
+@pytest.mark.workflows
 def test_a_library_without_the_network_names_those_that_have_it(zoo, small, tmp_path):
     zoo.put(fill(vitzoo.create(small, block={"layer_scale": 0.1})))
     for library in ("transformers", "torchvision", "open_clip"):
@@ -114,6 +115,7 @@ def test_a_hostile_manifest_is_refused(tmp_path, text):
 # Folders.
 
 
+@pytest.mark.workflows
 def test_a_folder_is_replaced_only_if_vitzoo_wrote_it(zoo, small, tmp_path):
     zoo.put(fill(vitzoo.create(small)))
     out = tmp_path / "out"
@@ -199,6 +201,7 @@ def test_tags_without_weights_here():
         vitzoo.timm_overlay("vit_base_patch16_224.augreg2_in21k_ft_in1k")
 
 
+@pytest.mark.workflows
 def test_a_process_that_is_killed_leaves_no_folder_of_that_name(zoo, small, tmp_path):
     zoo.put(fill(vitzoo.create(small)))
     code = (

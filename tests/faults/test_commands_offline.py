@@ -109,6 +109,18 @@ def calls(net, scans, tmp_path):
             ["link", "faulty/net", str(tmp_path / "published"), "--for", "timm"],
             OFFLINE,
         ),
+        "push": (["push", "vit_digits", "acme/digits"], OFFLINE),
+        "push, dry run": (
+            [
+                "push",
+                "vit_digits",
+                "acme/digits",
+                "--dry-run",
+                "--folder",
+                str(tmp_path / "pushed"),
+            ],
+            OK,
+        ),
         "registry check": (["registry", "check", str(registry)], OK),
         "registry pin": (["registry", "pin", str(registry)], OFFLINE),
         "registry add": (["registry", "add", "a", str(file), *given], OK),
@@ -153,6 +165,7 @@ def functions(scans, tmp_path):
             f"vitzoo.link('vit_digits', {str(tmp_path / 'linked2')!r}, 'timm')",
             OK,
         ),
+        "vitzoo.push": ("vitzoo.push('vit_digits', 'acme/digits')", OFFLINE),
         "vitzoo.timm_overlay": (
             "vitzoo.timm_overlay('vit_base_patch16_224.augreg2_in21k_ft_in1k')",
             OFFLINE,
@@ -267,7 +280,8 @@ def test_online_there_are_the_requests_that_were_asked_for(
         "vitzoo.fetch": [file],
     }
     asked = {name for name, (_, code) in wanted.items() if code == OFFLINE}
-    other = {"registry add, https"}  # its host is not the Hub, and may not be reached here
+    # The host of the first is not the Hub, and may not be reached here; the others lack a token.
+    other = {"registry add, https", "push", "vitzoo.push"}
     assert asked - other == {name for name, paths in sent.items() if paths}
     host, port = hub.host.split(":")
     lines = (tmp_path / "sockets.txt").read_text(encoding="utf-8").splitlines()

@@ -18,6 +18,7 @@ from vitzoo.files.safetensors import MAX_HEADER
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 IN_NUMPY = NAMES.keys() - {torch.float8_e4m3fn, torch.float8_e5m2}
 ALIGNMENT = 8
+FOREIGN = {"format": "pt"}  # transformers accepts no safetensors file without this
 
 
 def check_storable(tensors: Mapping[str, Tensor]) -> None:

@@ -227,3 +227,78 @@ def link_command(
         print_json(done)
     else:
         print_rows(rows, ("file", "size", "sha256"))
+
+
+@click.command("push")
+@click.argument("model", metavar="MODEL", shell_complete=complete_names)
+@click.argument("repo", metavar="OWNER/NAME")
+@click.option(
+    "--folder", metavar="DIR", type=click.Path(path_type=Path), help="Keep the folder here."
+)
+@flag("--dry-run", help="Write the folder and upload nothing.")
+@click.option(
+    "--license", metavar="NAME", help="License of the weights, such as apache-2.0 or cc-by-nc-4.0."
+)
+@click.option(
+    "--for",
+    "library",
+    type=click.Choice(("timm", "transformers", "vitzoo")),
+    help="Library that loads the folder, too; by default timm, if it has the network.",
+)
+@click.option("--base-model", multiple=True, metavar="REPO", help="What MODEL was made from.")
+@click.option("--dataset", multiple=True, metavar="REPO", help="What MODEL was trained on.")
+@flag("--private", help="Make the new repository private.")
+@click.option("--message", default="Upload the model with vitzoo", help="Message of the commit.")
+@flag("--force", help="Replace DIR if vitzoo wrote it, and commit to a repository that exists.")
+@json_option
+def push_command(
+    model: str,
+    repo: str,
+    folder: Path | None,
+    dry_run: bool,
+    license: str | None,  # noqa: A002  # the name of the option
+    library: str | None,
+    base_model: tuple[str, ...],
+    dataset: tuple[str, ...],
+    private: bool,
+    message: str,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Upload a model with its card to a repository of the Hub.
+
+    MODEL is a file of vitzoo.save, a variant or VARIANT:WEIGHTS. The folder has weights, configs,
+    a model card (README.md) and vitzoo.json. vitzoo loads it, and so do timm and transformers if
+    they have the network. Every file is hashed again before it is sent. The token comes from
+    HF_TOKEN or `hf auth login`, and goes to the Hub alone.
+
+    \b
+    Examples:
+      vitzoo push model.safetensors acme/birds --license apache-2.0 --dry-run --folder birds
+      vitzoo push model.safetensors acme/birds --license apache-2.0 --private
+      vitzoo push vit_digits acme/digits --for transformers
+    """
+    from vitzoo.exporting.push import push
+
+    done = push(
+        model,
+        repo,
+        folder=folder,
+        dry_run=dry_run,
+        license=license,
+        library=library,
+        base_model=base_model,
+        datasets=dataset,
+        private=True if private else None,
+        force=force,
+        message=message,
+    )
+    say(f"{done.repo}: {done.url}" if done.url else f"{folder}: written, nothing was uploaded")
+    rows = [
+        {"file": file, "size": size, "sha256": sha256}
+        for file, (size, sha256) in done.files.items()
+    ]
+    if as_json:
+        print_json(done)
+    else:
+        print_rows(rows, ("file", "size", "sha256"))

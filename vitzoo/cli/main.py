@@ -46,6 +46,7 @@ COMMANDS = {
     "convert": "exporting:convert_command",
     "export": "exporting:export_command",
     "link": "exporting:link_command",
+    "push": "exporting:push_command",
     "site": "site:site_command",
     "registry": "registry:registry_group",
     "plugins": "plugins:plugins_group",

@@ -16,7 +16,7 @@ from vitzoo.checkpoint.containers import OpenFile, open_own
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.pickles import write_tensors
 from vitzoo.checkpoint.saved import METADATA
-from vitzoo.checkpoint.writers import write_npz, write_safetensors
+from vitzoo.checkpoint.writers import FOREIGN, write_npz, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.factory import create
 from vitzoo.files.access import check_target, writing_to
@@ -42,7 +42,6 @@ GUESSED = (
     "vitzoo inferred this from the tensors, which do not show every setting: name the variant "
     "(--variant)"
 )
-FOREIGN = {"format": "pt"}  # transformers accepts no safetensors file without this
 
 
 @dataclass(frozen=True)

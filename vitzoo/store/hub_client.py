@@ -95,12 +95,12 @@ def _headers(url: str, *, anonymous: bool) -> dict[str, str]:
         "user-agent": f"vitzoo/{__version__}; python/{platform.python_version()}",
         "accept-encoding": "identity",
     }
-    if not anonymous and may_see_token(url) and (token := _token()):
+    if not anonymous and may_see_token(url) and (token := user_token()):
         headers["authorization"] = f"Bearer {token}"
     return headers
 
 
-def _token() -> str:
+def user_token() -> str:
     """Return the user's Hub token as huggingface_hub stores it, empty if there is none."""
     if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
         return ""

@@ -1,0 +1,159 @@
+"""The model card of a pushed model: a README with the metadata that the Hub reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vitzoo import __version__
+from vitzoo.schema.rows import Preprocessing, Variant, Weights
+from vitzoo.schema.spec import Spec
+
+HUB_LICENSES = (  # names of the Hub; any other license is written as `other` with its name
+    *("apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "isc", "unlicense", "cc0-1.0"),
+    *("cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0", "cc-by-nc-nd-4.0"),
+    *("gpl-3.0", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "gemma", "apple-amlr", "openrail"),
+)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a model card states.
+
+    Args:
+        repo: `owner/name`, empty if the folder is not uploaded.
+        library: whose calls load the folder: `timm`, `transformers`, or `vitzoo` alone.
+        call: the call of that library.
+        spec: the network.
+        params: number of parameters.
+        license: of the weights.
+        sha256: of the weights file.
+        labels: number of class names.
+        preprocessing: of the images, if known.
+        variant, weights: the registered weights that the model was loaded from, if any.
+        unchanged: whether the model has exactly these weights.
+        base_model: repositories of the Hub that the model was made from.
+        datasets: names of data sets on the Hub.
+    """
+
+    repo: str
+    library: str
+    call: str
+    spec: Spec
+    params: int
+    license: str
+    sha256: str
+    labels: int
+    preprocessing: Preprocessing | None
+    variant: Variant | None
+    weights: Weights | None
+    unchanged: bool
+    base_model: Sequence[str]
+    datasets: Sequence[str]
+
+
+def model_card(card: Card) -> str:
+    """Return the text of the README."""
+    from huggingface_hub import ModelCardData
+
+    classifies = card.spec.num_classes > 0
+    license_id, license_name = _license(card.license)
+    data = ModelCardData(
+        license=license_id,
+        license_name=license_name,
+        library_name=card.library,
+        pipeline_tag="image-classification" if classifies else "image-feature-extraction",
+        tags=list(dict.fromkeys(["vitzoo", "vision-transformer", card.library])),
+        base_model=list(card.base_model) or None,
+        datasets=list(card.datasets) or None,
+    )
+    name = card.repo.rpartition("/")[2] or card.spec.variant or "Vision Transformer"
+    parts = [f"---\n{data.to_yaml()}\n---", f"# {name}", _summary(card), _table(_facts(card))]
+    return "\n\n".join([*parts, *_use(card), *_results(card), *_origin(card)]) + "\n"
+
+
+def _license(text: str) -> tuple[str, str | None]:
+    """Return the Hub's name of a license, and the name of a license that the Hub does not know."""
+    name = text.lower()
+    known = name in HUB_LICENSES
+    return (name, None) if known else ("other", re.sub(r"[^a-z0-9.]+", "-", name).strip("-"))
+
+
+def _summary(card: Card) -> str:
+    known = card.variant and not card.variant.name.startswith("local/")
+    network = f"vitzoo's network `{card.variant.name}`" if card.variant and known else "own sizes"
+    task = f"for {card.spec.num_classes} classes" if card.spec.num_classes else "for image features"
+    return (
+        f"A Vision Transformer {task}, with the network {network}. Written by vitzoo {__version__}."
+    )
+
+
+def _facts(card: Card) -> Mapping[str, object]:
+    spec, images = card.spec, card.preprocessing
+    h, w = spec.image_size
+    found: dict[str, object] = {
+        "parameters": f"{card.params:,}",
+        "images": f"{h}x{w} px, {spec.in_chans} channels, patches of "
+        f"{spec.patch_size[0]}x{spec.patch_size[1]} px",
+        "blocks, width, heads": f"{spec.depth}, {spec.embed_dim}, {spec.num_heads}",
+        "classes": f"{spec.num_classes} ({card.labels} names in config.json)",
+        "license": card.license,
+        "sha256 of model.safetensors": f"`{card.sha256}`",
+    }
+    if images is not None:
+        found["preprocessing"] = (
+            f"{images.interpolation}, crop_pct {images.crop_pct}, {images.crop_mode}; mean "
+            f"{list(images.mean)}, std {list(images.std)}"
+        )
+    return found
+
+
+def _table(rows: Mapping[str, object]) -> str:
+    lines = [f"| {key} | {value} |" for key, value in rows.items()]
+    return "\n".join(["| | |", "|---|---|", *lines])
+
+
+def _use(card: Card) -> list[str]:
+    place = f"hf://{card.repo}" if card.repo else "FOLDER/"
+    code = [
+        "import vitzoo",
+        "",
+        f'model = vitzoo.create("{place}").eval()',
+        f'images = vitzoo.transform("{place}")("image.png").unsqueeze(0)',
+        "output = model(images)",
+    ]
+    own = ["```python", *code, "```"]
+    if card.library == "vitzoo":
+        return ["## Use", "\n".join(own), "No other library has this network."]
+    other = ["```python", f"import {card.library}", "", f"model = {card.call}", "```"]
+    also = "transformers loads the repository through timm, too." if card.library == "timm" else ""
+    return [
+        "## Use",
+        "\n".join(own),
+        f"Or with {card.library}:",
+        "\n".join(other),
+        *filter(None, [also]),
+    ]
+
+
+def _results(card: Card) -> list[str]:
+    """Return the published results, which are those of unchanged weights only."""
+    row = card.weights
+    if row is None or not card.unchanged or row.top1 is None:
+        return []
+    return ["## Results", f"Top-1 accuracy {row.top1} % ({row.evaluation})."]
+
+
+def _origin(card: Card) -> list[str]:
+    row, variant = card.weights, card.variant
+    if row is None or variant is None:
+        return []
+    how = "The weights are those of" if card.unchanged else "The model was loaded from"
+    lines = [f"{how} `{variant.name}:{row.name}`"]
+    lines += [f" (`{row.repo}`)"] if row.repo else []
+    lines += [f", license {row.license_note or 'not known'}. Source: {row.source}."]
+    if row.pretraining_data:
+        lines.append(f" Pre-trained on {row.pretraining_data}.")
+    paper = [f"Network: {variant.paper}."] if variant.paper else []
+    return ["## Origin", "".join(lines), *paper]

@@ -1,0 +1,307 @@
+"""`push`: a folder that the Hub, vitzoo, timm and transformers read, and its upload."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from vitzoo.checkpoint.checkpoint import open_file
+from vitzoo.errors import CheckpointError, InvalidOption, StoreError, VitzooError
+from vitzoo.exporting.conversion import convert
+from vitzoo.exporting.libraries import MODEL, Network, Target, target_of
+from vitzoo.exporting.model_card import Card, model_card
+from vitzoo.exporting.upload import check_upload, upload
+from vitzoo.factory import create
+from vitzoo.files.folder_manifest import MANIFEST, new_folder, write_manifest
+from vitzoo.files.names import valid_repo
+from vitzoo.log import log
+from vitzoo.registry.registry import Registry, registry
+from vitzoo.saving import save
+from vitzoo.schema.reader import describe
+from vitzoo.schema.rows import Variant, Weights, choose
+
+LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .+_-]{0,99}")
+CARD = "README.md"
+PUSHED = ("timm", "transformers")
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What `push` wrote and uploaded.
+
+    Args:
+        repo: `owner/name`.
+        library: whose calls load the folder: `timm`, `transformers`, or `vitzoo` alone.
+        folder: path of the folder; None if it was temporary.
+        files: size in bytes and sha256 of each file.
+        url, commit: of the commit; empty if nothing was uploaded.
+    """
+
+    repo: str
+    library: str
+    folder: Path | None
+    files: Mapping[str, tuple[int, str]]
+    url: str = ""
+    commit: str = ""
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """The registered weights that a model was loaded from, if any."""
+
+    variant: Variant | None = None
+    weights: Weights | None = None
+    unchanged: bool = False
+
+
+def push(
+    model: str | os.PathLike[str] | nn.Module,
+    repo: str,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+    license: str | None = None,  # noqa: A002  # the Hub's name of it
+    library: str | None = None,
+    base_model: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+    private: bool | None = None,
+    force: bool = False,
+    message: str = "Upload the model with vitzoo",
+) -> Pushed:
+    """Write a model and its card to a folder, and upload the folder to a repository of the Hub.
+
+    The folder has the weights, the configs of timm or of transformers with class names and
+    preprocessing, a model card and `vitzoo.json`. `vitzoo.create("folder/")` loads it, and so does
+    timm (`local-dir:folder`) or transformers (`from_pretrained(folder)`) if it has the network.
+    Each file is hashed when it is written and compared before it is sent.
+
+    Args:
+        model: a registered `name` or `name:weights`, the path of a file of `save`, or a model.
+        repo: `owner/name`.
+        folder: where to write the folder; None writes a temporary one.
+        dry_run: write the folder, and upload nothing.
+        license: of the weights; None for that of the registered weights.
+        library: `timm`, `transformers` or `vitzoo`; None for timm if it has the network, else
+            vitzoo alone.
+        base_model: repositories that the model was made from; by default that of its weights.
+        datasets: names of data sets on the Hub that the model was trained on.
+        private: whether a new repository is private; None for the owner's setting.
+        force: replace a folder that vitzoo wrote, and commit to a repository that exists.
+        message: of the commit.
+
+    Raises:
+        InvalidOption: the license is not known, the repository or the folder exists, or a value is
+            not possible.
+        CheckpointError: the library has no such network.
+        NetworkError: one of its kinds; offline, before anything is written.
+    """
+    _check(repo, folder, library, license, base_model, datasets, dry_run=dry_run)
+    token = "" if dry_run else check_upload(repo)
+    zoo = registry()
+    network, origin = _model(model, zoo)
+    terms = _license(license, origin)
+    with _folder(folder, force=force) as part:
+        found = _write(network, library, part, zoo)
+        card = Card(
+            repo=repo,
+            library=found.library if found else "vitzoo",
+            call=_call(found, repo),
+            spec=network.spec,
+            params=sum(p.numel() for p in network.parameters()),
+            license=terms,
+            sha256=write_manifest(part, {})[MODEL][1],
+            labels=len(network.labels),
+            preprocessing=network.preprocessing,
+            variant=origin.variant or _variant(network.spec.variant, zoo),
+            weights=origin.weights,
+            unchanged=origin.unchanged,
+            base_model=base_model or _base(origin),
+            datasets=datasets,
+        )
+        (part / CARD).write_text(model_card(card), encoding="utf-8")
+        about = {"weights": repo, "library": card.library, "spec": network.spec.to_data()}
+        files = write_manifest(part, about)
+        url = commit = ""
+        if not dry_run:
+            manifest = {MANIFEST: _entry(part / MANIFEST)}
+            url, commit = upload(
+                part, files | manifest, repo, token,
+                message=message, private=private, force=force,
+            )  # fmt: skip
+    path = None if folder is None else Path(folder)
+    return Pushed(repo, card.library, path, files, url, commit)
+
+
+def _check(
+    repo: str,
+    folder: object,
+    library: str | None,
+    license: str | None,  # noqa: A002
+    base_model: Sequence[str],
+    datasets: Sequence[str],
+    *,
+    dry_run: bool,
+) -> None:
+    if not isinstance(repo, str) or not valid_repo(repo):
+        raise InvalidOption(f"a repository of the Hub is written owner/name, got {describe(repo)}")
+    if dry_run and folder is None:
+        raise InvalidOption("without an upload there must be a folder: --folder DIR (folder=)")
+    if library not in (None, "vitzoo", *PUSHED):
+        raise InvalidOption(
+            f"library must be one of {', '.join(PUSHED)} or vitzoo, got {describe(library)}"
+        )
+    if license is not None and not (isinstance(license, str) and LICENSE.fullmatch(license)):
+        raise InvalidOption(
+            "license must be an identifier such as apache-2.0 or cc-by-nc-4.0, got "
+            f"{describe(license)}"
+        )
+    for kind, names in (("base_model", base_model), ("datasets", datasets)):
+        if isinstance(names, str) or not all(
+            isinstance(n, str) and re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", n, re.ASCII)
+            for n in names
+        ):
+            raise InvalidOption(f"{kind} must be a list of names on the Hub, got {describe(names)}")
+
+
+def _model(model: object, zoo: Registry) -> tuple[Any, _Origin]:
+    """Return the model, and the registered weights that it was loaded from."""
+    if isinstance(model, nn.Module):
+        while not hasattr(model, "load_report"):
+            inner = getattr(model, "_orig_mod", getattr(model, "module", None))
+            if not isinstance(inner, nn.Module):
+                raise InvalidOption(
+                    f"{type(model).__name__} has no spec; only models made by vitzoo.create can be "
+                    "pushed"
+                )
+            model = inner
+        return model, _origin(model, zoo)
+    if not isinstance(model, str | os.PathLike):
+        raise InvalidOption(f"model must be a name, a path or a model, got {describe(model)}")
+    name, colon, weights = str(model).partition(":")
+    try:
+        variant = zoo.variant(name) if isinstance(model, str) else None
+    except VitzooError:
+        if not Path(model).exists() and not str(model).startswith("hf://"):
+            raise
+        variant = None
+    if variant is None:
+        made: Any = create(model)
+        if made.load_report.sha256 == "":
+            raise InvalidOption(f"{model} has no weights; pass a file of vitzoo.save")
+        return made, _origin(made, zoo)
+    row = choose(variant, weights if colon else None)
+    made = create(name, weights=row.name)
+    made_origin = _Origin(variant, row, not made.load_report.reinitialised)
+    return made, made_origin
+
+
+def _origin(model: Any, zoo: Registry) -> _Origin:
+    name, _, weights = model.load_report.source.partition(":")
+    variant = _variant(name, zoo)
+    row = next((w for w in variant.weights if w.name == weights), None) if variant else None
+    return _Origin(variant, row) if row else _Origin()
+
+
+def _variant(name: str | None, zoo: Registry) -> Variant | None:
+    try:
+        return zoo.variant(name) if name else None
+    except VitzooError:
+        return None
+
+
+def _license(given: str | None, origin: _Origin) -> str:
+    """Return the license; warn about terms of the weights that the model was loaded from."""
+    row = origin.weights
+    stated = given or (row.license if row else "")
+    if not stated or stated == "unknown":
+        raise InvalidOption(
+            "the license of the weights is not known; pass --license NAME (license=), such as "
+            "apache-2.0, if you may publish them"
+        )
+    if row is not None and row.has_terms:
+        log.warning(
+            "the weights come from %s, license %s; read whether its terms let you publish them%s",
+            row.place,
+            row.license_note or "not known",
+            f": https://huggingface.co/{row.repo}" if row.repo else "",
+        )
+    return stated
+
+
+def _base(origin: _Origin) -> tuple[str, ...]:
+    return (origin.weights.repo,) if origin.weights and origin.weights.repo else ()
+
+
+@contextmanager
+def _folder(folder: str | os.PathLike[str] | None, *, force: bool) -> Iterator[Path]:
+    if folder is not None:
+        with new_folder(Path(folder), force=force) as part:
+            yield part
+        return
+    try:
+        with tempfile.TemporaryDirectory(prefix="vitzoo-push-") as path:
+            yield Path(path)
+    except OSError as error:
+        if isinstance(error, VitzooError):
+            raise
+        raise StoreError(
+            f"cannot write a temporary folder: {error.strerror}; pass --folder DIR (folder=)"
+        ) from error
+
+
+def _write(model: Any, library: str | None, folder: Path, zoo: Registry) -> Target | None:
+    """Write weights and configs; return how a library loads them, None if only vitzoo does."""
+    saved = save(model, folder / MODEL)
+    network = Network(
+        model.spec.variant or "the model",
+        model.spec,
+        open_file(saved).skeleton(),
+        labels=model.labels,
+        preprocessing=model.preprocessing,
+    )
+    found = _target(network, library, zoo)
+    if found is None:
+        return None
+    if found.layout.name != "timm":  # the names of the model
+        plain = saved.rename(folder / f"plain-{MODEL}")
+        convert(plain, found.layout.name, folder / found.weights)
+        plain.unlink()
+    for name, content in found.configs.items():
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        (folder / name).write_text(f"{text}\n", encoding="utf-8")
+    return found
+
+
+def _target(network: Network, library: str | None, zoo: Registry) -> Target | None:
+    if library == "vitzoo":
+        return None
+    try:
+        return target_of(network, library or PUSHED[0], zoo)
+    except CheckpointError as error:
+        if library is not None:
+            raise
+        log.info("only vitzoo will load the folder: %s", error)
+        return None
+
+
+def _call(target: Target | None, repo: str) -> str:
+    if target is None:
+        return ""
+    place = f"hf-hub:{repo}" if target.library == "timm" else repo
+    return target.call.replace("local-dir:{}", "{}").format(place)
+
+
+def _entry(path: Path) -> tuple[int, str]:
+    import hashlib
+
+    data = path.read_bytes()
+    return len(data), hashlib.sha256(data).hexdigest()
