@@ -169,7 +169,7 @@ def test_no_module_has_the_name_of_a_public_function():
     folder = Path(vitzoo.__file__).parent
     modules = {path.stem for path in folder.iterdir()}
     assert {"factory", "schema", "plugin"} < modules
-    assert modules & set(vitzoo.__all__) == {"errors", "formats", "parts"}
+    assert modules & set(vitzoo.__all__) == {"errors", "formats", "parts", "ray"}
     assert modules & {"predict", "convert", "embed", "plot", "export", "probe", "freeze"} == set()
 
 

@@ -15,7 +15,14 @@ import pytest
 import vitzoo
 
 ROOT = Path(__file__).parents[1]
-PATHS = ("vitzoo", "vitzoo.errors", "vitzoo.formats", "vitzoo.parts", "vitzoo.testing")
+PATHS = (
+    "vitzoo",
+    "vitzoo.errors",
+    "vitzoo.formats",
+    "vitzoo.parts",
+    "vitzoo.ray",
+    "vitzoo.testing",
+)
 PYTHON = [
     # Not the scripts that write manifests: they belong to this repository.
     *sorted(path for path in ROOT.glob("plugins/**/*.py") if not path.match("update_*.py")),

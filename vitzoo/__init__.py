@@ -39,7 +39,7 @@ _check_system(sys.platform, sys.version_info[:2])
 from vitzoo.plugin.importing import import_module  # noqa: E402
 
 if TYPE_CHECKING:
-    from vitzoo import errors as errors, formats as formats, parts as parts
+    from vitzoo import errors as errors, formats as formats, parts as parts, ray as ray
     from vitzoo.errors import (
         CheckpointError as CheckpointError,
         ExportError as ExportError,
@@ -143,7 +143,7 @@ _NAMES = {
     "training.param_groups": "param_groups",
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
-_HOME |= {module: module for module in ("errors", "formats", "parts")}
+_HOME |= {module: module for module in ("errors", "formats", "parts", "ray")}
 __all__ = list(_HOME)
 _ELSEWHERE = {  # functions of other libraries: what to call here
     "create_model": "vitzoo.create(name, pretrained=True)",

@@ -1,0 +1,89 @@
+"""Rows of a `Predictor` as a table of Arrow, with one column for each output."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from vitzoo.inference.predictor import Row
+
+
+def schema_of(outputs: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> Any:
+    """Return the schema of pyarrow: key, error, width, height, sha256, and a column per output.
+
+    Args:
+        outputs: names of the outputs.
+        shapes: of the arrays, which become lists of fixed size; labels have none.
+    """
+    import pyarrow as pa
+
+    label = pa.struct({"index": pa.int32(), "label": pa.string(), "probability": pa.float32()})
+    fields = [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("error", pa.string()),
+        pa.field("width", pa.int32()),
+        pa.field("height", pa.int32()),
+        pa.field("sha256", pa.string()),
+    ]
+    for name in outputs:
+        shape = shapes.get(name, ())
+        kind = pa.list_(pa.float32(), math.prod(shape)) if shape else pa.list_(label)
+        fields.append(pa.field(name, kind, metadata={"shape": json.dumps(shape)}))
+    return pa.schema(fields)
+
+
+def table_of(keys: Sequence[str], rows: Sequence[Row], schema: Any) -> Any:
+    """Return rows as a table of pyarrow; what a row does not have is null.
+
+    Args:
+        keys: of the rows.
+        rows: of a `Predictor`.
+        schema: of `schema_of`.
+    """
+    import pyarrow as pa
+
+    columns: dict[str, list[Any]] = {
+        "key": [_text(key) for key in keys],
+        "error": [_text(row.error) or None for row in rows],
+        "width": [row.width or None for row in rows],
+        "height": [row.height or None for row in rows],
+        "sha256": [row.sha256 or None for row in rows],
+    }
+    arrays = []
+    for field in schema:
+        values = columns.get(field.name) or [row.outputs.get(field.name) for row in rows]
+        if pa.types.is_fixed_size_list(field.type):
+            arrays.append(_vectors(values, field.type))
+        else:
+            arrays.append(pa.array([*map(_plain, values)], field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _plain(value: Any) -> Any:
+    """Return labels as pyarrow takes them, and any other value."""
+    if not isinstance(value, tuple):
+        return value
+    return [dict(zip(("index", "label", "probability"), one, strict=True)) for one in value]
+
+
+def _vectors(values: Sequence[np.ndarray | None], kind: Any) -> Any:
+    """Return an array of lists of fixed size; None becomes null."""
+    import pyarrow as pa
+
+    flat = np.zeros((len(values), kind.list_size), dtype=np.float32)
+    for place, value in zip(flat, values, strict=True):
+        if value is not None:
+            place[:] = value.reshape(-1)
+    missing = pa.array([value is None for value in values], pa.bool_())
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), type=kind, mask=missing)
+
+
+def _text(text: str) -> str:
+    r"""Return text that is UTF-8; bytes of a file name that are none are written as `\xff`."""
+    return text if text.isascii() else os.fsencode(text).decode("utf-8", "backslashreplace")

@@ -1,0 +1,5 @@
+"""Ray Data: networks as a step of a pipeline of many workers (`pip install 'vitzoo[ray]'`)."""
+
+from __future__ import annotations
+
+from vitzoo.ray.embedder import Embedder as Embedder

@@ -1,0 +1,103 @@
+"""`Embedder`: what `map_batches` of Ray Data calls with batches of images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from vitzoo.errors import InvalidOption, short_repr
+from vitzoo.inference.outputs import POOLED
+from vitzoo.inference.predictor import Predictor
+from vitzoo.inference.table import schema_of, table_of
+from vitzoo.plugin.requirements import check_extra
+from vitzoo.schema.spec import Spec
+
+IMAGES = ("image", "bytes", "path")  # columns of images, the first that a batch has
+KEYS = ("key", "path", "__key__")  # columns of keys, likewise
+
+
+class Embedder:
+    """Maps batches of images to rows: key, error, width, height, sha256, a column for each output.
+
+    Pass the class, not an object, to `map_batches`: each worker of Ray then creates its network
+    once. `docs/ray-and-spark.md` shows it. The rows are those of `Predictor`, byte for byte.
+
+    Args:
+        model, weights, outputs, top, dtype, device: as in `Predictor`. A `Predictor` as the model
+            has them already; its workers check that they find the same weights.
+        column: the column with images: paths, bytes of image files, or uint8 arrays. None: the
+            first of `image`, `bytes` and `path` that there is.
+        key: the column with the keys of the rows. None: the first of `key`, `path` and `__key__`.
+
+    Raises:
+        MissingDependency: Ray Data or pyarrow is not installed.
+        InvalidOption: a value is not possible.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module | Predictor,
+        *,
+        weights: str | os.PathLike[str] | None = None,
+        outputs: str | Iterable[str] = (POOLED,),
+        top: int = 5,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        column: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        check_extra("ray", "vitzoo.ray.Embedder")
+        if not isinstance(model, Predictor):
+            model = Predictor(
+                model, weights=weights, outputs=outputs, top=top, dtype=dtype, device=device
+            )
+        elif (weights, outputs, top, dtype, device) != (None, (POOLED,), 5, None, None):
+            raise InvalidOption(
+                f"{model!r} has weights, outputs, top, dtype and device; pass them to Predictor"
+            )
+        self.predictor = model
+        self._column, self._key = column, key
+        self._schema = schema_of(model.outputs, model.shapes)
+
+    def __call__(self, batch: Mapping[str, np.ndarray]) -> Any:
+        """Return the rows of a batch as a table of pyarrow.
+
+        Raises:
+            InvalidOption: the batch does not have the columns, or is no mapping of arrays.
+        """
+        if not isinstance(batch, Mapping):
+            raise InvalidOption(
+                f"a batch is a {type(batch).__name__}, expected a mapping of numpy arrays; pass "
+                "batch_format='numpy' to map_batches"
+            )
+        images = _chosen(batch, self._column, IMAGES, "column")
+        keys = [str(key) for key in _chosen(batch, self._key, KEYS, "key")]
+        return table_of(keys, self.predictor(_plain(images)), self._schema)
+
+
+def _chosen(
+    batch: Mapping[str, np.ndarray], name: str | None, known: Sequence[str], argument: str
+) -> np.ndarray:
+    """Return the column of a batch with a name, or the first that is known."""
+    for each in known if name is None else (name,):
+        if each in batch:
+            return batch[each]
+    raise InvalidOption(
+        f"the batch has the columns {', '.join(map(short_repr, batch)) or 'none'}, not "
+        f"{' or '.join(map(repr, known)) if name is None else repr(name)}; name one of them: "
+        f"{argument}='...'"
+    )
+
+
+def _plain(images: Iterable[Any]) -> Iterator[Any]:
+    """Yield images without the containers of numpy and of Hugging Face's image columns."""
+    for image in images:
+        if isinstance(image, Mapping):  # {"bytes": ..., "path": ...}
+            yield image.get("bytes") if image.get("bytes") is not None else image.get("path")
+        else:
+            yield image.item() if isinstance(image, np.generic) else image
