@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +21,7 @@ from PIL import Image
 
 import vitzoo
 from helpers import fill, message, refuses, says
-from vitzoo.errors import ImageError, InvalidOption, StoreError
+from vitzoo.errors import ImageError, InvalidOption, StoreError, VitzooError
 from vitzoo.inference.embed import Work, bottleneck, embed, shard_of
 from vitzoo.inference.embedding.folder import locked, rows_of_part
 from vitzoo.inference.predictor import Predictor
@@ -58,7 +63,7 @@ def predictor(data):
 @pytest.fixture(scope="module")
 def single(data, predictor):
     """The folder that one process writes."""
-    embed(predictor, data / "photos", data / "single", workers=1)
+    embed(predictor, data / "photos", data / "single", workers=1, batch_size=5)
     return data / "single"
 
 
@@ -366,6 +371,55 @@ def test_the_command(data, tmp_path, run):
     assert code == 2
     says(stderr, "INDEX/COUNT", "'x'")
     assert run("embed", model, "gone/", "--out", out)[0] == 1
+
+
+@pytest.fixture
+def long_list(data, tmp_path):
+    """A list of 4,000 inputs, and the folder that one process writes for it."""
+    files = sorted((data / "photos").iterdir())
+    listed = tmp_path / "long.txt"
+    listed.write_text("\n".join(str(files[i % 150]) for i in range(4_000)))
+    return listed
+
+
+@pytest.mark.workflows
+def test_several_workers_write_the_same_bytes_and_a_killed_one_is_an_error(
+    data, long_list, tmp_path
+):
+    def kill_one(*_):
+        children = Path("/proc/self/task").glob("*/children")
+        for pid in " ".join(path.read_text() for path in children).split():
+            os.kill(int(pid), signal.SIGKILL)
+
+    model = data / "net.safetensors"
+    embed(model, long_list, tmp_path / "one", workers=1)
+    with refuses(
+        VitzooError, "a worker process ended with signal SIGKILL", "run the command again"
+    ):
+        embed(model, long_list, tmp_path / "three", workers=3, on_progress=kill_one)
+    done = embed(model, long_list, tmp_path / "three", workers=3)
+    assert 0 < done.computed < 4_000
+    assert bytes_of(tmp_path / "three") == bytes_of(tmp_path / "one")
+
+
+@pytest.mark.workflows
+def test_workers_end_with_the_process_that_started_them(data, long_list, tmp_path):
+    """They hold its stderr open as long as they live."""
+    command = [sys.executable, "-m", "vitzoo", "embed", data / "net.safetensors", long_list]
+    process = subprocess.Popen(
+        [*command, "--out", tmp_path / "out", "--workers", "2"],
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(vitzoo.__file__).parents[1])},
+    )
+    while not list(tmp_path.glob("out/*.parquet")):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+    process.kill()
+    process.communicate(timeout=60)
+    embed(data / "net.safetensors", long_list, tmp_path / "out", workers=1)
+    assert pq.read_metadata(next(tmp_path.glob("out/*.parquet"))).num_rows == 248
+    assert json.loads((tmp_path / "out" / MANIFEST).read_text())["complete"]
+    assert not list(tmp_path.glob("out/.part*"))
 
 
 @pytest.mark.workflows

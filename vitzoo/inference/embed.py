@@ -148,6 +148,7 @@ def embed(
     job = Job(
         predictor=predictor,
         fingerprint=predictor.fingerprint().sha256,
+        precision=torch.get_float32_matmul_precision(),
         form=manifest.form,
         read_ahead=batch_size,
         threads=_threads(predictor),

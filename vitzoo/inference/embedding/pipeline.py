@@ -41,13 +41,15 @@ class Job:
     Args:
         predictor: the model.
         fingerprint: sha256 of the predictor's fingerprint.
-                form: columns and metadata of the files.
+                precision: torch's precision of float32 matrix products.
+        form: columns and metadata of the files.
         read_ahead: number of images that are read and decoded ahead of the network.
         threads: number of threads that read and decode.
     """
 
     predictor: Predictor
     fingerprint: str
+    precision: str
     form: Form
     read_ahead: int
     threads: int

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import select
 import signal
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import IO, Any
+
+import torch
 
 from vitzoo.errors import VitzooError
 from vitzoo.inference.embedding.pipeline import Job, Pipeline, Task, Work
@@ -130,13 +131,18 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
     tasks = sys.stdin.buffer
-    job: Job = pickle.load(tasks)  # noqa: S301  # of the process that started this one
     pipeline: Pipeline | None = None
+    problem: Exception | None = None
+    try:
+        pipeline = _started(pickle.load(tasks))  # noqa: S301  # of the process that started this
+    except Exception as error:  # noqa: BLE001  # the first process raises it
+        problem = _portable(error)
 
     def note(work: Work) -> None:
-        if _hung_up(tasks):
+        try:
+            _answer(answers, work)
+        except BrokenPipeError:  # the first process has ended
             os._exit(1)
-        _answer(answers, work)
 
     while True:
         try:
@@ -144,15 +150,15 @@ def main() -> None:
         except EOFError:
             return
         try:
-            if pipeline is None:
-                pipeline = _started(job)
-            pipeline.write(task, note)
-            _answer(answers, None)
+            if pipeline is not None:
+                pipeline.write(task, note)
+            _answer(answers, problem)
         except Exception as error:  # noqa: BLE001  # the first process raises it
             _answer(answers, _portable(error))
 
 
 def _started(job: Job) -> Pipeline:
+    torch.set_float32_matmul_precision(job.precision)
     found = job.predictor.fingerprint().sha256
     if found != job.fingerprint:
         raise VitzooError(
@@ -174,10 +180,3 @@ def _portable(error: Exception) -> Exception:
     except Exception:  # noqa: BLE001  # of another library
         return VitzooError(f"{type(error).__name__}: {error}")
     return same if isinstance(same, VitzooError | OSError) else VitzooError(repr(error))
-
-
-def _hung_up(stream: IO[bytes]) -> bool:
-    """Tell whether the process at the other end of a pipe has ended."""
-    poll = select.poll()
-    poll.register(stream, 0)
-    return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))
