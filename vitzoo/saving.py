@@ -28,6 +28,12 @@ from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
 
+SHARDED = (
+    "gather its tensors in all processes with torch.distributed.checkpoint.state_dict."
+    "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)), load them into "
+    "vitzoo.create(model.spec) in the first process, and save that"
+)
+
 
 def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool = True) -> Path:
     """Write a model to a safetensors file and return its path; `create(path)` restores the model.
@@ -48,8 +54,8 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
             `create` refuses such a file unless its `check_finite` is false, too.
 
     Raises:
-        InvalidOption: the model has no spec, `model.spec` does not describe its tensors and
-            modules, the labels are not one string per class, the path does not end in
+        InvalidOption: the model has no spec or is sharded, `model.spec` does not describe its
+            tensors and modules, the labels are not one string per class, the path does not end in
             `.safetensors`, or its folder does not exist.
         CheckpointError: a tensor has no data (`meta` device), a type that weights do not have, or
             values that are not finite.
@@ -145,6 +151,8 @@ def _shared(spec: Spec, zoo: Registry) -> Spec:
 def _unwrapped(model: Any) -> Any:
     """Return the model inside wrappers of torch, which must have a spec."""
     given = type(model).__name__
+    if type(model).__module__.startswith("torch.distributed.fsdp."):
+        raise InvalidOption(f"{given} is sharded by fully_shard; {SHARDED}")
     while not isinstance(getattr(model, "__dict__", {}).get("spec"), Spec):
         if callable(getattr(model, "merge_and_unload", None)):
             raise InvalidOption(f"{given} has adapters that are not merged; {ADAPTERS}")

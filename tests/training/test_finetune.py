@@ -14,7 +14,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 import vitzoo
-from helpers import SMALL, randn, same
+from helpers import SMALL, randn, refuses, same
+from vitzoo.errors import InvalidOption
 
 pytestmark = pytest.mark.workflows
 
@@ -146,7 +147,7 @@ def rates(model):
     return {names[id(p)]: (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}
 
 
-def test_a_sharded_network_has_the_same_groups_and_methods(example):
+def test_a_sharded_network_has_the_same_groups_and_methods(example, tmp_path):
     torch.manual_seed(1)
     model, plain = (vitzoo.create(SMALL | {"num_classes": 5}).eval() for _ in range(2))
     with torch.no_grad():
@@ -157,6 +158,9 @@ def test_a_sharded_network_has_the_same_groups_and_methods(example):
     example.shard(model)
     assert rates(model) == rates(plain)
     assert type(next(model.parameters())).__name__ == "DTensor"
+    with refuses(InvalidOption, "sharded", "get_model_state_dict", "vitzoo.create(model.spec)"):
+        vitzoo.save(model, tmp_path / "model.safetensors")
+    assert list(tmp_path.iterdir()) == []
     images = randn(2, 3, 32, 32)
     names = ["patch_embed", "blocks.1", "logits"]
     with torch.no_grad():
