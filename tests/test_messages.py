@@ -37,6 +37,7 @@ from vitzoo.cli.main import main
 from vitzoo.errors import FirstUseWarning, VitzooError
 from vitzoo.exporting.conversion import convert
 from vitzoo.inference.predict import predict
+from vitzoo.inference.predictor import Predictor
 from vitzoo.inventory import import_file, relock, remove
 from vitzoo.plugin.requirements import check_requirements
 from vitzoo.registry.registry import registry
@@ -612,6 +613,10 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "int8_without_onnx": lambda w: vitzoo.export(
             model(), "torch", w.tmp / "out", int8=[image(w)]
         ),
+    },
+    "Predictor": {
+        "unknown_output": lambda _: Predictor(model(), outputs="blocks.9"),
+        "weights_of_a_model": lambda _: Predictor(model(), weights="a.safetensors"),
     },
     "predict": {
         "images_not_a_list": lambda w: list(predict(model(), str(image(w)))),

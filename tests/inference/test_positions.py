@@ -107,6 +107,26 @@ def test_many_random_networks_have_one_value(randomise, dtype):
     assert min(check_networks(randomise, 50, 1, dtype).values()) > 9
 
 
+@pytest.mark.workflows
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("spec", "chunk"),
+    [
+        ({"variant": "vit_b16", "depth": 1}, 8),
+        ({"variant": "dinov3/vit_ti16_qkvb", "depth": 2}, 8),
+        ({"variant": "eva02/vit_ti14", "depth": 2}, 8),
+        ({"variant": "pe/vit_ti16_core_384", "depth": 2}, 8),
+        ("timm/crossvit_tiny_240", 1),  # differs between positions of a chunk in fp32
+    ],
+    ids=str,
+)
+def test_networks_of_families_have_one_value(randomise, spec, chunk, dtype):
+    model = randomise(vitzoo.create(spec))
+    predictor = vitzoo.Predictor(model, dtype=dtype)
+    assert predictor.chunk == chunk
+    check_one_value(predictor, [7, 9, 3])
+
+
 @pytest.mark.parametrize(
     ("changes", "chunk"),
     [

@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import warnings
 from io import BytesIO
@@ -425,6 +427,41 @@ def test_other_weights_are_refused_when_a_pickle_is_loaded(model, tmp_path):
     after = hashlib.sha256(file.read_bytes()).hexdigest()
     with refuses(IntegrityError, "net.safetensors", before, after, "same file"):
         pickle.loads(data)
+
+
+WORKER = """
+import hashlib, multiprocessing, sys
+import vitzoo
+
+def work(predictor, files):
+    rows = predictor(files)
+    data = [row.error.encode() or row.outputs["pooled"].tobytes() for row in rows]
+    return [hashlib.sha256(one).hexdigest() for one in data], predictor.fingerprint().sha256
+
+if __name__ == "__main__":
+    predictor = vitzoo.Predictor(sys.argv[1], outputs=("pooled", "labels"))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.apply(work, (predictor, sys.argv[2:]))
+    here = work(predictor, sys.argv[2:])
+    print(found == here, *found[0], sep="\\n")
+"""
+
+
+@pytest.mark.workflows
+def test_a_spawned_worker_finds_the_plugin_of_the_network(randomise, tmp_path):
+    spec = {"variant": "deit/deit_ti16_distilled", "depth": 1, "image_size": 32}
+    model = randomise(vitzoo.create(spec))
+    vitzoo.save(model, tmp_path / "net.safetensors")
+    (tmp_path / "worker.py").write_text(WORKER)
+    arguments = ["worker.py", "net.safetensors", FILES[0], "missing.png"]
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    row, missing = vitzoo.Predictor(tmp_path / "net.safetensors")([FILES[0], "missing.png"])
+    data = [row.outputs["pooled"].tobytes(), missing.error.encode()]
+    expected = [hashlib.sha256(one).hexdigest() for one in data]
+    assert done.stdout.splitlines() == ["True", *expected]
 
 
 # Fingerprints
