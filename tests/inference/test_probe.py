@@ -244,13 +244,12 @@ def test_the_usual_folder_of_embeddings(some, untrained, own_home, computed, mon
 
 @pytest.mark.workflows
 def test_embeddings_of_other_files_are_read(some, untrained, cache, own_home, computed):
-    """As `vitzoo embed` writes them: with more columns and outputs, in a folder with a manifest."""
+    """As `vitzoo embed` writes them: with more columns and outputs; nothing is written beside."""
     predictor = Predictor(untrained, outputs=("pooled", "logits"))
     paths = sorted(some.glob("[0-4]/*.png"))
     rows = predictor([*paths, some / "none.png"])
     computed.clear()
     cache.mkdir()
-    (cache / "manifest.json").write_text("{}")
     columns = {
         "key": [*map(str, paths), "none.png"],
         "sha256": [row.sha256 or None for row in rows],
@@ -266,7 +265,7 @@ def test_embeddings_of_other_files_are_read(some, untrained, cache, own_home, co
     found = vitzoo.probe(untrained, some, embeddings=cache)
     assert len(computed) == 18
     assert np.array_equal(found.logits, expected.logits)
-    assert sorted(path.name for path in cache.iterdir()) == ["manifest.json", "part-000000.parquet"]
+    assert [path.name for path in cache.iterdir()] == ["part-000000.parquet"]
 
 
 # Data

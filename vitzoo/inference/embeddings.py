@@ -17,13 +17,13 @@ import numpy.typing as npt
 from vitzoo import settings
 from vitzoo.errors import ImageError, StoreError
 from vitzoo.files.access import make_folder_or_raise, replacing, unwritable
+from vitzoo.files.names import SHA256
 from vitzoo.images.decode import read_bytes
 from vitzoo.inference.fingerprint import hash_data
 from vitzoo.inference.predictor import Predictor
 
 POOLED = "pooled"
 FINGERPRINT = b"vitzoo.fingerprint"  # key in the metadata of a Parquet file, as `embed` writes it
-MANIFEST = "manifest.json"  # in the folders of `embed`
 OF_RESULTS = ("outputs", "labels")  # keys of a fingerprint that do not change the embeddings
 DAMAGED = (OSError, LookupError, ValueError, AttributeError, RecursionError)
 Vector = npt.NDArray[np.float32]
@@ -45,8 +45,8 @@ class EmbeddingCache:
     versions of libraries give the same bytes.
 
     Args:
-        folder: of the files. None: `cache/embeddings` in VITZOO_HOME. A folder that `vitzoo embed`
-            wrote is only read, and new embeddings are written to VITZOO_HOME.
+        folder: of the files. None: `cache/embeddings` in VITZOO_HOME. A folder with Parquet files
+            of `vitzoo embed` is only read, and new embeddings are written to VITZOO_HOME.
         fingerprint: of the predictor, as plain data.
         width: d.
     """
@@ -55,11 +55,12 @@ class EmbeddingCache:
         self.fingerprint, self.width = fingerprint, width
         home = settings.home()
         usual = home / "cache" / "embeddings" if home else None
-        own = usual if folder is None or (folder / MANIFEST).exists() else folder
+        read = [*sorted(folder.glob("*.parquet"))] if folder else []
+        of_others = any(not SHA256.fullmatch(path.stem) for path in read)
+        own = usual if folder is None or of_others else folder
         self.path = own and own / f"{self._identity(fingerprint)}.parquet"
         if own is not None:
             make_folder_or_raise(own)
-        read = [*sorted(folder.glob("*.parquet"))] if folder else []
         if self.path and self.path not in read and self.path.exists():
             read.append(self.path)
         self.known: dict[str, Vector] = {}
