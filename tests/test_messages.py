@@ -680,6 +680,18 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
             LAZY_MODULE.replace("late, ", "lambda *, depth, rate: [], ")
         ).cli("plugins", "compile", "globex"),
     },
+    "training": {
+        "freeze_unknown_layer": lambda _: vitzoo.freeze(model(), until="blocks.9"),
+        "freeze_too_many_layers": lambda _: vitzoo.freeze(model(), until=9),
+        "freeze_without_classifier": lambda _: vitzoo.freeze(model(num_classes=0), until="head"),
+        "groups_without_layers": lambda _: vitzoo.param_groups(
+            torch.nn.Linear(2, 2), 1e-3, layer_decay=0.75
+        ),
+        "groups_of_a_frozen_model": lambda _: vitzoo.param_groups(
+            model().requires_grad_(False), 1e-3
+        ),
+        "groups_with_a_percentage": lambda _: vitzoo.param_groups(model(), 1e-3, layer_decay=75),
+    },
 }
 
 
