@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from vitzoo.errors import RegistryError
 from vitzoo.schema.manifest import Entries, read_manifest, table_of
 from vitzoo.schema.reader import Reader
 
+PAGE = Path(__file__).parents[2] / "docs" / "fine-tuning.md"
 VALUES = {
     "data": "ImageNet-1k",
     "optimizer": "AdamW",
@@ -145,6 +147,11 @@ def test_every_recipe_of_the_core_and_the_plugins_can_be_used():
         sides = zip(recipe.image_size, spec.patch_size, strict=True)
         assert [side % patch for side, patch in sides] == [0, 0]
         assert any(name in recipe.source for name in (".md", ".py"))
+
+
+def test_the_page_counts_the_recipes():
+    count = sum(w.recipe is not None for v in vitzoo.variants() for w in v.weights)
+    assert f"{count} weights state the recipe" in PAGE.read_text(encoding="utf-8")
 
 
 def test_a_recipe_of_a_paper_table():
