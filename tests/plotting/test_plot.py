@@ -1,6 +1,5 @@
 """`plot`: kinds and their arguments, pictures with legible texts, and files."""
 
-import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -155,6 +154,22 @@ def test_texts_of_positions_do_not_overlap(grid):
 
 
 @pytest.mark.workflows
+@pytest.mark.parametrize("grid", [(2, 3), (14, 14), (24, 12), (37, 37)])
+def test_every_map_of_positions_is_framed_by_white(grid):
+    """A line of one pixel would be lost if a value took no whole number of pixels."""
+    (height, width), values = grid, np.zeros((*grid, *grid))
+    figure = figures.positions(TITLE, {"similarity": values}, "vectors")
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    box = figure.axes[0].get_window_extent()
+    pixels = np.asarray(canvas.buffer_rgba())[::-1, :, :3].min(axis=2)
+    middle = pixels[round(box.y0 + box.height / height / 2), round(box.x0) + 1 : round(box.x1) - 1]
+    assert (np.diff((middle == 255).astype(int)) == 1).sum() == width - 1
+    middle = pixels[round(box.y0) + 1 : round(box.y1) - 1, round(box.x0 + box.width / width / 2)]
+    assert (np.diff((middle == 255).astype(int)) == 1).sum() == height - 1
+
+
+@pytest.mark.workflows
 @pytest.mark.parametrize(("count", "shape"), [(1, (7, 7, 1)), (28, (16, 8, 3)), (9, (2, 2, 5))])
 def test_texts_of_filters_do_not_overlap(count, shape):
     found = {"filters": np.zeros((count, *shape)), "variance": np.full(count, 1 / count)}
@@ -281,14 +296,13 @@ def test_images_of_one_figure_have_one_size():
 
 
 def test_a_model_without_attention_maps_is_refused():
-    wrapped = vitzoo.create("timm/test_vit", device="cpu") if _has_timm() else nn.Linear(1, 1)
-    with refuses(InvalidOption, "vitzoo.VisionTransformer", type(wrapped).__name__, "another"):
+    wrapped = nn.DataParallel(nn.Linear(1, 1))
+    with refuses(InvalidOption, "vitzoo.VisionTransformer", "DataParallel", "pass its module"):
+        vitzoo.plot("tokens", wrapped, SEVEN)
+    wrapped.spec = vitzoo.Spec(variant="timm/acme")
+    with refuses(InvalidOption, "vitzoo.VisionTransformer", "timm/acme, a DataParallel", "parts"):
         vitzoo.plot("tokens", wrapped, SEVEN)
     with refuses(InvalidOption, "'vit_b16'", "vitzoo.create(NAME, pretrained=True)"):
         vitzoo.plot("filters", "vit_b16")
     with refuses(InvalidOption, "'meta'", "another device"):
         vitzoo.plot("filters", vitzoo.create(SPEC, device="meta"))
-
-
-def _has_timm() -> bool:
-    return "timm" in sys.modules and bool(vitzoo.variants("timm/test_vit"))

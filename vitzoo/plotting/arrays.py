@@ -27,6 +27,9 @@ MOST_FILTERS = 28  # of the picture in the ViT paper
 MOST_PATCHES = 4_096  # the similarities of their pairs take 128 MiB
 MAPS_AT_ONCE = 2**30  # bytes of the attention maps of an image that are held at the same time
 COLOURS = 3
+ADDED = "similarity of the vector that is added to its token with those of all patches"
+ROTATED = "similarity of its rotated query with equal keys, rotated by the positions of all patches"
+BIAS = "bias of its attention to all patches, mean over heads"
 
 
 def patch_filters(model: VisionTransformer, count: int = MOST_FILTERS) -> Arrays:
@@ -103,25 +106,21 @@ def position_similarity(
     if added.any():
         if heads is not None:
             raise InvalidOption(f"positions that are added to tokens have no heads; got {heads!r}")
-        return {
-            "similarity": _cosines(added).reshape(*grid, *grid)
-        }, "vectors that are added to the tokens"
+        return {"similarity": _cosines(added).reshape(*grid, *grid)}, ADDED
     attention: Any = getattr(model.blocks[layer], "attn", None)
     if hasattr(positions, "rotate"):
         ones = sample.new_ones(1, attention.num_heads, prefix + n, attention.head_dim)
         rotated = _numpy(positions.rotate(ones, layer))[0, :, prefix:]  # (heads, n, head_dim)
         chosen = rotated[_heads(heads, len(rotated))]
         similarity = np.mean([_cosines(one) for one in chosen], axis=0)
-        return {
-            "similarity": similarity.reshape(*grid, *grid)
-        }, "equal queries and keys after their rotation"
+        return {"similarity": similarity.reshape(*grid, *grid)}, ROTATED
     bias: Any = None
     if hasattr(positions, "attention_bias"):
         bias = positions.attention_bias(model.pos_embed, layer)
     if isinstance(bias, Tensor):
         values = _numpy(bias)[:, prefix:, prefix:]
         values = values[_heads(heads, len(values))].mean(axis=0)
-        return {"bias": values.reshape(*grid, *grid)}, "bias of the attention, mean over heads"
+        return {"bias": values.reshape(*grid, *grid)}, BIAS
     what = f"the position embedding of this model ({type(positions).__name__})"
     if callable(bias):
         raise InvalidOption(f"{what} depends on the image, so its positions cannot be compared")

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitzoo.plotting.sheet import BAR_LEAST, MARGIN, SMALL, Sheet, Title, colour_bar, new_figure
+from vitzoo.plotting.sheet import (
+    BAR_LEAST,
+    DPI,
+    MARGIN,
+    SMALL,
+    Sheet,
+    Title,
+    colour_bar,
+    new_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,10 +74,7 @@ def positions(title: Title, arrays: dict[str, Array], what: str) -> Figure:
 
     ((name, values),) = arrays.items()
     h, w = values.shape[:2]
-    caption = (
-        "One map for each patch, at its place in the image: the similarity with every patch. "
-        f"Compared: {what}."
-    )
+    caption = f"One map for each patch, at its place in the image: {what}."
     least = np.floor(4 * float(values.min())) / 4
     norm, label = Normalize(min(max(least, -1.0), 0.75), 1), "cosine similarity"
     if name == "bias":
@@ -82,11 +88,15 @@ def positions(title: Title, arrays: dict[str, Array], what: str) -> Figure:
             part = np.kron(values[y, x], np.ones((fine, fine)))
             joined[y * rows : (y + 1) * rows - 1, x * columns : (x + 1) * columns - 1] = part
     joined = joined[:-1, :-1]
-    inch = min(8.0 / joined.shape[1], 9.0 / joined.shape[0], 0.08)
+    # A whole number of pixels for each value, as long as the figure stays printable.
+    most = max(joined.shape)
+    pixels = float(max(1, min(int(8.0 * DPI / most), 12)))
+    inch = min(pixels / DPI, 16.0 / most)
+    smooth = "nearest" if inch == pixels / DPI else "antialiased"
     tall, wide = joined.shape[0] * inch, joined.shape[1] * inch
     sides = MARGIN + 0.45, MARGIN + 0.75, max(MARGIN + 0.35, BAR_LEAST + 0.2 - tall)
     figure, axes = new_figure(title, caption, wide, tall, sides)
-    axes.imshow(joined, norm=norm, cmap=SIMILARITY, interpolation="nearest", aspect="auto")
+    axes.imshow(joined, norm=norm, cmap=SIMILARITY, interpolation=smooth, aspect="auto")
     for axis, count, length, text in (
         (axes.xaxis, w, columns, "patch column"),
         (axes.yaxis, h, rows, "patch row"),

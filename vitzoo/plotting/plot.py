@@ -319,11 +319,12 @@ def _network(model: object) -> VisionTransformer:
             "pretrained=True)"
         )
     variant = getattr(getattr(model, "spec", None), "variant", None)
-    what = f"{variant}, a {type(model).__name__}," if variant else f"a {type(model).__name__}"
+    if variant is None:
+        got, fix = f"a {type(model).__name__}", "of a wrapped model, pass its module"
+    else:
+        got, fix = f"{variant}, a {type(model).__name__}", "choose a variant of vitzoo's parts"
     raise InvalidOption(
-        f"plot needs a vitzoo.VisionTransformer, whose attention maps and tokens it reads; {what} "
-        "is none; of a wrapped model pass its module, and choose a variant of another family than "
-        "timm"
+        f"plot reads the attention maps and tokens of a vitzoo.VisionTransformer, got {got}; {fix}"
     )
 
 
