@@ -636,6 +636,15 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "trunk_on_the_hub": lambda w: vitzoo.create(classifier(w, weights="hf://acme/net@main/x")),
         "no_trunk": lambda w: vitzoo.create(SMALL, weights=classifier(w)),
     },
+    "plot": {
+        "kind_misspelt": lambda _: vitzoo.plot("filter", model()),
+        "option_unused": lambda _: vitzoo.plot("filters", model(), layers=[0]),
+        "no_image": lambda _: vitzoo.plot("attention", model()),
+        "no_positions": lambda _: vitzoo.plot("positions", model(pos_embed="none")),
+        "not_of_vitzoo": lambda _: vitzoo.plot("tokens", torch.nn.Linear(1, 1), "x.png"),
+        "query_outside": lambda w: vitzoo.plot("attention", model(), image(w), query=(4, 0)),
+        "other_ending": lambda _: vitzoo.plot("filters", model()).save("x.pdf"),
+    },
     "conformance": {
         "head_is_no_head": lambda w: (
             w.globex(

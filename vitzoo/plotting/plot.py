@@ -278,7 +278,7 @@ def check_kind(kind: object, options: Collection[str]) -> Kind:
     for name in sorted(options):
         if name not in chosen.options:
             uses = f"it uses {', '.join(chosen.options)}" if chosen.options else "it has no options"
-            raise InvalidOption(f"{kind} does not use {name}; {uses}")
+            raise InvalidOption(f"{kind} does not use {name}; {uses}; leave {name} out")
     return chosen
 
 
