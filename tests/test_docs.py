@@ -437,6 +437,48 @@ def test_the_documented_registration_works(tmp_path, monkeypatch):
     assert scope["model"].load_report.license == "proprietary"
 
 
+CALLS = ROOT / "docs" / "other-libraries.md"
+WALKED = [ROOT / "docs" / "publishing.md", CALLS]
+STEP = r"^```(python|sh)\n(.*?)^```|^\| (?:`([^`\n]*)`|[^|\n]*) \| `([^`\n]*)` \|$"
+ON_THE_HUB = r"^open_clip|pretrained=(True|\")|from_pretrained\(\"\w+/|push_to|list_pretrained"
+
+
+def run_shell(block: str) -> None:
+    command = Path(sys.executable).with_name("vitzoo")
+    script = f"set -e\nvitzoo() {{ '{command}' \"$@\"; }}\n{block}"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("page", WALKED, ids=names(WALKED))
+def test_blocks_and_tables_of_calls_run_in_order(page, tmp_path, monkeypatch, capsys):
+    """In a table, calls of another library and of vitzoo; if only the Hub has it, it is refused."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VITZOO_HOME", str(tmp_path / "home"))
+    for name in ("VITZOO_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.setenv(name, "1")
+    scope, calls, offline, text = {}, 0, 0, page.read_text(encoding="utf-8")
+    for language, block, theirs, ours in re.findall(STEP, text, re.MULTILINE | re.DOTALL):
+        if language == "sh":
+            run_shell(block)
+        elif language:
+            exec(compile(block, str(page), "exec"), scope)
+        else:
+            on_the_hub = re.search(ON_THE_HUB, theirs)
+            if not on_the_hub:
+                exec(theirs, scope)
+            try:
+                exec(ours, scope)
+            except errors.Offline:
+                assert on_the_hub, ours
+                offline += 1
+            calls += 1
+    printed = re.findall(r"^print\(.*?\)  # (.*)$", text, re.MULTILINE)
+    assert printed == capsys.readouterr().out.splitlines()
+    assert page != CALLS or (calls > 40 and offline == 6)
+
+
 def test_every_key_of_a_registry_file_is_documented(monkeypatch):
     asked = set()
     done = reader.Reader.done
