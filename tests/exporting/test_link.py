@@ -174,8 +174,9 @@ def test_the_command(zoo, small, tmp_path, run):
 
 def test_an_overlay_is_one_copy_that_rm_removes(zoo, small, tmp_path, monkeypatch):
     zoo.put(fill(vitzoo.create(small, num_classes=1000)))
-    tag = zoo.tag()
+    tag, before = zoo.tag(), os.umask(0o002)
     path = Path(vitzoo.timm_overlay(tag)["file"])
+    os.umask(before)
     assert path.read_bytes() == zoo.stored.read_bytes()
     assert not Path(path).samefile(zoo.stored)
     path.write_bytes(b"changed")

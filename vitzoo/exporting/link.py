@@ -132,6 +132,8 @@ def timm_overlay(tag: str, folder: str | os.PathLike[str] | None = None) -> dict
     else:
         path = Path(folder) / f"{sha256}.safetensors"
     _write_weights(opened.checkpoint, target, path)
+    if folder is None:
+        path.chmod(0o644)  # as all files of the store: only the user may write to it
     return {"file": str(path), "custom_load": False}
 
 
