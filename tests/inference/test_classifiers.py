@@ -98,6 +98,7 @@ def test_zeros_are_similar_to_nothing():
     assert found.tolist() == [0, 2]
 
 
+@pytest.mark.workflows
 @pytest.mark.parametrize("name", DATA)
 def test_logistic_regression_is_that_of_scikit_learn(name):
     """The same C, the same logits within float32, the accuracy within 0.1 points."""

@@ -422,6 +422,7 @@ def test_the_command_prints_scores_and_writes_files(found, scans, untrained, cac
     says(err, "--confusion", ".png", "x.txt")
 
 
+@pytest.mark.workflows
 def test_the_figure_shows_every_number(found):
     axes = found.figure().axes[0]
     shown = np.zeros((10, 10), dtype=int)

@@ -89,6 +89,7 @@ def test_a_classifier_of_a_file_in_its_folder(file, own, images):
     same_logits(model, (images, logits(own[0], head, images)))
 
 
+@pytest.mark.workflows
 def test_a_trunk_in_another_format(file, own, images, tmp_path):
     vitzoo.convert(tmp_path / "net.safetensors", "google", tmp_path / "net.npz")
     sha256 = hashlib.sha256((tmp_path / "net.npz").read_bytes()).hexdigest()
