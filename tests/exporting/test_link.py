@@ -54,13 +54,17 @@ def test_a_library_without_the_network_names_those_that_have_it(zoo, small, tmp_
 # Damage.
 
 
+@pytest.mark.parametrize("offline", ["1", "0"])
 @pytest.mark.parametrize("stamped", [False, True])
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
-def test_a_flipped_byte_is_an_integrity_error(zoo, small, tmp_path, library, stamped):
+def test_a_flipped_byte_is_an_integrity_error(
+    zoo, small, tmp_path, library, stamped, offline, monkeypatch
+):
     """`torchvision` has another checkpoint format, so that the file is converted."""
     zoo.put(fill(vitzoo.create(small)))
     zoo.flip(stamped=stamped)
-    with refuses(HashMismatch, "sha256", zoo.entry["sha256"]):
+    monkeypatch.setenv("VITZOO_OFFLINE", offline)
+    with refuses(HashMismatch, "sha256", zoo.name, "vitzoo fetch local/net:main"):
         vitzoo.link(zoo.name, tmp_path / "out", library)
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"home", "own.toml", "weights.safetensors"}
@@ -71,7 +75,7 @@ def test_a_flipped_byte_stops_timm_overlay(zoo, small, stamped):
     zoo.put(fill(vitzoo.create(small, num_classes=1000)))
     tag = zoo.tag()
     zoo.flip(stamped=stamped)
-    with refuses(HashMismatch, zoo.entry["sha256"]):
+    with refuses(HashMismatch, "vitzoo fetch local/net:main"):
         vitzoo.timm_overlay(tag)
     assert not list((zoo.home / "timm").glob("*"))
 

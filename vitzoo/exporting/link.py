@@ -17,10 +17,12 @@ from vitzoo.exporting.conversion import Source, convert, network_of, open_source
 from vitzoo.exporting.libraries import Network, Target, check_library, target_of
 from vitzoo.files.access import copy_hashed, make_folder_or_raise, writing_to
 from vitzoo.files.folder_manifest import new_folder, write_manifest
+from vitzoo.inventory import verify
 from vitzoo.registry.foreign_names import is_tag
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.reader import describe
+from vitzoo.schema.rows import choose
 from vitzoo.store.store import Store
 
 
@@ -146,8 +148,14 @@ def _opened(name: str, weights: str | None, zoo: Registry) -> Source:
         raise InvalidOption(
             f"{name} names the weights {stated!r}, but weights is {weights!r}; pass one of them"
         )
-    zoo.variant(variant)  # raises for a path or an address
-    return open_source(name if weights is None or colon else f"{name}:{weights}", None, zoo)
+    row = choose(zoo.variant(variant), stated or weights)  # raises for a path or an address
+    name = f"{variant}:{row.name}"
+    for found in verify(name):  # `open_source` would download a damaged file again
+        if found.state == "damaged":
+            raise HashMismatch(
+                f"{name}: {found.path}: {found.detail}; `vitzoo fetch {name}` downloads it again"
+            )
+    return open_source(name, None, zoo)
 
 
 def _network(opened: Source) -> Network:
