@@ -240,6 +240,7 @@ def test_a_file_that_is_too_large_is_an_error_row(digits, tmp_path, monkeypatch)
     says(row.error, "large.png", "more than 100 bytes")
 
 
+@pytest.mark.usefixtures("_quick_switching")
 def test_threads_decode_large_images_as_errors(digits, monkeypatch):
     """Pillow warns of them, and filters of warnings belong to the process."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 64 * 64 - 1)
@@ -426,6 +427,17 @@ def test_other_weights_are_refused_when_a_pickle_is_loaded(model, tmp_path):
     vitzoo.save(model, file)
     after = hashlib.sha256(file.read_bytes()).hexdigest()
     with refuses(IntegrityError, "net.safetensors", before, after, "same file"):
+        pickle.loads(data)
+
+
+def test_another_network_is_refused_when_a_pickle_is_loaded(small, model, tmp_path):
+    weights = vitzoo.save(model, tmp_path / "net.safetensors")
+    spec = tmp_path / "net.json"
+    spec.write_text(json.dumps(small))
+    data = pickle.dumps(vitzoo.Predictor(spec, weights=weights))
+    assert pickle.loads(data).chunk == 8
+    spec.write_text(json.dumps(small | {"block": {"norm_eps": 0.5}}))
+    with refuses(IntegrityError, "net.json", "another network", "same file"):
         pickle.loads(data)
 
 

@@ -1,4 +1,4 @@
-"""Thirty snippets of user code; `mypy` and `basedpyright` check them, nothing runs them.
+"""Snippets of user code; `mypy` and `basedpyright` check them, nothing runs them.
 
 `Wrong` in a name marks calls that both checkers must refuse. A checker also reports an `ignore`
 comment that it does not need.
@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -283,6 +285,15 @@ def s29_handle_errors(name: str) -> vitzoo.VisionTransformer | None:
     except vitzoo.VitzooError:
         raise
     return None
+
+
+def s31_predictor(images: list[bytes], pixels: npt.NDArray[np.uint8]) -> None:
+    predictor = vitzoo.Predictor("vit_b16", outputs=("labels", "pooled"), dtype=torch.bfloat16)
+    for row in predictor([*images, pixels, Path("cat.png")]):
+        print(row.error or row.outputs["pooled"], row.width, row.sha256)
+    print(predictor.shapes["pooled"], predictor.fingerprint().to_data()["weights"])
+    step = vitzoo.ray.Embedder(predictor, column="bytes")
+    print(step.predictor.chunk)
 
 
 def s30_wrong_calls(model: vitzoo.VisionTransformer) -> None:
