@@ -68,6 +68,7 @@ class Pipeline:
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self._chunk = job.predictor.chunk
         self._pool = ThreadPoolExecutor(job.threads, "vitzoo-decode")
 
     def close(self) -> None:
@@ -88,7 +89,7 @@ class Pipeline:
             waiting.append((key, image))
             ready += image.tensor is not None
             work += spent
-            if ready == self.job.predictor.chunk:
+            if ready == self._chunk:
                 yield from self._computed(waiting, work, before, note)
                 waiting, ready, work, before = [], 0, Work(), time.perf_counter()
         yield from self._computed(waiting, work, before, note)
