@@ -212,8 +212,8 @@ def embed_command(
     \b
     Examples:
       vitzoo embed vit_digits scans/ --out vectors/
-      vitzoo embed vit_b16 'shards/{000..127}.tar' --out vectors/ --vectors float16
-      vitzoo embed vit_b16 photos.parquet --out tokens/ --output pooled --output blocks.11
+      vitzoo embed vit_b16 'shards/{000..127}.tar' --out v/ --vectors float16
+      vitzoo embed vit_b16 a.parquet --out v/ --output pooled --output blocks.11
       torchrun --nproc-per-node 4 -m vitzoo embed vit_b16 photos/ --out vectors/
     """
     import torch
