@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from vitzoo.errors import printable
@@ -20,3 +21,15 @@ class _Quiet(logging.LoggerAdapter[logging.Logger]):
 
 
 log = _Quiet(logging.getLogger("vitzoo"), {})
+
+
+@contextlib.contextmanager
+def only_errors(name: str) -> Iterator[None]:
+    """Let the logger of another library write errors only."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -31,7 +31,7 @@ def quantise(full: Path, path: Path) -> None:
     import_onnxruntime()
     from onnxruntime.quantization import quantize_dynamic
 
-    root, silent = logging.getLogger(), logging.NullHandler()
+    root, silent = logging.root, logging.NullHandler()
     root.addHandler(silent)  # onnxruntime's advice would configure the logging of the program
     try:
         quantize_dynamic(

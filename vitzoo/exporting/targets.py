@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vitzoo.exporting.runtimes import import_onnxruntime, import_openvino
+from vitzoo.log import only_errors
 
 Program = torch.export.ExportedProgram
 Run = Callable[[Tensor], Tensor]
@@ -68,7 +67,7 @@ class Onnx(Target):
 
     def write(self, program: Program, output: str, metadata: Mapping[str, Any], path: Path) -> None:
         """Convert the program; keep no notes about the source code of vitzoo."""
-        with _quiet("torch.onnx"):
+        with only_errors("torch.onnx"):
             converted: Any = torch.onnx.export(
                 program,
                 dynamo=True,
@@ -139,15 +138,3 @@ def _values(graph: Any) -> Iterator[Any]:
     yield from (*graph.inputs, *graph.outputs, *graph.initializers.values())
     for node in graph:
         yield from node.outputs
-
-
-@contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Let a logger of torch write errors only."""
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

@@ -93,8 +93,8 @@ class _Process:
 
     def run(self, task: Task, note: Note) -> None:
         """Compute one part in the other process."""
-        stdin, stdout = self.popen.stdin, self.popen.stdout
-        assert stdin is not None and stdout is not None  # noqa: PT018, S101  # for mypy
+        stdin: Any = self.popen.stdin
+        stdout: Any = self.popen.stdout
         try:
             if self._job is not None:
                 pickle.dump(sys.path, stdin)
