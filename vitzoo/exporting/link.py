@@ -15,8 +15,13 @@ from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import HashMismatch, InvalidOption, StoreError, UnknownName
 from vitzoo.exporting.conversion import Source, convert, network_of, open_source
 from vitzoo.exporting.libraries import Network, Target, check_library, target_of
-from vitzoo.files.access import copy_hashed, make_folder_or_raise, writing_to
-from vitzoo.files.folder_manifest import new_folder, write_manifest
+from vitzoo.files.access import (
+    copy_hashed,
+    make_folder_or_raise,
+    writing_folder,
+    writing_to,
+)
+from vitzoo.files.folder_manifest import own_files, write_manifest
 from vitzoo.inventory import verify
 from vitzoo.registry.foreign_names import is_tag
 from vitzoo.registry.label_sets import known_labels
@@ -81,7 +86,7 @@ def link(
     opened = _opened(name, weights, zoo)
     target = target_of(_network(opened), library, zoo)
     path = Path(folder)
-    with new_folder(path, force=force) as part:
+    with writing_folder(path, own_files(path), force=force) as part:
         copied = _write_weights(opened.checkpoint, target, part / target.weights)
         for file, content in target.configs.items():
             text = json.dumps(content, indent=2, ensure_ascii=False)

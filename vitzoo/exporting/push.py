@@ -21,7 +21,8 @@ from vitzoo.exporting.libraries import MODEL, Network, Target, target_of
 from vitzoo.exporting.model_card import Card, model_card
 from vitzoo.exporting.upload import check_upload, upload
 from vitzoo.factory import create
-from vitzoo.files.folder_manifest import MANIFEST, new_folder, write_manifest
+from vitzoo.files.access import writing_folder
+from vitzoo.files.folder_manifest import MANIFEST, own_files, write_manifest
 from vitzoo.files.names import valid_repo
 from vitzoo.log import log
 from vitzoo.registry.registry import Registry, registry
@@ -244,7 +245,7 @@ def _base(origin: _Origin) -> tuple[str, ...]:
 @contextmanager
 def _folder(folder: str | os.PathLike[str] | None, *, force: bool) -> Iterator[Path]:
     if folder is not None:
-        with new_folder(Path(folder), force=force) as part:
+        with writing_folder(Path(folder), own_files(Path(folder)), force=force) as part:
             yield part
         return
     try:

@@ -9,15 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import shutil
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitzoo.errors import CheckpointError, InvalidOption, StoreError, printable
-from vitzoo.files.access import LEFT, SHORT, hash_file, open_regular, read_regular
+from vitzoo.errors import CheckpointError, StoreError, printable
+from vitzoo.files.access import hash_file, open_regular, read_regular
 from vitzoo.files.names import SHA256, valid_file
 from vitzoo.files.strict_json import strict_json
 
@@ -86,74 +83,8 @@ def _entry(path: Path, name: str, value: object) -> tuple[int, str]:
     )
 
 
-@contextlib.contextmanager
-def new_folder(path: Path, *, force: bool) -> Iterator[Path]:
-    """Make a folder that gets its name after the block; if the block raises, nothing is left.
-
-    Args:
-        path: the folder; it must not exist, or be empty.
-        force: replace a folder that has a manifest and no other files than those it names.
-
-    Raises:
-        InvalidOption: the folder exists, or its parent does not.
-        StoreError: the disk is full, or the parent cannot be written to.
-    """
-    _check_folder(path, force=force)
-    _remove_abandoned(path)
-    part = path.with_name(f".{path.name[:SHORT]}.{os.getpid()}.{time.time_ns()}")
-    old = part.with_name(f"{part.name}0")
-    try:
-        part.mkdir()
-        try:
-            yield part
-            _check_folder(path, force=force)
-            if path.is_dir() and any(path.iterdir()):
-                path.rename(old)
-            part.rename(path)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise StoreError(
-            f"cannot write {path}: {error.strerror}; make room, or name a folder in a place that "
-            "can be written to"
-        ) from error
-
-
-def _check_folder(path: Path, *, force: bool) -> None:
-    try:
-        found = [entry.name for entry in path.iterdir()]
-    except FileNotFoundError as error:
-        if path.parent.is_dir():
-            return
-        raise InvalidOption(f"there is no folder {path.parent}; make it first") from error
-    except NotADirectoryError as error:
-        raise InvalidOption(f"{path} is a file; name a new folder") from error
-    except (OSError, ValueError) as error:  # a name that is too long or has a null byte
-        reason = getattr(error, "strerror", None) or error
-        raise InvalidOption(f"cannot write {path}: {reason}; name another folder") from error
-    if not found:
-        return
-    if not force:
-        raise InvalidOption(
-            f"{path} is a folder with files; name a new folder, or pass --force (force=True) to "
-            "replace one that vitzoo wrote"
-        )
+def own_files(folder: Path) -> set[str]:
+    """Return the names of the files in a folder that vitzoo wrote, as its manifest states them."""
     with contextlib.suppress(CheckpointError, StoreError):
-        if set(found) <= {MANIFEST, *(read_manifest(path) or ())}:
-            return
-    raise InvalidOption(
-        f"{path} has files that its {MANIFEST} does not name, so it is not replaced; name a new "
-        "folder"
-    )
-
-
-def _remove_abandoned(path: Path) -> None:
-    """Remove what a killed process left an hour ago."""
-    ours = re.compile(rf"\.{re.escape(path.name[:SHORT])}\.\d+\.\d{{16,}}")
-    for left in path.parent.iterdir():
-        with contextlib.suppress(OSError):
-            if ours.fullmatch(left.name) and time.time() - left.lstat().st_mtime > LEFT:
-                shutil.rmtree(left)
+        return {MANIFEST, *(read_manifest(folder) or ())}
+    return set()

@@ -93,6 +93,11 @@ class Row:
     outputs: Mapping[str, Any]
 
 
+def row_of(image: Decoded, outputs: Mapping[str, Any]) -> Row:
+    """Return the row of a decoded image."""
+    return Row(image.error, image.width, image.height, image.sha256, outputs)
+
+
 class Predictor:
     """Maps images to labels, logits, embeddings or tokens.
 
@@ -212,8 +217,7 @@ class Predictor:
         while decoded := [self.decode(image) for image in itertools.islice(remaining, CHUNK)]:
             outputs = iter(self.compute([one.tensor for one in decoded if one.tensor is not None]))
             for one in decoded:
-                found = {} if one.tensor is None else next(outputs)
-                yield Row(one.error, one.width, one.height, one.sha256, found)
+                yield row_of(one, {} if one.tensor is None else next(outputs))
 
     def decode(self, image: Input) -> Decoded:
         """Prepare an image; several threads may call this. It raises no error about an image."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,15 +14,19 @@ if TYPE_CHECKING:
     from vitzoo.inference.predictor import Row
 
 
-def schema_of(outputs: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> Any:
+def schema_of(
+    outputs: Iterable[str], shapes: Mapping[str, tuple[int, ...]], vectors: str = "float32"
+) -> Any:
     """Return the schema of pyarrow: key, error, width, height, sha256, and a column per output.
 
     Args:
         outputs: names of the outputs.
         shapes: of the arrays, which become lists of fixed size; labels have none.
+        vectors: type of their numbers, `float32` or `float16`.
     """
     import pyarrow as pa
 
+    number = pa.float16() if vectors == "float16" else pa.float32()
     label = pa.struct({"index": pa.int32(), "label": pa.string(), "probability": pa.float32()})
     fields = [
         pa.field("key", pa.string(), nullable=False),
@@ -33,7 +37,7 @@ def schema_of(outputs: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> 
     ]
     for name in outputs:
         shape = shapes.get(name, ())
-        kind = pa.list_(pa.float32(), math.prod(shape)) if shape else pa.list_(label)
+        kind = pa.list_(number, math.prod(shape)) if shape else pa.list_(label)
         fields.append(pa.field(name, kind, metadata={"shape": json.dumps(shape)}))
     return pa.schema(fields)
 
@@ -76,7 +80,7 @@ def _vectors(values: Sequence[np.ndarray | None], kind: Any) -> Any:
     """Return an array of lists of fixed size; None becomes null."""
     import pyarrow as pa
 
-    flat = np.zeros((len(values), kind.list_size), dtype=np.float32)
+    flat = np.zeros((len(values), kind.list_size), dtype=kind.value_type.to_pandas_dtype())
     for place, value in zip(flat, values, strict=True):
         if value is not None:
             place[:] = value.reshape(-1)

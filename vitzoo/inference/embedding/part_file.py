@@ -6,37 +6,26 @@ from the shapes, and no time or host is written.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from vitzoo.errors import StoreError, VitzooError
 from vitzoo.files.access import replacing, sync_folder
+from vitzoo.inference.table import schema_of, table_of
+
+if TYPE_CHECKING:
+    from vitzoo.inference.predictor import Row
 
 GROUP = 2**25  # bytes of vectors in one row group, about
 MAX_GROUP = 4096  # rows in one row group
 VECTORS = ("float32", "float16")
 FIXED = ("key", "error", "width", "height", "sha256")
 FINGERPRINT, LICENSE = b"vitzoo.fingerprint", b"vitzoo.license"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row: what is known about an image, and its vectors, None if it could not be read."""
-
-    key: str
-    error: str
-    width: int
-    height: int
-    sha256: str
-    outputs: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -63,22 +52,8 @@ class Form:
 
     def schema(self) -> Any:
         """Return the schema of pyarrow."""
-        import pyarrow as pa
-
-        number = pa.float16() if self.vectors == "float16" else pa.float32()
-        label = {"index": pa.int32(), "label": pa.string(), "probability": pa.float32()}
-        fields = [
-            pa.field("key", pa.string(), nullable=False),
-            pa.field("error", pa.string()),
-            pa.field("width", pa.int32()),
-            pa.field("height", pa.int32()),
-            pa.field("sha256", pa.string()),
-        ]
-        for name, shape in self.outputs.items():
-            kind = pa.list_(number, math.prod(shape)) if shape else pa.list_(pa.struct(label))
-            fields.append(pa.field(name, kind, metadata={"shape": json.dumps(list(shape))}))
         metadata = {FINGERPRINT: self.fingerprint.encode(), LICENSE: self.license.encode()}
-        return pa.schema(fields, metadata=metadata)
+        return schema_of(self.outputs, self.outputs, self.vectors).with_metadata(metadata)
 
 
 class Writer:
@@ -89,7 +64,7 @@ class Writer:
 
         self.form, self.schema = form, form.schema()
         self.group = max(1, min(MAX_GROUP, GROUP // max(form.row_bytes, 1)))
-        self.waiting: list[Row] = []
+        self.waiting: list[tuple[str, Row]] = []
         self.parquet = parquet.ParquetWriter(
             file,
             self.schema,
@@ -101,9 +76,9 @@ class Writer:
             store_schema=True,
         )
 
-    def add(self, row: Row) -> None:
+    def add(self, key: str, row: Row) -> None:
         """Write one row, sooner or later."""
-        self.waiting.append(row)
+        self.waiting.append((key, row))
         if len(self.waiting) == self.group:
             self._flush()
 
@@ -114,41 +89,10 @@ class Writer:
         self.parquet.close()
 
     def _flush(self) -> None:
-        import pyarrow as pa
-
-        rows, self.waiting = self.waiting, []
-        columns = [
-            pa.array([_text(row.key) for row in rows], pa.string()),
-            pa.array([_text(row.error) or None for row in rows], pa.string()),
-            pa.array([row.width or None for row in rows], pa.int32()),
-            pa.array([row.height or None for row in rows], pa.int32()),
-            pa.array([row.sha256 or None for row in rows], pa.string()),
-        ]
-        for name, shape in self.form.outputs.items():
-            values = [row.outputs[name] if row.outputs else None for row in rows]
-            field = self.schema.field(name)
-            columns.append(_vectors(values, field.type) if shape else pa.array(values, field.type))
-        table = pa.Table.from_arrays(columns, schema=self.schema)
+        keys, rows = zip(*self.waiting, strict=True)
+        self.waiting = []
+        table = table_of(keys, rows, self.schema)
         self.parquet.write_table(table, row_group_size=len(rows))
-
-
-def _vectors(values: Sequence[Any], kind: Any) -> Any:
-    """Return a fixed-size-list array; None becomes null."""
-    import pyarrow as pa
-
-    number = kind.value_type.to_pandas_dtype()
-    flat = np.zeros((len(values), kind.list_size), dtype=number)
-    for place, value in zip(flat, values, strict=True):
-        if value is not None:
-            place[:] = np.asarray(value).reshape(-1)
-    missing = pa.array([value is None for value in values], pa.bool_())
-    items = pa.array(flat.reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(items, type=kind, mask=missing)
-
-
-def _text(text: str) -> str:
-    """Return text that is UTF-8; bytes of a file name that are none are written as `\\xff`."""
-    return os.fsencode(text).decode("utf-8", "backslashreplace") if not text.isascii() else text
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo.errors import ImageError
-from vitzoo.inference.embedding.part_file import Form, Row, writing
+from vitzoo.inference.embedding.part_file import Form, writing
 from vitzoo.inference.embedding.sources import Item, Piece
-from vitzoo.inference.predictor import Decoded, Predictor
+from vitzoo.inference.predictor import Decoded, Predictor, Row, row_of
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,12 @@ class Pipeline:
     def write(self, task: Task, note: Callable[[Work], object]) -> None:
         """Compute one part and write its file; `note` is called after each forward pass."""
         with writing(task.path, self.job.form) as file:
-            for row in self._rows(task.pieces, note):
-                file.add(row)
+            for key, row in self._rows(task.pieces, note):
+                file.add(key, row)
 
-    def _rows(self, pieces: Sequence[Piece], note: Callable[[Work], object]) -> Iterator[Row]:
+    def _rows(
+        self, pieces: Sequence[Piece], note: Callable[[Work], object]
+    ) -> Iterator[tuple[str, Row]]:
         decoded = self._decoded(item for piece in pieces for item in piece.items())
         waiting: list[tuple[str, Decoded]] = []
         ready, work, before = 0, Work(), time.perf_counter()
@@ -100,20 +102,13 @@ class Pipeline:
         work: Work,
         before: float,
         note: Callable[[Work], object],
-    ) -> list[Row]:
+    ) -> list[tuple[str, Row]]:
         """Run the network over at most one chunk of images, and the broken ones between them."""
         start = time.perf_counter()
         tensors = [image.tensor for _, image in images if image.tensor is not None]
         results = iter(self.job.predictor.compute(tensors) if tensors else ())
         rows = [
-            Row(
-                key=key,
-                error=image.error,
-                width=image.width,
-                height=image.height,
-                sha256=image.sha256,
-                outputs=None if image.tensor is None else next(results),
-            )
+            (key, row_of(image, {} if image.tensor is None else next(results)))
             for key, image in images
         ]
         model = time.perf_counter() - start
