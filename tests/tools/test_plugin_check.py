@@ -12,7 +12,7 @@ import pytest
 from helpers import says
 from plugin_files import ACME, MODULE, UNTOUCHABLE
 
-pytestmark = pytest.mark.usefixtures("own_home")
+pytestmark = [pytest.mark.conformance, pytest.mark.usefixtures("own_home")]
 
 
 @pytest.fixture
