@@ -1,4 +1,4 @@
-"""Ray Data: networks as a step of a pipeline of many workers (`pip install 'vitzoo[ray]'`)."""
+"""Ray Data: networks as a step of a pipeline of many workers (extra `ray`)."""
 
 from __future__ import annotations
 
