@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-import browser as browser_helper
+import debian
 from browser import Browser, need_chromium
 from plugin_files import UNTOUCHABLE, write_distribution
 from site_pages import FULL
@@ -635,8 +635,8 @@ def test_the_page_says_that_it_needs_scripts(page):
 
 
 def test_without_root_the_tier_fails_with_the_apt_line(monkeypatch):
-    monkeypatch.setattr(browser_helper.shutil, "which", lambda _: None)
-    monkeypatch.setattr(browser_helper.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(debian.shutil, "which", lambda _: None)
+    monkeypatch.setattr(debian.os, "geteuid", lambda: 1000)
     with pytest.raises(pytest.fail.Exception) as caught:
         need_chromium()
     assert "chromium and chromedriver" in str(caught.value)

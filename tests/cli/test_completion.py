@@ -3,7 +3,6 @@
 import os
 import pty
 import select
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
+from debian import need
 
 BIN = str(Path(sys.executable).parent)
 
@@ -83,15 +83,6 @@ SHELLS = {  # options, and commands that come first
 }
 
 
-def need(shell):
-    """Install a shell from Debian if this process may; else say how."""
-    if shutil.which(shell) is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "update", "-qq"])
-        subprocess.run(["apt-get", "install", "-qq", "-y", shell])
-    if shutil.which(shell) is None:
-        pytest.fail(f"{shell} is not installed: sudo apt-get install {shell}")
-
-
 def typed(shell, text):
     """Type text and a tab into a shell on a pseudo-terminal; return the words of the line."""
     options, setup = SHELLS[shell]
@@ -126,13 +117,13 @@ def typed(shell, text):
 @pytest.mark.parametrize(("text", "completed"), CASES, ids=[text for text, _ in CASES])
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_tab_completes_in(shell, text, completed):
-    need(shell)
+    need((shell,), (shell,))
     assert typed(shell, f"vitzoo {text}") == f"vitzoo {completed}".split()
 
 
 @pytest.mark.install
 def test_fish_offers_the_same():
-    need("fish")
+    need(("fish",), ("fish",))
     script = "_VITZOO_COMPLETE=fish_source vitzoo | source\n" + "".join(
         f"echo (complete -C 'vitzoo {text}' | string replace -r '\\t.*' '')\n" for text, _ in CASES
     )

@@ -6,35 +6,16 @@ It is driven by selenium over Debian's chromium-driver. Neither downloads anythi
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-PROGRAMS = ("chromium", "chromedriver")
-APT = "apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver"
-
-
-def missing() -> list[str]:
-    """Return the programs that are not installed."""
-    return [name for name in PROGRAMS if shutil.which(name) is None]
+from debian import need
 
 
 def need_chromium() -> None:
     """Install Chromium and its driver if they are missing; without root, fail with the command."""
-    if not missing():
-        return
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        done = subprocess.run(["sh", "-c", APT], env=env, capture_output=True, text=True)
-        said = f"this command failed: {APT}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    else:
-        said = f"as root, run: {APT}"
-    if absent := missing():
-        pytest.fail(f"the browser tests need {' and '.join(absent)}; {said}", pytrace=False)
+    need(("chromium", "chromedriver"), ("chromium", "chromium-driver"))
 
 
 class Browser:

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from debian import need
 
-APT = "apt-get update && apt-get install -y --no-install-recommends default-jre-headless"
 PYSPARK = "pyspark>=4,<5"
 
 
 def need_java() -> None:
     """Install a Java runtime if it is missing; without root, fail with the command."""
-    if shutil.which("java"):
-        return
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        done = subprocess.run(["sh", "-c", APT], env=env, capture_output=True, text=True)
-        said = f"this command failed: {APT}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    else:
-        said = f"as root, run: {APT}"
-    if not shutil.which("java"):
-        pytest.fail(f"the tests of Spark need java; {said}", pytrace=False)
+    need(("java",), ("default-jre-headless",))
 
 
 def pyspark_in(folder: Path) -> dict[str, str]:
