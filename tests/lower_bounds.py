@@ -18,10 +18,12 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 NOT_TESTED = ("torch", "torchvision", "vitzoo")
+# pandas comes with Ray Data. The newest needs a newer numpy than vitzoo does; this one needs pytz.
+BESIDE = ["pandas==2.3.3", "pytz==2025.2"]
 
 
 def lowest() -> list[str]:
-    """Return `name==version` of each dependency of vitzoo, its extras and its plugins.
+    """Return `name==version` of each dependency of vitzoo, its extras and its plugins, and BESIDE.
 
     Three extras are left out: `dev` and `docs` have the tools of this repository, which run at the
     versions of constraints.txt, and `all` has the plugins of this repository.
@@ -43,7 +45,7 @@ def lowest() -> list[str]:
                 if len(bounds) != 1:
                     raise ValueError(f"{file}: {requirement} has no lower bound; add one (>=)")
                 found[requirement.name] = f"{requirement.name}=={bounds[0]}"
-    return sorted(found.values())
+    return sorted([*found.values(), *BESIDE])
 
 
 if __name__ == "__main__":

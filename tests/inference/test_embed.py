@@ -81,7 +81,7 @@ def test_every_input_is_a_row_in_order_with_the_outputs_of_the_predictor(data, p
         assert got["width"] == (row.width or None)
         assert got["height"] == (row.height or None)
         if row.error:
-            assert got["pooled"] is None
+            assert np.isnan(got["pooled"]).all()
             assert got["error"]
         else:
             assert got["error"] is None
@@ -126,7 +126,8 @@ def test_several_outputs_tokens_half_precision_and_labels(data, tmp_path):
     table = pq.read_table(tmp_path / "out")
     assert table.schema.field("blocks.1").metadata[b"shape"] == b"[5, 32]"
     first, broken, last = table.to_pylist()
-    assert all(broken[name] is None for name in names)
+    for name in names:
+        assert broken[name] is None if name == "labels" else np.isnan(broken[name]).all()
     for got, row in zip((first, last), predictor(files)[::2], strict=True):
         for name in names[:3]:
             value = row.outputs[name].astype(np.float16)
@@ -240,7 +241,8 @@ def test_inputs_that_were_appended_are_added_on_request(data, predictor, tmp_pat
     assert {name: data for name, data in bytes_of(out).items() if name in old} | {
         MANIFEST: old[MANIFEST]
     } == old
-    assert pq.read_table(out).equals(pq.read_table(single))
+    frames = pd.read_parquet(out), pd.read_parquet(single)
+    pd.testing.assert_frame_equal(*frames, check_exact=True)  # vectors of NaN are equal here
     assert embed(predictor, every, out, workers=1).computed == 0
     for sources in (every[:70], [*every[1:], every[0]], [every[3], *every]):
         with refuses(InvalidOption, "has other inputs", "choose another --out"):

@@ -245,6 +245,7 @@ def test_the_usual_folder_of_embeddings(some, untrained, own_home, computed, mon
 @pytest.mark.workflows
 def test_embeddings_of_other_files_are_read(some, untrained, cache, own_home, computed):
     """As `vitzoo embed` writes them: with more columns and outputs; nothing is written beside."""
+    (some / "4" / "a.png").write_bytes(b"no image")
     predictor = Predictor(untrained, outputs=("pooled", "logits"))
     paths = sorted(some.glob("[0-4]/*.png"))
     rows = predictor([*paths, some / "none.png"])
@@ -254,7 +255,7 @@ def test_embeddings_of_other_files_are_read(some, untrained, cache, own_home, co
         "key": [*map(str, paths), "none.png"],
         "sha256": [row.sha256 or None for row in rows],
         "pooled": pa.array(
-            [None if row.error else row.outputs["pooled"] for row in rows],
+            [row.outputs.get("pooled", np.full(64, np.nan, np.float32)) for row in rows],
             pa.list_(pa.float32(), 64),
         ),
     }
@@ -265,6 +266,7 @@ def test_embeddings_of_other_files_are_read(some, untrained, cache, own_home, co
     found = vitzoo.probe(untrained, some, embeddings=cache)
     assert len(computed) == 18
     assert np.array_equal(found.logits, expected.logits)
+    assert [name for name, _ in found.unreadable] == ["4/a.png"]
     assert [path.name for path in cache.iterdir()] == ["part-000000.parquet"]
 
 

@@ -113,7 +113,9 @@ class EmbeddingCache:
             return {}
         table = table.filter(table[POOLED].is_valid()).combine_chunks()
         vectors = table[POOLED].combine_chunks().flatten().to_numpy().reshape(-1, self.width)
-        return dict(zip(table["sha256"].to_pylist(), vectors, strict=True))
+        whole = ~np.isnan(vectors).any(axis=1)  # `embed` writes NaN for images with an error
+        hashes = np.array(table["sha256"].to_pylist(), dtype=object)
+        return dict(zip(hashes[whole].tolist(), vectors[whole], strict=True))
 
 
 def embed_images(

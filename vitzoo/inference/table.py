@@ -43,7 +43,7 @@ def schema_of(
 
 
 def table_of(keys: Sequence[str], rows: Sequence[Row], schema: Any) -> Any:
-    """Return rows as a table of pyarrow; what a row does not have is null.
+    """Return rows as a table of pyarrow; what a row does not have is null, and in vectors NaN.
 
     Args:
         keys: of the rows.
@@ -77,15 +77,17 @@ def _plain(value: Any) -> Any:
 
 
 def _vectors(values: Sequence[np.ndarray | None], kind: Any) -> Any:
-    """Return an array of lists of fixed size; None becomes null."""
+    """Return an array of lists of fixed size, of NaN where there is no vector.
+
+    pyarrow before version 25 neither writes nor reads a null among lists of fixed size.
+    """
     import pyarrow as pa
 
-    flat = np.zeros((len(values), kind.list_size), dtype=kind.value_type.to_pandas_dtype())
+    flat = np.full((len(values), kind.list_size), np.nan, dtype=kind.value_type.to_pandas_dtype())
     for place, value in zip(flat, values, strict=True):
         if value is not None:
             place[:] = value.reshape(-1)
-    missing = pa.array([value is None for value in values], pa.bool_())
-    return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), type=kind, mask=missing)
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), type=kind)
 
 
 def _text(text: str) -> str:
