@@ -183,6 +183,9 @@ def functions(scans, tmp_path):
             OK,
         ),
         "vitzoo.probe": (f"vitzoo.probe('vit_digits', {str(scans)!r})", OK),
+        "vitzoo.param_groups": ("vitzoo.param_groups(vitzoo.create('vit_digits'), 1e-3)", OK),
+        "vitzoo.freeze": ("vitzoo.freeze(vitzoo.create('vit_digits'), until=2)", OK),
+        "vitzoo.lora": ("vitzoo.lora(vitzoo.create('vit_digits', pretrained=True))", OK),
         "vitzoo.verify": ("vitzoo.verify()", OK),
         "vitzoo.fetch": ("vitzoo.fetch('faulty/net')", OFFLINE),
     }
