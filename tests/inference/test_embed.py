@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -160,6 +161,30 @@ def test_a_second_call_computes_only_what_is_missing(
         done = embed(predictor, data / "photos", out, workers=1)
         assert done.computed == rows_of_part(150, 128)
         assert bytes_of(out) == bytes_of(single)
+
+
+def test_the_errors_are_counted_again_when_a_part_is(data, predictor, tmp_path):
+    """Also by a process that finds the part of another shard missing."""
+    photos, out = tmp_path / "photos", tmp_path / "out"
+    shutil.copytree(data / "photos", photos)
+    embed(predictor, photos, out, workers=1)
+    (photos / "080.png").write_bytes(b"no image")
+    (out / "part-000001.parquet").unlink()
+    other = embed(predictor, photos, out, shard=(0, 2), workers=1)
+    assert (other.errors, other.missing) == (None, 1)
+    assert not json.loads((out / MANIFEST).read_text())["complete"]
+    with pytest.raises(KeyboardInterrupt):
+        embed(predictor, photos, out, workers=1, on_progress=interrupt)
+    for computed in (rows_of_part(150, 128), 0):
+        done = embed(predictor, photos, out, workers=1)
+        assert (done.computed, done.errors) == (computed, 3)
+        manifest = json.loads((out / MANIFEST).read_text())
+        assert (manifest["complete"], manifest["errors"]) == (True, 3)
+        says(str(done), "3 of them errors")
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
 
 
 def test_shards_write_their_own_parts_and_the_last_one_the_manifest(

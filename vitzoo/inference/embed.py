@@ -23,6 +23,7 @@ from vitzoo.inference.embedding.folder import (
     locked,
     missing_parts,
     remove_leftovers,
+    reopen,
 )
 from vitzoo.inference.embedding.part_file import VECTORS
 from vitzoo.inference.embedding.pipeline import Job, Task, Work
@@ -160,6 +161,7 @@ def embed(
         tasks = [Task(folder / one.name, slice_of(pieces, one.start, one.stop)) for one in parts]
         total = Total(on_progress, parts)
         if tasks:
+            reopen(folder)
             compute(job, tasks, workers or _processes(predictor), total)
         manifest, missing = finish(folder)
     return Embedded(

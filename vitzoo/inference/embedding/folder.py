@@ -223,6 +223,18 @@ def missing_parts(folder: Path, parts: Iterable[Part], fingerprint: str) -> list
     return missing
 
 
+def reopen(folder: Path) -> None:
+    """Write that a complete folder is not complete, because parts are computed again.
+
+    Raises:
+        StoreError: the folder cannot be read or written.
+    """
+    with explained(folder), locked(folder, "manifest", PATIENCE):
+        current = Manifest.read(folder / MANIFEST)
+        if current is not None and current.errors is not None:
+            write_manifest(folder, replace(current, errors=None))
+
+
 def finish(folder: Path) -> tuple[Manifest, int]:
     """Return the manifest and how many parts are missing; without any, write that it is complete.
 
@@ -235,14 +247,15 @@ def finish(folder: Path) -> tuple[Manifest, int]:
             raise StoreError(f"{folder / MANIFEST} was removed; run the command again")
         parts = list(current.parts())
         missing = sum(not (folder / part.name).exists() for part in parts)
-        if missing or current.errors is not None:
-            return current, missing
-        states = [state_of(folder / part.name) for part in parts]
-        if None in states:
-            return current, states.count(None)
-        errors = sum(state[1] for state in states if state)
-        write_manifest(folder, done := replace(current, errors=errors))
-        return done, 0
+        if current.errors is not None and not missing:
+            return current, 0
+        states = [] if missing else [state_of(folder / part.name) for part in parts]
+        missing += states.count(None)
+        errors = None if missing else sum(state[1] for state in states if state)
+        if errors != current.errors:
+            current = replace(current, errors=errors)
+            write_manifest(folder, current)
+        return current, missing
 
 
 @contextmanager
