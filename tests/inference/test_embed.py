@@ -291,6 +291,30 @@ def test_the_first_errors_come_before_any_work(data, predictor, tmp_path, monkey
     assert not out.exists()
 
 
+@pytest.mark.parametrize("kind", ["source", "source by another path", "pushed", "file", "below"])
+def test_an_out_that_embed_did_not_write_stays_as_it_is(data, predictor, tmp_path, kind):
+    photos, out, parts = tmp_path / "photos", tmp_path / "out", ("README.md", MANIFEST)
+    photos.mkdir()
+    shutil.copy(data / "photos" / "000.png", photos)
+    if kind == "pushed":
+        out.mkdir()
+        (out / "README.md").write_text("a model")
+    elif kind in ("file", "below"):
+        out.write_text("a list")
+        out, parts = (out if kind == "file" else out / "vectors"), (str(out), "is not a folder")
+    else:
+        (photos / MANIFEST).write_text("{}")
+        out, parts = photos, ("is the source", str(photos))
+        if kind != "source":
+            out = tmp_path / "link"
+            out.symlink_to(photos)
+    before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
+    with refuses(InvalidOption, *parts, "choose another --out"):
+        embed(predictor, photos, out, workers=1)
+    after = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
+    assert before == after
+
+
 def test_a_folder_with_other_files_and_a_damaged_manifest(data, predictor, tmp_path):
     (tmp_path / "part-000000.parquet").touch()
     with refuses(InvalidOption, "part-000000.parquet", "choose another --out"):

@@ -19,6 +19,7 @@ from vitzoo.errors import InvalidOption, printable, short_repr
 from vitzoo.inference.embedding.folder import (
     Part,
     agree,
+    check_out,
     finish,
     locked,
     missing_parts,
@@ -129,8 +130,8 @@ def embed(
     Raises:
         MissingDependency: pyarrow is not installed.
         ImageError: a source is missing, damaged or contains no images.
-        InvalidOption: the folder has vectors of another model or of other inputs, or a value is
-            not possible.
+        InvalidOption: the folder has vectors of another model or of other inputs, or files that
+            `embed` did not write; it is a source; or a value is not possible.
         StoreError: the folder cannot be written to, or another process writes this shard.
         VitzooError: a worker process was killed, or the model cannot be created.
     """
@@ -142,9 +143,12 @@ def embed(
         if value is not None and (type(value) is not int or not 1 <= value <= MOST):
             raise InvalidOption(f"{name} must be from 1 to {MOST}, got {short_repr(value)}")
     index, count = shard_of(shard)
+    folder = Path(out).absolute()
+    sources = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    _check_apart(folder, sources)
+    check_out(folder)
     pieces = find_pieces(sources, column)
     predictor = _predictor(model, weights=weights, outputs=outputs, dtype=dtype, device=device)
-    folder = Path(out).absolute()
     manifest = agree(folder, predictor, vectors, pieces, extend=extend)
     job = Job(
         predictor=predictor,
@@ -173,6 +177,21 @@ def embed(
         seconds=time.perf_counter() - began,
         work=total.work,
     )
+
+
+def _check_apart(folder: Path, sources: Iterable[object]) -> None:
+    """Refuse an output folder that is a source."""
+    for source in sources:
+        if (
+            isinstance(source, str | os.PathLike)
+            and os.path.isdir(source)  # noqa: PTH112  # never raises
+            and folder.is_dir()
+            and folder.samefile(source)
+        ):
+            raise InvalidOption(
+                f"--out (out=) is the source {short_repr(os.fspath(source))}; choose another "
+                "--out, a new folder"
+            )
 
 
 class Total:

@@ -7,6 +7,7 @@ the same parts, and writes the same bytes.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from vitzoo.report import listed
 from vitzoo.schema.reader import Reader
 
 MANIFEST = "_manifest.json"  # pyarrow and Spark ignore files that begin with _
+LOCKS = re.compile(r"\.(manifest|shard-\d+-of-\d+)\.lock|\._manifest\.json\.\d+\.\d+")
 FORMAT = 1
 MAX_MANIFEST = 2**24  # bytes
 PATIENCE = 60.0  # seconds to wait for another process that writes the manifest
@@ -156,13 +158,34 @@ def rows_of_part(count: int, row_bytes: int) -> int:
     return max(min(most, max(MIN_ROWS, -(-count // PARTS))) // 8 * 8, 8)
 
 
+def check_out(folder: Path) -> None:
+    """Refuse a folder with files that `embed` did not write; nothing is written.
+
+    Raises:
+        InvalidOption: it is a file or in a file, or it has other files and no manifest.
+        StoreError: it cannot be read.
+    """
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise InvalidOption(f"{there} is not a folder; choose another --out, a new folder")
+    if there != folder:
+        return
+    with explained(folder):
+        others = sorted(path.name for path in folder.iterdir() if not LOCKS.fullmatch(path.name))
+    if others and not os.path.lexists(folder / MANIFEST):  # after the listing: others may write
+        raise InvalidOption(
+            f"{folder} has other files and no {MANIFEST}: {listed(others, 3)}; choose another "
+            "--out, a new folder"
+        )
+
+
 def agree(
     folder: Path, predictor: Predictor, vectors: str, pieces: Sequence[Piece], *, extend: bool
 ) -> Manifest:
     """Return the manifest of a folder; make both if they are missing.
 
     Raises:
-        InvalidOption: the folder has vectors of another model or other inputs, or other files.
+        InvalidOption: the folder has vectors of another model or other inputs.
         StoreError: the folder cannot be read or written, or its manifest is damaged.
     """
     fingerprint = predictor.fingerprint().to_data()
@@ -171,7 +194,6 @@ def agree(
         with locked(folder, "manifest", PATIENCE):
             found = Manifest.read(folder / MANIFEST)
             if found is None:
-                _check_empty(folder)
                 agreed = _planned(predictor, fingerprint, vectors, pieces)
             else:
                 before = {"fingerprint": found.fingerprint, "vectors": found.vectors}
@@ -293,15 +315,6 @@ def _shape(outputs: Reader, name: str) -> tuple[int, ...]:
     if not all(type(n) is int and 1 <= n < 2**31 for n in shape):
         raise outputs.fail(f"{name} must be a list of whole numbers, got {short_repr(shape)}")
     return tuple(shape)
-
-
-def _check_empty(folder: Path) -> None:
-    others = sorted(path.name for path in folder.iterdir() if path.suffix == ".parquet")
-    if others:
-        raise InvalidOption(
-            f"{folder} has no {MANIFEST}, but Parquet files: {listed(others, 3)}; choose another "
-            "--out"
-        )
 
 
 def _check_settings(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
