@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from pathlib import Path
@@ -269,9 +270,37 @@ def test_inputs_that_were_appended_are_added_on_request(data, predictor, tmp_pat
     frames = pd.read_parquet(out), pd.read_parquet(single)
     pd.testing.assert_frame_equal(*frames, check_exact=True)  # vectors of NaN are equal here
     assert embed(predictor, every, out, workers=1).computed == 0
-    for sources in (every[:70], [*every[1:], every[0]], [every[3], *every]):
-        with refuses(InvalidOption, "has other inputs", "choose another --out"):
-            embed(predictor, sources, out, extend=True, workers=1)
+    new = tmp_path / "new.png"
+    new.touch()
+    for sources, difference in (
+        (every[:70], f"Row 70 of it, {every[70]}, is not in the sources, which end before it"),
+        (every[:9] + every[10:], f"Row 9 of it, {every[9]}, is not in the sources, which have"),
+        ([*every[1:], every[0]], f"Row 0 of it is {every[0]}, in the sources {every[1]}"),
+        ([every[3], *every], f"Row 0 of it is {every[0]}, in the sources {every[3]}"),
+        ([every[0], new, *every[1:]], f"{new} is new, before row 1"),
+    ):
+        text = message(InvalidOption, embed, predictor, sources, out, extend=True, workers=1)
+        says(text, "has other inputs", difference, "choose another --out")
+        assert "--extend" not in text
+
+
+def test_a_difference_that_the_keys_do_not_show_is_described(data, predictor, tmp_path):
+    out, tar = tmp_path / "out", tmp_path / "a.tar"
+    names = [f"{i:03}.png" for i in range(3)]
+    for order, expected in ((names, None), (names, "The keys are the same, but an archive")):
+        with tarfile.open(tar, "w") as archive:
+            if expected:
+                archive.addfile(tarfile.TarInfo("first.txt"))
+            for name in order:
+                archive.add(data / "photos" / name, arcname=name)
+        if expected is None:
+            embed(predictor, tar, out, workers=1)
+            continue
+        with refuses(InvalidOption, "has other inputs", expected, "choose another --out"):
+            embed(predictor, tar, out, workers=1)
+    (out / "part-000000.parquet").unlink()
+    with refuses(InvalidOption, "in a part that is not there yet", "choose another --out"):
+        embed(predictor, tar, out, workers=1)
 
 
 def test_the_first_errors_come_before_any_work(data, predictor, tmp_path, monkeypatch):

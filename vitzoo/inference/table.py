@@ -53,8 +53,8 @@ def table_of(keys: Sequence[str], rows: Sequence[Row], schema: Any) -> Any:
     import pyarrow as pa
 
     columns: dict[str, list[Any]] = {
-        "key": [_text(key) for key in keys],
-        "error": [_text(row.error) or None for row in rows],
+        "key": [stored_text(key) for key in keys],
+        "error": [stored_text(row.error) or None for row in rows],
         "width": [row.width or None for row in rows],
         "height": [row.height or None for row in rows],
         "sha256": [row.sha256 or None for row in rows],
@@ -90,6 +90,6 @@ def _vectors(values: Sequence[np.ndarray | None], kind: Any) -> Any:
     return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), type=kind)
 
 
-def _text(text: str) -> str:
+def stored_text(text: str) -> str:
     r"""Return text that is UTF-8; bytes of a file name that are none are written as `\xff`."""
     return text if text.isascii() else os.fsencode(text).decode("utf-8", "backslashreplace")

@@ -67,9 +67,12 @@ class TarMembers:
 
     def items(self) -> Iterator[Item]:
         """Yield the images in order."""
-        for name, start, size in self.members:
-            load = partial(_read_member, self.path, name, start, size)
-            yield Item(f"{self.path}/{name}", load)
+        for key, member in zip(self.names(), self.members, strict=True):
+            yield Item(key, partial(_read_member, self.path, *member))
+
+    def names(self) -> Iterator[str]:
+        """Yield the path of the archive with the name of each member."""
+        return (f"{self.path}/{name}" for name, _, _ in self.members)
 
     def identities(self) -> Iterator[str]:
         """Yield the name, the position and the size of each member."""
@@ -130,6 +133,10 @@ class ParquetRows:
             value, problem = (None, why) if cursor is None else cursor.value(row)
             load = partial(_load_value, value, problem, folder, f"row {row} of {shown}")
             yield Item(f"{self.path}/{row}", load)
+
+    def names(self) -> Iterator[str]:
+        """Yield the path of the file with the number of each row."""
+        return (f"{self.path}/{row}" for row in range(self.start, self.stop))
 
     def identities(self) -> Iterator[str]:
         """Yield the file with the state of its row groups, once, and the range of rows."""

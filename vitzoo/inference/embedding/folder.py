@@ -20,9 +20,11 @@ from filelock import FileLock, Timeout
 from vitzoo.errors import InvalidOption, StoreError, short_repr
 from vitzoo.files.access import make_folder, read_regular, write_atomic
 from vitzoo.files.strict_json import strict_json
-from vitzoo.inference.embedding.part_file import VECTORS, Form, explained, state_of
+from vitzoo.inference.embedding.differences import all_keys, first_difference
+from vitzoo.inference.embedding.part_file import VECTORS, Form, explained, keys_of, state_of
 from vitzoo.inference.embedding.sources import Piece, sha256_of, slice_of
 from vitzoo.inference.predictor import Predictor
+from vitzoo.inference.table import stored_text
 from vitzoo.report import listed
 from vitzoo.schema.reader import Reader
 
@@ -348,10 +350,9 @@ def _with_new_inputs(
         stop = start + inputs.count
         if stop > count or sha256_of(slice_of(pieces, start, stop)) != inputs.sha256:
             raise InvalidOption(
-                f"{folder} has other inputs: {found.count} are in it, the sources have {count}, "
-                "and they do not begin with the same ones in the same order. Name the same "
-                "sources from the same working directory, append new sources at the end "
-                "(--extend), or choose another --out"
+                f"{folder} has other inputs: {found.count} are in it, the sources have {count}. "
+                f"{_difference(folder, found, pieces)}. Name the same sources from the same "
+                "working directory, or choose another --out"
             )
         start = stop
     if count == start:
@@ -363,3 +364,9 @@ def _with_new_inputs(
         )
     new = Inputs(count - start, sha256_of(slice_of(pieces, start, count)))
     return replace(found, inputs=(*found.inputs, new), errors=None)
+
+
+def _difference(folder: Path, found: Manifest, pieces: Iterable[Piece]) -> str:
+    parts = ((part.stop - part.start, keys_of(folder / part.name)) for part in found.parts())
+    now = [stored_text(key) for piece in pieces for key in piece.names()]
+    return first_difference(all_keys(parts), now)

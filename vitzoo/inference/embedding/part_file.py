@@ -139,3 +139,14 @@ def state_of(path: Path) -> tuple[int, int, str] | None:
     except (OSError, ArrowException, AttributeError, TypeError, UnicodeDecodeError):
         return None
     return metadata.num_rows, metadata.num_rows - sum(nulls), fingerprint
+
+
+def keys_of(path: Path) -> list[str] | None:
+    """Return the keys of a part in order; None if it is not there, or not whole."""
+    from pyarrow import ArrowException, parquet
+
+    try:
+        found: list[str] = parquet.read_table(path, columns=["key"])["key"].to_pylist()
+    except (OSError, ArrowException, KeyError):
+        return None
+    return found

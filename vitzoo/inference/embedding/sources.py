@@ -49,6 +49,9 @@ class Piece(Protocol):
     def items(self) -> Iterator[Item]:
         """Yield the images in order."""
 
+    def names(self) -> Iterator[str]:
+        """Yield the key of each image without reading it."""
+
     def identities(self) -> Iterator[str]:
         """Yield what identifies each image without reading it."""
 
@@ -72,6 +75,10 @@ class Files:
         for key in self.keys:
             path = os.path.join(self.folder, key)  # noqa: PTH118  # a Path would be slower
             yield Item(key, lambda path=path: read_file(path))  # type: ignore[misc]
+
+    def names(self) -> Iterator[str]:
+        """Yield the paths as written."""
+        return iter(self.keys)
 
     def identities(self) -> Iterator[str]:
         """Yield the paths as written."""
