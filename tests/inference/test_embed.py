@@ -453,6 +453,31 @@ def test_the_command(data, tmp_path, run):
     assert run("embed", model, "gone/", "--out", out)[0] == 1
 
 
+def test_the_summary_on_a_terminal_is_short_and_names_broken_images(
+    data, tmp_path, run, monkeypatch
+):
+    monkeypatch.chdir(data)
+    for name in ("cli.inference.on_terminal", "cli.inference.is_terminal"):
+        monkeypatch.setattr(f"vitzoo.{name}", lambda *_: True)
+    out = os.path.relpath(tmp_path / "out")
+    command = ("embed", "net.safetensors", "photos", "--out", out, "--workers", 1)
+    for expected in (
+        "errors; complete\nerror: photos/007.png\nerror: photos/100.png\ncomputed 150 in",
+        "errors; complete\nnothing was left to compute",
+    ):
+        code, stdout, stderr = run(*command)
+        assert (code, stdout) == (0, "")
+        says(stderr, "150 inputs, 2 of them errors", expected)
+        assert max(map(len, stderr.replace(out, "out").splitlines())) <= 80
+
+
+def test_few_inputs_with_an_error_are_named(data, predictor, tmp_path):
+    files = [data / "photos" / "007.png"] * 5
+    done = embed(predictor, files, tmp_path / "out", workers=1)
+    assert (done.errors, done.broken) == (5, (str(files[0]),) * 3)
+    says(str(done), "the column error has all of them")
+
+
 @pytest.fixture
 def long_list(data, tmp_path):
     """A list of 4,000 inputs, and the folder that one process writes for it."""

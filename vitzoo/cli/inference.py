@@ -230,11 +230,13 @@ def embed_command(
             on_progress=on_progress,
             **options,
         )
-    say(done)
+    for line in str(done).splitlines():
+        say(line)
     data = asdict(done) | {"folder": str(done.folder), "shares": done.shares}
+    del data["broken"]  # stderr names them
     if as_json:
         print_json(data)
-    else:
+    elif not (on_terminal() and is_terminal(sys.stderr)):
         print_rows([data], ("folder", "inputs", "errors", "missing", "computed"))
 
 

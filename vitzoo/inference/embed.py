@@ -5,6 +5,7 @@ Read `embedding/folder.py` next, then `embedding/pipeline.py`.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +27,7 @@ from vitzoo.inference.embedding.folder import (
     remove_leftovers,
     reopen,
 )
-from vitzoo.inference.embedding.part_file import VECTORS
+from vitzoo.inference.embedding.part_file import VECTORS, keys_of_errors
 from vitzoo.inference.embedding.pipeline import Job, Task, Work
 from vitzoo.inference.embedding.sources import Paths, find_pieces, slice_of
 from vitzoo.inference.embedding.workers import compute
@@ -36,6 +37,7 @@ from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.spec import Spec
 
 MOST = 4096  # workers, or images that are read ahead
+MOST_NAMED = 3  # inputs with an error
 STAGES = ("read", "decode", "model")
 Progress = Callable[[int, int, Work], object]
 
@@ -52,6 +54,7 @@ class Embedded:
         computed: number of inputs that this call read.
         seconds: duration of the call.
         work: seconds of work on reading, decoding and the model, over all threads.
+        broken: keys of the first inputs with an error that this call read, at most 3.
     """
 
     folder: Path
@@ -61,6 +64,7 @@ class Embedded:
     computed: int
     seconds: float
     work: Work
+    broken: tuple[str, ...] = ()
 
     @property
     def shares(self) -> dict[str, float]:
@@ -69,19 +73,21 @@ class Embedded:
         return {stage: seconds / (sum(spent.values()) or 1) for stage, seconds in spent.items()}
 
     def __str__(self) -> str:
-        rows = f"{printable(self.folder)}: {self.inputs:,} inputs, "
         if self.errors is None:
             state = f"{self.missing:,} parts are missing, which other shards compute"
         else:
             state = f"{self.errors:,} of them errors; complete"
+        lines = [f"{printable(self.folder)}: {self.inputs:,} inputs, {state}"]
         if not self.computed:
-            return f"{rows}{state}; nothing was left to compute"
+            return f"{lines[0]}\nnothing was left to compute"
+        lines += [f"error: {printable(key)}" for key in self.broken]
+        if len(self.broken) == MOST_NAMED:
+            lines.append("the column error has all of them")
         shares = ", ".join(f"{stage} {share:.0%}" for stage, share in self.shares.items())
-        return (
-            f"{rows}{state}; computed {self.computed:,} in {self.seconds:,.1f} s "
-            f"({self.computed / self.seconds:,.0f} images/s); work: {shares}; "
-            f"bottleneck: {bottleneck(self.work)}"
-        )
+        rate = self.computed / self.seconds
+        lines.append(f"computed {self.computed:,} in {self.seconds:,.1f} s ({rate:,.0f} images/s)")
+        lines.append(f"work: {shares}; bottleneck: {bottleneck(self.work)}")
+        return "\n".join(lines)
 
 
 @check_keywords()
@@ -167,6 +173,7 @@ def embed(
         if tasks:
             reopen(folder)
             compute(job, tasks, workers or _processes(predictor), total)
+        broken = tuple(itertools.islice(keys_of_errors(task.path for task in tasks), MOST_NAMED))
         manifest, missing = finish(folder)
     return Embedded(
         folder=Path(out),
@@ -176,6 +183,7 @@ def embed(
         computed=total.work.images,
         seconds=time.perf_counter() - began,
         work=total.work,
+        broken=broken,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,3 +150,15 @@ def keys_of(path: Path) -> list[str] | None:
     except (OSError, ArrowException, KeyError):
         return None
     return found
+
+
+def keys_of_errors(paths: Iterable[Path]) -> Iterator[str]:
+    """Yield the keys of the rows with an error, from parts that are whole."""
+    from pyarrow import parquet
+
+    for path in paths:
+        state = state_of(path)
+        if state is None or not state[1]:
+            continue
+        table = parquet.read_table(path, columns=["key", "error"])
+        yield from table.filter(table["error"].is_valid())["key"].to_pylist()
