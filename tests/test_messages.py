@@ -617,6 +617,9 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
     "Predictor": {
         "unknown_output": lambda _: Predictor(model(), outputs="blocks.9"),
         "weights_of_a_model": lambda _: Predictor(model(), weights="a.safetensors"),
+        "top_without_labels": lambda _: Predictor(model(), top=3),
+        "argument_of_create": lambda _: Predictor("vit_digits", adapter="turned"),
+        "one_image": lambda _: Predictor(model())("digit.png"),
     },
     "predict": {
         "images_not_a_list": lambda w: list(predict(model(), str(image(w)))),

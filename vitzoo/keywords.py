@@ -18,6 +18,8 @@ def check_keywords(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function raise `UnknownOption` for a keyword argument that it does not have.
 
+    For an `__init__`, the error names the class.
+
     The function keeps its signature for type checkers, `help` and `inspect.signature`.
 
     Args:
@@ -35,6 +37,9 @@ def check_keywords(
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
         known = [p.name for p in signature(function).parameters.values() if p.kind in kinds]
+        called = function.__name__
+        if called == "__init__":
+            called, known = function.__qualname__.split(".")[-2], known[1:]
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -42,7 +47,7 @@ def check_keywords(
                 if name not in known:
                     nearest = did_you_mean(name, known) or f"; it has: {', '.join(known)}"
                     fix = f"; {text}" if (text := hint(name)) else nearest
-                    raise UnknownOption(f"{function.__name__}() has no argument {name!r}{fix}")
+                    raise UnknownOption(f"{called}() has no argument {name!r}{fix}")
             return function(*args, **kwargs)
 
         return checked

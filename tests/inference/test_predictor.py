@@ -274,6 +274,28 @@ def test_rows_come_as_they_are_needed(digits):
     assert digits([]) == []
 
 
+ALONE = {
+    "str": str(FILES[0]),
+    "path": FILES[0],
+    "bytes": FILES[0].read_bytes(),
+    "grey": np.zeros((8, 8), np.uint8),
+    "colour": np.zeros((8, 8, 3), np.uint8),
+    "pillow": Image.new("L", (8, 8)),
+}
+
+
+@pytest.mark.parametrize("image", ALONE.values(), ids=ALONE)
+def test_one_image_is_no_list_of_images(digits, image):
+    for call in (digits, digits.rows):
+        with refuses(InvalidOption, "images must be a list", type(image).__name__, "[image]"):
+            call(image)
+
+
+def test_an_array_of_several_images(digits):
+    one, two = digits(np.stack([np.zeros((8, 8), np.uint8)] * 2))
+    assert not one.error + two.error
+
+
 def test_inputs_of_another_shape_are_refused(digits):
     with refuses(InvalidInput, "(3, 28, 28)", "(1, 28, 28)", "Predictor.decode"):
         digits.compute([torch.zeros(3, 28, 28)])
@@ -354,6 +376,17 @@ def test_top_limits_the_labels(digits):
     assert len(row.outputs["labels"]) == 2
     with refuses(InvalidOption, "top", "from 1", 0):
         vitzoo.Predictor("vit_digits", top=0)
+    with refuses(InvalidOption, "top=3", "('pooled',)", "outputs=('labels', 'pooled')"):
+        vitzoo.Predictor("vit_digits", top=3)
+
+
+def test_an_unknown_argument_is_named():
+    with refuses(UnknownOption, "Predictor() has no argument 'output'", "'outputs'"):
+        vitzoo.Predictor("vit_digits", output="labels")
+    with refuses(UnknownOption, "'batch_size'", "it has: model, weights, outputs"):
+        vitzoo.Predictor("vit_digits", batch_size=2)
+    with refuses(UnknownOption, "'adapter'", "Predictor(vitzoo.create(..., adapter=...))"):
+        vitzoo.Predictor("vit_digits", adapter="turned")
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,21 @@ def test_columns_can_be_named(predictor):
 def test_a_predictor_has_its_options(predictor):
     with refuses(InvalidOption, "Predictor('vit_digits'", "pass them to Predictor"):
         vitzoo.ray.Embedder(predictor, outputs="norm")
+    with refuses(InvalidOption, "Predictor('vit_digits'", "pass them to Predictor"):
+        vitzoo.ray.Embedder(predictor, top=3)
+
+
+def test_top_is_for_labels():
+    with refuses(InvalidOption, "top=3", "labels"):
+        vitzoo.ray.Embedder("vit_digits", top=3)
+    assert len(_labels(top=3)) == 3
+    assert len(_labels()) == 5
+
+
+def _labels(**options):
+    embedder = vitzoo.ray.Embedder("vit_digits", outputs="labels", **options)
+    (row,) = embedder({"path": column(str(FILES[0]))}).to_pylist()
+    return row["labels"]
 
 
 def test_a_missing_extra_is_named(monkeypatch):

@@ -10,6 +10,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import sha256
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,13 @@ from vitzoo.inference.predict import (
     class_names,
     sample_of,
 )
+from vitzoo.keywords import check_keywords
 from vitzoo.loading.source import is_path, on_hub
 from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
 
 CPU = "cpu"
+TOP = 5  # classes in `labels`
 Input = str | os.PathLike[str] | bytes | np.ndarray | Image.Image
 
 
@@ -93,6 +96,13 @@ class Row:
     outputs: Mapping[str, Any]
 
 
+def _of_create(name: str) -> str:
+    """Return the fix for an argument of `create`, which `Predictor` does not have."""
+    if name not in signature(create).parameters:
+        return ""
+    return f"pass it to create, and its model here: Predictor(vitzoo.create(..., {name}=...))"
+
+
 def row_of(image: Decoded, outputs: Mapping[str, Any]) -> Row:
     """Return the row of a decoded image."""
     return Row(image.error, image.width, image.height, image.sha256, outputs)
@@ -112,11 +122,12 @@ class Predictor:
         model: the network: a name, a path or an address as in `vitzoo.create`, with its default
             weights; "name:weights"; or a model of `create`, which is set to evaluation mode.
         weights: weights to use instead of the default weights, as in `vitzoo.create`.
-        outputs: names of the outputs: `labels` (the most probable classes), `logits`, `pooled` (the
-            embedding that the classifier reads), and names of `model.features`, such as `blocks.11`
-            (tokens after block 11). A network with another builder has the first two, and `pooled`
-            if it has the methods `forward_features` and `forward_head` of timm.
-        top: number of classes in `labels`.
+        outputs: names of the outputs; the default is `pooled`. `labels` (the most probable
+            classes), `logits`, `pooled` (the embedding that the classifier reads), and names of
+            `model.features`, such as `blocks.11` (tokens after block 11). A network with another
+            builder has the first two, and `pooled` if it has the methods `forward_features` and
+            `forward_head` of timm.
+        top: number of classes in `labels`. None: 5.
         dtype: floating type of the parameters, such as `torch.bfloat16`. None: that of the model.
             Arrays of bfloat16 and float16 networks are float32.
         device: of the computation. None: that of the model object, or the CPU.
@@ -129,9 +140,9 @@ class Predictor:
         outputs: names of the outputs.
 
     Raises:
-        InvalidOption: the model has no classifier for `labels` or `logits`, or a value is not
-            possible.
-        UnknownOption: the model has no such output.
+        InvalidOption: the model has no classifier for `labels` or `logits`, `top` is given without
+            `labels`, or a value is not possible.
+        UnknownOption: the model has no such output, or Predictor has no such argument.
         VitzooError: `vitzoo.create` cannot create the model.
 
     >>> predictor = Predictor("vit_digits", outputs=("labels", "pooled"), top=1)
@@ -140,18 +151,19 @@ class Predictor:
     (64,)
     """
 
+    @check_keywords(_of_create)
     def __init__(
         self,
         model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
         *,
         weights: str | os.PathLike[str] | None = None,
         outputs: str | Iterable[str] = (POOLED,),
-        top: int = 5,
+        top: int | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         chunk: int | None = None,
     ) -> None:
-        check_count("top", top)
+        check_count("top", TOP if top is None else top)
         check_count("chunk", 1 if chunk is None else chunk)
         self._request: Any = None
         self._weights_sha256 = ""
@@ -163,7 +175,7 @@ class Predictor:
             network = create(name, pretrained=True, weights=weights, dtype=dtype, device=device)
             self._weights_sha256 = network.load_report.sha256 if network.load_report else ""
         self.model: nn.Module = network.eval()
-        self._top = top
+        self._top = TOP if top is None else top
         self._options: dict[str, Any] = {
             "top": top,
             "dtype": dtype,
@@ -174,6 +186,11 @@ class Predictor:
         self._sample = sample_of(self.model)
         self._network = Outputs(self.model, outputs)
         self.outputs: tuple[str, ...] = self._network.names
+        if top is not None and LABELS not in self.outputs:
+            raise InvalidOption(
+                f"top={top} is the number of classes in 'labels', and the outputs are "
+                f"{self.outputs}; leave top= out, or pass outputs={(LABELS, *self.outputs)}"
+            )
         self._names: tuple[str, ...] = ()
         if not {LABELS, LOGITS}.isdisjoint(self.outputs):
             _check_logits(self.model, labels=LABELS in self.outputs)
@@ -208,12 +225,25 @@ class Predictor:
         Args:
             images: paths, bytes of image files, uint8 arrays (h, w) or (h, w, c), Pillow images. An
                 image that cannot be used gives a row with its error.
+
+        Raises:
+            InvalidOption: it is one image, not a list.
         """
         return list(self.rows(images))
 
     def rows(self, images: Iterable[Input]) -> Iterator[Row]:
-        """Yield one row for each image, in their order; at most 8 images are held at a time."""
-        remaining = iter(images)
+        """Yield one row for each image, in their order; at most 8 images are held at a time.
+
+        Raises:
+            InvalidOption: it is one image, not a list.
+        """
+        if _is_image(images):
+            raise InvalidOption(
+                f"images must be a list of images, got one {type(images).__name__}; pass [image]"
+            )
+        return self._rows(iter(images))
+
+    def _rows(self, remaining: Iterator[Input]) -> Iterator[Row]:
         while decoded := [self.decode(image) for image in itertools.islice(remaining, CHUNK)]:
             outputs = iter(self.compute([one.tensor for one in decoded if one.tensor is not None]))
             for one in decoded:
@@ -388,6 +418,14 @@ def _check_logits(model: nn.Module, *, labels: bool) -> None:
     head: Any = getattr(model, "head", None)
     if labels or not getattr(head, "embedding", False):
         check_classifier(model)
+
+
+def _is_image(images: object) -> bool:
+    """Return whether a value is one image; an array (n, h, w) is a list of images."""
+    if isinstance(images, np.ndarray):
+        return images.ndim == 2 or (images.ndim == 3 and images.shape[2] <= 4)
+    one = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image)
+    return isinstance(images, one)
 
 
 def _pixels(image: object) -> Image.Image:

@@ -45,7 +45,7 @@ class Embedder:
         *,
         weights: str | os.PathLike[str] | None = None,
         outputs: str | Iterable[str] = (POOLED,),
-        top: int = 5,
+        top: int | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         column: str | None = None,
@@ -56,7 +56,7 @@ class Embedder:
             model = Predictor(
                 model, weights=weights, outputs=outputs, top=top, dtype=dtype, device=device
             )
-        elif (weights, outputs, top, dtype, device) != (None, (POOLED,), 5, None, None):
+        elif (weights, outputs, top, dtype, device) != (None, (POOLED,), None, None, None):
             raise InvalidOption(
                 f"{model!r} has weights, outputs, top, dtype and device; pass them to Predictor"
             )
