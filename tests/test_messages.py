@@ -634,6 +634,7 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "no_column": lambda w: probed(w, "path,species\n1.png,cat\n"),
         "no_label": lambda w: probed(w, "path,label\n1.png,cat\n2.png,\n"),
         "no_data": lambda w: vitzoo.probe("vit_digits", w.tmp / "none"),
+        "an_image": lambda w: vitzoo.probe("vit_digits", w.file("digit.png", "x")),
         "trunk_missing": lambda w: vitzoo.create(classifier(w)),
         "trunk_changed": lambda w: vitzoo.create(classifier(w), weights=w.tensors()),
         "trunk_on_the_hub": lambda w: vitzoo.create(classifier(w, weights="hf://acme/net@main/x")),

@@ -107,7 +107,7 @@ def test_wrong_folders(files, tmp_path):
     with refuses(InvalidOption, "none.csv", "no such"):
         read_labelled(tmp_path / "none.csv")
     other = files("x.xlsx") / "x.xlsx"
-    with refuses(InvalidOption, other, "neither", ".parquet"):
+    with refuses(InvalidOption, other, "this file lists no labelled images", ".parquet"):
         read_labelled(other)
 
 

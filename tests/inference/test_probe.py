@@ -284,8 +284,13 @@ def test_images_that_cannot_be_read_are_in_no_score(some, untrained, cache, run)
     code, out, err = run("probe", untrained, some, "--embeddings", cache, "--json")
     assert code == 1
     says(err, "1/a.png", "not an image", "2/b.png", "2 images cannot be read", "no score")
+    (some / "2" / "b.png").unlink()
+    code, _, err = run("probe", untrained, some, "--embeddings", cache)
+    assert code == 1
+    says(err, "1 image cannot be read; it is in no score")
     data = json.loads(out)
     assert data == json.loads(json.dumps(found.to_data()))
+    assert data["C"] == found.C == found.classifier.strength
     assert [row["image"] for row in data["unreadable"]] == ["1/a.png", "2/b.png"]
 
 
@@ -406,6 +411,8 @@ def test_the_command_prints_scores_and_writes_files(found, scans, untrained, cac
     code, out, err = run(*arguments, "--confusion", picture, "--save", saved)
     assert code == 0
     says(err, "180 training", "60 test images", "10 classes")
+    assert f"logistic regression has C = {found.C:g}, chosen on training images" in err
+    assert err.splitlines()[-2:] == [f"wrote {picture}", f"wrote {saved}"]
     header, *rows = [line.split("\t") for line in out.splitlines()]
     assert header == ["classifier", "accuracy", "low", "high", "correct", "total"]
     assert [row[0] for row in rows] == [score.classifier for score in found.scores]

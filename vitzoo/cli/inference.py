@@ -356,7 +356,7 @@ def probe_command(
     Examples:
       vitzoo probe vit_b16 flowers/
       vitzoo probe dinov2/vit_s14 birds.csv --label-column species --json
-      vitzoo probe vit_b16 flowers/ --confusion flowers.png --save flowers.safetensors
+      vitzoo probe vit_b16 flowers/ --confusion f.png --save f.safetensors
     """
     from vitzoo.files.access import check_target, writing_to
     from vitzoo.inference.probe import probe
@@ -375,8 +375,9 @@ def probe_command(
     if confusion:
         with writing_to(confusion, force=force) as file:
             found.figure().savefig(file, format=confusion.suffix[1:].lower(), dpi=120)
+        say(f"wrote {confusion}")
     if save:
-        found.save(save, force=force)
+        say(f"wrote {found.save(save, force=force)}")
     if found.unreadable:
         raise Exit(1)
 
@@ -427,12 +428,15 @@ def _explain(found: Probe) -> None:
     for name, error in found.unreadable[:MOST_SHOWN]:
         say(f"vitzoo: {name}: {error}")
     if found.unreadable:
-        say(f"vitzoo: {len(found.unreadable)} images cannot be read; they are in no score")
+        one = len(found.unreadable) == 1
+        count = "1 image" if one else f"{len(found.unreadable)} images"
+        say(f"vitzoo: {count} cannot be read; {'it is' if one else 'they are'} in no score")
     if found.duplicates:
         say(
             f"vitzoo: {found.duplicates} of {len(found.test)} test images have the same bytes as a "
             "training image"
         )
+    say(f"logistic regression has C = {found.C:g}, chosen on training images")
     if not found.classifier.converged:
         say("vitzoo: logistic regression did not converge; its accuracy may be too low")
 

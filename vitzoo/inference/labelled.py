@@ -75,7 +75,8 @@ def read_labelled(
         return _folder(data)
     read = {CSV: _csv, TSV: _csv, PARQUET: _parquet}.get(data.suffix.lower())
     if read is None or not data.is_file():
-        what = "there is no such folder or file" if read or not data.exists() else "it is neither"
+        there = data.exists()
+        what = "this file lists no labelled images" if there else "there is no such folder or file"
         raise InvalidOption(
             f"{data}: {what}; expected a folder with a folder for each class, or a {CSV}, {TSV} or "
             f"{PARQUET} file"

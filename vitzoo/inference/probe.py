@@ -167,6 +167,11 @@ class Probe:
         return f"Probe({self.model!r}, {len(self.test)} test images, {shares})"
 
     @property
+    def C(self) -> float:  # noqa: N802  # scikit-learn's name
+        """C of logistic regression, which a fifth of the training images chose."""
+        return self.classifier.strength
+
+    @property
     def scores(self) -> tuple[Score, ...]:
         """All scores, that of logistic regression last."""
         return (*self.knn.values(), self.logistic)
@@ -230,7 +235,7 @@ class Probe:
             "unused": self.unused,
             "unreadable": [{"image": name, "error": error} for name, error in self.unreadable],
             "scores": [score.to_data() for score in self.scores],
-            "C": self.classifier.strength,
+            "C": self.C,
             "converged": self.classifier.converged,
             "classes": [
                 {"class": name, "test": n, "accuracy": accuracy}
