@@ -72,6 +72,9 @@ def test_a_classifier_of_registered_weights(file, digits):
     report = model.load_report
     assert (report.source, report.license) == (str(file), "Apache-2.0")
     assert report.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert report.base == DIGITS.sha256
+    says(str(report), f"base (sha256 {DIGITS.sha256[:12]})")
+    assert digits.load_report.base == ""
     assert set(report.kept) == set(model.state_dict())
     state, trunk = model.state_dict(), digits.state_dict()
     assert all(torch.equal(state[n], trunk[n]) for n in trunk if not n.startswith("head."))
@@ -83,8 +86,12 @@ def test_a_classifier_of_a_file_in_its_folder(file, own, images):
     other = file.parent / "other" / file.name
     other.parent.mkdir()
     file.rename(other)
-    with refuses(CheckpointError, other, "net.safetensors", own[1].sha256, "weights="):
+    fix = "pass the path of net.safetensors: --weights FILE (weights=)"
+    with refuses(CheckpointError, other, own[1].sha256, "not in the same folder", fix):
         vitzoo.create(other)
+    for name in ("vit_digits", "net.safetensors"):
+        with refuses(CheckpointError, other, f"weights={name!r} is no file", fix):
+            vitzoo.create(other, weights=name)
     model = vitzoo.create(other, weights=file.parent / "net.safetensors")
     same_logits(model, (images, logits(own[0], head, images)))
 
@@ -120,7 +127,8 @@ def test_the_trunk_must_have_the_stated_sha256(file, own, digits, tmp_path):
 @pytest.mark.parametrize("name", ["vit_none:v1", "vit_digits:v2", "acme/net:v1"])
 def test_a_trunk_that_is_not_registered(file, digits, name):
     head = written(file, digits, Trunk(DIGITS.sha256, weights=name))
-    with refuses(CheckpointError, file, name, DIGITS.sha256, "weights="):
+    fix = "pass a file with this sha256: --weights FILE (weights=)"
+    with refuses(CheckpointError, file, name, DIGITS.sha256, fix):
         vitzoo.create(file)
     images = randn(2, 1, 28, 28)
     model = vitzoo.create(file, weights=data_file("vitzoo", DIGITS.file))

@@ -56,6 +56,7 @@ def load(
         sha256,
         format=checkpoint.format or "",
         license=checkpoint.row.license_note if checkpoint.row else "",
+        base=checkpoint.base,
         kept=tuple(name for name in adapted.tensors if name not in changed),
         resampled=tuple(adapted.resampled),
         converted=(*adapted.rebuilt, *(n for n in converted if n not in adapted.rebuilt)),

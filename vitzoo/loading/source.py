@@ -21,6 +21,7 @@ from vitzoo.errors import (
     InvalidOption,
     UnknownName,
     WeightsUnavailable,
+    short_repr,
 )
 from vitzoo.files.names import PATHS, valid_repo
 from vitzoo.loading.overrides import Overrides, fixed, of_entry, of_file
@@ -126,10 +127,15 @@ class SavedClassifier(WeightsSource):
 
     def _opened_trunk(self) -> Checkpoint:
         where, trunk = self.checkpoint.source, self.trunk
-        if self.given is not None:
-            return identified(open_unregistered(self.given, self.zoo), self.zoo)
-        fix = f"pass this file: create({where!r}, weights='model.safetensors')"
         needs = f"{where} needs the weights of {trunk} with sha256 {trunk.sha256}"
+        file = f"the path of {trunk.file}" if trunk.file else "a file with this sha256"
+        fix = f"pass {file}: --weights FILE (weights=)"
+        if self.given is not None:
+            if not on_hub(self.given) and not os.path.lexists(self.given):
+                raise CheckpointError(
+                    f"{needs}; weights={short_repr(os.fspath(self.given))} is no file; {fix}"
+                )
+            return identified(open_unregistered(self.given, self.zoo), self.zoo)
         if not trunk.weights:
             path = Path(where).with_name(trunk.file or "?")
             if not path.is_file():

@@ -49,7 +49,7 @@ def with_head(trunk: Checkpoint, head: Checkpoint, stated: Trunk, zoo: Registry)
         _check(trunk, trunk.sha256, head.source, stated)
     joined = TrunkAndHead(trunk, head.container, head.source, stated, format_of(trunk, zoo))
     row = trunk.row and replace(trunk.row, label_set="", labels=head.labels)
-    return replace(head, container=joined, row=row, notes=trunk.notes)
+    return replace(head, container=joined, row=row, notes=trunk.notes, base=stated.sha256)
 
 
 class TrunkAndHead:
@@ -81,5 +81,5 @@ def _check(trunk: Checkpoint, sha256: str, source: str, stated: Trunk) -> None:
         raise HashMismatch(
             f"{source} is a classifier on weights with sha256 {stated.sha256} ({stated}), and "
             f"{trunk.source} has sha256 {sha256}; pass the file that the classifier was made with: "
-            f"create({source!r}, weights='model.safetensors')"
+            "--weights FILE (weights=)"
         )
