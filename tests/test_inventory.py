@@ -228,7 +228,7 @@ def test_verify_of_unpinned_weights(net, offline):
 def test_verify_command(fetched, run, tmp_path, offline):
     offline()
     code, out, err = run("verify", NAME)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "1 file: 1 ok\n")
     assert out == (
         f"name\tstate\tsize\tsha256\tdetail\n{LABEL}\tok\t{len(fetched.data)}\t{fetched.sha256}\t\n"
     )
@@ -250,8 +250,9 @@ def test_verify_command(fetched, run, tmp_path, offline):
     damage(fetched.stored)
     for arguments in ((NAME,), ("--all",), (NAME, "--json"), (NAME, tmp_path / "no.safetensors")):
         code, out, err = run("verify", *arguments)
-        assert (code, err) == (3, "")
+        assert code == 3
         assert "damaged" in out
+        assert "1 damaged" in err
     fetched.stored.unlink()
     code, out, _ = run("verify", NAME)
     assert code == 1
@@ -274,6 +275,19 @@ def test_verify_command_on_an_unpinned_file(fetched, run, tmp_path):
     assert code == 1
     assert "\tunpinned\t" in out
     says(out, str(path), "registry", "lock", "sha256")
+
+
+def test_verify_command_without_a_shard(run, tmp_path):
+    net = vitzoo.create({"size": "ti", "depth": 1, "image_size": 32, "num_classes": 3})
+    path = tmp_path / "a.safetensors"
+    vitzoo.save(net, path)
+    names = {"weight_map": {"cls_token": "a.safetensors", "pos_embed": "b.safetensors"}}
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps(names))
+    code, out, err = run("verify", index)
+    assert code == 1
+    assert "b.safetensors\tmissing" in out.splitlines()[1]
+    assert err == "2 files: 1 unpinned, 1 missing\n"
 
 
 # rm, import, local

@@ -276,12 +276,12 @@ def _verify_path(path: Path, zoo: Registry, pins: Pins) -> list[Verification]:
         row = _compared(str(path / name), path / name, sha256, size)
         known = row.state == "ok" and labels.get(sha256)
         rows.append(replace(row, detail=", ".join(known)) if known else row)
-    others = {entry.name for entry in path.iterdir()} - files.keys() - {MANIFEST}
+    others = {entry.name: entry.lstat().st_size for entry in path.iterdir()}
     detail = f"{MANIFEST} does not name it, and another library may read it; remove it"
     return rows + [
-        Verification(str(path / name), "damaged", path / name, detail=detail)
-        for name in sorted(others)
-        if not name.startswith(".")
+        Verification(str(path / name), "damaged", path / name, size, detail=detail)
+        for name, size in sorted(others.items())
+        if not (name in files or name == MANIFEST or name.startswith("."))
     ]
 
 

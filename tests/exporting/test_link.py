@@ -99,7 +99,17 @@ def test_verify_sees_what_was_changed_later(zoo, small, tmp_path, run):
     assert "adapter_config.json\tdamaged" in text
     (out / "adapter_config.json").unlink()
     (out / "config.json").unlink()
-    assert "missing" in run("verify", out)[1]
+    code, text, err = run("verify", out)
+    assert code == 1
+    assert "config.json\tmissing" in text
+    assert err == "2 files: 1 ok, 1 missing\n"
+    (out / "model.safetensors").write_bytes(b"short")
+    (out / "extra.txt").write_text("four")
+    code, text, err = run("verify", out)
+    assert code == 3
+    states = [line.split("\t")[1:3] for line in text.splitlines()[1:]]
+    assert states == [["damaged", "5"], ["damaged", "4"], ["missing", "0"]]
+    assert err == "3 files: 1 missing, 2 damaged\n"
 
 
 @pytest.mark.parametrize(

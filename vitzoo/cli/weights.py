@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import click
 from click.exceptions import Exit
 
 from vitzoo.cli.environment import set_for_command, without_plugins
-from vitzoo.cli.output import complete_names, flag, json_option, print_rows
+from vitzoo.cli.output import complete_names, flag, json_option, print_rows, say
 from vitzoo.errors import IntegrityError
 from vitzoo.store.progress import progress
+
+URGENCY = ("damaged", "conflict", "missing", "unpinned", "ok")  # states of `verify`, worst first
+ABSENT = ("missing", "unpinned")
 
 
 def _freeze(_: click.Context, __: click.Parameter, frozen: bool) -> None:
@@ -70,9 +74,13 @@ def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> N
     """Compare weights files with their recorded sha256.
 
     No network is used. Give variants, weights files, or --all. For an index or a folder of shards,
-    every shard is checked; for a folder of `vitzoo link`, every file. The exit code is 3 if a file
-    is damaged, or if the registry and the lock file contradict each other about a file. It is 1 if
-    the weights of a given NAME are not on this machine, or if no sha256 of a given FILE is known.
+    every shard is checked; for a folder of `vitzoo link` or `vitzoo push`, every file. Problems are
+    listed first, and stderr gets a line with the number of files in each state.
+
+    The exit code is 3 if a file is damaged, or if the registry and the lock file contradict each
+    other about a file. It is 1 if the weights of a given NAME are not on this machine, if a file is
+    missing that was given or that an index or a vitzoo.json names, or if no sha256 of a given FILE
+    is known.
 
     \b
     Examples:
@@ -87,10 +95,15 @@ def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> N
         raise click.UsageError("give names or files, or --all without them")
     named = [verify(name) for name in names]
     found = [row for rows in named for row in rows] if names else verify()
+    found.sort(key=lambda row: URGENCY.index(row.state))
     print_rows(found, ("name", "state", "size", "sha256", "detail"), as_json=as_json)
-    if any(row.state in ("damaged", "conflict") for row in found):
+    states = Counter[str](row.state for row in found)
+    each = ", ".join(f"{states[state]} {state}" for state in reversed(URGENCY) if states[state])
+    say(f"{len(found)} file{'s' if len(found) != 1 else ''}: {each or 'nothing to check'}")
+    if states["damaged"] or states["conflict"]:
         raise Exit(IntegrityError.exit_code)
-    if any(all(row.state in ("missing", "unpinned") for row in rows) for rows in named):
+    incomplete = any(row.state == "missing" and row.path for row in found)  # never fetched: no path
+    if incomplete or any(all(row.state in ABSENT for row in rows) for rows in named):
         raise Exit(1)
 
 
