@@ -496,6 +496,7 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
     },
     "adapters": {
         "no_folder": lambda _: vitzoo.create("vit_digits", adapter="adapter"),
+        "without_config": lambda w: vitzoo.create("vit_digits", adapter=w.tmp),
         "of_other_weights": lambda w: adapted(w, revision=OTHER_BASE + RECORD),
         "without_record": lambda w: adapted(w, revision="main"),
         "not_merged_here": lambda w: adapted(w, use_dora=True),

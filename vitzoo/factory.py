@@ -83,7 +83,8 @@ def create(
         name: the network: a registered name (`vitzoo list --all` shows all), a spec (a mapping, or
             the path of a TOML or JSON file), the path of a file written by `vitzoo.save`, or a
             folder or an address "hf://owner/repo" whose config describes its weights.
-        pretrained: whether to load the default weights of the variant.
+        pretrained: whether to load the default weights of the variant. With `adapter` its weights
+            are loaded in any case.
         weights: weights to load instead of the default weights: a weights name of the variant, an
             address "hf://owner/repo@revision/file", or a path. The path is a safetensors file, an
             npz file, the index of several safetensors files, or a folder with one of these.

@@ -288,14 +288,16 @@ def test_damaged_folders(adapter, base, tmp_path):
     with refuses(CheckpointError, config, "'r' occurs twice"):
         vitzoo.create(base, adapter=folder)
     config.write_text("[]")
-    with refuses(CheckpointError, config, "expected a table"):
+    with refuses(CheckpointError, config, "expected a table") as caught:
         vitzoo.create(base, adapter=folder)
+    assert "not JSON" not in str(caught.value)
     config.write_text(" " * 5_000_000)
     with refuses(CheckpointError, config, "4194304 bytes"):
         vitzoo.create(base, adapter=folder)
     config.unlink()
-    with refuses(CheckpointError, config, "no such file"):
+    with refuses(CheckpointError, config, "no such file", "save_pretrained") as caught:
         vitzoo.create(base, adapter=folder)
+    assert "JSON" not in str(caught.value)
     config.write_text(whole)
     tensors.write_bytes(data[:-1])
     with refuses(CheckpointError, tensors, "truncated"):
@@ -307,5 +309,6 @@ def test_damaged_folders(adapter, base, tmp_path):
     with refuses(CheckpointError, "adapter_model.bin", "pickle", "safe_serialization=True"):
         vitzoo.create(base, adapter=folder)
     for wrong in (tmp_path / "missing", base, "", 3, "hf://acme/adapter"):
-        with refuses(InvalidOption, "adapter", "must be a folder", "save_pretrained"):
+        with refuses(InvalidOption, "adapter", "must be a folder", "save_pretrained") as caught:
             vitzoo.create(base, adapter=wrong)
+        assert ("does not exist" in str(caught.value)) == (wrong not in (base, 3))

@@ -177,9 +177,11 @@ def open_adapter(folder: object) -> Adapter:
             or it states a kind of adapter that is not merged here.
     """
     if not isinstance(folder, str | os.PathLike) or not os.path.isdir(folder):  # noqa: PTH112
+        known = isinstance(folder, str | os.PathLike) and not os.path.exists(folder)  # noqa: PTH110
         raise InvalidOption(
-            f"adapter must be a folder with {CONFIG} and {TENSORS}, got {describe(folder)}; "
-            "peft_model.save_pretrained(folder) writes it"
+            f"adapter must be a folder with {CONFIG} and {TENSORS}, got {describe(folder)}"
+            f"{', which does not exist' if known else ''}; peft_model.save_pretrained(folder) "
+            "writes it"
         )
     path = Path(folder)
     if not (path / TENSORS).exists() and (path / PICKLE).exists():
@@ -195,13 +197,18 @@ def open_adapter(folder: object) -> Adapter:
 def _config(path: Path) -> Mapping[str, Any]:
     try:
         text = read_regular(path, MAX_CONFIG)
-        if text is None:
-            raise CheckpointError(f"cannot read {path}: there is no such file")
-        return Reader(strict_json(text), str(path), CheckpointError).table
     except StoreError as error:
         raise CheckpointError(str(error)) from error
+    if text is None:
+        raise CheckpointError(
+            f"cannot read {path}: there is no such file; an adapter is a folder that "
+            "peft_model.save_pretrained(folder) wrote"
+        )
+    try:
+        data = strict_json(text)
     except ValueError as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error
+    return Reader(data, str(path), CheckpointError).table
 
 
 def _read(table: Mapping[str, Any], file: SafetensorsFile, folder: str) -> Adapter:
