@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from helpers import fill, refuses
+from helpers import fill, refuses, says
 from vitzoo.errors import (
     CheckpointError,
     HashMismatch,
@@ -162,8 +162,17 @@ def test_wrong_arguments(zoo, small, tmp_path):
         vitzoo.link("local/net", tmp_path / "out", "timm", weights="other")
     with refuses(Offline, "vit_b16", "vitzoo fetch"):
         vitzoo.link("vit_b16", tmp_path / "out", "timm")
+    with refuses(InvalidOption, "own.safetensors", "registered", "vitzoo push", "--folder"):
+        vitzoo.link("own.safetensors", tmp_path / "out", "timm")
     with refuses(InvalidOption, "name", 3):
         vitzoo.link(3, tmp_path / "out", "timm")
+
+
+def test_a_grey_network_for_transformers_brings_a_warning(tmp_path, caplog):
+    vitzoo.link("vit_digits", tmp_path / "timm", "timm")
+    assert caplog.text == ""
+    vitzoo.link("vit_digits", tmp_path / "transformers", "transformers")
+    says(caplog.text, "1 channel,", "3", "vitzoo.transform")
 
 
 def test_the_command(zoo, small, tmp_path, run):

@@ -13,6 +13,7 @@ from vitzoo.checkpoint.sidecars import CONFIG, OPEN_CLIP, PROCESSOR
 from vitzoo.errors import CheckpointError, InvalidOption, did_you_mean
 from vitzoo.exporting.configs import open_clip_of, processor_of, timm_of, transformers_of
 from vitzoo.formats import Format
+from vitzoo.log import log
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing
@@ -63,6 +64,17 @@ class Target:
     weights: str
     configs: Mapping[str, Mapping[str, Any]]
     call: str
+
+
+def warn_about_images(library: str, spec: Spec) -> None:
+    """Log a warning if the image processors of a library do not fit a network."""
+    if library == "transformers" and spec.in_chans != 3:
+        log.warning(
+            "the network reads images with %d channel%s, but image processors of transformers "
+            "return 3; prepare images with vitzoo.transform, or write the folder for timm",
+            spec.in_chans,
+            "" if spec.in_chans == 1 else "s",
+        )
 
 
 def check_library(library: object) -> None:

@@ -14,7 +14,7 @@ from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import HashMismatch, InvalidOption, StoreError, UnknownName
 from vitzoo.exporting.conversion import Source, convert, network_of, open_source
-from vitzoo.exporting.libraries import Network, Target, check_library, target_of
+from vitzoo.exporting.libraries import Network, Target, check_library, target_of, warn_about_images
 from vitzoo.files.access import (
     copy_hashed,
     make_folder_or_raise,
@@ -22,6 +22,7 @@ from vitzoo.files.access import (
     writing_to,
 )
 from vitzoo.files.folder_manifest import own_files, write_manifest
+from vitzoo.files.names import SAFETENSORS
 from vitzoo.inventory import verify
 from vitzoo.registry.foreign_names import is_tag
 from vitzoo.registry.label_sets import known_labels
@@ -84,7 +85,9 @@ def link(
     check_library(library)
     zoo = registry()
     opened = _opened(name, weights, zoo)
-    target = target_of(_network(opened), library, zoo)
+    network = _network(opened)
+    target = target_of(network, library, zoo)
+    warn_about_images(library, network.spec)
     path = Path(folder)
     with writing_folder(path, own_files(path), force=force) as part:
         copied = _write_weights(opened.checkpoint, target, part / target.weights)
@@ -152,6 +155,11 @@ def _opened(name: str, weights: str | None, zoo: Registry) -> Source:
     if weights is not None and colon and weights != stated:
         raise InvalidOption(
             f"{name} names the weights {stated!r}, but weights is {weights!r}; pass one of them"
+        )
+    if name.endswith(SAFETENSORS):
+        raise InvalidOption(
+            f"link takes the name of registered weights, and {name} is a file; for a file of "
+            f"vitzoo.save: vitzoo push {name} OWNER/NAME --for LIBRARY --dry-run --folder DIR"
         )
     row = choose(zoo.variant(variant), stated or weights)  # raises for a path or an address
     name = f"{variant}:{row.name}"
