@@ -10,7 +10,7 @@ from typing import Any
 
 from vitzoo.errors import printable
 
-FATES = 6  # fields of a report before those that list tensors
+FATES = 7  # fields of a report before those that list tensors
 UNWRITABLE = (OSError, ValueError, AttributeError)  # of a stream that is full, closed or missing
 
 
@@ -24,9 +24,10 @@ class LoadReport:
         format: checkpoint format of the file, empty for random initialisation.
         license: license of registered weights, with "(gated)" if the Hub requires users to accept
             terms; empty if it is not known.
-        base: SHA-256 of the weights file that a classifier of `probe` was made with; empty if the
-            file has all tensors.
         adapter: SHA-256 of the adapter that was merged, empty if there was none.
+        trunk: file, or variant and weights name, of the layers before a classifier of `probe`;
+            empty for any other file.
+        trunk_sha256: SHA-256 of that file.
         kept: tensors loaded bit for bit.
         resampled: tensors interpolated to another grid.
         converted: tensors cast to another data type.
@@ -41,8 +42,9 @@ class LoadReport:
     sha256: str = ""
     format: str = ""
     license: str = ""
-    base: str = ""
     adapter: str = ""
+    trunk: str = ""
+    trunk_sha256: str = ""
     kept: tuple[str, ...] = ()
     resampled: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
@@ -62,8 +64,9 @@ class LoadReport:
         lines = [self._source()]
         lines += [f"  format {self.format}"] if self.format else []
         lines += [f"  license {self.license}"] if self.license else []
-        lines += [f"  base (sha256 {self.base[:12]})"] if self.base else []
         lines += [f"  adapter (sha256 {self.adapter[:12]})"] if self.adapter else []
+        if self.trunk:
+            lines.append(f"  classifier on {self.trunk} (sha256 {self.trunk_sha256[:12]})")
         for field in dataclasses.fields(self)[FATES:]:
             names: tuple[str, ...] = getattr(self, field.name)
             if names:

@@ -9,12 +9,14 @@ import safetensors.torch
 import torch
 
 import vitzoo
-from helpers import fill, refuses, says
+from helpers import fill, randn, refuses, says
 from upload_hub import COMMIT, UploadHub
 from vitzoo import errors
+from vitzoo.checkpoint.saved import Trunk
 from vitzoo.errors import CheckpointError, HashMismatch, InvalidOption, Offline, UnknownName
 from vitzoo.exporting import push as module
 from vitzoo.files.folder_manifest import MANIFEST
+from vitzoo.saving import save_classifier
 
 REPO = "acme/net"
 TOKEN = "hf_secret"
@@ -207,12 +209,27 @@ def test_a_license_that_the_hub_does_not_know(model, tmp_path):
     assert {"license: other", "license_name: my-license-2"} <= set(front_matter(text))
 
 
+def test_the_card_of_a_classifier_names_its_trunk(tmp_path):
+    model, weights = vitzoo.create("vit_digits"), vitzoo.describe("vit_digits").default_weights
+    head = {name: randn(*t.shape) for name, t in model.state_dict().items() if "head" in name}
+    file, trunk = tmp_path / "a.safetensors", Trunk(weights.sha256, weights="vit_digits:digits_v1")
+    save_classifier(file, model.spec, head, trunk, labels=list("0123456789"), preprocessing=None)
+    vitzoo.push(file, REPO, folder=tmp_path / "out", dry_run=True, license="mit")
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "license: mit" in front_matter(text)
+    says(text, "trained on the features of `vit_digits:digits_v1`", "Apache-2.0")
+    assert "The weights are those of" not in text
+    says(text, "10 classes, with the network `vit_digits` of vitzoo.", "28x28 px, 1 channel, ",
+         "| classes | 10 (names in config.json) |")  # fmt: skip
+
+
 @pytest.mark.workflows
 def test_registered_weights_bring_their_license_and_results(tmp_path):
     vitzoo.push("vit_digits", "acme/digits", folder=tmp_path / "out", dry_run=True)
     text = (tmp_path / "out" / "README.md").read_text()
     assert "license: apache-2.0" in front_matter(text)
     says(text, "vit_digits:digits_v1", "Top-1 accuracy 100.0", "scikit-learn digits")
+    says(text, "its SHA-256 differs", vitzoo.describe("vit_digits").default_weights.sha256)
     model = vitzoo.create("vit_digits", pretrained=True)
     vitzoo.push(model, "acme/digits", folder=tmp_path / "tuned", dry_run=True)
     text = (tmp_path / "tuned" / "README.md").read_text()

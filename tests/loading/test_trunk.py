@@ -72,9 +72,8 @@ def test_a_classifier_of_registered_weights(file, digits):
     report = model.load_report
     assert (report.source, report.license) == (str(file), "Apache-2.0")
     assert report.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
-    assert report.base == DIGITS.sha256
-    says(str(report), f"base (sha256 {DIGITS.sha256[:12]})")
-    assert digits.load_report.base == ""
+    assert (report.trunk, report.trunk_sha256) == ("vit_digits:digits_v1", DIGITS.sha256)
+    says(str(report), "classifier on vit_digits:digits_v1", DIGITS.sha256[:12])
     assert set(report.kept) == set(model.state_dict())
     state, trunk = model.state_dict(), digits.state_dict()
     assert all(torch.equal(state[n], trunk[n]) for n in trunk if not n.startswith("head."))

@@ -50,7 +50,7 @@ class Checkpoint:
         notes: for the load report, files beside the weights that cannot be used.
         prefix: what `container` leaves out of the keys of the file, see `detect.identified`.
         outside: keys of the file without the prefix, which `container` does not have.
-        base: SHA-256 of the other weights file of a classifier, empty for any other file.
+        trunk: name and sha256 of the file of the other layers, if the file has only a classifier.
     """
 
     source: str
@@ -65,7 +65,7 @@ class Checkpoint:
     notes: tuple[str, ...] = ()
     prefix: str = ""
     outside: tuple[str, ...] = ()
-    base: str = ""
+    trunk: tuple[str, str] = ("", "")
 
     def beside(self, sidecars: Sidecars) -> Checkpoint:
         """Return the file with what its sidecars state."""

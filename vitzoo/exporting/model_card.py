@@ -29,10 +29,11 @@ class Card:
         params: number of parameters.
         license: of the weights.
         sha256: of the weights file.
-        labels: number of class names.
+        named: whether the classes have names.
         preprocessing: of the images, if known.
         variant, weights: the registered weights that the model was loaded from, if any.
         unchanged: whether the model has exactly these weights.
+        below_head: whether these weights are only those before a classifier of `probe`.
         base_model: repositories of the Hub that the model was made from.
         datasets: names of data sets on the Hub.
     """
@@ -44,11 +45,12 @@ class Card:
     params: int
     license: str
     sha256: str
-    labels: int
+    named: bool
     preprocessing: Preprocessing | None
     variant: Variant | None
     weights: Weights | None
     unchanged: bool
+    below_head: bool
     base_model: Sequence[str]
     datasets: Sequence[str]
 
@@ -82,22 +84,26 @@ def _license(text: str) -> tuple[str, str | None]:
 
 def _summary(card: Card) -> str:
     known = card.variant and not card.variant.name.startswith("local/")
-    network = f"vitzoo's network `{card.variant.name}`" if card.variant and known else "own sizes"
-    task = f"for {card.spec.num_classes} classes" if card.spec.num_classes else "for image features"
-    return (
-        f"A Vision Transformer {task}, with the network {network}. Written by vitzoo {__version__}."
+    network = (
+        f", with the network `{card.variant.name}` of vitzoo" if card.variant and known else ""
     )
+    task = f"for {card.spec.num_classes} classes" if card.spec.num_classes else "for image features"
+    return f"A Vision Transformer {task}{network}. Written by vitzoo {__version__}."
 
 
 def _facts(card: Card) -> Mapping[str, object]:
     spec, images = card.spec, card.preprocessing
     h, w = spec.image_size
+    channels = "1 channel" if spec.in_chans == 1 else f"{spec.in_chans} channels"
+    names = f"names in {'model.safetensors' if card.library == 'vitzoo' else 'config.json'}"
     found: dict[str, object] = {
         "parameters": f"{card.params:,}",
-        "images": f"{h}x{w} px, {spec.in_chans} channels, patches of "
+        "images": f"{h}x{w} px, {channels}, patches of "
         f"{spec.patch_size[0]}x{spec.patch_size[1]} px",
         "blocks, width, heads": f"{spec.depth}, {spec.embed_dim}, {spec.num_heads}",
-        "classes": f"{spec.num_classes} ({card.labels} names in config.json)",
+        "classes": f"{spec.num_classes} ({names if card.named else 'without names'})"
+        if spec.num_classes
+        else "none; the outputs are features",
         "license": card.license,
         "sha256 of model.safetensors": f"`{card.sha256}`",
     }
@@ -150,10 +156,17 @@ def _origin(card: Card) -> list[str]:
     if row is None or variant is None:
         return []
     how = "The weights are those of" if card.unchanged else "The model was loaded from"
+    how = "The classifier was trained on the features of" if card.below_head else how
     lines = [f"{how} `{variant.name}:{row.name}`"]
     lines += [f" (`{row.repo}`)"] if row.repo else []
     lines += [f", license {row.license_note or 'not known'}. Source: {row.source}."]
     if row.pretraining_data:
         lines.append(f" Pre-trained on {row.pretraining_data}.")
+    if card.unchanged:
+        lines.append(
+            " vitzoo wrote the tensors to a new file with other metadata. Therefore its SHA-256 "
+            "differs from that of the registered file"
+            + (f" (`{row.sha256}`)." if row.sha256 else ".")
+        )
     paper = [f"Network: {variant.paper}."] if variant.paper else []
     return ["## Origin", "".join(lines), *paper]

@@ -17,7 +17,7 @@ from torch import nn
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption, StoreError, VitzooError
 from vitzoo.exporting.conversion import convert
-from vitzoo.exporting.libraries import MODEL, Network, Target, target_of
+from vitzoo.exporting.libraries import MODEL, Network, Target, target_of, warn_about_images
 from vitzoo.exporting.model_card import Card, model_card
 from vitzoo.exporting.upload import check_upload, upload
 from vitzoo.factory import create
@@ -62,6 +62,7 @@ class _Origin:
     variant: Variant | None = None
     weights: Weights | None = None
     unchanged: bool = False
+    below_head: bool = False  # the weights are only those before a classifier of `probe`
 
 
 def push(
@@ -120,11 +121,12 @@ def push(
             params=sum(p.numel() for p in network.parameters()),
             license=terms,
             sha256=write_manifest(part, {})[MODEL][1],
-            labels=len(network.labels),
+            named=bool(network.labels),
             preprocessing=network.preprocessing,
             variant=origin.variant or _variant(network.spec.variant, zoo),
             weights=origin.weights,
             unchanged=origin.unchanged,
+            below_head=origin.below_head,
             base_model=base_model or _base(origin),
             datasets=datasets,
         )
@@ -206,10 +208,11 @@ def _model(model: object, zoo: Registry) -> tuple[Any, _Origin]:
 
 
 def _origin(model: Any, zoo: Registry) -> _Origin:
-    name, _, weights = model.load_report.source.partition(":")
+    report = model.load_report
+    name, _, weights = (report.trunk or report.source).partition(":")
     variant = _variant(name, zoo)
     row = next((w for w in variant.weights if w.name == weights), None) if variant else None
-    return _Origin(variant, row) if row else _Origin()
+    return _Origin(variant, row, below_head=bool(report.trunk)) if row else _Origin()
 
 
 def _variant(name: str | None, zoo: Registry) -> Variant | None:
@@ -272,6 +275,7 @@ def _write(model: Any, library: str | None, folder: Path, zoo: Registry) -> Targ
     found = _target(network, library, zoo)
     if found is None:
         return None
+    warn_about_images(found.library, network.spec)
     if found.layout.name != "timm":  # the names of the model
         plain = saved.rename(folder / f"plain-{MODEL}")
         convert(plain, found.layout.name, folder / found.weights)

@@ -49,7 +49,8 @@ def with_head(trunk: Checkpoint, head: Checkpoint, stated: Trunk, zoo: Registry)
         _check(trunk, trunk.sha256, head.source, stated)
     joined = TrunkAndHead(trunk, head.container, head.source, stated, format_of(trunk, zoo))
     row = trunk.row and replace(trunk.row, label_set="", labels=head.labels)
-    return replace(head, container=joined, row=row, notes=trunk.notes, base=stated.sha256)
+    base = str(stated), stated.sha256
+    return replace(head, container=joined, row=row, notes=trunk.notes, trunk=base)
 
 
 class TrunkAndHead:
