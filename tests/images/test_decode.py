@@ -449,7 +449,9 @@ def test_a_folder_gives_its_images_sorted(tmp_path):
 
 
 def test_a_folder_without_images_and_a_missing_one(tmp_path):
-    with refuses(ImageError, f"folder {tmp_path}", "no images", ".png, .jpg"):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "a.png").touch()
+    with refuses(ImageError, f"folder {tmp_path}", "no images", ".png, .jpg", "its subfolders"):
         find_images([tmp_path])
     with refuses(ImageError, "no file", tmp_path / "none.png"):
         find_images([tmp_path / "none.png"])

@@ -132,6 +132,18 @@ def test_the_digits_have_names_too(run):
     assert out.splitlines()[1].split("\t")[1:3] == ["1", "7"]
 
 
+def test_a_terminal_shows_as_many_classes_as_asked(run, monkeypatch):
+    monkeypatch.setattr("vitzoo.cli.inference.on_terminal", lambda: True)
+    monkeypatch.setattr("vitzoo.cli.output.on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    scan = DIGITS / "digit_7_scan_0081.png"
+    for top in (1, 2, 8):
+        _, out, _ = run("predict", "vit_digits", scan, "--top", top)
+        heading, row = out.splitlines()
+        assert row.count("%") == top
+        assert ("next" in heading) == (top > 1)
+
+
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_one_unreadable_image_does_not_end_the_run(run, saved, photos, form):
     (photos / "a.png").write_bytes(b"")

@@ -106,8 +106,9 @@ def _print(predictions: Iterator[Prediction], *, as_json: bool) -> None:
         return
     data = map(_data, itertools.chain(first, predictions))
     if on_terminal() and not as_json:
-        columns = ("image", "label", "probability", "next")
-        print_rows(map(_one_line, data), columns, pretty={"probability": "{:.1%}".format})
+        rows = list(map(_one_line, data))
+        columns = ("image", "label", "probability", *(("next",) if rows[0]["next"] else ()))
+        print_rows(rows, columns, pretty={"probability": "{:.1%}".format})
         return
     ranked = (
         {"image": row["image"], "rank": rank, "label": one["label"]}
@@ -129,7 +130,7 @@ def _data(prediction: Prediction) -> dict[str, Any]:
 
 def _one_line(row: dict[str, Any]) -> dict[str, Any]:
     best, *others = row["classes"]
-    after = ", ".join(f"{one['label']} {one['probability']:.1%}" for one in others[:2])
+    after = ", ".join(f"{one['label']} {one['probability']:.1%}" for one in others)
     return {"image": row["image"], "next": after} | best
 
 

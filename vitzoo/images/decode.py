@@ -160,7 +160,10 @@ def _images_at(path: Path) -> list[Path]:
         raise ImageError(f"cannot read {name}: {error.strerror}") from error
     inside = [p for p in inside if not os.path.isdir(p)]  # noqa: PTH112  # never raises
     if not inside:
-        raise ImageError(f"the folder {name} contains no images ({', '.join(SUFFIXES)})")
+        raise ImageError(
+            f"the folder {name} contains no images ({', '.join(SUFFIXES)}); its subfolders are not "
+            "searched"
+        )
     return inside
 
 
