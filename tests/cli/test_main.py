@@ -114,6 +114,12 @@ def test_help_of_every_command_has_examples(run):
         assert "Examples:" in out, name
 
 
+@pytest.mark.parametrize("name", ["plot", "push"])
+def test_help_fits_80_columns(run, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert [line for line in run(name, "--help")[1].splitlines() if len(line) > 80] == []
+
+
 @pytest.mark.parametrize("form", ["", "--json"])
 def test_a_closed_pipe_is_not_an_error(form):
     command = f"{sys.executable} -m vitzoo list {form} | head -1"

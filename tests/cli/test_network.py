@@ -101,7 +101,8 @@ def test_the_command_has_the_kinds_of_the_function():
 def test_plot_writes_the_figure_of_the_function(run, tmp_path):
     out = tmp_path / "x.png"
     given = ("--layers", "0-1,-1", "--heads", "2", "--query", "1,2", "--out", out)
-    code, printed, _ = run("plot", "attention", "vit_digits", SEVEN, *given, "--json")
+    code, printed, said = run("plot", "attention", "vit_digits", SEVEN, *given, "--json")
+    says(said, f"wrote {out}")
     model = vitzoo.create("vit_digits", pretrained=True)
     expected = vitzoo.plot("attention", model, SEVEN, layers=[0, 1, -1], heads=[2], query=(1, 2))
     assert code == 0
@@ -140,7 +141,7 @@ def test_plot_draws_a_network_without_weights_only_if_asked(run, tmp_path):
         (["filters", "vit_b16", "--out", "none/x.png"], ["no folder", "none"]),
         (["filters", "vit_b16", "--out", "there.png"], ["already exists", "--force"]),
         (["tokens", "vit_b16", "no.jpg", "--out", "x.png"], ["no file no.jpg"]),
-        (["tokens", "vit_b16", "--out", "x.png"], ["1 to 32 images", "got 0"]),
+        (["tokens", "vit_b16", "--out", "x.png"], ["got 0; give 1 to 32 images"]),
         (["filters", "vit_b16", SEVEN, "--out", "x.png"], ["no images", "got 1"]),
         (["tokens", "vit_b16", SEVEN, "--out", "x.png", "--heads", "1"], ["heads", "uses layers"]),
         (["attention", "vit_b16", "--out", "x.png", "--layers", "2-1"], ["0,2-4", "'2-1'"]),

@@ -183,6 +183,7 @@ def test_the_command(zoo, small, tmp_path, run):
     assert [line.split("\t")[0] for line in text.splitlines()[1:]] == [
         f"{out}/config.json", f"{out}/model.safetensors"
     ]  # fmt: skip
+    says(notes, f"copied for timm to {out}")
     assert f'timm.create_model("local-dir:{out}", pretrained=True)' in notes
     assert run("link", zoo.name, out, "--for", "timm")[0] == 2
     code, text, _ = run("link", zoo.name, out, "--for", "timm", "--force", "--json")

@@ -265,7 +265,7 @@ def test_files_are_written_whole_and_replaced_only_by_force(model, tmp_path, mon
     [
         ("filter", None, {}, InvalidOption, ["'filter'", "did you mean 'filters'"]),
         (3, None, {}, InvalidOption, ["3", "filters, positions"]),
-        ("filters", SEVEN, {}, InvalidOption, ["no images", "got 1", "images= out"]),
+        ("filters", SEVEN, {}, InvalidOption, ["no images", "got 1", "images="]),
         ("filters", None, {"layers": 1}, InvalidOption, ["layers", "no options"]),
         ("tokens", SEVEN, {"query": (0, 0)}, InvalidOption, ["query", "uses layers"]),
         ("positions", None, {"layers": [0, 1]}, InvalidOption, ["one block", "layers=[0, 1]"]),

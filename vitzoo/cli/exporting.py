@@ -78,7 +78,7 @@ def convert_command(
         compared = ", read back and compared: equal"
     say(
         f"{done.source}: read {done.read} tensors of the format {done.source_format}; wrote "
-        f"{done.written} tensors of the format {done.target_format}{compared}",
+        f"{done.written} tensors of the format {done.target_format} to {target}{compared}",
     )
     for note in done.notes:
         say(f"note: {note}")
@@ -161,9 +161,9 @@ def export_command(
 
     done = export(model, to, folder, weights=weights, output=output, int8=int8 or None, force=force)
     say(
-        f"{model}: the file, run with batches of {', '.join(map(str, done.batches))} images, "
-        f"differs from the network by at most {done.difference:.0e} (relative to the larger of 1 "
-        "and the largest element)"
+        f"{model}: wrote {done.folder}; the file, run with batches of "
+        f"{', '.join(map(str, done.batches))} images, differs from the network by at most "
+        f"{done.difference:.0e} (relative to the larger of 1 and the largest element)"
     )
     if done.speed is not None:
         say(_advice(done, done.speed))
@@ -217,7 +217,7 @@ def link_command(
 
     done = link(name, folder, library, weights=weights, force=force)
     how = "copied" if done.copied else "converted"
-    say(f"{done.weights}: {how} for {done.library}; load it with")
+    say(f"{done.weights}: {how} for {done.library} to {done.folder}; load it with")
     say(f"  {done.call}")
     rows = [
         {"file": str(done.folder / file), "size": size, "sha256": sha256}
@@ -274,8 +274,8 @@ def push_command(
 
     \b
     Examples:
-      vitzoo push model.safetensors acme/birds --license apache-2.0 --dry-run --folder birds
-      vitzoo push model.safetensors acme/birds --license apache-2.0 --private
+      vitzoo push a.safetensors acme/birds --license mit --dry-run --folder birds
+      vitzoo push a.safetensors acme/birds --license mit --private
       vitzoo push vit_digits acme/digits --for transformers
     """
     from vitzoo.exporting.push import push

@@ -198,16 +198,16 @@ def plot_command(
       filters             principal components of the patch projection
       positions           similarity of the position of each patch with all others
       attention-distance  mean distance over which each head attends, over IMAGES
-      attention           attention of the class token over one image, by block and head
+      attention           attention of the class token over one image, by head
       rollout             attention of all blocks, multiplied, over each image
       tokens              principal components of the patch tokens as colours
 
     \b
     Examples:
       vitzoo plot filters vit_b16 --out filters.png
-      vitzoo plot attention vit_digits digit.png --layers -1 --out attention.svg
+      vitzoo plot attention vit_digits digit.png --layers -1 --out a.svg
       vitzoo plot attention-distance vit_b16 photos/ --out distance.png
-      vitzoo plot positions vit_b16 --untrained --image-size 224x336 --out positions.png
+      vitzoo plot positions vit_b16 --untrained --image-size 224x336 --out p.png
     """
     from vitzoo.factory import create
     from vitzoo.images.decode import find_images
@@ -230,7 +230,7 @@ def plot_command(
     )
     say(network.load_report.summary())  # type: ignore[union-attr]
     drawn = plot(kind, network, files, layers=layers, heads=heads, query=query)
-    drawn.save(out, force=force)
+    say(f"wrote {drawn.save(out, force=force)}")
     rows = [
         {"array": name, "shape": list(array.shape)}
         | {

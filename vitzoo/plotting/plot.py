@@ -288,9 +288,9 @@ def check_count(kind: str, count: int) -> None:
     if count >= least and (most is None or count <= most):
         return
     if not most and most is not None:
-        raise InvalidOption(f"{kind} uses no images, got {count}; leave images= out")
+        raise InvalidOption(f"{kind} uses no images, got {count}; give none (images=)")
     wanted = "one image" if most == 1 else f"{least} to {most} images" if most else "images"
-    raise InvalidOption(f"{kind} needs {wanted}, got {count}; pass images=")
+    raise InvalidOption(f"{kind} needs {wanted}, got {count}; give {wanted} (images=)")
 
 
 def check_out(path: str | os.PathLike[str], *, force: bool) -> Path:
