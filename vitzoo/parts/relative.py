@@ -99,7 +99,8 @@ class RelativePositions(nn.Module):
         n = (vectors.shape[0] + 1) // 2
         patches = queries[:, :, self.num_prefix_tokens :]
         # Where the pool reads prefix tokens only: OpenVINO has no empty tensors.
-        if not torch.jit.is_tracing() and not patches.shape[2]:
+        traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        if not traced and not patches.shape[2]:
             return queries.new_zeros(*queries.shape[:3], self.num_prefix_tokens + n)
         products = torch.einsum("bhqc,ohc->bhqo", patches, vectors.to(queries.dtype))
         prefix = queries.shape[2] - patches.shape[2]
