@@ -90,6 +90,12 @@ def test_the_same_call_gives_the_same_file(model, kind, form, tmp_path):
     assert b"<dc:date>" not in files[0]
 
 
+@pytest.mark.parametrize(("count", "times"), [(1, 1), (3, 1), (10, 10)])
+def test_each_map_of_tokens_beside_another_image_has_its_label(model, count, times):
+    texts = check_texts(vitzoo.plot("tokens", model, torch.rand(count, 1, 28, 28)).figure)
+    assert sum(text.startswith("final norm (") for text in texts) == times
+
+
 def test_a_figure_of_a_model_without_weights_says_so():
     texts = check_texts(vitzoo.plot("filters", vitzoo.create(SPEC)).figure)
     assert "a network without a name, no weights loaded" in texts

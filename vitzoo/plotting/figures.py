@@ -216,27 +216,33 @@ def tokens(title: Title, arrays: dict[str, Array], seen: Sequence[Seen]) -> Figu
         for name, shares in zip(names, arrays["variance"], strict=True)
     ]
     sheet, places = _pairs(title, caption, seen, labels=labels)
+    several = len({column for _, column in places}) > 1  # images side by side
     for i, (row, column) in enumerate(places):
         for j in range(len(names)):
             sheet.image(row, column + 1 + j, arrays["colours"][j, i])
+            if several:
+                sheet.below(row, column + 1 + j, labels[j])
     return sheet.figure
 
 
 def _pairs(
     title: Title, caption: str, seen: Sequence[Seen], labels: Sequence[str] = (), right: float = 0.0
 ) -> tuple[Sheet, list[tuple[int, int]]]:
-    """Return a sheet with the images, and the place of each; its maps follow to the right."""
+    """Return a sheet with the images, and the place of each; its maps follow to the right.
+
+    The labels of maps stand above their columns, unless there are images side by side.
+    """
     maps = max(1, len(labels))
     across = max(1, min(len(seen), 8 // (maps + 1), 1 if len(seen) <= 3 else 8))
-    rows = -(-len(seen) // across)
+    rows, above = -(-len(seen) // across), across == 1 and bool(labels)
     shape = rows, across * (maps + 1)
     aspect = seen[0].pixels.shape[0] / seen[0].pixels.shape[1]
-    sheet = Sheet(title, caption, shape, aspect, below=True, above=bool(labels), right=right)
+    sheet = Sheet(title, caption, shape, aspect, below=True, above=above, right=right)
     places = [(i // across, i % across * (maps + 1)) for i in range(len(seen))]
     for one, place in zip(seen, places, strict=True):
         sheet.image(*place, one.pixels, interpolation="antialiased")
         sheet.below(*place, _short(one.name, int(sheet.tile * 72 / (0.55 * sheet.size))))
-        if not place[0]:
+        if above and not place[0]:
             for j, label in enumerate(labels, 1):
                 sheet.column(place[1] + j, label)
     return sheet, places
