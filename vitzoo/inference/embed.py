@@ -197,7 +197,7 @@ def _check_apart(folder: Path, sources: Iterable[object]) -> None:
             and folder.samefile(source)
         ):
             raise InvalidOption(
-                f"--out (out=) is the source {short_repr(os.fspath(source))}; choose another "
+                f"--out (out=) is the source {printable(source)}; choose another "
                 "--out, a new folder"
             )
 
