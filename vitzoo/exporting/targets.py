@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +23,7 @@ INLINE = 1_900_000_000  # bytes of tensors in an ONNX file, which may have at mo
 TRACE = "stack_trace"  # of an operator: paths of this machine
 
 
-class Target:
+class Target(ABC):
     """A kind of exported file.
 
     Attributes:
@@ -33,13 +34,13 @@ class Target:
     file: ClassVar[str]
     extra: ClassVar[str] = ""
 
+    @abstractmethod
     def write(self, program: Program, output: str, metadata: Mapping[str, Any], path: Path) -> None:
         """Write a program with one output."""
-        raise NotImplementedError
 
+    @abstractmethod
     def open(self, path: Path) -> Run:
         """Return a function that runs a written file on the CPU in float32."""
-        raise NotImplementedError
 
 
 class Torch(Target):
