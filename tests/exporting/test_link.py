@@ -139,12 +139,12 @@ def test_a_folder_is_replaced_only_if_vitzoo_wrote_it(zoo, small, tmp_path):
     vitzoo.link(zoo.name, out, "torchvision", force=True)
     assert {path.name for path in out.iterdir()} == {"model.safetensors", MANIFEST}
     (out / "mine.txt").write_text("mine")
-    with refuses(InvalidOption, out, MANIFEST, "new folder"):
+    with refuses(InvalidOption, out, "mine.txt", "new folder"):
         vitzoo.link(zoo.name, out, "timm", force=True)
     assert (out / "mine.txt").read_text() == "mine"
     with refuses(InvalidOption, tmp_path / "no", "make it first"):
         vitzoo.link(zoo.name, tmp_path / "no" / "out", "timm")
-    with refuses(InvalidOption, "weights.safetensors", "file"):
+    with refuses(InvalidOption, "weights.safetensors", "not a folder"):
         vitzoo.link(zoo.name, tmp_path / "weights.safetensors", "timm", force=True)
     (tmp_path / "empty").mkdir()
     vitzoo.link(zoo.name, tmp_path / "empty", "timm")
