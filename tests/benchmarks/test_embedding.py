@@ -25,7 +25,7 @@ pytestmark = pytest.mark.benchmark
 
 FULL = os.environ.get("VITZOO_BENCH") == "full"
 NETWORK = ("vit_b16", "vit_base_patch16_224") if FULL else ("vit_s16", "vit_small_patch16_224")
-COUNT = 1_024 if FULL else 96
+COUNT = 1_024 if FULL else 128  # two parts of 64 rows, one for each core
 SCRIPT = """
 import os, sys
 from pathlib import Path
