@@ -196,18 +196,20 @@ def check_lora(subject: VariantSubject) -> None:
 
 
 class _Added(nn.Module):
-    """A linear layer, and an addition to its output; it has no `weight` to read."""
+    """A linear layer with a change of rank 1; it has no `weight` to read."""
 
     def __init__(self, layer: nn.Linear, seed: int) -> None:
         super().__init__()
         self.base_layer = layer
+        self.rows = draw(layer.in_features, seed=seed)  # a constant would not change a softmax
         self.direction = draw(layer.out_features, seed=seed)
         self.amount = nn.Parameter(torch.zeros(()))
         self.called = False
 
     def forward(self, x: Tensor) -> Tensor:
         self.called = True
-        found: Tensor = self.base_layer(x) + self.amount * self.direction
+        change = self.amount * (x @ self.rows)[..., None] * self.direction
+        found: Tensor = self.base_layer(x) + change
         return found
 
 
