@@ -28,7 +28,7 @@ import torch
 
 import vitzoo
 from vitzoo.errors import UnknownName
-from vitzoo.schema.rows import CORE_BUILDER
+from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo_timm.keys import tensors_of
 from vitzoo_timm.look import NotNative
 from vitzoo_timm.native import carry_over, spec_of

@@ -29,7 +29,7 @@ def test_create_reads_a_json_file(spec, tmp_path):
 @pytest.mark.parametrize(
     ("file", "text", "parts"),
     [
-        ("net.toml", "depth = ", ["TOML", "Invalid value"]),
+        ("net.toml", "depth = ", ["TOML", "line 1"]),
         ("net.json", "{", ["JSON", "line 1"]),
         ("net.json", "[]", ["table", "[]", "(list)"]),
         ("net.json", "[" * 100_000, ["JSON"]),

@@ -18,8 +18,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from vitzoo.errors import InvalidOption
@@ -30,8 +30,7 @@ TRUE = ("1", "true", "yes", "on")
 FALSE = ("", "0", "false", "no", "off")
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Limits of one download.
 
     Args:

@@ -10,8 +10,8 @@ from plugin_files import UNTOUCHABLE
 from site_pages import FULL, Page, entries
 from vitzoo.catalogue_site.site import write_site
 from vitzoo.registry.registry import registry
-from vitzoo.schema.rows import CORE_BUILDER, RESULTS
 from vitzoo.schema.spec import PartSpec
+from vitzoo.schema.terms import CORE_BUILDER, RESULTS
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"quoted\" 'quoted' & "

@@ -11,7 +11,7 @@ from helpers import says
 from plugin_files import FRESH, NET, UNTOUCHABLE
 from terminal import lines, on_terminal
 from vitzoo.registry.listing import FIELDS
-from vitzoo.schema.rows import RESULTS
+from vitzoo.schema.terms import RESULTS
 
 pytestmark = pytest.mark.usefixtures("own_home")
 

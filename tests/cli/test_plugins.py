@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -210,3 +211,48 @@ def test_plugins_on_a_terminal_fits_80_columns_and_wraps_the_fix(run, install, m
     assert [len(row.split()) for row in table] == [len(table[0].split())] * len(table)
     assert {"core", "acme", "globex"} <= {row.split()[0] for row in table}
     says(err, "50", "version")
+
+
+@pytest.mark.usefixtures("acme")
+def test_states_of_manifests_that_were_listed_before_are_shown_without_reading_them(
+    run, monkeypatch, new_registry
+):
+    before = run("plugins")
+    new_registry()
+    read = manifests_read(monkeypatch)
+    assert run("plugins") == before
+    assert read == []
+    assert counts(before) == {"variants": "1", "parts": "1", "formats": "0", "state": "loaded"}
+    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "acme/late")  # a cached number would count it
+    assert counts(run("plugins"))["parts"] == "0"
+
+
+@pytest.mark.usefixtures("acme")
+@pytest.mark.parametrize(
+    ("name", "expected"), [("vit_b16", ["vitzoo"]), ("acme/net", ["acme", "vitzoo"])]
+)
+def test_which_reads_the_manifest_of_the_name_alone(run, monkeypatch, new_registry, name, expected):
+    assert run("list")[0] == 0
+    new_registry()
+    read = manifests_read(monkeypatch)
+    assert run("which", name)[0] == 0
+    assert sorted(path.parent.name for path in read) == expected
+
+
+def counts(result) -> dict:
+    """Return what `vitzoo plugins` says of acme, and check that the command had no error."""
+    code, out, _ = result
+    heading, *rows = (line.split("\t") for line in out.splitlines())
+    (row,) = (row for row in rows if row[0] == "acme")
+    assert code == 0
+    row = dict(zip(heading, row, strict=True))
+    return {key: row[key] for key in ("variants", "parts", "formats", "state")}
+
+
+def manifests_read(monkeypatch) -> list:
+    """Return a list that gets the path of every manifest that is read."""
+    host = importlib.import_module("vitzoo.plugin.host")
+    read, whole = [], host.read_manifest
+    noted = lambda path, **options: read.append(path) or whole(path, **options)  # noqa: E731
+    monkeypatch.setattr(host, "read_manifest", noted)
+    return read

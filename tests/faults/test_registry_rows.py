@@ -10,8 +10,9 @@ from plugin_files import DETAILS, NET
 from tables import check_all
 from vitzoo.errors import InvalidOption, RegistryError, UnknownOption
 from vitzoo.files.names import valid_file, valid_repo, valid_revision
-from vitzoo.schema.manifest import MAX_MANIFEST, read_manifest
+from vitzoo.schema.manifest import read_manifest
 from vitzoo.schema.rows import from_address
+from vitzoo.schema.terms import MAX_MANIFEST
 
 HASH, COMMIT = "ab" * 32, "0123456789abcdef0123456789abcdef01234567"
 HEAD = f"{NET}\n[variants.net.weights.main]\n{DETAILS}"
@@ -34,7 +35,6 @@ def as_toml(value):
 
 
 FULL = HEAD + "".join(f"{key} = {as_toml(value)}\n" for key, value in RIGHT.items())
-GIANT = "0x" + "f" * 5000  # more decimal digits than Python prints
 
 
 @pytest.fixture
@@ -336,27 +336,11 @@ def nested(depth):
 TOML = {
     "not-toml": (b"this is no TOML", "is not valid TOML"),
     "empty": (b"", "missing key 'api'"),
-    "nested-lists": (nested(200_000), "is not valid TOML: .*recursion"),
-    "nested-tables": ("api = 1\nx = " + "{a=" * 100_000 + "1" + "}" * 100_000, "recursion"),
+    "nested-lists": (nested(200_000), "is not valid TOML: .*recurs"),
+    "nested-tables": ("api = 1\nx = " + "{a=" * 100_000 + "1" + "}" * 100_000, "recurs"),
     "nested-few": (nested(50), " 12 deep"),
-    "digits": ("api = " + "1" * 5000, "is not valid TOML: Exceeds the limit"),
-    "hex-digits": ("api = 0x" + "f" * 5000, "api must be .* from 1"),
-    "hex-digits-in-list": (
-        FULL.replace("mean = [0.5]", f"mean = [{GIANT}]"),
-        "must be a list",
-    ),
-    "hex-digits-as-text": (
-        FULL.replace('"timm"', GIANT),
-        "must be a string.* unprintable int",
-    ),
-    "hex-digits-as-size": (
-        FULL.replace("= 1000\nsha", f"= {GIANT}\nsha"),
-        "from 1.* unprintable int",
-    ),
-    "hex-digits-as-top1": (
-        f"{FULL}top1 = {GIANT}\n",
-        "top1 must be .* unprintable int",
-    ),
+    "digits": ("api = " + "1" * 5000, "is not valid TOML: .*overflowed"),
+    "hex-digits": ("api = 0x" + "f" * 5000, "is not valid TOML: .*overflowed"),
     "duplicate-key": ("api = 1\napi = 1\n", "is not valid TOML"),
     "duplicate-table": ("api = 1\n[sizes.a]\n[sizes.a]\n", "is not valid TOML"),
     "duplicate-row": (HEAD + "license = 'MIT'\n", "is not valid TOML"),
@@ -379,12 +363,12 @@ def test_malformed_toml_is_refused(read_text, data, text):
 
 
 def test_giant_registry_file_is_refused_by_size(read_text, monkeypatch):
-    import tomllib
+    import rtoml
 
     def never(_):
         raise AssertionError("it was parsed")
 
-    monkeypatch.setattr(tomllib, "loads", never)
+    monkeypatch.setattr(rtoml, "loads", never)
     data = b"# 50 MB\n" * (50 * 2**20 // 8)
 
     def call():

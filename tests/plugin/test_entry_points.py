@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
 import sys
+import zipfile
 
 import pytest
 
@@ -10,6 +13,8 @@ import vitzoo
 from helpers import LAZY_MODULE as MODULE, UNTOUCHABLE as ACME, refuses, says
 from plugin_helpers import damage, state
 from vitzoo.errors import PluginError, UnknownName
+
+entry_points = importlib.import_module("vitzoo.plugin.entry_points")
 
 pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
 
@@ -158,3 +163,73 @@ def test_an_import_hook_that_fails_at_a_package_breaks_that_plugin_alone(acme, m
     monkeypatch.setattr(sys, "meta_path", [Hook(), *sys.meta_path])
     assert state("acme").state == "broken"
     assert "ZeroDivisionError: odd hook" in state("acme").cause
+
+
+# What importlib.metadata finds
+
+
+def test_the_search_finds_what_importlib_metadata_finds(acme):
+    acme()
+    every = importlib.metadata.entry_points(group="vitzoo")
+    reference = {(e.name, e.value, e.dist.name, e.dist.version) for e in every}
+    ours = {found[:4] for found in entry_points.find_plugins()}
+    assert ours == reference
+    assert ("acme", "acme:registry.toml", "acme-parts", "1.0") in ours
+
+
+METADATA = "Metadata-Version: 2.1\nName: Acme.Parts\nVersion: 2.0\n\nName: other\n"
+
+
+def write_metadata(site, folder, file="METADATA"):
+    path = site / folder
+    path.mkdir(parents=True)
+    path.joinpath(file).write_text(METADATA)
+    points = "[console_scripts]\nx = y:z\n\n[vitzoo]\n# a comment\nacme= acme:registry.toml\n"
+    path.joinpath("entry_points.txt").write_text(points)
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "packed"),
+    [
+        ("Acme.Parts-2.0.dist-info", "METADATA", False),
+        ("Acme.Parts-2.0.dist-info", "METADATA", True),
+        ("Acme_Parts.egg-info", "PKG-INFO", False),
+        ("Acme_Parts.egg-info", "PKG-INFO", True),
+        ("acme_parts-2.0.egg/EGG-INFO", "PKG-INFO", False),
+    ],
+)
+def test_metadata_of_every_form_is_found(tmp_path, monkeypatch, folder, file, packed):
+    site = tmp_path / "site"
+    write_metadata(site, folder, file)
+    if packed:
+        archive = tmp_path / "packed.zip"
+        with zipfile.ZipFile(archive, "w") as packing:
+            for path in site.rglob("*"):
+                packing.write(path, path.relative_to(site))
+        site = archive
+    entry = site / folder.partition("/")[0] if "/" in folder else site
+    monkeypatch.syspath_prepend(entry)
+    (found,) = [found for found in entry_points.find_plugins() if found.namespace == "acme"]
+    assert found[1:4] == ("acme:registry.toml", "Acme.Parts", "2.0")
+    assert found.location.startswith(str(entry))
+
+
+@pytest.mark.parametrize("entry", ["", "nowhere", "file.txt", b"\xff", None, 5])
+def test_an_unusual_entry_of_the_path_hides_no_plugin(acme, monkeypatch, tmp_path, entry):
+    acme()
+    monkeypatch.chdir(tmp_path)
+    tmp_path.joinpath("file.txt").write_text("not an archive")
+    monkeypatch.setattr(sys, "path", [entry, *sys.path])
+    assert "acme" in [found.namespace for found in entry_points.find_plugins()]
+
+
+def test_an_entry_point_that_appears_in_place_is_found(acme, new_registry):
+    """Nothing about folders is cached: no change can be missed."""
+    info = acme().parents[1] / "acme_parts-1.0.dist-info"
+    points = info / "entry_points.txt"
+    text = points.read_text()
+    points.unlink()
+    new_registry()
+    assert "acme" not in {found.namespace for found in entry_points.find_plugins()}
+    points.write_text(text)
+    assert "acme" in {found.namespace for found in entry_points.find_plugins()}

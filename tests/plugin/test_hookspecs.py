@@ -221,7 +221,7 @@ def broken(*causes: str) -> None:
 @pytest.mark.parametrize(
     ("text", "causes"),
     [
-        ("api = ", ("TOML", "Invalid value")),
+        ("api = ", ("TOML", "line 1")),
         ("", ("'api'",)),
         (MANIFEST.replace("acme.parts", "os"), ("[heads.flat]", "target", "'acme'", "'os:Flat'")),
         (MANIFEST.replace('"ti"', '"tiny"'), ("[variants.net]", "size", "ti, s, b, l", "'tiny'")),

@@ -133,7 +133,7 @@ CASES = [
     ),
     manifest("bad-toml", "[variants.net\n", "/p_bad_toml/registry.toml", "TOML"),
     manifest("unknown-key", GOOD + "sumary = 1\n", "'sumary'", "'summary'"),
-    manifest("clash", GOOD + "[variants.net]\n", "TOML", "('variants', 'net')"),
+    manifest("clash", GOOD + "[variants.net]\n", "TOML", "duplicate key", "line 8"),
     manifest(
         "newer", GOOD.replace("api = 1", "api = 2"),
         "api", "2", "pip install --upgrade vitzoo",

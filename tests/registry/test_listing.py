@@ -50,7 +50,7 @@ def test_variants_are_listed_once_per_registry(monkeypatch):
         vitzoo.variants()
     made = []
     monkeypatch.setattr(listing, "row_of", made.append)
-    monkeypatch.setattr(listing, "read_rows", made.append)
+    monkeypatch.setattr(listing, "read_listing", made.append)
     assert vitzoo.variants("vit_b16")
     assert made == []
 

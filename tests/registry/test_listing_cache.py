@@ -82,14 +82,19 @@ def test_what_an_index_was_made_from_is_in_its_name(entry, tmp_path, monkeypatch
 
 
 def rows_of(entry: Path) -> list:
-    return json.loads(entry.read_text(encoding="utf-8"))
+    return json.loads(entry.read_text(encoding="utf-8"))[-1]
+
+
+def write_rows(entry: Path, rows: list) -> None:
+    entry.write_text(json.dumps([1, 1, rows]), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     "data",
     [
         b"", b"{", b"null", b"5", b'"x"', b"[5]", b"[[]]", b"[[1]]", b"\xff\xfe",
-        b"[" * 10**5, b'[{"name": "acme/net"}]', b"9" * 5000,
+        b"[" * 10**5, b'[{"name": "acme/net"}]', b"9" * 5000, b"[1, 1]", b"[1, 1, 1]",
+        b"[1, 1, [5]]", b"[1, [], []]", b'["x", 1, []]', b"[1, null, []]", b"[1, NaN, []]",
     ],
 )  # fmt: skip
 def test_garbage_in_the_index_is_replaced(entry, new_registry, data):
@@ -119,7 +124,7 @@ def add_unregistered(entry: Path) -> None:
     row = rows_of(entry)[0]
     row[index.COLUMNS.index("name")] = "acme/ghost"
     row[index.COLUMNS.index("known_as")] = [["timm", "acme/ghost"], ["timm", "acme/gone"]]
-    entry.write_text(json.dumps([*rows_of(entry), row]), encoding="utf-8")
+    write_rows(entry, [*rows_of(entry), row])
 
 
 def test_a_variant_that_only_the_index_has_is_no_variant(entry, new_registry):
@@ -142,7 +147,7 @@ def test_pins_are_never_taken_from_the_index(entry, new_registry):
         ("embed_dim", 7),
     ):
         rows[0][index.COLUMNS.index(field)] = value
-    entry.write_text(json.dumps(rows))
+    write_rows(entry, rows)
     new_registry()
     (listed,) = registry().listing(["acme/net"])
     assert listed["weights"] == "evil"  # what is shown comes from it
@@ -188,9 +193,10 @@ def test_concurrent_writers_leave_a_whole_index(acme, folder):
     path = acme()
     place = index.index_path(path, "acme")
     registry().listing(["acme/*"])
-    rows = index.read_rows(place)
-    together(lambda: [index.write_rows(place, rows) for _ in range(10)])
-    assert index.read_rows(place) == rows
+    listing = index.read_listing(place)
+    assert (len(listing.rows), listing.parts, listing.formats) == (2, 1, 1)
+    together(lambda: [index.write_listing(place, listing) for _ in range(10)])
+    assert index.read_listing(place) == listing
     assert not [p for p in folder.iterdir() if p.suffix != ".json"]
 
 

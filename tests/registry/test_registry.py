@@ -16,7 +16,7 @@ import pytest
 import vitzoo
 from helpers import refuses, says
 from vitzoo.errors import RegistryError, UnknownName, VitzooError
-from vitzoo.schema.rows import CORE_BUILDER
+from vitzoo.schema.terms import CORE_BUILDER
 
 HERE = Path(__file__).parents[1]
 NAMES = re.findall(

@@ -15,7 +15,7 @@ from vitzoo.errors import RegistryError
 from vitzoo.registry.listing import MEASUREMENTS, fields
 from vitzoo.schema.manifest import Entries, read_manifest, table_of
 from vitzoo.schema.reader import Reader
-from vitzoo.schema.rows import RESULTS
+from vitzoo.schema.terms import RESULTS
 
 SHARED = """
 [evaluations.ours]

@@ -102,7 +102,7 @@ def test_the_fixture_leaves_nothing_at_its_default(spec):
     assert same == ["variant", "options"]
     usual = BlockSpec()
     same = [name for name, v in vars(usual).items() if v == getattr(spec.block, name)]
-    assert same == ["post_norm"]  # it does not go with parallel
+    assert same == ["post_norm", "merge"]  # they do not go with parallel
 
 
 def test_a_spec_survives_json(spec):

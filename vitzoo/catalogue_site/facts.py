@@ -10,8 +10,9 @@ from markupsafe import Markup
 
 from vitzoo.catalogue_site import index_data as index
 from vitzoo.catalogue_site.links import file_address, file_place, link, linked
-from vitzoo.schema.rows import CORE_BUILDER, RESULTS, PartFact, Variant, Weights
+from vitzoo.schema.rows import PartFact, Variant, Weights
 from vitzoo.schema.spec import BlockSpec, PartSpec
+from vitzoo.schema.terms import CORE_BUILDER, RESULTS
 
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim", "in_chans", "num_classes")
 FLAGS = ("class_token", "num_registers", "pre_norm", "final_norm", "dropout")

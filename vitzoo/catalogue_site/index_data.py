@@ -11,7 +11,8 @@ from typing import Any
 from vitzoo.catalogue_site.links import file_place
 from vitzoo.errors import printable
 from vitzoo.registry.listing import commercial_use, fields
-from vitzoo.schema.rows import RESULTS, Throughput, Variant, Weights
+from vitzoo.schema.rows import Throughput, Variant, Weights
+from vitzoo.schema.terms import RESULTS
 
 TEST_SETS = {  # short and full
     "top1": ("Top-1", "ImageNet top-1"),

@@ -32,9 +32,6 @@ from vitzoo.registry.listing import commercial_use
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.kinds import KINDS
 from vitzoo.schema.rows import (
-    CORE_BUILDER,
-    FURTHER_RESULTS,
-    RESULTS,
     Contribution,
     Recipe,
     Throughput,
@@ -43,6 +40,7 @@ from vitzoo.schema.rows import (
     choose,
 )
 from vitzoo.schema.spec import PartSpec, Spec
+from vitzoo.schema.terms import CORE_BUILDER, FURTHER_RESULTS, RESULTS
 
 WEIGHTS_FIT = Fit(
     ("pin", "license", "size", "classes", "default", "top1"),
@@ -314,7 +312,9 @@ def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
     without_entry = tagged and is_tag(name)
     if without_entry:
         say(f"vitzoo: {name!r} has no entry; create reads its config and its weights from the Hub")
-    if elsewhere and name not in zoo.variants and (without_entry or not tagged):
+    own = zoo.named(name)
+    is_variant = any(isinstance(row, Variant) for _, row in own)
+    if elsewhere and not is_variant and (without_entry or not tagged):
         for _, variant, weights in elsewhere:
             if not (weights or without_entry or variant.default_weights) and variant.weights:
                 names = ", ".join(row.name for row in variant.weights)
@@ -325,8 +325,7 @@ def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
             | ({"create": call(name, match)} if own_call else {})
             for match in elsewhere
         ]
-    parts = [rows[name] for rows in zoo.parts.values() if name in rows]
-    if parts:
+    if parts := [pair for pair in own if not isinstance(pair[1], Variant)]:
         return [_meaning(zoo, namespace, row) for namespace, row in parts]
     if not elsewhere and is_repository(name):
         place = repository(name)

@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from vitzoo.errors import StoreError
-from vitzoo.plugin.switches import NOT, STRICT
 from vitzoo.report import UNWRITABLE, is_terminal
 
 
@@ -32,6 +31,8 @@ def set_for_command(name: str, value: str) -> None:
 
 def without_plugins(names: Iterable[str] = ()) -> None:
     """Read no plugin until the command has ended, except the plugins that `names` belong to."""
+    from vitzoo.plugin.switches import NOT, STRICT
+
     set_for_command(STRICT, "")
     if all("/" not in name or name.startswith("hf://") for name in names):
         set_for_command(NOT, "*")

@@ -39,7 +39,7 @@ from vitzoo.registry.listing import (
     sort_keys,
 )
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.rows import FURTHER_RESULTS, RESULTS
+from vitzoo.schema.terms import FURTHER_RESULTS, RESULTS
 
 SHOWN = ("name", "params", "top1", "image_size", "gmacs", "license", "pin")  # on a terminal
 WIDE = tuple(dict.fromkeys((*SHOWN, *FURTHER_RESULTS, "weights", "pretraining_data", *FIELDS)))

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import partial
-from typing import Any, TextIO
+from types import MappingProxyType
+from typing import Any, NamedTuple, TextIO
 
 import click
 
 from vitzoo.errors import FirstUseWarning, VitzooError, printable
-from vitzoo.registry.listing import FIELDS, HEADINGS
 from vitzoo.report import is_terminal
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
 GAP = 2  # spaces between columns
 LEAST_NOTE = 60  # columns; a note on stderr wraps, but is not narrower than this
 Write = Callable[[Any], str]
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 _stdout: TextIO | None = None  # the real stdout, while a command runs
 _usual_format = warnings.formatwarning
 
@@ -52,6 +51,8 @@ def complete_fields(_: click.Context, option: click.Parameter, incomplete: str) 
 
     After a colon of --sort these are the directions.
     """
+    from vitzoo.registry.listing import FIELDS
+
     last = max(map(incomplete.rfind, ",:")) + 1
     direction = "--sort" in option.opts and incomplete[:last].endswith(":")
     words = ("asc", "desc") if direction else FIELDS
@@ -68,8 +69,7 @@ def complete_families(_: click.Context, __: click.Parameter, incomplete: str) ->
     return []
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """How a table fits a terminal that is too narrow for it.
 
     Args:
@@ -83,10 +83,13 @@ class Fit:
     """
 
     hide: Sequence[str] = ()
-    shorter: Mapping[str, Write] = field(default_factory=dict)
-    room: Mapping[str, int] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
+    shorter: Mapping[str, Write] = NOTHING
+    room: Mapping[str, int] = NOTHING
+    notes: Mapping[str, str] = NOTHING
     one_line: bool = False
+
+
+AS_IT_IS = Fit()
 
 
 class Context(click.Context):
@@ -138,6 +141,8 @@ def on_terminal() -> bool:
 
 def print_json(data: Any) -> None:
     """Print data as JSON on stdout, in ASCII with JSON's escapes; dataclasses become objects."""
+    import json
+
     echo(json.dumps(data, indent=2, default=_jsonable))
 
 
@@ -148,7 +153,7 @@ def print_rows(
     as_json: bool = False,
     only: str = "",
     pretty: Mapping[str, Write] | None = None,
-    fit: Fit = Fit(),  # it is frozen
+    fit: Fit = AS_IT_IS,
     title: str = "",
 ) -> None:
     """Print rows: a table on a terminal, else tab-separated under a line of column names.
@@ -163,7 +168,8 @@ def print_rows(
         fit: what a narrow terminal shows.
         title: over the table, on a terminal only.
     """
-    rows = (asdict(row) if is_dataclass(row) else row for row in rows)  # type: ignore[arg-type]
+    whole = isinstance(rows, Sequence)
+    rows = (row if isinstance(row, Mapping) else _jsonable(row) for row in rows)
     if as_json:
         print_json(list(rows))
     elif only:
@@ -172,9 +178,13 @@ def print_rows(
         _print_table(list(rows), columns, pretty or {}, fit, printable(title))
     else:
         first = list(itertools.islice(rows, 1))  # if this raises, nothing is printed
-        echo("\t".join(map(_plain, columns)))
+        lines = [_line(columns)]
         for row in itertools.chain(first, rows):
-            echo("\t".join(_plain(row[column]) for column in columns))
+            lines.append(_line([row[column] for column in columns]))
+            if not whole:  # the next row may take a while
+                echo("\n".join(lines))
+                lines.clear()
+        echo("\n".join(lines), nl=bool(lines))
 
 
 def print_fields(data: Mapping[str, Any], title: str = "") -> None:
@@ -191,6 +201,8 @@ def _print_table(
     title: str,
 ) -> None:
     from shutil import get_terminal_size
+
+    from vitzoo.registry.listing import HEADINGS
 
     integers = {c for c in columns if all(type(row[c]) in (int, type(None)) for row in rows)}
     pretty = dict.fromkeys(integers, "{:,}".format) | dict(pretty)
@@ -311,7 +323,15 @@ def megabytes(size: int) -> str:
 
 
 def _jsonable(value: Any) -> Any:
+    from dataclasses import asdict, is_dataclass
+
     return asdict(value) if is_dataclass(value) else str(value)  # type: ignore[arg-type]
+
+
+def _line(values: Sequence[Any]) -> str:
+    """Return tab-separated values; most are printable, and listings have thousands."""
+    cells = ["" if value is None else str(value) for value in values]
+    return "\t".join(cells if "".join(cells).isprintable() else map(printable, cells))
 
 
 def _plain(value: Any) -> str:

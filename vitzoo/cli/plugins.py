@@ -5,7 +5,6 @@ Only `compile` imports a plugin's code into its own process.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -218,25 +217,13 @@ def compile_command(name: str, out: Path | None, force: bool) -> None:
 
 
 def _states() -> list[dict[str, Any]]:
-    from vitzoo.plugin.info import LOCAL
     from vitzoo.registry.registry import registry
-    from vitzoo.schema.kinds import VARIANT_HOOK
-    from vitzoo.tools.plugin_why import state_row
+    from vitzoo.tools.plugin_state import state_row
 
     zoo = registry()
-    zoo.load_manifests()
     rows = []
-    for key, info in zoo.host.infos.items():
-        counts: dict[str, int | None] = dict.fromkeys(COLUMNS[-3:])
-        if known := zoo.host.rows.get(key):
-            hooks = Counter(hook for hook, _ in known)
-            variants, formats = hooks[VARIANT_HOOK], hooks["vitzoo_checkpoint_formats"]
-            parts = len(known) - variants - formats
-            counts = {"variants": variants, "parts": parts, "formats": formats}
-        elif key == LOCAL:
-            own = sum(variant.namespace == key for variant in zoo.variants.values())
-            counts = {"variants": own, "parts": 0, "formats": 0}
-        row = state_row(info) | counts
+    for _, info, counts in zoo.overview():
+        row = state_row(info) | dict(zip(COLUMNS[-3:], counts or (None,) * 3, strict=True))
         rows.append({key: row[key] for key in (*COLUMNS, *DETAILS)})
     for warning in zoo.host.switches.unmatched(zoo.host.found):
         say(f"vitzoo: {warning}")
@@ -258,7 +245,7 @@ def _print_details(rows: list[dict[str, Any]]) -> None:
 
 
 def _print_trace(trace: dict[str, Any]) -> None:
-    from vitzoo.tools.plugin_why import STATE
+    from vitzoo.tools.plugin_state import STATE
 
     fields = {key.replace("_", " "): trace[key] for key in STATE if trace[key]}
     print_fields(fields, f"{trace['namespace'] or trace['name']}: {trace['state']}")

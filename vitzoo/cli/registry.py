@@ -130,9 +130,9 @@ def add_command(
 
     \b
     Examples:
-      vitzoo registry add cats cats.safetensors --license mit --source "run 7" --file zoo.toml
-      vitzoo registry add cats cats.npz --license mit --source "run 7" --variant vit_b16 --dry-run
-      vitzoo registry add cats hf://acme/cats --license mit --source "acme's model card"
+      vitzoo registry add cats a.npz --license mit --source "run 7" --dry-run
+      vitzoo registry add cats a.npz --license mit --source "run 7" --file r.toml
+      vitzoo registry add cats hf://acme/cats --license mit --source "model card"
     """
     for option, value, example in (
         ("--license", license_, "apache-2.0, or proprietary for weights that are not published"),

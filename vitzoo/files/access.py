@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
-import shutil
 import stat
 import time
 from collections.abc import Collection, Iterator
@@ -84,7 +82,9 @@ def hash_file(fd: int) -> str:
     Raises:
         StoreError: the disk has an error.
     """
-    digest, position = hashlib.sha256(), 0
+    from hashlib import sha256  # costs milliseconds, which `vitzoo show` has not
+
+    digest, position = sha256(), 0
     try:
         while chunk := os.pread(fd, CHUNK, position):
             digest.update(chunk)
@@ -199,7 +199,9 @@ def _remove_left(path: Path) -> None:
 def _remove(path: Path) -> None:
     """Remove a file or a whole folder, if it is there."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        from shutil import rmtree  # costs milliseconds, which a listing has not
+
+        rmtree(path)
     else:
         path.unlink(missing_ok=True)
 

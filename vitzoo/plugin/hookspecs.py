@@ -1,6 +1,6 @@
 """The hooks of pluggy that a plugin can implement; docs/plugins.md describes plugins.
 
-The core registers its parts through the same hooks.
+A manifest, such as that of the core, has a table for each hook.
 """
 
 from __future__ import annotations

@@ -10,16 +10,15 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
-
-import pluggy
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo.errors import IncompatibleManifest, PluginError
-from vitzoo.plugin import hookspecs
-from vitzoo.plugin.entry_points import GROUP, Found, find_plugins
+from vitzoo.plugin.entry_points import Found, find_plugins
 from vitzoo.plugin.guard import reason_of, text_of
 from vitzoo.plugin.importing import LOCK, follows_signal, from_signal, import_module
 from vitzoo.plugin.info import (
@@ -35,31 +34,33 @@ from vitzoo.plugin.info import (
     outdone,
     renewal,
 )
-from vitzoo.plugin.manifest_plugin import ManifestPlugin
-from vitzoo.plugin.package_files import manifest_path, near
+from vitzoo.plugin.package_files import manifest_path, near, package_folders
 from vitzoo.plugin.switches import NOT, ONLY, STRICT, Switches
-from vitzoo.plugin.validation import check_marks, check_rows, check_twice
-from vitzoo.schema.kinds import HOOKS
-from vitzoo.schema.manifest import CORE_MANIFEST, MAX_PLUGIN_MANIFEST, read_manifest
-from vitzoo.schema.rows import Contribution, Target, Variant
-from vitzoo.schema.spec import Spec
+from vitzoo.schema.terms import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
+
+if TYPE_CHECKING:  # a listing of known manifests imports neither their data classes nor pluggy
+    import pluggy
+
+    from vitzoo.schema.manifest import Manifest
+    from vitzoo.schema.rows import Contribution, Target, Variant
+    from vitzoo.schema.spec import Spec
 
 Rows = tuple[tuple[str, Any], ...]  # (hook name, entry) pairs
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The result of reading or importing a plugin."""
 
     info: PluginInfo
-    plugin: object | None = None  # with the hook functions; None if the plugin cannot be used
+    plugin: object | None = None  # manifest or module; None if the plugin cannot be used
     rows: Rows = ()
+    aliases: Mapping[str, str] = MappingProxyType({})
     package: str = ""  # contains the plugin's data files
     error: BaseException | None = None  # why the plugin cannot be used
 
 
 class PluginHost:
-    """Keeps the plugin manager and, by namespace, the states and entries of all plugins.
+    """Keeps the states and entries of all plugins by namespace. The core is the first plugin.
 
     No lock is held while the code of a plugin runs, so a plugin that hangs blocks only the threads
     that use its names.
@@ -75,18 +76,31 @@ class PluginHost:
     def __init__(self, switches: Switches | None = None) -> None:
         self.switches = Switches.read() if switches is None else switches
         self.lock = LOCK
-        self.manager = _new_manager()
         self.rows: dict[str, Rows] = {}
         self.found: list[Found] = []
-        self._infos: dict[str, PluginInfo] = {}
-        self._waiting: dict[str, Found] = {}
+        self._infos = {CORE: PluginInfo(CORE, "core", location=str(CORE_MANIFEST))}
+        self._waiting = {CORE: Found(CORE, "vitzoo:registry.toml", "vitzoo")}
         self._outcomes: dict[str, Outcome] = {}
         self._discovered = False
         self._busy = threading.local()
-        self.core = read_manifest(CORE_MANIFEST, package="vitzoo", installed=True)
-        core = ManifestPlugin(self.core)
-        info = PluginInfo(CORE, "core", location=str(CORE_MANIFEST))
-        self._admit(Outcome(info, core, tuple(_contributions(core, CORE)), "vitzoo"))
+        self._core: Manifest | None = None
+        folders_of = cache(package_folders)  # one package may have the manifests of many plugins
+        self._manifest_path = partial(manifest_path, folders_of=folders_of)
+
+    @property
+    def core(self) -> Manifest:
+        """The manifest of the core."""
+        if self._core is None:
+            self._core = read_manifest(CORE_MANIFEST, package="vitzoo", installed=True)
+        return self._core
+
+    @property
+    def manager(self) -> pluggy.PluginManager:
+        """A new manager of pluggy with the core and the plugins that have been read."""
+        from vitzoo.plugin.hook_calls import new_manager
+
+        read = {name: outcome.plugin for name, outcome in self._outcomes.items()}
+        return new_manager({CORE: self.core, **read})
 
     @property
     def infos(self) -> dict[str, PluginInfo]:
@@ -112,7 +126,9 @@ class PluginHost:
     def manifest_path(self, namespace: str) -> Path | None:
         """Return the path of a manifest that has not been read yet, None if it is missing."""
         try:
-            return manifest_path(self._waiting[namespace])
+            if namespace == CORE:
+                return CORE_MANIFEST
+            return self._manifest_path(self._waiting[namespace])
         except Exception as error:  # reading the manifest reports the error
             if from_signal(error):
                 raise
@@ -128,13 +144,16 @@ class PluginHost:
             PluginError: the plugin's code turned an exception of a signal handler into another one.
                 Other exceptions of signal handlers pass unchanged. The next call reads again.
         """
-        self.discover()
+        if namespace != CORE:
+            self.discover()
         found = self._waiting.get(namespace)
         busy: set[str] = self._busy.__dict__.setdefault("names", set())
         if found is None or namespace in busy:
             return None
         try:
             busy.add(namespace)
+            if namespace == CORE:  # its errors are raised
+                return _outcome_of(self.core, self._infos[CORE], "vitzoo")
             return self._try(found)
         finally:
             busy.discard(namespace)
@@ -156,13 +175,17 @@ class PluginHost:
 
     def check(self, namespace: str, error: BaseException | None = None) -> None:
         """Raise `PluginError` with cause and fix, from `error`, if a plugin cannot be used."""
-        info = self.infos.get(namespace)
+        info = self._infos.get(namespace)
         if info is not None and info.state in OFF:
             raise _unusable(info) from error
 
     def unhidden(self, namespace: str) -> list[Any]:
         """Return all entries of a loaded plugin, including disabled names."""
         return [row for _, row in self._outcomes[namespace].rows]
+
+    def aliases(self, namespace: str) -> Mapping[str, str]:
+        """Return the former names of a plugin's variants, and their present names."""
+        return self._outcomes[namespace].aliases if namespace in self._outcomes else {}
 
     def package(self, namespace: str) -> str:
         """Return the package of a plugin, for bundled files."""
@@ -176,6 +199,8 @@ class PluginHost:
         Raises:
             PluginError: a required distribution is not installed, or the plugin's import fails.
         """
+        from vitzoo.schema.rows import Variant
+
         target: Target = row.builder if isinstance(row, Variant) else row.target
         info = self._infos[namespace]
         whose = f"plugin {namespace!r} ({info.distribution} {info.version})".replace(" )", ")")
@@ -291,7 +316,7 @@ class PluginHost:
             return Outcome(info, error=error)
 
     def _read_manifest(self, info: PluginInfo, found: Found) -> Outcome:
-        path = manifest_path(found)
+        path = self._manifest_path(found)
         module, _, _ = found.value.partition(":")
         manifest = read_manifest(
             path,
@@ -300,37 +325,34 @@ class PluginHost:
             limit=MAX_PLUGIN_MANIFEST,
             installed=True,
         )
-        plugin = ManifestPlugin(manifest)
         trace = (*info.trace, f"read the manifest {path}; nothing imported")
         info = replace(info, state="loaded", location=str(path), trace=trace)
-        return Outcome(info, plugin, tuple(_contributions(plugin, info.namespace)), module)
+        return _outcome_of(manifest, info, module)
 
     def _import_module(self, info: PluginInfo, found: Found) -> Outcome | None:
         module = import_module(found.value)
         if getattr(getattr(module, "__spec__", None), "_initializing", False):
             return None  # the module uses its own names during an import by other code
+        from vitzoo.plugin.hook_calls import module_rows
+
         location = text_of(getattr(module, "__file__", ""))
         rows = module_rows(module, found.value, info.namespace)
         trace = (*info.trace, f"imported {found.value} from {location}")
         info = replace(info, state="loaded", location=location, trace=trace)
         package = getattr(module, "__package__", None)
-        return Outcome(info, module, rows, str(package or found.value))
+        return Outcome(info, module, rows, package=str(package or found.value))
 
     def _admit(self, outcome: Outcome) -> None:
         info, namespace = outcome.info, outcome.info.namespace
         self._infos[namespace] = info
         if outcome.plugin is None:
             return
-        try:
-            if self.manager.has_plugin(namespace):  # of an interrupted call
-                self.manager.unregister(name=namespace)
-            self.manager.register(outcome.plugin, name=namespace)
-        except ValueError:  # the same module under two names
-            first = self.manager.get_name(outcome.plugin)
-            cause = f"the plugin {first!r} already uses its module {info.entry_point}"
-            fix = "use one module for each namespace"
-            self._infos[namespace] = replace(info, state="broken", cause=cause, fix=fix)
-            return
+        for first, other in self._outcomes.items():
+            if first != namespace and other.plugin is outcome.plugin:
+                cause = f"the plugin {first!r} already uses its module {info.entry_point}"
+                fix = "use one module for each namespace"
+                self._infos[namespace] = replace(info, state="broken", cause=cause, fix=fix)
+                return
         self._outcomes[namespace] = outcome
         self.rows[namespace] = tuple(
             (hook, row)
@@ -341,50 +363,22 @@ class PluginHost:
 
     def _names(self, namespace: str) -> set[str]:
         """Return all names of a loaded plugin, including aliases and disabled names."""
-        plugin = self.manager.get_plugin(namespace)
-        aliases = plugin.manifest.aliases if isinstance(plugin, ManifestPlugin) else ()
-        return {row.name for row in self.unhidden(namespace)} | {*aliases}
+        return {row.name for row in self.unhidden(namespace)} | {*self.aliases(namespace)}
 
 
 def _unusable(info: PluginInfo) -> PluginError:
     return PluginError(f"plugin {info.namespace!r} cannot be used: {info.trouble}")
 
 
-def _new_manager() -> pluggy.PluginManager:
-    manager = pluggy.PluginManager(GROUP)
-    manager.add_hookspecs(hookspecs)
-    return manager
+def read_manifest(path: Path, **options: Any) -> Manifest:
+    """Read a manifest, and import what that needs."""
+    from vitzoo.schema.manifest import read_manifest as read
+
+    return read(path, **options)
 
 
-def module_rows(module: object, value: str, namespace: str) -> Rows:
-    """Return the (hook name, entry) pairs of a plugin's module, whose name is `value`.
-
-    Raises:
-        PluginError, RegistryError: a hook function or an entry is wrong, or there are no entries.
-    """
-    check_marks(module, value, HOOKS)
-    rows = tuple(_contributions(module, namespace, value.partition(".")[0]))
-    if not rows:
-        raise PluginError(
-            f"{value} contributes nothing; decorate every hook function with @vitzoo.hookimpl, "
-            "and return entries from it"
-        )
-    check_twice(rows)
-    return rows
-
-
-def _contributions(plugin: object, namespace: str, package: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the (hook name, entry) pairs of a `ManifestPlugin` or of a module in `package`.
-
-    The entries of a module are checked here, those of a manifest when it is read.
-    """
-    manager = _new_manager()  # for this plugin alone
-    manager.register(plugin, name=namespace)
-    manager.check_pending()
-    for hook, cls in HOOKS.items():
-        for rows in getattr(manager.hook, hook)():
-            for row in check_rows(hook, cls, rows, package) if package else rows:
-                yield hook, row
+def _outcome_of(manifest: Manifest, info: PluginInfo, package: str) -> Outcome:
+    return Outcome(info, manifest, manifest.entries(), manifest.aliases, package)
 
 
 def _warn(problems: list[str]) -> None:

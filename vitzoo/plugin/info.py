@@ -9,6 +9,7 @@ from typing import Literal
 from vitzoo.plugin.entry_points import Found, normal
 from vitzoo.plugin.switches import NOT
 from vitzoo.schema.reader import NAMESPACE
+from vitzoo.schema.record import Record
 
 CORE = "core"
 LOCAL = "local"
@@ -45,8 +46,8 @@ OFF = ("disabled", "incompatible", "broken", "conflict")
 TROUBLE = ("failed", "incompatible", "broken", "conflict")
 
 
-@dataclass(frozen=True)
-class PluginInfo:
+@dataclass(frozen=True, eq=False, repr=False)
+class PluginInfo(Record):
     """One plugin and its state.
 
     Args:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import pkgutil
 import sys
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -17,10 +17,13 @@ def data_file(package: str, file: str) -> Path | None:
     return _first([folder / "data" / file for folder in package_folders(package)])
 
 
-def manifest_path(found: Found) -> Path:
-    """Return the path of a plugin's manifest; raise `PluginError` if it does not exist."""
+def manifest_path(found: Found, folders_of: Callable[[str], list[Path]]) -> Path:
+    """Return the path of a plugin's manifest; raise `PluginError` if it does not exist.
+
+    `folders_of` is `package_folders`, or remembers what it returned.
+    """
     package, _, file = found.value.partition(":")
-    folders = package_folders(package)
+    folders = folders_of(package)
     if path := _first([folder / file for folder in folders]):
         return path
     where = f"is not in {', '.join(map(str, folders))}"
@@ -54,6 +57,8 @@ def package_folders(package: str) -> list[Path]:
 
 def near(target: str) -> str:
     """Suggest names that are similar to a target (`package.module:Name`) that does not exist."""
+    import pkgutil
+
     module, _, name = target.partition(":")
     if module in sys.modules:
         return did_you_mean(name, [known for known in vars(sys.modules[module]) if known[0] != "_"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from vitzoo.errors import InvalidOption, did_you_mean
 from vitzoo.plugin.entry_points import Found, normal
@@ -17,8 +17,7 @@ VARIABLES = (ONLY, NOT, STRICT)
 ALL = "*"
 
 
-@dataclass(frozen=True)
-class Switches:
+class Switches(NamedTuple):
     """The values of the environment variables.
 
     Args:

@@ -12,7 +12,11 @@ from vitzoo.files.strict_toml import loads
 from vitzoo.registry.listing import Row
 from vitzoo.registry.listing_cache import HUB, KNOWN_AS
 from vitzoo.schema.reader import NAME
-from vitzoo.schema.rows import CORE_BUILDER, Variant, Weights
+from vitzoo.schema.rows import (
+    Variant,
+    Weights,
+)
+from vitzoo.schema.terms import CORE_BUILDER
 
 Match = tuple[str, Variant, Weights | None]
 """The library, the variant with that name, and the weights that the name selects."""

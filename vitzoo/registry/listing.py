@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
-from vitzoo.schema.rows import PERMISSIVE, RESULTS, Variant, Weights
+from vitzoo.schema.terms import PERMISSIVE, RESULTS
+
+if TYPE_CHECKING:
+    from vitzoo.schema.rows import Variant, Weights
 
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim", "in_chans", "num_classes")
 PARTS = ("head", "pool", "patch_embed", "pos_embed")
@@ -41,6 +44,7 @@ KINDS: dict[str, Literal["text", "number", "size"]] = {
 }
 FIELDS = tuple(KINDS)
 OF_WEIGHTS = ("weights", *RESULTS, "license", "pin", "pretraining", "pretraining_data")
+WITHOUT_WEIGHTS = (None,) * len(OF_WEIGHTS)
 HIGHER = (*RESULTS, *MEASUREMENTS)  # fields whose larger values are better
 HEADINGS = {"image_size": "px", "num_classes": "classes", "gmacs": "GMACs"}  # in tables
 ALSO = {heading.lower(): field for field, heading in HEADINGS.items()}
@@ -57,18 +61,19 @@ def fields(variant: Variant) -> Row:
     The fields in `OF_WEIGHTS` are those of the default weights. Images per second belong to the
     architecture.
     """
-    spec = variant.spec
+    default = variant.default_weights
+    spec = vars(variant.spec)
     speeds = {row.name: row.images_per_second for row in variant.throughput}
     return {
         "name": variant.name,
         "params": variant.params,
         "gmacs": variant.gmacs,
         "activations": variant.activations,
-        "image_size": _size(spec.image_size),
-        "patch_size": _size(spec.patch_size),
-        **{name: getattr(spec, name) for name in NUMBERS},
-        **{name: getattr(spec, name).name for name in PARTS},
-        **of_weights(variant.default_weights),
+        "image_size": _size(variant.spec.image_size),
+        "patch_size": _size(variant.spec.patch_size),
+        **{name: spec[name] for name in NUMBERS},
+        **{name: spec[name].name for name in PARTS},
+        **dict(zip(OF_WEIGHTS, of_weights(default) if default else WITHOUT_WEIGHTS, strict=True)),
         **{name: speeds.get(name) for name in MEASUREMENTS},
         "namespace": variant.namespace,
         "paper": variant.paper,
@@ -76,22 +81,21 @@ def fields(variant: Variant) -> Row:
     }
 
 
-def of_weights(weights: Weights | None) -> Row:
-    """Return the values of `OF_WEIGHTS` of a weights entry.
+def of_weights(weights: Weights) -> list[Any]:
+    """Return the values of a weights entry in the order of `OF_WEIGHTS`.
 
     Results are None for weights of other classes than those of ImageNet-1k.
     """
-    if weights is None:
-        return dict.fromkeys(OF_WEIGHTS)
+    values = vars(weights)
     compares = weights.label_set == "imagenet-1k"
-    return {
-        "weights": weights.name,
-        **{name: getattr(weights, name) if compares else None for name in RESULTS},
-        "license": weights.license,
-        "pin": weights.pin,
-        "pretraining": weights.pretraining or None,
-        "pretraining_data": weights.pretraining_data or None,
-    }
+    return [
+        weights.name,
+        *(map(values.__getitem__, RESULTS) if compares else [None] * len(RESULTS)),
+        weights.license,
+        weights.pin,
+        weights.pretraining or None,
+        weights.pretraining_data or None,
+    ]
 
 
 def for_each_weights(row: Row) -> list[Row]:

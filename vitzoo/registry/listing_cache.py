@@ -6,26 +6,40 @@ columns. The cache serves listings only: variants and their hashes always come f
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from vitzoo import __version__, settings
 from vitzoo.errors import InvalidOption
 from vitzoo.files.access import read_regular, write_atomic
 from vitzoo.registry.listing import ENTRIES, FIELDS, OF_WEIGHTS, Row, fields, of_weights
-from vitzoo.schema.manifest import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
-from vitzoo.schema.rows import Variant
+from vitzoo.schema.terms import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
+
+if TYPE_CHECKING:
+    from vitzoo.schema.rows import Variant
 
 KNOWN_AS = "known_as"
 HUB = "the Hub"
-SHAPE = 2  # version of the rows
+SHAPE = 3  # version of the rows
 COLUMNS = (*FIELDS, ENTRIES, KNOWN_AS)
 MAX_ENTRIES = 1024  # also of former versions of manifests
 MAX_INDEX = 16 * MAX_PLUGIN_MANIFEST
+
+
+class Listing(NamedTuple):
+    """What `vitzoo list` and `vitzoo plugins` show of a manifest.
+
+    Args:
+        rows: one of each variant.
+        parts, formats: the number of its parts and of its checkpoint formats.
+    """
+
+    rows: list[Row]
+    parts: int
+    formats: int
 
 
 def row_of(variant: Variant) -> Row:
@@ -35,7 +49,7 @@ def row_of(variant: Variant) -> Row:
     """
     names = [[library, name, ""] for library, name in variant.known_as]
     names += [[HUB, row.repo, row.name] for row in variant.weights if row.repo]
-    entries = [list(of_weights(row).values()) for row in variant.weights]
+    entries = [of_weights(row) for row in variant.weights]
     return fields(variant) | {ENTRIES: entries, KNOWN_AS: names}
 
 
@@ -46,24 +60,32 @@ def index_path(manifest: Path, namespace: str) -> Path | None:
         home, text = settings.home(), read_regular(manifest, MAX_PLUGIN_MANIFEST)
         if home is None or text is None:
             return None
-        made_from = hashlib.sha256(text)
+        from hashlib import sha256
+
+        made_from = sha256(text)
         made_from.update(os.fsencode(f"\0{namespace}\0{manifest}\0{_version()}"))
         return home / "cache" / "listing" / f"{made_from.hexdigest()}.json"
     return None
 
 
-def read_rows(path: Path) -> list[Row] | None:
-    """Return the rows of a cache entry, None if it is missing or damaged."""
+def read_listing(path: Path) -> Listing | None:
+    """Return a cache entry, None if it is missing or damaged."""
+    import json
+
     try:
-        table = json.loads(read_regular(path, MAX_INDEX) or b"")
-        return [dict(zip(COLUMNS, row, strict=True)) for row in table]
+        parts, formats, table = json.loads(read_regular(path, MAX_INDEX) or b"")
+        rows = [dict(zip(COLUMNS, row, strict=True)) for row in table]
+        return Listing(rows, int(parts), int(formats))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 
-def write_rows(path: Path, rows: list[Row]) -> None:
+def write_listing(path: Path, listing: Listing) -> None:
     """Write a cache entry, if its folder can be written."""
-    data = json.dumps([[row[c] for c in COLUMNS] for row in rows]).encode()
+    import json
+
+    table = [[row[c] for c in COLUMNS] for row in listing.rows]
+    data = json.dumps([listing.parts, listing.formats, table]).encode()
     with suppress(OSError):
         write_atomic(path, data, lasting=False)
 
@@ -78,5 +100,7 @@ def clear_oldest(folder: Path, used: int) -> None:
 
 @lru_cache(maxsize=1)
 def _version() -> str:
-    core = hashlib.sha256(CORE_MANIFEST.read_bytes()).hexdigest()
+    from hashlib import sha256
+
+    core = sha256(CORE_MANIFEST.read_bytes()).hexdigest()
     return f"{SHAPE} {__version__} {core} {' '.join((*COLUMNS, *OF_WEIGHTS))}"

@@ -7,30 +7,37 @@ registry files (`VITZOO_REGISTRY`). Torch-free.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitzoo import settings
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.importing import LOCK
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command
-from vitzoo.plugin.manifest_plugin import ManifestPlugin
 from vitzoo.plugin.switches import NOT, VARIABLES
-from vitzoo.registry import foreign_names
 from vitzoo.registry.listing import FIELDS, LABEL, Row, for_each_weights
-from vitzoo.registry.listing_cache import clear_oldest, index_path, read_rows, row_of, write_rows
-from vitzoo.schema.kinds import KIND_OF_HOOK, KINDS, VARIANT_HOOK
-from vitzoo.schema.manifest import read_manifest
+from vitzoo.registry.listing_cache import (
+    Listing,
+    clear_oldest,
+    index_path,
+    read_listing,
+    row_of,
+    write_listing,
+)
 from vitzoo.schema.reader import describe as describe_value
-from vitzoo.schema.rows import Contribution, Variant
 
-Parts = dict[str, dict[str, tuple[str, Contribution]]]  # (namespace, entry) by kind and name
+if TYPE_CHECKING:  # `vitzoo list` imports no data class
+    from vitzoo.registry.foreign_names import Match
+    from vitzoo.schema.rows import Contribution, Variant
+
+Parts = dict[str, dict[str, tuple[str, "Contribution"]]]  # (namespace, entry) by kind and name
 
 
 class Registry:
@@ -48,15 +55,14 @@ class Registry:
         self.host = PluginHost()
         self._lock = self.host.lock
         self._variants: dict[str, Variant] = {}
-        self._parts: Parts = {kind.name: {} for kind in KINDS}
-        self._cached_rows: dict[str, list[Row]] = {}  # of manifests that have not been read
+        self._parts: Parts = defaultdict(dict)
+        self._cached: dict[str, Listing] = {}  # of manifests that have not been read
         self._own_rows: dict[str, Row] = {}  # of variants
         self.aliases: dict[str, str] = {}
         self._unusable: dict[str, RegistryError] = {}  # variants of the user's files
         self._wrote: Path | None = (
             None  # the folder of the listing cache, after an entry was written
         )
-        self._collect(CORE)
         if local:
             self._read_local(local)
         if self.host.switches.strict:
@@ -79,14 +85,16 @@ class Registry:
 
     def core_parts(self, kind: str) -> list[str]:
         """Return the names of the core's parts of a kind; no plugin is read."""
+        self._load(CORE)
         with self._lock:
             return [name for name, (whose, _) in self._parts[kind].items() if whose == CORE]
 
     def load_manifests(self) -> None:
         """Read the manifests of all plugins; the states of plugins record errors."""
-        for namespace in self.host.manifests():
-            with contextlib.suppress(PluginError):
-                self._load(namespace)
+        with _no_collection():
+            for namespace in self.host.manifests():
+                with contextlib.suppress(PluginError):
+                    self._load(namespace)
 
     def variant(self, name: str) -> Variant:
         """Return the variant of a name or of a former name (alias).
@@ -146,7 +154,7 @@ class Registry:
             namespace, slash, _ = pattern.partition("/")
             if slash and namespace in self.host.manifests():
                 self._index(namespace)
-            else:
+            elif slash:
                 self._load_namespace_of(pattern)
         every = self._rows()
         patterns = [self._renamed(pattern, every) for pattern in patterns]
@@ -204,17 +212,63 @@ class Registry:
         self.load_manifests()
         return list(self.host.infos.values())
 
-    def known_elsewhere(self, name: str) -> list[foreign_names.Match]:
+    def overview(self) -> Iterator[tuple[str, PluginInfo, tuple[int, int, int] | None]]:
+        """Yield the name and the state of every plugin, and the numbers of its contributions.
+
+        These are variants, parts and checkpoint formats; None if they are not known. A manifest
+        that was listed before is not read, because it could be used.
+        """
+        from dataclasses import replace
+
+        self._rows()
+        for name, info in list(self.host.infos.items()):
+            if any(off.startswith(f"{name}/") for off in self.host.switches.off):
+                with contextlib.suppress(PluginError):
+                    self._load(name)  # it may have parts that are disabled
+            if name in self._cached and name in self.host.manifests():
+                listing, path = self._cached[name], self.host.manifest_path(name)
+                state = info.state if name == CORE else "loaded"
+                counts = len(listing.rows), listing.parts, listing.formats
+                yield name, replace(info, state=state, location=str(path)), counts
+            else:
+                yield name, self.host.infos[name], self._counts(name)
+
+    def _counts(self, namespace: str) -> tuple[int, int, int] | None:
+        """Return the numbers of variants, parts and checkpoint formats of a plugin, if known."""
+        if namespace == LOCAL:
+            return sum(row.namespace == LOCAL for row in self._variants.values()), 0, 0
+        if not (rows := self.host.rows.get(namespace)):
+            return None
+        from vitzoo.schema.kinds import FORMAT_HOOK, VARIANT_HOOK
+
+        hooks = [hook for hook, _ in rows]
+        variants, formats = hooks.count(VARIANT_HOOK), hooks.count(FORMAT_HOOK)
+        return variants, len(hooks) - variants - formats, formats
+
+    def named(self, name: str) -> list[tuple[str, Contribution | Variant]]:
+        """Return the namespace and the entry of every part, or of the variant, called `name`.
+
+        Only the plugin that the name belongs to is read. A part comes before a variant.
+        """
+        self._load_namespace_of(name)
+        found = [rows[name] for rows in self._parts.values() if name in rows]
+        variant = self._variants.get(name)
+        return [*found, *([(variant.namespace, variant)] if variant else [])]
+
+    def known_elsewhere(self, name: str) -> list[Match]:
         """Return the variants that another library or the Hub calls `name`."""
+        from vitzoo.registry import foreign_names
+
         rows = sorted(self._rows(), key=lambda row: _place(row["namespace"]))
         return foreign_names.find(name, rows, self.listed)
 
     def _rows(self) -> list[Row]:
         """Return a row for every variant; the rows of unread manifests come from the cache."""
         cached: list[Row] = []
-        for namespace in self.host.manifests():
-            with contextlib.suppress(PluginError):
-                cached += self._index(namespace)
+        with _no_collection():
+            for namespace in self.host.manifests():
+                with contextlib.suppress(PluginError):
+                    cached += self._index(namespace)
         if self._wrote is not None:
             clear_oldest(self._wrote, len(self.host.rows) + len(self.host.manifests()))
             self._wrote = None
@@ -233,22 +287,34 @@ class Registry:
         Raises:
             PluginError: the manifest cannot be used.
         """
-        if namespace in self._cached_rows:
-            return self._cached_rows[namespace]
+        if namespace in self._cached:
+            return self._cached[namespace].rows
         path = self.host.manifest_path(namespace)
         place = None if path is None else index_path(path, namespace)
-        rows = None if place is None else read_rows(place)
-        if rows is not None:
-            rows = [row for row in rows if not self.host.switches.hides(row["name"])]
-            self._cached_rows[namespace] = rows
+        listing = None if place is None else read_listing(place)
+        if listing is not None:
+            rows = [row for row in listing.rows if not self.host.switches.hides(row["name"])]
+            self._cached[namespace] = listing._replace(rows=rows)
             return rows
         self._load(namespace)
         every = self.host.unhidden(namespace)
         if place is not None:
-            variants = (row for row in every if isinstance(row, Variant))
-            write_rows(place, [row_of(_named(namespace, variant)) for variant in variants])
+            from vitzoo.schema.rows import CheckpointFormat, Variant
+
+            variants = [row for row in every if isinstance(row, Variant)]
+            formats = sum(isinstance(row, CheckpointFormat) for row in every)
+            rows = [self._own_row(namespace, variant) for variant in variants]
+            parts = len(every) - len(rows) - formats
+            write_listing(place, Listing(rows, parts, formats))
             self._wrote = place.parent
         return []
+
+    def _own_row(self, namespace: str, row: Variant) -> Row:
+        """Return the row of a variant of a plugin, which may be disabled."""
+        name = _full(namespace, row.name)
+        if name not in self._own_rows:
+            self._own_rows[name] = row_of(self._variants.get(name) or _named(namespace, row))
+        return self._own_rows[name]
 
     def _load(self, namespace: str) -> None:
         """Read a plugin, unless that is done; raise `PluginError` if it cannot be used."""
@@ -258,9 +324,9 @@ class Registry:
         self.host.check(namespace, outcome.error if outcome else None)
 
     def _collect(self, namespace: str) -> None:
-        plugin = self.host.manager.get_plugin(namespace)
-        aliases = plugin.manifest.aliases if isinstance(plugin, ManifestPlugin) else {}
-        rows = self.host.rows[namespace]
+        from vitzoo.schema.kinds import KIND_OF_HOOK, VARIANT_HOOK
+
+        rows, aliases = self.host.rows[namespace], self.host.aliases(namespace)
         self._add(namespace, [row for hook, row in rows if hook == VARIANT_HOOK], aliases)
         for hook, row in rows:
             if hook != VARIANT_HOOK:
@@ -273,6 +339,8 @@ class Registry:
             self._variants[_full(namespace, row.name)] = _named(namespace, row)
 
     def _read_local(self, paths: Sequence[Path]) -> None:
+        from vitzoo.schema.manifest import read_manifest
+
         sizes, first = self.host.core.sizes, dict[str, Path]()
         for path in paths:
             try:
@@ -292,7 +360,9 @@ class Registry:
 
     def _load_namespace_of(self, name: str) -> None:
         namespace, slash, _ = name.partition("/")
-        if slash and namespace in self.host.infos:
+        if not slash:
+            self._load(CORE)
+        elif namespace in self.host.infos:
             self._load(namespace)
 
     def _check_namespace_of(self, name: str, what: str) -> None:
@@ -308,6 +378,8 @@ class Registry:
             if install := install_command(namespace):
                 near = f"; {install}"
             elif what == "variant":
+                from vitzoo.registry import foreign_names
+
                 also += foreign_names.hub_call(name)
             raise UnknownName(
                 f"unknown {what} {name!r}: no plugin {namespace!r} is installed{near}{also}"
@@ -316,6 +388,8 @@ class Registry:
             raise PluginError(_switched_off(name))
 
     def _unknown_variant(self, name: str) -> str:
+        from vitzoo.registry import foreign_names
+
         if elsewhere := self.known_elsewhere(name):
             return foreign_names.explain(name, elsewhere)
         base, _, weights = name.partition(":")
@@ -331,6 +405,18 @@ class Registry:
         return f"unknown variant {name!r}{near or '; `vitzoo list --all` shows all'}"
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Look for no garbage while thousands of entries are read, of which none is garbage."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _place(namespace: str) -> tuple[int, str]:
     """Return the sort key of a namespace in listings: the core first, the user's file last."""
     return {CORE: 0, LOCAL: 2}.get(namespace, 1), namespace
@@ -342,7 +428,8 @@ def _full(namespace: str, name: str) -> str:
 
 def _named(namespace: str, row: Variant) -> Variant:
     name = _full(namespace, row.name)
-    return replace(row, name=name, spec=replace(row.spec, variant=name), namespace=namespace)
+    spec = row.spec.with_values(variant=name)
+    return row.with_values(name=name, spec=spec, namespace=namespace)
 
 
 def _switched_off(name: str) -> str:

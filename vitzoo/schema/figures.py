@@ -6,15 +6,15 @@ of results, `measurements` the source of images per second.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from vitzoo.errors import did_you_mean
 from vitzoo.files.names import SHORT_COMMIT
-from vitzoo.schema.reader import NAME, NAME_RULE, Reader
-from vitzoo.schema.rows import FURTHER_RESULTS, RESULTS, Throughput
+from vitzoo.schema.reader import NAME, NAME_RULE, REQUIRED, Reader
+from vitzoo.schema.rows import Throughput
+from vitzoo.schema.terms import FURTHER_RESULTS, RESULTS
 
 T = TypeVar("T")
 Evaluation = Mapping[str, str]  # texts by field of `Weights`
@@ -23,7 +23,8 @@ TEXTS = ("evaluation", "evaluation_source", "evaluation_commit")
 
 def read_evaluations(reader: Reader) -> dict[str, Evaluation]:
     """Read the table `evaluations` of a manifest."""
-    return dict(reader.rows("evaluations", lambda name, row: (name, _texts(row, {}))))
+    readers = {key: RESULT_KEYS[key] for key in TEXTS}
+    return dict(reader.rows("evaluations", lambda name, row: (name, row.each(readers))))
 
 
 def read_measurements(reader: Reader) -> dict[str, Throughput]:
@@ -31,24 +32,25 @@ def read_measurements(reader: Reader) -> dict[str, Throughput]:
     return dict(reader.rows("measurements", lambda name, row: (name, _measurement(name, row))))
 
 
-def read_results(reader: Reader, known: Mapping[str, Evaluation]) -> dict[str, Any]:
-    """Read the results of weights and their source, by field of `Weights`.
+def shared_results(reader: Reader, known: Mapping[str, Evaluation]) -> Evaluation:
+    """Return the evaluation that the key `evaluated` of weights names, or no texts.
 
     Args:
-        reader: of the entry; its key `evaluated` names one of the evaluations.
+        reader: of the weights.
         known: the evaluations of the manifest.
     """
-    shared: Evaluation = {}
-    if "evaluated" in reader:
-        shared = known_row(reader, "evaluations", reader.text("evaluated"), known)
-    results: dict[str, Any] = {name: percentage(reader, name) for name in RESULTS}
-    results |= _texts(reader, shared)
-    given = "evaluation_size" in reader
-    results["evaluation_size"] = reader.size("evaluation_size") if given else None
-    stated = [name for name in FURTHER_RESULTS if results[name] is not None]
-    if stated and not (given and results["evaluation_source"]):
-        raise reader.fail(f"{stated[0]} needs the keys evaluation_size and evaluation_source")
-    return results
+    if "evaluated" not in reader:
+        return {}
+    return known_row(reader, "evaluations", reader.text("evaluated"), known)
+
+
+def check_results(reader: Reader, stated: Mapping[str, Any]) -> None:
+    """Refuse results beyond top-1 without their image size and source."""
+    for name in FURTHER_RESULTS:
+        if name in stated and not (
+            stated.get("evaluation_size") and stated.get("evaluation_source")
+        ):
+            raise reader.fail(f"{name} needs the keys evaluation_size and evaluation_source")
 
 
 def read_throughput(reader: Reader, known: Mapping[str, Throughput]) -> tuple[Throughput, ...]:
@@ -63,10 +65,10 @@ def read_throughput(reader: Reader, known: Mapping[str, Throughput]) -> tuple[Th
     return () if sub is None else tuple(_measured(sub, name, known) for name in sub.table)
 
 
-def percentage(reader: Reader, key: str) -> float | None:
-    """Return a number from 0 to 100, None if the key is missing."""
-    value = reader.take(key, float, None)
-    if value is not None and not 0 <= value <= 100:
+def percentage(reader: Reader, key: str) -> float:
+    """Return a number from 0 to 100."""
+    value = reader.take(key, float)
+    if not 0 <= value <= 100:
         raise reader.fail(f"{key} must be a percentage from 0 to 100, got {value}")
     return value
 
@@ -82,10 +84,10 @@ def positive(reader: Reader, key: str) -> float:
 def _measured(reader: Reader, name: str, known: Mapping[str, Throughput]) -> Throughput:
     if not isinstance(reader.table[name], Mapping):
         found = known_row(reader, "measurements", name, known)
-        return dataclasses.replace(found, images_per_second=positive(reader, name))
+        return found.with_values(images_per_second=positive(reader, name))
     row = Reader(reader.table[name], f"{reader.where}: {name}", reader.error)
     found = _measurement(name, row)
-    found = dataclasses.replace(found, images_per_second=positive(row, "images_per_second"))
+    found = found.with_values(images_per_second=positive(row, "images_per_second"))
     row.done()
     return found
 
@@ -106,11 +108,6 @@ def _measurement(name: str, reader: Reader) -> Throughput:
     )
 
 
-def _texts(reader: Reader, shared: Evaluation) -> dict[str, str]:
-    found = {name: reader.text(name, shared.get(name, "")) for name in TEXTS}
-    return found | {TEXTS[-1]: commit_of(reader, TEXTS[-1], found[TEXTS[-1]])}
-
-
 def known_row(reader: Reader, table: str, name: str, known: Mapping[str, T]) -> T:
     """Return the entry of a table at the top of the manifest."""
     if name not in known:
@@ -121,9 +118,18 @@ def known_row(reader: Reader, table: str, name: str, known: Mapping[str, T]) -> 
     return known[name]
 
 
-def commit_of(reader: Reader, key: str, default: str) -> str:
+def commit_of(reader: Reader, key: str, default: str = REQUIRED) -> str:
     """Return the commit of a source."""
     value = reader.text(key, default)
     if value and not SHORT_COMMIT.fullmatch(value):
         raise reader.fail(f"{key} must be 7 to 40 lower-case hex digits, got {value!r}")
     return value
+
+
+RESULT_KEYS: dict[str, Callable[[Reader, str], Any]] = {  # of weights
+    **dict.fromkeys(RESULTS, percentage),
+    "evaluation": Reader.text,
+    "evaluation_source": Reader.text,
+    "evaluation_commit": commit_of,
+    "evaluation_size": Reader.size,
+}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from vitzoo.schema import rows
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A kind of contribution.
 
     Args:
@@ -37,7 +36,7 @@ KINDS = (
     Kind("drop-path policy", "vitzoo_drop_path_policies", rows.DropPathPolicy, "drop_path"),
     Kind("checkpoint format", "vitzoo_checkpoint_formats", rows.CheckpointFormat),
 )
-VARIANT_HOOK = "vitzoo_variants"
+FORMAT_HOOK, VARIANT_HOOK = "vitzoo_checkpoint_formats", "vitzoo_variants"
 HOOKS: dict[str, type[rows.Contribution] | type[rows.Variant]] = {
     **{kind.hook: kind.row for kind in KINDS},
     VARIANT_HOOK: rows.Variant,

@@ -7,6 +7,7 @@ such an entry as a manifest would have it, and `Entries` reads both.
 from __future__ import annotations
 
 import dataclasses
+import marshal
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,19 +28,21 @@ from vitzoo.files.access import read_regular
 from vitzoo.files.names import COMMIT, INDEX, SHA256, not_https, valid_file, valid_https, valid_repo
 from vitzoo.files.strict_toml import loads, strict_toml
 from vitzoo.schema.figures import (
+    RESULT_KEYS,
     Evaluation,
+    check_results,
     percentage,
     positive,
     read_evaluations,
     read_measurements,
-    read_results,
     read_throughput,
+    shared_results,
 )
-from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS, VARIANT_HOOK
+from vitzoo.schema.kinds import HOOKS, KIND_OF_FIELD, KINDS, VARIANT_HOOK
 from vitzoo.schema.reader import REQUIRED, Reader, describe
 from vitzoo.schema.recipes import read_recipe, read_recipes
+from vitzoo.schema.record import Record
 from vitzoo.schema.rows import (
-    CORE_BUILDER as CORE_BUILDER,
     OBJECTIVES,
     Contribution,
     PaperResult,
@@ -53,16 +56,15 @@ from vitzoo.schema.rows import (
     preprocessing_values,
 )
 from vitzoo.schema.spec import LIMITS, BlockSpec, Option, PartSpec, Spec
+from vitzoo.schema.terms import CORE_BUILDER as CORE_BUILDER, MAX_MANIFEST
 from vitzoo.settings import expanded
 
 API = 1
-CORE_MANIFEST = Path(__file__).parents[1] / "registry.toml"
-MAX_MANIFEST = 16 * 1024 * 1024  # bytes; the core's has 40,000
-MAX_PLUGIN_MANIFEST = 1024 * 1024
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 PLAIN_REQUIREMENT = re.compile(
     r"[A-Za-z0-9]+([._-]+[A-Za-z0-9]+)*(([<>!=~]=|[<>])\d+(\.\d+)+(,([<>!=~]=|[<>])\d+(\.\d+)+)*)?"
 )
+PARTS = ("patch_embed", "pos_embed", "pool", "head")
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim")
 RESULT_SETS = ("imagenet", "imagenet_real", "cifar10", "cifar100", "pets", "flowers")
 STATED = ("pin", "format", "preprocessing")  # weights have defaults for these, manifests have not
@@ -81,8 +83,8 @@ PIN_NEEDS = {
 }
 
 
-@dataclass(frozen=True)
-class Manifest:
+@dataclass(frozen=True, eq=False, repr=False)
+class Manifest(Record):
     """The entries of a registry file.
 
     Args:
@@ -103,6 +105,10 @@ class Manifest:
     def rows(self, hook: str) -> tuple[Contribution, ...] | tuple[Variant, ...]:
         """Return the entries that belong to a hook."""
         return self.variants if hook == VARIANT_HOOK else self.contributions.get(hook, ())
+
+    def entries(self) -> tuple[tuple[str, Any], ...]:
+        """Return a pair of hook and entry for each entry, in the order of the hooks."""
+        return tuple((hook, row) for hook in HOOKS for row in self.rows(hook))
 
 
 def read_manifest(
@@ -245,8 +251,8 @@ def _aliases(reader: Reader) -> dict[str, str]:
     return aliases
 
 
-@dataclass(frozen=True)
-class Entries:
+@dataclass(frozen=True, eq=False, repr=False)
+class Entries(Record):
     """Reads the entries of a registry file or of a module plugin, and checks every value.
 
     Args:
@@ -273,6 +279,7 @@ class Entries:
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
     folder: Path | None = None
     base: Callable[[str], Variant] | None = None
+    _known: dict[bytes, Preprocessing] = field(default_factory=dict)
 
     def contribution(self, cls: type[Contribution], name: str, reader: Reader) -> Contribution:
         """Read a part or a checkpoint format."""
@@ -289,32 +296,24 @@ class Entries:
         start = self._start(reader)
         spec, same = Spec.read(reader, start.spec), False
         if start.base:
-            same, spec = spec == start.spec, dataclasses.replace(spec, variant=None)
-        row = dataclasses.replace(
-            start,
+            same, spec = spec == start.spec, spec.with_values(variant=None)
+        if start.base and not same:  # these figures belong to the network of the base
+            start = start.with_values(gmacs=None, activations=None, throughput=())
+        row = start.with_values(
+            **reader.each(OF_VARIANT),
             name=name,
             summary=reader.text("summary"),
             spec=spec,
             params=reader.count("params", start.params if same else REQUIRED),
-            gmacs=positive(reader, "gmacs") if "gmacs" in reader else start.gmacs if same else None,
-            activations=_count(reader, "activations") or (start.activations if same else None),
-            throughput=read_throughput(reader, self.measurements)
-            or (start.throughput if same else ()),
-            accepts=reader.texts("accepts", list(start.accepts)),
-            requires=_requires(reader) or start.requires,
-            paper=reader.text("paper", start.paper),
+            throughput=read_throughput(reader, self.measurements) or start.throughput,
             source=self._needed(reader, "source"),
             weights=tuple(reader.rows("weights", self._weights)),
-            paper_results=_paper_results(reader),
-            known_as=_known_as(reader),
-            timm_block=_block_options(reader, "timm_block") or start.timm_block,
-            timm_pool=_part_or_options(reader, "timm_pool") or start.timm_pool,
         )
         _check_variant(row, reader)
         return row
 
     def _start(self, reader: Reader) -> Variant:
-        """Return the variant whose values missing keys have; its weights and texts do not count."""
+        """Return the variant whose values missing keys have."""
         if self.base is not None and "variant" in reader:
             if "size" in reader:
                 raise reader.fail("variant and size both state a network; remove one of them")
@@ -322,46 +321,44 @@ class Entries:
                 found = self.base(reader.text("variant"))
             except VitzooError as error:
                 raise reader.fail(f"variant must be a registered variant: {error}") from error
-            return dataclasses.replace(found, base=found.name)
-        builder: Target = CORE_BUILDER
+            return found.with_values(base=found.name, known_as=(), paper_results=())
+        stated: dict[str, Any] = {}
         if self.package is not None and "builder" in reader:
-            builder = self._target(reader, "builder")
-        size = self.sizes[reader.one_of("size", tuple(self.sizes))] if "size" in reader else Spec()
-        return Variant("", summary="", spec=size, params=0, builder=builder)
+            stated["builder"] = self._target(reader, "builder")
+        if "size" in reader:
+            stated["spec"] = self.sizes[reader.one_of("size", tuple(self.sizes))]
+        return WITHOUT_NETWORK.with_values(**stated)
 
     def _weights(self, name: str, reader: Reader) -> Weights:
+        stated = {**shared_results(reader, self.evaluations), **reader.each(OF_WEIGHTS)}
+        check_results(reader, stated)
         pretraining, data = _pretraining(reader, self.pretraining)
-        row = Weights(
-            name,
+        row = WITHOUT_FILE.with_values(
+            **stated,
             **self._place(reader),
-            repo=reader.text("repo", ""),
-            revision=reader.text("revision", ""),
-            size=_count(reader, "size"),
-            predicted_size=_count(reader, "predicted_size"),
-            sha256=reader.text("sha256", ""),
-            pin=reader.one_of("pin", tuple(PIN_NEEDS)),  # type: ignore[arg-type]  # one of three
+            name=name,
+            pin=reader.one_of("pin", tuple(PIN_NEEDS)),
             format=reader.text("format"),
-            num_classes=_count(reader, "num_classes", least=0, most=LIMITS["num_classes"]),
-            block=_block_options(reader),
-            patch_embed=_part_or_options(reader, "patch_embed"),
-            pos_embed=_part_or_options(reader, "pos_embed"),
-            pool=_part_or_options(reader, "pool"),
-            head=_part_or_options(reader, "head"),
-            pre_norm=reader.take("pre_norm", bool, None),
-            label_set=reader.text("label_set", ""),
-            labels=reader.texts("labels", []),
-            preprocessing=_preprocessing(reader),
+            preprocessing=self._preprocessing(reader),
             license=self._needed(reader, "license"),
-            gated=reader.take("gated", bool, False),
             source=self._needed(reader, "source"),
             pretraining=pretraining,
             pretraining_data=data,
-            **read_results(reader, self.evaluations),
-            recipe=read_recipe(reader, self.recipes),
-            default=reader.take("default", bool, False),
+            recipe=read_recipe(reader, self.recipes) if reader.given("recipe") else None,
         )
         _check_pin(row, reader, sized=self.sized)
         return row
+
+    def _preprocessing(self, reader: Reader) -> Preprocessing:
+        """Read a preprocessing table; equal tables of a manifest are one object."""
+        try:
+            table = marshal.dumps(reader.table.get("preprocessing"), 2)  # 1, 1.0 and true differ
+        except ValueError:  # it has a date, or is too deep
+            return _preprocessing(reader)
+        if table not in self._known:
+            self._known[table] = _preprocessing(reader)
+        reader.take("preprocessing", dict)
+        return self._known[table]
 
     def _place(self, reader: Reader) -> dict[str, Any]:
         """Read where a file is."""
@@ -408,8 +405,8 @@ class Entries:
         return str(target)
 
 
-def _requires(reader: Reader) -> tuple[str, ...]:
-    requires = reader.texts("requires", [])
+def _requires(reader: Reader, key: str = "requires") -> tuple[str, ...]:
+    requires = reader.texts(key, [])
     for text in requires:
         if problem := _not_a_requirement(text):
             raise reader.fail(
@@ -439,10 +436,6 @@ def _url(reader: Reader) -> str:
     return str(url)
 
 
-def _count(reader: Reader, key: str, **bounds: int) -> int | None:
-    return reader.count(key, **bounds) if key in reader else None
-
-
 def _pretraining(reader: Reader, default: tuple[str, str] = ("", "")) -> tuple[str, str]:
     """Read objective and data of the pre-training."""
     given = "pretraining" in reader
@@ -450,16 +443,16 @@ def _pretraining(reader: Reader, default: tuple[str, str] = ("", "")) -> tuple[s
     return objective, reader.text("pretraining_data", default[1])
 
 
-def _paper_results(reader: Reader) -> tuple[PaperResult, ...]:
+def _paper_results(reader: Reader, key: str) -> tuple[PaperResult, ...]:
     found = []
-    for number, table in enumerate(reader.take("paper_results", list, []), 1):
-        row = Reader(table, f"{reader.where} paper_results {number}", reader.error)
-        accuracies = ((name, percentage(row, name)) for name in RESULT_SETS)
+    for number, table in enumerate(reader.take(key, list), 1):
+        row = Reader(table, f"{reader.where} {key} {number}", reader.error)
+        accuracies = ((name, percentage(row, name)) for name in row.given(*RESULT_SETS))
         found.append(
             PaperResult(
                 pretraining_data=row.text("pretraining_data"),
                 epochs=row.count("epochs"),
-                accuracies=tuple((name, value) for name, value in accuracies if value is not None),
+                accuracies=tuple(accuracies),
                 exaflops=row.take("exaflops", float),
                 source=row.text("source"),
             )
@@ -468,16 +461,16 @@ def _paper_results(reader: Reader) -> tuple[PaperResult, ...]:
     return tuple(found)
 
 
-def _known_as(reader: Reader) -> tuple[tuple[str, str], ...]:
-    sub = reader.sub("known_as")
+def _known_as(reader: Reader, key: str) -> tuple[tuple[str, str], ...]:
+    sub = reader.sub(key)
     return () if sub is None else tuple((library, sub.text(library)) for library in sub.table)
 
 
 def _check_variant(row: Variant, reader: Reader) -> None:
     if sum(weights.default for weights in row.weights) > 1:
         raise reader.fail("at most one entry of the weights may be the default")
-    fields = {field.name for field in dataclasses.fields(Spec)}
     for name in row.accepts:
+        fields = {field.name for field in dataclasses.fields(Spec)}
         if name not in fields:
             hint = did_you_mean(name, fields)
             raise reader.fail(f"accepts lists {name!r}, which is no field of a spec{hint}")
@@ -577,7 +570,7 @@ def network_table(spec: Spec, base: Variant | None = None) -> dict[str, Any]:
     """Return the network of a variant as a table, which starts from `base` if that is shorter."""
     if base is None:
         return _spec_table(spec)
-    old, new = (dataclasses.replace(s, variant=None).to_data() for s in (base.spec, spec))
+    old, new = (s.with_values(variant=None).to_data() for s in (base.spec, spec))
     former, block = old.pop("block"), new.pop("block")
     if former.keys() - block.keys() and base.builder == CORE_BUILDER:
         return _spec_table(spec)  # TOML has no None, which would remove an option
@@ -587,7 +580,7 @@ def network_table(spec: Spec, base: Variant | None = None) -> dict[str, Any]:
 
 
 def _spec_table(spec: Spec) -> dict[str, Any]:
-    usual, data = Spec().to_data(), dataclasses.replace(spec, variant=None).to_data()
+    usual, data = Spec().to_data(), spec.with_values(variant=None).to_data()
     block = {k: v for k, v in data.pop("block").items() if v != usual["block"].get(k)}
     table = {k: v for k, v in data.items() if v != usual.get(k) or k == "mlp_dim"}
     return table | ({"block": block} if block else {})
@@ -626,3 +619,28 @@ def are_pairs(value: object) -> bool:
     return isinstance(value, tuple) and all(
         isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in value
     )
+
+
+WITHOUT_FILE = Weights("")
+WITHOUT_NETWORK = Variant("", summary="", spec=Spec(), params=0)
+OF_VARIANT: dict[str, Callable[[Reader, str], Any]] = {  # keys that may be missing
+    "gmacs": positive,
+    "activations": Reader.count,
+    "accepts": Reader.texts,
+    "requires": _requires,
+    "paper": Reader.text,
+    "paper_results": _paper_results,
+    "known_as": _known_as,
+    "timm_block": _block_options,
+    "timm_pool": _part_or_options,
+}
+OF_WEIGHTS: dict[str, Callable[[Reader, str], Any]] = {  # these, too
+    **dict.fromkeys(("repo", "revision", "sha256", "label_set"), Reader.text),
+    **dict.fromkeys(("size", "predicted_size"), Reader.count),
+    "num_classes": partial(Reader.count, least=0, most=LIMITS["num_classes"]),
+    **dict.fromkeys(("pre_norm", "gated", "default"), Reader.flag),
+    "labels": Reader.texts,
+    "block": _block_options,
+    **dict.fromkeys(PARTS, _part_or_options),
+    **RESULT_KEYS,
+}

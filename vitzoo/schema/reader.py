@@ -22,6 +22,7 @@ NAME_RULE = "1 to 64 lower-case letters, digits and underscores, not starting wi
 LARGE = 2**53  # larger whole numbers are not exact as floats
 MAX_PX = 65_536
 REQUIRED: Any = object()
+MISSING: Any = object()
 
 
 class Reader:
@@ -34,7 +35,7 @@ class Reader:
     """
 
     def __init__(self, table: object, where: str, error: type[VitzooError] = RegistryError) -> None:
-        if not isinstance(table, Mapping):
+        if type(table) is not dict and not isinstance(table, Mapping):
             raise error(f"{where}: expected a table, got {describe(table)}")
         self.table: Mapping[str, Any] = table
         self.where = where
@@ -55,11 +56,11 @@ class Reader:
     def take(self, key: str, kind: type[Any], default: Any = REQUIRED) -> Any:
         """Return the value of `key`, which must be a `kind`; a whole number may be a float."""
         self._asked.append(key)
-        if key not in self.table:
+        value = self.table.get(key, MISSING)
+        if value is MISSING:
             if default is REQUIRED:
                 raise self.fail(f"missing key {key!r}{self._misspelt(key)}")
             return default
-        value = self.table[key]
         if kind is float and type(value) is int and abs(value) < LARGE:
             return float(value)
         if not isinstance(value, kind) or (type(value) is bool and kind not in (bool, object)):
@@ -84,10 +85,13 @@ class Reader:
 
     def text(self, key: str, default: Any = REQUIRED) -> str:
         """Return a non-empty printable string."""
-        value = self.take(key, str, default)
-        if key in self.table and not (value.strip() and value.isprintable()):
+        value = self.table.get(key)
+        if not isinstance(value, str):  # missing, or of a wrong type
+            return str(self.take(key, str, default))
+        self._asked.append(key)
+        if not value.isprintable() or value.isspace() or not value:
             raise self.fail(f"{key} must be printable text, got {value!r}")
-        return str(value)
+        return value
 
     def one_of(self, key: str, choices: tuple[str, ...], default: Any = REQUIRED) -> str:
         """Return one of `choices`."""
@@ -128,12 +132,31 @@ class Reader:
             yield parse(name, reader)
             reader.done()
 
+    def given(self, *keys: str) -> list[str]:
+        """Return which of the keys the table has; the others count as read."""
+        self._asked += keys
+        return [key for key in keys if key in self.table]
+
+    def each(self, readers: Mapping[str, Callable[[Reader, str], Any]]) -> dict[str, Any]:
+        """Return the value of each key that the table has, as `readers[key](self, key)` reads it.
+
+        The other keys count as read.
+        """
+        self._asked += readers
+        return {key: readers[key](self, key) for key in self.table if key in readers}
+
+    def flag(self, key: str) -> bool:
+        """Return true or false."""
+        return self.take(key, bool)
+
     def skip(self) -> None:
         """Count every key of the table as read."""
         self._asked += self.table
 
     def done(self) -> None:
         """Raise if the table has a key that was not read."""
+        if self.table.keys() <= set(self._asked):
+            return
         for key in self.table:
             if key not in self._asked:
                 hint = did_you_mean(str(key), self._asked)
@@ -146,8 +169,9 @@ class Reader:
         return hint.replace("did you mean", "did you misspell it as")
 
     def _below(self, key: str) -> str:
-        file, _, inside = self.where.partition(": [")
-        return f"{file}: [{inside.rstrip(']') + '.' if inside else ''}{key}]"
+        if ": [" in self.where and self.where.endswith("]"):
+            return f"{self.where[:-1]}.{key}]"
+        return f"{self.where}: [{key}]"
 
 
 def pair(value: object, what: str, error: type[VitzooError] = RegistryError) -> tuple[int, int]:

@@ -13,31 +13,19 @@ from typing import Any, Literal
 from vitzoo.errors import InvalidOption, WeightsUnavailable, did_you_mean
 from vitzoo.files.names import valid_file, valid_repo, valid_revision, without_query
 from vitzoo.schema.reader import Reader
+from vitzoo.schema.record import Record
 from vitzoo.schema.spec import Option, PartSpec, Spec
+from vitzoo.schema.terms import CORE_BUILDER, PERMISSIVE
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # images/transform.py has filters
 CROP_MODES = ("center", "squash")
-# These licenses allow any use of a file; every other license is shown before a download.
-PERMISSIVE = ("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "isc", "cc0-1.0", "unlicense")
 OBJECTIVES = ("supervised", "self-supervised", "image-text")  # of pre-training
-# Results of weights, in percent: top-1 on ImageNet-1k validation unless `evaluation` names other
-# data, top-5, and top-1 on five further test sets.
-FURTHER_RESULTS = (
-    "top5",
-    "imagenet_real",
-    "imagenet_v2",
-    "imagenet_sketch",
-    "imagenet_a",
-    "imagenet_r",
-)
-RESULTS = ("top1", *FURTHER_RESULTS)
-CORE_BUILDER = "vitzoo.build:build"
 Target = str | Callable[..., Any]
 PartFact = PartSpec | tuple[tuple[str, Option], ...]  # a part, or options for the variant's part
 
 
-@dataclass(frozen=True)
-class Contribution:
+@dataclass(frozen=True, eq=False, repr=False)
+class Contribution(Record):
     """A part or a checkpoint format that a plugin adds.
 
     Args:
@@ -55,40 +43,35 @@ class Contribution:
     requires: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
 class PatchEmbedder(Contribution):
     """Converts an image to tokens; see `vitzoo.parts.PatchEmbedder`."""
 
 
-@dataclass(frozen=True)
 class PositionEmbedding(Contribution):
     """Adds the positions of the patches; see `vitzoo.parts.PositionEmbedding`."""
 
 
-@dataclass(frozen=True)
 class Pool(Contribution):
     """Reduces the tokens to one or a few vectors; see `vitzoo.parts.protocols.Pool`."""
 
 
-@dataclass(frozen=True)
 class Head(Contribution):
     """Computes logits from pooled features; see `vitzoo.parts.Head`."""
 
 
-@dataclass(frozen=True)
 class DropPathPolicy(Contribution):
     """Chooses the drop-path rate of every block; see `vitzoo.parts.DropPathPolicy`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class CheckpointFormat(Contribution):
     """Maps the tensor names of a weights file to those of vitzoo; see `vitzoo.formats`."""
 
     target: Any  # `"package.module:name"`, or an object with the methods of `vitzoo.formats.Format`
 
 
-@dataclass(frozen=True)
-class Preprocessing:
+@dataclass(frozen=True, eq=False, repr=False)
+class Preprocessing(Record):
     """How an image becomes the input of a network.
 
     Args:
@@ -137,8 +120,8 @@ def preprocessing_values(reader: Reader) -> dict[str, Any]:
     return values
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Recipe(Record):
     """How the publishers of weights fine-tuned them; a value that they do not state is None.
 
     Args:
@@ -184,8 +167,8 @@ class Recipe:
     commit: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Weights:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Weights(Record):
     """One published weights file of a variant.
 
     Args:
@@ -292,8 +275,8 @@ class Weights:
         return self.gated or bool(self.license and self.license.lower() not in PERMISSIVE)
 
 
-@dataclass(frozen=True)
-class PaperResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class PaperResult(Record):
     """Results that a paper reports for weights that were never published.
 
     Args:
@@ -311,8 +294,8 @@ class PaperResult:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Throughput:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Throughput(Record):
     """Images per second of an architecture on one machine, at the image size of the variant.
 
     Args:
@@ -338,8 +321,8 @@ class Throughput:
     commit: str = ""
 
 
-@dataclass(frozen=True)
-class Variant:
+@dataclass(frozen=True, eq=False, repr=False)
+class Variant(Record):
     """A network that `create` builds by name.
 
     Args:

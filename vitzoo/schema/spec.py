@@ -11,10 +11,12 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from vitzoo.errors import InvalidOption, RegistryError, VitzooError, short_repr
 from vitzoo.schema.reader import NAME, NAMESPACE, Reader, describe
+from vitzoo.schema.record import Record
 
 FULL_NAME = re.compile(f"(?:{NAMESPACE.pattern}/)?{NAME.pattern}")
 CHOICES = {
@@ -30,6 +32,7 @@ LIMITS = {
     "num_heads": 4_096,
     "mlp_dim": 262_144,
     "num_registers": 4_096,
+    "merge": 262_144,
     "option": 262_144,  # a whole number in the options of a part or of a builder
     "patches": 262_144,  # (h / patch) * (w / patch): 512 x 512
     "positions": 2**27,  # patches * embed_dim: 512 MiB in float32
@@ -46,8 +49,8 @@ SIZES = ("embed_dim", "depth", "mlp_dim")
 Option = bool | int | float | str | tuple["Option", ...]
 
 
-@dataclass(frozen=True)
-class PartSpec:
+@dataclass(frozen=True, eq=False, repr=False)
+class PartSpec(Record):
     """A part and its options.
 
     Args:
@@ -87,8 +90,8 @@ class PartSpec:
         return {"name": self.name} | {key: _plain(value) for key, value in self.options}
 
 
-@dataclass(frozen=True)
-class BlockSpec:
+@dataclass(frozen=True, eq=False, repr=False)
+class BlockSpec(Record):
     """Options of the encoder blocks; all blocks of a network have the same.
 
     Args:
@@ -110,6 +113,7 @@ class BlockSpec:
         mlp_bias: whether the layers of the MLP have biases.
         parallel: whether attention and MLP read the same tokens, and their outputs are added.
         post_norm: whether the norms act on the outputs of the branches instead of their inputs.
+        merge: number of patch tokens that each block merges into similar ones; 0: none.
     """
 
     norm_eps: float = 1e-6
@@ -127,12 +131,13 @@ class BlockSpec:
     mlp_bias: bool = True
     parallel: bool = False
     post_norm: bool = False
+    merge: int = 0
 
     @classmethod
     def read(cls, reader: Reader, base: BlockSpec) -> BlockSpec:
         """Read a `block` table over the values of `base`."""
-        values = _read_fields(reader, base, skipped=("qkv_bias",))
-        spec = cls(qkv_bias=_qkv_bias(reader, base.qkv_bias), **values)
+        values = _read_fields(reader, base)
+        spec = base.with_values(qkv_bias=_qkv_bias(reader, base.qkv_bias), **values)
         reader.done()
         if not 0 < spec.norm_eps < 1:
             raise reader.fail(f"norm_eps must lie between 0 and 1, got {spec.norm_eps}")
@@ -148,8 +153,8 @@ class BlockSpec:
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spec:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Spec(Record):
     """One network: numbers and parts.
 
     Args:
@@ -199,33 +204,16 @@ class Spec:
         base = base or cls()
         width = reader.count("embed_dim", base.embed_dim, least=0, most=LIMITS["embed_dim"])
         if width != base.embed_dim:
-            base = dataclasses.replace(base, mlp_dim=4 * width)
-        block, options = reader.sub("block"), reader.sub("options")
-        spec = cls(
-            variant=base.variant,
-            block=base.block if block is None else BlockSpec.read(block, base.block),
-            options=base.options if options is None else _options(options),
-            **_read_fields(reader, base, skipped=("variant", "block", "options")),
-        )
+            base = base.with_values(mlp_dim=4 * width)
+        values = _read_fields(reader, base)
+        if block := reader.sub("block"):
+            values["block"] = BlockSpec.read(block, base.block)
+        if options := reader.sub("options"):
+            values["options"] = _options(options)
+        spec = base.with_values(**values)
         _check_rate(spec.dropout, "dropout", reader)
-        spec._check_size(reader)
+        _check_size(spec, reader)
         return spec
-
-    def _check_size(self, reader: Reader) -> None:
-        """Refuse a network whose tables of positions or parameters would need too much memory."""
-        (height, width), (h, w), d = self.image_size, self.patch_size, self.embed_dim
-        patches = (height // h) * (width // w)
-        layers = self.depth * d * (4 * d + 3 * self.mlp_dim + patches)
-        ends = d * (h * w * self.in_chans + self.num_classes)
-        products = {"patches": patches, "positions": patches * d, "parameters": layers + ends}
-        for name, number in products.items():
-            if number > LIMITS[name]:
-                keys = "image_size", "patch_size", "in_chans", "num_classes", *SIZES
-                stated = ", ".join(f"{key} {getattr(self, key)}" for key in keys)
-                raise reader.fail(
-                    f"the network may have at most {LIMITS[name]} {LIMITED[name]}, got {number} "
-                    f"({stated})"
-                )
 
     @property
     def namespaces(self) -> list[str]:
@@ -250,16 +238,20 @@ class Spec:
         return data
 
 
-def _read_fields(
-    reader: Reader, base: Spec | BlockSpec, *, skipped: tuple[str, ...]
-) -> dict[str, Any]:
-    """Read fields by the type of their defaults; `base` has the values of missing keys."""
+@cache
+def _plain_fields(cls: type[Spec | BlockSpec]) -> dict[str, Any]:
+    """Return the default of each field that `_read_fields` reads, by its name."""
+    others = ("variant", "block", "options", "qkv_bias")
+    return {f.name: f.default for f in dataclasses.fields(cls) if f.name not in others}
+
+
+def _read_fields(reader: Reader, base: Spec | BlockSpec) -> dict[str, Any]:
+    """Read the fields that a table has, by the type of their defaults."""
+    defaults = _plain_fields(type(base))  # type: ignore[arg-type]  # a class is hashable
     values: dict[str, Any] = {}
-    for field in dataclasses.fields(base):
-        name, before = field.name, getattr(base, field.name)
-        if name in skipped:
-            continue
-        match field.default:
+    for name in reader.given(*defaults):
+        before = getattr(base, name)
+        match defaults[name]:
             case PartSpec():
                 read = _drop_path if name == "drop_path" else _part
                 values[name] = read(reader, name, before)
@@ -330,6 +322,23 @@ def _drop_path(reader: Reader, key: str, base: PartSpec) -> PartSpec:
         value = {"name": name, **dict(base.options), **value}
         return PartSpec.parse(value, f"{reader.where}: {key}", reader.error)
     return _part(reader, key, base)
+
+
+def _check_size(spec: Spec, reader: Reader) -> None:
+    """Refuse a network whose tables of positions or parameters would need too much memory."""
+    (height, width), (h, w), d = spec.image_size, spec.patch_size, spec.embed_dim
+    patches = (height // h) * (width // w)
+    layers = spec.depth * d * (4 * d + 3 * spec.mlp_dim + patches)
+    ends = d * (h * w * spec.in_chans + spec.num_classes)
+    products = {"patches": patches, "positions": patches * d, "parameters": layers + ends}
+    for name, number in products.items():
+        if number > LIMITS[name]:
+            keys = "image_size", "patch_size", "in_chans", "num_classes", *SIZES
+            stated = ", ".join(f"{key} {getattr(spec, key)}" for key in keys)
+            raise reader.fail(
+                f"the network may have at most {LIMITS[name]} {LIMITED[name]}, got {number} "
+                f"({stated})"
+            )
 
 
 def _check_rate(value: float, what: str, reader: Reader) -> None:

@@ -27,7 +27,8 @@ from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import CORE, OFF, PluginInfo, install_command
 from vitzoo.plugin.package_files import module_file
 from vitzoo.plugin.switches import STRICT
-from vitzoo.tools.plugin_why import called, place
+from vitzoo.tools.plugin_state import place
+from vitzoo.tools.plugin_why import called
 
 TIMEOUT = 60.0  # seconds for one plugin
 GRACE = 1.0  # seconds in which a process that is out of time prints its traceback

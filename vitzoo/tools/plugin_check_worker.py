@@ -22,10 +22,11 @@ from vitzoo.plugin.guard import raised_at
 from vitzoo.plugin.info import OFF
 from vitzoo.plugin.package_files import data_file
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.rows import CheckpointFormat, Contribution, Variant
+from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo.tools.plugin_check import ENDING
-from vitzoo.tools.plugin_why import named, place
+from vitzoo.tools.plugin_state import place
+from vitzoo.tools.plugin_why import named
 
 
 @dataclass(frozen=True)

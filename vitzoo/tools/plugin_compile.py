@@ -17,18 +17,18 @@ from typing import Any
 
 from vitzoo.errors import InvalidOption, PluginError, RegistryError, UnknownName
 from vitzoo.plugin.guard import reason_of
-from vitzoo.plugin.host import PluginHost, module_rows
+from vitzoo.plugin.hook_calls import module_rows
+from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.package_files import module_file
 from vitzoo.schema.kinds import HOOKS
 from vitzoo.schema.manifest import (
     API,
-    CORE_BUILDER,
-    MAX_PLUGIN_MANIFEST,
     TARGET,
     read_manifest,
     table_of,
 )
 from vitzoo.schema.rows import Variant
+from vitzoo.schema.terms import CORE_BUILDER, MAX_PLUGIN_MANIFEST
 
 Table = dict[str, Any]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,23 +17,17 @@ from vitzoo.errors import RegistryError, did_you_mean
 from vitzoo.plugin.entry_points import normal
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import CORE, LOCAL, OFF, PluginInfo
-from vitzoo.plugin.manifest_plugin import ManifestPlugin
-from vitzoo.plugin.package_files import module_file, package_folders
+from vitzoo.plugin.package_files import module_file
 from vitzoo.plugin.source_lines import where_declared, where_defined
 from vitzoo.plugin.switches import NOT
-from vitzoo.registry.listing_cache import index_path, read_rows
+from vitzoo.registry.listing_cache import index_path, read_listing
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import HOOKS, KIND_OF_HOOK
 from vitzoo.schema.rows import Contribution, Variant
 from vitzoo.settings import registry_files
+from vitzoo.tools.plugin_state import STATE, state_row
 
-STATE = (
-    "namespace", "state", "distribution", "version", "entry_point", "location", "cause", "fix"
-)  # fmt: skip
 HOOK_OF_CLASS = {cls: hook for hook, cls in HOOKS.items()}
-RAISED_AT = re.compile(r"\(([^()]+):(\d+)\)$")
-TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
-TOML_TABLE = re.compile(r"\[(\w+)\.(\w+)[.\]]")
 
 
 @dataclass(frozen=True)
@@ -47,34 +40,6 @@ class Named:
     defined: str
     location: str
     hidden: bool = False
-
-
-def state_row(info: PluginInfo) -> dict[str, Any]:
-    """Return the state of a plugin with its location, cause and fix."""
-    return {key: getattr(info, key) for key in STATE} | {"location": place(info)}
-
-
-def place(info: PluginInfo) -> str:
-    """Return the file of a plugin's manifest or module, empty if there is none.
-
-    If the plugin's cause names a line of that or another file, return `file:line`.
-    """
-    if (raised := RAISED_AT.search(info.cause)) and Path(raised[1]).is_file():
-        return f"{raised[1]}:{raised[2]}"
-    file = info.location or _file(info.entry_point)
-    if file and (line := TOML_LINE.search(info.cause)):
-        return f"{file}:{line[1]}"
-    if file and (table := TOML_TABLE.search(info.cause)):
-        return where_declared(file, table[1], table[2])
-    return file
-
-
-def _file(entry_point: str) -> str:
-    module, _, file = entry_point.partition(":")
-    if not file:
-        return str(module_file(module) or "") if module else ""
-    paths = [folder / file for folder in package_folders(module)]
-    return str(next((path for path in paths if path.is_file()), ""))
 
 
 def called(infos: Mapping[str, PluginInfo], name: str) -> dict[str, PluginInfo]:
@@ -146,7 +111,7 @@ def _trace(host: PluginHost, key: str, info: PluginInfo, inside: str) -> dict[st
         ]
     if key in host.manifests():
         path = host.manifest_path(key)
-        steps += _manifest(path, key) if path else ()
+        steps += _manifest(path, key) if path and key != CORE else ()
         if outcome := host.read(key):
             host.admit(outcome)
         done = len(info.trace)
@@ -187,11 +152,12 @@ def _manifest(path: Path, namespace: str) -> Iterator[str]:
         data = path.read_bytes()
         yield f"the manifest {path}: {len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}"
     index = index_path(path, namespace)
-    rows = None if index is None else read_rows(index)
-    if rows is None:
+    listing = None if index is None else read_listing(index)
+    if listing is None:
         yield "the listing cache lacks its variants: the next `vitzoo list` reads the manifest"
     else:
-        yield f"the listing cache has its variants ({len(rows)}): `vitzoo list` uses the cache"
+        count = len(listing.rows)
+        yield f"the listing cache has its variants ({count}): `vitzoo list` uses the cache"
 
 
 def _contributions(host: PluginHost, namespace: str) -> list[Named]:
@@ -223,8 +189,7 @@ def _inside(
     rows = [row for row in known if row.name == full]
     for row in rows:
         yield f"{full} is a {row.kind}" + (f", disabled: {NOT} lists it" if row.hidden else "")
-    plugin = host.manager.get_plugin(namespace)
-    if isinstance(plugin, ManifestPlugin) and (now := plugin.manifest.aliases.get(inside)):
+    if now := host.aliases(namespace).get(inside):
         yield f"{full} is the former name of {namespace}/{now}"
     elif not rows and namespace in host.rows:
         near = did_you_mean(full, [row.name for row in known])
@@ -245,5 +210,5 @@ def _searched(host: PluginHost, namespace: str) -> Iterator[str]:
         yield near.removeprefix("; ")
     if namespace == LOCAL:
         yield "local/ is the namespace of your own registry file: set VITZOO_REGISTRY to its path"
-    if any(row.name == namespace for _, row in host.rows[CORE]):
+    if any(row.name == namespace for _, row in host.core.entries()):
         yield f"{namespace!r} is a name of vitzoo itself: `vitzoo which {namespace}` explains it"

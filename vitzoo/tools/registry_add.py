@@ -41,8 +41,6 @@ from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.manifest import (
     API,
-    CORE_BUILDER,
-    MAX_MANIFEST,
     Entries,
     Manifest,
     network_table,
@@ -52,6 +50,7 @@ from vitzoo.schema.manifest import (
 from vitzoo.schema.reader import NAME, NAME_RULE, Reader
 from vitzoo.schema.rows import Preprocessing, Variant, Weights, choose
 from vitzoo.schema.spec import Spec
+from vitzoo.schema.terms import CORE_BUILDER, MAX_MANIFEST
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.obtain import obtain
 from vitzoo.store.progress import progress

@@ -18,14 +18,12 @@ from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS
 from vitzoo.schema.manifest import (
-    CORE_BUILDER,
-    CORE_MANIFEST,
-    MAX_MANIFEST,
     Manifest,
     read_manifest,
 )
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import PartSpec
+from vitzoo.schema.terms import CORE_BUILDER, CORE_MANIFEST, MAX_MANIFEST
 
 HEADER_SLACK = 1024 * 1024  # bytes that the header of a safetensors file may take
 DTYPE_BYTES = (4, 2)

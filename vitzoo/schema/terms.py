@@ -1,0 +1,23 @@
+"""Constants of registry files that listings need, which import no data class; torch-free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CORE_MANIFEST = Path(__file__).parents[1] / "registry.toml"
+MAX_MANIFEST = 16 * 1024 * 1024  # bytes; the core's has 56,000
+MAX_PLUGIN_MANIFEST = 1024 * 1024
+# These licenses allow any use of a file; every other license is shown before a download.
+PERMISSIVE = ("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "isc", "cc0-1.0", "unlicense")
+# Results of weights, in percent: top-1 on ImageNet-1k validation unless `evaluation` names other
+# data, top-5, and top-1 on five further test sets.
+FURTHER_RESULTS = (
+    "top5",
+    "imagenet_real",
+    "imagenet_v2",
+    "imagenet_sketch",
+    "imagenet_a",
+    "imagenet_r",
+)
+RESULTS = ("top1", *FURTHER_RESULTS)
+CORE_BUILDER = "vitzoo.build:build"

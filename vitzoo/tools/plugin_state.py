@@ -1,0 +1,47 @@
+"""The state of a plugin as a row of `vitzoo plugins`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from vitzoo.plugin.info import PluginInfo
+from vitzoo.plugin.package_files import module_file, package_folders
+
+STATE = (
+    "namespace", "state", "distribution", "version", "entry_point", "location", "cause", "fix"
+)  # fmt: skip
+RAISED_AT = re.compile(r"\(([^()]+):(\d+)\)$")
+TOML_LINE = re.compile(r" at line (\d+) column \d+$")
+TOML_TABLE = re.compile(r"\[(\w+)\.(\w+)[.\]]")
+
+
+def state_row(info: PluginInfo) -> dict[str, Any]:
+    """Return the state of a plugin with its location, cause and fix."""
+    return {key: getattr(info, key) for key in STATE} | {"location": place(info)}
+
+
+def place(info: PluginInfo) -> str:
+    """Return the file of a plugin's manifest or module, empty if there is none.
+
+    If the plugin's cause names a line of that or another file, return `file:line`.
+    """
+    if (raised := RAISED_AT.search(info.cause)) and Path(raised[1]).is_file():
+        return f"{raised[1]}:{raised[2]}"
+    file = info.location or _file(info.entry_point)
+    if file and (line := TOML_LINE.search(info.cause)):
+        return f"{file}:{line[1]}"
+    if file and (table := TOML_TABLE.search(info.cause)):
+        from vitzoo.plugin.source_lines import where_declared
+
+        return where_declared(file, table[1], table[2])
+    return file
+
+
+def _file(entry_point: str) -> str:
+    module, _, file = entry_point.partition(":")
+    if not file:
+        return str(module_file(module) or "") if module else ""
+    paths = [folder / file for folder in package_folders(module)]
+    return str(next((path for path in paths if path.is_file()), ""))
