@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from vitzoo.errors import (
     PinError,
     StoreError,
     UnknownName,
+    VitzooError,
 )
 from vitzoo.files.access import hash_file, open_regular
 from vitzoo.files.folder_manifest import MANIFEST, read_manifest
@@ -28,9 +30,11 @@ from vitzoo.schema.rows import Variant, choose, parts_of_address
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 from vitzoo.store.obtain import obtain, stored
-from vitzoo.store.progress import Note
+from vitzoo.store.progress import Note, Show
+from vitzoo.store.stop import ended_by
 from vitzoo.store.store import Store
 
+AT_ONCE = 4  # downloads
 Pins = Callable[[], Mapping[str, Pin]]
 """Returns the pins of the lock by address; it reads the lock at most once."""
 
@@ -69,14 +73,79 @@ def fetch(name: str, weights: str | None = None, note: Note | None = None) -> Pa
     Raises:
         WeightsError: one of its kinds.
     """
+    return _fetched(_checked(name, weights) or sidecars_at(name)[1], note)
+
+
+def fetch_each(names: Sequence[str], weights: str | None, show: Show) -> list[Path | VitzooError]:
+    """Fetch files, at most `AT_ONCE` at the same time; return the path of each, or its error.
+
+    No download starts before all names are checked. A file that several names mean is fetched once.
+    An error does not end the other downloads; Ctrl-C ends all of them and keeps the partial files.
+
+    Args:
+        names, weights: as in `fetch`.
+        show: shows the download of a name.
+
+    Raises:
+        UnknownName, InvalidOption, StoreError: of a name, before the first download.
+    """
+    files = {name: _checked(name, weights) for name in names}
+    groups: dict[str, list[str]] = {}
+    for name, file in files.items():
+        groups.setdefault(file.entry.sha256 or file.address if file else name, []).append(name)
+    asking, found = threading.Lock(), dict[str, Path | VitzooError]()
+
+    def work(group: Sequence[str]) -> None:
+        for name in group:
+            try:
+                with show(name) as note:
+                    file = files[name]
+                    if file is None:
+                        with asking:  # addresses of one repository share configs, and their pins
+                            file = sidecars_at(name)[1]
+                    found[name] = _fetched(file, note)
+            except VitzooError as error:
+                found[name] = error
+
+    _parallel(work, [*groups.values()])
+    return [found[name] for name in names]
+
+
+def _parallel(work: Callable[[Sequence[str]], None], groups: Sequence[Sequence[str]]) -> None:
+    """Call `work` for each group; an exception in this thread ends the downloads in the others."""
+    if len(groups) == 1:
+        work(groups[0])
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    stop = threading.Event()
+
+    def stoppable(group: Sequence[str]) -> None:
+        with ended_by(stop):
+            work(group)
+
+    with ThreadPoolExecutor(AT_ONCE, "vitzoo-fetch") as pool:
+        try:
+            for _ in pool.map(stoppable, groups):
+                pass
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _checked(name: str, weights: str | None) -> HubFile | None:
+    """Check the arguments of `fetch`; return the file, None for that of an address on the Hub."""
     on_hub = name.startswith("hf://")
     if on_hub:
         parts_of_address(name)  # raises if the address is malformed
     file = None if on_hub else _named(name, weights, registry())
     if (file is None or not file.entry.bundled) and settings.home() is None:
         raise StoreError("VITZOO_HOME is ':memory:', so there is no store to fetch into")
-    if file is None:
-        file = sidecars_at(name)[1]
+    return file
+
+
+def _fetched(file: HubFile, note: Note | None) -> Path:
     fd, sha256 = obtain(file, note)
     os.close(fd)
     path = stored(replace(file, pin=replace(file.pin, sha256=sha256)))

@@ -51,6 +51,19 @@ def test_a_library_without_the_network_names_those_that_have_it(zoo, small, tmp_
     assert not (tmp_path / "out").exists()
 
 
+def test_merged_tokens_are_no_network_of_another_library(zoo, small, tmp_path):
+    """Registered weights in timm's format may have the option; timm computes every token."""
+    zoo.put(fill(vitzoo.create(small)))
+    zoo.register(vitzoo.create(small, block={"merge": 2}))
+    assert vitzoo.create(zoo.name, pretrained=True).spec.block.merge == 2
+    for library in ("timm", "transformers", "torchvision"):
+        with refuses(CheckpointError, library, "local/net:main", "block.merge = 2"):
+            vitzoo.link(zoo.name, tmp_path / "out", library)
+    with refuses(CheckpointError, "timm", "block.merge = 2"):
+        vitzoo.timm_overlay(zoo.tag())
+    assert not (tmp_path / "out").exists()
+
+
 # Damage.
 
 

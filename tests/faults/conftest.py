@@ -137,7 +137,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     stand_in = Clock()
-    monkeypatch.setattr(importlib.import_module("vitzoo.store.download"), "time", stand_in)
+    for name in ("download", "stop"):
+        monkeypatch.setattr(importlib.import_module(f"vitzoo.store.{name}"), "time", stand_in)
     return stand_in
 
 

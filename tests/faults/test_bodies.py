@@ -6,9 +6,12 @@ import gzip
 import hashlib
 import itertools
 import json
+import os
 import re
 import zlib
+from dataclasses import replace
 
+import h11
 import pytest
 import safetensors.torch
 
@@ -19,11 +22,95 @@ from vitzoo.errors import (
     SizeMismatch,
     TransferError,
 )
+from vitzoo.schema.rows import from_address
+from vitzoo.store.hub_file import HubFile
+from vitzoo.store.obtain import obtain
+from vitzoo.testing.hub import COMMIT
 
+REPO = "acme/large"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 ENDLESS = b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\n"
 
 pytestmark = pytest.mark.usefixtures("clock")
+
+
+@pytest.fixture
+def large(net):
+    """A file of 4 MB on the Hub, with its bytes."""
+    data = os.urandom(4 * 1024 * 1024)
+    sha256 = net.hub.add(REPO, "large", data)
+    entry = replace(from_address(f"hf://{REPO}@{COMMIT}/large"), sha256=sha256, size=len(data))
+    return HubFile(entry, "large"), data
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """The number of bytes in each call of the parser of httpx2."""
+    real, sizes = h11.Connection.receive_data, []
+
+    def receive(self, data):
+        sizes.append(len(data))
+        return real(self, data)
+
+    monkeypatch.setattr(h11.Connection, "receive_data", receive)
+    return sizes
+
+
+def obtained(file):
+    with os.fdopen(obtain(file)[0], "rb") as opened:
+        return opened.read()
+
+
+def test_body_of_known_length_is_not_parsed(large, parsed):
+    """The head and the first piece of the body are parsed, and the rest is read as it is."""
+    file, data = large
+    assert obtained(file) == data
+    assert 0 < sum(parsed) < 200_000
+
+
+@pytest.mark.parametrize("length", [False, True])
+def test_body_in_chunks_is_parsed(large, hub, faults, parsed, length):
+    file, data = large
+    stated = b"\r\nContent-Length: %d\r\n\r\n" % len(data)
+    head = CHUNKED.replace(b"\r\n\r\n", stated) if length else CHUNKED
+    hub.script.append(faults.raw([head, b"%x\r\n" % len(data), data, b"\r\n0\r\n\r\n"]))
+    assert obtained(file) == data
+    assert sum(parsed) > len(data)
+    assert hub.ranges == [None]
+
+
+def test_body_is_parsed_after_wrong_bytes(large, hub, faults, parsed):
+    """Were a byte lost between the parser and the rest, the second try would still be right."""
+    file, data = large
+    hub.script.append(faults.other(bytes(len(data))))
+    assert obtained(file) == data
+    assert sum(parsed) > len(data)
+    assert len(hub.ranges) == 2
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_body_that_ends_in_its_middle_is_resumed(large, hub, faults, reset):
+    file, data = large
+    hub.script.append(faults.cut(3_000_000, reset=reset))
+    assert obtained(file) == data
+    first, again = hub.ranges
+    kept = int(again.removeprefix("bytes=").removesuffix("-"))
+    assert first is None
+    assert kept <= 3_000_000 if reset else kept == 3_000_000
+
+
+def test_body_that_stalls_in_its_middle_is_resumed(net, large, hub, faults):
+    net.limit(stall=0.3)
+    file, data = large
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data)
+
+    def stall(handler, data):
+        handler.wfile.write(head + data[:3_000_000])
+        faults.silent(handler, data)
+
+    hub.script.append(stall)
+    assert obtained(file) == data
+    assert hub.ranges == [None, "bytes=3000000-"]
 
 
 def flipped(net):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-import tomllib
 from hashlib import sha256
 
 import pytest
+import rtoml
 
 import vitzoo
 from helpers import refuses
@@ -37,7 +37,7 @@ def calls_of(function) -> int:
     return count
 
 
-# Keys with dots: tomllib takes the square of their number.
+# Keys with dots: tomli takes the square of their number.
 
 KEYS = {
     "bare": "a" + ".a" * 50_000 + " = 1",
@@ -57,7 +57,7 @@ def _unparsed(monkeypatch):
         raise AssertionError("it was parsed")
 
     registry()  # the core's manifest is read with the same function
-    monkeypatch.setattr(tomllib, "loads", never)
+    monkeypatch.setattr(rtoml, "loads", never)
 
 
 @pytest.mark.usefixtures("_unparsed")

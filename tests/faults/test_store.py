@@ -145,7 +145,7 @@ def test_full_disk_at_rename_keeps_the_partial_file(net, hub, monkeypatch):
 
 
 def test_full_disk_without_a_stamp_hashes_the_file(net, hub, monkeypatch, hashed):
-    def no_space(*_):
+    def no_space(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     import vitzoo.store.store

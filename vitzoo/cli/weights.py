@@ -11,8 +11,8 @@ from click.exceptions import Exit
 
 from vitzoo.cli.environment import set_for_command, without_plugins
 from vitzoo.cli.output import complete_names, flag, json_option, print_rows, say
-from vitzoo.errors import IntegrityError
-from vitzoo.store.progress import progress
+from vitzoo.errors import IntegrityError, VitzooError
+from vitzoo.store.progress import each_progress
 
 URGENCY = ("damaged", "conflict", "missing", "unpinned", "ok")  # states of `verify`, worst first
 ABSENT = ("missing", "unpinned")
@@ -48,22 +48,37 @@ def fetch_command(names: tuple[str, ...], weights: str | None, quiet: bool, as_j
     does not state is trusted on first use: its sha256 is requested from the Hub and recorded in the
     lock file, and it must match from then on.
 
+    Up to four files are downloaded at the same time. If one fails, the others are still downloaded
+    and printed, and the command fails at the end. After Ctrl-C, the same command continues.
+
     \b
     Examples:
       vitzoo fetch vit_b16
+      vitzoo fetch vit_b16 vit_l16
       vitzoo fetch vit_b16 --weights augreg_in21k
       vitzoo fetch vit_b16:augreg_in21k
       vitzoo fetch hf://owner/repo@main/model.safetensors --frozen
     """
-    from vitzoo.inventory import fetch
+    from vitzoo.inventory import fetch_each
 
-    rows = []
-    for name in names:
-        with progress(name, silent=quiet or as_json) as note:
-            path = fetch(name, weights, note)
-        rows.append({"name": name, "size": path.stat().st_size, "path": str(path)})
-    only = "path" if quiet else ""
-    print_rows(rows, ("name", "size", "path"), as_json=as_json, only=only)
+    with each_progress(silent=quiet or as_json) as show:
+        found = fetch_each(names, weights, show)
+    rows = [
+        {"name": name, "size": path.stat().st_size, "path": str(path)}
+        for name, path in zip(names, found, strict=True)
+        if isinstance(path, Path)
+    ]
+    if rows:
+        only = "path" if quiet else ""
+        print_rows(rows, ("name", "size", "path"), as_json=as_json, only=only)
+    failures = list(dict.fromkeys(error for error in found if isinstance(error, VitzooError)))
+    if len(failures) > 1:
+        for error in failures:
+            say(f"vitzoo: {error}")
+        damaged = any(isinstance(error, IntegrityError) for error in failures)
+        raise Exit(IntegrityError.exit_code if damaged else failures[0].exit_code)
+    for error in failures:
+        raise error
 
 
 @click.command("verify")

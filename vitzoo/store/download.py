@@ -33,6 +33,7 @@ from vitzoo.settings import Limits, has_host
 from vitzoo.store.hub_client import (
     SHOWN,
     UNSET_OFFLINE,
+    body,
     encoding_of,
     may_pass,
     proxies,
@@ -46,6 +47,7 @@ from vitzoo.store.hub_client import (
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
+from vitzoo.store.stop import pause
 
 PROGRESS = 1024 * 1024  # bytes after which attempts are counted from zero again
 OTHER_ENDPOINT = "set another endpoint in VITZOO_ENDPOINTS"
@@ -96,6 +98,7 @@ class _Download:
         self.first_byte_by = time.monotonic() + limits.first_byte
         self.patience = limits.retry_after
         self.kind = "from an earlier run"
+        self.direct = True  # read bodies without the parser of httpx2
         self.other = OTHER_ADDRESS if file.entry.url else OTHER_ENDPOINT
 
     def run(self) -> None:
@@ -111,6 +114,7 @@ class _Download:
                 if not clean_retries:
                     raise
                 clean_retries -= 1
+                self.direct = False
             except _Retry as fault:
                 if self.partial.size > before:
                     self.first_byte_by = time.monotonic() + self.limits.first_byte
@@ -133,7 +137,7 @@ class _Download:
         if time.monotonic() + seconds > self.first_byte_by:
             raise fault.error from fault
         log.info("%s; trying again in %.1f s", fault, seconds)
-        time.sleep(seconds)
+        pause(seconds)
 
     def _attempt(self) -> None:
         """Send one request and write the bytes of its answer."""
@@ -255,7 +259,7 @@ class _Download:
     def _write(self, response: httpx2.Response, total: int | None) -> None:
         bound = self.file.bound
         mark, marked = time.monotonic(), self.partial.size
-        for chunk in response.iter_raw():
+        for chunk in body(response, self.limits.stall, direct=self.direct):
             if self.partial.size + len(chunk) > bound:
                 self.partial.restart()
                 raise SizeMismatch(

@@ -6,14 +6,16 @@ import os
 import platform
 import re
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import httpcore2
 import httpx2
 from huggingface_hub import constants
 from huggingface_hub.errors import (
@@ -32,11 +34,13 @@ from vitzoo import __version__, errors
 from vitzoo.files.access import open_regular
 from vitzoo.log import log
 from vitzoo.settings import may_see_token
+from vitzoo.store.stop import SLICE, check
 
 if TYPE_CHECKING:
     from vitzoo.store.hub_file import HubFile
 
 TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")  # what an Authorization header can hold
+READ = 1024 * 1024  # bytes that are read from a connection at once
 SHOWN = 200  # characters of a server's text in a message
 ELSEWHERE = "the registry may be out of date, or the endpoint an incomplete mirror"
 UNSET_OFFLINE = (
@@ -77,6 +81,55 @@ def send(
     for name in ("authorization", "cookie"):  # of the shared client
         request.headers.pop(name, None)
     return client.send(request, auth=httpx2.Auth(), stream=True, follow_redirects=False)
+
+
+def body(response: httpx2.Response, stall: float, *, direct: bool) -> Iterator[bytes]:
+    """Yield the body in pieces of at most `READ` bytes, without decoding it.
+
+    httpx2 reads 64 KB at once, and its parser copies them twice. So if `direct` is True and the
+    length is known, only the first piece comes from httpx2. The rest is read from the connection,
+    which is closed afterwards.
+
+    Args:
+        response: its body not yet read.
+        stall: seconds without a byte after which the connection counts as lost.
+        direct: whether the rest may be read from the connection.
+
+    Raises:
+        httpx2.TransportError: the connection was lost.
+    """
+    pieces = response.iter_raw()
+    first = next(pieces, b"")
+    if first:
+        yield first
+    stream = response.extensions.get("network_stream")
+    length = whole(response.headers.get("content-length"))
+    left = 0 if length is None or "transfer-encoding" in response.headers else length - len(first)
+    if not direct or stream is None or response.http_version != "HTTP/1.1" or left <= 0:
+        for piece in pieces:
+            check()
+            yield piece
+        return
+    while left and (piece := _read(stream, min(left, READ), stall)):
+        left -= len(piece)
+        yield piece
+
+
+def _read(stream: Any, most: int, stall: float) -> bytes:
+    """Return the next bytes of a connection, at most `most`; none at its end."""
+    until = time.monotonic() + stall
+    while True:
+        check()
+        left = max(0.01, until - time.monotonic())
+        try:
+            piece: bytes = stream.read(most, timeout=min(SLICE, left))
+        except httpcore2.ReadTimeout as error:
+            if time.monotonic() >= until:
+                raise httpx2.ReadTimeout(str(error)) from error
+        except httpcore2.ReadError as error:
+            raise httpx2.ReadError(str(error)) from error
+        else:
+            return piece
 
 
 def encoding_of(response: httpx2.Response) -> str:
@@ -153,7 +206,11 @@ def within(seconds: float, call: Callable[[], Result]) -> Result:
 
     try:
         threading.Thread(target=run, name="vitzoo-request", daemon=True).start()
-        return answer.result(seconds)
+        until = time.monotonic() + seconds
+        while not answer.done() and (left := until - time.monotonic()) > 0:
+            check()
+            wait([answer], min(left, SLICE))
+        return answer.result(0)
     except RuntimeError as error:  # no new thread, or other users of the shared client closed it
         raise httpx2.ConnectError(str(error)) from error
     except BaseException as error:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,10 +41,13 @@ from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
+from vitzoo.store.stop import SLICE, check
 from vitzoo.store.store import Store
 
 TERMS = "accept the terms on that page, then log in with `hf auth login` or set HF_TOKEN"
+_GUARD = threading.Lock()  # of the two sets below
 _SHOWN: set[str] = set()  # places whose terms this process has shown
+_ARRIVING: set[Partial] = set()  # files that this process is fetching
 
 
 def obtain(file: HubFile, note: Note | None = None) -> tuple[int, str]:
@@ -240,20 +245,32 @@ def _bring(file: HubFile, note: Note | None) -> int:
         if fd is not None:
             return fd
         with store.receive(file.pin.sha256, file.bound) as partial:
-            status = os.statvfs(home)
-            free, needed = status.f_bavail * status.f_frsize, file.bound - partial.size
-            if free < needed:
-                raise StoreError(
-                    f"{file}: needs {needed} bytes in {home}, {free} are free; make room, or point "
-                    "VITZOO_HOME to another disk"
-                )
-            _fill(file, partial, note)
+            try:
+                _check_room(home, file, partial)
+                _fill(file, partial, note)
+            finally:
+                _ARRIVING.discard(partial)
         fd = store.open(file.pin.sha256, file.size)
     if fd is None:
         raise StoreError(
             f"{store.path(file.pin.sha256)} vanished right after it was stored; try again"
         )
     return fd
+
+
+def _check_room(home: Path, file: HubFile, partial: Partial) -> None:
+    """Raise an error if the disk has no room for a file and for those that are arriving."""
+    with _GUARD:
+        taken = sum(max(0, other.bound - other.size) for other in _ARRIVING)
+        status = os.statvfs(home)
+        free, needed = status.f_bavail * status.f_frsize, file.bound - partial.size
+        if free < taken + needed:
+            others = f", of which other downloads take {taken}" if taken else ""
+            raise StoreError(
+                f"{file}: needs {needed} bytes in {home}, {free} are free{others}; make room, or "
+                "point VITZOO_HOME to another disk"
+            )
+        _ARRIVING.add(partial)
 
 
 def _fill(file: HubFile, partial: Partial, note: Note | None) -> None:
@@ -317,9 +334,10 @@ def _copy(file: HubFile, path: Path, partial: Partial) -> None:
 def _show_terms(file: HubFile) -> None:
     """Log the license of a file, once per repository, if its users have to read terms."""
     entry = file.entry
-    if not entry.has_terms or file.page in _SHOWN:
-        return
-    _SHOWN.add(file.page)
+    with _GUARD:
+        if not entry.has_terms or file.page in _SHOWN:
+            return
+        _SHOWN.add(file.page)
     log.warning(
         "%s: license %s; read its terms before use: %s%s",
         file.label,
@@ -340,7 +358,14 @@ def _alone(home: Path, file: HubFile) -> Iterator[None]:
             lock.acquire(timeout=1.0)
         except Timeout:
             log.info("%s: waiting for another process that fetches it", file)
-            lock.acquire(timeout=patience)
+            until = time.monotonic() + patience
+            while not lock.is_locked:
+                check()
+                try:
+                    lock.acquire(timeout=SLICE)
+                except Timeout:
+                    if time.monotonic() >= until:
+                        raise
     except Timeout as error:
         raise StoreError(
             f"{file}: another process has locked {lock.lock_file} for {patience:.0f} s; end that "

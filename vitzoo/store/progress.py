@@ -1,15 +1,18 @@
-"""Progress of a download on stderr: a bar on a terminal, otherwise a line per tenth; torch-free."""
+"""Progress of downloads on stderr: bars on a terminal, otherwise a line per tenth; torch-free."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 from vitzoo.report import UNWRITABLE, is_terminal
 
 Note = Callable[[int, int], Any]
+Show = Callable[[str], AbstractContextManager[Note | None]]
+"""Shows the download of a name while a block runs."""
 
 
 @contextmanager
@@ -22,13 +25,23 @@ def progress(name: str, *, silent: bool = False) -> Iterator[Note | None]:
         name: of the download.
         silent: yield None instead.
     """
+    with each_progress(silent=silent) as show, show(name) as note:
+        yield note
+
+
+@contextmanager
+def each_progress(*, silent: bool = False) -> Iterator[Show]:
+    """Yield what `progress` is for one download, for several at the same time: a bar for each."""
     if silent:
-        yield None
+        yield lambda _: nullcontext()
     elif is_terminal(sys.stderr):
-        with _bar(name) as note:
-            yield _quiet(note)
+        bars = _Bars()
+        try:
+            yield bars.show
+        finally:
+            bars.stop()
     else:
-        yield _quiet(_lines(name))
+        yield lambda name: nullcontext(_quiet(_lines(name)))
 
 
 def _quiet(show: Note) -> Note:
@@ -45,35 +58,55 @@ def _quiet(show: Note) -> Note:
     return note
 
 
-@contextmanager
-def _bar(name: str) -> Iterator[Note]:
-    bars: Any = None
+class _Bars:
+    """Bars below each other, which several threads may move."""
 
-    def note(done: int, total: int) -> None:
-        nonlocal bars
-        if bars is None:  # rich is imported only if there is something to show
-            from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                DownloadColumn,
-                Progress,
-                TextColumn,
-                TransferSpeedColumn,
-            )
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bars: Any = None
 
-            text = TextColumn("{task.description}", markup=False)
-            columns = (text, BarColumn(), DownloadColumn(), TransferSpeedColumn())
-            bars = Progress(*columns, console=Console(stderr=True), transient=True)
-            bars.add_task(name, total=total)
-            bars.start()
-        bars.update(bars.task_ids[0], completed=done, total=total)
+    @contextmanager
+    def show(self, name: str) -> Iterator[Note]:
+        """Yield the function that moves a new bar, which is removed after the block."""
+        task: Any = None
 
-    try:
-        yield note
-    finally:
-        if bars is not None:
+        def note(done: int, total: int) -> None:
+            nonlocal task
+            if task is None:
+                task = self._begun().add_task(name, total=total)
+            self._bars.update(task, completed=done, total=total)
+
+        try:
+            yield _quiet(note)
+        finally:
+            if task is not None:
+                self._bars.remove_task(task)
+
+    def _begun(self) -> Any:
+        """Return the display; rich is imported only if there is something to show."""
+        with self._lock:
+            if self._bars is None:
+                from rich.console import Console
+                from rich.progress import (
+                    BarColumn,
+                    DownloadColumn,
+                    Progress,
+                    TextColumn,
+                    TransferSpeedColumn,
+                )
+
+                text = TextColumn("{task.description}", markup=False)
+                columns = (text, BarColumn(), DownloadColumn(), TransferSpeedColumn())
+                bars = Progress(*columns, console=Console(stderr=True), transient=True)
+                bars.start()
+                self._bars = bars
+            return self._bars
+
+    def stop(self) -> None:
+        """Remove all bars."""
+        if self._bars is not None:
             with suppress(*UNWRITABLE):
-                bars.stop()
+                self._bars.stop()
 
 
 def _lines(name: str) -> Note:

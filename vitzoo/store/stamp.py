@@ -74,4 +74,5 @@ def read_stamp(path: Path) -> Stamp | None:
         except (ValueError, TypeError, RecursionError):
             return None
     good = all(type(number) is int for number in (*stamp.state, stamp.hashed_ns))
+    good = good and type(stamp.sha256) is str
     return stamp if good and type(stamp.finite) is bool else None

@@ -3,6 +3,7 @@
     $VITZOO_HOME/
       sha256/ab/<hex>         a file whose bytes have that sha256
       stamps/<hex>.json       the state of the file when its bytes were last hashed
+      stamps/own/<n>.json     the same for files of the user's own, which stay where they are
       partial/<hex>           an unfinished download, which the next run resumes
       timm/<hex>.safetensors  a copy for timm, which `timm_overlay` wrote
       quarantine/<hex>.<n>    a damaged file: its bytes do not have that sha256
@@ -34,6 +35,8 @@ from vitzoo.files.access import (
 from vitzoo.files.names import SHA256
 from vitzoo.store.partial_file import Partial, leftovers
 from vitzoo.store.stamp import GRAIN_NS, Stamp, read_stamp
+
+OWN_STAMPS = 1024  # files of the user's own; a later file replaces the stamp of an earlier one
 
 
 class Store:
@@ -101,6 +104,20 @@ class Store:
         """Return the stamp of a file, None if there is no valid one."""
         return read_stamp(self._stamp_path(sha256))
 
+    def own_stamp(self, status: os.stat_result) -> Stamp | None:
+        """Return the stamp of a file of the user's own in this state, None if there is none."""
+        stamp = read_stamp(self._own_stamp_path(status.st_ino))
+        good = stamp and SHA256.fullmatch(stamp.sha256) and stamp.fits(status)
+        return stamp if good else None
+
+    def write_own_stamp(self, stamp: Stamp) -> None:
+        """Write the stamp of a file of the user's own."""
+        self._write_stamp(stamp, self._own_stamp_path(stamp.inode))
+
+    def _own_stamp_path(self, inode: int) -> Path:
+        """Return a path that other files have, too, so that the number of stamps is bounded."""
+        return self.home / "stamps" / "own" / f"{inode % OWN_STAMPS}.json"
+
     @contextlib.contextmanager
     def receive(self, sha256: str, bound: int) -> Iterator[Partial]:
         """Open the partial file of a sha256; after the block, move it into the store.
@@ -126,7 +143,7 @@ class Store:
         try:
             make_folder(path.parent)
             os.fchmod(fd, 0o444)
-            os.fsync(fd)
+            partial.sync()
             partial.move(path)
             sync_folder(path.parent)
         except OSError as error:
@@ -175,10 +192,10 @@ class Store:
     def _stamp_path(self, sha256: str) -> Path:
         return self.home / "stamps" / f"{sha256}.json"
 
-    def _write_stamp(self, stamp: Stamp) -> None:
+    def _write_stamp(self, stamp: Stamp, path: Path | None = None) -> None:
         with contextlib.suppress(OSError):  # without a stamp the file is hashed again
             data = json.dumps(asdict(stamp)).encode()
-            write_atomic(self._stamp_path(stamp.sha256), data)
+            write_atomic(path or self._stamp_path(stamp.sha256), data, lasting=path is None)
 
     def _prove(self, fd: int, path: Path, sha256: str, size: int | None, *, always: bool) -> None:
         now, status = time.time_ns(), os.fstat(fd)
