@@ -219,7 +219,7 @@ def test_save_leaves_the_old_file_if_it_fails(small, tmp_path, monkeypatch):
     for target in (path, tmp_path / "new.safetensors"):
         done.clear()
         with refuses(StoreError, target, "No space left on device", "make room"):
-            vitzoo.save(model, target)
+            vitzoo.save(model, target, check_finite=False)
         assert path.read_bytes() == before
         assert names(tmp_path) == ["net.safetensors"]
 
@@ -317,6 +317,7 @@ for depth in (1, 6):  # the first run imports what it needs
     model = vitzoo.create({**sizes, "depth": depth})
     path = folder / f"{depth}.safetensors"
     before = resident()
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     {call}
 size = path.stat().st_size
 assert size > 70e6
@@ -327,16 +328,21 @@ CALLS = {
     "convert": """vitzoo.save(model, path)
     del model
     before = resident()
-    vitzoo.convert(path, "transformers_vit", folder / f"out{depth}.safetensors", num_heads=8)""",
+    vitzoo.convert(path, "google", folder / f"out{depth}.npz", num_heads=8)""",
 }
 
 
-@pytest.mark.parametrize(("call", "most"), [("save", 0.25), ("convert", 2.5)])
+@pytest.mark.parametrize(("call", "most"), [("save", 0.12), ("convert", 2.4)])
 def test_tensors_are_written_one_by_one(tmp_path, call, most):
-    """`save` and `convert` never hold the whole new file in memory."""
+    """Beyond a model `save` holds one tensor, the largest has 0.06 of the file.
+
+    `convert` holds the source once and maps the new file, to compare them. Queries, keys and values
+    that one of the formats joins are a quarter more.
+    """
     code = GROWTH.replace("{call}", CALLS[call])
     command = [sys.executable, "-c", code, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is given back
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < most
 

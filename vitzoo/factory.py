@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 import torch
-import torch.utils._device  # noqa: F401  # for `with torch.device()`; forks wait for this import
 from torch import nn
 
 from vitzoo.build import build, make_dynamic
@@ -22,6 +21,7 @@ from vitzoo.loading.request import Request, changed, with_adapter
 from vitzoo.loading.source import choose_source, chosen_over, without_published_classifier
 from vitzoo.log import log
 from vitzoo.model import VisionTransformer
+from vitzoo.parts.init import WithoutData
 from vitzoo.plugin.info import renewal
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
@@ -74,6 +74,7 @@ def create(
     adapter: str | os.PathLike[str] | None = None,
     dynamic: bool = False,
     check_finite: bool = True,
+    mmap: bool = False,
 ) -> VisionTransformer:
     """Create a Vision Transformer with random or trained weights.
 
@@ -107,6 +108,10 @@ def create(
             results equal those after `set_input_size`.
         check_finite: whether weights with NaN or infinite values, or with only zeros, raise an
             error.
+        mmap: whether to map a weights file of yours instead of reading it into memory, as is always
+            done with registered weights. An unchanged file is then loaded without reading it. If
+            the file is rewritten in place, the model may change; if it is truncated, the process
+            may be killed (SIGBUS).
 
     Returns:
         The model, in training mode. `model.spec` describes the network; `model.load_report` lists
@@ -143,10 +148,10 @@ def create(
     zoo = registry()
     request = with_adapter(resolve(name, zoo), adapter, zoo)
     wanted = changed(request.spec, request.changes, call)
-    source = choose_source(request, weights, pretrained, zoo)
+    source = choose_source(request, weights, pretrained, zoo, mmap=mmap)
     if source is None or source.remote:  # before any download, so that a wrong argument raises here
-        with torch.device("meta" if source else device or torch.get_default_device()):
-            model = _network(wanted, ready, request, zoo, dynamic)
+        place = "meta" if source else device
+        model = _network(wanted, ready, request, zoo, dynamic, place)
     if source is None:
         report = LoadReport("random initialisation", reinitialised=tuple(model.state_dict()))
         model.to(device=device, dtype=dtype)
@@ -156,9 +161,8 @@ def create(
     trained = source.trained(changes)
     wanted = changed(trained, request.changes, call)
     wanted = without_published_classifier(wanted, source, changes)
-    with torch.device("meta"):
-        model = _network(wanted, ready, request, zoo, dynamic)
-    checkpoint = request.described(source.opened())  # fetches registered weights, after all checks
+    model = _network(wanted, ready, request, zoo, dynamic, "meta")
+    checkpoint = replace(request.described(source.opened()), mapped=mmap)  # fetch after all checks
     preprocessing, note = _preprocessing(checkpoint, request, wanted)
     adaptation = Adaptation.between(
         trained,
@@ -190,14 +194,21 @@ def _merged(changes: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, An
 
 
 def _network(
-    spec: Spec, ready: Mapping[str, Any], request: Request, zoo: Registry, dynamic: bool
+    spec: Spec,
+    ready: Mapping[str, Any],
+    request: Request,
+    zoo: Registry,
+    dynamic: bool,
+    device: torch.device | str | None,
 ) -> nn.Module:
     check_plugins(request.saved, spec, zoo)
-    model = _built(spec, ready, request.variant, zoo)
-    if request.adapter:
-        request.adapter.check(model)
-    if dynamic:
-        make_dynamic(model)
+    place = torch.device(device or torch.get_default_device())
+    with WithoutData() if place.type == "meta" else place:
+        model = _built(spec, ready, request.variant, zoo)
+        if request.adapter:
+            request.adapter.check(model)
+        if dynamic:
+            make_dynamic(model)
     return model
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from vitzoo.errors import printable
 
-FATES = 7  # fields of a report before those that list tensors
+FATES = 8  # fields of a report before those that list tensors
 UNWRITABLE = (OSError, ValueError, AttributeError)  # of a stream that is full, closed or missing
 
 
@@ -28,6 +28,8 @@ class LoadReport:
         trunk: file, or variant and weights name, of the layers before a classifier of `probe`;
             empty for any other file.
         trunk_sha256: SHA-256 of that file.
+        stamped: whether a file of yours was not hashed: an earlier call hashed it, and its size and
+            times have not changed since then.
         kept: tensors loaded bit for bit.
         resampled: tensors interpolated to another grid.
         converted: tensors cast to another data type.
@@ -45,6 +47,7 @@ class LoadReport:
     adapter: str = ""
     trunk: str = ""
     trunk_sha256: str = ""
+    stamped: bool = False
     kept: tuple[str, ...] = ()
     resampled: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
@@ -74,7 +77,8 @@ class LoadReport:
         return "\n".join(map(printable, lines))
 
     def _source(self) -> str:
-        return self.source + (f" (sha256 {self.sha256[:12]})" if self.sha256 else "")
+        by = " by its stamp" if self.stamped else ""
+        return self.source + (f" (sha256 {self.sha256[:12]}{by})" if self.sha256 else "")
 
 
 def fold(names: Iterable[str]) -> list[str]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitzoo.checkpoint.comparison import ADAPTERS, tensors_of
 from vitzoo.checkpoint.saved import METADATA, Trunk
-from vitzoo.checkpoint.writers import FOREIGN, check_storable, write_safetensors
+from vitzoo.checkpoint.writers import FOREIGN, all_finite, check_storable, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.access import writing_to
 from vitzoo.files.names import SAFETENSORS
@@ -196,7 +196,7 @@ def _check_values(tensors: Mapping[str, Tensor], *, check_finite: bool) -> None:
         )
     if not check_finite:
         return
-    bad = [name for name, tensor in floats.items() if not tensor.isfinite().all()]
+    bad = [name for name, tensor in floats.items() if not all_finite(tensor)]
     zero = bool(floats) and not any(tensor.any() for tensor in floats.values())
     if bad or zero:
         what = f"NaN or infinite values in {listed(fold(bad))}" if bad else "only zeros"

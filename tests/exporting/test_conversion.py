@@ -425,6 +425,7 @@ LACKING = {
     "block.mlp = swiglu_packed": ({"block": {"mlp": "swiglu_packed"}}, LAYOUTS[1:]),
     "block.mlp = swiglu": ({"block": {"mlp": "swiglu"}}, LAYOUTS[1:]),
     "block.parallel = true": ({"block": {"parallel": True}}, LAYOUTS),
+    "block.merge = 4": ({"block": {"merge": 4}}, LAYOUTS),
     "block.qkv_bias = false": (
         {"block": {"qkv_bias": False}},
         ("torchvision", "google", "big_vision"),

@@ -79,12 +79,12 @@ def test_stored_file_changed_while_it_is_read(net, monkeypatch):
     net.assert_right(net.create())
     real = vitzoo.checkpoint.containers.contents
 
-    def change_first(file, *, verified):
+    def change_first(file, *args):
         net.stored.chmod(0o644)
         with net.stored.open("r+b") as stored:
             stored.seek(-8, os.SEEK_END)
             stored.write(b"12345678")
-        return real(file, verified=verified)
+        return real(file, *args)
 
     with monkeypatch.context() as patch:
         patch.setattr(vitzoo.checkpoint.containers, "contents", change_first)
@@ -100,9 +100,9 @@ def test_local_file_truncated_while_it_is_read(net, monkeypatch):
     path.write_bytes(net.data)
     real = vitzoo.checkpoint.containers.contents
 
-    def cut(file, *, verified):
+    def cut(file, *args):
         os.truncate(path, file.size // 2)
-        return real(file, verified=verified)
+        return real(file, *args)
 
     monkeypatch.setattr(vitzoo.checkpoint.containers, "contents", cut)
     with pytest.raises(CheckpointError, match=rf"truncated.* {len(net.data) // 2}\b"):

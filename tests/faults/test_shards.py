@@ -77,7 +77,7 @@ def test_the_tensors_of_all_shards(folder, small, right):
 
 def test_order_and_types_are_those_of_the_index(folder, right):
     checkpoint = open_file(folder / INDEX)
-    tensors, _ = checkpoint.tensors()
+    tensors = checkpoint.tensors().tensors
     assert list(tensors) == list(checkpoint.header.tensors) == list(right)
     assert {n: t.shape for n, t in checkpoint.skeleton().items()} == {
         n: t.shape for n, t in right.items()

@@ -16,12 +16,12 @@ from vitzoo.checkpoint.containers import (
     DTYPES,
     Container,
     NpzFile,
-    OpenFile,
     SafetensorsFile,
     Shards,
-    open_own,
+    Tensors,
     view,
 )
+from vitzoo.checkpoint.contents import OpenFile, Reading, open_own
 from vitzoo.checkpoint.sidecars import Sidecars, sidecars_beside
 from vitzoo.errors import HashMismatch
 from vitzoo.files.npz import ZIP_MAGIC
@@ -51,6 +51,7 @@ class Checkpoint:
         prefix: what `container` leaves out of the keys of the file, see `detect.identified`.
         outside: keys of the file without the prefix, which `container` does not have.
         trunk: name and sha256 of the file of the other layers, if the file has only a classifier.
+        mapped: whether to map a file of the user's own instead of reading it into memory.
     """
 
     source: str
@@ -66,6 +67,7 @@ class Checkpoint:
     prefix: str = ""
     outside: tuple[str, ...] = ()
     trunk: tuple[str, str] = ("", "")
+    mapped: bool = False
 
     def beside(self, sidecars: Sidecars) -> Checkpoint:
         """Return the file with what its sidecars state."""
@@ -104,29 +106,31 @@ class Checkpoint:
         info = self.header.tensors[key]
         whole = getattr(self.container, "whole", self.container)
         if not isinstance(whole, SafetensorsFile):
-            return self.container.read(verified=False)[0][key]
+            return self.container.read(Reading()).tensors[key]
         data = bytearray(os.pread(self.file.fd, info.end - info.start, info.start))
         return view(data, replace(info, start=0, end=len(data)))
 
-    def tensors(self, *, always: bool = False) -> tuple[dict[str, Tensor], str]:
+    def tensors(self, *, always: bool = False) -> Tensors:
         """Return the tensors by the keys of the file, and the sha256 of their bytes.
 
-        A verified file is mapped. An unverified file is read into memory and hashed; so is a
-        verified file if `always` is true, or if `VITZOO_VERIFY=tensors`.
+        A verified file is mapped. A file of the user's own is read into memory, or mapped if
+        `mapped` is true; it is hashed unless it is unchanged since it was hashed. With `always`, or
+        with `VITZOO_VERIFY=tensors`, a verified file is read into memory and hashed, too.
 
         Raises:
             HashMismatch: the bytes have changed since they were verified.
-            CheckpointError: the data does not match the header.
+            CheckpointError: the data does not match the header, or changed since it was opened.
         """
-        always = always or settings.verify_mode() == "tensors"
-        verified = bool(self.sha256) and not always
-        tensors, sha256 = self.container.read(verified=verified)
-        if self.sha256 and sha256 not in ("", self.sha256):
+        mode = settings.verify_mode()
+        verified = bool(self.sha256) and not always and mode != "tensors"
+        stamps = not always and mode == "stamp"
+        found = self.container.read(Reading(self.mapped or verified, verified, stamps))
+        if self.sha256 and found.sha256 not in ("", self.sha256):
             raise HashMismatch(
-                f"{self.source}: the bytes read have sha256 {sha256}, expected {self.sha256}; "
-                "the file changed while it was read"
+                f"{self.source}: the bytes read have sha256 {found.sha256}, expected "
+                f"{self.sha256}; the file changed while it was read"
             )
-        return tensors, sha256 or self.sha256
+        return found._replace(sha256=found.sha256 or self.sha256)
 
 
 def open_file(path: Path) -> Checkpoint:

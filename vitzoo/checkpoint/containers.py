@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
-import os
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from vitzoo.errors import CheckpointError, StoreError
-from vitzoo.files.access import open_regular
+from vitzoo.checkpoint.contents import OpenFile, Reading, contents, is_finite, open_own
+from vitzoo.errors import CheckpointError
 from vitzoo.files.npz import Member, read_directory
 from vitzoo.files.safetensors import Header, TensorInfo, check_count, read_header
 from vitzoo.files.shard_index import read_index
@@ -30,16 +27,20 @@ DTYPES = {
 }  # fmt: skip
 
 
-class OpenFile:
-    """A file descriptor of a regular file; it is closed with the last reference."""
+class Tensors(NamedTuple):
+    """The tensors of a file.
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.size = os.fstat(fd).st_size
+    Args:
+        tensors: by the keys of the file.
+        sha256: of the file, empty if its bytes were verified before.
+        finite: whether all its floating-point numbers are known to be finite.
+        stamped: whether `sha256` and `finite` are from the stamp of an unchanged file.
+    """
 
-    def __del__(self) -> None:
-        with suppress(OSError):
-            os.close(self.fd)
+    tensors: dict[str, Tensor]
+    sha256: str
+    finite: bool = False
+    stamped: bool = False
 
 
 class Container(Protocol):
@@ -48,57 +49,13 @@ class Container(Protocol):
     file: OpenFile
     header: Header
 
-    def read(self, *, verified: bool) -> tuple[dict[str, Tensor], str]:
-        """Return the tensors by the keys of the file, and the sha256 of the file.
-
-        Args:
-            verified: whether the bytes were hashed and cannot change. Then the file is mapped and
-                the returned sha256 is empty.
+    def read(self, reading: Reading) -> Tensors:
+        """Return the tensors.
 
         Raises:
-            CheckpointError: the data does not match the header.
+            CheckpointError: the data does not match the header, or changed since it was opened.
         """
         ...
-
-
-def open_own(path: Path) -> OpenFile:
-    """Open an unregistered file; raise CheckpointError if it is missing or no regular file."""
-    try:
-        fd = open_regular(path, follow=True)
-    except StoreError as error:
-        raise CheckpointError(str(error)) from error
-    if fd is None:
-        raise CheckpointError(f"cannot read {path}: there is no such file")
-    file = OpenFile(fd)
-    try:
-        os.pread(fd, 1, 0)
-    except OSError as error:  # a damaged disk, or /proc/self/mem
-        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
-    return file
-
-
-def contents(file: OpenFile, *, verified: bool) -> tuple[Any, str]:
-    """Return a writable buffer of a whole file and its sha256.
-
-    A verified file is mapped: processes share the memory, and writing changes a private copy. An
-    unverified file is read into memory, because its owner may change it.
-    """
-    if verified:
-        return mmap.mmap(file.fd, 0, access=mmap.ACCESS_COPY), ""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if file.size > memory:
-        raise CheckpointError(
-            f"the file has {file.size} bytes, and this machine only {memory} bytes of memory; use "
-            "a machine with more"
-        )
-    data = bytearray(file.size)
-    target, position = memoryview(data), 0
-    while position < len(data):
-        count = os.preadv(file.fd, [target[position : position + 2**30]], position)
-        if not count:
-            raise CheckpointError(f"the file was truncated at byte {position} while it was read")
-        position += count
-    return data, hashlib.sha256(data).hexdigest()
 
 
 def view(data: Any, info: TensorInfo) -> Tensor:
@@ -117,10 +74,13 @@ class SafetensorsFile:
         self.file = file
         self.header = read_header(file.fd, source)
 
-    def read(self, *, verified: bool) -> tuple[dict[str, Tensor], str]:
+    def read(self, reading: Reading) -> Tensors:
         """Return views of one buffer."""
-        data, sha256 = contents(self.file, verified=verified)
-        return {name: view(data, info) for name, info in self.header.tensors.items()}, sha256
+        infos = self.header.tensors
+        found = contents(self.file, reading, infos.values())
+        found.keep(finite=found.finite)
+        tensors = {name: view(found.data, info) for name, info in infos.items()}
+        return Tensors(tensors, found.sha256, found.finite, found.stamped)
 
 
 STEP = 16 * 1024  # compressed bytes at a time; they may inflate a thousandfold
@@ -134,28 +94,44 @@ class NpzFile:
         self.members = read_directory(file.fd, source)
         self.header = Header({name: member.info for name, member in self.members.items()}, {})
 
-    def read(self, *, verified: bool) -> tuple[dict[str, Tensor], str]:
+    def read(self, reading: Reading) -> Tensors:
         """Return views of one buffer, and inflated copies of compressed members."""
-        data, sha256 = contents(self.file, verified=verified)
-        return {
-            name: self._tensor(name, member, data, verified=verified)
-            for name, member in self.members.items()
-        }, sha256
+        stored = [member.info for member in self.members.values() if not member.deflated]
+        if reading.mapped and not stored and not reading.verified:
+            raise CheckpointError(
+                f"{self.source}: all its tensors are compressed, so mmap=True cannot map them; "
+                "leave mmap out, or write the file as safetensors with vitzoo convert"
+            )
+        found = contents(self.file, reading, stored)
+        finite, checked = found.finite, reading.verified or found.stamped
+        tensors = {}
+        for name, member in self.members.items():
+            buffer = self._buffer(name, member, found.data, checked=checked)
+            tensors[name] = _array(buffer, member)
+            if member.deflated and not checked:
+                numbers = memoryview(buffer)[member.info.start : member.info.end]
+                finite = finite and is_finite(numbers, member.info.dtype)
+        found.keep(finite=finite)
+        return Tensors(tensors, found.sha256, finite, found.stamped)
 
-    def _tensor(self, name: str, member: Member, data: Any, *, verified: bool) -> Tensor:
+    def _buffer(self, name: str, member: Member, data: Any, *, checked: bool) -> Any:
+        """Return the buffer with a member, inflated if necessary; check its CRC."""
         where = f"{self.source}: tensor {name!a}"
         with memoryview(data)[member.start : member.end] as packed:
             own = inflate(packed, member.size, where) if member.deflated else packed
-            if not verified and zlib.crc32(own) != member.crc:
+            if not checked and zlib.crc32(own) != member.crc:
                 raise CheckpointError(
                     f"{where}: its bytes have another CRC than the zip directory states; the file "
                     "is damaged or changed while it was read: fetch it again"
                 )
-        buffer = own if member.deflated else data
-        if not member.fortran:
-            return view(buffer, member.info)
-        backwards = view(buffer, replace(member.info, shape=member.info.shape[::-1]))
-        return backwards.permute(*reversed(range(backwards.dim()))).contiguous()
+        return own if member.deflated else data
+
+
+def _array(buffer: Any, member: Member) -> Tensor:
+    if not member.fortran:
+        return view(buffer, member.info)
+    backwards = view(buffer, replace(member.info, shape=member.info.shape[::-1]))
+    return backwards.permute(*reversed(range(backwards.dim()))).contiguous()
 
 
 def inflate(packed: memoryview, size: int, where: str) -> bytearray:
@@ -199,19 +175,20 @@ class Shards:
             {name: self.parts[shard].header.tensors[name] for name, shard in weight_map.items()}, {}
         )
 
-    def read(self, *, verified: bool) -> tuple[dict[str, Tensor], str]:
+    def read(self, reading: Reading) -> Tensors:
         """Return views of one buffer for each shard, and one sha256.
 
         It is the sha256 of what `sha256sum` prints for the shards in the order of their names.
         """
-        tensors: dict[str, Tensor] = {}
-        lines = []
-        for name, part in self.parts.items():
-            found, digest = part.read(verified=False)
-            tensors |= found
-            lines.append(f"{digest}  {name}\n")
-        in_order = {name: tensors[name] for name in self.header.tensors}
-        return in_order, hashlib.sha256("".join(lines).encode()).hexdigest()
+        found = {name: part.read(reading) for name, part in self.parts.items()}
+        lines = "".join(f"{shard.sha256}  {name}\n" for name, shard in found.items())
+        tensors = {name: t for shard in found.values() for name, t in shard.tensors.items()}
+        return Tensors(
+            {name: tensors[name] for name in self.header.tensors},
+            hashlib.sha256(lines.encode()).hexdigest(),
+            all(shard.finite for shard in found.values()),
+            any(shard.stamped for shard in found.values()),
+        )
 
 
 def _open(index: Path, name: str) -> SafetensorsFile:

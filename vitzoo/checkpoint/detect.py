@@ -8,10 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from vitzoo.checkpoint.checkpoint import Checkpoint
-from vitzoo.checkpoint.containers import Container
+from vitzoo.checkpoint.containers import Container, Tensors
+from vitzoo.checkpoint.contents import Reading
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.formats import Format, Keys
 from vitzoo.plugin.importing import from_signal
@@ -32,10 +31,10 @@ class Group:
         self.whole, self.prefix, self.file = whole, prefix, whole.file
         self.header = replace(whole.header, tensors=_behind(prefix, whole.header.tensors))
 
-    def read(self, *, verified: bool) -> tuple[dict[str, Tensor], str]:
+    def read(self, reading: Reading) -> Tensors:
         """Return the tensors of the group, and the sha256 of the whole file."""
-        tensors, sha256 = self.whole.read(verified=verified)
-        return _behind(self.prefix, tensors), sha256
+        found = self.whole.read(reading)
+        return found._replace(tensors=_behind(self.prefix, found.tensors))
 
 
 def format_of(checkpoint: Checkpoint, zoo: Registry) -> Format:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vitzoo.checkpoint.containers import DTYPES
+from vitzoo.checkpoint.contents import is_finite
 from vitzoo.errors import CheckpointError
 from vitzoo.files.safetensors import MAX_HEADER
 
@@ -24,6 +25,11 @@ FOREIGN = {"format": "pt"}  # transformers accepts no safetensors file without t
 def check_storable(tensors: Mapping[str, Tensor]) -> None:
     """Raise CheckpointError if a safetensors file cannot store a tensor."""
     _check_values(tensors, NAMES, "a safetensors file")
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Tell whether no number of a tensor is NaN or infinite, without a mask of its size."""
+    return is_finite(_bytes(tensor), NAMES[tensor.dtype])
 
 
 def write_safetensors(
@@ -55,7 +61,7 @@ def write_safetensors(
         )
     file.write(len(text).to_bytes(8, "little") + text)
     for name in order:
-        file.write(_on_cpu(tensors[name]).flatten().view(torch.uint8).numpy().data)
+        file.write(_bytes(tensors[name]))
 
 
 def write_npz(file: BinaryIO, tensors: Mapping[str, Tensor]) -> None:
@@ -88,6 +94,11 @@ def _check_values(tensors: Mapping[str, Tensor], dtypes: Collection[torch.dtype]
                 f"{name!a} is {kind}, which {to} cannot store; convert it to a dense tensor of "
                 "another type"
             )
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    data: memoryview = _on_cpu(tensor).flatten().view(torch.uint8).numpy().data
+    return data
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
-from vitzoo.checkpoint.containers import OpenFile, open_own
+from vitzoo.checkpoint.contents import VERIFIED, OpenFile, open_own
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.pickles import write_tensors
 from vitzoo.checkpoint.saved import METADATA
@@ -132,7 +132,7 @@ def convert(
         )
     planned = _from_model(writing, skeleton, problem)
 
-    raw, _ = checkpoint.tensors(always=True)  # the new file must not have other bytes
+    raw = checkpoint.tensors(always=True).tensors  # the new file must not have other bytes
     tensors = reading.to_model(raw)
     arrays = _from_model(writing, tensors, problem)
     with writing_to(path, force=force) as file:
@@ -341,7 +341,7 @@ def _check_written(
 ) -> None:
     """Read a file back; raise CheckpointError unless every tensor is equal bit by bit."""
     checkpoint = open_file(path)
-    found, _ = checkpoint.container.read(verified=True)  # this process has just written the file
+    found = checkpoint.container.read(VERIFIED).tensors  # this process has just written the file
     tensors = writing.to_model(found)
     wrong = sorted(expected.keys() ^ tensors.keys())
     wrong += [n for n in expected if n in tensors and not _same(expected[n], tensors[n])]

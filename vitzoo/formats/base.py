@@ -140,6 +140,8 @@ class Format:
 
     def ignored_keys(self, keys: Keys) -> list[str]:
         """Return the keys of a file that do not belong to the network, for the load report."""
+        if not self.ignored and not self.training:
+            return []
         prefix = self.file_prefix(keys)
         return [
             key

@@ -83,7 +83,7 @@ class GoogleFormat(Format):
         elif not kernel and tensor.dim() == 4 and tensor.shape[:3] == (1, 1, 1):
             return tensor.flatten()
         axes = AXES.get(tensor.dim()) if kernel else None
-        return tensor.permute(axes).contiguous() if axes else tensor
+        return tensor.permute(axes) if axes else tensor
 
     def write_axes(self, key: str, tensor: Tensor) -> Tensor | None:
         """Undo `read_axes`; return None if an axis does not divide into heads."""

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
-from vitzoo.checkpoint.containers import DTYPES, SafetensorsFile, open_own
+from vitzoo.checkpoint.containers import DTYPES, SafetensorsFile
+from vitzoo.checkpoint.contents import Reading, open_own
 from vitzoo.checkpoint.saved import Saved, parsed
 from vitzoo.errors import CheckpointError, InvalidOption, StoreError, short_repr
 from vitzoo.files.access import read_regular
@@ -147,8 +148,8 @@ class Adapter:
         self.check_base(report.sha256, report.source)
         lost = [n for n in report.reinitialised if PREFIX + n not in self.file.header.tensors]
         raise_if(self.folder, ("missing, which the weights do not have either", lost))
-        tensors, sha256 = self.file.read(verified=False)
-        if check_finite:
+        tensors, sha256, finite, _ = self.file.read(Reading())
+        if check_finite and not finite:
             odd = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
             raise_if(self.folder, ("with NaN or infinite values", odd))
         old, new = model.state_dict(), dict[str, Tensor]()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitzoo import settings
 from vitzoo.checkpoint.checkpoint import Checkpoint
+from vitzoo.checkpoint.containers import Tensors
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import CheckpointError
 from vitzoo.loading.adapt import LOADABLE, Adaptation, Adapted, adapt, fresh_head
+from vitzoo.loading.assign import Slots
 from vitzoo.loading.misfit import check, raise_if
 from vitzoo.model import VisionTransformer
 from vitzoo.registry.registry import Registry
@@ -35,16 +36,18 @@ def load(
     `dtype` is the floating type of the loaded tensors, as stored if None; `assumed` are settings
     for the report. Raises CheckpointError with all problems of names, shapes, types and values.
     """
-    checkpoint, expected = identified(checkpoint, zoo), model.state_dict()
+    checkpoint, slots = identified(checkpoint, zoo), Slots(model)
     layout = format_of(checkpoint, zoo)
-    plan = adapt(layout.to_model(checkpoint.skeleton()), model, expected, adaptation)
-    check(plan, expected, checkpoint.source, zoo)
+    plan = adapt(layout.to_model(checkpoint.skeleton()), model, slots.expected, adaptation)
+    check(plan, slots.expected, checkpoint.source, zoo)
 
-    raw, sha256 = checkpoint.tensors()
+    found = checkpoint.tensors()
+    raw = found.tensors
     if check_finite:
-        _check_values(raw, checkpoint)
-    adapted = adapt(layout.to_model(raw), model, expected, adaptation)
-    converted = _assign(model, adapted, dtype)
+        _check_values(found, checkpoint)
+    tensors = {name: t.contiguous() for name, t in layout.to_model(raw).items()}
+    adapted = adapt(tensors, model, slots.expected, adaptation)
+    converted = _assign(slots, adapted, dtype)
     if isinstance(model, VisionTransformer):
         model.loaded_positions = adapted.positions
 
@@ -53,7 +56,8 @@ def load(
     changed = {*adapted.resampled, *adapted.rebuilt, *converted}
     return LoadReport(
         checkpoint.source,
-        sha256,
+        found.sha256,
+        stamped=found.stamped,
         format=checkpoint.format or "",
         license=checkpoint.row.license_note if checkpoint.row else "",
         trunk=checkpoint.trunk[0],
@@ -67,39 +71,36 @@ def load(
     )
 
 
-def _assign(model: nn.Module, adapted: Adapted, dtype: torch.dtype | None) -> tuple[str, ...]:
-    """Replace the parameters of a model; return the names of those whose type was converted."""
+def _assign(slots: Slots, adapted: Adapted, dtype: torch.dtype | None) -> tuple[str, ...]:
+    """Replace the tensors of a model; return the names of those whose type was converted."""
     floats = {n: t for n, t in adapted.tensors.items() if t.is_floating_point()}
     converted = tuple(n for n, t in floats.items() if dtype and t.dtype != dtype)
-    state = adapted.tensors | {name: t.to(dtype or t.dtype) for name, t in floats.items()}
+    state = adapted.tensors | {name: floats[name].to(dtype) for name in converted}
     stored = next(iter(floats.values())).dtype if floats else None
     if adapted.fresh:
-        state |= fresh_head(model, adapted.fresh, dtype or stored)
-    model.load_state_dict(state, strict=True, assign=True)
-    left = [n for n, t in (*model.named_parameters(), *model.named_buffers()) if t.is_meta]
-    if left:
+        state |= fresh_head(slots.model, adapted.fresh, dtype or stored)
+    slots.assign(state)
+    if left := slots.without_data():
         raise CheckpointError(
             f"{listed(left)} have no data after loading; a part must compute buffers on the CPU "
             "(device='cpu') in its constructor"
         )
-    for buffer in model.buffers():  # computed ones, which no file contains
+    for buffer in slots.buffers():  # computed ones too, which no file contains
         if buffer.is_floating_point():
             buffer.data = buffer.to(dtype or stored)
     return converted
 
 
-def _check_values(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
+def _check_values(found: Tensors, checkpoint: Checkpoint) -> None:
     """Raise CheckpointError for NaN, infinity or only zeros; a stamp in the store skips this."""
     home = settings.home()
     store = Store(home) if home and checkpoint.sha256 else None
     stamp = store and store.read_stamp(checkpoint.sha256)
     if stamp and stamp.finite and stamp.fits(os.fstat(checkpoint.file.fd)):
         return
-    floats = {n: t for n, t in tensors.items() if t.is_floating_point() and t.dtype in LOADABLE}
-    raise_if(
-        checkpoint.source,
-        ("with NaN or infinite values", [n for n, t in floats.items() if not t.isfinite().all()]),
-    )
+    floats = {n: t for n, t in found.tensors.items() if t.dtype in LOADABLE}
+    odd = [] if found.finite else [n for n, t in floats.items() if not t.isfinite().all()]
+    raise_if(checkpoint.source, ("with NaN or infinite values", odd))
     if floats and not any(t.any() for t in floats.values()):
         raise CheckpointError(f"{checkpoint.source}: every tensor in it is zero")
     if store:

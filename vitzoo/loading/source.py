@@ -248,11 +248,12 @@ class WeightsFile(WeightsSource):
 
 
 def choose_source(
-    request: Request, weights: object, pretrained: object, zoo: Registry
+    request: Request, weights: object, pretrained: bool, zoo: Registry, *, mmap: bool = False
 ) -> WeightsSource | None:
     """Return the source of the weights of a call, None for random initialisation."""
-    if not isinstance(pretrained, bool):
-        raise InvalidOption(f"pretrained must be True or False, got {describe(pretrained)}")
+    for name, value in (("pretrained", pretrained), ("mmap", mmap)):
+        if not isinstance(value, bool):
+            raise InvalidOption(f"{name} must be True or False, got {describe(value)}")
     if request.saved and (trunk := _trunk_of(request.saved)):
         return SavedClassifier(request.spec, request.saved, trunk, _place(weights), zoo)
     if request.saved or request.address:
@@ -262,16 +263,21 @@ def choose_source(
         if request.saved:
             return SavedModel(request.spec, request.saved)
         return WeightsFile(request, request.address, zoo, remote=on_hub(request.address))
-    return _named_source(request, weights, pretrained, zoo)
+    return _named_source(request, weights, pretrained, zoo, mmap=mmap)
 
 
 def _named_source(
-    request: Request, weights: object, pretrained: bool, zoo: Registry
+    request: Request, weights: object, pretrained: bool, zoo: Registry, *, mmap: bool
 ) -> WeightsSource | None:
     """Return the source of the weights for a registered name or a spec."""
     if weights is None and request.adapter:
         weights, pretrained = request.adapter.weights_of(request.variant), True
     if weights is None and not pretrained:
+        if mmap:
+            raise InvalidOption(
+                "mmap is True, but this call loads no weights that could be mapped; pass "
+                "weights=FILE, or leave mmap out"
+            )
         return None
     if weights == "":
         raise InvalidOption(

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from torch import Tensor
-
 from vitzoo.checkpoint.checkpoint import Checkpoint
-from vitzoo.checkpoint.containers import Container
+from vitzoo.checkpoint.containers import Container, Tensors
+from vitzoo.checkpoint.contents import Reading
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.checkpoint.saved import Trunk
 from vitzoo.checkpoint.writers import NAMES
@@ -65,12 +64,14 @@ class TrunkAndHead:
         infos = {n: TensorInfo(NAMES[t.dtype], tuple(t.shape), 0, 0) for n, t in below.items()}
         self.header = Header(infos | dict(head.header.tensors), head.header.metadata)
 
-    def read(self, *, verified: bool) -> tuple[dict[str, Tensor], str]:
+    def read(self, reading: Reading) -> Tensors:
         """Return the tensors, and the sha256 of the classifier's file, which names the trunk's."""
-        tensors, sha256 = self.trunk.tensors()
-        _check(self.trunk, sha256, self.source, self.stated)
-        head, own = self.head.read(verified=verified)
-        return _below(self.layout.to_model(tensors)) | head, own
+        trunk = replace(self.trunk, mapped=reading.mapped).tensors()
+        _check(self.trunk, trunk.sha256, self.source, self.stated)
+        head = self.head.read(reading)
+        tensors = _below(self.layout.to_model(trunk.tensors)) | head.tensors
+        finite, stamped = trunk.finite and head.finite, trunk.stamped or head.stamped
+        return Tensors(tensors, head.sha256, finite, stamped)
 
 
 def _below(tensors: Mapping[str, T]) -> dict[str, T]:

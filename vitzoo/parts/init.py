@@ -1,7 +1,4 @@
-"""Initial weights of the published ViT.
-
-On the `meta` device these functions do nothing. Some of torch's random functions would import a
-thousand modules there.
+"""Initial weights of the published ViT, and the context in which none are computed.
 
 Source: google-research/vision_transformer, `vit_jax/models_vit.py`. Projections of attention and
 MLP are Xavier-uniform, with MLP biases of standard deviation 1e-6. Patch and pre-logits layers are
@@ -11,17 +8,57 @@ LeCun-normal as in flax, positions normal(0.02), class token and classifier zero
 from __future__ import annotations
 
 import math
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils._device import DeviceContext
 
 TRUNCATED_STD = 0.87962566103423978  # of a standard normal cut at two standard deviations
+
+M = TypeVar("M", bound=nn.Module)
+FILLING = {getattr(nn.init, n) for n in dir(nn.init) if n.endswith("_") and not n.startswith("_")}
+FILLING |= {Tensor.fill_, Tensor.normal_, Tensor.uniform_, Tensor.zero_}
+
+
+class WithoutData(DeviceContext):
+    """`torch.device("meta")`, in which functions that fill a tensor without data do nothing.
+
+    Without this context, torch fills every layer, and some of its random functions import a
+    thousand modules on `meta`. It also acts on layers of torch and on parts of plugins.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("meta")
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in FILLING:
+            tensor = args[0] if args else kwargs["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+
+
+def layer(kind: type[M], *args: Any, **kwargs: Any) -> M:
+    """Construct a layer of torch; without data, its own initialisation is skipped."""
+    made: Any = kind.__new__(kind)
+    vars(made)["reset_parameters"] = _nothing  # of this layer only, until it is constructed
+    made.__init__(*args, **kwargs)
+    del vars(made)["reset_parameters"]
+    if not made.weight.is_meta:
+        made.reset_parameters()
+    return cast("M", made)
+
+
+def _nothing() -> None: ...
 
 
 def lecun_normal_(weight: Tensor) -> None:
     """Fill `weight` (out, in, ...) from a normal of variance `1 / fan_in`, cut at 2 std."""
-    std = math.sqrt(1 / weight[0].numel()) / TRUNCATED_STD
     if not weight.is_meta:
+        std = math.sqrt(1 / weight[0].numel()) / TRUNCATED_STD
         nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
@@ -33,10 +70,11 @@ def normal_(tensor: Tensor, std: float) -> None:
 
 def xavier_uniform_(linear: nn.Linear, *, bias_std: float = 0.0, fused: int = 1) -> None:
     """Fill a linear layer; `fused` is the number of projections stacked in its weight."""
+    if linear.weight.is_meta:
+        return
     out_dim, in_dim = linear.weight.shape
     bound = math.sqrt(6 / (in_dim + out_dim // fused))
-    if not linear.weight.is_meta:
-        nn.init.uniform_(linear.weight, -bound, bound)
+    nn.init.uniform_(linear.weight, -bound, bound)
     if linear.bias is not None:
         normal_(linear.bias, bias_std)
 
