@@ -1,6 +1,7 @@
 """The bundled model: it reads digits as its row says, and one other bit makes it no model."""
 
 import hashlib
+import itertools
 import re
 import runpy
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_sample_images
 
 import vitzoo
 from helpers import message, refuses, says
@@ -17,11 +18,14 @@ from vitzoo.errors import IntegrityError
 from vitzoo.inference.predict import predict
 from vitzoo.plugin.package_files import data_file
 from vitzoo.store import obtain
+from vitzoo.summary import cost
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+PAGE = EXAMPLES.parent / "token-merging.md"
 SCANS = sorted(EXAMPLES.glob("digits/*.png"))
 ROW = vitzoo.describe("vit_digits").default_weights
 FILE = data_file("vitzoo", ROW.file)
+ROOM = (0.6, 0.002, 0.3, 2, 0.005, 0.1, 1)
 PLACES = {"length": 0, "name": 40, "number": -1}  # bytes of the file
 
 
@@ -57,15 +61,55 @@ def damaged(tmp_path):
     return copy
 
 
+def scans_of(indices):
+    """Return scans of the data set as inputs of the model."""
+    prepare = vitzoo.transform("vit_digits")
+    pixels = np.rint(load_digits().images[indices] * (255 / 16)).astype(np.uint8)
+    return torch.stack([prepare(Image.fromarray(scan)) for scan in pixels])
+
+
 def test_the_test_part_is_read_as_well_as_the_row_says(model, test_part):
-    digits, prepare = load_digits(), vitzoo.transform("vit_digits")
-    pixels = np.rint(digits.images[test_part] * (255 / 16)).astype(np.uint8)
-    inputs = torch.stack([prepare(Image.fromarray(scan)) for scan in pixels])
     with torch.inference_mode():
-        right = model(inputs).argmax(dim=1).numpy() == digits.target[test_part]
+        found = model(scans_of(test_part)).argmax(dim=1).numpy()
+    right = found == load_digits().target[test_part]
     top1 = 100 * right.mean()
     assert top1 >= 98.5
     assert round(top1, 2) == ROW.top1
+
+
+def crops():
+    """Return 8 parts of each sample photograph of scikit-learn."""
+    prepare = vitzoo.transform("vit_digits")
+    for pixels in load_sample_images().images:
+        height, width = pixels.shape[0] // 2, pixels.shape[1] // 4
+        for y, x in itertools.product((0, height), range(0, 4 * width, width)):
+            yield prepare(Image.fromarray(pixels[y : y + height, x : x + width]))
+
+
+@pytest.mark.docs
+@torch.inference_mode()
+def test_the_page_about_token_merging_states_the_agreement(model, test_part):
+    """Other processors may merge other tokens of a few images, as `ROOM` allows."""
+    rows = re.findall(r"^\| (\d+) \| ([\d,]+) \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    scans, photographs = scans_of(test_part), torch.stack([*crops()])
+    usual = [model.features(images, ["pool", "logits"]) for images in (scans, photographs)]
+    for merge, macs, others in rows:
+        block = {"merge": int(merge)}
+        empty = vitzoo.create("vit_digits", block=block, device="meta")
+        assert f"{cost(empty, torch.empty(1, 1, 28, 28, device='meta')).macs:,}" == macs
+        merging = vitzoo.create("vit_digits", pretrained=True, block=block).eval()
+        found = []
+        for images, expected in zip((scans, photographs), usual, strict=True):
+            results = merging.features(images, ["pool", "logits"])
+            classes = results["logits"].argmax(dim=1)
+            if images is scans:
+                found.append(100 * np.mean(classes.numpy() == load_digits().target[test_part]))
+            cosines = torch.cosine_similarity(results["pool"], expected["pool"])
+            same = classes == expected["logits"].argmax(dim=1)
+            found += [cosines.mean(), cosines.min(), same.sum()]
+        for stated, value, room in zip(others.split(" | "), found, ROOM, strict=True):
+            assert float(stated) == pytest.approx(float(value), abs=room), (merge, others)
+    assert [int(merge) for merge, _, _ in rows] == [0, 1, 2, 3, 4, 8]
 
 
 def test_the_evaluation_says_on_what(script, test_part):

@@ -924,7 +924,13 @@ class OwnFeatures(VisionTransformer):
 @pytest.mark.parametrize(
     "why",
     {
-        "training": lambda model: model.train(),
+        "dropout": lambda model: setattr(model.train().blocks[-1].mlp.drop, "p", 0.1),
+        "attention dropout": lambda model: setattr(
+            model.train().blocks[-1].attn, "attention_dropout", 0.1
+        ),
+        "a hook of gradients": lambda model: model.blocks[-1].register_full_backward_hook(
+            lambda *_: None
+        ),
         "a hook": lambda model: model.blocks[-1].mlp.fc1.register_forward_hook(lambda *_: None),
         "a hook before": lambda model: model.norm.register_forward_pre_hook(lambda *_: None),
         "own features": own_features,
@@ -941,11 +947,37 @@ def test_the_last_block_computes_all_tokens_for(small, randomise, why):
     assert widths == [17]
 
 
-def test_the_last_block_computes_all_tokens_for_gradients(small, randomise):
-    model = randomise(vitzoo.create(small))
-    widths = widths_in_last_mlp(model)
-    model(torch.randn(2, 3, 32, 32))
-    assert widths == [17]
+@pytest.mark.parametrize("mode", ["mask", "subset"])
+@pytest.mark.parametrize("option", LAST_BLOCKS)
+def test_training_computes_what_the_pool_reads_with_the_same_gradients(
+    small, randomise, option, mode
+):
+    drop_path = {"name": "constant", "rate": 0.3, "mode": mode}
+    model = randomise(vitzoo.create(small | LAST_BLOCKS[option], drop_path=drop_path)).train()
+    widths, results = widths_in_last_mlp(model), []
+    given = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+    for forward in (model, lambda images: model.forward_head(model.forward_features(images))):
+        torch.manual_seed(3)
+        model.zero_grad()
+        logits = forward(given)
+        logits.square().sum().backward()
+        results.append([logits.detach(), *(p.grad for p in model.parameters())])
+    assert widths == [2 if option == "two tokens" else 1, 16 + model.num_prefix_tokens]
+    for found, expected in zip(*results, strict=True):
+        scale = max(1, expected.abs().max().item())
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-5 * scale)
+
+
+def test_the_last_block_is_computed_again_in_the_backward_pass(small, randomise):
+    model = randomise(vitzoo.create(small)).train()
+    widths, grads = widths_in_last_mlp(model), []
+    for again in (False, True):
+        model.set_grad_checkpointing(again)
+        model.zero_grad()
+        model(torch.ones(2, 3, 32, 32)).square().sum().backward()
+        grads.append([p.grad.clone() for p in model.parameters()])
+    assert widths == [1, 1, 1]
+    assert all(map(torch.equal, *grads))
 
 
 @torch.inference_mode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -17,8 +18,16 @@ from vitzoo.errors import InvalidOption, UnknownName, UnknownOption, VitzooError
 from vitzoo.model import VisionTransformer, checked_parts
 from vitzoo.parts import protocols
 from vitzoo.parts.attention import Attention
-from vitzoo.parts.block import NORMS, Block, LayerScale, ParallelBlock
+from vitzoo.parts.block import (
+    NORMS,
+    Block,
+    LayerScale,
+    MergingBlock,
+    ParallelBlock,
+    TokenMerging,
+)
 from vitzoo.parts.drop_path import MODES
+from vitzoo.parts.init import layer
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp, PackedSwiGLU, SwiGLU
 from vitzoo.plugin.importing import from_signal
 from vitzoo.schema.kinds import KIND_OF_FIELD
@@ -95,6 +104,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
         pre_norm=_norm(spec) if spec.pre_norm else None,
         dropout=spec.dropout,
     )
+    _check_merging(spec, model)
     model.spec = replace(spec, num_classes=model.num_classes) if "head" in ready else spec
     model.checked_parts = checked_parts(spec)
     return model
@@ -141,6 +151,40 @@ def _check_tokens(spec: Spec, pool: Any, head: Any) -> None:
         )
 
 
+def _check_merging(spec: Spec, model: VisionTransformer) -> None:
+    """Raise InvalidOption if tokens are merged, and another option needs every token."""
+    options, positions = spec.block, f"pos_embed {spec.pos_embed.name!r}"
+    if not options.merge:
+        return
+    elsewhere = "choose positions that are added before the first block"
+    problem, fix = "", ""
+    if options.parallel:
+        problem, fix = "a block with parallel = true computes both at once", "leave out parallel"
+    elif dict(spec.drop_path.options).get("mode") == "subset":
+        problem = "drop_path mode 'subset' computes no attention for dropped samples"
+        fix = "use mode 'mask'"
+    elif hasattr(model.positions, "rotate") or hasattr(model.positions, "attention_bias"):
+        problem, fix = f"{positions} needs the position of each token in the attention", elsewhere
+    elif _acts_later(model):
+        problem, fix = f"{positions} needs the position of each token in every block", elsewhere
+    if problem:
+        raise InvalidOption(
+            f"block merge = {options.merge} merges tokens between attention and MLP, but "
+            f"{problem}; {fix}, or leave out merge"
+        )
+
+
+def _acts_later(model: VisionTransformer) -> bool:
+    """Return whether the positions change the tokens before the second block."""
+    if len(model.blocks) < 2:
+        return False
+    positions: Any = model.positions
+    length = model.num_prefix_tokens + math.prod(model.grid_size)
+    tokens = next(model.parameters()).new_empty(1, length, model.embed_dim)
+    with torch.no_grad():
+        return positions(tokens, model.pos_embed, 1) is not tokens
+
+
 def _block(spec: Spec, drop_path: nn.Module) -> nn.Module:
     attn, mlp = _attention(spec), _mlp(spec)
     if spec.block.parallel:
@@ -151,7 +195,12 @@ def _block(spec: Spec, drop_path: nn.Module) -> nn.Module:
             )
         ls = _layer_scale(spec)
         return ParallelBlock(norm=_norm(spec), attn=attn, mlp=mlp, drop_path=drop_path, ls=ls)
-    return Block(
+    make: Callable[..., nn.Module] = Block
+    if spec.block.merge:
+        prefix = int(spec.class_token) + spec.num_registers
+        merge = TokenMerging(count=spec.block.merge, num_prefix_tokens=prefix)
+        make = partial(MergingBlock, merge=merge)
+    return make(
         norm1=_norm(spec),
         attn=attn,
         norm2=_norm(spec),
@@ -201,7 +250,7 @@ def _layer_scale(spec: Spec) -> LayerScale | None:
 
 
 def _norm(spec: Spec, width: int | None = None) -> nn.Module:
-    return NORMS[spec.block.norm](width or spec.embed_dim, eps=spec.block.norm_eps)
+    return layer(NORMS[spec.block.norm], width or spec.embed_dim, eps=spec.block.norm_eps)
 
 
 def _drop_paths(spec: Spec, ready: Mapping[str, Any], part: Lookup) -> list[nn.Module]:

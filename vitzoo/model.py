@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitzoo.errors import InvalidInput, InvalidOption, UnknownOption, did_you_mean
 from vitzoo.inputs import explained
-from vitzoo.parts.block import Blocks
+from vitzoo.parts.block import Blocks, Merged, unmerged
 from vitzoo.parts.heads import classes_of, described_head, linear_head
 from vitzoo.parts.init import normal_
 from vitzoo.parts.protocols import call
@@ -163,12 +163,11 @@ class VisionTransformer(nn.Module):
         tokens = self._tokens_read()
         if tokens is None:
             return self.forward_head(self.forward_features(images))
-        x = self.embed(images)
+        x: Any = self.embed(images)
         last = len(self.blocks) - 1
         for layer in range(last):
             x = self._encode(x, layer)
-        x = self._positioned(x, last)
-        x = self.blocks[last](x, *self._acts(last), tokens)  # (b, tokens, d)
+        x = self._encode(x, last, tokens)  # (b, tokens, d)
         return self.forward_head(self.norm(x))
 
     @for_any_size
@@ -178,13 +177,13 @@ class VisionTransformer(nn.Module):
         Raises:
             InvalidInput: the model does not accept the shape or dtype of the images.
         """
-        x = self.embed(images)
+        x: Any = self.embed(images)
         if isinstance(self.blocks, Blocks):
             x = self.blocks(x, encode=self._encode)  # a call, so that hooks of `blocks` act
         else:
             for layer in range(len(self.blocks)):
                 x = self._encode(x, layer)
-        return self.norm(x)
+        return self.norm(unmerged(x))
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Pool p prefix and n patch tokens (b, p + n, d), and return logits (b, k)."""
@@ -238,10 +237,11 @@ class VisionTransformer(nn.Module):
         yield "patch_embed", x
         x = self._tokens(x)
         yield "embed", x
+        encoded: Any = x
         for layer in range(len(self.blocks)):
-            x = self._encode(x, layer)
-            yield f"blocks.{layer}", x
-        x = self.norm(x)
+            encoded = self._encode(encoded, layer)
+            yield f"blocks.{layer}", unmerged(encoded)
+        x = self.norm(unmerged(encoded))
         yield "norm", x
         x = self._pooled(x)
         yield "pool", x
@@ -267,11 +267,11 @@ class VisionTransformer(nn.Module):
         """
         wanted = self.block_indices(layers)
         maps: dict[int, Tensor] = {}
-        x = self.embed(images)
+        x: Any = self.embed(images)
         encoder: list[Any] = list(self.blocks)
         for layer in range(max(wanted) + 1):
             if layer in wanted:
-                entering = self._positioned(x, layer)
+                entering = unmerged(self._positioned(x, layer))
                 maps[layer] = encoder[layer].attention_probabilities(entering, *self._acts(layer))
             x = self._encode(x, layer)
         return maps
@@ -329,14 +329,15 @@ class VisionTransformer(nn.Module):
         if output_fmt not in ("NCHW", "NLC"):
             raise InvalidOption(f"output_fmt must be NCHW or NLC, got {output_fmt!r}")
         wanted = self.block_indices(indices)
-        x, found = self.embed(images), []
+        x: Any = self.embed(images)
+        found = []
         last = max(wanted) + 1 if stop_early else len(self.blocks)
         for layer in range(last):
             x = self._encode(x, layer)
             if layer in wanted:
-                found.append(self.norm(x) if norm else x)
+                found.append(self.norm(unmerged(x)) if norm else unmerged(x))
         results = [self._split(tokens, output_fmt, return_prefix_tokens) for tokens in found]
-        return results if intermediates_only else (self.norm(x), results)
+        return results if intermediates_only else (self.norm(unmerged(x)), results)
 
     def get_intermediate_layers(
         self,
@@ -525,35 +526,38 @@ class VisionTransformer(nn.Module):
             "blocks": [(r"^blocks\.(\d+)", None), (r"^norm\.", (99999,))],
         }
 
-    def _encode(self, x: Tensor, layer: int) -> Tensor:
-        """Run block `layer`, with its positions, on (b, p + n, d) tokens."""
+    def _encode(self, x: Any, layer: int, tokens: int | None = None) -> Any:
+        """Run block `layer`, with its positions, on (b, p + n, d) tokens, or on `Merged`.
+
+        Given `tokens`, only the first of them are computed.
+        """
         x = self._positioned(x, layer)
-        block = self.blocks[layer]
+        block, acts = self.blocks[layer], self._acts(layer)
+        given: tuple[Any, ...] = acts if tokens is None else (*acts, tokens)
         if self.grad_checkpointing and self.training and torch.is_grad_enabled():
-            return checkpoint(block, x, *self._acts(layer), use_reentrant=False)
-        return block(x, *self._acts(layer))
+            return checkpoint(block, x, *given, use_reentrant=False)
+        return block(x, *given)
 
     def _tokens_read(self) -> int | None:
         """Return the number of first tokens of the last block that the pool reads, None for all.
 
-        All tokens are computed with gradients, in `torch.jit.trace`, with a hook on the blocks or
-        the last block, and in a subclass that replaces `forward_features`.
+        All tokens are computed in `torch.jit.trace`, with a hook on the blocks or the last block,
+        in a subclass that replaces `forward_features`, and in training with dropout, which draws a
+        number for every token.
         """
         reads: int | None = getattr(self._pool, "reads", None)
         own = "forward_features" in self.__dict__ or (
             type(self).forward_features is not VisionTransformer.forward_features
         )
-        other = self.training or torch.is_grad_enabled() or _tracing()
-        if reads is None or other or own:
+        if reads is None or own or _tracing():
             return None
-        for module in (self.blocks, *self.blocks[-1].modules(), self.norm):
-            if module._forward_hooks or module._forward_pre_hooks:  # noqa: SLF001  # no public way
-                return None
-        return reads
+        last: nn.Module = self.blocks[-1]
+        every = any(map(_hooked, (self.blocks, *last.modules(), self.norm)))
+        return None if every or (self.training and any(map(_drops, last.modules()))) else reads
 
-    def _positioned(self, x: Tensor, layer: int) -> Tensor:
-        if not layer:
-            return x  # `embed` added the positions of block 0
+    def _positioned(self, x: Any, layer: int) -> Any:
+        if not layer or isinstance(x, Merged):
+            return x  # `embed` added the positions of block 0; merged tokens have none
         return self._run("pos_embed", self.positions, x.shape, x, self.pos_embed, layer)
 
     def _acts(self, layer: int) -> tuple[Rotate, Bias]:
@@ -615,6 +619,17 @@ class VisionTransformer(nn.Module):
         fits = isinstance(images, Tensor) and images.dim() == 4 and images.is_floating_point()
         if not fits or (not _tracing() and images.shape[1:] != expected):
             raise InvalidInput(explained(images, self.patch_embed.in_chans, self.image_size))
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Whether a module has hooks, for which torch has no public question."""
+    hooks = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+    return any(getattr(module, name) for name in hooks)
+
+
+def _drops(module: nn.Module) -> bool:
+    """Whether a module has a dropout rate: `nn.Dropout`, and the attention."""
+    return bool(getattr(module, "attention_dropout", 0) or getattr(module, "p", 0))
 
 
 def _tracing() -> bool:

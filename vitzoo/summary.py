@@ -230,9 +230,13 @@ def summarize(model: nn.Module, batch_size: int = 1) -> Summary:
 
 
 def _record(shapes: dict[str, tuple[int, ...]], name: str, *call: Any) -> None:
-    """Note the shape of a module's output, the last argument of a forward hook."""
-    if isinstance(call[-1], Tensor):
-        shapes[name] = tuple(call[-1].shape)
+    """Note the shape of a module's output, the last argument of a forward hook.
+
+    An output of several tensors, such as `vitzoo.parts.Merged`, begins with the tokens.
+    """
+    output = call[-1][0] if isinstance(call[-1], tuple) and call[-1] else call[-1]
+    if isinstance(output, Tensor):
+        shapes[name] = tuple(output.shape)
 
 
 def _layers(model: nn.Module, shapes: dict[str, tuple[int, ...]]) -> Iterator[Layer]:

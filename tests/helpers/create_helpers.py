@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -34,3 +37,10 @@ def misfit(path) -> str:
     message = refused(CheckpointError, "local/net", weights=path)
     says(message, path)
     return message.removeprefix(str(path))
+
+
+def operations(call: Callable[[], object]) -> Counter[str]:
+    """Return how often a call runs each of torch's operations, by name."""
+    with torch.autograd.profiler.profile() as profiled:
+        call()
+    return Counter(event.name.removeprefix("aten::") for event in profiled.function_events)

@@ -192,7 +192,8 @@ def test_a_sharded_network_trains_with_subset_drop_path_and_checkpointing(exampl
         F.cross_entropy(model(randn(4, 3, 32, 32)), torch.tensor([0, 1, 2, 3])).backward()
         found = {name: p.grad for name, p in model.named_parameters()}
         gradients.append({n: g.full_tensor() if sharded else g for n, g in found.items()})
-    same(gradients[1], gradients[0])
+    # The hooks of FSDP2 bring back the tokens of the last block that the pool does not read.
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=2e-6)
 
 
 def test_settings_that_change_the_curve_stay(example, monkeypatch, tmp_path):

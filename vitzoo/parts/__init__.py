@@ -9,7 +9,10 @@ from vitzoo.parts.attention import Attention as Attention
 from vitzoo.parts.block import (
     Block as Block,
     LayerScale as LayerScale,
+    Merged as Merged,
+    MergingBlock as MergingBlock,
     ParallelBlock as ParallelBlock,
+    TokenMerging as TokenMerging,
 )
 from vitzoo.parts.drop_path import (
     MaskDropPath as MaskDropPath,

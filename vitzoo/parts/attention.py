@@ -9,14 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
-from vitzoo.parts.init import xavier_uniform_
+from vitzoo.parts.init import layer, xavier_uniform_
 
 Rotate = Callable[[Tensor], Tensor] | None
 """Rotates queries or keys, (b, heads, n, head_dim), by the positions of their tokens."""
 
 Bias = Tensor | Callable[[Tensor], Tensor] | None
 """Is added to the scaled query-key products: (heads, n, n), or a function that maps the scaled
-queries (b, heads, t, head_dim) of the first t tokens to (b, heads, t, n)."""
+queries (b, heads, t, head_dim) of the first t tokens to (b, heads, t, n), where b, heads and t may
+be 1."""
 
 
 class Attention(nn.Module):
@@ -64,29 +65,38 @@ class Attention(nn.Module):
         self.head_dim = embed_dim // num_heads
         self.scale = self.head_dim**-0.5 if qk_scale is None else qk_scale
         self.attention_dropout = attention_dropout
-        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=qkv_bias is True)
+        self.qkv = layer(nn.Linear, embed_dim, 3 * embed_dim, bias=qkv_bias is True)
         some = qkv_bias == "qv"
         self.q_bias = nn.Parameter(torch.zeros(embed_dim)) if some else None
         self.v_bias = nn.Parameter(torch.zeros(embed_dim)) if some else None
         self.q_norm = q_norm or nn.Identity()
         self.k_norm = k_norm or nn.Identity()
         self.norm = norm or nn.Identity()
-        self.proj = nn.Linear(embed_dim, embed_dim, bias=proj_bias)
+        self.proj = layer(nn.Linear, embed_dim, embed_dim, bias=proj_bias)
         self.proj_drop = nn.Dropout(dropout)
         xavier_uniform_(self.qkv, fused=3)
         xavier_uniform_(self.proj)
 
     def forward(
-        self, x: Tensor, rotate: Rotate = None, bias: Bias = None, tokens: int | None = None
-    ) -> Tensor:
-        """Compute attention over n tokens (b, n, d); given `tokens`, for the first ones only."""
+        self,
+        x: Tensor,
+        rotate: Rotate = None,
+        bias: Bias = None,
+        tokens: int | None = None,
+        with_keys: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Compute attention over n tokens (b, n, d); given `tokens`, for the first ones only.
+
+        `with_keys` returns the keys (b, heads, n, head_dim), too.
+        """
         q, k, v = self._project(x, rotate)  # (b, heads, n, head_dim) each
         rate = self.attention_dropout if self.training else 0.0
         q = q[:, :, :tokens]
         added = self._added(bias, q)
         x = F.scaled_dot_product_attention(q, k, v, added, dropout_p=rate, scale=self.scale)
         x = self.norm(x.transpose(1, 2).flatten(2))  # (b, n, d)
-        return self.proj_drop(self.proj(x))
+        x = self.proj_drop(self.proj(x))
+        return (x, k) if with_keys else x
 
     def probabilities(self, x: Tensor, rotate: Rotate = None, bias: Bias = None) -> Tensor:
         """Return the attention probabilities of (b, n, d) tokens: (b, heads, n, n)."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
@@ -75,14 +77,12 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, rotate: Rotate = None, bias: Bias = None, tokens: int | None = None
     ) -> Tensor:
-        """Encode (b, n, d) tokens; in evaluation, only the first `tokens` of them, all if None.
+        """Encode (b, n, d) tokens, or only the first `tokens` of them.
 
         `rotate` and `bias` are the positions for the attention.
         """
-        if tokens is not None:
-            x = x[:, :tokens] + self._attend(x, rotate, bias, tokens)
-            return x + self._transform(x)
-        x = self.drop_path(x, partial(self._attend, rotate=rotate, bias=bias))
+        attend = partial(self._attend, rotate=rotate, bias=bias, tokens=tokens)
+        x = self.drop_path(x, attend, tokens)
         x = self.drop_path(x, self._transform)
         return x
 
@@ -135,9 +135,8 @@ class ParallelBlock(nn.Module):
     def forward(
         self, x: Tensor, rotate: Rotate = None, bias: Bias = None, tokens: int | None = None
     ) -> Tensor:
-        if tokens is not None:
-            return x[:, :tokens] + self._branch(x, rotate, bias, tokens)
-        return self.drop_path(x, partial(self._branch, rotate=rotate, bias=bias))
+        branch = partial(self._branch, rotate=rotate, bias=bias, tokens=tokens)
+        return self.drop_path(x, branch, tokens)
 
     def attention_probabilities(
         self, x: Tensor, rotate: Rotate = None, bias: Bias = None
@@ -150,14 +149,166 @@ class ParallelBlock(nn.Module):
         return self.ls(self.attn(x, rotate, bias, tokens) + self.mlp(x[:, :tokens]))
 
 
+class Merged(NamedTuple):
+    """Tokens of which some were merged: p prefix tokens, then m of the n patch tokens.
+
+    Args:
+        tokens: (b, p + m, d).
+        sizes: (b, p + m), how many of the original tokens each token is the mean of.
+        source: (b, p + n), for each original token the index of the token that it is part of.
+    """
+
+    tokens: Tensor
+    sizes: Tensor
+    source: Tensor
+
+
+def unmerged(x: Tensor | Merged) -> Tensor:
+    """Return (b, p + n, d) tokens: each original token gets the token that it is part of."""
+    return _rows(x.tokens, x.source) if isinstance(x, Merged) else x
+
+
+class TokenMerging(nn.Module):
+    """Merges the most similar pairs of patch tokens. Prefix tokens are never merged.
+
+    The patch tokens are divided into two sets in turns. Each token of the first set has an edge to
+    the most similar token of the second set: the largest cosine between their attention keys, which
+    are averaged over the heads. The `count` tokens with the most similar partners are merged into
+    them. A merged token is the mean of its original tokens. Of equal edges, the first ones count.
+
+    Shapes: (b, p + n, d) tokens to (b, p + n - r, d), r = min(count, n // 2).
+
+    Args:
+        count: number of tokens that are merged into others.
+        num_prefix_tokens: p.
+
+    Raises:
+        InvalidOption: `count` is no whole number of at least 1.
+
+    Source: "Token Merging: Your ViT But Faster", arXiv:2210.09461, section 3.
+    """
+
+    def __init__(self, *, count: int, num_prefix_tokens: int) -> None:
+        super().__init__()
+        if type(count) is not int or count < 1:
+            raise InvalidOption(
+                f"merge must be a whole number of tokens, at least 1, got {count!r}"
+            )
+        self.count = count
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def forward(self, x: Tensor | Merged, keys: Tensor) -> Tensor | Merged:
+        """Merge tokens by their keys (b, heads, p + n, head_dim); return x if n is below 2."""
+        tokens = x.tokens if isinstance(x, Merged) else x
+        b, length, _ = tokens.shape
+        p = self.num_prefix_tokens
+        second = (length - p) // 2  # size of the second set
+        r = min(self.count, second)
+        if r <= 0:
+            return x
+        stay, moved, into = self._matched(keys[:, :, p:].detach(), r)  # indices within their sets
+        every = torch.arange(length, device=tokens.device).expand(b, -1)
+        moved, target = p + 2 * moved, p + 2 * into + 1  # (b, r) indices of tokens
+        kept = torch.cat((every[:, :p], p + 2 * stay, every[:, p + 1 :: 2]), dim=1)
+
+        sizes = x.sizes if isinstance(x, Merged) else torch.ones_like(every)
+        weights = sizes.gather(1, moved)
+        sizes = sizes.scatter_add(1, target, weights)
+        shares = (weights / sizes.gather(1, target)).to(tokens.dtype)  # (b, r): of moved in merged
+        edges = shares.new_zeros(b, second, r).scatter(1, into[:, None], shares[:, None])
+        change = _rows(tokens, moved) - _rows(tokens, target)  # (b, r, d)
+        merged = _rows(tokens, kept)  # (b, p + n - r, d)
+        merged[:, -second:] += edges @ change
+
+        place = every.scatter(1, kept, every[:, : length - r])
+        place = place.scatter(1, moved, length - r - second + into)
+        source = place.gather(1, x.source) if isinstance(x, Merged) else place
+        return Merged(merged, sizes.gather(1, kept), source)
+
+    @staticmethod
+    def _matched(keys: Tensor, r: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return which tokens of the first set stay, which r are moved, and into which others."""
+        keys = F.normalize(keys.mean(dim=1, dtype=torch.float32), dim=-1)  # (b, n, head_dim)
+        similarity, partner = (keys[:, ::2] @ keys[:, 1::2].transpose(1, 2)).max(dim=-1)
+        one, other = similarity[:, :, None], similarity[:, None]
+        first = torch.ones_like(one == other).tril(-1)  # of two tokens, the other is the first
+        rank = ((other > one) | ((other == one) & first)).sum(dim=-1)  # ONNX has no stable sort
+        order = rank.argsort(dim=-1)
+        moved = order[:, :r]
+        return order[:, r:].sort(dim=-1).values, moved, partner.gather(1, moved)
+
+    def extra_repr(self) -> str:
+        return f"count={self.count}"
+
+
+class MergingBlock(Block):
+    """Encoder block that merges similar tokens between attention and MLP.
+
+    In the attention, the logits of a token of s original tokens are increased by log(s).
+
+    Shapes: (b, p + n, d) tokens to `Merged`, which the next block reads.
+
+    Args:
+        merge: merges the tokens by the keys of the attention.
+        options: arguments of `Block`. `drop_path` computes the branches of all samples.
+
+    Source: arXiv:2210.09461, section 3.
+    """
+
+    def __init__(self, *, merge: TokenMerging, **options: Any) -> None:
+        super().__init__(**options)
+        self.merge = merge
+
+    def forward(  # type: ignore[override]  # tokens that were merged have sizes, too
+        self,
+        x: Tensor | Merged,
+        rotate: Rotate = None,
+        bias: Bias = None,
+        tokens: int | None = None,
+    ) -> Tensor | Merged:
+        """Encode and merge tokens; given `tokens`, the first of them are only encoded.
+
+        Raises:
+            InvalidOption: positions act in the attention, and a merged token has no position.
+        """
+        if rotate is not None or bias is not None:
+            raise InvalidOption(
+                "merged tokens have no position, and the positions rotate queries and keys or give "
+                "an attention bias; use positions that are added before the first block, or merge=0"
+            )
+        before, sizes = (x.tokens, x.sizes) if isinstance(x, Merged) else (x, None)
+        log_sizes = None if sizes is None else sizes.log()[:, None, None]  # (b, 1, 1, p + n)
+        added: Bias = None if log_sizes is None else lambda _: log_sizes
+        if tokens is not None:
+            return super().forward(before, None, added, tokens)
+        branch, keys = self._attend_with_keys(before, added)
+        after = self.drop_path(before, lambda _: branch)
+        merged = self.merge(x._replace(tokens=after) if isinstance(x, Merged) else after, keys)
+        if not isinstance(merged, Merged):
+            return self.drop_path(merged, self._transform)
+        return merged._replace(tokens=self.drop_path(merged.tokens, self._transform))
+
+    def _attend_with_keys(self, x: Tensor, bias: Bias) -> tuple[Tensor, Tensor]:
+        added, keys = self.attn(x if self.post_norm else self.norm1(x), None, bias, with_keys=True)
+        return self.ls1(self.norm1(added) if self.post_norm else added), keys
+
+
 class Blocks(nn.Sequential):
     """The encoder blocks, one after the other.
 
     Shapes: (b, n, d) to (b, n, d).
     """
 
-    def forward(self, x: Tensor, encode: Callable[[Tensor, int], Tensor] | None = None) -> Tensor:
+    def forward(self, x: Tensor, encode: Callable[[Any, int], Any] | None = None) -> Tensor:
         """Encode (b, n, d) tokens; `encode(x, layer)` calls a block with its positions."""
+        encoded: Any = x
         for layer, block in enumerate(self):
-            x = block(x) if encode is None else encode(x, layer)
-        return x
+            encoded = block(encoded) if encode is None else encode(encoded, layer)
+        return unmerged(encoded)
+
+
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    """Return the tokens (b, m, d) of x (b, n, d) at the indices (b, m)."""
+    first = x.shape[1] * torch.arange(x.shape[0], device=x.device)[:, None]
+    found = x.flatten(0, 1).index_select(0, (first + index).flatten())
+    return found.reshape(*index.shape, x.shape[2])

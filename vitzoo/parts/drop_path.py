@@ -42,7 +42,8 @@ class MaskDropPath(nn.Module):
 
     The kept branches are divided by the share of kept samples, so their expectation stays the same.
 
-    Shapes: x and the branch's result (b, n, d).
+    Shapes: x and the branch's result (b, n, d). If the branch computes only the first `tokens`,
+    its result and the sum are (b, tokens, d).
 
     Args:
         rate: share of samples whose branch is dropped, in [0, 1).
@@ -55,12 +56,15 @@ class MaskDropPath(nn.Module):
         _check_rate(rate)
         self.rate = rate
 
-    def forward(self, x: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
-        if not self.training or self.rate == 0.0:
-            return x + branch(x)
+    def forward(
+        self, x: Tensor, branch: Callable[[Tensor], Tensor], tokens: int | None = None
+    ) -> Tensor:
         added = branch(x)  # before the draw, so that a seed gives the same training run as timm
+        first = x if tokens is None else x[:, :tokens]
+        if not self.training or self.rate == 0.0:
+            return first + added
         kept = x.new_empty((x.shape[0],) + (1,) * (x.dim() - 1)).bernoulli_(1 - self.rate)
-        return x + added * (kept / (1 - self.rate))
+        return first + added * (kept / (1 - self.rate))
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:.3g}"
@@ -76,16 +80,19 @@ class SubsetDropPath(MaskDropPath):
     size of the subset down; this class rounds it at random, so the rate is exact in small batches.
     """
 
-    def forward(self, x: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(
+        self, x: Tensor, branch: Callable[[Tensor], Tensor], tokens: int | None = None
+    ) -> Tensor:
+        first = x if tokens is None else x[:, :tokens]
         if not self.training or self.rate == 0.0:
-            return x + branch(x)
+            return first + branch(x)
         share = x.shape[0] * (1 - self.rate)
         count = int(share + torch.rand(()).item())  # rounds up with the probability of its fraction
         if count == 0:
-            return x
+            return first
         kept = torch.randperm(x.shape[0], device=x.device)[:count]
         added = branch(x[kept]).to(x.dtype)  # autocast changes the dtype
-        return x.index_add(0, kept, added, alpha=1 / (1 - self.rate))
+        return first.index_add(0, kept, added, alpha=1 / (1 - self.rate))
 
 
 MODES: dict[str, Callable[..., nn.Module]] = {"mask": MaskDropPath, "subset": SubsetDropPath}

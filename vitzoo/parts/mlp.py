@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitzoo.parts.init import xavier_uniform_
+from vitzoo.parts.init import layer, xavier_uniform_
 
 
 class QuickGELU(nn.Module):
@@ -55,11 +55,11 @@ class Mlp(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(embed_dim, hidden_dim, bias=bias)
+        self.fc1 = layer(nn.Linear, embed_dim, hidden_dim, bias=bias)
         self.act = activation
         self.drop = nn.Dropout(dropout)
         self.norm = norm or nn.Identity()
-        self.fc2 = nn.Linear(hidden_dim, embed_dim, bias=bias)
+        self.fc2 = layer(nn.Linear, hidden_dim, embed_dim, bias=bias)
         xavier_uniform_(self.fc1, bias_std=1e-6)
         xavier_uniform_(self.fc2, bias_std=1e-6)
 
@@ -93,13 +93,13 @@ class SwiGLU(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        self.fc1_g = nn.Linear(embed_dim, hidden_dim, bias=bias)
-        self.fc1_x = nn.Linear(embed_dim, hidden_dim, bias=bias)
+        self.fc1_g = layer(nn.Linear, embed_dim, hidden_dim, bias=bias)
+        self.fc1_x = layer(nn.Linear, embed_dim, hidden_dim, bias=bias)
         self.drop = nn.Dropout(dropout)
         self.norm = norm or nn.Identity()
-        self.fc2 = nn.Linear(hidden_dim, embed_dim, bias=bias)
-        for layer in (self.fc1_g, self.fc1_x, self.fc2):
-            xavier_uniform_(layer, bias_std=1e-6)
+        self.fc2 = layer(nn.Linear, hidden_dim, embed_dim, bias=bias)
+        for linear in (self.fc1_g, self.fc1_x, self.fc2):
+            xavier_uniform_(linear, bias_std=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.drop(F.silu(self.fc1_g(x)) * self.fc1_x(x))  # (b, n, hidden)
@@ -124,10 +124,10 @@ class PackedSwiGLU(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(embed_dim, 2 * hidden_dim, bias=bias)
+        self.fc1 = layer(nn.Linear, embed_dim, 2 * hidden_dim, bias=bias)
         self.drop = nn.Dropout(dropout)
         self.norm = norm or nn.Identity()
-        self.fc2 = nn.Linear(hidden_dim, embed_dim, bias=bias)
+        self.fc2 = layer(nn.Linear, hidden_dim, embed_dim, bias=bias)
         xavier_uniform_(self.fc1, bias_std=1e-6, fused=2)
         xavier_uniform_(self.fc2, bias_std=1e-6)
 

@@ -120,8 +120,10 @@ class DropPath(Protocol):
     Constructor: `(*, rate)`, the share of samples whose branch is dropped.
     """
 
-    def __call__(self, x: Tensor, branch: Callable[[Tensor], Tensor], /) -> Tensor:
-        """Return `x + branch(x)` for (b, n, d) tokens.
+    def __call__(
+        self, x: Tensor, branch: Callable[[Tensor], Tensor], tokens: int | None = None, /
+    ) -> Tensor:
+        """Return `x[:, :tokens] + branch(x)` for (b, n, d) tokens.
 
         In training the branch of a dropped sample is zero, and the branch of the others is divided
         by the share of kept samples. In evaluation no branch is dropped.
@@ -139,8 +141,8 @@ class Pool(Protocol):
     Attributes:
         norm_first: whether the final norm acts on the tokens (True) or on the pooled vector.
         tokens: optional, number t of vectors, if the pool returns several.
-        reads: optional, number of first tokens that the pool reads; all if missing or None. Without
-            gradients the last block computes only these, and the pool gets only these.
+        reads: optional, number of first tokens that the pool reads; all if missing or None. The
+            last block then computes only these, and the pool gets only these.
     """
 
     norm_first: bool

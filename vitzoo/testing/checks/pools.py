@@ -137,7 +137,7 @@ def check_network(subject: Pool) -> None:
     """A network with the pool gives the same numbers with and without gradients. After
     `set_input_size` it gives the numbers of a network that was built for that size.
 
-    Without gradients the last block computes only the tokens that the pool reads.
+    With gradients it gets all tokens here, without gradients only those that the pool reads.
     """
     spec, ready = subject.in_network()
     with doing(subject, "a network is created with it"):
@@ -147,7 +147,7 @@ def check_network(subject: Pool) -> None:
         model.set_input_size(resized.sizes.image_size)
         images = resized.images()
         with doing(subject, f"a network with a {grid[0]}x{grid[1]} grid uses it", ARGUMENTS):
-            expected = model(images)
+            expected = model.forward_head(model.forward_features(images))
             with torch.no_grad():
                 result = model(images)
                 size, (_, ready) = list(model.image_size), subject.in_network()

@@ -223,8 +223,8 @@ def _require_bias(
                         bias[:, :, :first],
                         f"{subject}: the bias of the first {first} of {count} queries changes "
                         "without the other queries",
-                        "compute each row of the bias from its query alone; without gradients the "
-                        "last block computes only the tokens that the pool reads",
+                        "compute each row of the bias from its query alone; the last block "
+                        "computes only the tokens that the pool reads",
                     )
                 bias = bias[0]
         require(
