@@ -40,6 +40,8 @@ from vitzoo.plugin.importing import import_module  # noqa: E402
 
 if TYPE_CHECKING:
     from vitzoo import errors as errors, formats as formats, parts as parts, ray as ray
+    from vitzoo.benchmarking.bench import bench as bench
+    from vitzoo.benchmarking.results import Benchmark as Benchmark
     from vitzoo.errors import (
         CheckpointError as CheckpointError,
         ExportError as ExportError,
@@ -108,6 +110,8 @@ if TYPE_CHECKING:
 
 # The public names of each module; `__getattr__` imports a module when one of its names is used.
 _NAMES = {
+    "benchmarking.bench": "bench",
+    "benchmarking.results": "Benchmark",
     "errors": (
         "CheckpointError ExportError FirstUseWarning ImageError IntegrityError InvalidInput "
         "InvalidOption MissingDependency NetworkError PinError PluginError RegistryError "

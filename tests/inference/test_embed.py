@@ -153,7 +153,7 @@ def test_a_second_call_computes_only_what_is_missing(
     monkeypatch.setattr(Predictor, "compute", no_forward)
     again = embed(predictor, data / "photos", out, workers=1)
     assert (again.computed, again.errors) == (0, 2)
-    says(str(again), "150 inputs", "2 of them errors", "complete", "nothing was left to compute")
+    says(str(again), "inputs: 150; errors: 2; complete", "nothing was left to compute")
     monkeypatch.undo()
     parts = sorted(out.glob("*.parquet"))
     for damage in (Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-50])):
@@ -173,6 +173,7 @@ def test_the_errors_are_counted_again_when_a_part_is(data, predictor, tmp_path):
     (out / "part-000001.parquet").unlink()
     other = embed(predictor, photos, out, shard=(0, 2), workers=1)
     assert (other.errors, other.missing) == (None, 1)
+    says(str(other), "missing parts: 1, which other shards compute")
     assert not json.loads((out / MANIFEST).read_text())["complete"]
     with pytest.raises(KeyboardInterrupt):
         embed(predictor, photos, out, workers=1, on_progress=interrupt)
@@ -181,7 +182,7 @@ def test_the_errors_are_counted_again_when_a_part_is(data, predictor, tmp_path):
         assert (done.computed, done.errors) == (computed, 3)
         manifest = json.loads((out / MANIFEST).read_text())
         assert (manifest["complete"], manifest["errors"]) == (True, 3)
-        says(str(done), "3 of them errors")
+        says(str(done), "errors: 3; complete")
 
 
 def interrupt(*_):
@@ -437,7 +438,7 @@ def test_the_command(data, tmp_path, run):
     command = ("embed", model, data / "photos", "--out", out, "--workers", 1)
     code, stdout, stderr = run(*command, "--shard", "1/3")
     assert code == 0
-    says(stderr, "2 parts are missing, which other shards compute", "bottleneck")
+    says(stderr, "inputs: 150; missing parts: 2, which other shards compute", "bottleneck")
     code, stdout, stderr = run(*command, "--json")
     assert code == 0
     row = json.loads(stdout)
@@ -462,12 +463,12 @@ def test_the_summary_on_a_terminal_is_short_and_names_broken_images(
     out = os.path.relpath(tmp_path / "out")
     command = ("embed", "net.safetensors", "photos", "--out", out, "--workers", 1)
     for expected in (
-        "errors; complete\nerror: photos/007.png\nerror: photos/100.png\ncomputed 150 in",
-        "errors; complete\nnothing was left to compute",
+        "errors: 2; complete\nerror: photos/007.png\nerror: photos/100.png\ncomputed 150 in",
+        "errors: 2; complete\nnothing was left to compute",
     ):
         code, stdout, stderr = run(*command)
         assert (code, stdout) == (0, "")
-        says(stderr, "150 inputs, 2 of them errors", expected)
+        says(stderr, "inputs: 150", expected)
         assert max(map(len, stderr.replace(out, "out").splitlines())) <= 80
 
 

@@ -140,7 +140,7 @@ def test_two_processes_and_a_killed_one_equal_a_single_process(start, place, ima
     assert not json.loads((out / "_manifest.json").read_text())["complete"]
     again = start("out", RANK="1", WORLD_SIZE="2")
     last = finish(again)
-    says(finish(shards[0]) + last, "bottleneck", "20,000 inputs", "40 of them errors", "complete")
+    says(finish(shards[0]) + last, "bottleneck", "inputs: 20,000; errors: 40; complete")
     finish(single)
     names = sorted(path.name for path in (place / "single").iterdir() if path.suffix != ".lock")
     assert names == sorted(path.name for path in out.iterdir() if path.suffix != ".lock")

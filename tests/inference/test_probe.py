@@ -66,7 +66,7 @@ def some(scans, tmp_path):
 
 
 @pytest.fixture
-def cache(tmp_path):
+def kept(tmp_path):
     return tmp_path / "embeddings"
 
 
@@ -159,17 +159,17 @@ def trunk_in(path):
 
 
 @pytest.mark.workflows
-def test_a_model_object_is_probed_but_not_saved(found, untrained, scans, cache, tmp_path):
-    other = vitzoo.probe(vitzoo.create(untrained), scans, embeddings=cache)
+def test_a_model_object_is_probed_but_not_saved(found, untrained, scans, kept, tmp_path):
+    other = vitzoo.probe(vitzoo.create(untrained), scans, embeddings=kept)
     assert np.array_equal(other.logits, found.logits)
     with refuses(InvalidOption, "object", "vitzoo.save"):
         other.save(tmp_path / "x.safetensors")
 
 
 @pytest.mark.workflows
-def test_results_depend_on_the_seed_alone(some, untrained, cache):
+def test_results_depend_on_the_seed_alone(some, untrained, kept):
     first, again, other = (
-        vitzoo.probe(untrained, some, seed=seed, embeddings=cache) for seed in (1, 1, 2)
+        vitzoo.probe(untrained, some, seed=seed, embeddings=kept) for seed in (1, 1, 2)
     )
     assert first.random_split
     assert first.to_data() == again.to_data()
@@ -198,35 +198,35 @@ def computed(monkeypatch):
     return count
 
 
-def test_a_second_run_computes_no_features(some, untrained, cache, computed):
-    first = vitzoo.probe(untrained, some, embeddings=cache)
+def test_a_second_run_computes_no_features(some, untrained, kept, computed):
+    first = vitzoo.probe(untrained, some, embeddings=kept)
     assert len(computed) == 108
-    (file,) = cache.iterdir()
+    (file,) = kept.iterdir()
     before = file.read_bytes()
-    second = vitzoo.probe(untrained, some, embeddings=cache, seed=3)
+    second = vitzoo.probe(untrained, some, embeddings=kept, seed=3)
     assert len(computed) == 108
     assert file.read_bytes() == before
-    assert np.array_equal(vitzoo.probe(untrained, some, embeddings=cache).logits, first.logits)
+    assert np.array_equal(vitzoo.probe(untrained, some, embeddings=kept).logits, first.logits)
     assert second.test != first.test
 
 
 @pytest.mark.workflows
-def test_only_new_images_are_computed(some, untrained, cache, computed):
-    vitzoo.probe(untrained, some, embeddings=cache)
+def test_only_new_images_are_computed(some, untrained, kept, computed):
+    vitzoo.probe(untrained, some, embeddings=kept)
     computed.clear()
     path = next(some.glob("3/*.png"))
     path.write_bytes(next(some.glob("4/*.png")).read_bytes())
-    vitzoo.probe(untrained, some, embeddings=cache)
+    vitzoo.probe(untrained, some, embeddings=kept)
     assert computed == []  # its bytes are known under another name
     Image.new("L", (8, 8), 77).save(path)
-    vitzoo.probe(untrained, some, embeddings=cache)
+    vitzoo.probe(untrained, some, embeddings=kept)
     assert len(computed) == 1
-    vitzoo.probe("vit_digits", some, embeddings=cache)
+    vitzoo.probe("vit_digits", some, embeddings=kept)
     assert len(computed) == 1 + 108  # another network
-    assert len([*cache.iterdir()]) == 2
-    next(cache.iterdir()).write_bytes(b"damaged")
-    vitzoo.probe(untrained, some, embeddings=cache)
-    vitzoo.probe("vit_digits", some, embeddings=cache)
+    assert len([*kept.iterdir()]) == 2
+    next(kept.iterdir()).write_bytes(b"damaged")
+    vitzoo.probe(untrained, some, embeddings=kept)
+    vitzoo.probe("vit_digits", some, embeddings=kept)
     assert len(computed) == 1 + 2 * 108
 
 
@@ -243,14 +243,14 @@ def test_the_usual_folder_of_embeddings(some, untrained, own_home, computed, mon
 
 
 @pytest.mark.workflows
-def test_embeddings_of_other_files_are_read(some, untrained, cache, own_home, computed):
+def test_embeddings_of_other_files_are_read(some, untrained, kept, own_home, computed):
     """As `vitzoo embed` writes them: with more columns and outputs; nothing is written beside."""
     (some / "4" / "a.png").write_bytes(b"no image")
     predictor = Predictor(untrained, outputs=("pooled", "logits"))
     paths = sorted(some.glob("[0-4]/*.png"))
     rows = predictor([*paths, some / "none.png"])
     computed.clear()
-    cache.mkdir()
+    kept.mkdir()
     columns = {
         "key": [*map(str, paths), "none.png"],
         "sha256": [row.sha256 or None for row in rows],
@@ -260,32 +260,32 @@ def test_embeddings_of_other_files_are_read(some, untrained, cache, own_home, co
         ),
     }
     metadata = {"vitzoo.fingerprint": json.dumps(predictor.fingerprint().to_data())}
-    parquet.write_table(pa.table(columns, metadata=metadata), cache / "part-000000.parquet")
+    parquet.write_table(pa.table(columns, metadata=metadata), kept / "part-000000.parquet")
     expected = vitzoo.probe(untrained, some, embeddings=own_home / "other")
     computed.clear()
-    found = vitzoo.probe(untrained, some, embeddings=cache)
+    found = vitzoo.probe(untrained, some, embeddings=kept)
     assert len(computed) == 18
     assert np.array_equal(found.logits, expected.logits)
     assert [name for name, _ in found.unreadable] == ["4/a.png"]
-    assert [path.name for path in cache.iterdir()] == ["part-000000.parquet"]
+    assert [path.name for path in kept.iterdir()] == ["part-000000.parquet"]
 
 
 # Data
 
 
 @pytest.mark.workflows
-def test_images_that_cannot_be_read_are_in_no_score(some, untrained, cache, run):
+def test_images_that_cannot_be_read_are_in_no_score(some, untrained, kept, run):
     (some / "1" / "a.png").write_bytes(b"no image")
     (some / "2" / "b.png").write_bytes(b"")
-    found = vitzoo.probe(untrained, some, embeddings=cache)
+    found = vitzoo.probe(untrained, some, embeddings=kept)
     assert [name for name, _ in found.unreadable] == ["1/a.png", "2/b.png"]
     assert len(found.train) + len(found.test) == 108
     assert not {"1/a.png", "2/b.png"} & {*found.train, *found.test}
-    code, out, err = run("probe", untrained, some, "--embeddings", cache, "--json")
+    code, out, err = run("probe", untrained, some, "--embeddings", kept, "--json")
     assert code == 1
     says(err, "1/a.png", "not an image", "2/b.png", "2 images cannot be read", "no score")
     (some / "2" / "b.png").unlink()
-    code, _, err = run("probe", untrained, some, "--embeddings", cache)
+    code, _, err = run("probe", untrained, some, "--embeddings", kept)
     assert code == 1
     says(err, "1 image cannot be read; it is in no score")
     data = json.loads(out)
@@ -295,16 +295,16 @@ def test_images_that_cannot_be_read_are_in_no_score(some, untrained, cache, run)
 
 
 @pytest.mark.workflows
-def test_equal_bytes_in_training_and_test_are_counted(scans, untrained, cache, tmp_path, run):
+def test_equal_bytes_in_training_and_test_are_counted(scans, untrained, kept, tmp_path, run):
     folder = tmp_path / "scans"
     shutil.copytree(scans, folder)
     known = sorted(folder.glob("train/3/*.png"))
     for i, path in enumerate(known[:2]):
         shutil.copy(path, folder / "test" / "3" / f"new{i}.png")
     shutil.copy(known[0], folder / "test" / "4" / "wrong.png")
-    found = vitzoo.probe(untrained, folder, embeddings=cache)
+    found = vitzoo.probe(untrained, folder, embeddings=kept)
     assert (found.duplicates, len(found.test)) == (3, 63)
-    code, _, err = run("probe", untrained, folder, "--embeddings", cache)
+    code, _, err = run("probe", untrained, folder, "--embeddings", kept)
     assert code == 0
     says(err, "3 of 63 test images", "same bytes", "training image")
 
@@ -316,7 +316,7 @@ def write_csv(path, rows):
 
 
 @pytest.mark.workflows
-def test_a_csv_and_a_parquet_file_give_what_the_folder_gives(scans, found, untrained, cache):
+def test_a_csv_and_a_parquet_file_give_what_the_folder_gives(scans, found, untrained, kept):
     rows = [["image", "digit", "split"]]
     paths = sorted(path.relative_to(scans) for path in scans.glob("*/*/*.png"))
     rows += [[path, path.parts[1], path.parts[0]] for path in paths]
@@ -328,25 +328,25 @@ def test_a_csv_and_a_parquet_file_give_what_the_folder_gives(scans, found, untra
     }
     parquet.write_table(pa.table(columns), scans / "scans.parquet")
     for data, options in ((table, {"label_column": "digit"}), (scans / "scans.parquet", {})):
-        other = vitzoo.probe(untrained, data, embeddings=cache, **options)
+        other = vitzoo.probe(untrained, data, embeddings=kept, **options)
         assert other.classes == found.classes
         assert sorted(map(tuple, other.logits)) == sorted(map(tuple, found.logits))
         assert [s.correct for s in other.scores] == [s.correct for s in found.scores]
 
 
 @pytest.mark.workflows
-def test_validation_images_are_the_test_only_without_a_test(scans, untrained, cache, tmp_path):
+def test_validation_images_are_the_test_only_without_a_test(scans, untrained, kept, tmp_path):
     paths = [(p, p.parent.name, p.parts[-3]) for p in sorted(scans.glob("*/*/*.png"))]
     rows = [("path", "label", "split"), *((p, d, s.replace("test", "val")) for p, d, s in paths)]
-    found = vitzoo.probe(untrained, write_csv(tmp_path / "a.csv", rows), embeddings=cache)
+    found = vitzoo.probe(untrained, write_csv(tmp_path / "a.csv", rows), embeddings=kept)
     assert (len(found.train), len(found.test), found.unused) == (180, 60, 0)
     rows += [(p, d, "test") for p, d, s in paths[:10]]
-    found = vitzoo.probe(untrained, write_csv(tmp_path / "b.csv", rows), embeddings=cache)
+    found = vitzoo.probe(untrained, write_csv(tmp_path / "b.csv", rows), embeddings=kept)
     assert (len(found.train), len(found.test), found.unused) == (180, 10, 60)
     assert found.duplicates == sum(s == "train" for _, _, s in paths[:10])
 
 
-def test_classes_with_too_few_images(some, untrained, cache, tmp_path, computed):
+def test_classes_with_too_few_images(some, untrained, kept, tmp_path, computed):
     one = tmp_path / "one"
     shutil.copytree(some / "0", one / "0")
     with refuses(InvalidOption, one, "one class", "0", "at least two"):
@@ -372,7 +372,7 @@ def test_classes_with_too_few_images(some, untrained, cache, tmp_path, computed)
     (some / "4" / "b.png").write_bytes(b"broken")
     (some / "4" / "c.png").write_bytes(b"broken")
     with refuses(InvalidOption, "can be read", "'4' has 1"):
-        vitzoo.probe(untrained, some, embeddings=cache)
+        vitzoo.probe(untrained, some, embeddings=kept)
 
 
 @pytest.mark.parametrize(
@@ -393,20 +393,20 @@ def test_impossible_numbers(tmp_path, name, value, says):
 
 
 @pytest.mark.workflows
-def test_features_that_are_not_finite(some, cache):
+def test_features_that_are_not_finite(some, kept):
     model = vitzoo.create("vit_digits", pretrained=True)
     with torch.no_grad():
         model.norm.bias[0] = float("inf")
     with refuses(InvalidOption, "108 of 108", "infinite", "weights"):
-        vitzoo.probe(model, some, embeddings=cache)
+        vitzoo.probe(model, some, embeddings=kept)
 
 
 # The command
 
 
 @pytest.mark.workflows
-def test_the_command_prints_scores_and_writes_files(found, scans, untrained, cache, tmp_path, run):
-    arguments = ("probe", untrained, scans, "--embeddings", cache)
+def test_the_command_prints_scores_and_writes_files(found, scans, untrained, kept, tmp_path, run):
+    arguments = ("probe", untrained, scans, "--embeddings", kept)
     picture, saved = tmp_path / "confusion.png", tmp_path / "classifier.safetensors"
     code, out, err = run(*arguments, "--confusion", picture, "--save", saved)
     assert code == 0

@@ -296,6 +296,12 @@ def s31_predictor(images: list[bytes], pixels: npt.NDArray[np.uint8]) -> None:
     print(step.predictor.chunk)
 
 
+def s32_measure_ways(model: vitzoo.VisionTransformer) -> dict[str, float | None]:
+    done: vitzoo.Benchmark = vitzoo.bench(model, ways=["bf16"], batches=[1, 8], device="cpu")
+    vitzoo.bench()
+    return {row.way: row.ratio for row in done.rows if row.recommended and not row.error}
+
+
 def s30_wrong_calls(model: vitzoo.VisionTransformer) -> None:
     vitzoo.creat("vit_b16")  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     print(parts.MeanPol)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType]

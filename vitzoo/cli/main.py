@@ -14,7 +14,6 @@ import vitzoo
 from vitzoo.cli.environment import Stream, set_for_command
 from vitzoo.cli.output import Context, echo, flag, say
 from vitzoo.errors import VitzooError, printable
-from vitzoo.plugin.switches import NOT
 
 INTERRUPTED = 130
 COMPLETE = "_VITZOO_COMPLETE"  # the scripts of click for shells set this variable
@@ -35,6 +34,7 @@ COMMANDS = {
     "which": "browse:which_command",
     "summary": "network:summary_command",
     "plot": "network:plot_command",
+    "bench": "network:bench_command",
     "predict": "inference:predict_command",
     "embed": "inference:embed_command",
     "probe": "inference:probe_command",
@@ -51,6 +51,29 @@ COMMANDS = {
     "registry": "registry:registry_group",
     "plugins": "plugins:plugins_group",
 }
+SUMMARIES = {  # for `vitzoo --help`, which then imports no command
+    "list": "List variants: the networks that vitzoo can build by name.",
+    "show": "Show the weights, the network and the sources of a variant.",
+    "which": "Show the call that creates what NAME means, and where its code is.",
+    "summary": "Show the layers of a network: shapes, parameters, operations and memory.",
+    "plot": "Draw what MODEL has learned, or what it does with IMAGES, as a .png or .svg file.",
+    "bench": "Measure the ways to run MODEL on this machine, and recommend the best.",
+    "predict": "Classify images with MODEL.",
+    "embed": "Write embeddings of many images to Parquet files.",
+    "probe": "Measure how well features of MODEL tell the classes of DATA apart.",
+    "fetch": "Download the weights of each NAME and check their sha256.",
+    "verify": "Compare weights files with their recorded sha256.",
+    "rm": "Delete the weights of each NAME from the store.",
+    "import": "Copy weights FILES into the store.",
+    "lock": "Show the lock file, or replace pins in it.",
+    "convert": "Convert weights to another checkpoint format.",
+    "export": "Write a network for onnxruntime, torch or OpenVINO.",
+    "link": "Write verified weights to a folder that another library loads.",
+    "push": "Upload a model with its card to a repository of the Hub.",
+    "site": "Write a web site that shows every network and all weights to the folder OUT.",
+    "registry": "Check registry files, and add missing pins and entries of your own to them.",
+    "plugins": "List the installed plugins with their states, check plugins, or write a new one.",
+}
 
 
 class LazyGroup(click.Group):
@@ -59,6 +82,13 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the command names."""
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands; their modules are not imported."""
+        width = formatter.width - 6 - max(map(len, SUMMARIES))
+        stubs = [click.Command(name, help=text) for name, text in SUMMARIES.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl([(str(one.name), one.get_short_help_str(width)) for one in stubs])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -109,6 +139,8 @@ def cli(context: click.Context, no_plugins: bool) -> None:
       vitzoo --no-plugins list
     """
     if no_plugins:
+        from vitzoo.plugin.switches import NOT
+
         set_for_command(NOT, "*")
     if context.invoked_subcommand is None:
         echo(START % vitzoo.__version__)

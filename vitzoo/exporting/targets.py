@@ -112,7 +112,8 @@ class OpenVino(Onnx):
     def open(self, path: Path) -> Run:
         """Compile the model in float32; by default some CPUs would compute in bfloat16."""
         core = import_openvino().Core()
-        exact = {"INFERENCE_PRECISION_HINT": "f32"}
+        threads = torch.get_num_threads()
+        exact = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
         compiled = core.compile_model(core.read_model(path), "CPU", exact)
         return lambda images: torch.from_numpy(compiled(images.numpy())[0].copy())
 

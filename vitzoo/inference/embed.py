@@ -74,10 +74,10 @@ class Embedded:
 
     def __str__(self) -> str:
         if self.errors is None:
-            state = f"{self.missing:,} parts are missing, which other shards compute"
+            state = f"missing parts: {self.missing:,}, which other shards compute"
         else:
-            state = f"{self.errors:,} of them errors; complete"
-        lines = [f"{printable(self.folder)}: {self.inputs:,} inputs, {state}"]
+            state = f"errors: {self.errors:,}; complete"
+        lines = [f"{printable(self.folder)}: inputs: {self.inputs:,}; {state}"]
         if not self.computed:
             return f"{lines[0]}\nnothing was left to compute"
         lines += [f"error: {printable(key)}" for key in self.broken]

@@ -1,31 +1,21 @@
-"""Processes that compute parts: this one, and others that it starts.
-
-The others are plain interpreters with a pipe in each direction, so that they open no socket and do
-not import the caller's script. They end when this process ends, however it ends.
-"""
+"""Processes that compute parts: this one, and others that it starts."""
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
-from typing import IO, Any
+from typing import Any
 
 import torch
 
 from vitzoo.errors import VitzooError
 from vitzoo.inference.embedding.pipeline import Job, Pipeline, Task, Work
+from vitzoo.inference.embedding.processes import Process, ProcessEnded, channel
 
-CODE = (
-    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
-    "from vitzoo.inference.embedding.workers import main; main()"
-)
+MODULE = "vitzoo.inference.embedding.workers"
 Note = Callable[[Work], object]
 
 
@@ -83,78 +73,49 @@ class _Process:
     """An interpreter that computes parts."""
 
     def __init__(self, job: Job) -> None:
-        self.popen = subprocess.Popen(  # noqa: S603  # this interpreter and a constant
-            [sys.executable, "-c", CODE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-        )
-        self._job: bytes | None = pickle.dumps(job)
+        self._process = Process(MODULE, {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
+        self._first: tuple[Job, ...] = (job,)
 
     def run(self, task: Task, note: Note) -> None:
         """Compute one part in the other process."""
-        stdin: Any = self.popen.stdin
-        stdout: Any = self.popen.stdout
         try:
-            if self._job is not None:
-                pickle.dump(sys.path, stdin)
-                stdin.write(self._job)
-                self._job = None
-            pickle.dump(task, stdin)
-            stdin.flush()
-            while (answer := pickle.load(stdout)) is not None:  # noqa: S301  # of our process
+            first, self._first = self._first, ()
+            self._process.send(*first, task)
+            while (answer := self._process.receive()) is not None:
                 if isinstance(answer, Exception):
                     raise answer
                 note(answer)
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
+        except ProcessEnded as error:
             raise VitzooError(
-                f"a worker process ended with {self._end()}; run the command again to compute the "
+                f"a worker process ended with {error}; run the command again to compute the "
                 "missing parts, with fewer --workers if the memory was full"
             ) from error
 
     def end(self) -> None:
         """End the process; an unfinished part is lost."""
-        self.popen.kill()
-        self.popen.communicate()
-
-    def _end(self) -> str:
-        code = self.popen.wait()
-        if code >= 0:
-            return f"exit code {code}"
-        with_name = {one.value: one.name for one in signal.Signals}
-        return f"signal {with_name.get(-code, -code)}"
+        self._process.end()
 
 
 def main() -> None:
     """Compute the parts that stdin names, until it ends; answers go to stdout."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print must not mix with the answers
-    tasks = sys.stdin.buffer
+    receive, send = channel()
     pipeline: Pipeline | None = None
     problem: Exception | None = None
     try:
-        pipeline = _started(pickle.load(tasks))  # noqa: S301  # of the process that started this
+        pipeline = _started(receive())
     except Exception as error:  # noqa: BLE001  # the first process raises it
         problem = _portable(error)
-
-    def note(work: Work) -> None:
-        try:
-            _answer(answers, work)
-        except BrokenPipeError:  # the first process has ended
-            os._exit(1)
-
     while True:
         try:
-            task: Task = pickle.load(tasks)  # noqa: S301  # as above
+            task: Task = receive()
         except EOFError:
             return
         try:
             if pipeline is not None:
-                pipeline.write(task, note)
-            _answer(answers, problem)
+                pipeline.write(task, send)
+            send(problem)
         except Exception as error:  # noqa: BLE001  # the first process raises it
-            _answer(answers, _portable(error))
+            send(_portable(error))
 
 
 def _started(job: Job) -> Pipeline:
@@ -166,11 +127,6 @@ def _started(job: Job) -> Pipeline:
             f"{job.fingerprint}; run the command again when the file of the weights is complete"
         )
     return Pipeline(job)
-
-
-def _answer(answers: IO[bytes], value: object) -> None:
-    pickle.dump(value, answers)
-    answers.flush()
 
 
 def _portable(error: Exception) -> Exception:

@@ -1,0 +1,106 @@
+"""Other processes of vitzoo: plain interpreters with a pipe in each direction.
+
+They open no socket, do not import the caller's script, and end when this process ends, however it
+ends.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+CODE = (
+    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from {} import main; main()"
+)
+
+
+class ProcessEnded(Exception):
+    """The other process ended; the message says how: `exit code 1` or `signal SIGKILL`."""
+
+
+class Process:
+    """An interpreter that runs the function `main` of a module.
+
+    Args:
+        module: import path of the module.
+        env: environment variables that are added.
+        quiet: whether to hide what it writes to stderr.
+        group: whether `end` also ends the processes that it started.
+    """
+
+    def __init__(
+        self, module: str, env: Mapping[str, str], *, quiet: bool = False, group: bool = False
+    ) -> None:
+        self._group = group
+        self.popen = subprocess.Popen(  # noqa: S603  # this interpreter and a constant
+            [sys.executable, "-c", CODE.format(module)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if quiet else None,
+            env=os.environ | env,
+            process_group=0 if group else None,
+        )
+        self._path: list[str] | None = sys.path
+
+    def send(self, *values: object) -> None:
+        """Send values; raise ProcessEnded if it cannot read them."""
+        stdin: Any = self.popen.stdin
+        try:
+            if self._path is not None:
+                pickle.dump(self._path, stdin)
+                self._path = None
+            for value in values:
+                pickle.dump(value, stdin)
+            stdin.flush()
+        except BrokenPipeError as error:
+            raise ProcessEnded(self._how()) from error
+
+    def receive(self) -> Any:
+        """Wait for the next value; raise ProcessEnded if there is none."""
+        stdout: Any = self.popen.stdout
+        try:
+            return pickle.load(stdout)  # noqa: S301  # of our process
+        except (EOFError, pickle.UnpicklingError) as error:
+            raise ProcessEnded(self._how()) from error
+
+    def end(self) -> None:
+        """End the process at once."""
+        if self._group and self.popen.poll() is None:
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.kill()
+        self.popen.communicate()
+
+    def _how(self) -> str:
+        code = self.popen.wait()
+        if code >= 0:
+            return f"exit code {code}"
+        with_name = {one.value: one.name for one in signal.Signals}
+        return f"signal {with_name.get(-code, -code)}"
+
+
+def channel() -> tuple[Callable[[], Any], Callable[[object], None]]:
+    """Return the functions that receive and send values in the other process.
+
+    `receive` raises EOFError when there is no more value. If nobody reads what is sent, the process
+    ends.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not mix with the answers
+
+    def receive() -> Any:
+        return pickle.load(sys.stdin.buffer)  # noqa: S301  # of the process that started this
+
+    def send(value: object) -> None:
+        try:
+            pickle.dump(value, answers)
+            answers.flush()
+        except BrokenPipeError:  # the first process has ended
+            os._exit(1)
+
+    return receive, send
