@@ -23,7 +23,9 @@ import pytest
 pytest_plugins = ["vitzoo.testing"]
 
 # Before torch is imported: networks this small lose time to threads, far more on a busy machine.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The full benchmarks use all cores, as users do.
+if os.environ.get("VITZOO_BENCH") != "full":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The same examples in every run; HYPOTHESIS_PROFILE=thorough draws ten times as many.
 hypothesis.settings.register_profile(

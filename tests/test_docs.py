@@ -32,6 +32,7 @@ EXECUTED = [
     *(
         ROOT / "docs" / f"{n}.md"
         for n in (
+            "benchmarking-a-model",
             "cli",
             "create",
             "errors",
@@ -39,6 +40,7 @@ EXECUTED = [
             "lora",
             "parts",
             "predicting",
+            "token-merging",
         )
     ),
 ]  # the pages of families are run by test_families.py

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 import vitzoo
 
 HEAVY = ("torch", "numpy", "timm", "PIL", "safetensors", "huggingface_hub")
-ALLOWED = {"vitzoo", "pluggy"}
+ALLOWED = {"vitzoo", "pluggy", "rtoml", "_rtoml"}
 LIGHT = [
     "import vitzoo",
     "import vitzoo; vitzoo.variants('vit_b*', embed_dim=768)",
@@ -65,6 +66,45 @@ def test_heavy_imports_are_seen(imported):
 
 def test_the_command_line_is_not_imported_with_the_library(imported):
     assert not imported[COMMAND_LINE] & {"click", "rich"}
+
+
+COMMANDS = {  # the most modules that a command may import besides those of click
+    ("--help",): 28,
+    ("list",): 52,
+    ("plugins",): 54,
+    ("show", "vit_b16"): 60,
+    ("which", "vit_b16"): 72,
+}
+RUN = """
+import contextlib, io, json, sys
+import click
+before = set(sys.modules)
+from vitzoo.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()):
+    main(json.loads(sys.argv[1]))
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory):
+    """A home in which `vitzoo list` ran before."""
+    home = tmp_path_factory.mktemp("listed")
+    environment = os.environ | {"VITZOO_HOME": str(home)}
+    command = [sys.executable, "-m", "vitzoo", "list"]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    return environment
+
+
+@pytest.mark.parametrize("args", COMMANDS, ids=" ".join)
+def test_a_command_imports_few_modules(listed, args):
+    command = [sys.executable, "-c", RUN, json.dumps(args)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=listed)
+    modules = json.loads(done.stdout)
+    assert len(modules) <= COMMANDS[args], modules
+    assert not {"email", "importlib.metadata", "pluggy", "rich", "torch"} & set(modules)
+    if args[0] in ("--help", "list", "plugins"):
+        assert not {"tomllib", "vitzoo.schema.rows", "vitzoo.schema.manifest"} & set(modules)
 
 
 def declared() -> set[str]:

@@ -32,6 +32,8 @@ from PIL import Image
 import vitzoo
 from helpers import LAZY_MODULE
 from plugin_files import write_distribution
+from vitzoo.benchmarking.ways import choose_ways
+from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.checkpoint.saved import Trunk
 from vitzoo.cli.main import main
 from vitzoo.errors import FirstUseWarning, VitzooError
@@ -293,6 +295,14 @@ def zipped(w: World, name: str, data: bytes) -> Path:
     return path
 
 
+def grown(path: Path) -> object:
+    """Read a file that another program appends to."""
+    checkpoint = open_file(path)
+    with path.open("ab") as file:
+        file.write(b"more")
+    return checkpoint.tensors()
+
+
 def sharded(w: World, index: str) -> object:
     """Load from an index of shards."""
     return vitzoo.create(SMALL, weights=w.file("model.safetensors.index.json", index))
@@ -524,6 +534,8 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "npz_pickled": lambda w: vitzoo.create(
             SMALL, weights=w.npz(a=np.array([{}], dtype=object))
         ),
+        "mapped_nothing": lambda _: vitzoo.create(SMALL, mmap=True),
+        "changed_while_read": lambda w: grown(w.tensors()),
         "npz_dtype": lambda w: vitzoo.create(SMALL, weights=w.npz(a=np.array(["text"]))),
         "npz_member_no_array": lambda w: vitzoo.create(
             SMALL, weights=zipped(w, "a.npy", b"x" * 99)
@@ -629,6 +641,13 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "top_below_one": lambda w: list(predict(model(), [image(w)], top=0)),
         "no_classifier": lambda w: list(predict(model(num_classes=0), [image(w)])),
     },
+    "bench": {
+        "few_rounds": lambda _: vitzoo.bench(rounds=5),
+        "no_way": lambda _: vitzoo.bench(ways=["bf61"]),
+        "not_on_this_device": lambda _: choose_ways(["openvino"], "cuda"),
+        "wrapped": lambda _: vitzoo.bench(torch.nn.DataParallel(model())),
+        "half": lambda _: vitzoo.bench(model().bfloat16()),
+    },
     "probe": {
         "one_class": lambda w: probed(w, "path,label\n1.png,cat\n2.png,cat\n"),
         "few_images": lambda w: probed(w, "path,label\n1.png,cat\n2.png,dog\n"),
@@ -717,8 +736,9 @@ def world(hub: Hub) -> Iterator[World]:
         tempfile.TemporaryDirectory(prefix="messages-") as folder,
         pytest.MonkeyPatch.context() as p,
     ):
-        fetch = importlib.import_module("vitzoo.store.download")
-        p.setattr(fetch, "time", _Clock())
+        clock = _Clock()
+        for name in ("download", "stop"):
+            p.setattr(importlib.import_module(f"vitzoo.store.{name}"), "time", clock)
         yield World(Path(folder).resolve(), p, hub)
     for name in set(sys.modules) - modules:
         if name.partition(".")[0] in ("acme", "globex", "faulty"):
