@@ -47,7 +47,7 @@ class Verification:
         name: variant and weights name, or a path.
         state: `ok`, `damaged`, `missing` (there is no file), `unpinned` (neither the registry nor
             the lock file names the sha256 of the file) or `conflict` (registry and lock file pin
-            different files).
+            different files, or a size is stated that a file with this sha256 cannot have).
         path: of the file.
         size: bytes of the file.
         sha256: the expected one; for a plain path, that of the file.
@@ -330,6 +330,9 @@ def _compared(
         return replace(found, sha256=sha256)
     if found.sha256 == sha256 and size in (0, found.size):
         return replace(found, state="ok")
+    if found.sha256 == sha256:
+        detail = f"has its sha256 and {found.size} bytes, but {size} bytes are stated; correct that"
+        return replace(found, state="conflict", sha256=sha256, detail=detail)
     detail = f"{found.size} bytes, sha256 {found.sha256}"
     return replace(found, state="damaged", sha256=sha256, detail=detail)
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from helpers import refuses
-from vitzoo.errors import HashMismatch, Offline, SizeMismatch, StoreError
+from helpers import refuses, says
+from vitzoo.errors import HashMismatch, Offline, PinError, SizeMismatch, StoreError
 from vitzoo.store.stamp import Stamp, read_stamp
 
 NOBODY = 65534
@@ -428,10 +428,9 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", [d for d, _ in DAMAGES.values()], ids=DAMAGES)
-def test_damaged_stored_file_is_fetched_again(warm, hub, damage, hashed):
+def test_damaged_stored_file_is_fetched_again(warm, hub, damage):
     damage(warm.stored)
     damaged = warm.stored.read_bytes()
-    hashed.clear()
     warm.assert_right(warm.create())
     assert len(hub.file_requests()) == 2
     assert warm.stored.read_bytes() == warm.data
@@ -439,8 +438,6 @@ def test_damaged_stored_file_is_fetched_again(warm, hub, damage, hashed):
     kept = list((warm.home / "quarantine").iterdir())
     assert [path.read_bytes() for path in kept] == [damaged]
     assert kept[0].name.startswith(f"{warm.sha256}.")
-    if len(damaged) != len(warm.data):
-        assert hashed == [], "the size says enough"
     warm.assert_right(warm.create())
     assert len(hub.file_requests()) == 2
     assert_only_in_store(warm)
@@ -456,6 +453,30 @@ def test_damaged_stored_file_offline_is_an_error(warm, hub, damage, error, monke
     with pytest.raises(Offline, match="offline"):
         warm.create()
     assert len(hub.file_requests()) == 1
+
+
+@pytest.mark.parametrize("mode", ["stamp", "always"])
+@pytest.mark.parametrize("offline", ["0", "1"])
+@pytest.mark.parametrize("more", [1, -1])
+def test_an_entry_with_a_wrong_size_costs_no_healthy_file(
+    warm, hub, monkeypatch, more, offline, mode
+):
+    """The sha256 fits, so the entry is wrong, and other entries go on using the file."""
+    size = len(warm.data)
+    monkeypatch.setenv("VITZOO_OFFLINE", offline)
+    monkeypatch.setenv("VITZOO_VERIFY", mode)
+    warm.register(size=size + more)
+    with pytest.raises(PinError) as caught:
+        warm.create()
+    says(str(caught.value), warm.sha256, f"has {size} bytes", f"states {size + more}", "correct")
+    (row,) = vitzoo.verify(warm.name)
+    assert row.state == "conflict"
+    says(row.detail, size, size + more, "correct")
+    assert warm.stored.read_bytes() == warm.data
+    warm.register()
+    warm.assert_right(warm.create())
+    assert len(hub.file_requests()) == 1
+    assert_only_in_store(warm)
 
 
 def test_stored_file_damaged_twice_is_quarantined_twice(warm):

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from vitzoo.errors import HashMismatch, IntegrityError, SizeMismatch, StoreError
+from vitzoo.errors import HashMismatch, IntegrityError, PinError, SizeMismatch, StoreError
 from vitzoo.files.access import (
     hash_file,
     make_folder,
@@ -81,6 +81,7 @@ class Store:
 
         Raises:
             HashMismatch, SizeMismatch: the file is damaged; it has been moved to quarantine.
+            PinError: the file has this sha256 and another size.
             StoreError: it cannot be read.
         """
         path = self.path(sha256)
@@ -199,16 +200,20 @@ class Store:
 
     def _prove(self, fd: int, path: Path, sha256: str, size: int | None, *, always: bool) -> None:
         now, status = time.time_ns(), os.fstat(fd)
-        if size is not None and status.st_size != size:
-            found = f"{status.st_size} bytes instead of {size}"
-            raise self._damaged(SizeMismatch, path, sha256, found)
         stamp = None if always else self.read_stamp(sha256)
-        if stamp is not None and stamp.sha256 == sha256 and stamp.fits(status):
-            return
-        actual = hash_file(fd)
-        if actual != sha256:
-            raise self._damaged(HashMismatch, path, sha256, f"sha256 {actual}")
-        self._write_stamp(Stamp.of(status, sha256, now))
+        if stamp is None or stamp.sha256 != sha256 or not stamp.fits(status):
+            actual = hash_file(fd)
+            if actual != sha256:
+                if size in (None, status.st_size):
+                    raise self._damaged(HashMismatch, path, sha256, f"sha256 {actual}")
+                found = f"{status.st_size} bytes instead of {size}"
+                raise self._damaged(SizeMismatch, path, sha256, found)
+            self._write_stamp(Stamp.of(status, sha256, now))
+        if size not in (None, status.st_size):
+            raise PinError(
+                f"the file with sha256 {sha256} has {status.st_size} bytes, but the registry or "
+                f"the lock file states {size}; correct the size there ({path} is not changed)"
+            )
 
     def _damaged(
         self, kind: type[IntegrityError], path: Path, sha256: str, found: str
