@@ -111,6 +111,8 @@ def test_networks_that_cannot_be_measured(fakes):
     ):
         with refuses(InvalidOption, *parts):
             vitzoo.bench(wrong)
+    with refuses(InvalidOption, "device meta", "device with memory", "device="):
+        vitzoo.bench(model, device="meta")
     for options in ({"untrained": True}, {"weights": "x"}):
         with refuses(InvalidOption, "a model has its weights"):
             vitzoo.bench(model, **options)
@@ -126,10 +128,11 @@ def test_random_weights_are_said_and_leave_no_zeros(fakes, spec, monkeypatch):
     seen = []
     write = benching._write
     monkeypatch.setattr(benching, "_write", lambda n, path: seen.append(n) or write(n, path))
-    fakes.speeds |= {"bf16": 150.0, "onnxruntime": 200.0}
-    done = vitzoo.bench(spec, untrained=True, ways=["bf16"], batches=[1])
+    fakes.speeds |= {"bf16": 150.0, "compile": 120.0, "onnxruntime": 200.0}
+    done = vitzoo.bench(spec, untrained=True, ways=["bf16", "compile"], batches=[1])
     assert done.weights == "random"
-    says(str(done), "weights are random", f"vitzoo.create('{spec}')")
+    assert [row.way for row in done.rows if row.recommended] == ["compile"]
+    says(str(done), "weights are random", "fewer bits", f"vitzoo.create('{spec}')")
     matrices = [p for p in seen[0].parameters() if p.dim() > 1]
     assert all(p.any() for p in matrices)
     assert not seen[0].training

@@ -89,14 +89,15 @@ LINES = {"freeze": ["make it", "run it"], "compile": ["no"]}
 
 
 def advice(**changes):
-    given = {"images": "two images", "waited": None, "random_weights": False}
+    given = {"images": "two images", "threads": 2, "waited": None, "random_weights": False}
     return advise(ROWS, LINES, **given | {"random_images": False} | changes)
 
 
 def test_for_each_batch_the_best_of_the_recommended_ways_with_its_lines():
-    one, *lines, eight = advice()
+    one, *lines, others, eight = advice()
     says(one, "batch of 1", "freeze", "1.40x", "1.30 to 1.50", "0.99950", "two images")
     assert lines == ["  make it", "  run it"]
+    says(others, "also recommended", "compile 1.30x", "--ways")
     says(eight, "batch of 8", "eager", "no other way", "1.1x", "0.999")
 
 
@@ -109,4 +110,7 @@ def test_random_weights_and_images_are_said():
 def test_nothing_is_recommended_on_a_busy_machine():
     (text,) = advice(waited=0.31)
     says(text, "nothing is recommended", "31%", "idle", "OMP_NUM_THREADS=1")
+    (text,) = advice(waited=0.31, threads=1)
+    says(text, "idle")
+    assert "OMP_NUM_THREADS" not in text
     assert len(advice(waited=0.1)) > 1

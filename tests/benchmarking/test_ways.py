@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import vitzoo
-from helpers import SPEC, close, fill, randn, refuses
+from helpers import SPEC, close, fill, randn, refuses, says
 from vitzoo.benchmarking import ways
 from vitzoo.benchmarking.ways import NETWORK, WAYS, Place, choose_ways
 from vitzoo.cli import network
@@ -74,7 +74,7 @@ def test_the_lines_in_python_run(monkeypatch):
     expected = model(images)
     for name in ("compile", "freeze", "bf16"):
         lines = WAYS[name].lines("vit_digits", "'vit_digits', pretrained=True")
-        scope = {"vitzoo": vitzoo, "torch": torch, "images": images}
+        scope = {"images": images}
         exec("\n".join(lines), scope)
         assert (scope["outputs"] - expected).abs().max() < 0.2
         assert scope["outputs"].dtype == (torch.bfloat16 if name == "bf16" else torch.float32)
@@ -84,14 +84,18 @@ def test_the_lines_in_python_run(monkeypatch):
 
 def test_the_lines_of_a_model_object_and_of_a_command():
     way = WAYS["ort-int8"]
-    assert way.lines("vit_b16", "'vit_b16', pretrained=True") == [
-        "vitzoo export vit_b16 DIR --to onnx --int8 IMAGES"
-    ]
-    assert way.lines("", "") == ['vitzoo.export(model, "onnx", "DIR", int8=[IMAGES])']
-    assert WAYS["openvino"].lines("", "'net.json'") == [
-        "model = vitzoo.create('net.json')", 'vitzoo.export(model, "openvino", "DIR")',
+    command, note = way.lines("vit_b16", "'vit_b16', pretrained=True")
+    assert command == "vitzoo export vit_b16 DIR --to onnx --int8 IMAGES"
+    says(note, "DIR", "docs/exporting.md")
+    assert (Path(__file__).parents[2] / "docs" / "exporting.md").is_file()
+    assert way.lines("", "")[:-1] == [
+        "import vitzoo", 'vitzoo.export(model, "onnx", "DIR", int8=["IMAGES"])',
     ]  # fmt: skip
-    assert WAYS["compile"].lines("", "")[0] == "model.eval()"
+    assert WAYS["openvino"].lines("", "'net.json'")[:-1] == [
+        "import vitzoo", "model = vitzoo.create('net.json')",
+        'vitzoo.export(model, "openvino", "DIR")',
+    ]  # fmt: skip
+    assert WAYS["compile"].lines("", "")[:3] == ["import torch", "import vitzoo", "model.eval()"]
 
 
 @pytest.mark.compile

@@ -92,7 +92,7 @@ def bench(
         _write(network, where.folder / NETWORK)
         threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
         job = Job("", where, False, sizes, inputs, threads, precision)
-        rows, waited = measure(names, job, rounds, float(seconds), on_progress)
+        rows, waited = measure(names, job, rounds, float(seconds), on_progress, exact=untrained)
     passed = isinstance(model, nn.Module)
     arguments = "" if passed else _arguments(model, weights, device, untrained=untrained)
     shell = "" if passed or untrained else _shell(model, weights)
@@ -110,6 +110,7 @@ def bench(
             rows,
             {name: WAYS[name].lines(shell, arguments) for name in names},
             images=what,
+            threads=threads,
             waited=waited,
             random_weights=untrained,
             random_images=random_images,
@@ -155,14 +156,20 @@ def _network(model: Any, weights: Any, device: Any, *, untrained: bool) -> tuple
     else:
         network = create(model, pretrained=not untrained, weights=weights)
     first = next(network.parameters())
-    if first.dtype != torch.float32 or first.is_meta:
+    place = torch.device(device) if device else first.device
+    if first.dtype != torch.float32:
         raise InvalidOption(
-            f"the model has numbers of type {first.dtype} on {first.device}, expected "
-            "torch.float32 on a device with memory; pass model.float() or create it with device="
+            f"the model has numbers of type {first.dtype}, expected torch.float32; pass "
+            "model.float()"
+        )
+    if "meta" in (first.device.type, place.type):
+        raise InvalidOption(
+            "nothing is computed on the device meta, expected a device with memory such as cpu; "
+            "create the model on it, or pass device="
         )
     if untrained:
         _fill(network)
-    return network.eval(), str(torch.device(device) if device else first.device)
+    return network.eval(), str(place)
 
 
 @torch.no_grad()

@@ -40,7 +40,7 @@ class Measurement:
             without classes.
         seconds: time until it could run: export, start, compilation.
         recommended: whether the ratio is at least 1.1 at the lower end of the interval, and the
-            cosine at least 0.999.
+            cosine at least 0.999. With random weights, no way that computes in fewer bits is.
         error: why the way failed, empty if it did not.
     """
 
@@ -143,6 +143,7 @@ def advise(
     lines: Mapping[str, Sequence[str]],
     *,
     images: str,
+    threads: int,
     waited: float | None,
     random_weights: bool,
     random_images: bool,
@@ -153,23 +154,25 @@ def advise(
         rows: of all ways.
         lines: with which a user gets each way.
         images: what the agreement was measured on.
-        waited: as in `Benchmark`.
+        threads, waited: as in `Benchmark`.
         random_weights, random_images: whether they are, which the advice then says.
     """
     advice: list[str] = []
     if is_busy(waited):
+        fewer = ", or with fewer threads (OMP_NUM_THREADS=1)" if threads > 1 else ""
         advice.append(
             f"nothing is recommended: other programs used the cores, and the ways waited "
             f"{waited:.0%} of the time for one, which slows some ways more than others; measure "
-            "again when the machine is idle, or with fewer threads (OMP_NUM_THREADS=1)"
+            f"again when the machine is idle{fewer}"
         )
         return tuple(advice)
     for batch in dict.fromkeys(row.batch for row in rows if row.batch):
         advice += _of_batch(batch, rows, lines, images)
     if random_weights:
         advice.append(
-            "the weights are random, so cosine and top-1 say nothing about trained weights: "
-            "measure again with the weights that you use"
+            "the weights are random, so cosine and top-1 say nothing about trained weights, and "
+            "ways that compute in fewer bits are not recommended: measure again with the weights "
+            "that you use"
         )
     if random_images:
         advice.append(
@@ -195,7 +198,10 @@ def _of_batch(
         f"{best.way}, {best.ratio:.2f}x as fast as eager ({low:.2f} to {high:.2f}), cosine at "
         f"least {five_digits(best.cosine or 0)} for {images}"
     )
-    return [f"batch of {batch}: {text}", *(f"  {line}" for line in lines[best.way])]
+    advice = [f"batch of {batch}: {text}", *(f"  {line}" for line in lines[best.way])]
+    if others := ", ".join(f"{row.way} {row.ratio:.2f}x" for row in good if row is not best):
+        advice.append(f"  also recommended: {others}; --ways NAME alone shows the lines of one")
+    return advice
 
 
 def five_digits(cosine: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -27,7 +27,13 @@ Note = Callable[[str], object]
 
 
 def measure(
-    names: Sequence[str], job: Job, rounds: int, seconds: float, note: Note | None
+    names: Sequence[str],
+    job: Job,
+    rounds: int,
+    seconds: float,
+    note: Note | None,
+    *,
+    exact: bool = False,
 ) -> tuple[tuple[Measurement, ...], float | None]:
     """Return the results of all ways, and the part of a turn in which they waited for a core.
 
@@ -36,6 +42,7 @@ def measure(
         job: what all processes have in common.
         rounds, seconds: as in `bench`.
         note: is called with a line when a way is ready, and when the rounds begin.
+        exact: recommend no way that computes in fewer bits.
 
     Raises:
         InvalidOption: all outputs of `eager` are zero.
@@ -51,7 +58,7 @@ def measure(
             _check(eager)
             tell(f"{way.name}: {'failed' if way.error else f'ready in {way.seconds:.1f} s'}")
         running = [way for way in ways if not way.error]
-        tell(f"{rounds} rounds of {len(running)} ways")
+        tell(f"{rounds} rounds of {len(running)} way{'s' * (len(running) > 1)}")
         turn = seconds / (rounds * len(running) * len(job.batches))
         for number in range(rounds):
             for batch in job.batches:
@@ -65,8 +72,10 @@ def measure(
     turns = [turn for way in running for taken in way.turns.values() for turn in taken]
     waits = [turn.waited for turn in turns if turn.waited is not None]
     waited = median(waits) if waits else None
-    count, busy = len(job.samples), is_busy(waited)
-    return tuple(row for way in ways for row in way.results(eager, count, busy=busy)), waited
+    busy = is_busy(waited)
+    excluded = {way.name for way in ways if busy or (exact and WAYS[way.name].rounded)}
+    rows = (row for way in ways for row in way.results(eager, len(job.samples), excluded))
+    return tuple(rows), waited
 
 
 class _Way:
@@ -131,18 +140,18 @@ class _Way:
         if not self.error:
             self.turns[batch].append(turn)
 
-    def results(self, eager: _Way, count: int, *, busy: bool) -> Iterator[Measurement]:
+    def results(self, eager: _Way, count: int, excluded: Collection[str]) -> Iterator[Measurement]:
         """Yield one row for each size of the batch, or one with the error.
 
         Args:
             eager: the way with which this one is compared.
             count: number of samples.
-            busy: whether other programs used the cores.
+            excluded: names of ways that are not recommended.
         """
         if self.error:
             yield Measurement(self.name, seconds=self.seconds, error=self.error)
             return
-        compared = self.name == EAGER or WAYS[self.name].compared
+        never = self.name in (EAGER, *excluded) or WAYS[self.name].compared
         for batch, turns in self.turns.items():
             speeds, of_eager = ([turn.speed for turn in t] for t in (turns, eager.turns[batch]))
             speed, speed_interval = interval(speeds)
@@ -160,7 +169,7 @@ class _Way:
                 cosine=cosine,
                 top1=top1 if expected.shape[1] > 1 else None,
                 seconds=self.seconds,
-                recommended=is_recommended(ratio_interval, cosine) and not (compared or busy),
+                recommended=is_recommended(ratio_interval, cosine) and not never,
             )
 
     def end(self) -> None:
@@ -209,8 +218,8 @@ def _check(eager: _Way) -> None:
     """Raise if there is nothing to compare with."""
     if eager.error:
         raise VitzooError(
-            f"the network itself cannot run, so nothing can be compared: {eager.error}; try a "
-            "smaller batch or network"
+            f"the network itself cannot run, so nothing can be compared: "
+            f"{eager.error.rstrip('.')}; try a smaller batch or network"
         )
     if any(not outputs.values.any(1).all() for outputs in eager.outputs.values()):
         raise InvalidOption(

@@ -53,6 +53,7 @@ class Way:
         extra: the extra of vitzoo that it needs.
         package: another package that it needs.
         default: kinds of device on which it runs unless ways are chosen.
+        rounded: whether it computes in fewer bits, so that the agreement depends on the weights.
         compared: whether it is another library's network, which is never recommended.
     """
 
@@ -63,6 +64,7 @@ class Way:
     extra: str = ""
     package: str = ""
     default: Collection[str] = (CPU,)
+    rounded: bool = False
     compared: bool = False
 
     def lines(self, name: str, arguments: str) -> list[str]:
@@ -73,15 +75,16 @@ class Way:
             arguments: of `vitzoo.create`; empty for a model object.
         """
         to, _, int8 = self.to.partition(" ")
-        if to and name:
-            return [f"vitzoo export {name} DIR --to {to}{' --int8 IMAGES' if int8 else ''}"]
         create = [f"model = vitzoo.create({arguments})"] if arguments else []
         if to:
-            more = ", int8=[IMAGES]" if int8 else ""
-            return [*create, f'vitzoo.export(model, "{to}", "DIR"{more})']
+            more = (" --int8 IMAGES", ', int8=["IMAGES"]') if int8 else ("", "")
+            command = f"vitzoo export {name} DIR --to {to}{more[0]}"
+            call = f'vitzoo.export(model, "{to}", "DIR"{more[1]})'
+            lines = [command] if name else ["import vitzoo", *create, call]
+            return [*lines, "# DIR is a new folder; docs/exporting.md shows how to run its file"]
         imports = [line for line in self.steps if line.startswith(("import ", "from "))]
         rest = [line for line in self.steps if line not in imports]
-        return [*imports, *create, "model.eval()", *rest]
+        return ["import torch", *imports, "import vitzoo", *create, "model.eval()", *rest]
 
 
 def _timm(place: Place) -> nn.Module:
@@ -157,7 +160,7 @@ WAYS: Mapping[str, Way] = {
     "bf16": Way(
         lambda place: _bfloat16(place.network()),
         steps=("model = model.to(torch.bfloat16)", RUN.replace("images", "images.bfloat16()")),
-        default=BOTH,
+        default=BOTH, rounded=True,
     ),
     "onnxruntime": Way(_exported("onnx"), _export("onnx"), to="onnx", extra="export"),
     "openvino": Way(_exported("openvino"), _export("openvino"), to="openvino", extra="openvino"),
@@ -167,10 +170,10 @@ WAYS: Mapping[str, Way] = {
             "from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_",
             "quantize_(model, Int8DynamicActivationInt8WeightConfig())", COMPILE, RUN,
         ),
-        extra="torchao",
+        extra="torchao", rounded=True,
     ),
     "ort-int8": Way(
-        _exported("onnx", "int8"), _export_int8, to="onnx --int8", extra="export"
+        _exported("onnx", "int8"), _export_int8, to="onnx --int8", extra="export", rounded=True,
     ),
     "timm": Way(_timm, _write_timm, package="timm", default=(GPU,), compared=True),
     "timm-compile": Way(

@@ -99,7 +99,7 @@ def show_command(name: str, as_json: bool) -> None:
 @click.argument("name", shell_complete=complete_names)
 @json_option
 def which_command(name: str, as_json: bool) -> None:
-    """Show the call that creates what NAME means, and where its code is.
+    """Show the call that creates what NAME means, and its code.
 
     NAME is a variant, VARIANT:WEIGHTS, a part or a checkpoint format. A name of timm, torchvision
     or open_clip, or a Hub repository, is translated to the variant and weights of vitzoo. For a

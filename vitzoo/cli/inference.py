@@ -342,7 +342,7 @@ def probe_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure how well features of MODEL tell the classes of DATA apart.
+    """Measure how well features of MODEL tell classes apart.
 
     DATA is a folder with one folder of images for each class, or with folders train and test (or
     val) that have these; or a .csv, .tsv or .parquet file with the columns path and label, and

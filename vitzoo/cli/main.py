@@ -54,13 +54,13 @@ COMMANDS = {
 SUMMARIES = {  # for `vitzoo --help`, which then imports no command
     "list": "List variants: the networks that vitzoo can build by name.",
     "show": "Show the weights, the network and the sources of a variant.",
-    "which": "Show the call that creates what NAME means, and where its code is.",
-    "summary": "Show the layers of a network: shapes, parameters, operations and memory.",
-    "plot": "Draw what MODEL has learned, or what it does with IMAGES, as a .png or .svg file.",
-    "bench": "Measure the ways to run MODEL on this machine, and recommend the best.",
+    "which": "Show the call that creates what NAME means, and its code.",
+    "summary": "Show the layers of a network: shapes, operations and memory.",
+    "plot": "Draw what MODEL has learned, or what it does with IMAGES.",
+    "bench": "Measure the ways to run MODEL here, and recommend the best.",
     "predict": "Classify images with MODEL.",
     "embed": "Write embeddings of many images to Parquet files.",
-    "probe": "Measure how well features of MODEL tell the classes of DATA apart.",
+    "probe": "Measure how well features of MODEL tell classes apart.",
     "fetch": "Download the weights of each NAME and check their sha256.",
     "verify": "Compare weights files with their recorded sha256.",
     "rm": "Delete the weights of each NAME from the store.",
@@ -70,9 +70,9 @@ SUMMARIES = {  # for `vitzoo --help`, which then imports no command
     "export": "Write a network for onnxruntime, torch or OpenVINO.",
     "link": "Write verified weights to a folder that another library loads.",
     "push": "Upload a model with its card to a repository of the Hub.",
-    "site": "Write a web site that shows every network and all weights to the folder OUT.",
-    "registry": "Check registry files, and add missing pins and entries of your own to them.",
-    "plugins": "List the installed plugins with their states, check plugins, or write a new one.",
+    "site": "Write a web site of all networks and weights to the folder OUT.",
+    "registry": "Check registry files, and add pins and entries to them.",
+    "plugins": "List the installed plugins, check plugins, or write a new one.",
 }
 
 

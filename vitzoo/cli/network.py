@@ -70,7 +70,7 @@ size_option = click.option(
 def summary_command(
     name: str, batch_size: int, every: bool, as_json: bool, **arguments: Any
 ) -> None:
-    """Show the layers of a network: shapes, parameters, operations and memory.
+    """Show the layers of a network: shapes, operations and memory.
 
     NAME is a variant, or a file (.toml or .json) with a spec, that is, the description of a
     network. The options change the network. No weights are loaded and no memory is allocated for
@@ -187,7 +187,7 @@ def plot_command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Draw what MODEL has learned, or what it does with IMAGES, as a .png or .svg file.
+    """Draw what MODEL has learned, or what it does with IMAGES.
 
     MODEL is a variant with published weights, or a file written by vitzoo.save. IMAGES are files or
     folders; subfolders are not searched. The same call writes the same bytes. Printed are names,
@@ -298,7 +298,7 @@ def bench_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure the ways to run MODEL on this machine, and recommend the best.
+    """Measure the ways to run MODEL here, and recommend the best.
 
     MODEL is a variant with published weights, or a file written by vitzoo.save; vit_digits, which
     is part of vitzoo, if it is left out. Each way runs in a process of its own, and all take turns.
@@ -314,7 +314,8 @@ def bench_command(
     Examples:
       vitzoo bench
       vitzoo bench vit_b16 --images photos/
-      vitzoo bench vit_s16 --untrained --batch 1,32 --ways eager,bf16
+      vitzoo bench vit_s16 --untrained --batch 1,32 --ways compile,freeze
+      vitzoo bench vit_digits --batch 8 --ways compile --rounds 6 --seconds 3
       vitzoo bench vit_b16 --device cuda --batch 64 --json
     """
     from vitzoo.benchmarking.bench import bench

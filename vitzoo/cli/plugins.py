@@ -35,7 +35,7 @@ DETAILS = ("entry_point", "location", "cause", "fix")
 @json_option
 @click.pass_context
 def plugins_group(context: click.Context, as_json: bool) -> None:
-    """List the installed plugins with their states, check plugins, or write a new one.
+    """List the installed plugins, check plugins, or write a new one.
 
     A plugin is a Python package that adds variants, parts or checkpoint formats to vitzoo. This
     command reads the manifests of plugins and imports no code. A plugin without a manifest is

@@ -15,7 +15,7 @@ from vitzoo.settings import registry_files
 
 @click.group("registry")
 def registry_group() -> None:
-    """Check registry files, and add missing pins and entries of your own to them.
+    """Check registry files, and add pins and entries to them.
 
     A registry file (registry.toml) declares variants, parts and weights. A pin is the recorded
     commit, size and sha256 of a weights file.

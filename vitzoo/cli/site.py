@@ -19,7 +19,7 @@ COLUMNS = ("index", "variants", "weights", "files", "bytes", "removed")
 @flag("--force", help="Write into a folder with other files; overwrite those with names of pages.")
 @json_option
 def site_command(out: Path, title: str, force: bool, as_json: bool) -> None:
-    """Write a web site that shows every network and all weights to the folder OUT.
+    """Write a web site of all networks and weights to the folder OUT.
 
     The site has one page to search, filter, sort and plot all entries, and a page for each
     network. It shows vitzoo, every installed plugin and the files of VITZOO_REGISTRY. Open
