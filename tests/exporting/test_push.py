@@ -258,6 +258,10 @@ def test_a_network_that_only_vitzoo_has(small, tmp_path, images):
     with refuses(CheckpointError, "timm", "head"):
         vitzoo.push(model, REPO, folder=tmp_path / "o", dry_run=True, license="mit", library="timm")
     assert not (tmp_path / "o").exists()
+    merging = fill(vitzoo.create(small, block={"merge": 2}))
+    vitzoo.push(merging, REPO, folder=tmp_path / "merging", dry_run=True, license="mit")
+    card = (tmp_path / "merging" / "README.md").read_text()
+    says(card, "| token merging | each block merges 2 patch tokens into others |")
 
 
 def test_wrong_arguments(model, tmp_path):

@@ -101,6 +101,14 @@ def test_a_figure_of_a_model_without_weights_says_so():
     assert "a network without a name, no weights loaded" in texts
 
 
+def test_a_figure_of_a_network_with_merged_tokens_says_so():
+    merged = {"block": {"merge": 3}}
+    plot = vitzoo.plot("filters", vitzoo.create("vit_digits", pretrained=True, **merged))
+    assert "vit_digits:digits_v1, merge 3 (sha256 d6c41c2e934d)" in check_texts(plot.figure)
+    plot = vitzoo.plot("filters", vitzoo.create(SPEC, **merged))
+    assert "a network without a name, merge 3, no weights loaded" in check_texts(plot.figure)
+
+
 def test_names_of_files_are_shown_as_they_are_and_not_as_formulas(model, tmp_path):
     saved = vitzoo.save(model, tmp_path / "$\\frac$ ü.safetensors")
     (tmp_path / "$\\frac$ ü.png").write_bytes(SEVEN.read_bytes())

@@ -107,6 +107,8 @@ def _facts(card: Card) -> Mapping[str, object]:
         "license": card.license,
         "sha256 of model.safetensors": f"`{card.sha256}`",
     }
+    if spec.block.merge:
+        found["token merging"] = f"each block merges {spec.block.merge} patch tokens into others"
     if images is not None:
         found["preprocessing"] = (
             f"{images.interpolation}, crop_pct {images.crop_pct}, {images.crop_mode}; mean "

@@ -403,11 +403,12 @@ def _identity(model: VisionTransformer) -> str:
     """Return the network and its weights, for a title."""
     spec, report = model.spec, model.load_report
     name = (spec.variant if spec else None) or "a network without a name"
+    merged = f", merge {spec.block.merge}" if spec and spec.block.merge else ""
     if report is None or not report.sha256:
-        return f"{name}, no weights loaded"
+        return f"{name}{merged}, no weights loaded"
     source = report.source
     if not source.startswith(f"{name}:"):  # a file, named without its folders
         source = f"{name}, {source.rpartition('/')[2]}"
     text = escaped(source)
     text = text if len(text) <= LONG else f"{text[: LONG - 3]}..."
-    return f"{text} (sha256 {report.sha256[:SHA256]})"
+    return f"{text}{merged} (sha256 {report.sha256[:SHA256]})"
