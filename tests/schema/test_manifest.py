@@ -300,6 +300,7 @@ PARAMS = "params = 24000"
         # versions
         ("api = 1", "api = 2", ("api", "2", "1")),
         ("api = 1", "api = 0", ("api", "whole number", "0")),
+        ("api = 1", "api = 1\nzebra = 1", ("'zebra'", "pretraining, pretraining_data", "variants")),
         # syntax
         ("depth = 2", "depth = ", ("TOML", "line 5")),
         ("depth = 2", "depth = 2\ndepth = 2", ("TOML", "duplicate key", "line 6")),

@@ -346,7 +346,10 @@ class Registry:
             try:
                 manifest = read_manifest(path, package=None, sizes=sizes, base=self.base)
             except RegistryError as error:
-                raise RegistryError(f"a file of VITZOO_REGISTRY cannot be used: {error}") from error
+                raise RegistryError(
+                    "a file of VITZOO_REGISTRY cannot be used; correct it, or leave it out: "
+                    f"{error}"
+                ) from error
             rows = (row.name for row in manifest.variants)
             for name in (*rows, *manifest.unusable, *manifest.aliases):
                 if first.setdefault(name, path) != path:

@@ -438,7 +438,7 @@ def _url(reader: Reader) -> str:
 
 def _pretraining(reader: Reader, default: tuple[str, str] = ("", "")) -> tuple[str, str]:
     """Read objective and data of the pre-training."""
-    given = "pretraining" in reader
+    given = reader.given("pretraining")
     objective = reader.one_of("pretraining", OBJECTIVES) if given else default[0]
     return objective, reader.text("pretraining_data", default[1])
 
