@@ -163,6 +163,7 @@ def test_a_page_shows_times_ratios_promises_and_what_missed_them(data):
     text = " ".join(text.split())
     assert "| old |" not in text
     says(text, "Text by hand.", "| processor | made up |", "The run held 6 of 7 promises.")
+    says(text, "Not held: list (bare interpreter).")
     says(
         text,
         "| vitzoo list | 20 ms (10 ms to 30 ms) | timm.list_models() | 800 ms (600 ms to 100 s) | "

@@ -113,6 +113,8 @@ def _sides(data: Data) -> str:
 def _figures(data: Data) -> str:
     promised = [row["held"] for row in data["rows"] if row["held"] is not None]
     text = f"The run held {sum(promised)} of {len(promised)} promises.\n"
+    missed = [f"{row['title']} ({row['side']})" for row in data["rows"] if row["held"] is False]
+    text += f"Not held: {'; '.join(missed)}.\n" if missed else ""
     for topic, rows in groupby(data["rows"], key=lambda row: row["topic"]):
         text += HEADER.format(topic=topic) + "".join(f"| {_line(row)} |\n" for row in rows)
     return text
