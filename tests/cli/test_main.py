@@ -228,3 +228,21 @@ def test_no_check_of_an_argument_is_an_assert():
     ]
     assert len(files) > 50
     assert found == []
+
+
+AT_EXIT = """
+import atexit, gc, sys
+atexit.register(lambda: print("frozen:", gc.get_freeze_count() > 0, file=sys.__stdout__))
+from vitzoo.cli.main import main
+sys.argv = ["vitzoo", "list", "vit_b16"]
+main({given})
+"""
+
+
+@pytest.mark.parametrize(("given", "frozen"), [("", True), ("['list', 'vit_b16']", False)])
+def test_only_a_process_that_ends_is_spared_its_search_for_garbage(given, frozen):
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT.replace("{given}", given)],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert done.stdout.endswith(f"frozen: {frozen}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -160,6 +161,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return _run(args)
     finally:  # plugins may print when the process ends
         sys.stdout, sys.stderr = (notes, notes) if args is None else before
+        if args is None and "torch" not in sys.modules:
+            gc.freeze()  # at its end, the process would search all entries for garbage
 
 
 def _run(args: Sequence[str] | None) -> int:
