@@ -25,7 +25,7 @@ LIGHT = [
     "import vitzoo; vitzoo.plugins()",
     "import vitzoo; dir(vitzoo); vitzoo.__version__; vitzoo.__all__",
     "import vitzoo; vitzoo.PartSpec, vitzoo.Variant, vitzoo.RegistryError, vitzoo.hookimpl",
-    "import vitzoo.errors, vitzoo.settings, vitzoo.report, vitzoo.keywords",
+    "import vitzoo.errors, vitzoo.settings, vitzoo.report, vitzoo.text, vitzoo.keywords",
     "import vitzoo.plugin.importing",
     "import vitzoo\ntry: vitzoo.describe('vit_b61')\nexcept vitzoo.UnknownName: pass",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vitzoo.errors import printable
-from vitzoo.report import UNWRITABLE
+from vitzoo.text import UNWRITABLE
 
 
 class _Quiet(logging.LoggerAdapter[logging.Logger]):

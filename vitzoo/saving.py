@@ -22,11 +22,11 @@ from vitzoo.images.transform import check_preprocessing
 from vitzoo.loading.adapt import LOADABLE
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.report import fold, listed
 from vitzoo.schema.manifest import API
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
+from vitzoo.text import fold, listed
 
 SHARDED = (
     "gather its tensors in all processes with torch.distributed.checkpoint.state_dict."

@@ -16,8 +16,8 @@ from vitzoo.files.access import read_regular, write_atomic
 from vitzoo.files.names import SHA256, valid_file
 from vitzoo.plugin.info import TROUBLE, PluginInfo
 from vitzoo.registry.registry import Registry
-from vitzoo.report import listed
 from vitzoo.schema.rows import Variant
+from vitzoo.text import listed
 
 INDEX = "index.html"
 MARKER = ".vitzoo-site.json"  # the files that this command wrote, and their sha256

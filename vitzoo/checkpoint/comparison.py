@@ -14,9 +14,9 @@ from vitzoo.errors import InvalidOption, UnknownName, VitzooError, short_repr
 from vitzoo.parts.block import Blocks
 from vitzoo.parts.heads import LinearHead, NoHead
 from vitzoo.registry.registry import Registry
-from vitzoo.report import fold, listed
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.spec import PartSpec, Spec
+from vitzoo.text import fold, listed
 
 T = TypeVar("T")
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")  # of torch.compile and of checkpointing

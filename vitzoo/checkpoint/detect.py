@@ -15,7 +15,7 @@ from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.formats import Format, Keys
 from vitzoo.plugin.importing import from_signal
 from vitzoo.registry.registry import Registry
-from vitzoo.report import escaped, fold, listed
+from vitzoo.text import escaped, fold, listed
 
 PREFIX = r"(?:module|_orig_mod|backbone|model|net|encoder|student|teacher|visual\.trunk|visual)\."
 PREFIXES = re.compile(f"(?:{PREFIX}){{1,4}}")  # that are removed, one before the other

@@ -24,7 +24,7 @@ from vitzoo.checkpoint.pickles import Limits
 from vitzoo.checkpoint.writers import write_safetensors
 from vitzoo.errors import CheckpointError
 from vitzoo.files.safetensors import check_count, place
-from vitzoo.report import listed
+from vitzoo.text import listed
 
 # Entries of a checkpoint of training in which scripts keep the tensors of a network.
 KNOWN = (

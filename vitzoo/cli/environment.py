@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from vitzoo.errors import StoreError
-from vitzoo.report import UNWRITABLE, is_terminal
+from vitzoo.text import UNWRITABLE, is_terminal
 
 
 def set_for_command(name: str, value: str) -> None:

@@ -27,7 +27,7 @@ from vitzoo.cli.output import (
 )
 from vitzoo.errors import InvalidOption
 from vitzoo.files.names import SAFETENSORS
-from vitzoo.report import UNWRITABLE, is_terminal
+from vitzoo.text import UNWRITABLE, is_terminal
 
 if TYPE_CHECKING:
     from vitzoo.errors import ImageError

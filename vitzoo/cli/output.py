@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TextIO
 import click
 
 from vitzoo.errors import FirstUseWarning, VitzooError, printable
-from vitzoo.report import is_terminal
+from vitzoo.text import is_terminal
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
 GAP = 2  # spaces between columns

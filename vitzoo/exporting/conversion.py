@@ -27,13 +27,13 @@ from vitzoo.loading import overrides
 from vitzoo.loading.misfit import fitting
 from vitzoo.loading.source import on_hub, open_unregistered
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.report import escaped, fold
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Variant, choose
 from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
 from vitzoo.store import obtain
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.progress import progress
+from vitzoo.text import escaped, fold
 
 VARIANTS = "the variant's"
 SHOWN = {"block.qkv_bias", "num_classes"}  # settings that the tensors show

@@ -27,7 +27,7 @@ from vitzoo.files.safetensors import (
     no_pickle,
     place,
 )
-from vitzoo.report import escaped
+from vitzoo.text import escaped
 
 ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second begins an empty zip
 MAX_DIRECTORY = 2 * 1024 * 1024

@@ -15,7 +15,7 @@ from vitzoo.errors import CheckpointError, printable
 from vitzoo.files.names import INDEX, NPZ, SAFETENSORS, valid_file
 from vitzoo.files.safetensors import PICKLES, check_count, no_pickle, place
 from vitzoo.files.strict_json import strict_json
-from vitzoo.report import listed
+from vitzoo.text import listed
 
 MAX_INDEX = 8 * 1024 * 1024
 MAX_SHARDS = 128  # each stays open

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError, InvalidOption
-from vitzoo.report import listed
+from vitzoo.text import listed
 
 BLOCK = "blocks.{}."
 Key = str | tuple[str, ...]

@@ -17,8 +17,9 @@ from vitzoo.loading.assign import Slots
 from vitzoo.loading.misfit import check, raise_if
 from vitzoo.model import VisionTransformer
 from vitzoo.registry.registry import Registry
-from vitzoo.report import LoadReport, listed
+from vitzoo.report import LoadReport
 from vitzoo.store.store import Store
+from vitzoo.text import listed
 
 
 def load(

@@ -9,8 +9,8 @@ from torch import Tensor
 from vitzoo.errors import CheckpointError
 from vitzoo.loading.adapt import CLASSIFIERS, LOADABLE, Adapted
 from vitzoo.registry.registry import Registry
-from vitzoo.report import fold, listed
 from vitzoo.schema.spec import PartSpec, Spec
+from vitzoo.text import fold, listed
 
 MAX_NAMES = 4  # of variants in a message
 

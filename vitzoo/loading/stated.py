@@ -15,11 +15,11 @@ from vitzoo.loading import timm_config
 from vitzoo.plugin.info import FIRST_PARTY
 from vitzoo.registry.foreign_names import current
 from vitzoo.registry.registry import Registry
-from vitzoo.report import escaped, listed
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import PartSpec, Spec
+from vitzoo.text import escaped, listed
 
 SETTINGS = ("block", "pool", "patch_embed", "pos_embed", "pre_norm")
 """Keys of a spec that no tensor shows, in a config of any library."""

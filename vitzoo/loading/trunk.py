@@ -17,7 +17,7 @@ from vitzoo.files.safetensors import Header, TensorInfo
 from vitzoo.formats import Format
 from vitzoo.loading.adapt import HEADS
 from vitzoo.registry.registry import Registry
-from vitzoo.report import listed
+from vitzoo.text import listed
 
 HEAD = ("head.weight", "head.bias")
 T = TypeVar("T")

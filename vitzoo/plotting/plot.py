@@ -27,8 +27,8 @@ from vitzoo.plotting.arrays import Arrays, Layers, Patch
 from vitzoo.plotting.figures import Seen
 from vitzoo.plotting.sheet import Title, image_bytes, own_settings
 from vitzoo.plugin.requirements import check_extra
-from vitzoo.report import escaped
 from vitzoo.schema.reader import describe
+from vitzoo.text import escaped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,8 +20,8 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from vitzoo.errors import InvalidOption, short_repr
 from vitzoo.registry.listing import KINDS, check_field
-from vitzoo.report import listed
 from vitzoo.schema.reader import describe
+from vitzoo.text import listed
 
 EXAMPLE = "write conditions such as 'params<100M and (license=mit or license=apache-2.0)'"
 TOKEN = re.compile(

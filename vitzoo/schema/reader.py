@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
 from vitzoo.errors import RegistryError, UnknownOption, VitzooError, did_you_mean, short_repr
-from vitzoo.report import escaped
+from vitzoo.text import escaped
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -16,7 +16,7 @@ from vitzoo.errors import PinError, StoreError
 from vitzoo.files.access import make_folder, read_regular, write_atomic
 from vitzoo.files.names import COMMIT, SHA256
 from vitzoo.files.strict_json import DuplicateKey, strict_json
-from vitzoo.report import escaped
+from vitzoo.text import escaped
 
 VERSION = 1
 MAX_LOCK = 16 * 1024 * 1024

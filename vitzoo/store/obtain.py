@@ -35,7 +35,6 @@ from vitzoo.errors import (
 from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
 from vitzoo.log import log
 from vitzoo.plugin.package_files import data_file
-from vitzoo.report import UNWRITABLE
 from vitzoo.store.hub_cache import from_hub_cache
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
@@ -43,6 +42,7 @@ from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
 from vitzoo.store.stop import SLICE, check
 from vitzoo.store.store import Store
+from vitzoo.text import UNWRITABLE
 
 TERMS = "accept the terms on that page, then log in with `hf auth login` or set HF_TOKEN"
 _GUARD = threading.Lock()  # of the two sets below

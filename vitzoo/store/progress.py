@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
-from vitzoo.report import UNWRITABLE, is_terminal
+from vitzoo.text import UNWRITABLE, is_terminal
 
 Note = Callable[[int, int], Any]
 Show = Callable[[str], AbstractContextManager[Note | None]]

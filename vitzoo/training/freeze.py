@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from vitzoo.errors import InvalidOption, short_repr
-from vitzoo.report import listed
+from vitzoo.text import listed
 from vitzoo.training.layers import REST, SAME_LAYER, Key, inner, keys_of, numbers_of
 
 HEAD = "head"

@@ -11,10 +11,10 @@ from vitzoo.loading.adapter import pattern_of, record
 from vitzoo.log import log
 from vitzoo.model import VisionTransformer
 from vitzoo.registry.registry import registry
-from vitzoo.report import fold, listed
 from vitzoo.saving import metadata_of
 from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import Spec
+from vitzoo.text import fold, listed
 
 
 def lora(model: nn.Module, *, r: int = 8, lora_alpha: float | None = None) -> dict[str, Any]:

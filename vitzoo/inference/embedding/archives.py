@@ -27,7 +27,7 @@ from vitzoo.images.decode import SUFFIXES
 from vitzoo.inference.embedding import sources
 from vitzoo.inference.embedding.sources import Item
 from vitzoo.plugin.requirements import check_extra
-from vitzoo.report import listed
+from vitzoo.text import listed
 
 MAX_HEADER = 2**20  # bytes of one header of a tar member, long names included
 BLOCK = 512

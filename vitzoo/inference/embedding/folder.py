@@ -25,8 +25,8 @@ from vitzoo.inference.embedding.part_file import VECTORS, Form, explained, keys_
 from vitzoo.inference.embedding.sources import Piece, sha256_of, slice_of
 from vitzoo.inference.predictor import Predictor
 from vitzoo.inference.table import stored_text
-from vitzoo.report import listed
 from vitzoo.schema.reader import Reader
+from vitzoo.text import listed
 
 MANIFEST = "_manifest.json"  # pyarrow and Spark ignore files that begin with _
 LOCKS = re.compile(r"\.(manifest|shard-\d+-of-\d+)\.lock|\._manifest\.json\.\d+\.\d+")

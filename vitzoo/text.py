@@ -1,0 +1,56 @@
+"""Texts for messages: names of tensors, and whether a stream is a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+UNWRITABLE = (OSError, ValueError, AttributeError)  # of a stream that is full, closed or missing
+
+
+def fold(names: Iterable[str]) -> list[str]:
+    """Join tensor names that differ only in the number of their block.
+
+    >>> fold(["pos_embed", "blocks.0.norm1.bias", "blocks.1.norm1.bias"])
+    ['pos_embed', 'blocks.{0-1}.norm1.bias']
+    """
+    groups: dict[tuple[str, str], list[int]] = {}
+    for name in names:
+        match = re.fullmatch(r"(.*?\.)(\d+)(\..*)", name)
+        before, number, after = match.groups() if match else (name, -1, "")
+        groups.setdefault((before, after), []).append(int(number))
+    return [
+        before if numbers == [-1] else f"{before}{_ranges(sorted(numbers))}{after}"
+        for (before, after), numbers in groups.items()
+    ]
+
+
+def _ranges(numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    text = ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
+    return text if text.isdigit() else f"{{{text}}}"
+
+
+def is_terminal(stream: Any) -> bool:
+    """Tell whether a standard stream, which may be missing or closed, is a terminal."""
+    try:
+        return bool(stream.isatty())
+    except UNWRITABLE:
+        return False
+
+
+def escaped(text: str) -> str:
+    """Write a tensor name in ASCII, so that similar letters of other alphabets are seen."""
+    return ascii(text)[1:-1]
+
+
+def listed(names: list[str], count: int = 10) -> str:
+    """Join the first names, escaped, and the number of the others."""
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(map(escaped, names[:count])) + more
