@@ -41,14 +41,22 @@ class Result:
         return (statistics.median if FULL else min)(self.seconds[side])
 
     def ratio(self, side):
-        """Return the time of a side by ours: above 1, ours is faster."""
+        """Return the time of a side by ours: above 1, ours is faster.
+
+        This is the median of the ratios of single turns, in which both sides meet the same machine.
+        """
+        if FULL:
+            return statistics.median(self.ratios(side))
         return self.median(side) / self.median(self.ours)
+
+    def ratios(self, side):
+        """Return the ratio of each turn."""
+        turns = zip(self.seconds[side], self.seconds[self.ours], strict=True)
+        return [other / mine for other, mine in turns]
 
     def interval(self, side):
         """Return the lowest and the highest ratio of a single turn."""
-        turns = zip(self.seconds[side], self.seconds[self.ours], strict=True)
-        ratios = [other / mine for other, mine in turns]
-        return min(ratios), max(ratios)
+        return min(self.ratios(side)), max(self.ratios(side))
 
     def check(self, side, *, at_least):
         """Fail if the ratio of this run is below a figure, with room for a busy machine."""

@@ -53,5 +53,5 @@ def test_list_against_timm(compare, process):
 def test_commands_against_a_bare_interpreter(compare, process, args):
     ours, bare = process("-m", "vitzoo", *args), process(*BARE)
     title = " ".join(["vitzoo", *args[:2]])
-    result = compare(title, {"vitzoo": ours, "bare interpreter": bare}, rounds=15)
+    result = compare(title, {"vitzoo": ours, "bare interpreter": bare}, rounds=25)
     result.check("bare interpreter", at_least=1 / WITHIN[args])
