@@ -126,7 +126,7 @@ def test_create_from_a_warm_store(compare, here):
         "timm": lambda: timm_create(here),
         "modules, file and tensors alone": lambda: plain_vit.load(here.size_name, here.file),
     }
-    result = compare(f"create(pretrained=True), {here.architecture}", sides)
+    result = compare(f"create(pretrained=True), {here.architecture}", sides, rounds=15)
     result.check("timm", at_least=AT_LEAST[here.size_name])
     result.check("modules, file and tensors alone", at_least=1 / 1.6)
 
