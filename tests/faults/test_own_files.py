@@ -24,7 +24,7 @@ from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.store.stamp import Stamp
 
-NOBODY = 65534
+OTHER_USER = 65534
 
 
 @pytest.fixture
@@ -321,7 +321,7 @@ def test_a_damaged_stamp_is_ignored(own, damage):
 def test_a_stamp_of_another_user_is_ignored(own, monkeypatch):
     own.load()
     if os.geteuid() == 0:
-        os.chown(own.stamps()[0], NOBODY, NOBODY)
+        os.chown(own.stamps()[0], OTHER_USER, OTHER_USER)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 1)
     assert not own.load().stamped

@@ -178,14 +178,14 @@ def tensors_of(model):
 
 def check_against_torch(make, seed=0):
     """Load one state into two equal networks, and compare all of their tensors."""
-    ours, theirs = make(), make()
+    ours, by_torch = make(), make()
     state = state_of(ours, seed)
-    theirs.load_state_dict(state, strict=True, assign=True)
+    by_torch.load_state_dict(state, strict=True, assign=True)
     slots = Slots(ours)
-    assert list(slots.expected) == list(theirs.state_dict())
+    assert list(slots.expected) == list(by_torch.state_dict())
     slots.assign(state)
     loaded = {tensor.data_ptr() for tensor in state.values()}
-    found, expected = tensors_of(ours), tensors_of(theirs)
+    found, expected = tensors_of(ours), tensors_of(by_torch)
     assert list(found) == list(expected)
     assert set(map(id, slots.buffers())) == set(map(id, ours.buffers()))
     assert slots.without_data() == [name for name, t in ours.named_buffers() if t.is_meta]

@@ -45,9 +45,9 @@ def test_a_layer_has_the_weights_of_torchs(seed):
         for construct in (kind, lambda *args, kind=kind: layer(kind, *args)):
             torch.manual_seed(seed)
             made.append((construct(*arguments).state_dict(), torch.random.get_rng_state()))
-        (ours, after), (theirs, state) = made[1], made[0]
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
+        (ours, after), (by_torch, state) = made[1], made[0]
+        assert ours.keys() == by_torch.keys()
+        assert all(torch.equal(ours[name], tensor) for name, tensor in by_torch.items())
         assert torch.equal(after, state)
         assert vars(layer(kind, *arguments)).keys() == vars(kind(*arguments)).keys()
 

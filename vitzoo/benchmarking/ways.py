@@ -214,7 +214,7 @@ def choose_ways(names: Collection[str] | None, device: str) -> tuple[list[str], 
             )
         if WAYS[name].to and device != CPU:
             raise InvalidOption(
-                f"{name} runs on the CPU only, got device {device!r}; leave the way out"
+                f"{name} runs on the CPU only, got device {device!r}; remove it from the ways"
             )
         if error := _missing(name):
             raise error
