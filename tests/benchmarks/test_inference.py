@@ -22,8 +22,8 @@ CASES = [(name, batch) for name, (*_, rounds) in NETWORKS.items() for batch in r
 MERGED = 8  # tokens of each block
 
 
-def logits(model, images):
-    return lambda: model(images)
+def computed(network, images):
+    return lambda: network(images)
 
 
 @pytest.mark.parametrize(("name", "batch"), CASES if FULL else CASES[:1])
@@ -35,12 +35,13 @@ def test_eager_inference(compare, name, batch):
     images = torch.randn(batch, 3, 224, 224)
     with torch.inference_mode():
         torch.testing.assert_close(ours(images[:1]), reference(images[:1]), rtol=0, atol=5e-5)
-        sides = {"vitzoo": logits(ours, images), "timm": logits(reference, images)}
+        sides = {"vitzoo": computed(ours, images), "timm": computed(reference, images)}
         result = compare(f"inference, {name}, batch {batch}", sides, rounds=rounds[batch])
     result.check("timm", at_least=1)
 
 
-def test_inference_with_merged_tokens(compare):
+@pytest.mark.parametrize("output", ["logits", "features"])
+def test_inference_with_merged_tokens(compare, output):
     reference = timm.create_model("vit_base_patch16_224").eval()
     networks = {
         f"vitzoo, merge {merge}": vitzoo.create(B16, block={"merge": merge}, device="meta").eval()
@@ -50,11 +51,12 @@ def test_inference_with_merged_tokens(compare):
         model.load_state_dict(reference.state_dict(), assign=True)
     images = torch.randn(8 if FULL else 2, 3, 224, 224)
     sides = {
-        name: logits(model, images) for name, model in (networks | {"timm": reference}).items()
+        name: computed(model if output == "logits" else model.forward_features, images)
+        for name, model in (networks | {"timm": reference}).items()
     }
+    title = f"inference, {output}, merge {MERGED}, vit_b16, batch {len(images)}"
     with torch.inference_mode():
-        result = compare(
-            f"inference, merge {MERGED}, vit_b16, batch {len(images)}", sides, rounds=21
-        )
+        result = compare(title, sides, rounds=21)
     result.check("timm", at_least=1.3)
-    result.check("vitzoo, merge 0", at_least=1.3)  # of 1.31 times the multiply-accumulates
+    # Without merging, there are 1.31 times the multiply-accumulates: no more can be expected.
+    result.check("vitzoo, merge 0", at_least=1.2)
