@@ -50,13 +50,14 @@ def test_inference_with_merged_tokens(compare, output):
     for model in networks.values():
         model.load_state_dict(reference.state_dict(), assign=True)
     images = torch.randn(8 if FULL else 2, 3, 224, 224)
-    sides = {
-        name: computed(model if output == "logits" else model.forward_features, images)
-        for name, model in (networks | {"timm": reference}).items()
-    }
+    if output == "logits":
+        sides = {name: computed(model, images) for name, model in networks.items()}
+        sides["timm"] = computed(reference, images)
+    else:
+        sides = {name: computed(model.forward_features, images) for name, model in networks.items()}
     title = f"inference, {output}, merge {MERGED}, vit_b16, batch {len(images)}"
     with torch.inference_mode():
         result = compare(title, sides, rounds=21)
-    result.check("timm", at_least=1.3)
-    # Without merging, there are 1.31 times the multiply-accumulates: no more can be expected.
-    result.check("vitzoo, merge 0", at_least=1.2)
+    result.check("vitzoo, merge 0", at_least=1.25)  # of 1.31 times the multiply-accumulates
+    if output == "logits":
+        result.check("timm", at_least=1.3)

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import vitzoo
 from helpers import SMALL, close, fill, randn, refuses
@@ -157,6 +158,23 @@ def test_tokens_are_really_left_out():
         block.mlp.register_forward_hook(lambda _, args, __: shapes.append(args[0].shape[1]))
     model.forward_features(images(model))
     assert shapes == [1 + 16 - 2, 1 + 16 - 4, 1 + 16 - 6]
+
+
+@torch.inference_mode()
+def test_the_mlp_runs_without_the_memory_of_the_attention():
+    block = fill(vitzoo.create(SMALL, block={"merge": 2})).blocks[0]
+    made, freed = {}, []
+
+    def remember(module, _, output):
+        made[module] = StorageWeakRef(output.untyped_storage())
+
+    for module in (block.norm1, block.attn.qkv, block.attn.proj):
+        module.register_forward_hook(remember)
+    block.mlp.register_forward_pre_hook(
+        lambda *_: freed.extend(storage.expired() for storage in made.values())
+    )
+    assert isinstance(block(randn(2, 17, block.attn.proj.out_features)), Merged)
+    assert freed == [True] * 3
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -281,16 +281,18 @@ class MergingBlock(Block):
         added: Bias = None if log_sizes is None else lambda _: log_sizes
         if tokens is not None:
             return super().forward(before, None, added, tokens)
-        branch, keys = self._attend_with_keys(before, added)
-        after = self.drop_path(before, lambda _: branch)
-        merged = self.merge(x._replace(tokens=after) if isinstance(x, Merged) else after, keys)
+        merged = self._attend_and_merge(x, before, added)
         if not isinstance(merged, Merged):
             return self.drop_path(merged, self._transform)
         return merged._replace(tokens=self.drop_path(merged.tokens, self._transform))
 
-    def _attend_with_keys(self, x: Tensor, bias: Bias) -> tuple[Tensor, Tensor]:
-        added, keys = self.attn(x if self.post_norm else self.norm1(x), None, bias, with_keys=True)
-        return self.ls1(self.norm1(added) if self.post_norm else added), keys
+    def _attend_and_merge(self, x: Tensor | Merged, before: Tensor, bias: Bias) -> Tensor | Merged:
+        """Return the tokens that the MLP reads; no other result keeps its memory during the MLP."""
+        normed = before if self.post_norm else self.norm1(before)
+        added, keys = self.attn(normed, None, bias, with_keys=True)
+        branch = self.ls1(self.norm1(added) if self.post_norm else added)
+        after = self.drop_path(before, lambda _: branch)
+        return self.merge(x._replace(tokens=after) if isinstance(x, Merged) else after, keys)
 
 
 class Blocks(nn.Sequential):
