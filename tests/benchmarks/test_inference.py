@@ -58,6 +58,6 @@ def test_inference_with_merged_tokens(compare, output):
     title = f"inference, {output}, merge {MERGED}, vit_b16, batch {len(images)}"
     with torch.inference_mode():
         result = compare(title, sides, rounds=21)
-    result.check("vitzoo, merge 0", at_least=1.25)  # of 1.31 times the multiply-accumulates
+    result.check("vitzoo, merge 0", at_least=1.2)  # of 1.31 times the multiply-accumulates
     if output == "logits":
         result.check("timm", at_least=1.3)
