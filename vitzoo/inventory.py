@@ -317,7 +317,10 @@ def _verify(file: HubFile, pins: Pins) -> Verification:
         return Verification(file.label, "conflict", sha256=file.entry.sha256, detail=conflict)
     path, pin = stored(file), file.pin
     if path is None:
-        return Verification(file.label, "missing", sha256=pin.sha256, detail="not in the store")
+        detail = "not in the store"
+        if file.entry.bundled:
+            detail = f"not in the installed package {file.package}; reinstall it"
+        return Verification(file.label, "missing", sha256=pin.sha256, detail=detail)
     return _compared(file.label, path, pin.sha256, pin.size, follow=bool(file.entry.path))
 
 

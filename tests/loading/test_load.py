@@ -183,16 +183,23 @@ def test_no_two_tensors_share_memory(augreg):
     assert len(set(pointers)) == len(pointers)
 
 
-def test_bundled_file_that_was_changed(augreg, tmp_path):
+def test_bundled_file_that_was_changed(augreg, run, tmp_path):
     path = tmp_path / "site" / "small" / "data" / "in1k.safetensors"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     with refuses(vitzoo.IntegrityError, path, "reinstall"):
         pretrained(augreg[0])
+    assert run("verify", "--all")[0] == 3
     path.unlink()
     with refuses(vitzoo.WeightsUnavailable, "in1k.safetensors", "missing", "package"):
         pretrained(augreg[0])
+    for names in (["--all"], ["small/net:in1k"]):
+        code, out, err = run("verify", *names)
+        assert code == 1
+        assert "small/net:in1k\tmissing\t0\t" in out
+        assert "not in the installed package small; reinstall it" in out
+        assert err.endswith("1 missing\n")
 
 
 def test_arguments_are_checked_before_anything_is_fetched(monkeypatch):

@@ -94,8 +94,8 @@ def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> N
 
     The exit code is 3 if a file is damaged, or if the registry and the lock file contradict each
     other about a file. It is 1 if the weights of a given NAME are not on this machine, if a file is
-    missing that was given or that an index or a vitzoo.json names, or if no sha256 of a given FILE
-    is known.
+    missing that was given, that an index or a vitzoo.json names, or that an installed package
+    should contain, or if no sha256 of a given FILE is known.
 
     \b
     Examples:
@@ -117,7 +117,8 @@ def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> N
     say(f"{len(found)} file{'s' if len(found) != 1 else ''}: {each or 'nothing to check'}")
     if states["damaged"] or states["conflict"]:
         raise Exit(IntegrityError.exit_code)
-    incomplete = any(row.state == "missing" and row.path for row in found)  # never fetched: no path
+    # A file that was never fetched has no path; with --all, only bundled files can be missing.
+    incomplete = any(row.state == "missing" and (row.path or everything) for row in found)
     if incomplete or any(all(row.state in ABSENT for row in rows) for rows in named):
         raise Exit(1)
 
