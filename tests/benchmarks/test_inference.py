@@ -58,6 +58,7 @@ def test_inference_with_merged_tokens(compare, output):
     title = f"inference, {output}, merge {MERGED}, vit_b16, batch {len(images)}"
     with torch.inference_mode():
         result = compare(title, sides, rounds=21)
-    result.check("vitzoo, merge 0", at_least=1.2)  # of 1.31 times the multiply-accumulates
+    # Merge 0 has 1.31 times the multiply-accumulates for logits, 1.34 times for features.
+    result.check("vitzoo, merge 0", at_least=1.2)
     if output == "logits":
         result.check("timm", at_least=1.3)
