@@ -1,13 +1,15 @@
-"""Comparing a model with the network that its spec describes, before `save` writes it."""
+"""Comparing a model with the network that its spec describes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from vitzoo.build import build
 from vitzoo.errors import InvalidOption, UnknownName, VitzooError, short_repr
@@ -28,7 +30,6 @@ FREE = {  # attributes that do not change the outputs in evaluation, or that the
         "grad_checkpointing",
         "dynamic",
         "inplace",
-        "p",
         "rate",
         "drop_prob",
         "attention_dropout",
@@ -66,26 +67,72 @@ def tensors_of(model: nn.Module, spec: Spec, zoo: Registry) -> dict[str, Tensor]
     Raises:
         InvalidOption: the model has other tensors, modules or computed buffers than that network.
     """
+    found = compare(model, spec, zoo)
+    groups = {
+        "missing": found.missing,
+        "unexpected": found.unexpected,
+        "different": found.different,
+    }
+    problems = [
+        f"{len(rows)} {what}: {listed(fold(rows))}" for what, rows in groups.items() if rows
+    ]
+    if problems:
+        raise InvalidOption(
+            "the model is not the network of model.spec, so create could not restore it; "
+            f"tensors and modules: {'; '.join(problems)}; {found.fix}"
+        )
+    return found.tensors
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a model has, and what the network of a spec would have.
+
+    Args:
+        tensors: of the model, by their names in the network.
+        missing, unexpected: names of tensors that only the network or only the model has.
+        different: sentences on modules, shapes and computed buffers.
+    """
+
+    tensors: dict[str, Tensor]
+    missing: list[str]
+    unexpected: list[str]
+    different: list[str]
+
+    @property
+    def rows(self) -> list[str]:
+        """All differences, empty if there is none."""
+        missing = (f"{name} is missing" for name in self.missing)
+        unexpected = (f"{name} is unexpected" for name in self.unexpected)
+        return [*missing, *unexpected, *self.different]
+
+    @property
+    def fix(self) -> str:
+        """What the user can do about the differences."""
+        return _fix(self.missing, self.unexpected, self.different)
+
+
+def compare(model: nn.Module, spec: Spec, zoo: Registry) -> Comparison:
+    """Compare a model with the network that `spec` describes.
+
+    Raises:
+        InvalidOption: the network cannot be built.
+    """
     try:
         network = _network(model, spec, zoo)
     except VitzooError as error:
         raise InvalidOption(f"create could not restore the model from its spec: {error}") from error
     tensors, expected = (_by_name(m.state_dict().items()) for m in (model, network))
-    missing = [name for name in expected if name not in tensors]
-    unexpected = [name for name in tensors if name not in expected]
-    other = [
-        *_other_modules(model, network),
-        *_other_shapes(tensors, expected),
-        *_other_buffers(model, network, tensors),
-    ]
-    groups = (("missing", missing), ("unexpected", unexpected), ("different", other))
-    problems = [f"{len(rows)} {what}: {listed(fold(rows))}" for what, rows in groups if rows]
-    if problems:
-        raise InvalidOption(
-            "the model is not the network of model.spec, so create could not restore it; "
-            f"tensors and modules: {'; '.join(problems)}; {_fix(missing, unexpected, other)}"
-        )
-    return tensors
+    return Comparison(
+        tensors,
+        missing=[name for name in expected if name not in tensors],
+        unexpected=[name for name in tensors if name not in expected],
+        different=[
+            *_other_modules(model, network),
+            *_other_shapes(tensors, expected),
+            *_other_buffers(model, network, tensors),
+        ],
+    )
 
 
 def _network(model: Any, spec: Spec, zoo: Registry) -> nn.Module:
@@ -97,14 +144,19 @@ def _network(model: Any, spec: Spec, zoo: Registry) -> nn.Module:
         variant = zoo.variant(spec.variant) if spec.variant else None
     except UnknownName:
         variant = None
-    names = {"pos_embed": "positions", "pool": "_pool"}  # of attributes of the model
-    opaque = [f for f, part in vars(spec).items() if isinstance(part, PartSpec) and part.opaque]
-    ready = {field: getattr(model, names.get(field, field), _no_rates) for field in opaque}
+    ready = opaque_parts(model, spec)
     with torch.random.fork_rng(devices=()), torch.device("meta"):
         if variant is None or variant.builder == CORE_BUILDER:
             return build(spec, ready, part=zoo.part)
         network: nn.Module = zoo.host.network(variant, spec)
         return network
+
+
+def opaque_parts(model: Any, spec: Spec) -> dict[str, Any]:
+    """Return the parts of a model that were given as objects, by their fields of the spec."""
+    names = {"pos_embed": "positions", "pool": "_pool"}  # of attributes of the model
+    opaque = [f for f, part in vars(spec).items() if isinstance(part, PartSpec) and part.opaque]
+    return {field: getattr(model, names.get(field, field), _no_rates) for field in opaque}
 
 
 def _no_rates(*, depth: int) -> list[float]:
@@ -144,20 +196,42 @@ def _other_modules(model: Any, network: Any) -> Iterator[str]:
         if found is None:
             if not name.startswith("blocks.") or blocks == depth:
                 yield f"{label} is missing, expected {type(wanted).__name__}"
-        elif "forward" in vars(found):
-            yield f"{label}.forward is replaced by another function"
         elif SAME.get(type(found), type(found)) is not SAME.get(type(wanted), type(wanted)):
             yield f"{label} is {_full_name(found)}, expected {type(wanted).__name__}"
         else:
-            yield from _other_numbers(label, vars(found), vars(wanted))
+            yield from _other_numbers(label, found, vars(wanted))
+            yield from _appended(name, found, wanted)
 
 
-def _other_numbers(label: str, found: dict[str, Any], wanted: dict[str, Any]) -> Iterator[str]:
+def _appended(name: str, found: nn.Module, wanted: nn.Module) -> Iterator[str]:
+    """Yield the modules without tensors that a `Sequential` has, and that of the network has not.
+
+    Names of tensors show other additional modules, and the number of blocks shows blocks.
+    """
+    if isinstance(found, nn.Sequential) and name != "blocks":
+        for key, child in found.named_children():
+            if not hasattr(wanted, key) and not child.state_dict():
+                yield f"{name}.{key} is {_full_name(child)}, expected no such module"
+
+
+def _other_numbers(label: str, module: nn.Module, wanted: dict[str, Any]) -> Iterator[str]:
+    found, inert = vars(module), {"p"} if isinstance(module, _DropoutNd) else set()
+    for key, value in found.items():
+        if not key.startswith("_") and callable(value) and callable(getattr(type(module), key, 0)):
+            yield f"{label}.{key} is replaced by another function"
     for key, value in wanted.items():
-        if key in FREE or key.startswith("_") or not isinstance(value, SIMPLE):
+        if key in FREE | inert or key.startswith("_") or not isinstance(value, SIMPLE):
             continue
-        if key in found and found[key] != value:
+        if key in found and not _same(found[key], value):
             yield f"{label}.{key} is {short_repr(found[key])}, expected {short_repr(value)}"
+
+
+def _same(found: Any, wanted: object) -> bool:
+    """Return whether two values are equal; a tensor with several numbers equals no plain value."""
+    try:
+        return bool(found == wanted)
+    except (RuntimeError, ValueError):
+        return False
 
 
 def _other_buffers(model: Any, network: Any, tensors: dict[str, Any]) -> Iterator[str]:

@@ -188,6 +188,11 @@ def _one_line(row: dict[str, Any]) -> dict[str, Any]:
     type=click.IntRange(1, 4096),
     help="Number of images that each process reads ahead. It changes no vector.",
 )
+@click.option(
+    "--chunk",
+    type=click.IntRange(1, 4096),
+    help="Images in a forward pass; that of the folder, or 8 on a CPU and by a trial on a GPU.",
+)
 @json_option
 def embed_command(
     model: str,

@@ -6,15 +6,20 @@ Libraries of linear algebra sum in another order where rows of a matrix begin at
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from vitzoo.errors import InvalidOption
 from vitzoo.model import VisionTransformer
 from vitzoo.parts.patch_embed import UnfoldPatchEmbed
 
 CHUNK = 8  # images in a forward pass
+SIZES = (256, 128, 64, 32, 16, CHUNK)  # of chunks on a GPU
+SHARE = 0.5  # of a GPU's memory, for the weights and one forward pass
+OUT_OF_MEMORY = "out of memory"
 ALIGNED = 16  # numbers of float32 in 64 bytes
 
 
@@ -45,3 +50,71 @@ def are_alike(results: Mapping[str, Tensor], start: int) -> bool:
         if not torch.equal(found[start:], found[:1].expand_as(found[start:])):
             return False
     return True
+
+
+def largest_chunk(
+    run: Callable[[int], Mapping[str, Tensor]], model: nn.Module, device: torch.device
+) -> int:
+    """Find by trial how many images a forward pass on another device than the CPU has.
+
+    It is the largest of `SIZES` with which weights and forward pass take at most half of the memory
+    of the GPU, and copies of an image have equal results at all positions. It depends on the
+    network, the GPU and its memory, not on the memory that is free. On other devices it is at
+    most 8. It is 1 where results depend on the position.
+
+    Args:
+        run: computes that many copies of an image.
+        model: whose forward pass it is.
+        device: on which `run` computes.
+
+    Raises:
+        InvalidOption: a chunk does not fit in the free memory.
+    """
+    memory = total_memory(device)
+    sizes = SIZES if memory else (CHUNK,)
+    weights = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+    each = peak_memory(lambda: run(CHUNK), device) / CHUNK if memory else 0
+    for size in sizes:
+        fits = weights + size * each <= SHARE * memory or size == CHUNK
+        if fits and are_alike(run(size), 1):
+            return size
+    return 1
+
+
+def total_memory(device: torch.device) -> int:
+    """Return the bytes of memory of a GPU; 0 for other devices."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return torch.mps.recommended_max_memory() if device.type == "mps" else 0
+
+
+def peak_memory(run: Callable[[], object], device: torch.device) -> int:
+    """Return the bytes that a GPU allocates at most during a call of `run`, beyond those before."""
+    run()  # libraries allocate their workspaces, and choose their kernels
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        run()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    torch.mps.synchronize()
+    torch.mps.empty_cache()
+    before = torch.mps.driver_allocated_memory()  # MPS states no peak, but keeps freed memory
+    run()
+    torch.mps.synchronize()
+    return torch.mps.driver_allocated_memory() - before
+
+
+@contextmanager
+def explained(size: int, device: torch.device) -> Iterator[None]:
+    """Turn the error of a device without memory for a chunk into one with a fix."""
+    try:
+        yield
+    except RuntimeError as error:
+        if device.type == "cpu" or OUT_OF_MEMORY not in str(error):
+            raise
+        raise InvalidOption(
+            f"a chunk of {size} images does not fit in the free memory of {device}; end other "
+            "programs on it, or pass a smaller --chunk (chunk=) for a new folder or Predictor"
+        ) from error

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from vitzoo.errors import InvalidOption, printable, short_repr
+from vitzoo.inference.arithmetic import changed_settings, matmul_precision
 from vitzoo.inference.embedding.folder import (
     Part,
     agree,
@@ -26,11 +27,13 @@ from vitzoo.inference.embedding.folder import (
     missing_parts,
     remove_leftovers,
     reopen,
+    stored_chunk,
 )
 from vitzoo.inference.embedding.part_file import VECTORS, keys_of_errors
 from vitzoo.inference.embedding.pipeline import Job, Task, Work
 from vitzoo.inference.embedding.sources import Paths, find_pieces, slice_of
 from vitzoo.inference.embedding.workers import compute
+from vitzoo.inference.fingerprint import check_unchanged
 from vitzoo.inference.predictor import Predictor
 from vitzoo.keywords import check_keywords
 from vitzoo.plugin.requirements import check_extra
@@ -106,6 +109,7 @@ def embed(
     extend: bool = False,
     workers: int | None = None,
     batch_size: int = 64,
+    chunk: int | None = None,
     on_progress: Progress | None = None,
 ) -> Embedded:
     """Write the outputs of a model for images to Parquet files, one row per image, in order.
@@ -117,7 +121,7 @@ def embed(
 
     Args:
         model: a name, a path, an address or a model, as for `Predictor`; or a Predictor, with
-            which `weights`, `outputs`, `dtype` and `device` are left out.
+            which `weights`, `outputs`, `dtype`, `device` and `chunk` are left out.
         sources: folders (with subfolders), image files, uncompressed tar archives, Parquet files,
             lists (.txt) of one path per line, and patterns of these: `*`, `**`, `{000..009}`.
         out: folder for the Parquet files and `_manifest.json`.
@@ -130,7 +134,10 @@ def embed(
         extend: add inputs that were appended to the sources.
         workers: number of processes, this one included. By default one per CPU core, or 1 on
             another device.
-        batch_size: number of images that each process reads ahead of the model.
+        batch_size: number of images that each process reads ahead of the model; on another device
+            than the CPU at least two chunks.
+        chunk: number of images in a forward pass, as for `Predictor`; by default that of the
+            folder, if it has vectors.
         on_progress: is called with the images done, their number, and the work so far.
 
     Raises:
@@ -154,14 +161,20 @@ def embed(
     _check_apart(folder, sources)
     check_out(folder)
     pieces = find_pieces(sources, column)
-    predictor = _predictor(model, weights=weights, outputs=outputs, dtype=dtype, device=device)
+    options = {"weights": weights, "outputs": outputs, "dtype": dtype, "device": device}
+    predictor = _predictor(model, **options, chunk=chunk)
+    if (stored := stored_chunk(folder)) is not None:
+        predictor = predictor.with_chunk(stored)
+    place = next(predictor.model.parameters()).device
+    check_unchanged(predictor.model, place)
     manifest = agree(folder, predictor, vectors, pieces, extend=extend)
     job = Job(
         predictor=predictor,
         fingerprint=predictor.fingerprint().sha256,
-        precision=torch.get_float32_matmul_precision(),
+        precision=matmul_precision(place),
+        settings=changed_settings(place),
         form=manifest.form,
-        read_ahead=batch_size,
+        read_ahead=batch_size if _on_cpu(predictor) else max(batch_size, 2 * predictor.chunk),
         threads=_threads(predictor),
     )
     with locked(folder, f"shard-{index}-of-{count}"):

@@ -1,11 +1,14 @@
-"""Fingerprints: what determines the numbers that a network gives for an image."""
+"""Fingerprints: what determines the numbers that a network gives for an image.
+
+A fingerprint describes a network by its spec. `changes` finds what the spec does not state.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,15 @@ from PIL import features
 from torch import nn
 
 import vitzoo
+from vitzoo.checkpoint.comparison import compare, opaque_parts
+from vitzoo.errors import InvalidOption
+from vitzoo.inference.arithmetic import matmul_precision
+from vitzoo.registry.registry import registry
+from vitzoo.schema.spec import Spec
+from vitzoo.text import fold, listed
+
+ADDED = ("changes", "parts", "settings")
+COMPILED = "torch._dynamo.eval_frame.OptimizedModule"
 
 
 @dataclass(frozen=True)
@@ -30,6 +42,9 @@ class Fingerprint:
         dtype: type of the parameters, such as `float32`.
         chunk: shape (b, c, h, w) of the input of each forward pass.
         versions: of vitzoo, of the libraries that compute, and the kind of processor.
+        changes: what distinguishes the model from the network of its spec.
+        parts: classes and plain attributes of the parts that were given as objects.
+        settings: settings of torch that differ from its defaults, by their names.
     """
 
     weights: str
@@ -40,11 +55,17 @@ class Fingerprint:
     dtype: str
     chunk: tuple[int, ...]
     versions: Mapping[str, str]
+    changes: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def to_data(self) -> dict[str, Any]:
-        """Return the fingerprint as plain data, which JSON can store."""
+        """Return the fingerprint as plain data, which JSON can store.
+
+        The last three fields are left out if they are empty.
+        """
         data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return data
+        return {key: value for key, value in data.items() if value or key not in ADDED}
 
     @property
     def sha256(self) -> str:
@@ -77,8 +98,69 @@ def versions(device: torch.device) -> dict[str, str]:
         "pillow": PIL.__version__,
         "jpeg": str(features.version("libjpeg_turbo") or features.version("jpg")),
         "cpu": torch.backends.cpu.get_cpu_capability(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "float32_matmul_precision": matmul_precision(device),
     }
     if device.type == "cuda":
         found["cuda"] = torch.cuda.get_device_name(device)
     return found
+
+
+def changes(model: nn.Module) -> tuple[str, ...]:
+    """Return sentences on what distinguishes a model from the network of its spec."""
+    spec: Any = getattr(model, "spec", None)
+    try:
+        rows = compare(model, spec, registry()).rows
+    except InvalidOption as error:
+        rows = [str(error)]
+    for name, module in model.named_modules():
+        found: dict[str, Any] = vars(module)
+        state = {
+            "has a forward hook": found["_forward_hooks"] or found["_forward_pre_hooks"],
+            "is compiled": found.get("_compiled_call_impl") or _path(type(module)) == COMPILED,
+            "is in training mode": module.training,
+        }
+        rows += [f"{name or 'the model'} {what}" for what, value in state.items() if value]
+    every = vars(torch.nn.modules.module)
+    if every["_global_forward_hooks"] or every["_global_forward_pre_hooks"]:
+        rows.append("every module has a forward hook")
+    return tuple(rows)
+
+
+def check_unchanged(model: nn.Module, device: torch.device) -> None:
+    """Raise InvalidOption if other processes could not compute the numbers of a model again."""
+    if rows := changes(model):
+        raise InvalidOption(
+            "the model is not the network of model.spec, so the numbers of other processes would "
+            f"differ: {listed(fold(rows))}; create the model with these settings, merge adapters, "
+            "and remove hooks, parametrizations and torch.compile"
+        )
+    if torch.is_autocast_enabled(device.type):
+        name = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
+        raise InvalidOption(
+            f"autocast to {name} is active, which has no effect on a Predictor; leave its block, "
+            f"or pass dtype=torch.{name}"
+        )
+
+
+def describe_parts(model: nn.Module, spec: Spec) -> tuple[str, ...]:
+    """Return the class and the plain attributes of each module in parts given as objects."""
+    found = []
+    for name, part in opaque_parts(model, spec).items():
+        for path, module in part.named_modules(prefix=name) if isinstance(part, nn.Module) else ():
+            plain = {key: value for key, value in sorted(vars(module).items()) if _is_plain(value)}
+            table = {key: value for key, value in plain.items() if key[0] != "_"}
+            table.pop("training", None)
+            found.append(f"{path}: {_path(type(module))} {json.dumps(table)}")
+    return tuple(found)
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -29,6 +29,7 @@ class _Count:
                 self.before = before
             self.running += 1
             torch.set_num_threads(1)
+            torch.set_flush_denormal(False)  # this thread's own setting, else that of its maker
 
     def leave(self) -> None:
         with self.lock:

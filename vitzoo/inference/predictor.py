@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -39,8 +41,17 @@ from vitzoo.images.decode import (
     read_bytes,
 )
 from vitzoo.images.lookup import transform
-from vitzoo.inference.chunk import CHUNK, are_alike, is_aligned
-from vitzoo.inference.fingerprint import Fingerprint, hash_data, hash_tensors, versions
+from vitzoo.inference.arithmetic import changed_settings
+from vitzoo.inference.chunk import CHUNK, are_alike, explained, is_aligned, largest_chunk
+from vitzoo.inference.fingerprint import (
+    Fingerprint,
+    changes,
+    check_unchanged,
+    describe_parts,
+    hash_data,
+    hash_tensors,
+    versions,
+)
 from vitzoo.inference.one_thread import one_thread
 from vitzoo.inference.outputs import LABELS, LOGITS, POOLED, Outputs
 from vitzoo.inference.predict import (
@@ -96,6 +107,21 @@ class Row:
     outputs: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class _Started:
+    """A chunk that is being computed.
+
+    Args:
+        used: number of its images that are no padding.
+        results: (b, ...) each.
+        done: the event after which `results` are there; None if they are.
+    """
+
+    used: int
+    results: Mapping[str, Tensor]
+    done: torch.cuda.Event | None = None
+
+
 def _of_create(name: str) -> str:
     """Return the fix for an argument of `create`, which `Predictor` does not have."""
     if name not in signature(create).parameters:
@@ -111,12 +137,13 @@ def row_of(image: Decoded, outputs: Mapping[str, Any]) -> Row:
 class Predictor:
     """Maps images to labels, logits, embeddings or tokens.
 
-    The network runs in evaluation mode, on chunks of 8 images (the last one is padded) and with one
+    The network runs in evaluation mode, on chunks of one size (the last one is padded) and with one
     intra-op thread. Therefore the outputs for an image are the same bytes on one machine, next to
     any other images and at any position. Networks in which the position is not known to have no
     effect run on single images. A Predictor can be pickled: a model object with its
-    tensors, otherwise as the arguments. Loading the pickle then checks that the weights are the
-    same.
+    tensors, otherwise as the arguments, and with the size of its chunks. Loading the pickle then
+    checks that the weights are the same. A model that is not the network of its spec, or that has
+    hooks, is not pickled.
 
     Args:
         model: the network: a name, a path or an address as in `vitzoo.create`, with its default
@@ -131,9 +158,9 @@ class Predictor:
         dtype: floating type of the parameters, such as `torch.bfloat16`. None: that of the model.
             Arrays of bfloat16 and float16 networks are float32.
         device: of the computation. None: that of the model object, or the CPU.
-        chunk: number of images in a forward pass. None: 8 for networks of vitzoo's own parts whose
-            widths are multiples of 16, and where a trial on another device than the CPU finds equal
-            results at all positions; otherwise 1.
+        chunk: number of images in a forward pass. None: on the CPU 8 for networks of vitzoo's own
+            parts whose widths are multiples of 16, otherwise 1. On a GPU a trial finds it at the
+            first use: 8 to 256 by its memory, or 1 if results depend on the position.
 
     Attributes:
         model: the network.
@@ -203,7 +230,8 @@ class Predictor:
         return f"Predictor({short_repr(name)}, outputs={self.outputs})"
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {"outputs": self.outputs, "options": self._options}
+        check_unchanged(self.model, self._sample.device)
+        state = {"outputs": self.outputs, "options": {**self._options, "chunk": self.chunk}}
         if self._request is None:
             return state | {"model": self.model}
         return state | {"request": self._request, "identity": self._identity()}
@@ -232,7 +260,7 @@ class Predictor:
         return list(self.rows(images))
 
     def rows(self, images: Iterable[Input]) -> Iterator[Row]:
-        """Yield one row for each image, in their order; at most 8 images are held at a time.
+        """Yield one row for each image, in their order; at most one chunk is held, on a GPU two.
 
         Raises:
             InvalidOption: it is one image, not a list.
@@ -244,10 +272,20 @@ class Predictor:
         return self._rows(iter(images))
 
     def _rows(self, remaining: Iterator[Input]) -> Iterator[Row]:
-        while decoded := [self.decode(image) for image in itertools.islice(remaining, CHUNK)]:
-            outputs = iter(self.compute([one.tensor for one in decoded if one.tensor is not None]))
-            for one in decoded:
-                yield row_of(one, {} if one.tensor is None else next(outputs))
+        groups: deque[list[Decoded]] = deque()
+        threads = len(os.sched_getaffinity(0)) if self.asynchronous else 1
+
+        def chunks() -> Iterator[list[Tensor]]:
+            while group := list(decode(self.decode, itertools.islice(remaining, self.chunk))):
+                groups.append(group)
+                yield [one.tensor for one in group if one.tensor is not None]
+
+        with ThreadPoolExecutor(threads, "vitzoo-decode") as pool:
+            decode: Any = pool.map if self.asynchronous else map
+            for found in self.computed(chunks()):
+                outputs = iter(found)
+                for one in groups.popleft():
+                    yield row_of(one, {} if one.tensor is None else next(outputs))
 
     def decode(self, image: Input) -> Decoded:
         """Prepare an image; several threads may call this. It raises no error about an image."""
@@ -282,20 +320,54 @@ class Predictor:
             InvalidInput: a tensor has another shape.
             InvalidOption: the results depend on the position in a chunk.
         """
-        shape = self._shape
-        for tensor in inputs:
-            if tuple(tensor.shape) != shape:
-                raise InvalidInput(
-                    f"an input has the shape {tuple(tensor.shape)}, expected (c, h, w) = {shape}; "
-                    "prepare images with Predictor.decode"
-                )
-        found: list[dict[str, Any]] = []
-        if inputs:
-            size = self.chunk
+        size = self.chunk if inputs else 1
+        chunks = [inputs[start : start + size] for start in range(0, len(inputs), size)]
+        for chunk in chunks:
+            self._check_shapes(chunk)
+        return [outputs for found in self.computed(chunks) for outputs in found]
+
+    def computed(self, chunks: Iterable[Sequence[Tensor]]) -> Iterator[list[dict[str, Any]]]:
+        """Yield the outputs for each chunk of prepared images, in order.
+
+        On CUDA, the next chunk is taken and its computation is started before the results of a
+        chunk are read.
+
+        Args:
+            chunks: of (c, h, w) tensors of `decode`, at most `chunk` in each, perhaps none.
+
+        Raises:
+            InvalidInput, InvalidOption: as `compute`; or a chunk does not fit in the memory.
+        """
+        waiting: deque[_Started] = deque()
+        for chunk in chunks:
+            self._check_shapes(chunk)
             with one_thread() as run:
-                for start in range(0, len(inputs), size):
-                    found += run(self._forward, inputs[start : start + size])
-        return found
+                waiting.append(run(self._start, chunk))
+                ready = len(waiting) > self.asynchronous
+                found = run(self._finish, waiting.popleft()) if ready else None
+            if found is not None:
+                yield found
+        while waiting:
+            with one_thread() as run:
+                found = run(self._finish, waiting.popleft())
+            yield found
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the device computes while this process reads and decodes the next images."""
+        return self._sample.device.type == "cuda"
+
+    def with_chunk(self, chunk: int) -> Predictor:
+        """Return this Predictor with a number of images in a forward pass, unless it was given one.
+
+        The result has the same network.
+        """
+        if self._options["chunk"] is not None:
+            return self
+        other = object.__new__(type(self))
+        vars(other).update({**vars(self), "_options": {**self._options, "chunk": chunk}})
+        vars(other).pop("chunk", None)
+        return other
 
     @cached_property
     def chunk(self) -> int:
@@ -305,15 +377,16 @@ class Predictor:
             return size
         if self._sample.device.type == CPU:
             return CHUNK if is_aligned(self.model) else 1
-        return self._largest_chunk()
-
-    def _largest_chunk(self) -> int:
-        """Return 8 if copies of an image have equal results at all positions of a chunk, else 1."""
         draws = torch.Generator().manual_seed(0)
-        image = torch.randn(1, *self._shape, generator=draws, device="cpu")
+        image = torch.randn(1, *self._shape, generator=draws, device="cpu", dtype=torch.float32)
         with one_thread() as run:
-            found = run(self._results, image.expand(CHUNK, -1, -1, -1))
-        return CHUNK if are_alike(found, 1) else 1
+            return run(
+                lambda: largest_chunk(
+                    lambda count: self._results(image.expand(count, -1, -1, -1)),
+                    self.model,
+                    self._sample.device,
+                )
+            )
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -322,7 +395,8 @@ class Predictor:
         The first use computes the outputs of one image.
         """
         with one_thread() as run:
-            found = run(self._results, torch.zeros(1, *self._shape))
+            image = torch.zeros(1, *self._shape, dtype=torch.float32, device="cpu")
+            found = run(self._results, image)
         return {name: tuple(tensor.shape[1:]) for name, tensor in found.items() if name != LABELS}
 
     def fingerprint(self) -> Fingerprint:
@@ -337,6 +411,9 @@ class Predictor:
             dtype=str(self._sample.dtype).removeprefix("torch."),
             chunk=(self.chunk, *self._shape),
             versions=versions(self._sample.device),
+            changes=changes(self.model),
+            parts=describe_parts(self.model, spec),
+            settings=changed_settings(self._sample.device),
         )
 
     @property
@@ -348,16 +425,47 @@ class Predictor:
         spec: Any = getattr(self.model, "spec", None)
         return self._weights_sha256, hash_data(spec.to_data())
 
+    def _check_shapes(self, inputs: Sequence[Tensor]) -> None:
+        for tensor in inputs:
+            if tuple(tensor.shape) != self._shape:
+                raise InvalidInput(
+                    f"an input has the shape {tuple(tensor.shape)}, expected (c, h, w) = "
+                    f"{self._shape}; prepare images with Predictor.decode"
+                )
+
     @torch.inference_mode()
     def _results(self, images: Tensor) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = self._network(images.to(self._sample.device, self._sample.dtype))
+        device, dtype = self._sample.device, self._sample.dtype
+        with explained(len(images), device):
+            found: dict[str, Tensor] = self._network(
+                images.to(device, dtype, non_blocking=self.asynchronous)
+            )
         return found
 
-    def _forward(self, inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
-        """Return the outputs for the images of one chunk."""
-        used = len(inputs)
-        padding = [inputs[0]] * (self.chunk - used)
-        results = self._results(torch.stack([*inputs, *padding]))
+    @torch.inference_mode()
+    def _start(self, inputs: Sequence[Tensor]) -> _Started:
+        """Start the computation of one chunk, and the copy of its results."""
+        if not inputs:
+            return _Started(0, {})
+        rows = [*inputs, *[inputs[0]] * (self.chunk - len(inputs))]
+        if not self.asynchronous:
+            return _Started(len(inputs), self._results(torch.stack(rows)))
+        pinned = torch.empty(len(rows), *self._shape, dtype=rows[0].dtype, pin_memory=True)
+        results = self._results(torch.stack(rows, out=pinned))
+        copies = {  # `labels` stay, because their probabilities are computed there
+            name: tensor if name == LABELS else tensor.to(CPU, non_blocking=True)
+            for name, tensor in results.items()
+        }
+        done = torch.cuda.current_stream(self._sample.device).record_event()
+        return _Started(len(inputs), copies, done)
+
+    def _finish(self, started: _Started) -> list[dict[str, Any]]:
+        """Return the outputs for the images of one chunk, when they are computed."""
+        used, results = started.used, started.results
+        if started.done is not None:
+            started.done.synchronize()
+        if not used:
+            return []
         if not are_alike(results, used):  # the padding checks the promise
             raise InvalidOption(
                 f"the same image has other results at other positions of a chunk of {self.chunk} "

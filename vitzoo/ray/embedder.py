@@ -18,6 +18,7 @@ from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.spec import Spec
 
 IMAGES = ("image", "bytes", "path")  # columns of images, the first that a batch has
+CHUNK = 64  # images in a forward pass on CUDA
 KEYS = ("key", "path", "__key__")  # columns of keys, likewise
 
 
@@ -30,6 +31,7 @@ class Embedder:
     Args:
         model, weights, outputs, top, dtype, device: as in `Predictor`. A `Predictor` as the model
             has them already; its workers check that they find the same weights.
+        chunk: as in `Predictor`. None: 64 on CUDA, so that workers on different GPUs use the same.
         column: the column with images: paths, bytes of image files, or uint8 arrays. None: the
             first of `image`, `bytes` and `path` that there is.
         key: the column with the keys of the rows. None: the first of `key`, `path` and `__key__`.
@@ -48,17 +50,27 @@ class Embedder:
         top: int | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        chunk: int | None = None,
         column: str | None = None,
         key: str | None = None,
     ) -> None:
         check_extra("ray", "vitzoo.ray.Embedder")
         if not isinstance(model, Predictor):
             model = Predictor(
-                model, weights=weights, outputs=outputs, top=top, dtype=dtype, device=device
+                model,
+                weights=weights,
+                outputs=outputs,
+                top=top,
+                dtype=dtype,
+                device=device,
+                chunk=chunk,
             )
-        elif (weights, outputs, top, dtype, device) != (None, (POOLED,), None, None, None):
+            if model.asynchronous:
+                model = model.with_chunk(CHUNK)
+        elif (weights, outputs, top, dtype, device, chunk) != (None, (POOLED,), *[None] * 4):
             raise InvalidOption(
-                f"{model!r} has weights, outputs, top, dtype and device; pass them to Predictor"
+                f"{model!r} has weights, outputs, top, dtype, device and chunk; pass them to "
+                "Predictor"
             )
         self.predictor = model
         self._column, self._key = column, key

@@ -35,6 +35,7 @@ MAX_MANIFEST = 2**24  # bytes
 PATIENCE = 60.0  # seconds to wait for another process that writes the manifest
 PARTS = 16  # at least so many parts, so that all processes have work
 MIN_ROWS, MAX_ROWS = 64, 1024
+MAX_CHUNK = 4096  # images in a forward pass
 MAX_BYTES = 2**28  # of the vectors in one part
 
 
@@ -154,10 +155,38 @@ class Manifest:
         )
 
 
-def rows_of_part(count: int, row_bytes: int) -> int:
-    """Return how many rows a part has, from the number of inputs and the size of a row."""
+def rows_of_part(count: int, row_bytes: int, chunk: int = 8) -> int:
+    """Return how many rows a part has.
+
+    Args:
+        count: number of inputs.
+        row_bytes: size of a row.
+        chunk: number of images in a forward pass; large chunks are not divided among parts.
+    """
+    step = max(8, chunk)
     most = max(8, min(MAX_ROWS, MAX_BYTES // max(row_bytes, 1)))
-    return max(min(most, max(MIN_ROWS, -(-count // PARTS))) // 8 * 8, 8)
+    rows = min(most, max(MIN_ROWS, step, -(-count // PARTS)))
+    return max(rows // step * step or rows // 8 * 8, 8)
+
+
+def stored_chunk(folder: Path) -> int | None:
+    """Return the number of images in a forward pass of a folder's vectors, None if it has none.
+
+    Raises:
+        StoreError: the manifest is damaged, or cannot be read.
+    """
+    with explained(folder):
+        manifest = Manifest.read(folder / MANIFEST)
+    if manifest is None:
+        return None
+    shape = manifest.fingerprint.get("chunk")
+    size = shape[0] if isinstance(shape, list) and shape else None
+    if type(size) is not int or not 1 <= size <= MAX_CHUNK:
+        raise StoreError(
+            f"{folder / MANIFEST} is damaged: its chunk is {short_repr(shape)}, expected the shape "
+            f"of at most {MAX_CHUNK} images; choose another --out"
+        )
+    return size
 
 
 def check_out(folder: Path) -> None:
@@ -218,7 +247,8 @@ def _planned(
         part_rows=0,
         inputs=(Inputs(count, sha256_of(pieces)),),
     )
-    return replace(manifest, part_rows=rows_of_part(count, manifest.form.row_bytes))
+    rows = rows_of_part(count, manifest.form.row_bytes, predictor.chunk)
+    return replace(manifest, part_rows=rows)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from vitzoo.errors import ImageError
 from vitzoo.inference.embedding.part_file import Form, writing
@@ -41,7 +43,8 @@ class Job:
     Args:
         predictor: the model.
         fingerprint: sha256 of the predictor's fingerprint.
-                precision: torch's precision of float32 matrix products.
+        precision: torch's precision of float32 matrix products.
+        settings: other settings of torch that differ from its defaults.
         form: columns and metadata of the files.
         read_ahead: number of images that are read and decoded ahead of the network.
         threads: number of threads that read and decode.
@@ -50,6 +53,7 @@ class Job:
     predictor: Predictor
     fingerprint: str
     precision: str
+    settings: Mapping[str, Any]
     form: Form
     read_ahead: int
     threads: int
@@ -61,6 +65,19 @@ class Task:
 
     path: Path
     pieces: Sequence[Piece]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Images of one forward pass, the broken ones between them, and the work on them so far."""
+
+    images: Sequence[tuple[str, Decoded]]
+    work: Work
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The prepared images that are not broken."""
+        return [image.tensor for _, image in self.images if image.tensor is not None]
 
 
 class Pipeline:
@@ -84,36 +101,41 @@ class Pipeline:
     def _rows(
         self, pieces: Sequence[Piece], note: Callable[[Work], object]
     ) -> Iterator[tuple[str, Row]]:
-        decoded = self._decoded(item for piece in pieces for item in piece.items())
+        groups: deque[Group] = deque()
+        waited = 0.0
+
+        def chunks() -> Iterator[list[Tensor]]:
+            nonlocal waited
+            for group in self._groups(item for piece in pieces for item in piece.items()):
+                groups.append(group)
+                waited += group.work.wait
+                yield group.tensors
+
+        began = time.perf_counter()
+        for results in self.job.predictor.computed(chunks()):
+            group, outputs = groups.popleft(), iter(results)
+            rows = [
+                (key, row_of(image, {} if image.tensor is None else next(outputs)))
+                for key, image in group.images
+            ]
+            model = time.perf_counter() - began - waited
+            note(group.work + Work(images=len(rows), model=model))
+            yield from rows
+            began, waited = time.perf_counter(), 0.0
+
+    def _groups(self, items: Iterable[Item]) -> Iterator[Group]:
+        """Yield images in order, as many as a forward pass has."""
         waiting: list[tuple[str, Decoded]] = []
         ready, work, before = 0, Work(), time.perf_counter()
-        for key, image, spent in decoded:
+        for key, image, spent in self._decoded(items):
             waiting.append((key, image))
             ready += image.tensor is not None
             work += spent
             if ready == self._chunk:
-                yield from self._computed(waiting, work, before, note)
+                yield Group(waiting, work + Work(wait=time.perf_counter() - before))
                 waiting, ready, work, before = [], 0, Work(), time.perf_counter()
-        yield from self._computed(waiting, work, before, note)
-
-    def _computed(
-        self,
-        images: Sequence[tuple[str, Decoded]],
-        work: Work,
-        before: float,
-        note: Callable[[Work], object],
-    ) -> list[tuple[str, Row]]:
-        """Run the network over at most one chunk of images, and the broken ones between them."""
-        start = time.perf_counter()
-        tensors = [image.tensor for _, image in images if image.tensor is not None]
-        results = iter(self.job.predictor.compute(tensors) if tensors else ())
-        rows = [
-            (key, row_of(image, {} if image.tensor is None else next(results)))
-            for key, image in images
-        ]
-        model = time.perf_counter() - start
-        note(work + Work(images=len(images), model=model, wait=start - before))
-        return rows
+        if waiting:
+            yield Group(waiting, work + Work(wait=time.perf_counter() - before))
 
     def _decoded(self, items: Iterable[Item]) -> Iterator[tuple[str, Decoded, Work]]:
         """Read and decode ahead; yield in order."""

@@ -9,9 +9,8 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import Any
 
-import torch
-
 from vitzoo.errors import VitzooError
+from vitzoo.inference.arithmetic import apply_settings
 from vitzoo.inference.embedding.pipeline import Job, Pipeline, Task, Work
 from vitzoo.inference.embedding.processes import Process, ProcessEnded, channel
 
@@ -119,7 +118,7 @@ def main() -> None:
 
 
 def _started(job: Job) -> Pipeline:
-    torch.set_float32_matmul_precision(job.precision)
+    apply_settings(job.precision, job.settings)
     found = job.predictor.fingerprint().sha256
     if found != job.fingerprint:
         raise VitzooError(
