@@ -152,7 +152,9 @@ def test_an_active_autocast_is_refused(tmp_path):
             lambda: pickle.dumps(predictor),
             lambda: vitzoo.embed(predictor, ROOT / "docs/examples/digits", tmp_path / "out"),
         ):
-            with refuses(InvalidOption, "autocast to bfloat16 is active", "dtype=torch.bfloat16"):
+            with refuses(
+                InvalidOption, "autocast to torch.bfloat16 is active", "dtype=torch.bfloat16"
+            ):
                 act()
 
 
@@ -163,9 +165,10 @@ def test_numbers_of_a_part_that_was_given_as_an_object_are_in_the_fingerprint():
         return fingerprint(model)
 
     assert made(1.0).sha256 == made(1.0).sha256 != made(2.0).sha256
-    assert made(1.0).to_data()["parts"] == [
-        f'head: {__name__}.Scaled {{"by": 1.0, "num_classes": 3, "pre_logits_dim": 64}}'
-    ]
+    (stated,) = made(1.0).to_data()["parts"]
+    name, _, table = stated.partition(" {")
+    assert name == f"head: {__name__}.Scaled"
+    assert json.loads("{" + table)["by"] == 1.0
 
 
 @pytest.mark.parametrize(

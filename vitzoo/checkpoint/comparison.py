@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -67,53 +66,26 @@ def tensors_of(model: nn.Module, spec: Spec, zoo: Registry) -> dict[str, Tensor]
     Raises:
         InvalidOption: the model has other tensors, modules or computed buffers than that network.
     """
-    found = compare(model, spec, zoo)
-    groups = {
-        "missing": found.missing,
-        "unexpected": found.unexpected,
-        "different": found.different,
-    }
+    tensors, groups = compare(model, spec, zoo)
     problems = [
         f"{len(rows)} {what}: {listed(fold(rows))}" for what, rows in groups.items() if rows
     ]
     if problems:
         raise InvalidOption(
             "the model is not the network of model.spec, so create could not restore it; "
-            f"tensors and modules: {'; '.join(problems)}; {found.fix}"
+            f"tensors and modules: {'; '.join(problems)}; {_fix(*groups.values())}"
         )
-    return found.tensors
+    return tensors
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What a model has, and what the network of a spec would have.
-
-    Args:
-        tensors: of the model, by their names in the network.
-        missing, unexpected: names of tensors that only the network or only the model has.
-        different: sentences on modules, shapes and computed buffers.
-    """
-
-    tensors: dict[str, Tensor]
-    missing: list[str]
-    unexpected: list[str]
-    different: list[str]
-
-    @property
-    def rows(self) -> list[str]:
-        """All differences, empty if there is none."""
-        missing = (f"{name} is missing" for name in self.missing)
-        unexpected = (f"{name} is unexpected" for name in self.unexpected)
-        return [*missing, *unexpected, *self.different]
-
-    @property
-    def fix(self) -> str:
-        """What the user can do about the differences."""
-        return _fix(self.missing, self.unexpected, self.different)
-
-
-def compare(model: nn.Module, spec: Spec, zoo: Registry) -> Comparison:
+def compare(
+    model: nn.Module, spec: Spec, zoo: Registry
+) -> tuple[dict[str, Tensor], dict[str, list[str]]]:
     """Compare a model with the network that `spec` describes.
+
+    Returns:
+        The tensors of the model by their names in the network, and the differences: names of
+        `missing` and of `unexpected` tensors, and sentences on what is `different`.
 
     Raises:
         InvalidOption: the network cannot be built.
@@ -123,16 +95,15 @@ def compare(model: nn.Module, spec: Spec, zoo: Registry) -> Comparison:
     except VitzooError as error:
         raise InvalidOption(f"create could not restore the model from its spec: {error}") from error
     tensors, expected = (_by_name(m.state_dict().items()) for m in (model, network))
-    return Comparison(
-        tensors,
-        missing=[name for name in expected if name not in tensors],
-        unexpected=[name for name in tensors if name not in expected],
-        different=[
+    return tensors, {
+        "missing": [name for name in expected if name not in tensors],
+        "unexpected": [name for name in tensors if name not in expected],
+        "different": [
             *_other_modules(model, network),
             *_other_shapes(tensors, expected),
             *_other_buffers(model, network, tensors),
         ],
-    )
+    }
 
 
 def _network(model: Any, spec: Spec, zoo: Registry) -> nn.Module:

@@ -17,9 +17,10 @@ from vitzoo.model import VisionTransformer
 from vitzoo.parts.patch_embed import UnfoldPatchEmbed
 
 CHUNK = 8  # images in a forward pass
-SIZES = (256, 128, 64, 32, 16, CHUNK)  # of chunks on a GPU
+SIZES = (256, 128, 64, 32, 16)  # of chunks on a GPU
 SHARE = 0.5  # of a GPU's memory, for the weights and one forward pass
 OUT_OF_MEMORY = "out of memory"
+Compute = Callable[[Tensor], Mapping[str, Tensor]]
 ALIGNED = 16  # numbers of float32 in 64 bytes
 
 
@@ -52,9 +53,7 @@ def are_alike(results: Mapping[str, Tensor], start: int) -> bool:
     return True
 
 
-def largest_chunk(
-    run: Callable[[int], Mapping[str, Tensor]], model: nn.Module, device: torch.device
-) -> int:
+def largest_chunk(compute: Compute, image: Tensor, model: nn.Module) -> int:
     """Find by trial how many images a forward pass on another device than the CPU has.
 
     It is the largest of `SIZES` with which weights and forward pass take at most half of the memory
@@ -63,22 +62,19 @@ def largest_chunk(
     most 8. It is 1 where results depend on the position.
 
     Args:
-        run: computes that many copies of an image.
-        model: whose forward pass it is.
-        device: on which `run` computes.
+        compute: maps images (b, c, h, w) to results.
+        image: (1, c, h, w), of which copies are computed.
+        model: whose results they are.
 
     Raises:
         InvalidOption: a chunk does not fit in the free memory.
     """
-    memory = total_memory(device)
-    sizes = SIZES if memory else (CHUNK,)
-    weights = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+    tensors = [*model.parameters(), *model.buffers()]
+    run, device = lambda size: compute(image.expand(size, -1, -1, -1)), tensors[0].device
+    memory, weights = total_memory(device), sum(tensor.nbytes for tensor in tensors)
     each = peak_memory(lambda: run(CHUNK), device) / CHUNK if memory else 0
-    for size in sizes:
-        fits = weights + size * each <= SHARE * memory or size == CHUNK
-        if fits and are_alike(run(size), 1):
-            return size
-    return 1
+    sizes = (size for size in SIZES if memory and weights + size * each <= SHARE * memory)
+    return next((size for size in (*sizes, CHUNK) if are_alike(run(size), 1)), 1)
 
 
 def total_memory(device: torch.device) -> int:
@@ -96,7 +92,6 @@ def peak_memory(run: Callable[[], object], device: torch.device) -> int:
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         run()
-        torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
     torch.mps.synchronize()
     torch.mps.empty_cache()

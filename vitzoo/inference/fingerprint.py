@@ -18,7 +18,7 @@ from PIL import features
 from torch import nn
 
 import vitzoo
-from vitzoo.checkpoint.comparison import compare, opaque_parts
+from vitzoo.checkpoint.comparison import SIMPLE, compare, opaque_parts
 from vitzoo.errors import InvalidOption
 from vitzoo.inference.arithmetic import matmul_precision
 from vitzoo.registry.registry import registry
@@ -109,14 +109,16 @@ def changes(model: nn.Module) -> tuple[str, ...]:
     """Return sentences on what distinguishes a model from the network of its spec."""
     spec: Any = getattr(model, "spec", None)
     try:
-        rows = compare(model, spec, registry()).rows
+        groups = compare(model, spec, registry())[1]
+        rows = [f"{name} is {what}" for what in ("missing", "unexpected") for name in groups[what]]
+        rows += groups["different"]
     except InvalidOption as error:
         rows = [str(error)]
     for name, module in model.named_modules():
         found: dict[str, Any] = vars(module)
         state = {
             "has a forward hook": found["_forward_hooks"] or found["_forward_pre_hooks"],
-            "is compiled": found.get("_compiled_call_impl") or _path(type(module)) == COMPILED,
+            "is compiled": found.get("_compiled_call_impl") or _path(module) == COMPILED,
             "is in training mode": module.training,
         }
         rows += [f"{name or 'the model'} {what}" for what, value in state.items() if value]
@@ -135,10 +137,10 @@ def check_unchanged(model: nn.Module, device: torch.device) -> None:
             "and remove hooks, parametrizations and torch.compile"
         )
     if torch.is_autocast_enabled(device.type):
-        name = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
+        dtype = torch.get_autocast_dtype(device.type)
         raise InvalidOption(
-            f"autocast to {name} is active, which has no effect on a Predictor; leave its block, "
-            f"or pass dtype=torch.{name}"
+            f"autocast to {dtype} is active, which has no effect on a Predictor; leave its block, "
+            f"or pass dtype={dtype}"
         )
 
 
@@ -147,20 +149,11 @@ def describe_parts(model: nn.Module, spec: Spec) -> tuple[str, ...]:
     found = []
     for name, part in opaque_parts(model, spec).items():
         for path, module in part.named_modules(prefix=name) if isinstance(part, nn.Module) else ():
-            plain = {key: value for key, value in sorted(vars(module).items()) if _is_plain(value)}
-            table = {key: value for key, value in plain.items() if key[0] != "_"}
-            table.pop("training", None)
-            found.append(f"{path}: {_path(type(module))} {json.dumps(table)}")
+            plain = {k: v for k, v in vars(module).items() if k[0] != "_" and isinstance(v, SIMPLE)}
+            table = json.dumps(plain, sort_keys=True, default=_path)
+            found.append(f"{path}: {_path(module)} {table}")
     return tuple(found)
 
 
-def _path(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _is_plain(value: object) -> bool:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return False
-    return True
+def _path(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -380,13 +380,7 @@ class Predictor:
         draws = torch.Generator().manual_seed(0)
         image = torch.randn(1, *self._shape, generator=draws, device="cpu", dtype=torch.float32)
         with one_thread() as run:
-            return run(
-                lambda: largest_chunk(
-                    lambda count: self._results(image.expand(count, -1, -1, -1)),
-                    self.model,
-                    self._sample.device,
-                )
-            )
+            return run(largest_chunk, self._results, image, self.model)
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:

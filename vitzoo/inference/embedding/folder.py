@@ -172,21 +172,16 @@ def rows_of_part(count: int, row_bytes: int, chunk: int = 8) -> int:
 def stored_chunk(folder: Path) -> int | None:
     """Return the number of images in a forward pass of a folder's vectors, None if it has none.
 
+    A number that is not possible is None, too; `agree` refuses such a manifest.
+
     Raises:
         StoreError: the manifest is damaged, or cannot be read.
     """
     with explained(folder):
         manifest = Manifest.read(folder / MANIFEST)
-    if manifest is None:
-        return None
-    shape = manifest.fingerprint.get("chunk")
+    shape = manifest.fingerprint.get("chunk") if manifest else None
     size = shape[0] if isinstance(shape, list) and shape else None
-    if type(size) is not int or not 1 <= size <= MAX_CHUNK:
-        raise StoreError(
-            f"{folder / MANIFEST} is damaged: its chunk is {short_repr(shape)}, expected the shape "
-            f"of at most {MAX_CHUNK} images; choose another --out"
-        )
-    return size
+    return size if type(size) is int and 1 <= size <= MAX_CHUNK else None
 
 
 def check_out(folder: Path) -> None:
