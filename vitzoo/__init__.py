@@ -3,14 +3,13 @@
 `import vitzoo` imports neither torch nor numpy. Each name imports its module on first use.
 """
 
-from __future__ import annotations
-
+# `python -m vitzoo` looks for each module in the working directory first, until `_leave_directory`
+# is called. So nothing above that call imports what Python has not imported yet, as `__future__`.
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
 
-def _check_system(system: str, python: tuple[int, ...]) -> None:
+def _check_system(system: str, python: "tuple[int, ...]") -> None:
     """Raise ImportError where vitzoo does not run, before one of its imports fails.
 
     The command `vitzoo` ends with the message instead. This module is also read by older versions
@@ -32,9 +31,23 @@ def _check_system(system: str, python: tuple[int, ...]) -> None:
     raise ImportError(message)
 
 
+def _leave_directory() -> None:
+    """Take the working directory from `sys.path`, to which `python -m vitzoo` has added it."""
+    argv = getattr(sys, "argv", None) or [""]
+    asked = sys.orig_argv[-len(argv) :][:1] if argv[0] == "-m" and not sys.flags.safe_path else []
+    name = "".join(asked).partition(".")[0]  # `vitzoo`, or after other options: `-umvitzoo`
+    own = name == "vitzoo" or (name.startswith("-") and name.endswith("mvitzoo"))
+    # If the working directory was deleted, the first entry is another one, or no folder.
+    if own and os.path.exists(sys.path[0]) and os.path.samefile(sys.path[0], "."):  # noqa: PTH110, PTH121
+        del sys.path[0]
+
+
 __version__ = "0.1.0"
 # A call, so that type checkers on other systems do not take the rest for unreachable.
 _check_system(sys.platform, sys.version_info[:2])
+_leave_directory()
+
+from typing import TYPE_CHECKING, Any  # noqa: E402
 
 from vitzoo.plugin.importing import import_module  # noqa: E402
 

@@ -36,6 +36,7 @@ class Fakes:
 class FakeProcess:
     def __init__(self, fakes, module, env, *, quiet, group):
         assert (module, quiet, group) == ("vitzoo.benchmarking.worker", True, True)
+        assert env["PYTHONSAFEPATH"] == "1"  # torch starts `python -c` when it compiles
         self.fakes, self.env = fakes, env
         self.answers = []
 

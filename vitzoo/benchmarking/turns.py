@@ -23,6 +23,7 @@ from vitzoo.errors import InvalidOption, VitzooError
 from vitzoo.inference.embedding.processes import Process, ProcessEnded
 
 FOLDERS = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # variables of compilers
+SAFE = {"PYTHONSAFEPATH": "1"}  # compilers of torch start `python -c`
 Note = Callable[[str], object]
 
 
@@ -179,9 +180,9 @@ class _Way:
             process.end()
 
     def _start(self, job: Job, *, write: bool) -> None:
-        folders = dict.fromkeys(FOLDERS, str(job.place.folder))
+        added = dict.fromkeys(FOLDERS, str(job.place.folder)) | SAFE
         quiet = os.environ.get("VITZOO_DEBUG") != "1"
-        self._process = Process(MODULE, folders, quiet=quiet, group=True)
+        self._process = Process(MODULE, added, quiet=quiet, group=True)
         self._send(dataclasses.replace(job, way=self.name, write=write))
 
     def _send(self, value: object) -> None:

@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from vitzoo.errors import CheckpointError, printable
 from vitzoo.files.safetensors import MAX_HEADER, read_header
+from vitzoo.plugin.importing import search_path
 
 MIB = 1024**2
 MEMORY_SLACK = 512 * MIB
@@ -75,7 +76,7 @@ def write_tensors(fd: int, source: str, target: BinaryIO, key: str | None) -> tu
         CheckpointError: it is no pickle of tensors, or exceeds a limit.
     """
     limits = Limits.of(os.fstat(fd).st_size)
-    request = {"path": sys.path, "source": fd, "target": target.fileno(), "key": key}
+    request = {"path": search_path(), "source": fd, "target": target.fileno(), "key": key}
     code, text = _run(json.dumps(request | {"limits": asdict(limits)}), limits, fd, target.fileno())
     answer: object = None
     with suppress(ValueError):

@@ -47,6 +47,17 @@ def import_module(name: str) -> ModuleType:
         return module
 
 
+def search_path() -> list[str]:
+    """Return `sys.path` for another process: without the working directory, but with vitzoo.
+
+    `python -c` and notebooks have the working directory as `''`. A file in it must not take the
+    place of a module. The folder of vitzoo is the last entry if it was only there.
+    """
+    own = __file__.removesuffix("/vitzoo/plugin/importing.py")
+    path = [one for one in sys.path if isinstance(one, str) and os.path.normpath(one) != "."]
+    return path if own in path else [*path, own]
+
+
 def from_signal(error: BaseException) -> bool:
     """Tell whether the handler of a signal raised an exception, in the code that it interrupted.
 

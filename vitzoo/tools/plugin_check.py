@@ -24,6 +24,7 @@ from typing import IO, Any, Literal
 
 from vitzoo.errors import UnknownName, did_you_mean
 from vitzoo.plugin.host import PluginHost
+from vitzoo.plugin.importing import search_path
 from vitzoo.plugin.info import CORE, OFF, PluginInfo, install_command
 from vitzoo.plugin.package_files import module_file
 from vitzoo.plugin.switches import STRICT
@@ -114,7 +115,7 @@ def _check(info: PluginInfo, timeout: float) -> tuple[int | None, tuple[Problem,
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="vitzoo-check-") as folder:
         file = Path(folder, "notes.jsonl")
-        request = {"namespace": info.namespace, "path": sys.path, "timeout": timeout}
+        request = {"namespace": info.namespace, "path": search_path(), "timeout": timeout}
         code, output = _run(json.dumps(request | {"notes": str(file)}), timeout + GRACE)
         notes = _read(file)
     late = code is None or time.monotonic() - begin >= timeout

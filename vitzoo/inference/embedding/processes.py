@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from vitzoo.plugin.importing import search_path
+
 CODE = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from {} import main; main()"
 )
@@ -38,14 +40,14 @@ class Process:
     ) -> None:
         self._group = group
         self.popen = subprocess.Popen(  # noqa: S603  # this interpreter and a constant
-            [sys.executable, "-c", CODE.format(module)],
+            [sys.executable, "-P", "-c", CODE.format(module)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if quiet else None,
             env=os.environ | env,
             process_group=0 if group else None,
         )
-        self._path: list[str] | None = sys.path
+        self._path: list[str] | None = search_path()
 
     def send(self, *values: object) -> None:
         """Send values; raise ProcessEnded if it cannot read them."""

@@ -93,7 +93,7 @@ def _built(project: Path, folder: Path) -> Iterator[dict[str, bytes]]:
     if find_spec("build") is None:
         problem = "wheel and sdist cannot be built: the package 'build' is not installed"
         fail(problem, INSTALL)
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder)]
+    command = [sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", str(folder)]
     done = subprocess.run(  # noqa: S603  # the plugin's own project
         [*command, str(project)],
         capture_output=True,

@@ -13,10 +13,12 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache, lru_cache
 from typing import Any
+from unittest import mock
 
 import vitzoo
 from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.factory import create
+from vitzoo.plugin.importing import search_path
 from vitzoo.plugin.info import CORE, PluginInfo
 from vitzoo.registry.registry import registry
 from vitzoo.schema.kinds import HOOKS
@@ -193,7 +195,11 @@ def in_worker(namespace: str) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=1)
 def _worker(_path: Sequence[str], _settings: Sequence[tuple[str, str]]) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+    """Start a worker; like `python -c`, it would look for modules in the working directory."""
+    with mock.patch.dict(os.environ, PYTHONSAFEPATH="1"):
+        pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        pool.submit(int).result(timeout=TIMEOUT)
+    return pool
 
 
 def _surroundings() -> tuple[Sequence[str], Sequence[tuple[str, str]]]:
@@ -222,11 +228,11 @@ def use(namespace: str, built: Sequence[str]) -> dict[str, Any]:
 @cache
 def _listing(disabled: str, _path: Sequence[str], _settings: Sequence[tuple[str, str]]) -> str:
     """Return what `LISTING` prints in a fresh process with this path, without a disabled plugin."""
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(search_path())}
     if disabled:
         env["VITZOO_DISABLE_PLUGINS"] = disabled
     done = subprocess.run(  # noqa: S603  # this very interpreter
-        [sys.executable, "-c", LISTING],
+        [sys.executable, "-P", "-c", LISTING],
         env=env,
         capture_output=True,
         encoding="utf-8",
