@@ -167,7 +167,7 @@ def _one_line(row: dict[str, Any]) -> dict[str, Any]:
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="Type to compute in; that of the weights if not given.",
 )
-@click.option("--device", help="Device to compute on, such as cpu or cuda.")
+@click.option("--device", help="Device, such as cpu or cuda: under torchrun that of LOCAL_RANK.")
 @click.option("--column", help="Column of Parquet files with the bytes or the paths of images.")
 @click.option(
     "--shard",

@@ -18,6 +18,7 @@ from torch import nn
 
 from vitzoo.errors import InvalidOption, printable, short_repr
 from vitzoo.inference.arithmetic import changed_settings, matmul_precision
+from vitzoo.inference.cores import cores
 from vitzoo.inference.embedding.folder import (
     Part,
     agree,
@@ -125,15 +126,16 @@ def embed(
         sources: folders (with subfolders), image files, uncompressed tar archives, Parquet files,
             lists (.txt) of one path per line, and patterns of these: `*`, `**`, `{000..009}`.
         out: folder for the Parquet files and `_manifest.json`.
-        weights, outputs, dtype, device: as for `Predictor`; the output is `pooled` by default.
+        weights, outputs, dtype, device: as for `Predictor`; the output is `pooled` by default. The
+            device `cuda` is `cuda:N` in process LOCAL_RANK=N of torchrun.
         vectors: type of the stored vectors, `float32` or `float16`.
         column: column of Parquet files with the bytes or the paths of images; not needed if only
             one column can have them.
         shard: (index, count): compute only every count-th part, from number `index`. By default
             from RANK and WORLD_SIZE, or from SLURM_ARRAY_TASK_ID; otherwise (0, 1).
         extend: add inputs that were appended to the sources.
-        workers: number of processes, this one included. By default one per CPU core, or 1 on
-            another device.
+        workers: number of processes, this one included. By default one per CPU core that the
+            container allows, or 1 on another device.
         batch_size: number of images that each process reads ahead of the model; on another device
             than the CPU at least two chunks.
         chunk: number of images in a forward pass, as for `Predictor`; by default that of the
@@ -161,6 +163,7 @@ def embed(
     _check_apart(folder, sources)
     check_out(folder)
     pieces = find_pieces(sources, column)
+    device = device_of_rank(device)
     options = {"weights": weights, "outputs": outputs, "dtype": dtype, "device": device}
     predictor = _predictor(model, **options, chunk=chunk)
     if (stored := stored_chunk(folder)) is not None:
@@ -286,6 +289,27 @@ def _numbers(env: Mapping[str, str], *names: str) -> tuple[int, ...]:
         ) from error
 
 
+def device_of_rank(
+    device: torch.device | str | None, env: Mapping[str, str] = os.environ
+) -> torch.device | str | None:
+    """Return the device of this process: `cuda` without a number is that of torchrun's LOCAL_RANK.
+
+    Raises:
+        InvalidOption: there are fewer GPUs.
+    """
+    rank = env.get("LOCAL_RANK", "")
+    if str(device) != "cuda" or not rank.isdecimal():
+        return device
+    count = torch.cuda.device_count()
+    if 0 < count <= int(rank):
+        raise InvalidOption(
+            f"LOCAL_RANK is {rank}, and this process sees {count} GPU{'s' * (count > 1)}; start at "
+            "most one process for each GPU (torchrun --nproc-per-node), or name the device of this "
+            "process, as --device cuda:0 (device=)"
+        )
+    return f"cuda:{int(rank)}"
+
+
 def _predictor(model: Any, **options: Any) -> Predictor:
     given = {name: value for name, value in options.items() if value is not None}
     if not isinstance(model, Predictor):
@@ -305,7 +329,7 @@ def _cores() -> int:
     """Return the number of CPU cores for this process, which torchrun divides."""
     local = os.environ.get("LOCAL_WORLD_SIZE", "")
     processes = int(local) if local.isdecimal() else 1
-    return max(1, len(os.sched_getaffinity(0)) // max(1, processes))
+    return max(1, cores() // max(1, processes))
 
 
 def _processes(predictor: Predictor) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from vitzoo.errors import ImageError, StoreError
 from vitzoo.files.access import make_folder_or_raise, replacing, unwritable
 from vitzoo.files.names import SHA256
 from vitzoo.images.decode import read_bytes
+from vitzoo.inference.cores import cores
 from vitzoo.inference.fingerprint import hash_data
 from vitzoo.inference.predictor import Predictor
 
@@ -138,7 +138,7 @@ def embed_images(
     size = predictor.chunk
     chunks = [images[start : start + size] for start in range(0, len(images), size)]
     found: list[Embedded] = []
-    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    pool = ThreadPoolExecutor(cores())
     try:
         for part in pool.map(lambda chunk: list(_chunk(predictor, chunk, known)), chunks):
             found += part

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
+from types import FunctionType
 from typing import Any
 
-from vitzoo.errors import VitzooError
+from vitzoo.errors import InvalidOption, VitzooError
 from vitzoo.inference.arithmetic import apply_settings
 from vitzoo.inference.embedding.pipeline import Job, Pipeline, Task, Work
 from vitzoo.inference.embedding.processes import Process, ProcessEnded, channel
 
 MODULE = "vitzoo.inference.embedding.workers"
 Note = Callable[[Work], object]
+_IMPORTABLE = (
+    "define the classes of the model at the top level of a module that is installed or in a folder "
+    "of PYTHONPATH, or pass workers=1 (--workers 1)"
+)
 
 
 def compute(job: Job, tasks: Sequence[Task], workers: int, note: Note) -> None:
     """Compute parts in `workers` processes, of which this is one; `note` is told of all work.
 
     Raises:
+        InvalidOption: other processes cannot have the model.
         VitzooError: a process failed or was killed; finished parts stay.
     """
     shared = _Shared(tasks, note)
-    processes = [_Process(job) for _ in range(min(workers, len(tasks)) - 1)]
-    pool = ThreadPoolExecutor(max(1, len(processes)), "vitzoo-worker")
+    processes: list[_Process] = []
+    pool = ThreadPoolExecutor(workers, "vitzoo-worker")
     try:
+        _start(processes, min(workers, len(tasks)) - 1, job)
         others = [pool.submit(_attend, process, shared) for process in processes]
         with closing(Pipeline(job)) as own:
             for task in shared:
@@ -41,6 +49,42 @@ def compute(job: Job, tasks: Sequence[Task], workers: int, note: Note) -> None:
         for process in processes:
             process.end()
         pool.shutdown()
+
+
+def _start(processes: list[_Process], count: int, job: Job) -> None:
+    """Start processes; after an error the list has those that are running."""
+    data = _pickled(job) if count > 0 else b""
+    for number in range(1, count + 1):
+        try:
+            processes.append(_Process(data))
+        except OSError as error:
+            raise VitzooError(
+                f"cannot start worker process {number} of {count}: {error}; pass fewer --workers "
+                "(workers=), or raise the limits of processes and open files (ulimit -u, ulimit -n)"
+            ) from error
+
+
+def _pickled(job: Job) -> bytes:
+    file = io.BytesIO()
+    try:
+        _Pickler(file).dump(job)
+    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
+        raise InvalidOption(
+            f"the model cannot be copied to worker processes: {error}; {_IMPORTABLE}"
+        ) from error
+    return file.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses what the caller's script defines, because another process does not import it."""
+
+    def persistent_id(self, value: Any) -> None:
+        """Check a value that is to be pickled."""
+        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+            raise pickle.PicklingError(
+                f"the script or notebook (__main__) defines {value.__qualname__}, and they do not "
+                "import that"
+            )
 
 
 class _Shared:
@@ -71,9 +115,9 @@ def _attend(process: _Process, shared: _Shared) -> None:
 class _Process:
     """An interpreter that computes parts."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: bytes) -> None:
         self._process = Process(MODULE, {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
-        self._first: tuple[Job, ...] = (job,)
+        self._first: tuple[bytes, ...] = (job,)
 
     def run(self, task: Task, note: Note) -> None:
         """Compute one part in the other process."""
@@ -101,9 +145,14 @@ def main() -> None:
     pipeline: Pipeline | None = None
     problem: Exception | None = None
     try:
-        pipeline = _started(receive())
+        pipeline = _started(pickle.loads(receive()))  # noqa: S301  # of the first process
     except Exception as error:  # noqa: BLE001  # the first process raises it
-        problem = _portable(error)
+        fix = (
+            f" in a worker process; {_IMPORTABLE}"
+            if isinstance(error, ImportError | AttributeError)
+            else ""
+        )
+        problem = _portable(error, fix)
     while True:
         try:
             task: Task = receive()
@@ -128,10 +177,10 @@ def _started(job: Job) -> Pipeline:
     return Pipeline(job)
 
 
-def _portable(error: Exception) -> Exception:
-    """Return an error that another process can read."""
+def _portable(error: Exception, fix: str = "") -> Exception:
+    """Return an error that another process can read; one of another library gets a fix."""
     try:
         same: Any = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
     except Exception:  # noqa: BLE001  # of another library
         return VitzooError(f"{type(error).__name__}: {error}")
-    return same if isinstance(same, VitzooError | OSError) else VitzooError(repr(error))
+    return same if isinstance(same, VitzooError | OSError) else VitzooError(repr(error) + fix)
