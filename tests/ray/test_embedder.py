@@ -128,7 +128,7 @@ import vitzoo
 
 folder, page = Path(sys.argv[1]), Path(sys.argv[2]).read_text()
 quiet = {"include_dashboard": False, "logging_level": "error", "log_to_driver": False}
-ray.init(num_cpus=4, object_store_memory=100_000_000, _temp_dir=sys.argv[3], **quiet)
+ray.init(num_cpus=2, object_store_memory=100_000_000, _temp_dir=sys.argv[3], **quiet)
 context = ray.data.DataContext.get_current()
 context.enable_progress_bars = False
 (code,) = re.findall("^```python\\n(.*?)^```", page.partition("## Spark")[0], re.M | re.S)
@@ -182,7 +182,7 @@ def test_ray_gives_the_rows_of_the_predictor_if_a_worker_is_killed(predictor, tm
         arguments = [sys.executable, script, tmp_path, ROOT / "docs" / "ray-and-spark.md", short]
         done = subprocess.run(
             arguments, cwd=tmp_path, env=os.environ | PATIENCE, capture_output=True, text=True,
-            timeout=560,
+            timeout=560,  # if no core is left to read the files, Ray waits for ever
         )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     found = parquet.read_table(tmp_path / "from_ray_killed")
