@@ -43,6 +43,7 @@ from vitzoo.images.decode import (
 from vitzoo.images.lookup import transform
 from vitzoo.inference.arithmetic import changed_settings
 from vitzoo.inference.chunk import CHUNK, are_alike, explained, is_aligned, largest_chunk
+from vitzoo.inference.cores import cores
 from vitzoo.inference.fingerprint import (
     Fingerprint,
     changes,
@@ -273,7 +274,7 @@ class Predictor:
 
     def _rows(self, remaining: Iterator[Input]) -> Iterator[Row]:
         groups: deque[list[Decoded]] = deque()
-        threads = len(os.sched_getaffinity(0)) if self.asynchronous else 1
+        threads = cores() if self.asynchronous else 1
 
         def chunks() -> Iterator[list[Tensor]]:
             while group := list(decode(self.decode, itertools.islice(remaining, self.chunk))):
