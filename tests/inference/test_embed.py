@@ -400,11 +400,12 @@ def test_decoding_runs_beside_the_model(data, predictor, tmp_path, monkeypatch):
         lambda *args: (threads.add(threading.get_ident()), decoded.append(1), decode(*args))[-1],
     )
 
-    def counted(self, inputs):
+    def counted(self, images):
+        inputs = [image.tensor for image in images if not image.error]
         assert len(inputs) <= 8
         assert len(decoded) <= len(computed) + 8 + 24 + 2
         computed.extend(inputs)
-        return start(self, inputs)
+        return start(self, images)
 
     monkeypatch.setattr(Predictor, "_start", counted)
     seen = []

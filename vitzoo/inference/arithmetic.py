@@ -53,13 +53,9 @@ def changed_settings(device: torch.device) -> dict[str, Any]:
 
     The names are those in `torch.backends`. Settings of other devices are left out.
     """
-    own = {"cpu": ON_CPU, "cuda": ON_CUDA}.get(device.type, {})
-    found = {name: _value(name) for name in (SETTINGS | own)}
-    return {
-        name: found[name]
-        for name, default in (SETTINGS | own).items()
-        if found[name] not in (None, default) and (found[name], default) != ("ieee", "none")
-    }
+    defaults = SETTINGS | {"cpu": ON_CPU, "cuda": ON_CUDA}.get(device.type, {})
+    found = {name: _value(name) for name in defaults}
+    return {name: value for name, value in found.items() if value not in (None, defaults[name])}
 
 
 def _value(name: str) -> Any:
@@ -68,7 +64,8 @@ def _value(name: str) -> Any:
         value = attrgetter(name)(torch.backends)
     except (AttributeError, AssertionError):
         return None
-    return value() if callable(value) else value
+    found = value() if callable(value) else value
+    return "none" if found == "ieee" else found  # the same precision
 
 
 def apply_settings(precision: str, changed: Mapping[str, Any]) -> None:

@@ -113,11 +113,13 @@ class _Started:
     """A chunk that is being computed.
 
     Args:
-        used: number of its images that are no padding.
+        images: the images, also those with an error.
+        used: number of the images without an error.
         results: (b, ...) each.
         done: the event after which `results` are there; None if they are.
     """
 
+    images: Sequence[Decoded]
     used: int
     results: Mapping[str, Tensor]
     done: torch.cuda.Event | None = None
@@ -128,11 +130,6 @@ def _of_create(name: str) -> str:
     if name not in signature(create).parameters:
         return ""
     return f"pass it to create, and its model here: Predictor(vitzoo.create(..., {name}=...))"
-
-
-def row_of(image: Decoded, outputs: Mapping[str, Any]) -> Row:
-    """Return the row of a decoded image."""
-    return Row(image.error, image.width, image.height, image.sha256, outputs)
 
 
 class Predictor:
@@ -273,20 +270,11 @@ class Predictor:
         return self._rows(iter(images))
 
     def _rows(self, remaining: Iterator[Input]) -> Iterator[Row]:
-        groups: deque[list[Decoded]] = deque()
-        threads = cores() if self.asynchronous else 1
-
-        def chunks() -> Iterator[list[Tensor]]:
-            while group := list(decode(self.decode, itertools.islice(remaining, self.chunk))):
-                groups.append(group)
-                yield [one.tensor for one in group if one.tensor is not None]
-
-        with ThreadPoolExecutor(threads, "vitzoo-decode") as pool:
+        with ThreadPoolExecutor(cores() if self.asynchronous else 1, "vitzoo-decode") as pool:
             decode: Any = pool.map if self.asynchronous else map
-            for found in self.computed(chunks()):
-                outputs = iter(found)
-                for one in groups.popleft():
-                    yield row_of(one, {} if one.tensor is None else next(outputs))
+            taken = (itertools.islice(remaining, self.chunk) for _ in itertools.count())
+            groups = itertools.takewhile(bool, (list(decode(self.decode, one)) for one in taken))
+            yield from itertools.chain.from_iterable(self.rows_of(groups))
 
     def decode(self, image: Input) -> Decoded:
         """Prepare an image; several threads may call this. It raises no error about an image."""
@@ -322,36 +310,34 @@ class Predictor:
             InvalidOption: the results depend on the position in a chunk.
         """
         size = self.chunk if inputs else 1
-        chunks = [inputs[start : start + size] for start in range(0, len(inputs), size)]
-        for chunk in chunks:
-            self._check_shapes(chunk)
-        return [outputs for found in self.computed(chunks) for outputs in found]
+        groups = [inputs[start : start + size] for start in range(0, len(inputs), size)]
+        every = self.rows_of([Decoded(tensor) for tensor in group] for group in groups)
+        return [dict(row.outputs) for rows in every for row in rows]
 
-    def computed(self, chunks: Iterable[Sequence[Tensor]]) -> Iterator[list[dict[str, Any]]]:
-        """Yield the outputs for each chunk of prepared images, in order.
+    def rows_of(self, groups: Iterable[Sequence[Decoded]]) -> Iterator[list[Row]]:
+        """Yield the rows of each group of decoded images, in order.
 
-        On CUDA, the next chunk is taken and its computation is started before the results of a
-        chunk are read.
+        On CUDA, the next group is taken and its computation is started before the results of a
+        group are read.
 
         Args:
-            chunks: of (c, h, w) tensors of `decode`, at most `chunk` in each, perhaps none.
+            groups: of at most `chunk` images without an error, and any number with one.
 
         Raises:
-            InvalidInput, InvalidOption: as `compute`; or a chunk does not fit in the memory.
+            InvalidInput, InvalidOption: as `compute`; or a group does not fit in the memory.
         """
         waiting: deque[_Started] = deque()
-        for chunk in chunks:
-            self._check_shapes(chunk)
+        for group in groups:
             with one_thread() as run:
-                waiting.append(run(self._start, chunk))
+                waiting.append(run(self._start, group))
                 ready = len(waiting) > self.asynchronous
-                found = run(self._finish, waiting.popleft()) if ready else None
-            if found is not None:
-                yield found
-        while waiting:
+                rows = run(self._finish, waiting.popleft()) if ready else None
+            if rows is not None:
+                yield rows
+        for started in waiting:
             with one_thread() as run:
-                found = run(self._finish, waiting.popleft())
-            yield found
+                rows = run(self._finish, started)
+            yield rows
 
     @property
     def asynchronous(self) -> bool:
@@ -420,14 +406,6 @@ class Predictor:
         spec: Any = getattr(self.model, "spec", None)
         return self._weights_sha256, hash_data(spec.to_data())
 
-    def _check_shapes(self, inputs: Sequence[Tensor]) -> None:
-        for tensor in inputs:
-            if tuple(tensor.shape) != self._shape:
-                raise InvalidInput(
-                    f"an input has the shape {tuple(tensor.shape)}, expected (c, h, w) = "
-                    f"{self._shape}; prepare images with Predictor.decode"
-                )
-
     @torch.inference_mode()
     def _results(self, images: Tensor) -> dict[str, Tensor]:
         device, dtype = self._sample.device, self._sample.dtype
@@ -438,30 +416,35 @@ class Predictor:
         return found
 
     @torch.inference_mode()
-    def _start(self, inputs: Sequence[Tensor]) -> _Started:
+    def _start(self, images: Sequence[Decoded]) -> _Started:
         """Start the computation of one chunk, and the copy of its results."""
-        if not inputs:
-            return _Started(0, {})
-        rows = [*inputs, *[inputs[0]] * (self.chunk - len(inputs))]
+        tensors = [image.tensor for image in images if image.tensor is not None]
+        for tensor in tensors:
+            if tuple(tensor.shape) != self._shape:
+                raise InvalidInput(
+                    f"an input has the shape {tuple(tensor.shape)}, expected (c, h, w) = "
+                    f"{self._shape}; prepare images with Predictor.decode"
+                )
+        if not tensors:
+            return _Started(images, 0, {})
+        padded = [*tensors, *[tensors[0]] * (self.chunk - len(tensors))]
         if not self.asynchronous:
-            return _Started(len(inputs), self._results(torch.stack(rows)))
-        pinned = torch.empty(len(rows), *self._shape, dtype=rows[0].dtype, pin_memory=True)
-        results = self._results(torch.stack(rows, out=pinned))
+            return _Started(images, len(tensors), self._results(torch.stack(padded)))
+        pinned = torch.empty(len(padded), *self._shape, dtype=tensors[0].dtype, pin_memory=True)
+        results = self._results(torch.stack(padded, out=pinned))
         copies = {  # `labels` stay, because their probabilities are computed there
             name: tensor if name == LABELS else tensor.to(CPU, non_blocking=True)
             for name, tensor in results.items()
         }
         done = torch.cuda.current_stream(self._sample.device).record_event()
-        return _Started(len(inputs), copies, done)
+        return _Started(images, len(tensors), copies, done)
 
-    def _finish(self, started: _Started) -> list[dict[str, Any]]:
-        """Return the outputs for the images of one chunk, when they are computed."""
+    def _finish(self, started: _Started) -> list[Row]:
+        """Return the rows of one chunk, when it is computed."""
         used, results = started.used, started.results
         if started.done is not None:
             started.done.synchronize()
-        if not used:
-            return []
-        if not are_alike(results, used):  # the padding checks the promise
+        if used and not are_alike(results, used):  # the padding checks the promise
             raise InvalidOption(
                 f"the same image has other results at other positions of a chunk of {self.chunk} "
                 f"images on this machine ({self._sample.device}); pass chunk=1 to Predictor"
@@ -473,9 +456,19 @@ class Predictor:
             else:
                 wide = tensor if tensor.dtype == torch.float64 else tensor.float()
                 columns[name] = wide.cpu().numpy()
-        return [
+        outputs = (
             {n: v[i].copy() if isinstance(v, np.ndarray) else v[i] for n, v in columns.items()}
             for i in range(used)
+        )
+        return [
+            Row(
+                one.error,
+                one.width,
+                one.height,
+                one.sha256,
+                {} if one.tensor is None else next(outputs),
+            )
+            for one in started.images
         ]
 
 

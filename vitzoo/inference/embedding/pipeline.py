@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from vitzoo.errors import ImageError
 from vitzoo.inference.embedding.part_file import Form, writing
 from vitzoo.inference.embedding.sources import Item, Piece
-from vitzoo.inference.predictor import Decoded, Predictor, Row, row_of
+from vitzoo.inference.predictor import Decoded, Predictor, Row
 
 
 @dataclass(frozen=True)
@@ -67,19 +65,6 @@ class Task:
     pieces: Sequence[Piece]
 
 
-@dataclass(frozen=True)
-class Group:
-    """Images of one forward pass, the broken ones between them, and the work on them so far."""
-
-    images: Sequence[tuple[str, Decoded]]
-    work: Work
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """The prepared images that are not broken."""
-        return [image.tensor for _, image in self.images if image.tensor is not None]
-
-
 class Pipeline:
     """Computes parts one after the other."""
 
@@ -101,41 +86,39 @@ class Pipeline:
     def _rows(
         self, pieces: Sequence[Piece], note: Callable[[Work], object]
     ) -> Iterator[tuple[str, Row]]:
-        groups: deque[Group] = deque()
+        ahead: deque[tuple[list[str], Work]] = deque()
         waited = 0.0
 
-        def chunks() -> Iterator[list[Tensor]]:
+        def groups() -> Iterator[list[Decoded]]:
             nonlocal waited
-            for group in self._groups(item for piece in pieces for item in piece.items()):
-                groups.append(group)
-                waited += group.work.wait
-                yield group.tensors
+            for keys, images, work in self._groups(i for piece in pieces for i in piece.items()):
+                ahead.append((keys, work))
+                waited += work.wait
+                yield images
 
         began = time.perf_counter()
-        for results in self.job.predictor.computed(chunks()):
-            group, outputs = groups.popleft(), iter(results)
-            rows = [
-                (key, row_of(image, {} if image.tensor is None else next(outputs)))
-                for key, image in group.images
-            ]
+        for rows in self.job.predictor.rows_of(groups()):
+            keys, work = ahead.popleft()
             model = time.perf_counter() - began - waited
-            note(group.work + Work(images=len(rows), model=model))
-            yield from rows
+            note(work + Work(images=len(rows), model=model))
+            yield from zip(keys, rows, strict=True)
             began, waited = time.perf_counter(), 0.0
 
-    def _groups(self, items: Iterable[Item]) -> Iterator[Group]:
-        """Yield images in order, as many as a forward pass has."""
-        waiting: list[tuple[str, Decoded]] = []
+    def _groups(self, items: Iterable[Item]) -> Iterator[tuple[list[str], list[Decoded], Work]]:
+        """Yield keys, images and the work on them; in order, for one forward pass each."""
+        keys: list[str] = []
+        images: list[Decoded] = []
         ready, work, before = 0, Work(), time.perf_counter()
         for key, image, spent in self._decoded(items):
-            waiting.append((key, image))
+            keys.append(key)
+            images.append(image)
             ready += image.tensor is not None
             work += spent
             if ready == self._chunk:
-                yield Group(waiting, work + Work(wait=time.perf_counter() - before))
-                waiting, ready, work, before = [], 0, Work(), time.perf_counter()
-        if waiting:
-            yield Group(waiting, work + Work(wait=time.perf_counter() - before))
+                yield keys, images, work + Work(wait=time.perf_counter() - before)
+                keys, images, ready, work, before = [], [], 0, Work(), time.perf_counter()
+        if keys:
+            yield keys, images, work + Work(wait=time.perf_counter() - before)
 
     def _decoded(self, items: Iterable[Item]) -> Iterator[tuple[str, Decoded, Work]]:
         """Read and decode ahead; yield in order."""
