@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -67,6 +68,27 @@ def _quick_switching():
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.fixture(params=["float64", "meta"])
+def other_defaults(request):
+    """A context in which torch has another default type or device."""
+    import torch
+
+    @contextmanager
+    def set_them():
+        before = torch.get_default_dtype()
+        try:
+            if request.param == "meta":
+                torch.set_default_device("meta")
+            else:
+                torch.set_default_dtype(torch.float64)
+            yield
+        finally:
+            torch.set_default_device(None)
+            torch.set_default_dtype(before)
+
+    return set_them()
 
 
 @pytest.fixture(scope="module")

@@ -430,6 +430,15 @@ def test_a_pickle_of_a_name_has_no_tensors(digits):
     assert same(copy([FILES[0]])[0].outputs, digits([FILES[0]])[0].outputs)
 
 
+def test_a_pickle_of_a_name_keeps_the_type_under_another_default(other_defaults):
+    with other_defaults:
+        predictor = vitzoo.Predictor("vit_digits", device="cpu")
+        shapes, wide = predictor.shapes, predictor.fingerprint()
+        data = pickle.dumps(predictor)
+    assert shapes == {"pooled": (64,)}
+    assert pickle.loads(data).fingerprint() == wide
+
+
 def test_a_pickle_of_a_model_has_its_tensors(model):
     predictor = vitzoo.Predictor(model, outputs=ALL)
     copy = pickle.loads(pickle.dumps(predictor))

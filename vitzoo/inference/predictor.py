@@ -199,6 +199,8 @@ class Predictor:
             name, weights = self._request
             network = create(name, pretrained=True, weights=weights, dtype=dtype, device=device)
             self._weights_sha256 = network.load_report.sha256 if network.load_report else ""
+            usual = torch.get_default_dtype()  # a process that loads the pickle may have another
+            dtype = usual if {p.dtype for p in network.parameters()} == {usual} else dtype
         self.model: nn.Module = network.eval()
         self._top = TOP if top is None else top
         self._options: dict[str, Any] = {
@@ -376,8 +378,7 @@ class Predictor:
         The first use computes the outputs of one image.
         """
         with one_thread() as run:
-            image = torch.zeros(1, *self._shape, dtype=torch.float32, device="cpu")
-            found = run(self._results, image)
+            found = run(self._results, torch.zeros(1, *self._shape, device="cpu"))
         return {name: tuple(tensor.shape[1:]) for name, tensor in found.items() if name != LABELS}
 
     def fingerprint(self) -> Fingerprint:
