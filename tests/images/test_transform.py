@@ -50,6 +50,13 @@ def test_one_channel_is_luminance():
     np.testing.assert_allclose(ours[0].numpy(), np.asarray(grey) / 127.5 - 1, atol=1e-6)
 
 
+def test_inputs_are_float32_on_the_cpu_under_every_default_of_torch(other_defaults):
+    with other_defaults:
+        found = prepare(PHOTOS[0], **IMAGENET)
+    assert (found.dtype, found.device.type) == (torch.float32, "cpu")
+    assert torch.equal(found, prepare(PHOTOS[0], **IMAGENET))
+
+
 @pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1), (2, 3)])
 @pytest.mark.parametrize("crop_mode", ["center", "squash"])
 def test_tiny_images_and_strips_become_inputs(size, crop_mode):

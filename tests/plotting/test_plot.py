@@ -225,10 +225,12 @@ def test_images_are_tensors_paths_or_pillow_images(in_chans, tmp_path):
         assert (found == expected["attention"]).all()
 
 
-def test_the_pixels_are_those_that_the_network_saw(model):
-    plot = vitzoo.plot("rollout", model, [SEVEN])
+def test_the_pixels_are_those_that_the_network_saw(model, other_defaults):
+    with other_defaults:
+        plot = vitzoo.plot("rollout", model, [SEVEN])
     (shown,) = (args[1] for args in [plot.draw.args[1:3]])
     pixels = shown[0].pixels
+    assert pixels.dtype == np.float32
     expected = vitzoo.transform(model)(SEVEN)[0] * 0.35 + 0.3
     np.testing.assert_allclose(pixels, expected[..., None].expand(28, 28, 3), atol=1e-6)
 

@@ -69,8 +69,7 @@ class Transform:
         image = self._fit(image)
         pixels = torch.from_numpy(np.array(image, dtype=np.float32) / 255)  # (h, w) or (h, w, c)
         pixels = pixels.reshape(*self.image_size, -1).permute(2, 0, 1)  # (c, h, w)
-        row = self.preprocessing
-        mean, std = (torch.tensor(values)[:, None, None] for values in (row.mean, row.std))
+        mean, std = statistics(self.preprocessing)
         return (pixels - mean) / std
 
     def __repr__(self) -> str:
@@ -98,6 +97,12 @@ class Transform:
             return image.width * height // short, image.height * height // short
         ratio = min(image.height / height, image.width / width)
         return round(image.width / ratio), round(image.height / ratio)
+
+
+def statistics(row: Preprocessing) -> tuple[Tensor, Tensor]:
+    """Return mean and std, (c, 1, 1) float32 on the CPU each, whatever torch's defaults are."""
+    mean, std = np.array([row.mean, row.std], dtype=np.float32)[..., None, None]
+    return torch.from_numpy(mean), torch.from_numpy(std)
 
 
 def default_preprocessing(spec: Spec) -> Preprocessing:

@@ -18,7 +18,7 @@ from vitzoo.errors import InvalidInput, InvalidOption, did_you_mean, short_repr
 from vitzoo.files.access import check_target, writing_to
 from vitzoo.images.decode import find_images
 from vitzoo.images.lookup import transform
-from vitzoo.images.transform import default_preprocessing
+from vitzoo.images.transform import default_preprocessing, statistics
 from vitzoo.inputs import explained
 from vitzoo.keywords import check_keywords
 from vitzoo.model import VisionTransformer
@@ -386,7 +386,7 @@ def _pixels(model: VisionTransformer, image: Tensor) -> compute.Array:
     if row is None and model.spec is not None:
         row = default_preprocessing(model.spec)
     if row is not None and len(row.mean) == len(shown):
-        mean, std = (torch.tensor(values)[:, None, None] for values in (row.mean, row.std))
+        mean, std = statistics(row)
         shown = (shown * std + mean).clamp(0, 1)
     if len(shown) != 3:  # several channels in grey
         shown = shown.mean(dim=0, keepdim=True).expand(3, -1, -1)
