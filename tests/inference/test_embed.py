@@ -139,6 +139,65 @@ def test_several_outputs_tokens_half_precision_and_labels(data, tmp_path):
         assert np.allclose([p for *_, p in labels], [p for *_, p in row.outputs["labels"]])
 
 
+def grey_images(folder, *values):
+    """Write images of one colour each, and return their paths."""
+    folder.mkdir()
+    paths = [folder / f"{i}.png" for i in range(len(values))]
+    for path, value in zip(paths, values, strict=True):
+        Image.new("RGB", (16, 16), (value,) * 3).save(path)
+    return paths
+
+
+def bright_is_large(factor):
+    """Return a model whose first patch vector is the brightness times a factor, black is 0."""
+    model = fill(vitzoo.create(SPEC))
+    with torch.no_grad():
+        model.patch_embed.proj.weight[0] = factor / model.patch_embed.proj.weight[0].numel()
+        model.patch_embed.proj.bias[0] = 0
+    model.preprocessing = vitzoo.Preprocessing(mean=(0,) * 3, std=(1,) * 3)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("vectors", "factor", "parts"),
+    [
+        ("float16", 98_304, ("'patch_embed'", "98304", "65504 in float16", "--vectors float32")),
+        ("float16", 1e39, ("'patch_embed'", "inf", "for this image", "another dtype")),
+        ("float32", 1e39, ("'patch_embed'", "inf", "for this image", "another dtype")),
+        ("float32", 98_304, ()),
+        ("float16", 6e4, ()),
+    ],
+)
+def test_a_value_that_cannot_be_stored_is_an_error_of_its_row(tmp_path, vectors, factor, parts):
+    files = grey_images(tmp_path / "in", 0, 255, 0)
+    predictor = Predictor(bright_is_large(factor), outputs=("patch_embed",))
+    done = embed(predictor, tmp_path / "in", tmp_path / "out", vectors=vectors, workers=1)
+    rows = pq.read_table(tmp_path / "out").to_pylist()
+    bad = rows.pop(1) if parts else None
+    assert done.errors == json.loads((tmp_path / "out" / MANIFEST).read_text())["errors"]
+    assert done.errors == (bad is not None)
+    if bad:
+        says(bad["error"], *parts)
+        assert (bad["width"], bad["height"]) == (None, None)
+        assert len(bad["sha256"]) == 64
+        assert np.isnan(bad["patch_embed"]).all()
+        files.pop(1)
+    for got, row in zip(rows, predictor(files), strict=True):
+        assert got["error"] is None
+        value = row.outputs["patch_embed"].astype(vectors)
+        assert np.asarray(got["patch_embed"], vectors).tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize("outputs", ["pooled", "labels"])
+def test_not_a_number_is_an_error_of_its_row(tmp_path, outputs):
+    grey_images(tmp_path / "in", 0, 255)
+    embed(bright_is_large(1e39), tmp_path / "in", tmp_path / "out", outputs=outputs, workers=1)
+    black, white = pq.read_table(tmp_path / "out").to_pylist()
+    assert black["error"] is None
+    says(white["error"], repr(outputs), "nan", "for this image", "another dtype")
+    assert white[outputs] is None if outputs == "labels" else np.isnan(white[outputs]).all()
+
+
 def no_forward(*_):
     raise AssertionError("a forward pass")
 

@@ -4,16 +4,18 @@ import os
 import subprocess
 import sys
 import tempfile
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from PIL import Image
 from pyarrow import parquet
 
 import vitzoo
-from helpers import refuses
+from helpers import refuses, says
 from vitzoo.errors import InvalidOption, MissingDependency
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +50,19 @@ def check(table, keys, rows):
         assert np.float32(said["pooled"]).tobytes() == row.outputs["pooled"].tobytes()
         ranks = [(one["index"], one["label"], one["probability"]) for one in said["labels"]]
         assert ranks == list(row.outputs["labels"])
+
+
+def test_a_row_that_is_not_finite_is_an_error(predictor):
+    model = deepcopy(predictor.model)
+    with torch.no_grad():
+        model.patch_embed.proj.weight.fill_(3e38)
+    model.preprocessing = vitzoo.Preprocessing(mean=(0,), std=(1,))
+    images = [np.full((28, 28), value, np.uint8) for value in (0, 255)]
+    table = vitzoo.ray.Embedder(model)({"image": column(*images), "key": column("a", "b")})
+    black, white = table.to_pylist()
+    assert black["error"] is None
+    says(white["error"], "'pooled'", "nan", "for this image", "another dtype")
+    assert np.isnan(white["pooled"]).all()
 
 
 def test_rows_are_those_of_the_predictor(predictor):

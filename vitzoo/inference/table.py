@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,8 @@ def schema_of(
 def table_of(keys: Sequence[str], rows: Sequence[Row], schema: Any) -> Any:
     """Return rows as a table of pyarrow; what a row does not have is null, and in vectors NaN.
 
+    A row with a number that is NaN, infinite, or too large for its column becomes an error.
+
     Args:
         keys: of the rows.
         rows: of a `Predictor`.
@@ -52,6 +55,7 @@ def table_of(keys: Sequence[str], rows: Sequence[Row], schema: Any) -> Any:
     """
     import pyarrow as pa
 
+    rows = [_finite(row, schema) for row in rows]
     columns: dict[str, list[Any]] = {
         "key": [stored_text(key) for key in keys],
         "error": [stored_text(row.error) or None for row in rows],
@@ -67,6 +71,33 @@ def table_of(keys: Sequence[str], rows: Sequence[Row], schema: Any) -> Any:
         else:
             arrays.append(pa.array([*map(_plain, values)], field.type))
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _finite(row: Row, schema: Any) -> Row:
+    """Return a row, or a row with an error if a number is not finite in the type of its column."""
+    for name, value in row.outputs.items():
+        numbers = np.array([one[-1] for one in value]) if isinstance(value, tuple) else value
+        stored = "float16" if schema.field(name).type.value_type == "float16" else "float32"
+        with np.errstate(over="ignore"):
+            bad = ~np.isfinite(numbers.astype(stored))
+        if bad.any():
+            error = _not_finite(name, float(numbers[bad][0]), stored)
+            return replace(row, error=error, width=0, height=0, outputs={})
+    return row
+
+
+def _not_finite(name: str, value: float, stored: str) -> str:
+    if not math.isfinite(value):
+        return (
+            f"the network gives {value} for this image in the output {name!r}, expected finite "
+            "numbers; check its weights, or compute in another dtype"
+        )
+    half = stored == "float16"
+    return (
+        f"the output {name!r} has the value {value:g} for this image, expected magnitudes of at "
+        f"most {np.finfo(stored).max:g} in {stored}; "
+        + ("pass vectors='float32' (--vectors float32)" if half else "check the network's weights")
+    )
 
 
 def _plain(value: Any) -> Any:

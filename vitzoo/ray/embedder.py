@@ -26,7 +26,8 @@ class Embedder:
     """Maps batches of images to rows: key, error, width, height, sha256, a column for each output.
 
     Pass the class, not an object, to `map_batches`: each worker of Ray then creates its network
-    once. `docs/ray-and-spark.md` shows it. The rows are those of `Predictor`, byte for byte.
+    once. `docs/ray-and-spark.md` shows it. The rows are those of `Predictor`, byte for byte; a row
+    with NaN or infinity becomes an error.
 
     Args:
         model, weights, outputs, top, dtype, device: as in `Predictor`. A `Predictor` as the model
