@@ -278,8 +278,13 @@ class Predictor:
             groups = itertools.takewhile(bool, (list(decode(self.decode, one)) for one in taken))
             yield from itertools.chain.from_iterable(self.rows_of(groups))
 
-    def decode(self, image: Input) -> Decoded:
-        """Prepare an image; several threads may call this. It raises no error about an image."""
+    def decode(self, image: Input, name: str = UNNAMED_BYTES) -> Decoded:
+        """Prepare an image; several threads may call this. It raises no error about an image.
+
+        Args:
+            image: as for `rows`.
+            name: of bytes, in messages.
+        """
         digest = ""
         try:
             if isinstance(image, str | os.PathLike):
@@ -287,8 +292,8 @@ class Predictor:
                 digest, name = sha256(data).hexdigest(), printable(image)
                 found = decode_bytes(data, name)
             elif isinstance(image, bytes | bytearray | memoryview):
-                digest, name = sha256(image).hexdigest(), UNNAMED_BYTES
-                found = decode_bytes(bytes(image))
+                digest = sha256(image).hexdigest()
+                found = decode_bytes(bytes(image), name)
             else:
                 name, found = UNNAMED, _pixels(image)
             pixels = flatten(found, self._transform.mode, name)
