@@ -175,6 +175,26 @@ def test_images_in_a_parquet_file(rows, tmp_path, column, names, images):
     assert found.classes == ("3", "20")
 
 
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        ([3, -1, 0, -20], ("-20", "-1", "0", "3")),
+        (pa.array([2**64 - 1, 5, 10**18, 10**19], pa.uint64()), None),
+        (pa.array([-128, 127, 3, 20], pa.int8()), None),
+        ([True, False, True, True], ("False", "True")),
+    ],
+    ids=["signs", "large", "small", "bool"],
+)
+def test_whole_numbers_of_any_size_and_sign_are_labels_in_their_order(rows, table, labels, classes):
+    given = labels.to_pylist() if isinstance(labels, pa.Array) else labels
+    expected = classes or tuple(map(str, sorted(given)))
+    found = read_labelled(rows({"image": [b"1"] * 4, "label": labels}))
+    assert [image.label for image in found.images] == [*map(str, given)]
+    assert found.classes == expected
+    text = "".join(f"{i}.png,{label}\n" for i, label in enumerate(given))
+    assert read_labelled(table(f"path,label\n{text}")).classes == expected
+
+
 def test_class_names_of_the_library_datasets(rows):
     names = ["zebra", "yak", "ant", "bee"]
     info = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
@@ -182,6 +202,13 @@ def test_class_names_of_the_library_datasets(rows):
     found = read_labelled(rows(columns, {"huggingface": json.dumps(info)}))
     assert [image.label for image in found.images] == ["bee", "zebra", "zebra"]
     assert found.classes == ("zebra", "bee")
+    for labels, classes in (
+        ([-1, 3, 0], ("-1", "zebra", "bee")),
+        ([7, -1, 1], ("-1", "yak", "7")),
+        ([-10, -9, 12], ("-10", "-9", "12")),
+    ):
+        data = rows(columns | {"label": labels}, {"huggingface": json.dumps(info)})
+        assert read_labelled(data).classes == classes
     for damaged in ("{", "[]", '{"info": {"features": {"label": {"names": [1]}}}}'):
         found = read_labelled(rows(columns, {"huggingface": damaged}))
         assert found.classes == ("0", "3")

@@ -20,6 +20,7 @@ from sklearn.preprocessing import StandardScaler
 import vitzoo
 from helpers import message, refuses, says
 from vitzoo.errors import InvalidOption
+from vitzoo.images import decode
 from vitzoo.inference.predictor import Predictor
 
 
@@ -208,6 +209,81 @@ def test_a_second_run_computes_no_features(some, untrained, kept, computed):
     assert file.read_bytes() == before
     assert np.array_equal(vitzoo.probe(untrained, some, embeddings=kept).logits, first.logits)
     assert second.test != first.test
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_networks_of_every_type_are_probed_and_their_features_kept(some, kept, computed, dtype):
+    model = vitzoo.create("vit_digits", pretrained=True, dtype=dtype)
+    first = vitzoo.probe(model, some, embeddings=kept)
+    (file,) = kept.iterdir()
+    assert parquet.read_schema(file).field("pooled").type.value_type == pa.float32()
+    assert len(computed) == 108
+    second = vitzoo.probe(model, some, embeddings=kept)
+    assert len(computed) == 108
+    assert np.array_equal(first.logits, second.logits)
+
+
+@pytest.mark.parametrize("vectors", ["float32", "float16"])
+def test_a_folder_of_embed_is_read_and_not_copied(some, untrained, tmp_path, own_home, vectors):
+    folder = tmp_path / "vectors"
+    vitzoo.embed(untrained, some / "[0-4]/*.png", folder, vectors=vectors, workers=1)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    first = vitzoo.probe(untrained, some, embeddings=folder)
+    (file,) = (own_home / "cache" / "embeddings").iterdir()
+    new = [hashlib.sha256(path.read_bytes()).hexdigest() for path in some.glob("5/*.png")]
+    assert sorted(parquet.read_table(file)["sha256"].to_pylist()) == sorted(set(new))
+    kept = file.read_bytes()
+    Image.new("L", (8, 8), 77).save(some / "5" / "new.png")
+    vitzoo.probe(untrained, some, embeddings=folder)
+    assert parquet.read_metadata(file).num_rows == len(set(new)) + 1
+    (some / "5" / "new.png").unlink()
+    file.write_bytes(kept)
+    second = vitzoo.probe(untrained, some, embeddings=folder)
+    assert file.read_bytes() == kept
+    assert np.array_equal(first.logits, second.logits)
+    assert before == {path: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_nothing_is_written_if_a_folder_of_embed_has_every_image(
+    some, untrained, tmp_path, own_home, computed
+):
+    vitzoo.embed(untrained, some / "*/*.png", tmp_path / "vectors", workers=1)
+    computed.clear()
+    vitzoo.probe(untrained, some, embeddings=tmp_path / "vectors")
+    assert computed == []
+    assert not [*own_home.rglob("*.parquet")]
+
+
+def test_each_image_is_read_once(some, untrained, kept, monkeypatch):
+    opened = []
+    open_regular = decode._open_regular
+
+    def counted(path, name):
+        opened.append(path)
+        return open_regular(path, name)
+
+    monkeypatch.setattr(decode, "_open_regular", counted)
+    (some / "4" / "a.png").write_bytes(b"no image")
+    for _ in range(2):
+        found = vitzoo.probe(untrained, some, embeddings=kept)
+        assert sorted(opened) == sorted(some.glob("*/*.png"))
+        opened.clear()
+    ((name, error),) = found.unreadable
+    assert name == "4/a.png"
+    says(error, some / "4" / "a.png", "not an image")
+
+
+def test_a_negative_label_among_class_names_is_a_class(some, untrained, kept, tmp_path):
+    info = {"info": {"features": {"label": {"names": ["zero", "one"], "_type": "ClassLabel"}}}}
+    files = sorted(some.glob("[0-2]/*.png"))
+    columns = {
+        "image": [path.read_bytes() for path in files],
+        "label": [int(path.parent.name) - 1 for path in files],
+    }
+    table = pa.table(columns).replace_schema_metadata({"huggingface": json.dumps(info)})
+    parquet.write_table(table, tmp_path / "data.parquet")
+    found = vitzoo.probe(untrained, tmp_path / "data.parquet", embeddings=kept)
+    assert found.classes == ("-1", "zero", "one")
 
 
 @pytest.mark.workflows

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from vitzoo import settings
-from vitzoo.errors import ImageError, StoreError
+from vitzoo.errors import ImageError, StoreError, printable
 from vitzoo.files.access import make_folder_or_raise, replacing, unwritable
 from vitzoo.files.names import SHA256
-from vitzoo.images.decode import read_bytes
+from vitzoo.images.decode import UNNAMED_BYTES, read_bytes
 from vitzoo.inference.cores import cores
 from vitzoo.inference.fingerprint import hash_data
-from vitzoo.inference.predictor import Predictor
+from vitzoo.inference.predictor import Decoded, Predictor
 
 POOLED = "pooled"
 FINGERPRINT = b"vitzoo.fingerprint"  # key in the metadata of a Parquet file, as `embed` writes it
@@ -46,7 +46,7 @@ class EmbeddingCache:
 
     Args:
         folder: of the files. None: `cache/embeddings` in VITZOO_HOME. A folder with Parquet files
-            of `vitzoo embed` is only read, and new embeddings are written to VITZOO_HOME.
+            of `vitzoo embed` is only read, and new embeddings alone are written to VITZOO_HOME.
         fingerprint: of the predictor, as plain data.
         width: d.
     """
@@ -61,25 +61,26 @@ class EmbeddingCache:
         self.path = own and own / f"{self._identity(fingerprint)}.parquet"
         if own is not None:
             make_folder_or_raise(own)
-        if self.path and self.path not in read and self.path.exists():
-            read.append(self.path)
+        self.own = self._read(self.path) if self.path and self.path.exists() else {}
         self.known: dict[str, Vector] = {}
         for path in read:
-            self.known |= self._read(path)
+            self.known |= {} if path == self.path else self._read(path)
+        self.known |= self.own
 
     def write(self, found: Sequence[Embedded]) -> None:
-        """Add new embeddings to the file, which is replaced as a whole.
+        """Add new embeddings to the own file, which is replaced as a whole.
 
         Raises:
             StoreError: the file cannot be written.
         """
-        new = {one.sha256: one.vector for one in found if one.vector is not None}
-        if self.path is None or new.keys() <= self.known.keys():
+        vectors = {one.sha256: one.vector for one in found if one.vector is not None}
+        new = {key: vector for key, vector in vectors.items() if key not in self.known}
+        if self.path is None or not new:
             return
         import pyarrow as pa
         from pyarrow import parquet
 
-        every = {**self.known, **new}
+        every = {**self.own, **new}
         kind = pa.list_(pa.float32(), self.width)
         flat = pa.array(np.concatenate(list(every.values())))
         metadata = {FINGERPRINT: json.dumps(self.fingerprint).encode()}
@@ -106,14 +107,15 @@ class EmbeddingCache:
                 if self._identity(stated) != self._identity(self.fingerprint):
                     return {}
                 kind = schema.field(POOLED).type  # without this column: KeyError
-                if (kind.value_type, kind.list_size) != (pa.float32(), self.width):
+                if not pa.types.is_floating(kind.value_type) or kind.list_size != self.width:
                     return {}
                 table = file.read(columns=["sha256", POOLED])
         except (*DAMAGED, pa.ArrowException):
             return {}
         table = table.filter(table[POOLED].is_valid()).combine_chunks()
-        vectors = table[POOLED].combine_chunks().flatten().to_numpy().reshape(-1, self.width)
-        whole = ~np.isnan(vectors).any(axis=1)  # `embed` writes NaN for images with an error
+        flat = _narrow(table[POOLED].combine_chunks().flatten().to_numpy())
+        vectors = flat.reshape(-1, self.width)
+        whole = np.isfinite(vectors).all(axis=1)  # `embed` writes NaN for images with an error
         hashes = np.array(table["sha256"].to_pylist(), dtype=object)
         return dict(zip(hashes[whole].tolist(), vectors[whole], strict=True))
 
@@ -153,7 +155,7 @@ def _chunk(
     predictor: Predictor, images: Sequence[Path | bytes], known: dict[str, Vector]
 ) -> Iterator[Embedded]:
     """Yield the embeddings of at most one chunk of images."""
-    ready = [_known(image, known) or predictor.decode(image) for image in images]
+    ready = [_ready(predictor, image, known) for image in images]
     inputs = [one.tensor for one in ready if not isinstance(one, Embedded) and not one.error]
     outputs = iter(predictor.compute([tensor for tensor in inputs if tensor is not None]))
     for one in ready:
@@ -162,14 +164,25 @@ def _chunk(
         elif one.error:
             yield Embedded(None, one.error, one.sha256)
         else:
-            yield Embedded(next(outputs)[POOLED], "", one.sha256)
+            yield Embedded(_narrow(next(outputs)[POOLED]), "", one.sha256)
 
 
-def _known(image: Path | bytes, known: dict[str, Vector]) -> Embedded | None:
-    """Return the embedding of an image that is known."""
+def _ready(
+    predictor: Predictor, image: Path | bytes, known: dict[str, Vector]
+) -> Embedded | Decoded:
+    """Return the embedding of an image that is known, or the decoded image; read it once."""
     try:
         data = image if isinstance(image, bytes) else read_bytes(image)
     except (ImageError, StoreError):
-        return None  # `decode` says why
+        return predictor.decode(image)  # says why
     sha256 = hashlib.sha256(data).hexdigest()
-    return Embedded(known[sha256], "", sha256) if sha256 in known else None
+    if sha256 in known:
+        return Embedded(known[sha256], "", sha256)
+    name = UNNAMED_BYTES if isinstance(image, bytes) else printable(image)
+    return predictor.decode(data, name)
+
+
+def _narrow(vectors: npt.NDArray[Any]) -> Vector:
+    """Return vectors of any float type as float32."""
+    with np.errstate(over="ignore"):  # the caller refuses what is not finite
+        return vectors.astype(np.float32, copy=False)

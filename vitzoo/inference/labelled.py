@@ -19,7 +19,7 @@ from vitzoo.schema.reader import describe
 CSV, TSV, PARQUET = ".csv", ".tsv", ".parquet"
 IMAGE, LABEL, SPLIT = ("path", "image", "file_name", "file"), ("label", "class"), ("split",)
 TRAIN, TEST, VALIDATION = ("train", "training"), ("test",), ("val", "valid", "validation")
-INTEGER = re.compile(r"-?\d{1,18}")
+INTEGER = re.compile(r"-?\d{1,99}")
 
 
 @dataclass(frozen=True)
@@ -235,9 +235,10 @@ def _table(
         for number, (value, text, part) in enumerate(zip(images, texts, places, strict=True), 1)
     ]
     classes = set(texts)
-    if order:
-        return LabelledImages(found, tuple(name for name in order if name in classes))
-    return LabelledImages(found, _sorted(classes))
+    named = [name for name in order if name in classes]
+    others = _sorted(classes.difference(named))  # numbers that have no name
+    below = [text for text in others if text.startswith("-")]
+    return LabelledImages(found, tuple(dict.fromkeys((*below, *named, *others))))
 
 
 def _sorted(names: Iterable[str]) -> tuple[str, ...]:
