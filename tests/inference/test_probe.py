@@ -189,13 +189,13 @@ def test_results_depend_on_the_seed_alone(some, untrained, kept):
 def computed(monkeypatch):
     """Count the images whose features are computed."""
     count = []
-    compute = Predictor.compute
+    start = Predictor._start
 
-    def counted(self, inputs):
-        count.extend(inputs)
-        return compute(self, inputs)
+    def counted(self, images):
+        count.extend(image for image in images if not image.error)
+        return start(self, images)
 
-    monkeypatch.setattr(Predictor, "compute", counted)
+    monkeypatch.setattr(Predictor, "_start", counted)
     return count
 
 

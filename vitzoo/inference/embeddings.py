@@ -156,15 +156,15 @@ def _chunk(
 ) -> Iterator[Embedded]:
     """Yield the embeddings of at most one chunk of images."""
     ready = [_ready(predictor, image, known) for image in images]
-    inputs = [one.tensor for one in ready if not isinstance(one, Embedded) and not one.error]
-    outputs = iter(predictor.compute([tensor for tensor in inputs if tensor is not None]))
+    decoded = [one for one in ready if isinstance(one, Decoded)]
+    rows = (row for group in predictor.rows_of([decoded]) for row in group)
     for one in ready:
-        if isinstance(one, Embedded):
-            yield one
-        elif one.error:
-            yield Embedded(None, one.error, one.sha256)
+        if isinstance(one, Decoded):
+            row = next(rows)
+            vector = None if row.error else _narrow(row.outputs[POOLED])
+            yield Embedded(vector, row.error, row.sha256)
         else:
-            yield Embedded(_narrow(next(outputs)[POOLED]), "", one.sha256)
+            yield one
 
 
 def _ready(

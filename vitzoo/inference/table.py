@@ -78,8 +78,7 @@ def _finite(row: Row, schema: Any) -> Row:
     for name, value in row.outputs.items():
         numbers = np.array([one[-1] for one in value]) if isinstance(value, tuple) else value
         stored = "float16" if schema.field(name).type.value_type == "float16" else "float32"
-        with np.errstate(over="ignore"):
-            bad = ~np.isfinite(numbers.astype(stored))
+        bad = ~(np.abs(numbers) <= np.finfo(stored).max)  # of NaN, too
         if bad.any():
             error = _not_finite(name, float(numbers[bad][0]), stored)
             return replace(row, error=error, width=0, height=0, outputs={})
