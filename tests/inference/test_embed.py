@@ -162,7 +162,7 @@ def bright_is_large(factor):
     ("vectors", "factor", "parts"),
     [
         ("float16", 98_304, ("'patch_embed'", "98304", "65504 in float16", "--vectors float32")),
-        ("float16", 65_510, ("'patch_embed'", "value 655", "65504 in float16", "--vectors float32")),
+        ("float16", 65_510, ("'patch_embed'", "65510.1", "65504 in float16", "--vectors float32")),
         ("float16", 1e39, ("'patch_embed'", "inf", "for this image", "another dtype")),
         ("float32", 1e39, ("'patch_embed'", "inf", "for this image", "another dtype")),
         ("float32", 98_304, ()),
