@@ -345,6 +345,15 @@ def test_inputs_that_were_appended_are_added_on_request(data, predictor, tmp_pat
         assert "--extend" not in text
 
 
+def test_a_list_with_a_file_in_several_lines_that_has_become_shorter(data, predictor, tmp_path):
+    names, line = tmp_path / "names.txt", str(data / "photos" / "003.png")
+    names.write_text("\n".join([line] * 3))
+    embed(predictor, names, tmp_path / "out", workers=1)
+    names.write_text("\n".join([line] * 2))
+    with refuses(InvalidOption, f"Row 2 of it, {line}", "which end before it", "another --out"):
+        embed(predictor, names, tmp_path / "out", workers=1)
+
+
 def test_a_difference_that_the_keys_do_not_show_is_described(data, predictor, tmp_path):
     out, tar = tmp_path / "out", tmp_path / "a.tar"
     names = [f"{i:03}.png" for i in range(3)]
@@ -534,9 +543,10 @@ def test_the_summary_on_a_terminal_is_short_and_names_broken_images(
 
 
 def test_few_inputs_with_an_error_are_named(data, predictor, tmp_path):
-    files = [data / "photos" / "007.png"] * 5
+    broken, files = str(data / "photos" / "007.png"), tmp_path / "files.txt"
+    files.write_text("\n".join([broken] * 5))
     done = embed(predictor, files, tmp_path / "out", workers=1)
-    assert (done.errors, done.broken) == (5, (str(files[0]),) * 3)
+    assert (done.errors, done.broken) == (5, (broken,) * 3)
     says(str(done), "the column error has all of them")
 
 

@@ -23,6 +23,7 @@ from vitzoo.inference.embedding.folder import (
     Part,
     agree,
     check_out,
+    find_inputs,
     finish,
     locked,
     missing_parts,
@@ -32,7 +33,7 @@ from vitzoo.inference.embedding.folder import (
 )
 from vitzoo.inference.embedding.part_file import VECTORS, keys_of_errors
 from vitzoo.inference.embedding.pipeline import Job, Task, Work
-from vitzoo.inference.embedding.sources import Paths, find_pieces, slice_of
+from vitzoo.inference.embedding.sources import Paths, slices
 from vitzoo.inference.embedding.workers import compute
 from vitzoo.inference.fingerprint import check_unchanged
 from vitzoo.inference.predictor import Predictor
@@ -162,7 +163,7 @@ def embed(
     sources = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     _check_apart(folder, sources)
     check_out(folder)
-    pieces = find_pieces(sources, column)
+    pieces = find_inputs(folder, sources, column)
     device = device_of_rank(device)
     options = {"weights": weights, "outputs": outputs, "dtype": dtype, "device": device}
     predictor = _predictor(model, **options, chunk=chunk)
@@ -184,7 +185,11 @@ def embed(
         own = [part for part in manifest.parts() if part.number % count == index]
         remove_leftovers(folder, own)
         parts = missing_parts(folder, own, manifest.form.fingerprint)
-        tasks = [Task(folder / one.name, slice_of(pieces, one.start, one.stop)) for one in parts]
+        bounds = [(part.start, part.stop) for part in parts]
+        tasks = [
+            Task(folder / part.name, inputs)
+            for part, inputs in zip(parts, slices(pieces, bounds), strict=True)
+        ]
         total = Total(on_progress, parts)
         if tasks:
             reopen(folder)

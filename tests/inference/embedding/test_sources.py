@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from helpers import message, refuses, says
 from vitzoo.errors import ImageError, InvalidOption
 from vitzoo.inference.embedding import sources
-from vitzoo.inference.embedding.sources import expand_braces, find_pieces, sha256_of, slice_of
+from vitzoo.inference.embedding.sources import (
+    Files,
+    expand_braces,
+    find_pieces,
+    sha256_of,
+    slice_of,
+    slices,
+)
 
 
 def read(pieces):
@@ -63,6 +73,66 @@ def test_a_folder_is_searched_with_its_subfolders_in_the_order_of_paths():
 )
 def test_patterns(pattern, expected):
     assert keys(find_pieces([pattern])) == expected
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    "pattern",
+    ["photos/*", "photos/**", "photos/**/*", "photos/**/", "photos/**/**", "*/**/*.*[gGp]"],
+)
+def test_a_pattern_counts_each_file_once_and_no_folder_for_two_stars(folder, pattern):
+    for name in ("note.txt", "sub/d.json"):
+        folder.joinpath("photos", name).unlink()
+    expected = ["a.PNG", "b.jpg", "sub/c.webp", "sub/deep/a.jpg"]
+    assert keys(find_pieces(pattern)) == [f"photos/{name}" for name in expected]
+
+
+def test_two_stars_find_no_folder_without_images_and_one_by_its_name(folder):
+    for name in ("x/train/shard.tar.gz", "x/train/train/1.png", "y/train/2.png", "train.png"):
+        path = folder / "tree" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"!")
+    expected = ["train.png", "x/train/train/1.png", "y/train/2.png"]
+    assert keys(find_pieces("tree/**/train*")) == [f"tree/{name}" for name in expected]
+    assert keys(find_pieces("tree/**/*.png")) == [f"tree/{name}" for name in expected]
+    assert keys(find_pieces("{photos/*.jpg,photos/b.jpg}")) == ["photos/b.jpg"]
+
+
+def test_a_pattern_through_links_ends_and_counts_no_file_twice(folder):
+    """In a process of its own: without an end, the test fails after the time of ten of them."""
+    for name, target in (("a", "."), ("b", "."), ("c", "sub"), ("up", ".."), ("out", "/gone")):
+        folder.joinpath("photos", name).symlink_to(target)
+    (folder / "far").mkdir()
+    (folder / "far" / "z.jpg").touch()
+    folder.joinpath("photos", "far").symlink_to(folder / "far")
+    code = "from vitzoo.inference.embedding.sources import find_pieces; import sys\n" + (
+        "print(*[key for piece in find_pieces(sys.argv[1]) for key in piece.names()])"
+    )
+    command = [sys.executable, "-c", code, "photos/**/*.[jw]*g"]
+    found = subprocess.run(command, capture_output=True, timeout=100, text=True, check=True)
+    expected = ["b.jpg", "far/z.jpg", "sub/deep/a.jpg"]
+    assert found.stdout.split() == [f"photos/{name}" for name in expected]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("first", "second", "file"),
+    [
+        ("photos", "photos/sub", "photos/sub/c.webp"),
+        ("photos", "./photos/b.jpg", "./photos/b.jpg"),
+        ("photos/*.jpg", "photos/{b.jpg,a.PNG}", "photos/b.jpg"),
+        ("photos/b.jpg", "photos/b.jpg", "photos/b.jpg"),
+        ("photos/sub/*.webp", "link", "link/c.webp"),
+        ("all.txt", "*.txt", "all.txt"),
+    ],
+)
+def test_a_file_of_two_sources_is_an_error_and_a_list_keeps_every_line(folder, first, second, file):
+    (folder / "link").symlink_to("photos/sub")
+    (folder / "all.txt").write_text("photos/b.jpg\nphotos/b.jpg")
+    with refuses(InvalidOption, file, first, second, "expected each file once", "remove one"):
+        find_pieces([first, second])
+    found = keys(find_pieces(["photos", "all.txt"]))
+    assert found[1] == found[4] == found[5] == "photos/b.jpg"
 
 
 def test_a_name_with_the_characters_of_a_pattern_is_itself(folder):
@@ -150,11 +220,38 @@ def test_a_source_that_cannot_be_read_is_an_error_before_any_work(folder):
 
 @pytest.mark.usefixtures("folder")
 def test_slices_over_pieces_give_the_same_inputs_in_every_division():
-    pieces = find_pieces(["photos", "photos/sub", "photos/b.jpg"])
+    Path("all.txt").write_text("photos/sub/c.webp\nphotos/b.jpg", encoding="utf-8")
+    pieces = find_pieces(["photos/sub", "photos/b.jpg", "all.txt", "photos/a.PNG"])
     every = keys(pieces)
     for step in (1, 2, 3, 10):
         parts = [slice_of(pieces, i, i + step) for i in range(0, len(every), step)]
         assert [key for part in parts for key in keys(part)] == every
+
+
+def test_work_on_the_pieces_of_many_files_is_linear(folder, monkeypatch):
+    """Neighbouring files are one piece, and each piece is cut once for each part."""
+    (folder / "many").mkdir()
+    for i in range(300):
+        (folder / "many" / f"{i:03}.jpg").touch()
+    (folder / "all.txt").write_text("many/000.jpg\n" * 10)
+    names = [f"many/{i:03}.jpg" for i in range(300)]
+    calls = []
+    part, length = Files.part, Files.__len__
+    monkeypatch.setattr(Files, "part", lambda *args: calls.append(1) or part(*args))
+    monkeypatch.setattr(Files, "__len__", lambda *args: calls.append(1) or length(*args))
+    for found, count in (("many/*", 1), (names, 1), (["all.txt", *names], 2)):
+        pieces = find_pieces(found)
+        assert len(pieces) == count
+        total = sum(map(len, pieces))
+        assert keys(pieces)[-300:] == names
+        calls.clear()
+        bounds = [(i, i + 1) for i in range(total)]
+        assert [key for own in slices(pieces, bounds) for key in keys(own)] == keys(pieces)
+        assert len(calls) <= 2 * total + count
+    pieces = [Files("", [name]) for name in names]
+    calls.clear()
+    assert [keys(own) for own in slices(pieces, bounds[:300])] == [[name] for name in names]
+    assert len(calls) <= 4 * 300
 
 
 @pytest.mark.usefixtures("folder")

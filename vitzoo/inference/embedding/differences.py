@@ -23,7 +23,7 @@ def first_difference(stored: Sequence[str | None], now: Sequence[str]) -> str:
             return "The first difference is in a part that is not there yet"
         return "The keys are the same, but an archive or a Parquet file in the sources has changed"
     old = printable(stored[row] or "")
-    if stored[row] not in now:
+    if row >= end or stored[row] not in now:
         there = f"which have {printable(now[row])} there" if row < end else "which end before it"
         return f"Row {row} of it, {old}, is not in the sources, {there}"
     new = now[row]

@@ -6,6 +6,7 @@ the same parts, and writes the same bytes.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -21,15 +22,29 @@ from vitzoo.errors import InvalidOption, StoreError, short_repr
 from vitzoo.files.access import make_folder, read_regular, write_atomic
 from vitzoo.files.strict_json import strict_json
 from vitzoo.inference.embedding.differences import all_keys, first_difference
-from vitzoo.inference.embedding.part_file import VECTORS, Form, explained, keys_of, state_of
-from vitzoo.inference.embedding.sources import Piece, sha256_of, slice_of
+from vitzoo.inference.embedding.part_file import (
+    VECTORS,
+    Form,
+    claimed,
+    explained,
+    keys_of,
+    state_of,
+)
+from vitzoo.inference.embedding.sources import (
+    Paths,
+    Piece,
+    find_pieces,
+    sha256_of,
+    slice_of,
+    slices,
+)
 from vitzoo.inference.predictor import Predictor
 from vitzoo.inference.table import stored_text
 from vitzoo.schema.reader import Reader
 from vitzoo.text import listed
 
 MANIFEST = "_manifest.json"  # pyarrow and Spark ignore files that begin with _
-LOCKS = re.compile(r"\.(manifest|shard-\d+-of-\d+)\.lock|\._manifest\.json\.\d+\.\d+")
+LOCKS = re.compile(r"\.(manifest|parts|shard-\d+-of-\d+)\.lock|\._manifest\.json\.\d+\.\d+")
 FORMAT = 1
 MAX_MANIFEST = 2**24  # bytes
 PATIENCE = 60.0  # seconds to wait for another process that writes the manifest
@@ -205,6 +220,36 @@ def check_out(folder: Path) -> None:
         )
 
 
+def find_inputs(folder: Path, sources: Sequence[Paths], column: str | None) -> list[Piece]:
+    """Return the pieces of the sources, counted as in the folder if an earlier version wrote it.
+
+    Raises:
+        ImageError, InvalidOption: as `find_pieces`.
+        StoreError: the manifest is damaged, or cannot be read.
+    """
+    with explained(folder):
+        found = Manifest.read(folder / MANIFEST)
+    try:
+        pieces = find_pieces(sources, column)
+    except InvalidOption:
+        if found is None:
+            raise
+        return find_pieces(sources, column, kept=found.count)
+    if found is None or _begins_with(pieces, found):
+        return pieces
+    former = find_pieces(sources, column, kept=found.count)
+    return former if _begins_with(former, found) else pieces
+
+
+def _begins_with(pieces: Sequence[Piece], found: Manifest) -> bool:
+    """Return whether the first inputs of the pieces are those of a manifest."""
+    stops = list(itertools.accumulate(inputs.count for inputs in found.inputs))
+    if found.count > sum(map(len, pieces)):
+        return False
+    ranges = slices(pieces, zip([0, *stops], stops, strict=False))
+    return all(sha256_of(own) == one.sha256 for own, one in zip(ranges, found.inputs, strict=True))
+
+
 def agree(
     folder: Path, predictor: Predictor, vectors: str, pieces: Sequence[Piece], *, extend: bool
 ) -> Manifest:
@@ -217,7 +262,7 @@ def agree(
     fingerprint = predictor.fingerprint().to_data()
     with explained(folder):
         make_folder(folder)
-        with locked(folder, "manifest", PATIENCE):
+        while True:  # other processes do not wait while this one reads all names
             found = Manifest.read(folder / MANIFEST)
             if found is None:
                 agreed = _planned(predictor, fingerprint, vectors, pieces)
@@ -225,9 +270,11 @@ def agree(
                 before = {"fingerprint": found.fingerprint, "vectors": found.vectors}
                 _check_settings(folder, before, {"fingerprint": fingerprint, "vectors": vectors})
                 agreed = _with_new_inputs(folder, found, pieces, extend=extend)
-            if agreed is not found:
-                write_manifest(folder, agreed)
-            return agreed
+            with locked(folder, "manifest", PATIENCE):
+                if Manifest.read(folder / MANIFEST) == found:
+                    if agreed is not found:
+                        write_manifest(folder, agreed)
+                    return agreed
 
 
 def _planned(
@@ -329,12 +376,14 @@ def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
 
 
 def remove_leftovers(folder: Path, parts: Sequence[Part]) -> None:
-    """Remove the unfinished files that killed processes left of these parts."""
+    """Remove the unfinished files of these parts that no living process writes."""
     names = {part.name for part in parts}
     for path in folder.iterdir():
         match = re.fullmatch(r"\.(part-\d+\.parquet)\.\d+\.\d+", path.name)
         if match and match[1] in names:
-            path.unlink(missing_ok=True)
+            with claimed(folder / match[1]) as free:
+                if free:
+                    path.unlink(missing_ok=True)
 
 
 def _shape(outputs: Reader, name: str) -> tuple[int, ...]:
@@ -370,16 +419,13 @@ def _with_new_inputs(
     folder: Path, found: Manifest, pieces: Sequence[Piece], *, extend: bool
 ) -> Manifest:
     """Return the manifest with the inputs that were appended to the sources."""
-    count, start = sum(map(len, pieces)), 0
-    for inputs in found.inputs:
-        stop = start + inputs.count
-        if stop > count or sha256_of(slice_of(pieces, start, stop)) != inputs.sha256:
-            raise InvalidOption(
-                f"{folder} has other inputs: {found.count} are in it, the sources have {count}. "
-                f"{_difference(folder, found, pieces)}. Name the same sources from the same "
-                "working directory, or choose another --out"
-            )
-        start = stop
+    count, start = sum(map(len, pieces)), found.count
+    if not _begins_with(pieces, found):
+        raise InvalidOption(
+            f"{folder} has other inputs: {start} are in it, the sources have {count}. "
+            f"{_difference(folder, found, pieces)}. Name the same sources from the same "
+            "working directory, or choose another --out"
+        )
     if count == start:
         return found
     if not extend:

@@ -6,6 +6,7 @@ from the shapes, and no time or host is written.
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +26,7 @@ GROUP = 2**25  # bytes of vectors in one row group, about
 MAX_GROUP = 4096  # rows in one row group
 VECTORS = ("float32", "float16")
 FIXED = ("key", "error", "width", "height", "sha256")
+LOCKS = ".parts.lock"  # of a folder: byte i is locked while a process writes part i
 FINGERPRINT, LICENSE = b"vitzoo.fingerprint", b"vitzoo.license"
 
 
@@ -96,21 +98,44 @@ class Writer:
 
 
 @contextmanager
-def writing(path: Path, form: Form) -> Iterator[Writer]:
+def claimed(path: Path) -> Iterator[bool]:
+    """Hold the lock of a part; False if another process holds it. Killed processes hold none.
+
+    A process has one part at a time: closing the file frees all locks of the process in it.
+    """
+    number = int(path.stem.rpartition("-")[2])
+    with (path.parent / LOCKS).open("ab") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+            free = True
+        except (BlockingIOError, PermissionError):  # a system may say either
+            free = False
+        yield free
+
+
+@contextmanager
+def writing(path: Path, form: Form, rows: int) -> Iterator[Writer | None]:
     """Open a part, which is at `path` after the block, whole and on disk, or not at all.
+
+    None: another process writes the part now, or has written its `rows`.
 
     Raises:
         StoreError: the disk is full, or the folder cannot be written to.
     """
-    with explained(path.parent), replacing(path, lasting=False) as file:
-        writer = Writer(file, form)
-        try:
-            yield writer
-        finally:
-            writer.close()
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(path.parent)
+    with explained(path.parent), claimed(path) as free:
+        state = state_of(path)
+        if not free or (state and state[0] == rows):
+            yield None
+            return
+        with replacing(path, lasting=False) as file:
+            writer = Writer(file, form)
+            try:
+                yield writer
+            finally:
+                writer.close()
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(path.parent)
 
 
 @contextmanager

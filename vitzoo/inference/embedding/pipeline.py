@@ -79,7 +79,10 @@ class Pipeline:
 
     def write(self, task: Task, note: Callable[[Work], object]) -> None:
         """Compute one part and write its file; `note` is called after each forward pass."""
-        with writing(task.path, self.job.form) as file:
+        rows = sum(map(len, task.pieces))
+        with writing(task.path, self.job.form, rows) as file:
+            if file is None:  # another process has the part
+                return
             for key, row in self._rows(task.pieces, note):
                 file.add(key, row)
 

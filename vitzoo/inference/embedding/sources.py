@@ -6,13 +6,17 @@ and reads its images in order.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import hashlib
 import itertools
 import os
 import re
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -23,9 +27,11 @@ from vitzoo.images.decode import SUFFIXES
 MAX_IMAGE = 2**29  # bytes of one image file; the largest image that Pillow opens has fewer
 MAX_LIST = 2**32  # bytes of a list file
 MAX_EXPANDED = 100_000  # names that the braces of one source may stand for
+MOST_PATHS = 64  # of a folder, through links: the kernel follows 40 in one path
 TAR, PARQUET, LISTS = (".tar",), (".parquet", ".pq"), (".txt", ".lst")
 BRACES = re.compile(r"\{([^{}]*)\}")
 NUMBERS = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
+STARS = re.compile(r"(?:^|(?<=/))(?:\*\*(?:/+|$))+")  # `**` as a whole name
 Paths = str | os.PathLike[str]
 
 
@@ -61,7 +67,7 @@ class Files:
     """Image files; `folder` is where relative paths begin, and `keys` are the paths as written."""
 
     folder: str
-    keys: Sequence[str]
+    keys: list[str]
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -98,7 +104,9 @@ def read_file(path: str) -> bytes:
     return data
 
 
-def find_pieces(sources: Paths | Iterable[Paths], column: str | None = None) -> list[Piece]:
+def find_pieces(
+    sources: Paths | Iterable[Paths], column: str | None = None, *, kept: int = 0
+) -> list[Piece]:
     """Return the pieces of the sources, in the order of the sources.
 
     Args:
@@ -106,33 +114,87 @@ def find_pieces(sources: Paths | Iterable[Paths], column: str | None = None) -> 
             tar archives, Parquet files and lists of paths (.txt), and patterns of such paths with
             `*`, `?`, `[a-z]`, `**` or braces.
         column: column of the Parquet files with the images.
+        kept: number of inputs in a folder of an earlier version, which counted a file again where
+            another source or the folders of `**` named it; these inputs are counted in this way.
 
     Raises:
         ImageError: a source is missing, cannot be read or contains no images.
-        InvalidOption: a source is not of these kinds, or there is none.
+        InvalidOption: a source is not of these kinds, there is none, or two name the same file.
     """
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
-    pieces = [
-        piece
-        for source in sources
-        for path in _paths_of(_checked(source))
-        if len(piece := _piece_of(path, column))
-    ]
+    texts = [_checked(source) for source in sources]
+    counted, pieces, at = _Counted(texts, kept), list[Piece](), 0
+    for number, text in enumerate(texts):
+        for path in _paths_of(text, former=kept > 0):
+            folder = os.path.isdir(path)  # noqa: PTH112  # never raises
+            names = _images_below(path) if folder else [path]
+            new = [name for i, name in enumerate(names) if counted.new(name, number, at + i)]
+            if new:
+                piece = Files("", new) if folder else _piece_of(path, column)
+                at += len(piece)
+                _append(pieces, piece)
     if not pieces:
         raise InvalidOption("there are no images; name folders, image files, .tar or .parquet")
     return pieces
 
 
-def slice_of(pieces: Iterable[Piece], start: int, stop: int) -> list[Piece]:
+class _Counted:
+    """Which source named each file; in a folder of an earlier version, some have several."""
+
+    def __init__(self, sources: Sequence[str], kept: int) -> None:
+        self.sources, self.kept = sources, kept
+        self._real = cache(os.path.realpath)
+        self._files: defaultdict[str, dict[str, int]] = defaultdict(dict)
+
+    def new(self, path: str, number: int, at: int) -> bool:
+        """Return whether a file of a source is counted, as input `at`; its name is not followed.
+
+        Raises:
+            InvalidOption: another source named it.
+        """
+        folder, name = os.path.split(path)
+        names = self._files[self._real(folder)]
+        first = names.setdefault(name, -1)
+        if first < 0:
+            names[name] = number
+            return True
+        if first != number and at >= self.kept:
+            one, other = (printable(self.sources[i]) for i in (first, number))
+            raise InvalidOption(
+                f"two sources name the file {printable(path)}: {one} and {other}; expected each "
+                "file once: remove one of the sources, or list the files in a .txt file, which "
+                "keeps every line"
+            )
+        return self.kept > 0
+
+
+def _append(pieces: list[Piece], piece: Piece) -> None:
+    """Add a piece; neighbouring files of one folder are one piece."""
+    last = pieces[-1] if pieces else None
+    if isinstance(last, Files) and isinstance(piece, Files) and last.folder == piece.folder:
+        last.keys.extend(piece.keys)
+    else:
+        pieces.append(piece)
+
+
+def slices(pieces: Sequence[Piece], bounds: Iterable[tuple[int, int]]) -> Iterator[list[Piece]]:
+    """Yield the pieces with the inputs of each (start, stop), counted over all pieces."""
+    ends = list(itertools.accumulate(map(len, pieces)))
+    for start, stop in bounds:
+        found: list[Piece] = []
+        at, i = start, bisect_right(ends, start)
+        while at < stop and i < len(ends):
+            first = ends[i] - len(pieces[i])
+            last = min(stop, ends[i])
+            found.append(pieces[i].part(at - first, last - first))
+            at, i = last, i + 1
+        yield found
+
+
+def slice_of(pieces: Sequence[Piece], start: int, stop: int) -> list[Piece]:
     """Return the pieces with the inputs from `start` to `stop`, counted over all pieces."""
-    found, at = [], 0
-    for piece in pieces:
-        first, last = max(start - at, 0), min(stop - at, len(piece))
-        if first < last:
-            found.append(piece.part(first, last))
-        at += len(piece)
-    return found
+    return next(slices(pieces, [(start, stop)]))
 
 
 def sha256_of(pieces: Iterable[Piece]) -> str:
@@ -153,7 +215,7 @@ def _checked(source: object) -> str:
     return text
 
 
-def _paths_of(source: str) -> list[str]:
+def _paths_of(source: str, *, former: bool) -> list[str]:
     """Expand braces and wildcards; a file with such characters in its name is itself."""
     if os.path.lexists(source):
         return [source]
@@ -161,12 +223,62 @@ def _paths_of(source: str) -> list[str]:
     for name in expand_braces(source):
         if os.path.lexists(name):
             paths.append(name)
-        elif glob.has_magic(name) and (found := sorted(glob.glob(name, recursive=True))):  # noqa: PTH207
-            paths += found
-        else:
+            continue
+        globbed = former and not _is_endless(name)
+        found = glob.iglob(name, recursive=True) if globbed else _matches(name)  # noqa: PTH207
+        if not glob.has_magic(name) or not (matches := sorted(found)):
             missing = "are no files that match" if glob.has_magic(name) else "is no file"
             raise ImageError(f"there {missing} {printable(name)}")
+        paths += matches
     return paths
+
+
+def _matches(pattern: str, root: str = "") -> Iterator[str]:
+    """Yield what a pattern names; where it ends in `**` or `**/*`, only files.
+
+    A pattern that ends in `**/` names folders, which contain all below them.
+    """
+    head, *rest = STARS.split(pattern, maxsplit=1)
+    tops = glob.iglob(head, root_dir=root or None) if head else [""]  # noqa: PTH207
+    every = rest in ([""], ["*"])
+    if not rest or (every and pattern.endswith("/")):
+        yield from (root + top or "." for top in tops)
+        return
+    for folder in (folder for top in tops for folder in _folders_in(root + top)):
+        for found in _matches(rest[0] or "*", folder):
+            if not every or not os.path.isdir(found):  # noqa: PTH112  # never raises
+                yield found
+
+
+def _is_endless(pattern: str) -> bool:
+    """Return whether links lead `**` to most folders more than `MOST_PATHS` times."""
+    head, *rest = STARS.split(pattern, maxsplit=1)
+    tops = [] if not rest else glob.glob(head) if head else [""]  # noqa: PTH207
+    most = MOST_PATHS * sum(1 for top in tops for _ in _folders_in(top))
+    every = (folder for top in tops for folder in _folders_in(top, again=True))
+    return next(itertools.islice(every, most, None), None) is not None
+
+
+def _folders_in(top: str, *, again: bool = False) -> Iterator[str]:
+    """Yield a folder and those below it, as prefixes of paths; links last, which `again` repeats.
+
+    Hidden folders and those that cannot be read are left out, as `glob` does.
+    """
+    seen: set[tuple[int, int]] = set()
+    waiting, links = [top], list[str]()
+    while waiting or links:
+        folder = waiting.pop() if waiting else links.pop(0)
+        with contextlib.suppress(OSError):
+            found = os.stat(folder or ".")  # noqa: PTH116  # as `Files`
+            if (place := (found.st_dev, found.st_ino)) in seen and not again:
+                continue
+            seen.add(place)
+            with os.scandir(folder or ".") as entries:
+                inner = sorted((one for one in entries if one.is_dir()), key=lambda one: one.name)
+            for one in inner:
+                if not one.name.startswith("."):
+                    (links if one.is_symlink() else waiting).append(f"{folder}{one.name}/")
+            yield folder
 
 
 def expand_braces(text: str) -> list[str]:
@@ -213,8 +325,6 @@ def _piece_of(path: str, column: str | None) -> Piece:
     from vitzoo.inference.embedding.archives import ParquetRows, TarMembers
 
     suffix = Path(path).suffix.lower()
-    if os.path.isdir(path):  # noqa: PTH112  # never raises
-        return Files("", _images_below(path))
     if suffix in TAR:
         return TarMembers.find(path)
     if suffix in PARQUET:

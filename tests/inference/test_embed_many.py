@@ -1,0 +1,265 @@
+"""`embed` by processes of other counts at the same time, and folders of earlier versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from filelock import FileLock
+from PIL import Image
+
+import vitzoo
+from helpers import fill, refuses
+from vitzoo.errors import InvalidOption
+from vitzoo.inference.embed import embed
+from vitzoo.inference.embedding import folder as folders
+from vitzoo.inference.embedding.folder import MANIFEST, MIN_ROWS
+from vitzoo.inference.predictor import Predictor
+
+SPEC = {
+    "image_size": 16,
+    "patch_size": 8,
+    "num_classes": 2,
+    "embed_dim": 32,
+    "depth": 1,
+    "num_heads": 2,
+    "mlp_dim": 32,
+}
+COUNT = 12 * MIN_ROWS  # three parts for each of four shards
+
+# A process that stops itself in the middle of its second part, as a slow one that never moves.
+STOPS = """
+import os, signal, sys
+from vitzoo.inference.embed import embed
+from vitzoo.inference.predictor import Predictor
+
+compute, done = Predictor.compute, []
+
+def stopping(self, inputs):
+    done.extend(inputs)
+    if len(done) == 96:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return compute(self, inputs)
+
+Predictor.compute = stopping
+model, names, out, index, count = sys.argv[1:]
+print(embed(model, names, out, shard=(int(index), int(count)), workers=1))
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A list of names of a few images, the file of a small model, and what one process writes."""
+    data = tmp_path_factory.mktemp("many")
+    draw = np.random.default_rng(0)
+    for i in range(16):
+        Image.fromarray(draw.integers(0, 256, (16, 16, 3), np.uint8)).save(data / f"{i}.png")
+    data.joinpath("names.txt").write_text("\n".join(f"{i % 16}.png" for i in range(COUNT)))
+    model = fill(vitzoo.create(SPEC))
+    model.preprocessing = vitzoo.Preprocessing(mean=(0.4,) * 3, std=(0.2,) * 3)
+    vitzoo.save(model, data / "net.safetensors")
+    embed(data / "net.safetensors", data / "names.txt", data / "single", workers=1)
+    return data
+
+
+@pytest.fixture
+def predictor(data):
+    return Predictor(data / "net.safetensors")
+
+
+def bytes_of(folder):
+    """Return the files of a result."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".lock"}
+
+
+@pytest.fixture
+def stopped(data, tmp_path):
+    """Start shards that stop in the middle of a part, and end them after the test."""
+    started = []
+
+    def start(count):
+        for index in range(count):
+            command = [sys.executable, "-c", STOPS, data / "net.safetensors", data / "names.txt"]
+            process = subprocess.Popen(
+                [*map(str, command), str(tmp_path / "out"), str(index), str(count)],
+                env=os.environ | {"PYTHONPATH": str(Path(vitzoo.__file__).parents[1])},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            started.append(process)
+        for process in started:
+            found = os.waitpid(process.pid, os.WUNTRACED)[1]
+            assert os.WIFSTOPPED(found), process.communicate()[0]
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.workflows
+@pytest.mark.parametrize("recovery", [[(0, 1)], [(5, 8)], [(i, 8) for i in range(8)]])
+def test_the_recovery_of_one_shard_leaves_the_running_ones_alone(
+    data, predictor, tmp_path, stopped, recovery
+):
+    """Three shards live and have one part each in work; the recovery computes what is left."""
+    out = tmp_path / "out"
+    shards = stopped(4)
+    shards[1].kill()
+    shards[1].wait()
+    unfinished = len(list(out.glob(".part-*")))
+    assert unfinished == 4
+    for shard in recovery:
+        done = embed(predictor, data / "names.txt", out, shard=shard, workers=1)
+        assert done.computed > 0 or shard[0] % 4 != 1
+    left = {path.name.split(".")[1] for path in out.glob(".part-*")}
+    assert left == {"part-000004", "part-000006", "part-000007"}
+    if recovery[0][0] == 0:
+        assert done.missing == 3
+        everything = {f"part-{i:06}" for i in range(12)}
+        assert left == everything - {path.stem for path in out.glob("part-*")}
+    for process in (shards[0], *shards[2:]):
+        process.send_signal(signal.SIGCONT)
+        said = process.communicate(timeout=300)[0]
+        assert process.returncode == 0, said
+    if recovery == [(5, 8)]:  # half of the parts of the shard that was killed
+        assert embed(predictor, data / "names.txt", out, workers=1).computed == MIN_ROWS
+    assert json.loads((out / MANIFEST).read_text())["complete"]
+    assert bytes_of(out) == bytes_of(data / "single")
+
+
+def test_a_file_that_another_process_writes_is_not_removed(data, predictor, tmp_path):
+    """The other process has the lock of part 3, as one that is stopped in the middle of it."""
+    out, part = tmp_path / "out", "part-000003.parquet"
+    out.mkdir()
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from vitzoo.inference.embedding.part_file import claimed\n"
+        "with claimed(Path(sys.argv[1])) as free: print(free, flush=True); input()"
+    )
+    command = [sys.executable, "-c", code, str(out / part)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout.readline() == "True\n"
+        written = [out / f".{name}.{other.pid}.17000" for name in (part, "part-000004.parquet")]
+        for _ in range(2):
+            done = embed(predictor, data / "names.txt", out, workers=1)
+            assert (done.missing, done.errors) == (1, None)
+            assert not (out / part).exists()
+            assert sorted(out.glob(".part-*")) == sorted(path for path in written if path.exists())
+            for path in written:
+                path.touch()
+        assert embed(predictor, data / "names.txt", out, workers=1).missing == 1
+        assert list(out.glob(".part-*.1*")) == written[:1]
+        other.kill()
+    done = embed(predictor, data / "names.txt", out, workers=1)
+    assert (done.missing, done.errors, done.computed) == (0, 0, MIN_ROWS)
+    assert bytes_of(out) == bytes_of(data / "single")
+    assert len(list(out.glob(".*.lock"))) == 3  # for any number of parts
+
+
+def test_other_processes_do_not_wait_while_inputs_are_read(data, predictor, tmp_path, monkeypatch):
+    """Nobody holds the lock of the manifest while names are hashed."""
+    out, hashed = tmp_path / "out", []
+    sha256_of = folders.sha256_of
+
+    def watched(pieces):
+        with FileLock(out / ".manifest.lock", timeout=0) if out.exists() else FileLock(os.devnull):
+            hashed.append(1)
+        return sha256_of(pieces)
+
+    monkeypatch.setattr(folders, "sha256_of", watched)
+    for _ in range(2):
+        embed(predictor, data / "names.txt", out, workers=1)
+    assert len(hashed) >= 2
+    assert bytes_of(out) == bytes_of(data / "single")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_manifest_that_changes_while_inputs_are_read_is_read_again(
+    data, predictor, tmp_path, monkeypatch, there
+):
+    """Another process makes the folder in that time, or extends it."""
+    out, few = tmp_path / "out", tmp_path / "few.txt"
+    lines = [str(data / line) for line in data.joinpath("names.txt").read_text().split("\n")]
+    few.write_text("\n".join(lines[:16]))
+    if there:
+        embed(predictor, few, out, workers=1)
+        few.write_text("\n".join(lines[:32]))
+    every, sha256_of = tmp_path / "every.txt", folders.sha256_of
+    every.write_text("\n".join(lines[:48]))
+
+    def faster(pieces):
+        monkeypatch.setattr(folders, "sha256_of", sha256_of)
+        embed(predictor, few, out, extend=True, workers=1)
+        return sha256_of(pieces)
+
+    monkeypatch.setattr(folders, "sha256_of", faster)
+    done = embed(predictor, every, out, extend=True, workers=1)
+    ranges = json.loads((out / MANIFEST).read_text())["ranges"]
+    assert [one["inputs"] for one in ranges] == ([16, 16, 16] if there else [16, 32])
+    assert (done.inputs, done.errors) == (48, 0)
+    assert pq.read_table(out)["key"].to_pylist() == lines[:48]
+
+
+PHOTOS = ["photos/a.png", "photos/sub/b.png", "photos/sub/deep/c.png"]
+FORMER = [  # sources, the rows that version ec83163 wrote for them, and the sha256 that it wrote
+    (
+        ["photos/**"],
+        [0, 1, 2, 0, 1, 2, 1, 2, 2],
+        "87a441be443124eada4a8a71ccc1c8a739688fd5d790fdc24cedf27295c03192",
+    ),
+    (
+        ["photos/**/*"],
+        [0, 1, 2, 1, 2, 2],
+        "16910e3fbe7265678a3e3f6a299ab65941cec08fc5bd69cba6aed085e327e684",
+    ),
+    (
+        ["photos", "photos/sub/b.png"],
+        [0, 1, 2, 1],
+        "aed028113c98e1a3e0fe3b5e1e8feeb8824a2ad204cd1b72a4633e661ed9fea4",
+    ),
+    (
+        ["photos", "photos/sub"],
+        [0, 1, 2, 1, 2],
+        "d5dc273fb3938b22b5c5fb400b8f9bddc52671db796aee83c7a3a664cfdae303",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sources", "rows", "sha256"), FORMER)
+def test_a_folder_of_an_earlier_version_is_counted_as_it_was_written(
+    data, predictor, tmp_path, monkeypatch, sources, rows, sha256
+):
+    monkeypatch.chdir(tmp_path)
+    for i, name in enumerate((*PHOTOS, "photos-2/d.png")):
+        path = Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((data / f"{i}.png").read_bytes())
+    expected = [PHOTOS[i] for i in rows]
+    Path("rows.txt").write_text("\n".join(expected), encoding="utf-8")
+    embed(predictor, "rows.txt", "listed", workers=1)
+    manifest = json.loads(Path("listed", MANIFEST).read_text(encoding="utf-8"))
+    assert manifest["ranges"] == [{"inputs": len(rows), "sha256": sha256}]
+    Path("out").mkdir()
+    Path("out", MANIFEST).write_text(
+        json.dumps(manifest | {"complete": False, "errors": None}), encoding="utf-8"
+    )
+    assert embed(predictor, sources, "out", workers=1).computed == len(rows)
+    assert bytes_of(Path("out")) == bytes_of(Path("listed"))
+    longer = [*sources, "photos-2"]
+    done = embed(predictor, longer, "out", extend=True, workers=1)
+    assert (done.inputs, done.computed) == (len(rows) + 1, 1)
+    assert embed(predictor, longer, "out", workers=1).computed == 0
+    with refuses(InvalidOption, "photos-2/d.png", "photos-2", "each file once"):
+        embed(predictor, [*longer, "photos-2/d.png"], "out", extend=True, workers=1)
+    assert pq.read_table("out")["key"].to_pylist() == [*expected, "photos-2/d.png"]
