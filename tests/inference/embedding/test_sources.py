@@ -105,7 +105,8 @@ def test_a_pattern_through_links_ends_and_counts_no_file_twice(folder):
     (folder / "far").mkdir()
     (folder / "far" / "z.jpg").touch()
     folder.joinpath("photos", "far").symlink_to(folder / "far")
-    code = "from vitzoo.inference.embedding.sources import find_pieces; import sys\n" + (
+    code = (
+        "from vitzoo.inference.embedding.sources import find_pieces; import sys\n"
         "print(*[key for piece in find_pieces(sys.argv[1]) for key in piece.names()])"
     )
     command = [sys.executable, "-c", code, "photos/**/*.[jw]*g"]
