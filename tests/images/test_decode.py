@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -20,7 +21,8 @@ from sklearn.datasets import load_sample_images
 import vitzoo
 from helpers import message, refuses, says
 from vitzoo.errors import ImageError
-from vitzoo.images.decode import find_images, open_image, printable, read_image
+from vitzoo.files.access import CHUNK, read_limited
+from vitzoo.images.decode import find_images, open_image, printable, read_bytes, read_image
 
 PHOTO = Image.fromarray(load_sample_images().images[0]).resize((64, 43))
 RGB = np.asarray(PHOTO).astype(int)
@@ -484,3 +486,36 @@ def test_a_file_and_its_image_give_the_same_input(tmp_path):
     prepare = vitzoo.transform("vit_b16")
     for image in both(PHOTO.convert("LA"), tmp_path, "a.png"):
         assert torch.equal(prepare(image), prepare(tmp_path / "a.png"))
+
+
+# Bytes of files
+
+
+def test_reading_takes_no_more_memory_than_the_file_has_bytes(tmp_path):
+    path = tmp_path / "photo.png"
+    path.write_bytes(b"x" * 1000)
+    tracemalloc.start()
+    try:
+        assert read_bytes(path) == b"x" * 1000
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK, 2 * CHUNK + 5, 2 * CHUNK + 6])
+def test_a_file_that_states_no_size_is_read_in_chunks_up_to_a_limit(tmp_path, size):
+    """As files in /proc, and files that grow."""
+    data, asked = io.BytesIO(b"x" * size), []
+
+    class Growing:
+        def fileno(self):
+            return file.fileno()
+
+        def read(self, size):
+            asked.append(size)
+            return data.read(size)
+
+    with (tmp_path / "empty").open("x+b") as file:
+        found = read_limited(Growing(), 2 * CHUNK + 5)
+    assert found == (b"x" * size if size <= 2 * CHUNK + 5 else None)
+    assert max(asked) <= CHUNK

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
@@ -263,3 +266,38 @@ def test_a_folder_of_an_earlier_version_is_counted_as_it_was_written(
     with refuses(InvalidOption, "photos-2/d.png", "photos-2", "each file once"):
         embed(predictor, [*longer, "photos-2/d.png"], "out", extend=True, workers=1)
     assert pq.read_table("out")["key"].to_pylist() == [*expected, "photos-2/d.png"]
+
+
+def test_the_bytes_of_a_folder_do_not_depend_on_the_locale(data, tmp_path, monkeypatch):
+    """Names in archives and Parquet files are text; names of files are bytes."""
+    monkeypatch.chdir(tmp_path)
+    image = (data / "0.png").read_bytes()
+    Path("bÄume").mkdir()
+    for name in ("ü.png", os.fsdecode(b"\xff.png")):
+        Path("bÄume", name).write_bytes(image)
+    for kind in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        with tarfile.open(f"{kind}-ß.tar", "w", format=kind) as archive:
+            info = tarfile.TarInfo("größe.png")
+            info.size = len(image)
+            archive.addfile(info, io.BytesIO(image))
+    pq.write_table(pa.table({"gemälde": [image, b"no image"]}), "rows.parquet")
+    Path("names.txt").write_text("bÄume/ü.png", encoding="utf-8")
+    sources = ["bÄume", "*-ß.tar", "rows.parquet", "names.txt"]
+    embed(data / "net.safetensors", sources, "utf-8", workers=1)
+    assert pq.read_table("utf-8")["key"][2].as_py() == "1-ß.tar/größe.png"
+    code = (
+        "import os, sys; from vitzoo.inference.embed import embed\n"
+        "assert sys.getfilesystemencoding() == 'ascii'\n"
+        "net, *sources = sys.argv[1:]\n"
+        "print(embed(net, sources, 'ascii', workers=1))\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(data / "net.safetensors"), *sources],
+        env=os.environ
+        | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        | {"PYTHONPATH": str(Path(vitzoo.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    assert bytes_of(Path("ascii")) == bytes_of(Path("utf-8"))

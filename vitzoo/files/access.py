@@ -65,15 +65,33 @@ def read_regular(path: Path, limit: int) -> bytes | None:
         return None
     try:
         with os.fdopen(fd, "rb") as file:
-            size = os.fstat(fd).st_size
-            data = file.read(min(size, limit) + 1)
-            if len(data) > size:  # files in /proc state a size of 0, and other files may grow
-                data += file.read(limit)
+            data = read_limited(file, limit)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    if max(size, len(data)) > limit:
+    if data is None:
         raise StoreError(f"{path} has more than {limit} bytes, the most that is read")
     return data
+
+
+def read_limited(file: BinaryIO, limit: int) -> bytes | None:
+    """Return the bytes of an open file, None if it has more than `limit`.
+
+    No more memory is taken than the file has bytes, and a chunk.
+
+    Raises:
+        OSError: the disk has an error.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size > limit:
+        return None
+    read = [file.read(size + 1)]
+    count = len(read[0])
+    while size < count <= limit:  # files in /proc state a size of 0, and other files may grow
+        read.append(file.read(CHUNK))
+        if not read[-1]:
+            break
+        count += len(read[-1])
+    return None if count > limit else b"".join(read)
 
 
 def hash_file(fd: int) -> str:

@@ -15,12 +15,13 @@ from functools import cache
 from io import BytesIO
 from pathlib import Path
 from threading import Lock
-from typing import IO
+from typing import IO, BinaryIO
 
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from vitzoo.errors import ImageError, InvalidOption, printable
+from vitzoo.files.access import read_limited
 
 SUFFIXES = (
     ".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".avif",
@@ -77,10 +78,10 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     name = printable(path)
     with _open_regular(path, name) as file:
         try:
-            data = file.read(MAX_BYTES + 1)
+            data = read_limited(file, MAX_BYTES)
         except OSError as error:
             raise ImageError(f"cannot read the image {name}: {error.strerror}") from error
-    if len(data) > MAX_BYTES:
+    if data is None:
         raise ImageError(f"{name} has more than {MAX_BYTES} bytes, the most of an image file")
     return data
 
@@ -174,7 +175,7 @@ def _formats() -> tuple[str, ...]:
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
-def _open_regular(path: str | os.PathLike[str], name: str) -> IO[bytes]:
+def _open_regular(path: str | os.PathLike[str], name: str) -> BinaryIO:
     try:  # O_NONBLOCK: do not wait for a pipe
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -122,4 +121,4 @@ def _vectors(values: Sequence[np.ndarray | None], kind: Any) -> Any:
 
 def stored_text(text: str) -> str:
     r"""Return text that is UTF-8; bytes of a file name that are none are written as `\xff`."""
-    return text if text.isascii() else os.fsencode(text).decode("utf-8", "backslashreplace")
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -25,7 +25,7 @@ from vitzoo.errors import (
 from vitzoo.files.access import open_regular
 from vitzoo.images.decode import SUFFIXES
 from vitzoo.inference.embedding import sources
-from vitzoo.inference.embedding.sources import Item
+from vitzoo.inference.embedding.sources import Item, as_text
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.text import listed
 
@@ -72,12 +72,13 @@ class TarMembers:
 
     def names(self) -> Iterator[str]:
         """Yield the path of the archive with the name of each member."""
-        return (f"{self.path}/{name}" for name, _, _ in self.members)
+        path = as_text(self.path)
+        return (f"{path}/{name}" for name, _, _ in self.members)
 
     def identities(self) -> Iterator[str]:
         """Yield the name, the position and the size of each member."""
-        for name, start, size in self.members:
-            yield f"{self.path}/{name} {start} {size}"
+        for key, (_, start, size) in zip(self.names(), self.members, strict=True):
+            yield f"{key} {start} {size}"
 
 
 @dataclass(frozen=True)
@@ -129,18 +130,19 @@ class ParquetRows:
             why = str(error)
         if cursor is not None and cursor.state != self.state:
             cursor, why = None, f"{shown} has changed since its rows were counted"
-        for row in range(self.start, self.stop):
+        for row, key in enumerate(self.names(), self.start):
             value, problem = (None, why) if cursor is None else cursor.value(row)
             load = partial(_load_value, value, problem, folder, f"row {row} of {shown}")
-            yield Item(f"{self.path}/{row}", load)
+            yield Item(key, load)
 
     def names(self) -> Iterator[str]:
         """Yield the path of the file with the number of each row."""
-        return (f"{self.path}/{row}" for row in range(self.start, self.stop))
+        path = as_text(self.path)
+        return (f"{path}/{row}" for row in range(self.start, self.stop))
 
     def identities(self) -> Iterator[str]:
         """Yield the file with the state of its row groups, once, and the range of rows."""
-        yield f"{self.path} {self.column} {self.start} {self.stop} {self.state}"
+        yield f"{as_text(self.path)} {self.column} {self.start} {self.stop} {self.state}"
 
 
 class _HeaderReader:

@@ -80,15 +80,20 @@ class Files:
         """Yield the images in order."""
         for key in self.keys:
             path = os.path.join(self.folder, key)  # noqa: PTH118  # a Path would be slower
-            yield Item(key, lambda path=path: read_file(path))  # type: ignore[misc]
+            yield Item(as_text(key), lambda path=path: read_file(path))  # type: ignore[misc]
 
     def names(self) -> Iterator[str]:
         """Yield the paths as written."""
-        return iter(self.keys)
+        return map(as_text, self.keys)
 
     def identities(self) -> Iterator[str]:
         """Yield the paths as written."""
-        return iter(self.keys)
+        return self.names()
+
+
+def as_text(path: str) -> str:
+    """Return a path as its bytes read as UTF-8, which are the same under every locale."""
+    return path if path.isascii() else os.fsencode(path).decode("utf-8", "surrogateescape")
 
 
 def read_file(path: str) -> bytes:
@@ -202,7 +207,7 @@ def sha256_of(pieces: Iterable[Piece]) -> str:
     digest = hashlib.sha256()
     for piece in pieces:
         for identity in piece.identities():
-            digest.update(os.fsencode(identity) + b"\0")
+            digest.update(identity.encode("utf-8", "surrogateescape") + b"\0")
     return digest.hexdigest()
 
 
