@@ -1,6 +1,7 @@
 """Labelled data sets: folders of classes, CSV and Parquet files, and what is wrong with them."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +9,9 @@ import pytest
 from pyarrow import parquet
 
 from helpers import refuses
-from vitzoo.errors import InvalidOption
+from vitzoo.errors import ImageError, InvalidOption
+from vitzoo.images.decode import read_bytes
+from vitzoo.inference import labelled
 from vitzoo.inference.labelled import LabelledImage, LabelledImages, read_labelled
 
 
@@ -159,18 +162,28 @@ def test_missing_labels_are_counted(table, rows):
         (
             [{"bytes": b"1", "path": "a.png"}, {"bytes": None, "path": "b.png"}],
             ["a.png", "b.png"],
-            [b"1", Path("b.png")],
+            [b"1", "there is no file /b.png"],
         ),
-        ([None, b"22"], ["row 1", "row 2"], [b"", b"22"]),
-        ([None, {"bytes": None, "path": None}], ["row 1", "row 2"], [b"", b""]),
+        ([None, b"22"], ["row 1", "row 2"], ["row 1 of /data.parquet has no image", b"22"]),
+        (
+            [None, {"bytes": None, "path": None}],
+            ["row 1", "row 2"],
+            [f"row {i} of /data.parquet has no image: the cell is null" for i in (1, 2)],
+        ),
     ],
     ids=["paths", "bytes", "structs", "null", "nothing"],
 )
 def test_images_in_a_parquet_file(rows, tmp_path, column, names, images):
     found = read_labelled(rows({"image": column, "label": [3, 20], "split": ["train", "test"]}))
-    expected = [tmp_path / image if isinstance(image, Path) else image for image in images]
     assert [image.name for image in found.images] == names
-    assert [image.image for image in found.images] == expected
+    for image, expected in zip(found.images, images, strict=True):
+        if isinstance(expected, Path):
+            assert image.image == tmp_path / expected
+        elif isinstance(expected, bytes):
+            assert read_bytes(image.image) == expected
+        else:
+            with refuses(ImageError, expected.replace("/", f"{tmp_path}/", 1)):
+                read_bytes(image.image)
     assert [(image.label, image.part) for image in found.images] == [("3", "train"), ("20", "test")]
     assert found.classes == ("3", "20")
 
@@ -193,6 +206,41 @@ def test_whole_numbers_of_any_size_and_sign_are_labels_in_their_order(rows, tabl
     assert found.classes == expected
     text = "".join(f"{i}.png,{label}\n" for i, label in enumerate(given))
     assert read_labelled(table(f"path,label\n{text}")).classes == expected
+
+
+@pytest.mark.parametrize("struct", [False, True])
+def test_the_images_of_a_parquet_file_are_read_one_by_one(rows, struct):
+    """100 images of 256 KiB: neither the listing nor reading them has more than some in memory."""
+    image = bytes(2**18)
+    column = [{"bytes": image, "path": f"{i}.png"} if struct else image for i in range(100)]
+    data = rows({"image": column, "label": ["a", "b"] * 50})
+    del column
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        found = read_labelled(data)
+        assert pa.default_memory_pool().bytes_allocated() - before < 2**20
+        assert tracemalloc.get_traced_memory()[1] < 2**21
+        for one in found.images:
+            assert read_bytes(one.image) == image
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+    data.unlink()
+    with refuses(ImageError, "there is no file", data):
+        read_bytes(found.images[0].image)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "structs"])
+def test_columns_that_have_no_images_or_more_than_one_batch(rows, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(labelled, "ROWS", 3)
+    cells = (
+        list(range(8)) if kind == "numbers" else [{"path": f"{i}.png", "n": i} for i in range(8)]
+    )
+    found = read_labelled(rows({"image": cells, "label": list(range(8))}))
+    images = [b""] * 8 if kind == "numbers" else [tmp_path / f"{i}.png" for i in range(8)]
+    assert [one.image for one in found.images] == images
+    assert [one.label for one in found.images] == [str(i) for i in range(8)]
 
 
 def test_class_names_of_the_library_datasets(rows):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ class EmbeddingCache:
 
 def embed_images(
     predictor: Predictor,
-    images: Sequence[Path | bytes],
+    images: Sequence[os.PathLike[str] | bytes],
     known: dict[str, Vector],
     progress: Callable[[int, int], object] | None = None,
 ) -> list[Embedded]:
@@ -152,7 +153,7 @@ def embed_images(
 
 
 def _chunk(
-    predictor: Predictor, images: Sequence[Path | bytes], known: dict[str, Vector]
+    predictor: Predictor, images: Sequence[os.PathLike[str] | bytes], known: dict[str, Vector]
 ) -> Iterator[Embedded]:
     """Yield the embeddings of at most one chunk of images."""
     ready = [_ready(predictor, image, known) for image in images]
@@ -168,7 +169,7 @@ def _chunk(
 
 
 def _ready(
-    predictor: Predictor, image: Path | bytes, known: dict[str, Vector]
+    predictor: Predictor, image: os.PathLike[str] | bytes, known: dict[str, Vector]
 ) -> Embedded | Decoded:
     """Return the embedding of an image that is known, or the decoded image; read it once."""
     try:

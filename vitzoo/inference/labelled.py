@@ -7,18 +7,20 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vitzoo.errors import InvalidOption, did_you_mean, printable
-from vitzoo.images.decode import SUFFIXES
+from vitzoo.images.decode import SUFFIXES, StoredImage
+from vitzoo.inference.embedding.archives import kind_of, read_cell
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.reader import describe
 
 CSV, TSV, PARQUET = ".csv", ".tsv", ".parquet"
 IMAGE, LABEL, SPLIT = ("path", "image", "file_name", "file"), ("label", "class"), ("split",)
 TRAIN, TEST, VALIDATION = ("train", "training"), ("test",), ("val", "valid", "validation")
+ROWS = 1024  # of a Parquet file that are in memory at once
 INTEGER = re.compile(r"-?\d{1,99}")
 
 
@@ -28,15 +30,31 @@ class LabelledImage:
 
     Args:
         name: for messages and results: the path as it is written, or the number of the row.
-        image: path or bytes.
+        image: path, bytes, or a row of a Parquet file that is read when `read_bytes` is called.
         label: its class.
         part: `train`, `test` or `validation`; empty if the data does not say.
     """
 
     name: str
-    image: Path | bytes
+    image: os.PathLike[str] | bytes
     label: str
     part: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow(StoredImage):
+    """An image in a Parquet file: its bytes, or a struct of `bytes` and `path`."""
+
+    data: Path
+    column: str
+    row: int
+
+    def __fspath__(self) -> str:
+        return f"{self.data}/row {self.row + 1}"
+
+    def read(self) -> bytes:
+        """Return the bytes of the image file; raise ImageError if that is not possible."""
+        return read_cell(str(self.data), self.column, self.row)
 
 
 @dataclass(frozen=True)
@@ -173,17 +191,29 @@ def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
 
     try:
         with parquet.ParquetFile(data) as file:
-            names = _columns(data, file.schema_arrow.names, columns)
-            table = file.read(columns=[name for name in names if name])
+            schema, count = file.schema_arrow, file.metadata.num_rows
+            names = _columns(data, schema.names, columns)
+            stored = kind_of(schema.field(names[0]).type) == "bytes"
+            read = [f"{names[0]}.path" if stored else names[0], *names[1:]]
+            cells: dict[str | None, list[Any]] = {}
+            for batch in file.iter_batches(ROWS, columns=[name for name in read if name]):
+                for name, values in batch.to_pydict().items():
+                    cells.setdefault(name, []).extend(values)
     except (OSError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0]
         raise InvalidOption(f"{data} is no Parquet file that can be read: {reason}") from error
-    every = [table[name].to_pylist() if name else [None] * len(table) for name in names]
-    images, labels, parts = every
-    known = _class_names(table.schema.metadata or {}, names[1])
+    images, labels, parts = (cells.get(name, [None] * count) for name in names)
+    known = _class_names(schema.metadata or {}, names[1])
     if known:
         labels = [known[i] if type(i) is int and 0 <= i < len(known) else i for i in labels]
-    return _table(data, images, labels, parts, names=names, order=known)
+    found = _table(data, images, labels, parts, names=names, order=known)
+    if not stored:
+        return found
+    rows = [
+        replace(one, image=StoredRow(data, str(names[0]), row))
+        for row, one in enumerate(found.images)
+    ]
+    return LabelledImages(rows, found.classes)
 
 
 def _class_names(metadata: dict[bytes, bytes], column: str | None) -> list[str]:

@@ -259,6 +259,13 @@ def _cursor(path: str, column: str) -> _Cursor:
     return found
 
 
+def read_cell(path: str, column: str, row: int) -> bytes:
+    """Return the bytes of the image in a row; raise ImageError if that is not possible."""
+    value, problem = _cursor(path, column).value(row)
+    where = f"row {row + 1} of {printable(path)}"
+    return _load_value(value, problem, str(Path(path).parent), where)
+
+
 def _version(path: str) -> tuple[int, ...]:
     """Return what changes when a file is replaced; nothing if there is none."""
     try:
@@ -296,7 +303,7 @@ def _explained(path: str) -> Iterator[None]:
 
 def _column_of(schema: Any, column: str | None, name: str) -> str:
     """Return the column with the images: the one asked for, or the only one possible."""
-    kinds = {field.name: _kind(field.type) for field in schema}
+    kinds = {field.name: kind_of(field.type) for field in schema}
     if column is not None and not kinds.get(column):
         found = (
             "has no images" if column in kinds else f"does not exist{did_you_mean(column, kinds)}"
@@ -317,7 +324,7 @@ def _choice(kinds: Mapping[str, str]) -> str:
     return f"pass --column (column=) with one of: {listed(possible)}"
 
 
-def _kind(of: Any) -> str:
+def kind_of(of: Any) -> str:
     """Return `bytes` or `path` for a column that can have images."""
     from pyarrow import types
 
