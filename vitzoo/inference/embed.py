@@ -147,7 +147,8 @@ def embed(
         MissingDependency: pyarrow is not installed.
         ImageError: a source is missing, damaged or contains no images.
         InvalidOption: the folder has vectors of another model or of other inputs, or files that
-            `embed` did not write; it is a source; or a value is not possible.
+            `embed` did not write; it is a source; two sources name the same file; or a value is not
+            possible.
         StoreError: the folder cannot be written to, or another process writes this shard.
         VitzooError: a worker process was killed, or the model cannot be created.
     """
