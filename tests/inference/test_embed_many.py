@@ -146,8 +146,8 @@ def test_a_file_that_another_process_writes_is_not_removed(data, predictor, tmp_
     out.mkdir()
     code = (
         "import sys; from pathlib import Path\n"
-        "from vitzoo.inference.embedding.part_file import claimed\n"
-        "with claimed(Path(sys.argv[1])) as free: print(free, flush=True); input()"
+        "from vitzoo.inference.embedding.part_file import claim\n"
+        "with claim(Path(sys.argv[1])) as free: print(free, flush=True); input()"
     )
     command = [sys.executable, "-c", code, str(out / part)]
     pipe = subprocess.PIPE

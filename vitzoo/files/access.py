@@ -86,11 +86,10 @@ def read_limited(file: BinaryIO, limit: int) -> bytes | None:
         return None
     read = [file.read(size + 1)]
     count = len(read[0])
-    while size < count <= limit:  # files in /proc state a size of 0, and other files may grow
-        read.append(file.read(CHUNK))
-        if not read[-1]:
-            break
-        count += len(read[-1])
+    # files in /proc state a size of 0, and other files may grow
+    while size < count <= limit and (more := file.read(CHUNK)):
+        read.append(more)
+        count += len(more)
     return None if count > limit else b"".join(read)
 
 

@@ -186,11 +186,8 @@ def embed(
         own = [part for part in manifest.parts() if part.number % count == index]
         remove_leftovers(folder, own)
         parts = missing_parts(folder, own, manifest.form.fingerprint)
-        bounds = [(part.start, part.stop) for part in parts]
-        tasks = [
-            Task(folder / part.name, inputs)
-            for part, inputs in zip(parts, slices(pieces, bounds), strict=True)
-        ]
+        inputs = slices(pieces, ((part.start, part.stop) for part in parts))
+        tasks = [Task(folder / part.name, next(inputs)) for part in parts]
         total = Total(on_progress, parts)
         if tasks:
             reopen(folder)

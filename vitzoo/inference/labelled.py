@@ -209,11 +209,9 @@ def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
     found = _table(data, images, labels, parts, names=names, order=known)
     if not stored:
         return found
-    rows = [
-        replace(one, image=StoredRow(data, str(names[0]), row))
-        for row, one in enumerate(found.images)
-    ]
-    return LabelledImages(rows, found.classes)
+    rows = [StoredRow(data, str(names[0]), row) for row in range(count)]
+    images = [replace(one, image=row) for one, row in zip(found.images, rows, strict=True)]
+    return LabelledImages(images, found.classes)
 
 
 def _class_names(metadata: dict[bytes, bytes], column: str | None) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from helpers import message, refuses, says
 from vitzoo.errors import ImageError, InvalidOption
 from vitzoo.inference.embedding import archives, sources
-from vitzoo.inference.embedding.sources import find_pieces, sha256_of, slice_of
+from vitzoo.inference.embedding.sources import find_pieces, sha256_of, slices
 
 
 def read(pieces):
@@ -52,7 +52,7 @@ def test_the_images_of_an_archive_in_its_order(tar, kind):
     expected = [(f"s.tar/{names[i]}", f"{i}".encode()) for i in (0, 3, 4, 5, 6)]
     pieces = find_pieces("s.tar")
     assert read(pieces) == expected
-    assert [row for i in range(5) for row in read(slice_of(pieces, i, i + 1))] == expected
+    assert [row for i in range(5) for row in read(next(slices(pieces, [(i, i + 1)])))] == expected
 
 
 def test_names_in_an_archive_touch_no_file(tar, tmp_path):
@@ -177,10 +177,10 @@ def test_bytes_in_a_column_and_in_the_struct_of_hugging_face(parquet, kind):
     pieces = find_pieces("p.parquet")
     check_images(read(pieces))
     for step in (1, 2, 4):
-        parts = [slice_of(pieces, i, i + step) for i in range(0, 7, step)]
+        parts = [next(slices(pieces, [(i, i + step)])) for i in range(0, 7, step)]
         check_images([row for part in parts for row in read(part)])
     check_images(read(find_pieces("p.parquet")), "p.parquet")
-    backwards = [read(slice_of(pieces, i, i + 1))[0] for i in reversed(range(7))]
+    backwards = [read(next(slices(pieces, [(i, i + 1)])))[0] for i in reversed(range(7))]
     check_images(backwards[::-1])
 
 

@@ -22,22 +22,8 @@ from vitzoo.errors import InvalidOption, StoreError, short_repr
 from vitzoo.files.access import make_folder, read_regular, write_atomic
 from vitzoo.files.strict_json import strict_json
 from vitzoo.inference.embedding.differences import all_keys, first_difference
-from vitzoo.inference.embedding.part_file import (
-    VECTORS,
-    Form,
-    claimed,
-    explained,
-    keys_of,
-    state_of,
-)
-from vitzoo.inference.embedding.sources import (
-    Paths,
-    Piece,
-    find_pieces,
-    sha256_of,
-    slice_of,
-    slices,
-)
+from vitzoo.inference.embedding.part_file import VECTORS, Form, claim, explained, keys_of, state_of
+from vitzoo.inference.embedding.sources import Paths, Piece, find_pieces, sha256_of, slices
 from vitzoo.inference.predictor import Predictor
 from vitzoo.inference.table import stored_text
 from vitzoo.schema.reader import Reader
@@ -227,8 +213,7 @@ def find_inputs(folder: Path, sources: Sequence[Paths], column: str | None) -> l
         ImageError, InvalidOption: as `find_pieces`.
         StoreError: the manifest is damaged, or cannot be read.
     """
-    with explained(folder):
-        found = Manifest.read(folder / MANIFEST)
+    found = Manifest.read(folder / MANIFEST)
     try:
         pieces = find_pieces(sources, column)
     except InvalidOption:
@@ -243,10 +228,8 @@ def find_inputs(folder: Path, sources: Sequence[Paths], column: str | None) -> l
 
 def _begins_with(pieces: Sequence[Piece], found: Manifest) -> bool:
     """Return whether the first inputs of the pieces are those of a manifest."""
-    stops = list(itertools.accumulate(inputs.count for inputs in found.inputs))
-    if found.count > sum(map(len, pieces)):
-        return False
-    ranges = slices(pieces, zip([0, *stops], stops, strict=False))
+    stops = itertools.accumulate((one.count for one in found.inputs), initial=0)
+    ranges = slices(pieces, itertools.pairwise(stops))
     return all(sha256_of(own) == one.sha256 for own, one in zip(ranges, found.inputs, strict=True))
 
 
@@ -381,7 +364,7 @@ def remove_leftovers(folder: Path, parts: Sequence[Part]) -> None:
     for path in folder.iterdir():
         match = re.fullmatch(r"\.(part-\d+\.parquet)\.\d+\.\d+", path.name)
         if match and match[1] in names:
-            with claimed(folder / match[1]) as free:
+            with claim(folder / match[1]) as free:
                 if free:
                     path.unlink(missing_ok=True)
 
@@ -433,7 +416,7 @@ def _with_new_inputs(
             f"the sources have {count} inputs, {folder} has the first {start}; pass --extend "
             "(extend=True) to add the others"
         )
-    new = Inputs(count - start, sha256_of(slice_of(pieces, start, count)))
+    new = Inputs(count - start, sha256_of(next(slices(pieces, [(start, count)]))))
     return replace(found, inputs=(*found.inputs, new), errors=None)
 
 

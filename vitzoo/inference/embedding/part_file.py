@@ -98,7 +98,7 @@ class Writer:
 
 
 @contextmanager
-def claimed(path: Path) -> Iterator[bool]:
+def claim(path: Path) -> Iterator[bool]:
     """Hold the lock of a part; False if another process holds it. Killed processes hold none.
 
     A process has one part at a time: closing the file frees all locks of the process in it.
@@ -122,7 +122,7 @@ def writing(path: Path, form: Form, rows: int) -> Iterator[Writer | None]:
     Raises:
         StoreError: the disk is full, or the folder cannot be written to.
     """
-    with explained(path.parent), claimed(path) as free:
+    with explained(path.parent), claim(path) as free:
         state = state_of(path)
         if not free or (state and state[0] == rows):
             yield None

@@ -197,11 +197,6 @@ def slices(pieces: Sequence[Piece], bounds: Iterable[tuple[int, int]]) -> Iterat
         yield found
 
 
-def slice_of(pieces: Sequence[Piece], start: int, stop: int) -> list[Piece]:
-    """Return the pieces with the inputs from `start` to `stop`, counted over all pieces."""
-    return next(slices(pieces, [(start, stop)]))
-
-
 def sha256_of(pieces: Iterable[Piece]) -> str:
     """Return the sha256 of the identities of all inputs, in order."""
     digest = hashlib.sha256()
