@@ -241,7 +241,7 @@ def _matches(pattern: str, root: str = "") -> Iterator[str]:
     head, *rest = STARS.split(pattern, maxsplit=1)
     tops = glob.iglob(head, root_dir=root or None) if head else [""]  # noqa: PTH207
     every = rest in ([""], ["*"])
-    if not rest or (every and pattern.endswith("/")):
+    if not rest or pattern.endswith("**/"):
         yield from (root + top or "." for top in tops)
         return
     for folder in (folder for top in tops for folder in _folders_in(root + top)):
@@ -274,11 +274,17 @@ def _folders_in(top: str, *, again: bool = False) -> Iterator[str]:
                 continue
             seen.add(place)
             with os.scandir(folder or ".") as entries:
-                inner = sorted((one for one in entries if one.is_dir()), key=lambda one: one.name)
-            for one in inner:
-                if not one.name.startswith("."):
-                    (links if one.is_symlink() else waiting).append(f"{folder}{one.name}/")
+                inner = sorted((one.name, one.is_symlink()) for one in entries if _is_open(one))
+            for name, linked in inner:
+                (links if linked else waiting).append(f"{folder}{name}/")
             yield folder
+
+
+def _is_open(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder, or a link to one, that is not hidden; never raises."""
+    if entry.name.startswith("."):
+        return False
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()  # noqa: PTH112
 
 
 def expand_braces(text: str) -> list[str]:
