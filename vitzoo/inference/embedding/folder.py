@@ -30,7 +30,7 @@ from vitzoo.schema.reader import Reader
 from vitzoo.text import listed
 
 MANIFEST = "_manifest.json"  # pyarrow and Spark ignore files that begin with _
-LOCKS = re.compile(r"\.(manifest|parts|shard-\d+-of-\d+)\.lock|\._manifest\.json\.\d+\.\d+")
+LOCKS = re.compile(r"\.(manifest|writing|shard-\d+-of-\d+)\.lock|\._manifest\.json\.\d+\.\d+")
 FORMAT = 1
 MAX_MANIFEST = 2**24  # bytes
 PATIENCE = 60.0  # seconds to wait for another process that writes the manifest

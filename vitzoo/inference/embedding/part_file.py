@@ -26,7 +26,7 @@ GROUP = 2**25  # bytes of vectors in one row group, about
 MAX_GROUP = 4096  # rows in one row group
 VECTORS = ("float32", "float16")
 FIXED = ("key", "error", "width", "height", "sha256")
-LOCKS = ".parts.lock"  # of a folder: byte i is locked while a process writes part i
+LOCKS = ".writing.lock"  # of a folder: byte i is locked while a process writes part i
 FINGERPRINT, LICENSE = b"vitzoo.fingerprint", b"vitzoo.license"
 
 
