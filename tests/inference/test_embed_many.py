@@ -140,30 +140,53 @@ def test_the_recovery_of_one_shard_leaves_the_running_ones_alone(
     assert bytes_of(out) == bytes_of(data / "single")
 
 
-def test_a_file_that_another_process_writes_is_not_removed(data, predictor, tmp_path):
-    """The other process has the lock of part 3, as one that is stopped in the middle of it."""
-    out, part = tmp_path / "out", "part-000003.parquet"
-    out.mkdir()
+@pytest.fixture
+def other(tmp_path):
+    """A process that has the lock of part 3, as one that is stopped in the middle of it."""
+    (tmp_path / "out").mkdir()
     code = (
         "import sys; from pathlib import Path\n"
         "from vitzoo.inference.embedding.part_file import claim\n"
         "with claim(Path(sys.argv[1])) as free: print(free, flush=True); input()"
     )
-    command = [sys.executable, "-c", code, str(out / part)]
+    command = [sys.executable, "-c", code, str(tmp_path / "out" / "part-000003.parquet")]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
-        assert other.stdout.readline() == "True\n"
-        written = [out / f".{name}.{other.pid}.17000" for name in (part, "part-000004.parquet")]
-        for _ in range(2):
-            done = embed(predictor, data / "names.txt", out, workers=1)
-            assert (done.missing, done.errors) == (1, None)
-            assert not (out / part).exists()
-            assert sorted(out.glob(".part-*")) == sorted(path for path in written if path.exists())
-            for path in written:
-                path.touch()
-        assert embed(predictor, data / "names.txt", out, workers=1).missing == 1
-        assert list(out.glob(".part-*.1*")) == written[:1]
-        other.kill()
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout.readline() == "True\n"
+        yield process
+        process.kill()
+
+
+def test_a_part_of_a_process_that_is_killed_meanwhile_is_computed(data, predictor, tmp_path, other):
+    seen = []
+
+    def kill(done, *_):
+        seen.append(done)
+        if done == 8 * MIN_ROWS:  # after part 3 was left out
+            other.kill()
+            other.wait()
+
+    out = tmp_path / "out"
+    done = embed(predictor, data / "names.txt", out, workers=1, on_progress=kill)
+    assert (done.missing, done.errors, done.computed) == (0, 0, COUNT)
+    assert sorted(seen) == seen
+    assert bytes_of(out) == bytes_of(data / "single")
+
+
+def test_a_file_that_another_process_writes_is_not_removed(data, predictor, tmp_path, other):
+    out, part = tmp_path / "out", "part-000003.parquet"
+    written = [out / f".{name}.{other.pid}.17000" for name in (part, "part-000004.parquet")]
+    for _ in range(2):
+        done = embed(predictor, data / "names.txt", out, workers=1)
+        assert (done.missing, done.errors) == (1, None)
+        assert not (out / part).exists()
+        assert sorted(out.glob(".part-*")) == sorted(path for path in written if path.exists())
+        for path in written:
+            path.touch()
+    assert embed(predictor, data / "names.txt", out, workers=1).missing == 1
+    assert list(out.glob(".part-*.1*")) == written[:1]
+    other.kill()
+    other.wait()
     done = embed(predictor, data / "names.txt", out, workers=1)
     assert (done.missing, done.errors, done.computed) == (0, 0, MIN_ROWS)
     assert bytes_of(out) == bytes_of(data / "single")

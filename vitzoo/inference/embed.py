@@ -191,7 +191,12 @@ def embed(
         total = Total(on_progress, parts)
         if tasks:
             reopen(folder)
-            compute(job, tasks, workers or _processes(predictor), total)
+        left, before = tasks, -1
+        while left and total.work.images > before:  # who had one of the parts may have ended
+            before = total.work.images
+            compute(job, left, workers or _processes(predictor), total)
+            missed = {one.name for one in missing_parts(folder, parts, manifest.form.fingerprint)}
+            left = [task for task in left if task.path.name in missed]
         broken = tuple(itertools.islice(keys_of_errors(task.path for task in tasks), MOST_NAMED))
         manifest, missing = finish(folder)
     return Embedded(
