@@ -288,9 +288,9 @@ def test_a_folder_of_an_earlier_version_is_counted_as_it_was_written(
     done = embed(predictor, longer, "out", extend=True, workers=1)
     assert (done.inputs, done.computed) == (len(rows) + 1, 1)
     assert embed(predictor, longer, "out", workers=1).computed == 0
-    with refuses(InvalidOption, "photos-2/d.png", "photos-2", "each file once"):
-        embed(predictor, [*longer, "photos-2/d.png"], "out", extend=True, workers=1)
     assert pq.read_table("out")["key"].to_pylist() == [*expected, "photos-2/d.png"]
+    with refuses(InvalidOption, "each file once"):
+        embed(predictor, [*longer, "photos-2/d.png"], "new", workers=1)
 
 
 def test_the_bytes_of_a_folder_do_not_depend_on_the_locale(data, tmp_path, monkeypatch):

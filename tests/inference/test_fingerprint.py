@@ -267,7 +267,8 @@ def test_precisions_of_the_newer_interface_are_read():
 
 def test_workers_have_the_settings_of_their_parent(tmp_path):
     """A worker compares its fingerprint, and would refuse to compute."""
-    scans = sorted((ROOT / "docs/examples/digits").iterdir()) * 20
+    scans = tmp_path / "scans.txt"
+    scans.write_text("\n".join(map(str, sorted((ROOT / "docs/examples/digits").iterdir()) * 20)))
     with set_to(torch.backends.mkldnn, "enabled", False):
         done = vitzoo.embed("vit_digits", scans, tmp_path / "out", workers=2)
     assert (done.computed, done.errors) == (200, 0)

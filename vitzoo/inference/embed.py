@@ -20,6 +20,8 @@ from vitzoo.errors import InvalidOption, printable, short_repr
 from vitzoo.inference.arithmetic import changed_settings, matmul_precision
 from vitzoo.inference.cores import cores
 from vitzoo.inference.embedding.folder import (
+    MANIFEST,
+    Manifest,
     Part,
     agree,
     check_out,
@@ -29,7 +31,6 @@ from vitzoo.inference.embedding.folder import (
     missing_parts,
     remove_leftovers,
     reopen,
-    stored_chunk,
 )
 from vitzoo.inference.embedding.part_file import VECTORS, keys_of_errors
 from vitzoo.inference.embedding.pipeline import Job, Task, Work
@@ -164,12 +165,13 @@ def embed(
     sources = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     _check_apart(folder, sources)
     check_out(folder)
-    pieces = find_inputs(folder, sources, column)
+    found = Manifest.read(folder / MANIFEST)
+    pieces = find_inputs(found, sources, column)
     device = device_of_rank(device)
     options = {"weights": weights, "outputs": outputs, "dtype": dtype, "device": device}
     predictor = _predictor(model, **options, chunk=chunk)
-    if (stored := stored_chunk(folder)) is not None:
-        predictor = predictor.with_chunk(stored)
+    if found is not None and found.chunk:
+        predictor = predictor.with_chunk(found.chunk)
     place = next(predictor.model.parameters()).device
     check_unchanged(predictor.model, place)
     manifest = agree(folder, predictor, vectors, pieces, extend=extend)

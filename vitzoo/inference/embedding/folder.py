@@ -89,6 +89,13 @@ class Manifest:
         """Number of inputs."""
         return sum(inputs.count for inputs in self.inputs)
 
+    @property
+    def chunk(self) -> int | None:
+        """Number of images in a forward pass; None if it is damaged, which `agree` refuses."""
+        shape = self.fingerprint.get("chunk")
+        size = shape[0] if isinstance(shape, list) and shape else None
+        return size if type(size) is int and 1 <= size <= MAX_CHUNK else None
+
     def parts(self) -> Iterator[Part]:
         """Yield the parts in order."""
         number = start = 0
@@ -170,21 +177,6 @@ def rows_of_part(count: int, row_bytes: int, chunk: int = 8) -> int:
     return max(rows // step * step or rows // 8 * 8, 8)
 
 
-def stored_chunk(folder: Path) -> int | None:
-    """Return the number of images in a forward pass of a folder's vectors, None if it has none.
-
-    A number that is not possible is None, too; `agree` refuses such a manifest.
-
-    Raises:
-        StoreError: the manifest is damaged, or cannot be read.
-    """
-    with explained(folder):
-        manifest = Manifest.read(folder / MANIFEST)
-    shape = manifest.fingerprint.get("chunk") if manifest else None
-    size = shape[0] if isinstance(shape, list) and shape else None
-    return size if type(size) is int and 1 <= size <= MAX_CHUNK else None
-
-
 def check_out(folder: Path) -> None:
     """Refuse a folder with files that `embed` did not write; nothing is written.
 
@@ -206,24 +198,24 @@ def check_out(folder: Path) -> None:
         )
 
 
-def find_inputs(folder: Path, sources: Sequence[Paths], column: str | None) -> list[Piece]:
-    """Return the pieces of the sources, counted as in the folder if an earlier version wrote it.
+def find_inputs(
+    found: Manifest | None, sources: Sequence[Paths], column: str | None
+) -> list[Piece]:
+    """Return the pieces of the sources, counted as in a folder that an earlier version wrote.
 
     Raises:
         ImageError, InvalidOption: as `find_pieces`.
-        StoreError: the manifest is damaged, or cannot be read.
     """
-    found = Manifest.read(folder / MANIFEST)
+    pieces: list[Piece] = []
     try:
         pieces = find_pieces(sources, column)
     except InvalidOption:
         if found is None:
             raise
-        return find_pieces(sources, column, kept=found.count)
-    if found is None or _begins_with(pieces, found):
+    if found is None or (pieces and _begins_with(pieces, found)):
         return pieces
-    former = find_pieces(sources, column, kept=found.count)
-    return former if _begins_with(former, found) else pieces
+    former = find_pieces(sources, column, former=True)
+    return former if not pieces or _begins_with(former, found) else pieces
 
 
 def _begins_with(pieces: Sequence[Piece], found: Manifest) -> bool:

@@ -110,7 +110,7 @@ def read_file(path: str) -> bytes:
 
 
 def find_pieces(
-    sources: Paths | Iterable[Paths], column: str | None = None, *, kept: int = 0
+    sources: Paths | Iterable[Paths], column: str | None = None, *, former: bool = False
 ) -> list[Piece]:
     """Return the pieces of the sources, in the order of the sources.
 
@@ -119,8 +119,8 @@ def find_pieces(
             tar archives, Parquet files and lists of paths (.txt), and patterns of such paths with
             `*`, `?`, `[a-z]`, `**` or braces.
         column: column of the Parquet files with the images.
-        kept: number of inputs in a folder of an earlier version, which counted a file again where
-            another source or the folders of `**` named it; these inputs are counted in this way.
+        former: count as an earlier version: a file again where another source or the folders of
+            `**` name it.
 
     Raises:
         ImageError: a source is missing, cannot be read or contains no images.
@@ -129,49 +129,44 @@ def find_pieces(
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
     texts = [_checked(source) for source in sources]
-    counted, pieces, at = _Counted(texts, kept), list[Piece](), 0
+    counted, pieces = _Counted(texts), list[Piece]()
     for number, text in enumerate(texts):
-        for path in _paths_of(text, former=kept > 0):
+        for path in _paths_of(text, former=former):
             folder = os.path.isdir(path)  # noqa: PTH112  # never raises
             names = _images_below(path) if folder else [path]
-            new = [name for i, name in enumerate(names) if counted.new(name, number, at + i)]
-            if new:
-                piece = Files("", new) if folder else _piece_of(path, column)
-                at += len(piece)
-                _append(pieces, piece)
+            if new := [name for name in names if former or counted.new(name, number)]:
+                _append(pieces, Files("", new) if folder else _piece_of(path, column))
     if not pieces:
         raise InvalidOption("there are no images; name folders, image files, .tar or .parquet")
     return pieces
 
 
 class _Counted:
-    """Which source named each file; in a folder of an earlier version, some have several."""
+    """Which source named each file."""
 
-    def __init__(self, sources: Sequence[str], kept: int) -> None:
-        self.sources, self.kept = sources, kept
-        self._real = cache(os.path.realpath)
+    def __init__(self, sources: Sequence[str]) -> None:
+        self.sources, self._real = sources, cache(os.path.realpath)
         self._files: defaultdict[str, dict[str, int]] = defaultdict(dict)
 
-    def new(self, path: str, number: int, at: int) -> bool:
-        """Return whether a file of a source is counted, as input `at`; its name is not followed.
+    def new(self, path: str, number: int) -> bool:
+        """Return whether a file of a source was not named yet; its name is not followed.
 
         Raises:
             InvalidOption: another source named it.
         """
         folder, name = os.path.split(path)
         names = self._files[self._real(folder)]
-        first = names.setdefault(name, -1)
-        if first < 0:
+        if name not in names:
             names[name] = number
             return True
-        if first != number and at >= self.kept:
-            one, other = (printable(self.sources[i]) for i in (first, number))
+        if names[name] != number:
+            one, other = (printable(self.sources[i]) for i in (names[name], number))
             raise InvalidOption(
                 f"two sources name the file {printable(path)}: {one} and {other}; expected each "
                 "file once: remove one of the sources, or list the files in a .txt file, which "
                 "keeps every line"
             )
-        return self.kept > 0
+        return False
 
 
 def _append(pieces: list[Piece], piece: Piece) -> None:
