@@ -15,7 +15,7 @@ from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.saved import check_plugins
 from vitzoo.errors import InvalidOption, PluginError, short_repr
 from vitzoo.keywords import check_keywords
-from vitzoo.loading.adapt import Adaptation
+from vitzoo.loading.adapt import HEAD_FIELDS, Adaptation
 from vitzoo.loading.load import load
 from vitzoo.loading.request import Request, changed, with_adapter
 from vitzoo.loading.source import choose_source, chosen_over, without_published_classifier
@@ -38,7 +38,6 @@ OF_TIMM = {  # timm's names of block options
     "act_layer": "activation",
     "attn_drop_rate": "attention_dropout",
 }
-HEAD = {"num_classes", "head"}
 PARTS = ("patch_embed", "pos_embed", "pool", "head", "drop_path")
 Part = str | Mapping[str, Any] | nn.Module
 
@@ -167,7 +166,7 @@ def create(
     adaptation = Adaptation.between(
         trained,
         wanted,
-        fresh_head=request.other_head or not call.keys().isdisjoint(HEAD),
+        asked=request.head_fields | (HEAD_FIELDS & call.keys()),
         resampling=source.resampling(trained, wanted, changes),
     )
     dtype = dtype or (None if source.keeps_dtype else torch.get_default_dtype())

@@ -8,9 +8,10 @@ import torch
 from safetensors.torch import save_file
 from timm import create_model
 from timm.models import save_for_hf
+from transformers import ViTConfig, ViTModel
 
 import vitzoo
-from helpers import says
+from helpers import close, fill, says
 from vitzoo.errors import (
     CheckpointError,
     EntryNotFound,
@@ -75,6 +76,24 @@ def test_an_address_alone_is_the_network_of_its_folder(pushed, hub, address):
     assert len(apis(hub)) == 1
     assert vitzoo.labels(address) == tuple(NAMES)
     assert repr(vitzoo.transform(address)) == repr(vitzoo.transform(pushed))
+
+
+@torch.inference_mode()
+def test_an_address_without_pooler_has_no_pre_logits(hub, net, tmp_path):
+    assert net.hub is hub
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 64, "image_size": 32, "patch_size": 8}
+    theirs = fill(ViTModel(ViTConfig(**sizes), add_pooling_layer=False))
+    theirs.save_pretrained(tmp_path / "vit")
+    for path in (tmp_path / "vit").iterdir():
+        hub.add(REPO, path.name, path.read_bytes())
+    images = torch.randn(2, 3, 32, 32)
+    expected = theirs(images).last_hidden_state[:, 0]
+    for given in ({}, {"num_classes": 0}, {}):
+        model = vitzoo.create(f"hf://{REPO}", **given).eval()
+        close(model(images), expected)
+        assert "the file has no pre-logits" in str(model.load_report)
+        assert not model.load_report.reinitialised
 
 
 @pytest.mark.usefixtures("pushed")

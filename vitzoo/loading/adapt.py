@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.model import VisionTransformer
+from vitzoo.parts.init import WithoutData
 from vitzoo.parts.protocols import WeightsAdapter
 from vitzoo.schema.spec import Spec
 
 HEADS = ("head.",)
+HEAD_FIELDS = frozenset({"num_classes", "head"})
 CLASSIFIERS = ("head.weight", "head.fc.weight")
 LOADABLE = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -24,7 +26,8 @@ class Adaptation:
 
     Args:
         native_size: (h, w) px of the images that the weights were trained on.
-        fresh_head: whether a new head replaces a head that does not fit.
+        fresh_head: whether a new classifier replaces a classifier that does not fit.
+        other_head: whether this holds for every layer of the head.
         fresh_pre_logits: whether new pre-logits replace those of the file, even of equal shape.
         in_chans: whether the patch kernel is adapted to another number of channels.
         resampling: setting that the report names if positions are interpolated.
@@ -32,19 +35,24 @@ class Adaptation:
 
     native_size: tuple[int, int] | None = None
     fresh_head: bool = False
+    other_head: bool = False
     fresh_pre_logits: bool = False
     in_chans: bool = False
     resampling: str = ""
 
     @classmethod
     def between(
-        cls, trained: Spec, wanted: Spec, *, fresh_head: bool, resampling: str
+        cls, trained: Spec, wanted: Spec, *, asked: Collection[str], resampling: str
     ) -> Adaptation:
-        """Return the adaptation from the network of the weights to the network of the model."""
+        """Return the adaptation from the network of the weights to the network of the model.
+
+        `asked` are the fields of `HEAD_FIELDS` that the user or an adapter states.
+        """
         heads = {trained.head.name, wanted.head.name}
         return cls(
             native_size=trained.image_size,
-            fresh_head=fresh_head,
+            fresh_head=bool(asked),
+            other_head="head" in asked,
             fresh_pre_logits=trained.head != wanted.head and "mlp" in heads,
             in_chans=trained.in_chans != wanted.in_chans,
             resampling=resampling,
@@ -87,10 +95,20 @@ def adapt(
             _change_channels(result, name, expected)
     if adaptation.fresh_head:
         heads = HEADS if foreign is None else foreign.classifiers
-        _drop_head(result, expected, heads, pre_logits=adaptation.fresh_pre_logits)
-        missing = [name for name in expected if name not in result.tensors]
-        result.fresh = [name for name in missing if name.startswith(heads)]
+        new = {name for name in expected if name.startswith(heads)}
+        if isinstance(model, VisionTransformer) and not adaptation.other_head:
+            new = _classifier(model.head)
+        _drop_head(result, expected, heads, new, pre_logits=adaptation.fresh_pre_logits)
+        result.fresh = [name for name in expected if name in new - result.tensors.keys()]
     return result
+
+
+def _classifier(head: Any) -> set[str]:
+    """Return the names of the tensors of a head whose shapes the number of classes determines."""
+    with WithoutData():
+        other = head.reset(head.num_classes + 1).state_dict()
+    state = head.state_dict().items()
+    return {f"head.{n}" for n, t in state if n not in other or other[n].shape != t.shape}
 
 
 def _resample(result: Adapted, model: VisionTransformer, native_size: tuple[int, int]) -> None:
@@ -132,15 +150,23 @@ def _change_channels(result: Adapted, name: str, expected: Mapping[str, Tensor])
 
 
 def _drop_head(
-    result: Adapted, expected: Mapping[str, Tensor], heads: tuple[str, ...], *, pre_logits: bool
+    result: Adapted,
+    expected: Mapping[str, Tensor],
+    heads: tuple[str, ...],
+    new: Collection[str],
+    *,
+    pre_logits: bool,
 ) -> None:
-    """Remove each layer of the head that has a tensor of another shape."""
+    """Remove each layer of the head that the model does not have, or that may be new and differs.
+
+    `new` are the tensors that may be newly initialised.
+    """
     unfit = [
         name
         for name, tensor in result.tensors.items()
         if (
             name.startswith(heads)
-            and (name not in expected or expected[name].shape != tensor.shape)
+            and (name not in expected or (name in new and expected[name].shape != tensor.shape))
         )
         or (pre_logits and name.startswith("head.pre_logits."))
     ]

@@ -12,6 +12,7 @@ from vitzoo.registry.registry import Registry
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.text import fold, listed
 
+PRE_LOGITS = "head.pre_logits."
 MAX_NAMES = 4  # of variants in a message
 
 
@@ -83,6 +84,11 @@ def _hint(
             shape = tuple(plan.tensors[name].shape) if name in unfit else ()
             if len(shape) == 2 and shape[1:] == expected[name].shape[1:]:
                 return f"; the file has {shape[0]} classes: pass num_classes={shape[0]}"
+    if any(name.startswith(PRE_LOGITS) for name in (*missing, *unfit)):
+        return (
+            "; pre-logits are newly initialised only for head=: pass head='linear' for a head "
+            "without them, or head= with the name of this head"
+        )
     if missing and not unexpected and not any(name.startswith("head.") for name in plan.tensors):
         return "; the file has no classifier: pass num_classes=, 0 for none or K for a fresh one"
     return ""

@@ -14,6 +14,7 @@ from vitzoo.checkpoint.saved import read_network, read_saved
 from vitzoo.checkpoint.sidecars import Sidecars, sidecars_at, sidecars_beside
 from vitzoo.errors import CheckpointError, InvalidOption, short_repr
 from vitzoo.files.shard_index import weights_in
+from vitzoo.loading.adapt import HEAD_FIELDS
 from vitzoo.loading.adapter import Adapter, open_adapter
 from vitzoo.loading.stated import stated_by
 from vitzoo.registry.registry import Registry
@@ -65,11 +66,11 @@ class Request:
         return replace(self.spec, **{f: getattr(self.variant.spec, f) for f in fields})
 
     @property
-    def other_head(self) -> bool:
-        """Whether a user's spec or an adapter may have another head than the weights."""
+    def head_fields(self) -> frozenset[str]:
+        """The fields of the head for which a user's spec, or an adapter, has its own values."""
         if self.adapter:
-            return True
-        return self.variant is not None and not {"num_classes", "head"}.isdisjoint(self.changes)
+            return HEAD_FIELDS
+        return HEAD_FIELDS.intersection(self.changes if self.variant else ())
 
     def described(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the weights file with the labels and the preprocessing of the adapter, if any."""

@@ -24,6 +24,7 @@ from vitzoo.errors import (
     short_repr,
 )
 from vitzoo.files.names import PATHS, valid_repo
+from vitzoo.loading.adapt import HEADS
 from vitzoo.loading.overrides import Overrides, fixed, of_entry, of_file
 from vitzoo.loading.request import PARTS, Request, differences
 from vitzoo.loading.stated import stated_by
@@ -38,6 +39,7 @@ from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.store.hub_file import HubFile
 
 FORMAT = "checkpoint format"
+PRE_LOGITS = ("tanh", "mlp")  # heads with a layer before the classifier
 OWN_KEYS = "timm"  # the format that does not rename keys
 
 
@@ -183,6 +185,14 @@ class WeightsFile(WeightsSource):
     def _overrides(self) -> Overrides:
         return of_file(self._checkpoint, self.zoo, self.request.variant)
 
+    @cached_property
+    def _without_pre_logits(self) -> bool:
+        """Whether the network has pre-logits, and the file has no tensor of a head."""
+        if self.request.base.head.name not in PRE_LOGITS:
+            return False
+        tensors = format_of(self._checkpoint, self.zoo).to_model(self._checkpoint.skeleton())
+        return not any(name.startswith(HEADS) for name in tensors)
+
     def trained(self, changes: Mapping[str, Any]) -> Spec:
         base = self.request.base
         if self.remote and (stated := stated_by(self._hub[0].config, self.zoo)):
@@ -196,6 +206,8 @@ class WeightsFile(WeightsSource):
             _check_heads(checkpoint.source, heads, base)
         if stated := stated_by(checkpoint.config, self.zoo, layout):
             base = stated.check(base, checkpoint.source, changes)
+        if self._without_pre_logits:
+            base = replace(base, head=PartSpec("linear"))
         return self._overrides.apply(base, self.zoo, self.request.variant)
 
     def assumed(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
@@ -203,6 +215,9 @@ class WeightsFile(WeightsSource):
         if self._checkpoint.spec:
             return ()
         notes = self._overrides.notes
+        if self._without_pre_logits and "head" not in changes:
+            head = self.request.base.head.name
+            notes = (f"the file has no pre-logits (pooler): head = linear, not {head}", *notes)
         if "block" in fixed(self.request.variant):
             return notes
         return (*self._overrides.assumed(self.request.base, changes), *notes)
