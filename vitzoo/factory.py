@@ -170,7 +170,7 @@ def create(
         resampling=source.resampling(trained, wanted, changes),
     )
     dtype = dtype or (None if source.keeps_dtype else torch.get_default_dtype())
-    assumed = (*source.assumed(changes), *chosen_over(trained, wanted), *note)
+    assumed = (*source.assumed(changes, wanted), *chosen_over(trained, wanted), *note)
     report = load(
         model, checkpoint, adaptation, zoo, dtype=dtype, assumed=assumed, check_finite=check_finite
     )

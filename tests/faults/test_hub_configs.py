@@ -4,6 +4,7 @@ import hashlib
 import json
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors.torch import save_file
 from timm import create_model
@@ -94,6 +95,28 @@ def test_an_address_without_pooler_has_no_pre_logits(hub, net, tmp_path):
         close(model(images), expected)
         assert "the file has no pre-logits" in str(model.load_report)
         assert not model.load_report.reinitialised
+
+
+def unknown(hub, tmp_path, **config):
+    """Push weights with a config of an unknown model type; return their address."""
+    data = vitzoo.save(vitzoo.create("vit_digits"), tmp_path / "own.safetensors").read_bytes()
+    hub.add(REPO, "model.safetensors", safetensors.torch.save(safetensors.torch.load(data)))
+    hub.add(REPO, "config.json", json.dumps({"model_type": "vit_new", **config}).encode())
+    return f"hf://{REPO}@main/model.safetensors"
+
+
+def test_settings_of_an_unknown_model_type_are_named(hub, net, tmp_path, caplog):
+    assert net.hub is hub
+    vitzoo.create("vit_digits", weights=unknown(hub, tmp_path, layer_norm_eps=1e-3))
+    says(caplog.text, "vit_new is not known", "layer_norm_eps = 0.001", "norm_eps = 1e-06")
+
+
+def test_sizes_of_an_unknown_model_type_cost_no_weights(hub, net, tmp_path):
+    assert net.hub is hub
+    with pytest.raises(CheckpointError) as caught:
+        vitzoo.create("vit_digits", weights=unknown(hub, tmp_path, hidden_size=7))
+    says(str(caught.value), "embed_dim = 7", "the model has embed_dim")
+    assert set(asked(hub)) == {"config.json"}
 
 
 @pytest.mark.usefixtures("pushed")

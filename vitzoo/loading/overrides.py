@@ -18,7 +18,7 @@ from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import merged
 from vitzoo.loading.request import PARTS
-from vitzoo.loading.stated import stated_by, timm_spec
+from vitzoo.loading.stated import Stated, stated_by, timm_spec
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.manifest import CORE_BUILDER
@@ -36,12 +36,12 @@ class Overrides:
     Args:
         default: defaults of the checkpoint format.
         stated: overrides that the configs beside the file or the registry entry state.
-        notes: on the configs, for the load report.
+        beside: what the configs state, None if they state nothing.
     """
 
     default: Mapping[str, Any] = field(default_factory=dict)
     stated: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    beside: Stated | None = None
 
     def apply(self, spec: Spec, zoo: Registry, variant: Variant | None = None) -> Spec:
         """Return the spec with the overrides.
@@ -100,7 +100,7 @@ def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = Non
     stated = stated_by(checkpoint.config, zoo, layout)
     if stated is None:
         return Overrides(default, shown)
-    return Overrides(default, merged(stated.settings(), shown), stated.notes)
+    return Overrides(default, merged(stated.settings(), shown), stated)
 
 
 def _in_timm(variant: Variant, default: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,8 +53,11 @@ class WeightsSource(ABC):
     def trained(self, changes: Mapping[str, Any]) -> Spec:
         """Return the network of the weights; `changes` are those of the user's spec and call."""
 
-    def assumed(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the settings that neither file, registry nor user states."""
+    def assumed(self, changes: Mapping[str, Any], wanted: Spec) -> tuple[str, ...]:
+        """Return the settings that neither file, registry nor user states; log contradictions.
+
+        `wanted` is the network of the model.
+        """
         return ()
 
     def resampling(self, trained: Spec, wanted: Spec, changes: Mapping[str, Any]) -> str:
@@ -210,16 +213,20 @@ class WeightsFile(WeightsSource):
             base = replace(base, head=PartSpec("linear"))
         return self._overrides.apply(base, self.zoo, self.request.variant)
 
-    def assumed(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
+    def assumed(self, changes: Mapping[str, Any], wanted: Spec) -> tuple[str, ...]:
         # A variant's own builder fixes these settings; nothing is assumed.
         if self._checkpoint.spec:
             return ()
-        notes = self._overrides.notes
+        beside = self._overrides.beside
+        notes = beside.notes if beside else ()
         if self._without_pre_logits and "head" not in changes:
             head = self.request.base.head.name
             notes = (f"the file has no pre-logits (pooler): head = linear, not {head}", *notes)
         if "block" in fixed(self.request.variant):
             return notes
+        if beside and (text := beside.unapplied(wanted)):
+            log.warning("%s: %s; %s", self._checkpoint.source, beside.notes[0], text)
+            notes = (*notes, text)
         return (*self._overrides.assumed(self.request.base, changes), *notes)
 
     def _resampling(self, trained: Spec) -> str:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from vitzoo.errors import CheckpointError, PluginError
+from vitzoo.errors import CheckpointError, PluginError, short_repr
 from vitzoo.formats import Format, merged
 from vitzoo.formats.config import Config, check_config
+from vitzoo.formats.transformers import WITH_BIAS
 from vitzoo.loading import timm_config
-from vitzoo.plugin.info import FIRST_PARTY
+from vitzoo.plugin.info import FIRST_PARTY, install_command
 from vitzoo.registry.foreign_names import current
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.manifest import CORE_BUILDER
@@ -27,6 +28,7 @@ STRUCTURE = (
     *("embed_dim", "depth", "num_heads", "mlp_dim", "patch_size"),
     *("class_token", "num_registers", "final_norm"),
 )
+OF_BLOCKS = ("hidden_act", "layer_norm_eps", "qkv_bias")  # keys of transformers
 OPEN_CLIP = "open_clip"  # stands for the model type of an `open_clip_config.json`
 
 
@@ -39,12 +41,14 @@ class Stated:
         whole: returns the keys of a spec that describe the complete network, without a variant.
         variant: the variant that they name.
         notes: for the load report.
+        unread: keys of a config of an unknown kind, under the names that transformers gives them.
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
     whole: Callable[[], Mapping[str, Any]] | None = None
     variant: Variant | None = None
     notes: tuple[str, ...] = ()
+    unread: Config = field(default_factory=dict)
 
     def spec(self) -> Spec:
         """Return the network.
@@ -81,6 +85,8 @@ class Stated:
         spec = self.spec() if self.variant else read_changes(self.changes, base)
         if self.variant and self.variant.builder != CORE_BUILDER:
             return base
+        if self.unread and not base.embed_dim:  # the builder of a plugin states no sizes
+            return base
         wrong = {
             name: (getattr(spec, name), getattr(base, name))
             for name in STRUCTURE
@@ -89,10 +95,10 @@ class Stated:
         if wrong:
             found = ", ".join(f"{name} = {ours}" for name, (ours, _) in wrong.items())
             own = ", ".join(f"{name} = {theirs}" for name, (_, theirs) in wrong.items())
+            alone = "" if self.unread else ", create the model from the folder alone"
             raise CheckpointError(
                 f"{source}: its config states {found}, the model has {own}. Name the right "
-                "variant, create the model from the folder alone, or move the config away if it "
-                "is not of these weights"
+                f"variant{alone}, or move the config away if it is not of these weights"
             )
         for name in ("image_size", "in_chans"):
             ours, theirs = getattr(spec, name), getattr(base, name)
@@ -102,6 +108,22 @@ class Stated:
                     f"{name}={ours} to keep it, or {name}={theirs} to adapt the weights"
                 )
         return replace(base, image_size=spec.image_size, in_chans=spec.in_chans)
+
+    def unapplied(self, spec: Spec) -> str:
+        """Return the settings of a config of an unknown kind that a network does not have."""
+        network = {**vars(spec), **vars(spec.block)}
+        rows, wanted = [], dict[str, Any]()
+        for key, value in self.unread.items():
+            found = _common(key, value)
+            if found and key not in OF_BLOCKS:
+                continue  # `check` compares sizes
+            (place,) = _common(key, WITH_BIAS.defaults[key])
+            if found.get(place) == network[place]:
+                continue
+            rows.append(f"{key} = {short_repr(value)}, the model has {place} = {network[place]!r}")
+            wanted |= found
+        fix = f"; pass block={wanted} for the values of the config" if wanted else ""
+        return f"config.json states {'; '.join(rows)}{fix}" if rows else ""
 
 
 def timm_spec(variant: Variant) -> Spec:
@@ -137,13 +159,36 @@ def stated_by(config: Config, zoo: Registry, layout: Format | None = None) -> St
     kind = OPEN_CLIP if of_open_clip else _kind(config)
     reader = _reader(kind, zoo, layout)
     if reader is None:
-        if kind is None or kind == OPEN_CLIP:
-            return None
-        note = f"config.json is not used: model_type {escaped(kind)} is not known"
-        return Stated(notes=(note + _plugin_of(kind, zoo),))
+        return _of_unknown(config, kind, zoo)
     table = reader.config_table(config)
     left = table.unknown(reader.own_config(config)) if table else []
     return Stated(reader.stated(config), partial(reader.spec_in, config), notes=_unknown(left))
+
+
+def _of_unknown(config: Config, kind: str | None, zoo: Registry) -> Stated | None:
+    """Return the sizes that a config of an unknown kind states, and all keys as `unread`."""
+    own = config.get("vision_config")
+    own = own if isinstance(own, Mapping) else config
+    unread = {key: own[key] for key in WITH_BIAS.applied if key in own}
+    sizes = [_common(key, value) for key, value in unread.items() if key not in OF_BLOCKS]
+    if kind is None and not unread:
+        return None
+    why = "it states no model_type"
+    if kind == OPEN_CLIP:
+        why = f"open_clip_config.json is read by the plugin clip; {install_command('clip')}"
+    elif kind is not None:
+        why = f"model_type {escaped(kind)} is not known{_plugin_of(kind, zoo)}"
+    return Stated(merged(*sizes), notes=(f"config.json is not used: {why}",), unread=unread)
+
+
+def _common(key: str, value: Any) -> Mapping[str, Any]:
+    """Return what a key of transformers states, empty if the value is not a usual one."""
+    read: Any = WITH_BIAS.applied[key]
+    try:
+        found = read(value)
+    except CheckpointError:
+        return {}
+    return found.get("block", found)
 
 
 def _of_timm(config: Config, zoo: Registry) -> Stated:
