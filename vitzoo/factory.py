@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._device import DeviceContext
 
 from vitzoo.build import build, make_dynamic
 from vitzoo.checkpoint.checkpoint import Checkpoint
@@ -22,6 +24,7 @@ from vitzoo.loading.source import choose_source, chosen_over, without_published_
 from vitzoo.log import log
 from vitzoo.model import VisionTransformer
 from vitzoo.parts.init import WithoutData
+from vitzoo.plugin.importing import from_signal
 from vitzoo.plugin.info import renewal
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
@@ -171,10 +174,18 @@ def create(
     )
     dtype = dtype or (None if source.keeps_dtype else torch.get_default_dtype())
     assumed = (*source.assumed(changes, wanted), *chosen_over(trained, wanted), *note)
-    report = load(
-        model, checkpoint, adaptation, zoo, dtype=dtype, assumed=assumed, check_finite=check_finite
-    )
-    report = request.merged(model, report, check_finite=check_finite)
+    elsewhere = torch.get_default_device().type != "cpu"
+    with DeviceContext("cpu") if elsewhere else nullcontext():  # the tensors of a file are there
+        report = load(
+            model,
+            checkpoint,
+            adaptation,
+            zoo,
+            dtype=dtype,
+            assumed=assumed,
+            check_finite=check_finite,
+        )
+        report = request.merged(model, report, check_finite=check_finite)
     return _finish(_moved(model, device), wanted, report, preprocessing, checkpoint)
 
 
@@ -287,6 +298,11 @@ def check_place(dtype: object, device: Any) -> None:
         )
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InvalidOption(f"device {short_repr(device)} cannot be used here: {reason}") from error
+    except Exception as error:  # also ImportError, for the backend of another distribution
+        if from_signal(error):
+            raise
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise InvalidOption(
+            f"device {short_repr(device)} cannot be used here: {reason}; leave device out, or name "
+            "a device of this machine, such as device='cpu'"
+        ) from error

@@ -1,0 +1,99 @@
+"""Whatever torch's default device is, the tensors of a model are on the device asked for."""
+
+import pytest
+import safetensors.torch
+import torch
+
+import vitzoo
+from helpers import SPEC, fill, refuses
+from tables import check_all
+from vitzoo.errors import InvalidOption
+
+NAME = "vit_digits"
+CALLS = {
+    "as it is": {},
+    "classes": {"num_classes": 3},
+    "tanh": {"num_classes": 3, "head": "tanh"},
+    "mlp": {"head": "mlp"},
+    "size": {"image_size": 56},
+    "channels": {"in_chans": 3},
+    "dtype": {"dtype": torch.bfloat16, "num_classes": 3},
+    "dynamic": {"dynamic": True, "num_classes": 3},
+}
+
+
+@pytest.mark.parametrize("way", ["default", "context"])
+def test_the_device_that_is_asked_for(way, tmp_path):
+    """Also with torch's default device on meta: all tensors have data, the same as usual."""
+    spec = SPEC | {"pos_embed": {"name": "rope", "absolute": True}}
+    saved = vitzoo.save(fill(vitzoo.create(spec)), tmp_path / "net.safetensors")
+    file = tmp_path / "plain.safetensors"
+    safetensors.torch.save_file(safetensors.torch.load_file(saved), file)
+    sources = {
+        "registered": (NAME, {"pretrained": True}),
+        "saved": (saved, {}),
+        "file": (spec, {"weights": file}),
+        "random": (spec, {}),
+    }
+
+    def check(case):
+        name, given = case
+        torch.manual_seed(0)
+        expected = vitzoo.create(name, **given).state_dict()
+        torch.manual_seed(0)
+        if way == "default":
+            torch.set_default_device("meta")
+            try:
+                model = vitzoo.create(name, device="cpu", **given)
+                other = vitzoo.create(name, **given)
+            finally:
+                torch.set_default_device(None)
+        else:
+            with torch.device("meta"):
+                model = vitzoo.create(name, device="cpu", **given)
+                other = vitzoo.create(name, **given)
+        for tensor in (*model.parameters(), *model.buffers()):
+            assert tensor.device.type == "cpu"
+        assert {tensor.device.type for tensor in other.state_dict().values()} == {"meta"}
+        assert model.state_dict().keys() == expected.keys()
+        for key, tensor in model.state_dict().items():
+            assert torch.equal(tensor, expected[key]), key
+
+    check_all(
+        {
+            f"{source} {call}": (name, given | CALLS[call])
+            for source, (name, given) in sources.items()
+            for call in CALLS
+        },
+        check,
+    )
+
+
+TYPES = (
+    *("hpu", "xpu", "mps", "cuda:99", "privateuseone", "xla", "vulkan", "lazy", "fpga", "maia"),
+    *(
+        "mtia",
+        "ipu",
+        "ve",
+        "ideep",
+        "hip",
+        "mkldnn",
+        "opengl",
+        "opencl",
+        "ort",
+        "nope",
+        "",
+        "cpu:-1",
+    ),
+    *(-1, 10**30, 1.5, True, object()),
+)
+
+
+@pytest.mark.parametrize("pretrained", [True, False])
+def test_a_device_that_is_not_here(pretrained):
+    def check(device):
+        with refuses(InvalidOption, "device", "cannot be used here", "device='cpu'") as caught:
+            vitzoo.create(NAME, pretrained=pretrained, device=device)
+        assert repr(device)[:20] in str(caught.value)
+
+    check_all({repr(device): device for device in TYPES}, check)
