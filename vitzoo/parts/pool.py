@@ -147,6 +147,8 @@ class AttentionPool(nn.Module):
         if activation not in ACTIVATIONS:
             known = ", ".join(ACTIVATIONS)
             raise InvalidOption(f"activation must be one of {known}, got {activation!r}")
+        if type(norm_eps) is not float or not 0 < norm_eps < 1:
+            raise InvalidOption(f"norm_eps must lie between 0 and 1, got {norm_eps!r}")
         self.prefix = prefix
         self.num_heads = num_heads
         self.latent = nn.Parameter(torch.empty(1, 1, embed_dim))

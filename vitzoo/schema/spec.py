@@ -8,11 +8,12 @@ A spec cannot import code: its names are looked up in the registry.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from vitzoo.errors import InvalidOption, RegistryError, VitzooError, short_repr
 from vitzoo.schema.reader import NAME, NAMESPACE, Reader, describe
@@ -46,6 +47,9 @@ LIMITED = {
     "parameters": "parameters",
 }
 SIZES = ("embed_dim", "depth", "mlp_dim")
+SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of float32
+IN_FLOAT32 = "must be a number that float32 holds: 0, or 1.2e-38 to 3.4e38 in magnitude"
+T = TypeVar("T")
 Option = bool | int | float | str | tuple["Option", ...]
 
 
@@ -265,8 +269,20 @@ def _read_fields(reader: Reader, base: Spec | BlockSpec) -> dict[str, Any]:
             case tuple():
                 values[name] = reader.size(name, before)
             case _:  # a float, or None
-                values[name] = reader.take(name, float, before)
+                values[name] = _number(reader.take(name, float, before), name, reader)
     return values
+
+
+def _number(value: T, name: str, reader: Reader) -> T:
+    """Return a float, or None; raise the error of the reader if float32 does not hold it."""
+    if isinstance(value, float) and not _in_float32(value):
+        raise reader.fail(f"{name} {IN_FLOAT32}, got {value}")
+    return value
+
+
+def _in_float32(value: float) -> bool:
+    # NaN and infinity have their own checks, which name the right values of each option.
+    return value == 0 or SMALLEST <= abs(value) <= LARGEST or not math.isfinite(value)
 
 
 def check_name(value: object, what: str, error: type[VitzooError] = InvalidOption) -> str:
@@ -282,6 +298,8 @@ def check_name(value: object, what: str, error: type[VitzooError] = InvalidOptio
 def _option(value: object, what: str, error: type[VitzooError], levels: int = 4) -> Option:
     if type(value) is int and abs(value) > LIMITS["option"]:
         raise error(f"{what} must be at most {LIMITS['option']}, got {short_repr(value)}")
+    if isinstance(value, float) and not _in_float32(value):
+        raise error(f"{what} {IN_FLOAT32}, got {value}")
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple) and levels:
@@ -315,7 +333,7 @@ def _qkv_bias(reader: Reader, base: bool | str) -> bool | str:
 def _drop_path(reader: Reader, key: str, base: PartSpec) -> PartSpec:
     value = reader.take(key, object, base)
     if type(value) in (int, float):
-        rate: float = reader.take(key, float)
+        rate = _number(reader.take(key, float), key, reader)
         return PartSpec("linear", (("rate", rate),)) if rate else PartSpec("none")
     if isinstance(value, Mapping) and value and "name" not in value and not base.opaque:
         name = "linear" if base.name == "none" and "rate" in value else base.name
