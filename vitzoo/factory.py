@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -186,7 +188,11 @@ def create(
             check_finite=check_finite,
         )
         report = request.merged(model, report, check_finite=check_finite)
-    return _finish(_moved(model, device), wanted, report, preprocessing, checkpoint)
+    given = {key: value for key, value in call.items() if key not in ready}
+    again = {"pretrained": pretrained, "weights": weights, "dtype": dtype, "mmap": mmap, **given}
+    result: Any = _moved(model, device)
+    result.create_again = partial(create, deepcopy(name), **deepcopy(again))  # for `lora`
+    return _finish(result, wanted, report, preprocessing, checkpoint)
 
 
 def _call_changes(**arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:

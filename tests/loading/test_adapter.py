@@ -312,3 +312,21 @@ def test_damaged_folders(adapter, base, tmp_path):
         with refuses(InvalidOption, "adapter", "must be a folder", "save_pretrained") as caught:
             vitzoo.create(base, adapter=wrong)
         assert ("does not exist" in str(caught.value)) == (wrong not in (base, 3))
+
+
+@pytest.mark.parametrize(
+    "change", [{"lora_alpha": 1e300}, {"lora_alpha": 1e39}, {"lora_alpha": -1e308}], ids=str
+)
+def test_a_merge_that_is_not_finite_is_refused(base, adapter, change):
+    folder = adapter(vitzoo.create(base), **change)
+    with refuses(CheckpointError, folder, "NaN or infinite", "blocks", "attn.qkv.weight", "factor"):
+        vitzoo.create(base, adapter=folder)
+    model = vitzoo.create(base, adapter=folder, check_finite=False)
+    assert not model.blocks[0].attn.qkv.weight.isfinite().all()
+
+
+def test_a_merge_that_float16_does_not_hold_is_refused(base, adapter):
+    folder = adapter(vitzoo.create(base), lora_alpha=1e6)
+    assert vitzoo.create(base, adapter=folder)
+    with refuses(CheckpointError, "NaN or infinite", "attn.qkv.weight"):
+        vitzoo.create(base, adapter=folder, dtype=torch.float16)

@@ -1,6 +1,9 @@
 """`lora`: what LoRA adapts in each network, and what `create` refuses to adapt."""
 
+import copy
+import json
 import logging
+import pickle
 
 import pytest
 import torch
@@ -8,8 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import vitzoo
-from helpers import SPEC, fill, refuses
+from helpers import SPEC, fill, refuses, write
+from tables import check_all
 from vitzoo.errors import InvalidOption
+from vitzoo.parts import linear_head
 
 
 def test_the_record_states_the_base_and_the_network():
@@ -65,4 +70,140 @@ def test_models_that_are_not_adapted():
             vitzoo.lora(wrong)
     model.blocks[0].attn.qkv.base_layer = nn.Linear(32, 96)
     with refuses(InvalidOption, "adapters already", "merge_and_unload()"):
+        vitzoo.lora(model)
+
+
+@torch.no_grad()
+def add(model):
+    model.blocks[1].mlp.fc1.weight.data.add_(1e-3)
+
+
+def replace(model):
+    model.blocks[1].mlp.fc1.weight.data = model.blocks[1].mlp.fc1.weight.data * 1.001
+
+
+def assign(model):
+    name = "blocks.1.mlp.fc1.weight"
+    tensors = model.state_dict() | {name: model.state_dict()[name] * 1.001}
+    model.load_state_dict(tensors, assign=True)
+
+
+def one_bit(model):
+    model.blocks[1].mlp.fc1.weight.data.view(torch.int32)[3, 3] ^= 1
+
+
+def rebind(model):
+    model.blocks[1].mlp.fc1 = nn.Linear(64, 128)
+
+
+@pytest.mark.parametrize("change", [add, replace, assign, one_bit, rebind])
+@pytest.mark.parametrize("way", ["registered", "saved", "file"])
+def test_every_change_of_the_base_is_found(tmp_path, change, way):
+    model = made(tmp_path, way)
+    vitzoo.lora(model)
+    model.head.weight.data.add_(1)
+    model.head = nn.Linear(64, 3)
+    vitzoo.lora(model)
+    change(model)
+    with refuses(
+        InvalidOption, "changed after it was loaded", "blocks.1.mlp.fc1.weight", "base.safetensors"
+    ):
+        vitzoo.lora(model)
+
+
+def made(tmp_path, way="registered", **given):
+    model = vitzoo.create("vit_digits", pretrained=True)
+    if way == "saved":
+        return vitzoo.create(vitzoo.save(model, tmp_path / "net.safetensors"), **given)
+    if way == "file":
+        path = write(tmp_path / "net.safetensors", model.state_dict())
+        return vitzoo.create("vit_digits", weights=path, **given)
+    return vitzoo.create("vit_digits", pretrained=True, **given)
+
+
+CALLS = (
+    {},
+    {"num_classes": 3},
+    {"num_classes": 0},
+    {"head": linear_head(in_dim=64, num_classes=4)},
+    {"head": "tanh"},
+    {"image_size": 56},
+    {"in_chans": 3},
+    {"dtype": torch.bfloat16, "image_size": 56},
+    {"dtype": torch.float16, "in_chans": 3},
+    {"dtype": torch.float64},
+    {"device": "cpu", "block": {"norm_eps": 1e-5}},
+    {"dropout": 0.1, "drop_path": 0.2, "dynamic": True},
+    {"mmap": False, "check_finite": False},
+)
+
+
+@pytest.mark.parametrize("way", ["registered", "saved", "file"])
+def test_what_create_changed_is_no_change_of_the_base(tmp_path, way):
+    def check(given):
+        model = made(tmp_path, way, **given)
+        before = vitzoo.lora(model)
+        assert vitzoo.lora(copy.deepcopy(model)) == before
+        assert vitzoo.lora(pickle.loads(pickle.dumps(model))) == before
+        model.set_input_size(42)
+        assert "revision" in vitzoo.lora(model)
+        model.reset_classifier(7)
+        model.labels = ()
+        assert "revision" in vitzoo.lora(model)
+        assert "revision" in vitzoo.lora(model.to(torch.float16))
+
+    check_all({str(given): given for given in CALLS}, check)
+
+
+def test_the_arguments_of_create_may_change_later():
+    """A mapping that described the network is the caller's."""
+    spec = {"variant": "vit_digits", "num_classes": 3}
+    model = vitzoo.create(spec, pretrained=True)
+    spec["depth"] = 1
+    vitzoo.lora(model)
+
+
+def test_weights_with_nan_are_compared(tmp_path):
+    model = vitzoo.create(SPEC)
+    model.norm.bias.data[0] = float("nan")
+    path = write(tmp_path / "net.safetensors", model.state_dict())
+    model = vitzoo.create(SPEC, weights=path, check_finite=False)
+    vitzoo.lora(model)
+    model.norm.bias.data[0] = 1
+    with refuses(InvalidOption, "norm.bias"):
+        vitzoo.lora(model)
+
+
+def test_a_base_that_cannot_be_compared(tmp_path):
+    model = made(tmp_path, "file")
+    path = tmp_path / "net.safetensors"
+    data = path.read_bytes()
+    path.unlink()
+    with refuses(InvalidOption, path, "cannot be loaded again", "base.safetensors"):
+        vitzoo.lora(model)
+    write(path, {n: t + 1 for n, t in model.state_dict().items()})
+    with refuses(InvalidOption, path, "sha256", model.load_report.sha256, "base.safetensors"):
+        vitzoo.lora(model)
+    path.write_bytes(data)
+    vitzoo.lora(model)
+
+
+def test_a_merged_adapter_is_a_change(tmp_path):
+    """The adapter of an adapter would state the wrong base."""
+    base = vitzoo.create("vit_digits", pretrained=True)
+    keys = {"peft_type": "LORA", **vitzoo.lora(base, r=1)}
+    state = base.head.state_dict()
+    tensors = {f"base_model.model.head.{n}": t for n, t in state.items()}
+    for name, module in base.named_modules():
+        if isinstance(module, nn.Linear) and name.startswith("blocks"):
+            wide, high = module.weight.shape[1], module.weight.shape[0]
+            tensors[f"base_model.model.{name}.lora_A.weight"] = torch.ones(1, wide)
+            tensors[f"base_model.model.{name}.lora_B.weight"] = torch.ones(high, 1)
+    (tmp_path / "a").mkdir()
+    write(tmp_path / "a" / "adapter_model.safetensors", tensors)
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps(keys))
+    model = vitzoo.create("vit_digits", adapter=tmp_path / "a")
+    with refuses(
+        InvalidOption, "changed after it was loaded", "attn.qkv.weight", "base.safetensors"
+    ):
         vitzoo.lora(model)

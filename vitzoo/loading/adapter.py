@@ -142,8 +142,8 @@ class Adapter:
         A weight W becomes W + scale * B A, computed at least in float32.
 
         Raises:
-            CheckpointError: the adapter was trained on other weights, has values that are not
-                finite, or lacks a newly initialised tensor of the head.
+            CheckpointError: the adapter was trained on other weights, has or gives values that are
+                not finite, or lacks a newly initialised tensor of the head.
         """
         self.check_base(report.sha256, report.source)
         lost = [n for n in report.reinitialised if PREFIX + n not in self.file.header.tensors]
@@ -161,6 +161,10 @@ class Adapter:
             elif name.endswith(".weight") and a is not None and b is not None:
                 change = (b.to(exact) @ a.to(exact)) * self.scale
                 new[name] = (weight.to(exact) + change).to(weight.dtype)
+        if check_finite:
+            odd = [name for name, tensor in new.items() if not tensor.isfinite().all()]
+            what = f"with NaN or infinite values after merging it with the factor {self.scale}"
+            raise_if(self.folder, (what, odd))
         model.load_state_dict(new, strict=False, assign=True)
         fates = ("kept", "resampled", "converted", "reinitialised")
         left: dict[str, Any] = {

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from vitzoo.errors import InvalidOption
+from vitzoo.errors import InvalidOption, VitzooError
 from vitzoo.loading.adapter import pattern_of, record
 from vitzoo.log import log
 from vitzoo.model import VisionTransformer
 from vitzoo.registry.registry import registry
+from vitzoo.report import LoadReport
 from vitzoo.saving import metadata_of
 from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import Spec
 from vitzoo.text import fold, listed
+
+FIX = (
+    "; save the model, and adapt the saved model: model = vitzoo.create(vitzoo.save(model, "
+    "'base.safetensors'))"
+)
 
 
 def lora(model: nn.Module, *, r: int = 8, lora_alpha: float | None = None) -> dict[str, Any]:
@@ -38,7 +45,8 @@ def lora(model: nn.Module, *, r: int = 8, lora_alpha: float | None = None) -> di
 
     Raises:
         InvalidOption: the model is no network of vitzoo's blocks, already has adapters, or was
-            trained after it was loaded; or the rank is not possible.
+            changed after it was loaded; its file, which is loaded again to compare them, is
+            missing or differs; or the rank is not possible.
 
     Source: arXiv:2106.09685, which also merges the products into the weights.
 
@@ -73,10 +81,10 @@ def lora(model: nn.Module, *, r: int = 8, lora_alpha: float | None = None) -> di
 
 
 def _record(model: VisionTransformer, spec: Spec) -> str | None:
-    base = model.load_report.sha256 if model.load_report else ""
-    if base:
-        _check_unchanged(model)
-        return record(base, metadata_of(model, spec, registry()))
+    report = model.load_report
+    if report and report.sha256:
+        _check_unchanged(model, report)
+        return record(report.sha256, metadata_of(model, spec, registry()))
     log.warning(
         "the model was not loaded from a weights file, so create(adapter=) will refuse this "
         "adapter; save the model with vitzoo.save and create it from that file first"
@@ -84,13 +92,52 @@ def _record(model: VisionTransformer, spec: Spec) -> str | None:
     return None
 
 
-def _check_unchanged(model: nn.Module) -> None:
+def _check_unchanged(model: VisionTransformer, report: LoadReport) -> None:
     """Raise InvalidOption if weights other than the head's were changed after they were loaded."""
-    kept = [(n, w) for n, w in model.named_parameters() if not n.startswith("head.")]
-    # The version counts changes in place, such as those of an optimiser.
-    changed = [n for n, w in kept if not w.is_inference() and w._version]  # noqa: SLF001
-    if changed:
+    merged = [name for name in report.merged if not name.startswith("head.")]
+    if changed := merged or _changed(model, _loaded_again(model, report)):
+        names = listed(fold(changed))
+        raise InvalidOption(f"the model was changed after it was loaded: {names}{FIX}")
+
+
+@torch.no_grad()
+def _changed(model: nn.Module, again: nn.Module) -> list[str]:
+    """Return the names of tensors outside the head that differ, or that one model lacks."""
+    own, loaded = model.state_dict(), again.state_dict()
+    return [
+        name
+        for name in own | loaded
+        if not name.startswith("head.")
+        and not (name in own and name in loaded and _same(own[name], loaded[name]))
+    ]
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are equal in the type of the first; NaN equals NaN."""
+    if one.shape != other.shape:
+        return False
+    other = other.to(one)
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _loaded_again(model: VisionTransformer, report: LoadReport) -> VisionTransformer:
+    """Return the model as `create` returned it, from the same file.
+
+    Raises:
+        InvalidOption: the file is not there any more, or has changed.
+    """
+    place = next(model.parameters()).device
+    try:
+        again: Any = model.create_again(device=place, check_finite=False)  # type: ignore[operator]
+        again.set_input_size(model.image_size)
+    except (VitzooError, AttributeError) as error:
         raise InvalidOption(
-            f"the model was changed after it was loaded: {listed(fold(changed))}; save it, and "
-            "adapt the saved model: model = vitzoo.create(vitzoo.save(model, 'base.safetensors'))"
+            f"{report.source} cannot be loaded again, to compare the weights with it: {error}{FIX}"
+        ) from error
+    found = again.load_report.sha256 if again.load_report else ""
+    if found != report.sha256:
+        raise InvalidOption(
+            f"{report.source} has sha256 {found}, the model was loaded from sha256 "
+            f"{report.sha256}{FIX}"
         )
+    return again
