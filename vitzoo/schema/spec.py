@@ -269,20 +269,20 @@ def _read_fields(reader: Reader, base: Spec | BlockSpec) -> dict[str, Any]:
             case tuple():
                 values[name] = reader.size(name, before)
             case _:  # a float, or None
-                values[name] = _number(reader.take(name, float, before), name, reader)
+                value = reader.take(name, float, before)
+                values[name] = _number(value, f"{reader.where}: {name}", reader.error)
     return values
 
 
-def _number(value: T, name: str, reader: Reader) -> T:
-    """Return a float, or None; raise the error of the reader if float32 does not hold it."""
-    if isinstance(value, float) and not _in_float32(value):
-        raise reader.fail(f"{name} {IN_FLOAT32}, got {value}")
+def _number(value: T, what: str, error: type[VitzooError]) -> T:
+    """Return a value; raise `error` for a finite float that float32 does not hold.
+
+    NaN and infinity have their own checks, which name the right values of each option.
+    """
+    number = isinstance(value, float) and value and math.isfinite(value)
+    if number and not SMALLEST <= abs(value) <= LARGEST:  # type: ignore[arg-type]  # a float
+        raise error(f"{what} {IN_FLOAT32}, got {value}")
     return value
-
-
-def _in_float32(value: float) -> bool:
-    # NaN and infinity have their own checks, which name the right values of each option.
-    return value == 0 or SMALLEST <= abs(value) <= LARGEST or not math.isfinite(value)
 
 
 def check_name(value: object, what: str, error: type[VitzooError] = InvalidOption) -> str:
@@ -298,10 +298,8 @@ def check_name(value: object, what: str, error: type[VitzooError] = InvalidOptio
 def _option(value: object, what: str, error: type[VitzooError], levels: int = 4) -> Option:
     if type(value) is int and abs(value) > LIMITS["option"]:
         raise error(f"{what} must be at most {LIMITS['option']}, got {short_repr(value)}")
-    if isinstance(value, float) and not _in_float32(value):
-        raise error(f"{what} {IN_FLOAT32}, got {value}")
     if isinstance(value, bool | int | float | str):
-        return value
+        return _number(value, what, error)
     if isinstance(value, list | tuple) and levels:
         return tuple(_option(item, what, error, levels - 1) for item in value)
     raise error(f"{what} must be a string, number, boolean or list of them, got {describe(value)}")
@@ -333,7 +331,7 @@ def _qkv_bias(reader: Reader, base: bool | str) -> bool | str:
 def _drop_path(reader: Reader, key: str, base: PartSpec) -> PartSpec:
     value = reader.take(key, object, base)
     if type(value) in (int, float):
-        rate = _number(reader.take(key, float), key, reader)
+        rate = _number(reader.take(key, float), f"{reader.where}: {key}", reader.error)
         return PartSpec("linear", (("rate", rate),)) if rate else PartSpec("none")
     if isinstance(value, Mapping) and value and "name" not in value and not base.opaque:
         name = "linear" if base.name == "none" and "rate" in value else base.name
