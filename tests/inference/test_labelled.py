@@ -10,7 +10,6 @@ from pyarrow import parquet
 
 from helpers import refuses
 from vitzoo.errors import ImageError, InvalidOption
-from vitzoo.images.decode import read_bytes
 from vitzoo.inference import labelled
 from vitzoo.inference.labelled import LabelledImage, LabelledImages, read_labelled
 
@@ -180,10 +179,10 @@ def test_images_in_a_parquet_file(rows, tmp_path, column, names, images):
         if isinstance(expected, Path):
             assert image.image == tmp_path / expected
         elif isinstance(expected, bytes):
-            assert read_bytes(image.image) == expected
+            assert image.image() == expected
         else:
             with refuses(ImageError, expected.replace("/", f"{tmp_path}/", 1)):
-                read_bytes(image.image)
+                image.image()
     assert [(image.label, image.part) for image in found.images] == [("3", "train"), ("20", "test")]
     assert found.classes == ("3", "20")
 
@@ -222,13 +221,13 @@ def test_the_images_of_a_parquet_file_are_read_one_by_one(rows, struct):
         assert pa.default_memory_pool().bytes_allocated() - before < 2**20
         assert tracemalloc.get_traced_memory()[1] < 2**21
         for one in found.images:
-            assert read_bytes(one.image) == image
+            assert one.image() == image
         assert tracemalloc.get_traced_memory()[1] < 2**22
     finally:
         tracemalloc.stop()
     data.unlink()
     with refuses(ImageError, "there is no file", data):
-        read_bytes(found.images[0].image)
+        found.images[0].image()
 
 
 @pytest.mark.parametrize("kind", ["numbers", "structs"])

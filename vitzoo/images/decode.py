@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 import warnings
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -74,18 +73,8 @@ def decode_bytes(data: bytes, name: str = UNNAMED_BYTES) -> Image.Image:
     return _decoded(BytesIO(data), name)
 
 
-class StoredImage(os.PathLike[str]):
-    """An image inside another file, which is not read before `read`; its path is only a name."""
-
-    @abstractmethod
-    def read(self) -> bytes:
-        """Return the bytes of the image file; raise ImageError if that is not possible."""
-
-
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """Return the bytes of an image file; raise ImageError if it has more than `MAX_BYTES`."""
-    if isinstance(path, StoredImage):
-        return path.read()
     name = printable(path)
     with _open_regular(path, name) as file:
         try:

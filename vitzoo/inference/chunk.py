@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -93,12 +94,13 @@ def peak_memory(run: Callable[[], object], device: torch.device) -> int:
         torch.cuda.reset_peak_memory_stats(device)
         run()
         return torch.cuda.max_memory_allocated(device) - before
-    torch.mps.synchronize()
-    torch.mps.empty_cache()
-    before = torch.mps.driver_allocated_memory()  # MPS states no peak, but keeps freed memory
+    mps: Any = torch.mps
+    mps.synchronize()
+    mps.empty_cache()
+    before = mps.driver_allocated_memory()  # MPS states no peak, but keeps freed memory
     run()
-    torch.mps.synchronize()
-    return torch.mps.driver_allocated_memory() - before
+    mps.synchronize()
+    return int(mps.driver_allocated_memory() - before)
 
 
 @contextmanager

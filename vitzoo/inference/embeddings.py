@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from vitzoo import settings
-from vitzoo.errors import ImageError, StoreError, printable
+from vitzoo.errors import ImageError, printable
 from vitzoo.files.access import make_folder_or_raise, replacing, unwritable
 from vitzoo.files.names import SHA256
 from vitzoo.images.decode import UNNAMED_BYTES, read_bytes
 from vitzoo.inference.cores import cores
 from vitzoo.inference.fingerprint import hash_data
+from vitzoo.inference.labelled import Image
 from vitzoo.inference.predictor import Decoded, Predictor
 
 POOLED = "pooled"
@@ -123,7 +123,7 @@ class EmbeddingCache:
 
 def embed_images(
     predictor: Predictor,
-    images: Sequence[os.PathLike[str] | bytes],
+    images: Sequence[Image],
     known: dict[str, Vector],
     progress: Callable[[int, int], object] | None = None,
 ) -> list[Embedded]:
@@ -153,7 +153,7 @@ def embed_images(
 
 
 def _chunk(
-    predictor: Predictor, images: Sequence[os.PathLike[str] | bytes], known: dict[str, Vector]
+    predictor: Predictor, images: Sequence[Image], known: dict[str, Vector]
 ) -> Iterator[Embedded]:
     """Yield the embeddings of at most one chunk of images."""
     ready = [_ready(predictor, image, known) for image in images]
@@ -168,18 +168,17 @@ def _chunk(
             yield one
 
 
-def _ready(
-    predictor: Predictor, image: os.PathLike[str] | bytes, known: dict[str, Vector]
-) -> Embedded | Decoded:
+def _ready(predictor: Predictor, image: Image, known: dict[str, Vector]) -> Embedded | Decoded:
     """Return the embedding of an image that is known, or the decoded image; read it once."""
+    name = printable(image) if isinstance(image, Path) else UNNAMED_BYTES
     try:
-        data = image if isinstance(image, bytes) else read_bytes(image)
-    except (ImageError, StoreError):
-        return predictor.decode(image)  # says why
+        data = read_bytes(image) if isinstance(image, Path) else image
+        data = data() if callable(data) else data
+    except ImageError as error:
+        return Decoded(None, str(error))
     sha256 = hashlib.sha256(data).hexdigest()
     if sha256 in known:
         return Embedded(known[sha256], "", sha256)
-    name = UNNAMED_BYTES if isinstance(image, bytes) else printable(image)
     return predictor.decode(data, name)
 
 

@@ -6,13 +6,14 @@ import csv
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitzoo.errors import InvalidOption, did_you_mean, printable
-from vitzoo.images.decode import SUFFIXES, StoredImage
+from vitzoo.images.decode import SUFFIXES
 from vitzoo.inference.embedding.archives import kind_of, read_cell
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.reader import describe
@@ -20,6 +21,7 @@ from vitzoo.schema.reader import describe
 CSV, TSV, PARQUET = ".csv", ".tsv", ".parquet"
 IMAGE, LABEL, SPLIT = ("path", "image", "file_name", "file"), ("label", "class"), ("split",)
 TRAIN, TEST, VALIDATION = ("train", "training"), ("test",), ("val", "valid", "validation")
+Image = Path | bytes | Callable[[], bytes]
 ROWS = 1024  # of a Parquet file that are in memory at once
 INTEGER = re.compile(r"-?\d{1,99}")
 
@@ -30,31 +32,15 @@ class LabelledImage:
 
     Args:
         name: for messages and results: the path as it is written, or the number of the row.
-        image: path, bytes, or a row of a Parquet file that is read when `read_bytes` is called.
+        image: path, bytes, or a function that reads the bytes or raises ImageError.
         label: its class.
         part: `train`, `test` or `validation`; empty if the data does not say.
     """
 
     name: str
-    image: os.PathLike[str] | bytes
+    image: Image
     label: str
     part: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRow(StoredImage):
-    """An image in a Parquet file: its bytes, or a struct of `bytes` and `path`."""
-
-    data: Path
-    column: str
-    row: int
-
-    def __fspath__(self) -> str:
-        return f"{self.data}/row {self.row + 1}"
-
-    def read(self) -> bytes:
-        """Return the bytes of the image file; raise ImageError if that is not possible."""
-        return read_cell(str(self.data), self.column, self.row)
 
 
 @dataclass(frozen=True)
@@ -194,9 +180,9 @@ def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
             schema, count = file.schema_arrow, file.metadata.num_rows
             names = _columns(data, schema.names, columns)
             stored = kind_of(schema.field(names[0]).type) == "bytes"
-            read = [f"{names[0]}.path" if stored else names[0], *names[1:]]
+            wanted = [f"{names[0]}.path" if stored else names[0], *names[1:]]
             cells: dict[str | None, list[Any]] = {}
-            for batch in file.iter_batches(ROWS, columns=[name for name in read if name]):
+            for batch in file.iter_batches(ROWS, columns=[name for name in wanted if name]):
                 for name, values in batch.to_pydict().items():
                     cells.setdefault(name, []).extend(values)
     except (OSError, pa.ArrowException) as error:
@@ -209,9 +195,9 @@ def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
     found = _table(data, images, labels, parts, names=names, order=known)
     if not stored:
         return found
-    rows = [StoredRow(data, str(names[0]), row) for row in range(count)]
-    images = [replace(one, image=row) for one, row in zip(found.images, rows, strict=True)]
-    return LabelledImages(images, found.classes)
+    read = partial(read_cell, str(data), str(names[0]))
+    rows = [replace(one, image=partial(read, row)) for row, one in enumerate(found.images)]
+    return LabelledImages(rows, found.classes)
 
 
 def _class_names(metadata: dict[bytes, bytes], column: str | None) -> list[str]:

@@ -79,23 +79,16 @@ def _finite(row: Row, schema: Any) -> Row:
         stored = "float16" if schema.field(name).type.value_type == "float16" else "float32"
         bad = ~(np.abs(numbers) <= np.finfo(stored).max)  # of NaN, too
         if bad.any():
-            error = _not_finite(name, float(numbers[bad][0]), stored)
+            first = float(numbers[bad][0])
+            fix = "check the weights of the network, or compute in another dtype"
+            if stored == "float16" and math.isfinite(first):
+                fix = "pass vectors='float32' (--vectors float32)"
+            error = (
+                f"the output {name!r} has the value {first:g} for this image, expected magnitudes "
+                f"of at most {np.finfo(stored).max:g} in {stored}; {fix}"
+            )
             return replace(row, error=error, width=0, height=0, outputs={})
     return row
-
-
-def _not_finite(name: str, value: float, stored: str) -> str:
-    if not math.isfinite(value):
-        return (
-            f"the network gives {value} for this image in the output {name!r}, expected finite "
-            "numbers; check its weights, or compute in another dtype"
-        )
-    half = stored == "float16"
-    return (
-        f"the output {name!r} has the value {value:g} for this image, expected magnitudes of at "
-        f"most {np.finfo(stored).max:g} in {stored}; "
-        + ("pass vectors='float32' (--vectors float32)" if half else "check the network's weights")
-    )
 
 
 def _plain(value: Any) -> Any:
