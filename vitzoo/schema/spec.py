@@ -83,6 +83,8 @@ class PartSpec(Record):
         if options.get("opaque") is True and error is not RegistryError:
             return cls(str(options["name"]), opaque=True)
         name = check_name(options.pop("name"), what, error)
+        for key, item in options.items() if "/" not in name else ():  # a plugin checks its own
+            _number(item, f"{what}.{key}", error)
         return cls(name, tuple(options.items()))
 
     def to_data(self) -> str | dict[str, Any]:
@@ -275,10 +277,12 @@ def _read_fields(reader: Reader, base: Spec | BlockSpec) -> dict[str, Any]:
 
 
 def _number(value: T, what: str, error: type[VitzooError]) -> T:
-    """Return a value; raise `error` for a finite float that float32 does not hold.
+    """Return a value; raise `error` for a finite float in it that float32 does not hold.
 
     NaN and infinity have their own checks, which name the right values of each option.
     """
+    for item in value if isinstance(value, tuple) else ():
+        _number(item, what, error)
     number = isinstance(value, float) and value and math.isfinite(value)
     if number and not SMALLEST <= abs(value) <= LARGEST:  # type: ignore[arg-type]  # a float
         raise error(f"{what} {IN_FLOAT32}, got {value}")
@@ -299,7 +303,7 @@ def _option(value: object, what: str, error: type[VitzooError], levels: int = 4)
     if type(value) is int and abs(value) > LIMITS["option"]:
         raise error(f"{what} must be at most {LIMITS['option']}, got {short_repr(value)}")
     if isinstance(value, bool | int | float | str):
-        return _number(value, what, error)
+        return value
     if isinstance(value, list | tuple) and levels:
         return tuple(_option(item, what, error, levels - 1) for item in value)
     raise error(f"{what} must be a string, number, boolean or list of them, got {describe(value)}")
