@@ -70,9 +70,13 @@ def largest_chunk(compute: Compute, image: Tensor, model: nn.Module) -> int:
     Raises:
         InvalidOption: a chunk does not fit in the free memory.
     """
+
+    def run(size: int) -> Mapping[str, Tensor]:
+        return compute(image.expand(size, -1, -1, -1))
+
     tensors = [*model.parameters(), *model.buffers()]
-    run, device = lambda size: compute(image.expand(size, -1, -1, -1)), tensors[0].device
-    memory, weights = total_memory(device), sum(tensor.nbytes for tensor in tensors)
+    device, weights = tensors[0].device, sum(tensor.nbytes for tensor in tensors)
+    memory = total_memory(device)
     each = peak_memory(lambda: run(CHUNK), device) / CHUNK if memory else 0
     sizes = (size for size in SIZES if memory and weights + size * each <= SHARE * memory)
     return next((size for size in (*sizes, CHUNK) if are_alike(run(size), 1)), 1)
