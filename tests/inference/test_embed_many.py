@@ -43,15 +43,15 @@ import os, signal, sys
 from vitzoo.inference.embed import embed
 from vitzoo.inference.predictor import Predictor
 
-compute, done = Predictor.compute, []
+start, done = Predictor._start, []
 
-def stopping(self, inputs):
-    done.extend(inputs)
+def stopping(self, images):
+    done.extend(images)
     if len(done) == 96:
         os.kill(os.getpid(), signal.SIGSTOP)
-    return compute(self, inputs)
+    return start(self, images)
 
-Predictor.compute = stopping
+Predictor._start = stopping
 model, names, out, index, count = sys.argv[1:]
 print(embed(model, names, out, shard=(int(index), int(count)), workers=1))
 """
