@@ -54,6 +54,9 @@ SIDES = {
     "torch, modules and forward alone": "a new process that imports torch, builds plain modules, "
     "maps the file, and computes one image",
     "vitzoo, merge 0": "the same network without token merging",
+    "on one core": "no other program: the seconds of one process on one core",
+    "beyond the imports": "the memory of a process that has only imported vitzoo and torch",
+    "10,000 names": "the same with 10,000 names: the seconds per name",
     "vitzoo, 2,000": "vitzoo with a fifth of the variants",
     "vitzoo, all plugins": "vitzoo reading the manifests of all plugins",
     "vitzoo, no plugins": "vitzoo without the plugins",
