@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from vitzoo.errors import InvalidOption, printable, short_repr
-from vitzoo.inference.arithmetic import changed_settings, matmul_precision
 from vitzoo.inference.cores import cores
 from vitzoo.inference.embedding.folder import (
     MANIFEST,
@@ -172,14 +171,11 @@ def embed(
     predictor = _predictor(model, **options, chunk=chunk)
     if found is not None and found.chunk:
         predictor = predictor.with_chunk(found.chunk)
-    place = next(predictor.model.parameters()).device
-    check_unchanged(predictor.model, place)
+    check_unchanged(predictor.model, next(predictor.model.parameters()).device)
     manifest = agree(folder, predictor, vectors, pieces, extend=extend)
     job = Job(
         predictor=predictor,
-        fingerprint=predictor.fingerprint().sha256,
-        precision=matmul_precision(place),
-        settings=changed_settings(place),
+        fingerprint=predictor.fingerprint(),
         form=manifest.form,
         read_ahead=batch_size if _on_cpu(predictor) else max(batch_size, 2 * predictor.chunk),
         threads=_threads(predictor),

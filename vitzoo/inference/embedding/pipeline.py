@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from vitzoo.errors import ImageError
 from vitzoo.inference.embedding.part_file import Form, writing
 from vitzoo.inference.embedding.sources import Item, Piece
+from vitzoo.inference.fingerprint import Fingerprint
 from vitzoo.inference.predictor import Decoded, Predictor, Row
 
 
@@ -40,18 +41,14 @@ class Job:
 
     Args:
         predictor: the model.
-        fingerprint: sha256 of the predictor's fingerprint.
-        precision: torch's precision of float32 matrix products.
-        settings: other settings of torch that differ from its defaults.
+        fingerprint: of the predictor, with the settings of torch.
         form: columns and metadata of the files.
         read_ahead: number of images that are read and decoded ahead of the network.
         threads: number of threads that read and decode.
     """
 
     predictor: Predictor
-    fingerprint: str
-    precision: str
-    settings: Mapping[str, Any]
+    fingerprint: Fingerprint
     form: Form
     read_ahead: int
     threads: int

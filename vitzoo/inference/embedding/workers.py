@@ -167,12 +167,13 @@ def main() -> None:
 
 
 def _started(job: Job) -> Pipeline:
-    apply_settings(job.precision, job.settings)
+    expected = job.fingerprint
+    apply_settings(expected.versions["float32_matmul_precision"], expected.settings)
     found = job.predictor.fingerprint().sha256
-    if found != job.fingerprint:
+    if found != expected.sha256:
         raise VitzooError(
             f"a worker process has another model: its fingerprint is {found}, expected "
-            f"{job.fingerprint}; run the command again when the file of the weights is complete"
+            f"{expected.sha256}; run the command again when the file of the weights is complete"
         )
     return Pipeline(job)
 
