@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from vitzoo.cli.output import (
+    PATH,
     complete_names,
     flag,
     force_option,
     json_option,
-    print_json,
     print_rows,
     say,
+    weights_option,
+    weights_or_file_option,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ EXPORTED_INT8 = (*EXPORTED, "cosine", "speed")
 @click.command("convert")
 @click.argument("source", metavar="IN")
 @click.option("--to", metavar="FORMAT", help="Checkpoint format to write.")
-@click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("target", metavar="OUT", type=PATH)
 @click.option(
     "--heads", type=int, help="Number of attention heads, if vitzoo cannot read it from IN."
 )
@@ -82,10 +84,7 @@ def convert_command(
     )
     for note in done.notes:
         say(f"note: {note}")
-    if as_json:
-        print_json(done)
-    else:
-        print_rows([done], COLUMNS)
+    print_rows([done], COLUMNS, as_json=as_json, data=done)
 
 
 def _check(
@@ -107,14 +106,11 @@ def _check(
 
 @click.command("export")
 @click.argument("model", shell_complete=complete_names)
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=PATH)
 @click.option(
     "--to", type=click.Choice(["onnx", "torch", "openvino"]), required=True, help="Kind of file."
 )
-@click.option(
-    "--weights",
-    help="Name of weights of the variant, or a weights file; the default weights if not given.",
-)
+@weights_or_file_option
 @click.option(
     "--output",
     type=click.Choice(["logits", "pooled"]),
@@ -126,7 +122,7 @@ def _check(
     "--int8",
     metavar="IMAGES",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Quantise to int8, and compare on these sample images (a file or a folder; repeatable).",
 )
 @flag("--force", help="Replace DIR if an earlier export wrote it.")
@@ -167,11 +163,9 @@ def export_command(
     )
     if done.speed is not None:
         say(_advice(done, done.speed))
-    if as_json:
-        print_json(done)
-    else:
-        row = vars(done) | {"files": " ".join(done.files), "difference": f"{done.difference:.0e}"}
-        print_rows([row], EXPORTED if done.speed is None else EXPORTED_INT8)
+    row = vars(done) | {"files": " ".join(done.files), "difference": f"{done.difference:.0e}"}
+    columns = EXPORTED if done.speed is None else EXPORTED_INT8
+    print_rows([row], columns, as_json=as_json, data=done)
 
 
 def _advice(done: Export, speed: float) -> str:
@@ -184,7 +178,7 @@ def _advice(done: Export, speed: float) -> str:
 
 @click.command("link")
 @click.argument("name", metavar="NAME", shell_complete=complete_names)
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=PATH)
 @click.option(
     "--for",
     "library",
@@ -192,9 +186,7 @@ def _advice(done: Export, speed: float) -> str:
     type=click.Choice(("timm", "transformers", "open_clip", "torchvision")),
     help="Library that will load the folder.",
 )
-@click.option(
-    "--weights", metavar="NAME", help="Name of the weights; the default weights if not given."
-)
+@weights_option
 @flag("--force", help="Replace the folder if vitzoo wrote it.")
 @json_option
 def link_command(
@@ -219,22 +211,14 @@ def link_command(
     how = "copied" if done.copied else "converted"
     say(f"{done.weights}: {how} for {done.library} to {done.folder}; load it with")
     say(f"  {done.call}")
-    rows = [
-        {"file": str(done.folder / file), "size": size, "sha256": sha256}
-        for file, (size, sha256) in done.files.items()
-    ]
-    if as_json:
-        print_json(done)
-    else:
-        print_rows(rows, ("file", "size", "sha256"))
+    files = {str(done.folder / file): entry for file, entry in done.files.items()}
+    _print_files(done, files, as_json=as_json)
 
 
 @click.command("push")
 @click.argument("model", metavar="MODEL", shell_complete=complete_names)
 @click.argument("repo", metavar="OWNER/NAME")
-@click.option(
-    "--folder", metavar="DIR", type=click.Path(path_type=Path), help="Keep the folder here."
-)
+@click.option("--folder", metavar="DIR", type=PATH, help="Keep the folder here.")
 @flag("--dry-run", help="Write the folder and upload nothing.")
 @click.option(
     "--license", metavar="NAME", help="License of the weights, such as apache-2.0 or cc-by-nc-4.0."
@@ -294,11 +278,11 @@ def push_command(
         message=message,
     )
     say(f"{done.repo}: {done.url}" if done.url else f"{folder}: written, nothing was uploaded")
-    rows = [
-        {"file": file, "size": size, "sha256": sha256}
-        for file, (size, sha256) in done.files.items()
-    ]
-    if as_json:
-        print_json(done)
-    else:
-        print_rows(rows, ("file", "size", "sha256"))
+    _print_files(done, done.files, as_json=as_json)
+
+
+def _print_files(done: object, files: Mapping[str, tuple[int, str]], *, as_json: bool) -> None:
+    """Print size and sha256 of written files, or all of the result as JSON."""
+    columns = ("file", "size", "sha256")
+    rows = [dict(zip(columns, (file, *entry), strict=True)) for file, entry in files.items()]
+    print_rows(rows, columns, as_json=as_json, data=done)

@@ -16,6 +16,7 @@ import click
 from click.exceptions import Exit
 
 from vitzoo.cli.output import (
+    PATH,
     complete_names,
     flag,
     force_option,
@@ -24,6 +25,7 @@ from vitzoo.cli.output import (
     print_json,
     print_rows,
     say,
+    weights_or_file_option,
 )
 from vitzoo.errors import InvalidOption
 from vitzoo.files.names import SAFETENSORS
@@ -31,7 +33,6 @@ from vitzoo.text import UNWRITABLE, is_terminal
 
 if TYPE_CHECKING:
     from vitzoo.errors import ImageError
-    from vitzoo.inference.embed import Progress
     from vitzoo.inference.embedding.pipeline import Work
     from vitzoo.inference.predict import Prediction
     from vitzoo.inference.probe import Probe
@@ -42,11 +43,8 @@ MOST_SHOWN = 5  # unreadable images that are named
 
 @click.command("predict")
 @click.argument("model", shell_complete=complete_names)
-@click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--weights",
-    help="Name of weights of the variant, or a weights file; the default weights if not given.",
-)
+@click.argument("images", nargs=-1, required=True, type=PATH)
+@weights_or_file_option
 @click.option(
     "--top",
     default=5,
@@ -140,13 +138,10 @@ def _one_line(row: dict[str, Any]) -> dict[str, Any]:
 @click.option(
     "--out",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder for the Parquet files; a new one, or one that is to be completed.",
 )
-@click.option(
-    "--weights",
-    help="Name of weights of the variant, or a weights file; the default weights if not given.",
-)
+@weights_or_file_option
 @click.option(
     "--output",
     "outputs",
@@ -226,7 +221,7 @@ def embed_command(
 
     from vitzoo.inference.embed import embed
 
-    with _bar() as on_progress:
+    with _bar("embed", with_work=True) as on_progress:
         done = embed(
             Path(model) if Path(model).suffix == SAFETENSORS else model,
             sources,
@@ -255,73 +250,68 @@ def _shard(text: str | None) -> tuple[int, int] | None:
 
 
 @contextmanager
-def _bar() -> Iterator[Progress | None]:
-    """Yield a function that shows progress and the slowest stage; None if there is no terminal."""
-    if not is_terminal(sys.stderr):
-        yield None
-        return
+def _bar(name: str, *, with_work: bool = False) -> Iterator[Callable[..., None] | None]:
+    """Yield a function that shows how many images are done; None if stderr cannot show a bar.
+
+    With `with_work`, the function also takes the work, and shows the rate and the slowest stage.
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
-        Progress as Bar,
+        Progress,
         TextColumn,
         TimeRemainingColumn,
     )
 
     from vitzoo.inference.embed import bottleneck
 
-    text = TextColumn("{task.description}", markup=False)
-    slowest = TextColumn("{task.fields[rate]}/s, waits for {task.fields[stage]}", markup=False)
-    columns = (
-        text,
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        slowest,
-        TimeRemainingColumn(),
-    )
-    bars = Bar(*columns, console=Console(stderr=True), transient=True)
-    began = time.monotonic()
+    console = Console(stderr=True)
+    if not is_terminal(sys.stderr) or console.is_dumb_terminal:
+        yield None
+        return
+    columns = [TextColumn(name), BarColumn(None if with_work else 40), MofNCompleteColumn()]
+    if with_work:
+        columns += [TextColumn("{task.fields[slowest]}", markup=False), TimeRemainingColumn()]
+    bar = Progress(*columns, console=console, transient=True)
+    task, began = bar.add_task(name, total=None, slowest=""), time.monotonic()
 
-    def note(done: int, total: int, work: Work) -> None:
+    def show(done: int, total: int, work: Work | None = None) -> None:
         with suppress(*UNWRITABLE):
-            rate = f"{done / max(time.monotonic() - began, 1e-3):,.0f}"
-            if not bars.tasks:
-                bars.add_task("embed", total=total, rate="", stage="")
-                bars.start()
-            task = bars.task_ids[0]
-            bars.update(task, completed=done, total=total, rate=rate, stage=bottleneck(work))
+            rate = f"{done / max(time.monotonic() - began, 1e-3):,.0f}/s"
+            slowest = "" if work is None else f"{rate}, waits for {bottleneck(work)}"
+            bar.update(task, completed=done, total=total, slowest=slowest)
+            bar.start()
+            if done == total and not with_work:
+                bar.stop()
 
     try:
-        yield note
+        yield show
     finally:
         with suppress(*UNWRITABLE):
-            bars.stop()
+            bar.stop()
 
 
 @click.command("probe")
 @click.argument("model", shell_complete=complete_names)
-@click.argument("data", type=click.Path(path_type=Path))
-@click.option(
-    "--weights",
-    help="Name of weights of the variant, or a weights file; the default weights if not given.",
-)
+@click.argument("data", type=PATH)
+@weights_or_file_option
 @click.option(
     "--embeddings",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of embeddings to read, or to write; cache/embeddings in VITZOO_HOME if not given.",
 )
 @click.option(
     "--confusion",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write the confusion matrix of logistic regression as an image: .png, .svg or .pdf.",
 )
 @click.option(
     "--save",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write the logistic regression to a .safetensors file, which predict takes as MODEL.",
 )
 @click.option(
@@ -374,7 +364,7 @@ def probe_command(
         _check_picture(confusion)
     for path in filter(None, (confusion, save)):  # before the computation
         check_target(path, force=force)
-    with _image_bar() as progress:
+    with _bar("images") as progress:
         found = probe(model, data, progress=progress, **options)
     _explain(found)
     _print_scores(found, as_json=as_json)
@@ -394,32 +384,6 @@ def _check_picture(path: Path) -> None:
     check_extra("plot", "vitzoo probe --confusion")
     if path.suffix.lower() not in PICTURES:
         raise InvalidOption(f"--confusion must end in {', '.join(PICTURES)}, got {str(path)!r}")
-
-
-@contextmanager
-def _image_bar() -> Iterator[Callable[[int, int], object] | None]:
-    """Yield a function that shows how many images are done; None if stderr cannot show a bar."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    if not is_terminal(sys.stderr) or console.is_dumb_terminal:
-        yield None
-        return
-    columns = (TextColumn("images"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, console=console, transient=True)
-    task = bar.add_task("images", total=None)
-
-    def show(done: int, total: int) -> None:
-        bar.update(task, completed=done, total=total)
-        bar.start()
-        if done == total:
-            bar.stop()
-
-    try:
-        yield show
-    finally:
-        bar.stop()
 
 
 def _explain(found: Probe) -> None:

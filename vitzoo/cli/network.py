@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from vitzoo.cli.output import (
+    PATH,
     complete_names,
     echo,
     flag,
@@ -20,6 +21,7 @@ from vitzoo.cli.output import (
     print_json,
     print_rows,
     say,
+    weights_or_file_option,
 )
 from vitzoo.files.names import SAFETENSORS
 
@@ -149,15 +151,12 @@ def _patch(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 @click.command("plot")
 @click.argument("kind", metavar="KIND", type=click.Choice(KINDS))
 @click.argument("model", shell_complete=complete_names)
-@click.argument("images", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("images", nargs=-1, type=PATH)
 @click.option(
-    "--out", required=True, metavar="FILE", type=click.Path(path_type=Path),
+    "--out", required=True, metavar="FILE", type=PATH,
     help="Write the figure to this .png or .svg file.",
 )  # fmt: skip
-@click.option(
-    "--weights",
-    help="Name of weights of the variant, or a weights file; the default weights if not given.",
-)
+@weights_or_file_option
 @flag("--untrained", help="Load no weights: draw the network as it is initialised.")
 @size_option
 @click.option(
@@ -239,12 +238,10 @@ def plot_command(
         }
         for name, array in drawn.arrays.items()
     ]
-    if as_json:
-        print_json({"out": str(out), "kind": kind, "arrays": rows})
-        return
     shown = [row | {"shape": "x".join(map(str, row["shape"]))} for row in rows]  # type: ignore[arg-type]
-    number = "{:.6g}".format
-    print_rows(shown, ("array", "shape", "least", "most"), pretty={"least": number, "most": number})
+    pretty = dict.fromkeys(("least", "most"), "{:.6g}".format)
+    data = {"out": str(out), "kind": kind, "arrays": rows}
+    print_rows(shown, ("array", "shape", *pretty), as_json=as_json, data=data, pretty=pretty)
 
 
 WAYS = (
@@ -271,10 +268,7 @@ def _sizes(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
 
 @click.command("bench")
 @click.argument("model", default="vit_digits", shell_complete=complete_names)
-@click.option(
-    "--weights",
-    help="Name of weights of the variant, or a weights file; the default weights if not given.",
-)
+@weights_or_file_option
 @flag("--untrained", help="Load no weights: measure with random ones.")
 @click.option(
     "--ways", metavar="LIST", callback=_names,
@@ -285,7 +279,7 @@ def _sizes(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
     help="Images in a batch.",
 )  # fmt: skip
 @click.option(
-    "--images", multiple=True, metavar="PATH", type=click.Path(path_type=Path),
+    "--images", multiple=True, metavar="PATH", type=PATH,
     help="Image or folder on which outputs are compared; may be repeated.",
 )  # fmt: skip
 @click.option("--rounds", default=9, show_default=True, help="Turns of each way, at least 6.")

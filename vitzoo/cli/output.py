@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TextIO
 
@@ -25,9 +26,17 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 _stdout: TextIO | None = None  # the real stdout, while a command runs
 _usual_format = warnings.formatwarning
 
+PATH = click.Path(path_type=Path)
 flag = partial(click.option, is_flag=True)
 json_option = flag("--json", "as_json", help="Print JSON.")
 force_option = flag("--force", help="Overwrite the file if it exists.")
+weights_option = click.option(
+    "--weights", metavar="NAME", help="Name of the weights; the default weights if not given."
+)
+weights_or_file_option = click.option(
+    "--weights",
+    help="Name of weights of the variant, or a weights file; the default weights if not given.",
+)
 
 
 def complete_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
@@ -151,6 +160,7 @@ def print_rows(
     columns: Sequence[str],
     *,
     as_json: bool = False,
+    data: Any = None,
     only: str = "",
     pretty: Mapping[str, Write] | None = None,
     fit: Fit = AS_IT_IS,
@@ -162,6 +172,7 @@ def print_rows(
         rows: mappings or dataclasses with at least the columns.
         columns: keys to print, in order; JSON has every key.
         as_json: print a JSON list instead.
+        data: what JSON prints instead of the rows.
         only: print only the values of this key, one per line.
         pretty: how to write the values of a column on a terminal. These columns and columns of
             integers are right-aligned there.
@@ -171,7 +182,7 @@ def print_rows(
     whole = isinstance(rows, Sequence)
     rows = (row if isinstance(row, Mapping) else _jsonable(row) for row in rows)
     if as_json:
-        print_json(list(rows))
+        print_json(list(rows) if data is None else data)
     elif only:
         echo("".join(f"{_plain(row[only])}\n" for row in rows), nl=False)
     elif on_terminal():

@@ -14,6 +14,7 @@ from click.exceptions import Exit
 
 from vitzoo.cli.environment import set_for_command
 from vitzoo.cli.output import (
+    PATH,
     Fit,
     echo,
     force_option,
@@ -99,11 +100,10 @@ def check_command(names: tuple[str, ...], timeout: float, as_json: bool) -> None
         say(row)
         done.append(row)
     problems = [problem for row in done for problem in row.problems]
-    if as_json:
+    if as_json or problems or not on_terminal():
         plugins = [{k: v for k, v in asdict(row).items() if k != "problems"} for row in done]
-        print_json({"plugins": plugins, "problems": problems})
-    elif problems or not on_terminal():
-        print_rows(problems, ("namespace", "what", "cause", "location"))
+        data = {"plugins": plugins, "problems": problems}
+        print_rows(problems, ("namespace", "what", "cause", "location"), as_json=as_json, data=data)
     if problems:
         raise Exit(1)
 
@@ -145,7 +145,7 @@ def why_command(name: str, as_json: bool) -> None:
     "folder",
     default=".",
     show_default=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder in which the project's folder is made.",
 )
 @click.option(
@@ -171,10 +171,8 @@ def new_command(name: str, folder: Path, distribution: str, as_json: bool) -> No
 
     project = write_project(name, folder, distribution)
     files = sorted(str(path) for path in project.rglob("*") if path.is_file())
-    if as_json:
-        print_json({"project": str(project), "files": files})
-    else:
-        print_rows([{"file": file} for file in files], ("file",))
+    data = {"project": str(project), "files": files}
+    print_rows([{"file": file} for file in files], ("file",), as_json=as_json, data=data)
     steps = (f"pip install -e '{project}[dev]'", f"pytest {project}", f"vitzoo list '{name}/*'")
     say("next:")
     for step in (*steps, f"read {project / 'README.md'}"):

@@ -9,7 +9,7 @@ import click
 from click.exceptions import Exit
 
 from vitzoo.cli.environment import set_for_command
-from vitzoo.cli.output import echo, flag, json_option, print_json, print_rows, say
+from vitzoo.cli.output import PATH, echo, flag, json_option, print_json, print_rows, say
 from vitzoo.settings import registry_files
 
 
@@ -29,7 +29,7 @@ def registry_group() -> None:
 
 
 @registry_group.command("check")
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=PATH)
 @json_option
 def check_command(file: Path | None, as_json: bool) -> None:
     """Check a registry FILE, or everything that is registered.
@@ -60,7 +60,7 @@ def check_command(file: Path | None, as_json: bool) -> None:
 
 
 @registry_group.command("pin")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @flag("--dry-run", help="Print the changes, write nothing.")
 @json_option
 def pin_command(file: Path, dry_run: bool, as_json: bool) -> None:
@@ -91,9 +91,7 @@ def pin_command(file: Path, dry_run: bool, as_json: bool) -> None:
 @click.option("--source", "origin", default="", metavar="TEXT", help="Who trained them, and how.")
 @click.option("--variant", default="", metavar="NAME", help="Registered variant that they fit.")
 @click.option(
-    "--file",
-    type=click.Path(path_type=Path),
-    help="Registry file to write; the first of VITZOO_REGISTRY if not given.",
+    "--file", type=PATH, help="Registry file to write; the first of VITZOO_REGISTRY if not given."
 )
 @click.option("--sha256", default="", metavar="HEX", help="Published hash, for an https address.")
 @click.option(

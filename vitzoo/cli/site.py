@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from vitzoo.catalogue_site import TITLE
-from vitzoo.cli.output import flag, json_option, print_rows, say
+from vitzoo.cli.output import PATH, flag, json_option, print_rows, say
 from vitzoo.registry.registry import registry
 
 COLUMNS = ("index", "variants", "weights", "files", "bytes", "removed")
 
 
 @click.command("site")
-@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("out", metavar="OUT", type=PATH)
 @click.option("--title", default=TITLE, show_default=True, help="Title of the catalogue.")
 @flag("--force", help="Write into a folder with other files; overwrite those with names of pages.")
 @json_option

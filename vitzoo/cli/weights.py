@@ -10,7 +10,15 @@ import click
 from click.exceptions import Exit
 
 from vitzoo.cli.environment import set_for_command, without_plugins
-from vitzoo.cli.output import complete_names, flag, json_option, print_rows, say
+from vitzoo.cli.output import (
+    PATH,
+    complete_names,
+    flag,
+    json_option,
+    print_rows,
+    say,
+    weights_option,
+)
 from vitzoo.errors import IntegrityError, VitzooError
 from vitzoo.store.progress import each_progress
 
@@ -28,9 +36,6 @@ frozen_option = flag(
     expose_value=False,
     callback=_freeze,
     help="Do not write to the lock file; a file without a pin is an error.",
-)
-weights_option = click.option(
-    "--weights", metavar="NAME", help="Name of the weights; the default weights if not given."
 )
 
 
@@ -145,7 +150,7 @@ def rm_command(names: tuple[str, ...], weights: str | None) -> None:
 
 
 @click.command("import")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=PATH)
 @json_option
 def import_command(files: tuple[Path, ...], as_json: bool) -> None:
     """Copy weights FILES into the store.
