@@ -31,14 +31,7 @@ from vitzoo.registry.foreign_names import (
 from vitzoo.registry.listing import commercial_use
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.kinds import KINDS
-from vitzoo.schema.rows import (
-    Contribution,
-    Recipe,
-    Throughput,
-    Variant,
-    Weights,
-    choose,
-)
+from vitzoo.schema.rows import Contribution, Recipe, Throughput, Variant, Weights, choose
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.schema.terms import CORE_BUILDER, FURTHER_RESULTS, RESULTS
 

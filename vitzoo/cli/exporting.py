@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -128,14 +128,7 @@ def _check(
 @flag("--force", help="Replace DIR if an earlier export wrote it.")
 @json_option
 def export_command(
-    model: str,
-    folder: Path,
-    to: str,
-    weights: str | None,
-    output: str,
-    int8: tuple[Path, ...],
-    force: bool,
-    as_json: bool,
+    model: str, folder: Path, to: str, int8: tuple[Path, ...], as_json: bool, **options: Any
 ) -> None:
     """Write a network for onnxruntime, torch or OpenVINO.
 
@@ -155,7 +148,7 @@ def export_command(
     """
     from vitzoo.exporting.export import export
 
-    done = export(model, to, folder, weights=weights, output=output, int8=int8 or None, force=force)
+    done = export(model, to, folder, int8=int8 or None, **options)
     say(
         f"{model}: wrote {done.folder}; the file, run with batches of "
         f"{', '.join(map(str, done.batches))} images, differs from the network by at most "
@@ -230,24 +223,15 @@ def link_command(
     help="Library that loads the folder, too; by default timm, if it has the network.",
 )
 @click.option("--base-model", multiple=True, metavar="REPO", help="What MODEL was made from.")
-@click.option("--dataset", multiple=True, metavar="REPO", help="What MODEL was trained on.")
+@click.option(
+    "--dataset", "datasets", multiple=True, metavar="REPO", help="What MODEL was trained on."
+)
 @flag("--private", help="Make the new repository private.")
 @click.option("--message", default="Upload the model with vitzoo", help="Message of the commit.")
 @flag("--force", help="Replace DIR if vitzoo wrote it, and commit to a repository that exists.")
 @json_option
 def push_command(
-    model: str,
-    repo: str,
-    folder: Path | None,
-    dry_run: bool,
-    license: str | None,  # noqa: A002  # the name of the option
-    library: str | None,
-    base_model: tuple[str, ...],
-    dataset: tuple[str, ...],
-    private: bool,
-    message: str,
-    force: bool,
-    as_json: bool,
+    model: str, repo: str, folder: Path | None, private: bool, as_json: bool, **options: Any
 ) -> None:
     """Upload a model with its card to a repository of the Hub.
 
@@ -264,19 +248,7 @@ def push_command(
     """
     from vitzoo.exporting.push import push
 
-    done = push(
-        model,
-        repo,
-        folder=folder,
-        dry_run=dry_run,
-        license=license,
-        library=library,
-        base_model=base_model,
-        datasets=dataset,
-        private=True if private else None,
-        force=force,
-        message=message,
-    )
+    done = push(model, repo, folder=folder, private=private or None, **options)
     say(f"{done.repo}: {done.url}" if done.url else f"{folder}: written, nothing was uploaded")
     _print_files(done, done.files, as_json=as_json)
 

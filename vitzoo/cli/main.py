@@ -29,51 +29,28 @@ vitzoo %s: Vision Transformers by name. Type first:
   vitzoo predict vit_digits FOLDER           classify images
   vitzoo COMMAND --help                      all options
 In Python: vitzoo.create('vit_b16', pretrained=True)"""
-COMMANDS = {
-    "list": "listing:list_command",
-    "show": "browse:show_command",
-    "which": "browse:which_command",
-    "summary": "network:summary_command",
-    "plot": "network:plot_command",
-    "bench": "network:bench_command",
-    "predict": "inference:predict_command",
-    "embed": "inference:embed_command",
-    "probe": "inference:probe_command",
-    "fetch": "weights:fetch_command",
-    "verify": "weights:verify_command",
-    "rm": "weights:rm_command",
-    "import": "weights:import_command",
-    "lock": "weights:lock_command",
-    "convert": "exporting:convert_command",
-    "export": "exporting:export_command",
-    "link": "exporting:link_command",
-    "push": "exporting:push_command",
-    "site": "site:site_command",
-    "registry": "registry:registry_group",
-    "plugins": "plugins:plugins_group",
-}
-SUMMARIES = {  # for `vitzoo --help`, which then imports no command
-    "list": "List variants: the networks that vitzoo can build by name.",
-    "show": "Show the weights, the network and the sources of a variant.",
-    "which": "Show the call that creates what NAME means, and its code.",
-    "summary": "Show the layers of a network: shapes, operations and memory.",
-    "plot": "Draw what MODEL has learned, or what it does with IMAGES.",
-    "bench": "Measure the ways to run MODEL here, and recommend the best.",
-    "predict": "Classify images with MODEL.",
-    "embed": "Write embeddings of many images to Parquet files.",
-    "probe": "Measure how well features of MODEL tell classes apart.",
-    "fetch": "Download the weights of each NAME and check their sha256.",
-    "verify": "Compare weights files with their recorded sha256.",
-    "rm": "Delete the weights of each NAME from the store.",
-    "import": "Copy weights FILES into the store.",
-    "lock": "Show the lock file, or replace pins in it.",
-    "convert": "Convert weights to another checkpoint format.",
-    "export": "Write a network for onnxruntime, torch or OpenVINO.",
-    "link": "Write verified weights to a folder that another library loads.",
-    "push": "Upload a model with its card to a repository of the Hub.",
-    "site": "Write a web site of all networks and weights to the folder OUT.",
-    "registry": "Check registry files, and add pins and entries to them.",
-    "plugins": "List the installed plugins, check plugins, or write a new one.",
+COMMANDS = {  # module and summary, for `vitzoo --help`, which then imports no command
+    "list": ("listing", "List variants: the networks that vitzoo can build by name."),
+    "show": ("browse", "Show the weights, the network and the sources of a variant."),
+    "which": ("browse", "Show the call that creates what NAME means, and its code."),
+    "summary": ("network", "Show the layers of a network: shapes, operations and memory."),
+    "plot": ("network", "Draw what MODEL has learned, or what it does with IMAGES."),
+    "bench": ("network", "Measure the ways to run MODEL here, and recommend the best."),
+    "predict": ("inference", "Classify images with MODEL."),
+    "embed": ("inference", "Write embeddings of many images to Parquet files."),
+    "probe": ("inference", "Measure how well features of MODEL tell classes apart."),
+    "fetch": ("weights", "Download the weights of each NAME and check their sha256."),
+    "verify": ("weights", "Compare weights files with their recorded sha256."),
+    "rm": ("weights", "Delete the weights of each NAME from the store."),
+    "import": ("weights", "Copy weights FILES into the store."),
+    "lock": ("weights", "Show the lock file, or replace pins in it."),
+    "convert": ("exporting", "Convert weights to another checkpoint format."),
+    "export": ("exporting", "Write a network for onnxruntime, torch or OpenVINO."),
+    "link": ("exporting", "Write verified weights to a folder that another library loads."),
+    "push": ("exporting", "Upload a model with its card to a repository of the Hub."),
+    "site": ("site", "Write a web site of all networks and weights to the folder OUT."),
+    "registry": ("registry", "Check registry files, and add pins and entries to them."),
+    "plugins": ("plugins", "List the installed plugins, check plugins, or write a new one."),
 }
 
 
@@ -86,8 +63,8 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands; their modules are not imported."""
-        width = formatter.width - 6 - max(map(len, SUMMARIES))
-        stubs = [click.Command(name, help=text) for name, text in SUMMARIES.items()]
+        width = formatter.width - 6 - max(map(len, COMMANDS))
+        stubs = [click.Command(name, help=text) for name, (_, text) in COMMANDS.items()]
         with formatter.section("Commands"):
             formatter.write_dl([(str(one.name), one.get_short_help_str(width)) for one in stubs])
 
@@ -105,8 +82,8 @@ class LazyGroup(click.Group):
         """Return the command called `cmd_name`, None if it does not exist."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
-        command: click.Command = getattr(import_module(f"vitzoo.cli.{module}"), name)
+        module = import_module(f"vitzoo.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
         for one in (command, *getattr(command, "commands", {}).values()):
             one.context_class = Context
         return command

@@ -179,12 +179,10 @@ def plot_command(
     weights: str | None,
     untrained: bool,
     image_size: int | tuple[int, int] | None,
-    layers: list[int] | None,
-    heads: list[int] | None,
-    query: tuple[int, int] | None,
     device: str | None,
     force: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Draw what MODEL has learned, or what it does with IMAGES.
 
@@ -218,7 +216,6 @@ def plot_command(
     # All of this comes before a download.
     check_extra("plot", "vitzoo plot")
     check_out(out, force=force)
-    options = {"layers": layers, "heads": heads, "query": query}
     check_kind(kind, [name for name, value in options.items() if value is not None])
     files = find_images(images)
     check_count(kind, len(files))
@@ -228,7 +225,7 @@ def plot_command(
         model, pretrained=pretrained, weights=weights, image_size=image_size, device=device
     )
     say(network.load_report.summary())  # type: ignore[union-attr]
-    drawn = plot(kind, network, files, layers=layers, heads=heads, query=query)
+    drawn = plot(kind, network, files, **options)
     say(f"wrote {drawn.save(out, force=force)}")
     rows = [
         {"array": name, "shape": list(array.shape)}
@@ -286,12 +283,7 @@ def _sizes(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
 @click.option("--seconds", default=30.0, show_default=True, help="Time of all turns together.")
 @click.option("--device", help="Device to compute on, such as cpu or cuda.")
 @json_option
-def bench_command(
-    model: str,
-    images: tuple[Path, ...],
-    as_json: bool,
-    **options: Any,
-) -> None:
+def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Measure the ways to run MODEL here, and recommend the best.
 
     MODEL is a variant with published weights, or a file written by vitzoo.save; vit_digits, which

@@ -35,7 +35,7 @@ DETAILS = ("entry_point", "location", "cause", "fix")
 @click.group("plugins", invoke_without_command=True)
 @json_option
 @click.pass_context
-def plugins_group(context: click.Context, as_json: bool) -> None:
+def plugins_command(context: click.Context, as_json: bool) -> None:
     """List the installed plugins, check plugins, or write a new one.
 
     A plugin is a Python package that adds variants, parts or checkpoint formats to vitzoo. This
@@ -65,7 +65,7 @@ def plugins_group(context: click.Context, as_json: bool) -> None:
         _print_details(rows)
 
 
-@plugins_group.command("check")
+@plugins_command.command("check")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
     "--timeout",
@@ -108,7 +108,7 @@ def check_command(names: tuple[str, ...], timeout: float, as_json: bool) -> None
         raise Exit(1)
 
 
-@plugins_group.command("why")
+@plugins_command.command("why")
 @click.argument("name")
 @json_option
 def why_command(name: str, as_json: bool) -> None:
@@ -138,7 +138,7 @@ def why_command(name: str, as_json: bool) -> None:
         raise Exit(1)
 
 
-@plugins_group.command("new")
+@plugins_command.command("new")
 @click.argument("name")
 @click.option(
     "--dir",
@@ -179,7 +179,7 @@ def new_command(name: str, folder: Path, distribution: str, as_json: bool) -> No
         say(f"  {step}")
 
 
-@plugins_group.command("compile")
+@plugins_command.command("compile")
 @click.argument("name", metavar="MODULE_OR_NAMESPACE")
 @click.option(
     "--out",

@@ -14,7 +14,7 @@ from vitzoo.settings import registry_files
 
 
 @click.group("registry")
-def registry_group() -> None:
+def registry_command() -> None:
     """Check registry files, and add pins and entries to them.
 
     A registry file (registry.toml) declares variants, parts and weights. A pin is the recorded
@@ -28,7 +28,7 @@ def registry_group() -> None:
     """
 
 
-@registry_group.command("check")
+@registry_command.command("check")
 @click.argument("file", required=False, type=PATH)
 @json_option
 def check_command(file: Path | None, as_json: bool) -> None:
@@ -59,7 +59,7 @@ def check_command(file: Path | None, as_json: bool) -> None:
         raise Exit(1)
 
 
-@registry_group.command("pin")
+@registry_command.command("pin")
 @click.argument("file", type=PATH)
 @flag("--dry-run", help="Print the changes, write nothing.")
 @json_option
@@ -84,7 +84,7 @@ def pin_command(file: Path, dry_run: bool, as_json: bool) -> None:
         raise Exit(1)
 
 
-@registry_group.command("add")
+@registry_command.command("add")
 @click.argument("name")
 @click.argument("source", metavar="FILE_OR_ADDRESS")
 @click.option("--license", "license_", default="", metavar="TEXT", help="License of the weights.")

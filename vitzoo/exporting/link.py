@@ -15,12 +15,7 @@ from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import HashMismatch, InvalidOption, StoreError, UnknownName
 from vitzoo.exporting.conversion import Source, convert, network_of, open_source
 from vitzoo.exporting.libraries import Network, Target, check_library, target_of, warn_about_images
-from vitzoo.files.access import (
-    copy_hashed,
-    make_folder_or_raise,
-    writing_folder,
-    writing_to,
-)
+from vitzoo.files.access import copy_hashed, make_folder_or_raise, writing_folder, writing_to
 from vitzoo.files.folder_manifest import own_files, write_manifest
 from vitzoo.files.names import SAFETENSORS
 from vitzoo.inventory import verify

@@ -21,12 +21,7 @@ from vitzoo.plugin.hook_calls import module_rows
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.package_files import module_file
 from vitzoo.schema.kinds import HOOKS
-from vitzoo.schema.manifest import (
-    API,
-    TARGET,
-    read_manifest,
-    table_of,
-)
+from vitzoo.schema.manifest import API, TARGET, read_manifest, table_of
 from vitzoo.schema.rows import Variant
 from vitzoo.schema.terms import CORE_BUILDER, MAX_PLUGIN_MANIFEST
 

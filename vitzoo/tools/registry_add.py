@@ -39,14 +39,7 @@ from vitzoo.loading.source import on_hub, open_unregistered
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.manifest import (
-    API,
-    Entries,
-    Manifest,
-    network_table,
-    parse_manifest,
-    plain,
-)
+from vitzoo.schema.manifest import API, Entries, Manifest, network_table, parse_manifest, plain
 from vitzoo.schema.reader import NAME, NAME_RULE, Reader
 from vitzoo.schema.rows import Preprocessing, Variant, Weights, choose
 from vitzoo.schema.spec import Spec

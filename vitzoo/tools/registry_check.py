@@ -17,10 +17,7 @@ from vitzoo.plugin.info import TROUBLE
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS
-from vitzoo.schema.manifest import (
-    Manifest,
-    read_manifest,
-)
+from vitzoo.schema.manifest import Manifest, read_manifest
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import PartSpec
 from vitzoo.schema.terms import CORE_BUILDER, CORE_MANIFEST, MAX_MANIFEST
