@@ -274,19 +274,18 @@ def _check_variant(opened: Source, skeleton: Mapping[str, Tensor]) -> None:
     if variant is None:
         return
     expected = create(variant.name, device="meta").state_dict()
-    shapes = [
+    own, theirs = (
         {
             name: tuple(tensor.shape)[-1 if name == "pos_embed" else 0 :]
             for name, tensor in tensors.items()
             if not name.startswith("head.")
         }
         for tensors in (skeleton, expected)
-    ]
-    own, theirs = shapes
+    )
     wrong = sorted(own.keys() ^ theirs.keys()) or [n for n in own if own[n] != theirs[n]]
     if not wrong:
         return
-    shown = [str(s.get(wrong[0], "missing")) for s in shapes]
+    shown = [str(s.get(wrong[0], "missing")) for s in (own, theirs)]
     raise CheckpointError(
         f"{opened.checkpoint.source} is no {variant.name}: {len(wrong)} tensors differ; "
         f"{escaped(wrong[0])} is {shown[0]} in the file, {shown[1]} in the network"

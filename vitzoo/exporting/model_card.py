@@ -83,10 +83,8 @@ def _license(text: str) -> tuple[str, str | None]:
 
 
 def _summary(card: Card) -> str:
-    known = card.variant and not card.variant.name.startswith("local/")
-    network = (
-        f", with the network `{card.variant.name}` of vitzoo" if card.variant and known else ""
-    )
+    name = card.variant.name if card.variant else "local/"
+    network = "" if name.startswith("local/") else f", with the network `{name}` of vitzoo"
     task = f"for {card.spec.num_classes} classes" if card.spec.num_classes else "for image features"
     return f"A Vision Transformer {task}{network}. Written by vitzoo {__version__}."
 
@@ -131,18 +129,14 @@ def _use(card: Card) -> list[str]:
         f'images = vitzoo.transform("{place}")("image.png").unsqueeze(0)',
         "output = model(images)",
     ]
-    own = ["```python", *code, "```"]
+    use = ["## Use", "\n".join(["```python", *code, "```"])]
     if card.library == "vitzoo":
-        return ["## Use", "\n".join(own), "No other library has this network."]
+        return [*use, "No other library has this network."]
     other = ["```python", f"import {card.library}", "", f"model = {card.call}", "```"]
-    also = "transformers loads the repository through timm, too." if card.library == "timm" else ""
-    return [
-        "## Use",
-        "\n".join(own),
-        f"Or with {card.library}:",
-        "\n".join(other),
-        *filter(None, [also]),
-    ]
+    use += [f"Or with {card.library}:", "\n".join(other)]
+    if card.library == "timm":
+        use.append("transformers loads the repository through timm, too.")
+    return use
 
 
 def _results(card: Card) -> list[str]:

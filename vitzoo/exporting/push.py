@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,8 @@ def push(
         files = write_manifest(part, about)
         url = commit = ""
         if not dry_run:
-            manifest = {MANIFEST: _entry(part / MANIFEST)}
+            data = (part / MANIFEST).read_bytes()
+            manifest = {MANIFEST: (len(data), sha256(data).hexdigest())}
             url, commit = upload(
                 part, files | manifest, repo, token,
                 message=message, private=private, force=force,
@@ -203,8 +205,7 @@ def _model(model: object, zoo: Registry) -> tuple[Any, _Origin]:
         return made, _origin(made, zoo)
     row = choose(variant, weights if colon else None)
     made = create(name, weights=row.name)
-    made_origin = _Origin(variant, row, not made.load_report.reinitialised)
-    return made, made_origin
+    return made, _Origin(variant, row, not made.load_report.reinitialised)
 
 
 def _origin(model: Any, zoo: Registry) -> _Origin:
@@ -303,10 +304,3 @@ def _call(target: Target | None, repo: str) -> str:
         return ""
     place = f"hf-hub:{repo}" if target.library == "timm" else repo
     return target.call.replace("local-dir:{}", "{}").format(place)
-
-
-def _entry(path: Path) -> tuple[int, str]:
-    import hashlib
-
-    data = path.read_bytes()
-    return len(data), hashlib.sha256(data).hexdigest()

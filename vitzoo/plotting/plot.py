@@ -338,9 +338,8 @@ def _inputs(model: VisionTransformer, images: Images) -> list[tuple[str, Callabl
         raise InvalidOption(f"images must be a list of images, got {describe(images)}")
     found: list[Path | Image.Image | Tensor] = list(_each(model, images))
     sample = next(model.parameters())
-    prepare: Any = None
-    if any(not isinstance(one, Tensor) for one in found):
-        prepare = transform(model)
+    ready = all(isinstance(one, Tensor) for one in found)
+    prepare: Any = None if ready else transform(model)
 
     def load(one: Path | Image.Image | Tensor) -> Tensor:
         prepared: Tensor = one if isinstance(one, Tensor) else prepare(one)

@@ -123,11 +123,8 @@ def _check(info: PluginInfo, timeout: float) -> tuple[int | None, tuple[Problem,
     step = last.get("step", "starting the process")
     problems = [Problem(info.namespace, **note["problem"]) for note in notes if "problem" in note]
     if late or code or step != ENDING:
-        cause = (
-            f"the check took longer than {timeout:g} s and was killed"
-            if late
-            else _end(code, output)
-        )
+        killed = f"the check took longer than {timeout:g} s and was killed"
+        cause = killed if late else _end(code, output)
         where = _frame(output, info) or last.get("location") or place(info)
         problems.append(Problem(info.namespace, step, cause, where))
     return last.get("contributions"), tuple(problems)
