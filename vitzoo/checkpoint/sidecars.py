@@ -169,13 +169,8 @@ def of_timm(config: Mapping[str, Any]) -> Preprocessing | None:
     table = config.get("pretrained_cfg")
     if not isinstance(table, Mapping) or "mean" not in table:
         return None
-    return Preprocessing(
-        mean=table["mean"],
-        std=table.get("std"),  # type: ignore[arg-type]  # checked by it
-        interpolation=table.get("interpolation", "bicubic"),
-        crop_pct=table.get("crop_pct", 0.875),  # timm's value for a missing key
-        crop_mode=table.get("crop_mode") or "center",
-    )
+    crop_pct = table.get("crop_pct", 0.875)  # timm's value for a missing key
+    return _read(table, crop_pct, table.get("crop_mode") or "center")
 
 
 def of_open_clip(config: Mapping[str, Any]) -> Preprocessing | None:
@@ -191,12 +186,16 @@ def of_open_clip(config: Mapping[str, Any]) -> Preprocessing | None:
     mode = table.get("resize_mode", "shortest")
     if not isinstance(mode, str) or mode not in modes:
         raise InvalidOption(f"resize_mode must be shortest or squash, got {describe(mode)}")
+    return _read(table, 1.0, modes[mode])
+
+
+def _read(table: Mapping[str, Any], crop_pct: float, crop_mode: str) -> Preprocessing:
     return Preprocessing(
         mean=table["mean"],
         std=table.get("std"),  # type: ignore[arg-type]  # checked by it
         interpolation=table.get("interpolation", "bicubic"),
-        crop_pct=1.0,
-        crop_mode=modes[mode],
+        crop_pct=crop_pct,
+        crop_mode=crop_mode,
     )
 
 

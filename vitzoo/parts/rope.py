@@ -23,41 +23,34 @@ PERIODS = ("float32", "bfloat16")
 class RotaryBase(nn.Module):
     """Common part of rotary positions: checks, and a learned table at the stem with `absolute`.
 
-    `name` is the registered name of the part; the other arguments are those of `RotaryPositions`.
+    `name` is the registered name of the part, and `learned` makes and adds the table; the other
+    arguments are those of `RotaryPositions`.
     """
 
     def __init__(
         self,
         name: str,
+        learned: LearnedPositions,
         *,
-        num_prefix_tokens: int,
-        embed_dim: int,
         num_heads: int,
         temperature: float,
         absolute: bool,
-        prefix: bool,
-        resample: str,
     ) -> None:
         super().__init__()
-        self.head_dim = embed_dim // num_heads
+        self.head_dim = learned.embed_dim // num_heads
         if self.head_dim % 4:
             raise InvalidOption(
                 f"{name} needs heads whose width is a multiple of 4, got {self.head_dim} "
-                f"({embed_dim} / {num_heads})"
+                f"({learned.embed_dim} / {num_heads})"
             )
         if type(temperature) not in (int, float) or not 1 < temperature < float("inf"):
             raise InvalidOption(f"temperature must be a number above 1, got {temperature!r}")
         if not isinstance(absolute, bool):
             raise InvalidOption(f"absolute must be true or false, got {absolute!r}")
-        self.num_prefix_tokens = num_prefix_tokens
+        self.num_prefix_tokens = learned.num_prefix_tokens
         self.temperature = temperature
         self.absolute = absolute
-        self.learned = LearnedPositions(
-            num_prefix_tokens=num_prefix_tokens,
-            embed_dim=embed_dim,
-            prefix=prefix,
-            resample=resample,
-        )
+        self.learned = learned
 
     def initial_table(self, grid_size: Size) -> Tensor | None:
         return self.learned.initial_table(grid_size) if self.absolute else None
@@ -124,15 +117,10 @@ class RotaryPositions(RotaryBase):
         prefix: bool = True,
         resample: str = "bicubic_antialias",
     ) -> None:
+        sizes = {"num_prefix_tokens": num_prefix_tokens, "embed_dim": embed_dim}
+        learned = LearnedPositions(**sizes, prefix=prefix, resample=resample)
         super().__init__(
-            "rope",
-            num_prefix_tokens=num_prefix_tokens,
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            temperature=temperature,
-            absolute=absolute,
-            prefix=prefix,
-            resample=resample,
+            "rope", learned, num_heads=num_heads, temperature=temperature, absolute=absolute
         )
         _check_choice("coordinates", coordinates, COORDINATES)
         _check_choice("indexing", indexing, INDEXING)
@@ -174,10 +162,8 @@ class RotaryPositions(RotaryBase):
         y = torch.outer(y.repeat_interleave(grid_size[1]), frequency)  # (n, head_dim / 4)
         x = torch.outer(x.repeat(grid_size[0]), frequency)  # (n, head_dim / 4)
         angles = torch.cat((y, x) if self.indexing == "yx" else (x, y), dim=1)  # (n, head_dim / 2)
-        if self.layout == "half":
-            angles = angles.repeat(1, 2)
-        else:
-            angles = angles.repeat_interleave(2, dim=1)
+        half = self.layout == "half"
+        angles = angles.repeat(1, 2) if half else angles.repeat_interleave(2, dim=1)
         return angles.sin(), angles.cos()  # (n, head_dim) each
 
     def _coordinates(self, grid_size: Size, axis: int) -> Tensor:
@@ -248,15 +234,10 @@ class MixedRotaryPositions(RotaryBase):
         absolute: bool = False,
         resample: str = "bicubic_antialias",
     ) -> None:
+        sizes = {"num_prefix_tokens": num_prefix_tokens, "embed_dim": embed_dim}
+        learned = LearnedPositions(**sizes, prefix=False, resample=resample)
         super().__init__(
-            "rope_mixed",
-            num_prefix_tokens=num_prefix_tokens,
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            temperature=temperature,
-            absolute=absolute,
-            prefix=False,
-            resample=resample,
+            "rope_mixed", learned, num_heads=num_heads, temperature=temperature, absolute=absolute
         )
         self.freqs = nn.Parameter(_directions(depth, num_heads, self.head_dim, temperature))
         for name, values in zip(("row", "column"), _indices(grid_size), strict=True):
