@@ -64,8 +64,7 @@ class NoHead(nn.Module):
 
 def linear_head(*, in_dim: int, num_classes: int) -> LinearHead | NoHead:
     """Return a `LinearHead`, or `NoHead` for 0 classes."""
-    head = LinearHead if num_classes else NoHead
-    return head(in_dim=in_dim, num_classes=num_classes)
+    return (LinearHead if num_classes else NoHead)(in_dim=in_dim, num_classes=num_classes)
 
 
 class PreLogitsHead(nn.Module):

@@ -62,10 +62,9 @@ def lecun_normal_(weight: Tensor) -> None:
         nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
-def normal_(tensor: Tensor, std: float) -> None:
+def normal_(tensor: Tensor, std: float) -> Tensor:
     """Fill `tensor` from a normal of mean 0."""
-    if not tensor.is_meta:
-        nn.init.normal_(tensor, std=std)
+    return tensor if tensor.is_meta else nn.init.normal_(tensor, std=std)
 
 
 def xavier_uniform_(linear: nn.Linear, *, bias_std: float = 0.0, fused: int = 1) -> None:
@@ -82,6 +81,5 @@ def xavier_uniform_(linear: nn.Linear, *, bias_std: float = 0.0, fused: int = 1)
 @torch.no_grad()
 def zeros_(linear: nn.Linear) -> None:
     """Fill a classifier with zeros."""
-    linear.weight.zero_()
-    if linear.bias is not None:
-        linear.bias.zero_()
+    for parameter in linear.parameters():
+        parameter.zero_()

@@ -57,9 +57,7 @@ class LearnedPositions(nn.Module):
 
     def initial_table(self, grid_size: Size) -> Tensor:
         tokens = self.num_prefix_tokens - self.skipped + grid_size[0] * grid_size[1]
-        table = torch.empty(self.layers, tokens, self.embed_dim)
-        normal_(table, std=0.02)
-        return table
+        return normal_(torch.empty(self.layers, tokens, self.embed_dim), std=0.02)
 
     def resample(self, table: Tensor, old: Size, new: Size) -> Tensor:
         return table if old == new else resample_grid(table, old, new, self.method)
@@ -126,9 +124,7 @@ class Learned2dPositions(LearnedPositions):
 
     def initial_table(self, grid_size: Size) -> Tensor:
         rows = 2 * self.num_prefix_tokens + sum(grid_size)
-        table = torch.empty(self.layers, rows, self.embed_dim // 2)
-        normal_(table, std=0.02)
-        return table
+        return normal_(torch.empty(self.layers, rows, self.embed_dim // 2), std=0.02)
 
     def resample(self, table: Tensor, old: Size, new: Size) -> Tensor:
         if old == new:

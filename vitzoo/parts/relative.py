@@ -59,9 +59,8 @@ class RelativePositions(nn.Module):
         self.method = check_method(resample)
 
     def initial_table(self, grid_size: Size) -> Tensor:
-        table = torch.empty(self.layers, 2 * grid_size[0] * grid_size[1] - 1, self.embed_dim)
-        normal_(table, std=0.02)
-        return table
+        rows = 2 * grid_size[0] * grid_size[1] - 1
+        return normal_(torch.empty(self.layers, rows, self.embed_dim), std=0.02)
 
     def resample(self, table: Tensor, old: Size, new: Size) -> Tensor:
         """Return the table interpolated to another grid.

@@ -117,8 +117,12 @@ class RotaryPositions(RotaryBase):
         prefix: bool = True,
         resample: str = "bicubic_antialias",
     ) -> None:
-        sizes = {"num_prefix_tokens": num_prefix_tokens, "embed_dim": embed_dim}
-        learned = LearnedPositions(**sizes, prefix=prefix, resample=resample)
+        learned = LearnedPositions(
+            num_prefix_tokens=num_prefix_tokens,
+            embed_dim=embed_dim,
+            prefix=prefix,
+            resample=resample,
+        )
         super().__init__(
             "rope", learned, num_heads=num_heads, temperature=temperature, absolute=absolute
         )
@@ -234,8 +238,12 @@ class MixedRotaryPositions(RotaryBase):
         absolute: bool = False,
         resample: str = "bicubic_antialias",
     ) -> None:
-        sizes = {"num_prefix_tokens": num_prefix_tokens, "embed_dim": embed_dim}
-        learned = LearnedPositions(**sizes, prefix=False, resample=resample)
+        learned = LearnedPositions(
+            num_prefix_tokens=num_prefix_tokens,
+            embed_dim=embed_dim,
+            prefix=False,
+            resample=resample,
+        )
         super().__init__(
             "rope_mixed", learned, num_heads=num_heads, temperature=temperature, absolute=absolute
         )
