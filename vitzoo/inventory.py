@@ -225,7 +225,7 @@ def import_file(path: Path) -> list[str]:
     source = open_regular(path, follow=True)
     if source is None:
         raise StoreError(f"there is no file {path}")
-    try:
+    with os.fdopen(source, "rb"):
         sha256, size = hash_file(source), os.fstat(source).st_size
         labels = _labels(registry(), _pins()).get(sha256)
         if not labels:
@@ -237,8 +237,6 @@ def import_file(path: Path) -> list[str]:
             partial.copy(source)
             if partial.sha256 != sha256:
                 raise IntegrityError(f"{path} changed while it was copied; try again")
-    finally:
-        os.close(source)
     return labels
 
 
@@ -378,10 +376,8 @@ def _hashed(name: str, path: Path, *, follow: bool = False) -> Verification:
         return Verification(name, "damaged", path, detail=str(error))
     if fd is None:
         return Verification(name, "missing", path, detail="there is no such file")
-    try:
+    with os.fdopen(fd, "rb"):
         return Verification(name, "unpinned", path, os.fstat(fd).st_size, hash_file(fd))
-    finally:
-        os.close(fd)
 
 
 def _files(path: Path) -> list[Path]:
@@ -390,10 +386,8 @@ def _files(path: Path) -> list[Path]:
     fd = open_regular(path, follow=True) if path.name.endswith(INDEX) else None
     if fd is None:
         return [path]
-    try:
+    with os.fdopen(fd, "rb"):
         shards = set(read_index(fd, str(path)).values())
-    finally:
-        os.close(fd)
     return [path.with_name(shard) for shard in sorted(shards)]
 
 

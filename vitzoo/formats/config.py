@@ -103,12 +103,7 @@ def whole(key: str, place: str, *, least: int = 1, file: str = "config.json") ->
 def number(key: str, place: str, *, file: str = "config.json") -> Read:
     """Return a function that reads a number between 0 and 1 into an option of the blocks."""
 
-    def read(value: Any) -> Changes:
-        good = type(value) in (int, float) and 0 < value < 1
-        check_config(good, key, "between 0 and 1", value, file)
-        return {"block": {place: float(value)}}
-
-    return read
+    return _real(key, place, 1, "between 0 and 1", file)
 
 
 def choice(key: str, choices: Mapping[Any, Changes], *, file: str = "config.json") -> Read:
@@ -125,9 +120,13 @@ def choice(key: str, choices: Mapping[Any, Changes], *, file: str = "config.json
 def positive(key: str, place: str, *, file: str = "config.json") -> Read:
     """Return a function that reads a positive number into an option of the blocks."""
 
+    return _real(key, place, float("inf"), "a positive number", file)
+
+
+def _real(key: str, place: str, below: float, expected: str, file: str) -> Read:
     def read(value: Any) -> Changes:
-        good = type(value) in (int, float) and 0 < value < float("inf")
-        check_config(good, key, "a positive number", value, file)
+        good = type(value) in (int, float) and 0 < value < below
+        check_config(good, key, expected, value, file)
         return {"block": {place: float(value)}}
 
     return read

@@ -32,13 +32,11 @@ def _from_cached(blob: Path, file: HubFile, partial: Partial) -> bool:
         return False
     if source is None:
         return False
-    try:
+    with os.fdopen(source, "rb"):
         if file.size not in (None, os.fstat(source).st_size):
             log.warning("%s has another size than %s; it is ignored", blob, file)
             return False
         partial.copy(source)
-    finally:
-        os.close(source)
     if partial.sha256 == file.pin.sha256:
         return True
     log.warning("%s is damaged (sha256 %s); it is ignored", blob, partial.sha256)

@@ -78,8 +78,7 @@ def request_pins(files: Sequence[HubFile]) -> list[Pin]:
             "vitzoo is offline; with a network, unset VITZOO_OFFLINE, HF_HUB_OFFLINE and "
             "TRANSFORMERS_OFFLINE"
         )
-    request = _Request(file, endpoint)
-    commit, siblings = request.metadata()
+    commit, siblings = _Request(file, endpoint).metadata()
     if len(revision) == 40 and commit != revision:
         raise PinError(
             f"{file.address}: {endpoint} answered with commit {commit}; try again, or find out "

@@ -193,11 +193,9 @@ def _check_first_use(file: HubFile) -> None:
 
 
 def _warn(file: HubFile, pin: Pin, path: Path | None) -> None:
-    lock = (
-        f"the lock file {printable(path)} now requires them"
-        if path
-        else "no lock file records them"
-    )
+    lock = "no lock file records them"
+    if path:
+        lock = f"the lock file {printable(path)} now requires them"
     with contextlib.suppress(*UNWRITABLE):
         warnings.warn(
             f"{file.label}: trust on first use: {pin.endpoint} states that {file.address} has "
@@ -314,15 +312,13 @@ def _copy(file: HubFile, path: Path, partial: Partial) -> None:
     source = open_regular(path, follow=True)
     if source is None:
         raise WeightsUnavailable(f"{file.label}: there is no file {path}; {fix}")
-    try:
+    with os.fdopen(source, "rb"):
         size = os.fstat(source).st_size
         if size != file.size:
             raise SizeMismatch(
                 f"{file.label}: {path} has {size} bytes, expected {file.size}; {fix}"
             )
         partial.copy(source)
-    finally:
-        os.close(source)
     if partial.sha256 != file.pin.sha256:
         found = partial.sha256
         partial.restart()
