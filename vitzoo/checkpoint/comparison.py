@@ -115,10 +115,9 @@ def _network(model: Any, spec: Spec, zoo: Registry) -> nn.Module:
         variant = zoo.variant(spec.variant) if spec.variant else None
     except UnknownName:
         variant = None
-    ready = opaque_parts(model, spec)
     with torch.random.fork_rng(devices=()), torch.device("meta"):
         if variant is None or variant.builder == CORE_BUILDER:
-            return build(spec, ready, part=zoo.part)
+            return build(spec, opaque_parts(model, spec), part=zoo.part)
         network: nn.Module = zoo.host.network(variant, spec)
         return network
 

@@ -104,9 +104,8 @@ class Comparison:
             sides = _sides(str(value)) or (0, 0)
             return any(all(map(compare, sides, wanted)) for wanted in self.values)
         if KINDS[self.field] == "number":
-            near = symbol == "="
             return any(
-                (near and abs(value - number) < slack) or compare(value, number)
+                (symbol == "=" and abs(value - number) < slack) or compare(value, number)
                 for number, slack in self.values
             )
         value = value.lower() if isinstance(value, str) else value

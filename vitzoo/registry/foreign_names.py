@@ -12,10 +12,7 @@ from vitzoo.files.strict_toml import loads
 from vitzoo.registry.listing import Row
 from vitzoo.registry.listing_cache import HUB, KNOWN_AS
 from vitzoo.schema.reader import NAME
-from vitzoo.schema.rows import (
-    Variant,
-    Weights,
-)
+from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.terms import CORE_BUILDER
 
 Match = tuple[str, Variant, Weights | None]
@@ -139,7 +136,7 @@ def repository(name: str) -> str:
 def hub_call(name: str) -> str:
     """Return how to load the Hub repository that a name may mean, empty if it means none."""
     address = repository(name)
-    return f"; for a repository of the Hub: {create_call(address)}" if address else ""
+    return address and f"; for a repository of the Hub: {create_call(address)}"
 
 
 def is_repository(name: str) -> bool:

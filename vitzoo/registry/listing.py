@@ -12,6 +12,8 @@ from vitzoo.schema.terms import PERMISSIVE, RESULTS
 if TYPE_CHECKING:
     from vitzoo.schema.rows import Variant, Weights
 
+COSTS = ("params", "gmacs", "activations")
+SIZES = ("image_size", "patch_size")
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim", "in_chans", "num_classes")
 PARTS = ("head", "pool", "patch_embed", "pos_embed")
 # Images per second of the architecture: names of measurements in the manifests.
@@ -22,25 +24,18 @@ MEASUREMENTS = (
     "i9_10940x_compiled",
     "i7_12700h_compiled",
 )
+TEXTS = ("namespace", "paper", "summary")
 KINDS: dict[str, Literal["text", "number", "size"]] = {
     "name": "text",
-    "params": "number",
-    "gmacs": "number",
-    "activations": "number",
-    "image_size": "size",
-    "patch_size": "size",
+    **dict.fromkeys(COSTS, "number"),
+    **dict.fromkeys(SIZES, "size"),
     **dict.fromkeys(NUMBERS, "number"),
     **dict.fromkeys(PARTS, "text"),
     "weights": "text",
     **dict.fromkeys(RESULTS, "number"),
     **dict.fromkeys(MEASUREMENTS, "number"),
-    "license": "text",
-    "pin": "text",
-    "pretraining": "text",
-    "pretraining_data": "text",
-    "namespace": "text",
-    "paper": "text",
-    "summary": "text",
+    **dict.fromkeys(("license", "pin", "pretraining", "pretraining_data"), "text"),
+    **dict.fromkeys(TEXTS, "text"),
 }
 FIELDS = tuple(KINDS)
 OF_WEIGHTS = ("weights", *RESULTS, "license", "pin", "pretraining", "pretraining_data")
@@ -66,18 +61,13 @@ def fields(variant: Variant) -> Row:
     speeds = {row.name: row.images_per_second for row in variant.throughput}
     return {
         "name": variant.name,
-        "params": variant.params,
-        "gmacs": variant.gmacs,
-        "activations": variant.activations,
-        "image_size": _size(variant.spec.image_size),
-        "patch_size": _size(variant.spec.patch_size),
+        **{name: getattr(variant, name) for name in COSTS},
+        **{name: _size(spec[name]) for name in SIZES},
         **{name: spec[name] for name in NUMBERS},
         **{name: spec[name].name for name in PARTS},
         **dict(zip(OF_WEIGHTS, of_weights(default) if default else WITHOUT_WEIGHTS, strict=True)),
         **{name: speeds.get(name) for name in MEASUREMENTS},
-        "namespace": variant.namespace,
-        "paper": variant.paper,
-        "summary": variant.summary,
+        **{name: getattr(variant, name) for name in TEXTS},
     }
 
 
@@ -106,8 +96,7 @@ def for_each_weights(row: Row) -> list[Row]:
     name, default = row["name"], row["weights"]
     rows = [row | dict(zip(OF_WEIGHTS, values, strict=True)) for values in row[ENTRIES]]
     for entry in rows:
-        same = entry["weights"] == default
-        entry[LABEL] = name if same else f"{name}:{entry['weights']}"
+        entry[LABEL] = name if entry["weights"] == default else f"{name}:{entry['weights']}"
     return rows or [row | {LABEL: name}]
 
 

@@ -60,9 +60,8 @@ class Registry:
         self._own_rows: dict[str, Row] = {}  # of variants
         self.aliases: dict[str, str] = {}
         self._unusable: dict[str, RegistryError] = {}  # variants of the user's files
-        self._wrote: Path | None = (
-            None  # the folder of the listing cache, after an entry was written
-        )
+        # the folder of the listing cache, after an entry was written
+        self._wrote: Path | None = None
         if local:
             self._read_local(local)
         if self.host.switches.strict:
@@ -304,8 +303,7 @@ class Registry:
             variants = [row for row in every if isinstance(row, Variant)]
             formats = sum(isinstance(row, CheckpointFormat) for row in every)
             rows = [self._own_row(namespace, variant) for variant in variants]
-            parts = len(every) - len(rows) - formats
-            write_listing(place, Listing(rows, parts, formats))
+            write_listing(place, Listing(rows, len(every) - len(rows) - formats, formats))
             self._wrote = place.parent
         return []
 
