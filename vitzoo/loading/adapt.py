@@ -17,6 +17,7 @@ from vitzoo.schema.spec import Spec
 HEADS = ("head.",)
 HEAD_FIELDS = frozenset({"num_classes", "head"})
 CLASSIFIERS = ("head.weight", "head.fc.weight")
+PRE_LOGITS = "head.pre_logits."
 LOADABLE = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -164,12 +165,10 @@ def _drop_head(
     unfit = [
         name
         for name, tensor in result.tensors.items()
-        if (
-            name.startswith(heads)
-            and (name not in expected or (name in new and expected[name].shape != tensor.shape))
-        )
-        or (pre_logits and name.startswith("head.pre_logits."))
+        if name.startswith(heads)
+        and (name not in expected or (name in new and expected[name].shape != tensor.shape))
     ]
+    unfit += [name for name in result.tensors if pre_logits and name.startswith(PRE_LOGITS)]
     layers = {name.rpartition(".")[0] for name in unfit}
     result.dropped = [name for name in result.tensors if name.rpartition(".")[0] in layers]
     for name in result.dropped:

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
-from vitzoo.loading.adapt import CLASSIFIERS, LOADABLE, Adapted
+from vitzoo.loading.adapt import CLASSIFIERS, LOADABLE, PRE_LOGITS, Adapted
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.text import fold, listed
 
-PRE_LOGITS = "head.pre_logits."
 MAX_NAMES = 4  # of variants in a message
 
 
@@ -47,7 +46,9 @@ def check(plan: Adapted, expected: Mapping[str, Tensor], source: str, zoo: Regis
     unexpected = [name for name in plan.tensors if name not in expected]
     both = {name: (t, expected[name]) for name, t in plan.tensors.items() if name in expected}
     unfit = [name for name, (found, own) in both.items() if found.shape != own.shape]
-    shapes = {name: [tuple(tensor.shape) for tensor in both[name]] for name in unfit}
+    shapes = [
+        f"{n} is {tuple(both[n][0].shape)}, the model has {tuple(both[n][1].shape)}" for n in unfit
+    ]
     types = [
         f"{name} is {found.dtype}"
         for name, (found, own) in both.items()
@@ -58,10 +59,7 @@ def check(plan: Adapted, expected: Mapping[str, Tensor], source: str, zoo: Regis
         source,
         ("missing", missing),
         ("unexpected", unexpected),
-        (
-            "with another shape",
-            [f"{n} is {f}, the model has {own}" for n, (f, own) in shapes.items()],
-        ),
+        ("with another shape", shapes),
         ("of a type that weights do not have", types),
         hint=hint or _unnamed_kernel(plan, expected, unfit),
     )

@@ -77,8 +77,7 @@ def of_row(row: Weights) -> dict[str, Any]:
 
 def of_entry(row: Weights, zoo: Registry) -> Overrides:
     """Return the overrides of registered weights, without their file."""
-    layout = zoo.part("checkpoint format", row.format)
-    return Overrides(layout.overrides({}, ()), of_row(row))
+    return Overrides(zoo.part("checkpoint format", row.format).overrides({}, ()), of_row(row))
 
 
 def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = None) -> Overrides:

@@ -111,12 +111,10 @@ def with_adapter(request: Request, folder: object, zoo: Registry) -> Request:
     if folder is None:
         return request
     adapter = open_adapter(folder)
-    spec = adapter.trained.network(zoo)
-    data, asked = spec.to_data(), request.spec.to_data()
-    fixed = sorted({*data, *asked} - {*OVERRIDDEN, *FREE, "block"})
+    data, asked = adapter.trained.network(zoo).to_data(), request.spec.to_data()
     other = [
         f"{key} = {short_repr(data.get(key))}, not {short_repr(asked.get(key))}"
-        for key in fixed
+        for key in sorted({*data, *asked} - {*OVERRIDDEN, *FREE, "block"})
         if data.get(key) != asked.get(key)
     ]
     if other:
@@ -200,8 +198,7 @@ def _described(
     """Return the request of weights whose configs describe their network."""
     stated = stated_by(config, zoo)
     if stated is None or not (stated.variant or stated.whole):
-        every = (*notes, *(stated.notes if stated else ()))
-        why = "".join(f"; {note}" for note in every)
+        why = "".join(f"; {note}" for note in (*notes, *(stated.notes if stated else ())))
         raise CheckpointError(
             f"{place} has no config that states the network of its weights{why}; name the "
             f"variant: create('vit_b16', weights={place!r})"

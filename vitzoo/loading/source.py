@@ -276,8 +276,9 @@ def choose_source(
     for name, value in (("pretrained", pretrained), ("mmap", mmap)):
         if not isinstance(value, bool):
             raise InvalidOption(f"{name} must be True or False, got {describe(value)}")
-    if request.saved and (trunk := _trunk_of(request.saved)):
-        return SavedClassifier(request.spec, request.saved, trunk, _place(weights), zoo)
+    saved = read_saved(request.saved) if request.saved else None
+    if request.saved and saved and saved.trunk:
+        return SavedClassifier(request.spec, request.saved, saved.trunk, _place(weights), zoo)
     if request.saved or request.address:
         if weights is not None:
             place = request.saved.source if request.saved else request.address
@@ -322,11 +323,6 @@ def _named_source(
     if request.adapter and row.sha256:  # before a download
         request.adapter.check_base(row.sha256, f"{request.variant.name}:{row.name}")
     return RegisteredWeights(request, request.variant, row, zoo)
-
-
-def _trunk_of(checkpoint: Checkpoint) -> Trunk | None:
-    saved = read_saved(checkpoint)
-    return saved.trunk if saved else None
 
 
 def _place(weights: object) -> str | os.PathLike[str] | None:

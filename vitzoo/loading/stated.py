@@ -87,14 +87,12 @@ class Stated:
             return base
         if self.unread and not base.embed_dim:  # the builder of a plugin states no sizes
             return base
-        wrong = {
-            name: (getattr(spec, name), getattr(base, name))
-            for name in STRUCTURE
-            if getattr(spec, name) != getattr(base, name)
-        }
+        wrong = [name for name in STRUCTURE if getattr(spec, name) != getattr(base, name)]
         if wrong:
-            found = ", ".join(f"{name} = {ours}" for name, (ours, _) in wrong.items())
-            own = ", ".join(f"{name} = {theirs}" for name, (_, theirs) in wrong.items())
+            found, own = (
+                ", ".join(f"{name} = {getattr(stated, name)}" for name in wrong)
+                for stated in (spec, base)
+            )
             alone = "" if self.unread else ", create the model from the folder alone"
             raise CheckpointError(
                 f"{source}: its config states {found}, the model has {own}. Name the right "
@@ -266,5 +264,4 @@ def read_changes(changes: Mapping[str, Any], base: Spec | None) -> Spec:
         if isinstance(value, Mapping) and "name" not in value:
             part = getattr(base, name)
             changes = {**changes, name: {"name": part.name, **dict(part.options), **value}}
-    reader = Reader(changes, "config of the weights", CheckpointError)
-    return Spec.read(reader, base)
+    return Spec.read(Reader(changes, "config of the weights", CheckpointError), base)

@@ -75,9 +75,7 @@ ARGUMENTS = ConfigTable(
         "in_chans": whole("in_chans", "in_chans", file=ARGUMENTS_OF),
         "img_size": size("img_size", "image_size", file=ARGUMENTS_OF),
         "patch_size": size("patch_size", "patch_size", file=ARGUMENTS_OF),
-        "embed_dim": whole("embed_dim", "embed_dim", file=ARGUMENTS_OF),
-        "depth": whole("depth", "depth", file=ARGUMENTS_OF),
-        "num_heads": whole("num_heads", "num_heads", file=ARGUMENTS_OF),
+        **{n: whole(n, n, file=ARGUMENTS_OF) for n in ("embed_dim", "depth", "num_heads")},
         "reg_tokens": whole("reg_tokens", "num_registers", least=0, file=ARGUMENTS_OF),
         "class_token": _flag("class_token", "class_token"),
         "no_embed_class": _flag("no_embed_class", "pos_embed.prefix", negated=True),
@@ -178,8 +176,7 @@ def changes_of(config: Config, spec: Spec) -> dict[str, Any]:
     check_config(not unknown, f"model_args: {', '.join(unknown)[:200]}", expected, unknown)
     quick = {"block": {"activation": "quick_gelu"}} if QUICK in config["architecture"] else {}
     found = merged(_input(inner, spec), quick, ARGUMENTS.read(arguments))
-    count = config.get("num_classes", inner.get("num_classes"))
-    if count is not None:
+    if (count := config.get("num_classes", inner.get("num_classes"))) is not None:
         found |= whole("num_classes", "num_classes", least=0)(count)
     width = found.get("embed_dim", spec.embed_dim)
     if "mlp_ratio" in arguments:
@@ -216,8 +213,7 @@ def _input(inner: Config, spec: Spec) -> dict[str, Any]:
 def _pool(stated: Any, arguments: Config, spec: Spec) -> dict[str, Any]:
     """Return the pool, if a config states another than that of the architecture."""
     given = arguments.get("global_pool", stated)
-    good = stated in (None, given)
-    check_config(good, "global_pool", f"{given!r}, as in model_args", stated)
+    check_config(stated in (None, given), "global_pool", f"{given!r}, as in model_args", stated)
     stated = given
     after = arguments.get("fc_norm")
     check_config(after in (None, True, False), "fc_norm", "true or false", after, ARGUMENTS_OF)
