@@ -213,14 +213,11 @@ class ModuleSubject(Subject, ABC):
 
 def network(sizes: Sizes, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the spec of a small network of these sizes."""
+    same = ("in_chans", "num_classes", "embed_dim", "depth", "num_heads")
     return {
         "image_size": list(sizes.image_size),
         "patch_size": list(sizes.patch_size),
-        "in_chans": sizes.in_chans,
-        "num_classes": sizes.num_classes,
-        "embed_dim": sizes.embed_dim,
-        "depth": sizes.depth,
-        "num_heads": sizes.num_heads,
+        **{name: getattr(sizes, name) for name in same},
         "mlp_dim": 2 * sizes.embed_dim,
         **(changes or {}),
     }

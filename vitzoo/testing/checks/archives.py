@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tarfile
 import tomllib
 import zipfile
@@ -16,7 +14,7 @@ from vitzoo.plugin.entry_points import GROUP
 from vitzoo.plugin.info import CORE
 from vitzoo.plugin.package_files import data_file, module_file
 from vitzoo.registry.registry import registry
-from vitzoo.testing.checks.plugin import info_of
+from vitzoo.testing.checks.plugin import info_of, run_python
 from vitzoo.testing.subject import fail, require
 
 __tracebackhide__ = True
@@ -53,8 +51,7 @@ def check_archives(namespace: str, project: Path, folder: Path) -> None:
 
 def needed(namespace: str) -> dict[Path, str]:
     """Return the files that archives must contain: installed path to path within the archive."""
-    info = info_of(namespace)
-    files = [Path(info.location)]
+    files = [Path(info_of(namespace).location)]
     rows = [row for _, row in registry().host.rows[namespace]]
     targets = [getattr(row, "target", getattr(row, "builder", None)) for row in rows]
     modules = {target.partition(":")[0] for target in targets if isinstance(target, str)}
@@ -93,14 +90,7 @@ def _built(project: Path, folder: Path) -> Iterator[dict[str, bytes]]:
     if find_spec("build") is None:
         problem = "wheel and sdist cannot be built: the package 'build' is not installed"
         fail(problem, INSTALL)
-    command = [sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", str(folder)]
-    done = subprocess.run(  # noqa: S603  # the plugin's own project
-        [*command, str(project)],
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
+    done = run_python("-m", "build", "--no-isolation", "--outdir", str(folder), str(project))
     output = f"{done.stdout}\n{done.stderr}"[-3000:]
     problem = f"wheel and sdist of {project} cannot be built:\n{output}"
     require(done.returncode == 0, problem, INSTALL)

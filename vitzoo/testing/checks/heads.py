@@ -109,9 +109,8 @@ def _require_shapes(subject: Head, part: Any) -> None:
     (x,) = subject.inputs()
     with torch.no_grad(), doing(subject, "called in evaluation mode"):
         logits, pre_logits = part.eval()(x), part(x, pre_logits=True)
-    width = part.num_classes or part.pre_logits_dim
     for what, result, expected in (
-        ("logits", logits, (2, width)),
+        ("logits", logits, (2, part.num_classes or part.pre_logits_dim)),
         ("pre-logits", pre_logits, (2, part.pre_logits_dim)),
     ):
         require(

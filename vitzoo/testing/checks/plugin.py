@@ -225,20 +225,27 @@ def use(namespace: str, built: Sequence[str]) -> dict[str, Any]:
     return found | {"sockets": sockets}
 
 
+def run_python(
+    *arguments: str, env: Mapping[str, str] | None = None, timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run this interpreter with arguments, without the current folder in its path."""
+    return subprocess.run(  # noqa: S603  # this very interpreter
+        [sys.executable, "-P", *arguments],
+        env=env,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )
+
+
 @cache
 def _listing(disabled: str, _path: Sequence[str], _settings: Sequence[tuple[str, str]]) -> str:
     """Return what `LISTING` prints in a fresh process with this path, without a disabled plugin."""
     env = os.environ | {"PYTHONPATH": os.pathsep.join(search_path())}
     if disabled:
         env["VITZOO_DISABLE_PLUGINS"] = disabled
-    done = subprocess.run(  # noqa: S603  # this very interpreter
-        [sys.executable, "-P", "-c", LISTING],
-        env=env,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=TIMEOUT,
-        check=False,
-    )
+    done = run_python("-c", LISTING, env=env, timeout=TIMEOUT)
     require(done.returncode == 0, f"`vitzoo list` fails in a new process:\n{done.stderr}", LIST)
     return done.stdout

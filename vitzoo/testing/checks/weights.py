@@ -67,8 +67,7 @@ def trained_spec(name: str, weights: str | None = None) -> Spec:
     zoo = registry()
     variant = zoo.variant(name)
     request = Request(variant.spec, variant=variant)
-    source = RegisteredWeights(request, variant, choose(variant, weights), zoo)
-    return source.trained({})
+    return RegisteredWeights(request, variant, choose(variant, weights), zoo).trained({})
 
 
 def check_row(subject: WeightsSubject) -> None:
