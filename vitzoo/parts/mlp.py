@@ -83,9 +83,36 @@ class SwiGLU(nn.Module):
     Source: arXiv:2002.05202, equation 6; layers named as in EVA-02 and timm's `SwiGLU`.
     """
 
-    first: tuple[str, ...] = ("fc1_g", "fc1_x")  # names of the layers before the gate
-    fc1_g: nn.Linear
-    fc1_x: nn.Linear
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        hidden_dim: int,
+        dropout: float = 0.0,
+        norm: nn.Module | None = None,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.fc1_g = layer(nn.Linear, embed_dim, hidden_dim, bias=bias)
+        self.fc1_x = layer(nn.Linear, embed_dim, hidden_dim, bias=bias)
+        self.drop = nn.Dropout(dropout)
+        self.norm = norm or nn.Identity()
+        self.fc2 = layer(nn.Linear, hidden_dim, embed_dim, bias=bias)
+        for linear in (self.fc1_g, self.fc1_x, self.fc2):
+            xavier_uniform_(linear, bias_std=1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(F.silu(self.fc1_g(x)) * self.fc1_x(x))  # (b, n, hidden)
+        return self.drop(self.fc2(self.norm(x)))  # (b, n, d)
+
+
+class PackedSwiGLU(nn.Module):
+    """`SwiGLU` whose gate and values come from one matrix, the rows of the gate first.
+
+    Shapes, Args: as `SwiGLU`.
+
+    Source: arXiv:2002.05202, equation 6; the `w12` layer of DINOv2, timm's `SwiGLUPacked`.
+    """
 
     def __init__(
         self,
@@ -97,34 +124,13 @@ class SwiGLU(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        fused = 2 // len(self.first)
-        for name in self.first:
-            setattr(self, name, layer(nn.Linear, embed_dim, fused * hidden_dim, bias=bias))
+        self.fc1 = layer(nn.Linear, embed_dim, 2 * hidden_dim, bias=bias)
         self.drop = nn.Dropout(dropout)
         self.norm = norm or nn.Identity()
         self.fc2 = layer(nn.Linear, hidden_dim, embed_dim, bias=bias)
-        for name in self.first:
-            xavier_uniform_(getattr(self, name), bias_std=1e-6, fused=fused)
+        xavier_uniform_(self.fc1, bias_std=1e-6, fused=2)
         xavier_uniform_(self.fc2, bias_std=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, value = self._halves(x)  # (b, n, hidden) each
+        gate, value = self.fc1(x).chunk(2, dim=-1)  # (b, n, hidden) each
         return self.drop(self.fc2(self.norm(self.drop(F.silu(gate) * value))))  # (b, n, d)
-
-    def _halves(self, x: Tensor) -> tuple[Tensor, ...]:
-        return self.fc1_g(x), self.fc1_x(x)
-
-
-class PackedSwiGLU(SwiGLU):
-    """`SwiGLU` whose gate and values come from one matrix, the rows of the gate first.
-
-    Shapes, Args: as `SwiGLU`.
-
-    Source: arXiv:2002.05202, equation 6; the `w12` layer of DINOv2, timm's `SwiGLUPacked`.
-    """
-
-    first = ("fc1",)
-    fc1: nn.Linear
-
-    def _halves(self, x: Tensor) -> tuple[Tensor, ...]:
-        return self.fc1(x).chunk(2, dim=-1)

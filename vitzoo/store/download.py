@@ -102,6 +102,7 @@ class _Download:
         self.other = OTHER_ADDRESS if file.entry.url else OTHER_ENDPOINT
 
     def run(self) -> None:
+        clean_retries = 1
         failures, reached = 0, self.partial.size
         while True:
             before = self.partial.size
@@ -110,8 +111,9 @@ class _Download:
                 self._check_hash()
             except HashMismatch:
                 self.partial.restart()
-                if not self.direct:  # a second time
+                if not clean_retries:
                     raise
+                clean_retries -= 1
                 self.direct = False
             except _Retry as fault:
                 if self.partial.size > before:
@@ -201,7 +203,8 @@ class _Download:
                 f"only, http to both; {self.other}"
             )
         if after.netloc == before.netloc:
-            log.info("%s: %s redirects to %s", self.file, *map(without_query, (url, target)))
+            places = map(without_query, (url, target))
+            log.info("%s: %s redirects to %s", self.file, *places)
         return target
 
     def _check_response(self, response: httpx2.Response, offset: int) -> int | None:
