@@ -24,6 +24,7 @@ from vitzoo.errors import InvalidOption
 from vitzoo.inference.embed import embed
 from vitzoo.inference.embedding import folder as folders
 from vitzoo.inference.embedding.folder import MANIFEST, MIN_ROWS
+from vitzoo.inference.embedding.part_file import claim
 from vitzoo.inference.predictor import Predictor
 
 SPEC = {
@@ -138,6 +139,18 @@ def test_the_recovery_of_one_shard_leaves_the_running_ones_alone(
         assert embed(predictor, data / "names.txt", out, workers=1).computed == MIN_ROWS
     assert json.loads((out / MANIFEST).read_text())["complete"]
     assert bytes_of(out) == bytes_of(data / "single")
+
+
+def test_threads_of_one_process_exclude_each_other(tmp_path):
+    """A lock of a process would be free for its own threads, and be lost with any closed file."""
+    part = tmp_path / "part-000003.parquet"
+    with claim(part) as first:
+        with claim(part) as second, claim(tmp_path / "part-000004.parquet") as other:
+            assert (first, second, other) == (True, False, True)
+        with claim(part) as third:
+            assert not third
+    with claim(part) as free:
+        assert free
 
 
 @pytest.fixture

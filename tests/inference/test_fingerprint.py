@@ -18,7 +18,7 @@ import vitzoo
 from helpers import refuses
 from vitzoo.errors import InvalidOption
 from vitzoo.inference.arithmetic import ON_CUDA, changed_settings, matmul_precision
-from vitzoo.inference.fingerprint import versions
+from vitzoo.inference.fingerprint import hash_tensors, versions
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 ROOT = Path(__file__).parents[2]
@@ -118,6 +118,39 @@ def test_two_changes_have_two_fingerprints():
 
     assert changed(1e-2) != changed(1e-3)
     assert changed(1e-6) == fingerprint(digits()).sha256
+
+
+TRAINED = {
+    "in place": lambda weight: weight.mul_(3),
+    "data in place": lambda weight: weight.data.mul_(3),
+    "other data": lambda weight: setattr(weight, "data", 3 * weight.data),
+}
+
+
+@pytest.mark.parametrize("train", TRAINED.values(), ids=TRAINED)
+def test_other_weights_than_those_of_the_name_are_refused(train, tmp_path):
+    """A worker would load those of the name."""
+    predictor = vitzoo.Predictor("vit_digits")
+    before = predictor.fingerprint()
+    with torch.no_grad():
+        train(predictor.model.blocks[0].mlp.fc1.weight)
+    after = predictor.fingerprint()
+    assert after.weights == hash_tensors(predictor.model) != before.weights
+    for act in (
+        lambda: pickle.dumps(predictor),
+        lambda: vitzoo.embed(predictor, ROOT / "docs/examples/digits", tmp_path / "out"),
+    ):
+        with refuses(InvalidOption, "tensors were changed after they were loaded"):
+            act()
+
+
+def test_the_order_of_blocks_is_compared():
+    model = digits()
+    blocks = dict(reversed(model.blocks._modules.items()))
+    model.blocks._modules.clear()
+    model.blocks._modules.update(blocks)
+    with refuses(InvalidOption, "blocks has the order 3, 2, 1, 0, expected 0, 1, 2, 3"):
+        pickle.dumps(vitzoo.Predictor(model))
 
 
 def test_a_model_in_training_mode_is_refused():

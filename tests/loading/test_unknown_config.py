@@ -126,12 +126,16 @@ def test_malformed_values_are_named(folder, caplog):
     check_all(cases, check)
 
 
-@pytest.mark.parametrize("config", [{"vision_config": [1]}, {"vision_config": None}, {"a": {}}])
-def test_other_configs_are_noted(folder, caplog, config):
-    assert "vit_new is not known" in str(
-        vitzoo.create(NETWORK, weights=folder(**config)).load_report
-    )
-    assert not warnings_of(caplog)
+UNKNOWN_KEYS = [{"vision_config": [1]}, {"vision_config": None}, {"mlp_ratio": 8, "\x1b[31m": 1}]
+
+
+@pytest.mark.parametrize("config", UNKNOWN_KEYS)
+def test_keys_that_are_not_known_are_named(folder, caplog, config):
+    report = str(vitzoo.create(NETWORK, weights=folder(**config)).load_report)
+    (text,) = warnings_of(caplog)
+    for said in (report, text):
+        says(said, "vit_new is not known", "keys that vitzoo does not know", next(iter(config)))
+        assert "\x1b" not in said
 
 
 def test_a_config_without_model_type(tmp_path, caplog):

@@ -178,6 +178,10 @@ def _appended(name: str, found: nn.Module, wanted: nn.Module) -> Iterator[str]:
 
     Names of tensors show other additional modules, and the number of blocks shows blocks.
     """
+    if isinstance(found, nn.Sequential):
+        own, expected = (dict(module.named_children()) for module in (found, wanted))
+        if own.keys() == expected.keys() and list(own) != list(expected):
+            yield f"{name} has the order {', '.join(own)}, expected {', '.join(expected)}"
     if isinstance(found, nn.Sequential) and name != "blocks":
         for key, child in found.named_children():
             if not hasattr(wanted, key) and not child.state_dict():

@@ -156,7 +156,7 @@ def embed(
     check_extra("parquet", "vitzoo.embed")
     if vectors not in VECTORS:
         raise InvalidOption(f"vectors must be {' or '.join(VECTORS)}, got {short_repr(vectors)}")
-    for name, value in (("workers", workers), ("batch_size", batch_size)):
+    for name, value in (("workers", workers), ("batch_size", batch_size), ("chunk", chunk)):
         if value is not None and (type(value) is not int or not 1 <= value <= MOST):
             raise InvalidOption(f"{name} must be from 1 to {MOST}, got {short_repr(value)}")
     index, count = shard_of(shard)
@@ -171,11 +171,12 @@ def embed(
     predictor = _predictor(model, **options, chunk=chunk)
     if found is not None and found.chunk:
         predictor = predictor.with_chunk(found.chunk)
-    check_unchanged(predictor.model, next(predictor.model.parameters()).device)
-    manifest = agree(folder, predictor, vectors, pieces, extend=extend)
+    fingerprint = predictor.fingerprint()
+    check_unchanged(fingerprint.changes, next(predictor.model.parameters()).device)
+    manifest = agree(folder, predictor, fingerprint.to_data(), vectors, pieces, extend=extend)
     job = Job(
         predictor=predictor,
-        fingerprint=predictor.fingerprint(),
+        fingerprint=fingerprint,
         form=manifest.form,
         read_ahead=batch_size if _on_cpu(predictor) else max(batch_size, 2 * predictor.chunk),
         threads=_threads(predictor),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -128,9 +128,14 @@ def changes(model: nn.Module) -> tuple[str, ...]:
     return tuple(rows)
 
 
-def check_unchanged(model: nn.Module, device: torch.device) -> None:
-    """Raise InvalidOption if other processes could not compute the numbers of a model again."""
-    if rows := changes(model):
+def check_unchanged(rows: Sequence[str], device: torch.device) -> None:
+    """Raise InvalidOption if other processes could not compute the numbers of a model again.
+
+    Args:
+        rows: what distinguishes the model from the network of its spec.
+        device: of the model.
+    """
+    if rows:
         raise InvalidOption(
             "the model is not the network of model.spec, so the numbers of other processes would "
             f"differ: {listed(fold(rows))}; create the model with these settings, merge adapters, "

@@ -69,6 +69,7 @@ from vitzoo.schema.spec import Spec
 
 CPU = "cpu"
 TOP = 5  # classes in `labels`
+TRAINED = "tensors were changed after they were loaded"
 Input = str | os.PathLike[str] | bytes | np.ndarray | Image.Image
 
 
@@ -191,7 +192,7 @@ class Predictor:
         check_count("top", TOP if top is None else top)
         check_count("chunk", 1 if chunk is None else chunk)
         self._request: Any = None
-        self._weights_sha256 = ""
+        self._weights_sha256 = self._loaded = ""
         if isinstance(model, nn.Module):
             network = _placed(model, weights, dtype, device)
         else:
@@ -199,6 +200,7 @@ class Predictor:
             name, weights = self._request
             network = create(name, pretrained=True, weights=weights, dtype=dtype, device=device)
             self._weights_sha256 = network.load_report.sha256 if network.load_report else ""
+            self._loaded = hash_tensors(network)
             usual = torch.get_default_dtype()  # a process that loads the pickle may have another
             dtype = usual if {p.dtype for p in network.parameters()} == {usual} else dtype
         self.model: nn.Module = network.eval()
@@ -230,7 +232,7 @@ class Predictor:
         return f"Predictor({short_repr(name)}, outputs={self.outputs})"
 
     def __getstate__(self) -> dict[str, Any]:
-        check_unchanged(self.model, self._sample.device)
+        check_unchanged(self.fingerprint().changes, self._sample.device)
         state = {"outputs": self.outputs, "options": {**self._options, "chunk": self.chunk}}
         if self._request is None:
             return state | {"model": self.model}
@@ -387,10 +389,12 @@ class Predictor:
         return {name: tuple(tensor.shape[1:]) for name, tensor in found.items() if name != LABELS}
 
     def fingerprint(self) -> Fingerprint:
-        """Return what determines the numbers; of a model object this reads all tensors."""
+        """Return what determines the numbers; this reads all tensors."""
         spec: Any = getattr(self.model, "spec", None)
+        found = hash_tensors(self.model)
+        trained = () if self._loaded in ("", found) else (TRAINED,)
         return Fingerprint(
-            weights=self._weights_sha256 or hash_tensors(self.model),
+            weights=self._weights_sha256 if found == self._loaded else found,
             network=spec.to_data(),
             preprocessing=asdict(self._transform.preprocessing),
             outputs=self.outputs,
@@ -398,7 +402,7 @@ class Predictor:
             dtype=str(self._sample.dtype).removeprefix("torch."),
             chunk=(self.chunk, *self._shape),
             versions=versions(self._sample.device),
-            changes=changes(self.model),
+            changes=(*changes(self.model), *trained),
             parts=describe_parts(self.model, spec),
             settings=changed_settings(self._sample.device),
         )

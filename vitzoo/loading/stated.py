@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from vitzoo.errors import CheckpointError, PluginError, short_repr
+from vitzoo.errors import CheckpointError, PluginError, printable, short_repr
 from vitzoo.formats import Format, merged
 from vitzoo.formats.config import Config, check_config
 from vitzoo.formats.transformers import WITH_BIAS
@@ -42,6 +42,7 @@ class Stated:
         variant: the variant that they name.
         notes: for the load report.
         unread: keys of a config of an unknown kind, under the names that transformers gives them.
+        others: its keys under other names.
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -49,6 +50,7 @@ class Stated:
     variant: Variant | None = None
     notes: tuple[str, ...] = ()
     unread: Config = field(default_factory=dict)
+    others: Sequence[str] = ()
 
     def spec(self) -> Spec:
         """Return the network.
@@ -121,6 +123,8 @@ class Stated:
             rows.append(f"{key} = {short_repr(value)}, the model has {place} = {network[place]!r}")
             wanted |= found
         fix = f"; pass block={wanted} for the values of the config" if wanted else ""
+        if self.others:
+            rows.append(f"keys that vitzoo does not know: {printable(listed(self.others), 200)}")
         return f"config.json states {'; '.join(rows)}{fix}" if rows else ""
 
 
@@ -176,7 +180,8 @@ def _of_unknown(config: Config, kind: str | None, zoo: Registry) -> Stated | Non
         why = f"open_clip_config.json is read by the plugin clip; {install_command('clip')}"
     elif kind is not None:
         why = f"model_type {escaped(kind)} is not known{_plugin_of(kind, zoo)}"
-    return Stated(merged(*sizes), notes=(f"config.json is not used: {why}",), unread=unread)
+    notes = (f"config.json is not used: {why}",)
+    return Stated(merged(*sizes), notes=notes, unread=unread, others=WITH_BIAS.unknown(own))
 
 
 def _common(key: str, value: Any) -> Mapping[str, Any]:

@@ -226,15 +226,28 @@ def _begins_with(pieces: Sequence[Piece], found: Manifest) -> bool:
 
 
 def agree(
-    folder: Path, predictor: Predictor, vectors: str, pieces: Sequence[Piece], *, extend: bool
+    folder: Path,
+    predictor: Predictor,
+    fingerprint: Mapping[str, Any],
+    vectors: str,
+    pieces: Sequence[Piece],
+    *,
+    extend: bool,
 ) -> Manifest:
     """Return the manifest of a folder; make both if they are missing.
+
+    Args:
+        folder: of `embed`.
+        predictor: the model.
+        fingerprint: of the predictor, as plain data.
+        vectors: type of the stored vectors.
+        pieces: the inputs.
+        extend: whether inputs may be added.
 
     Raises:
         InvalidOption: the folder has vectors of another model or other inputs.
         StoreError: the folder cannot be read or written, or its manifest is damaged.
     """
-    fingerprint = predictor.fingerprint().to_data()
     with explained(folder):
         make_folder(folder)
         while True:  # other processes do not wait while this one reads all names

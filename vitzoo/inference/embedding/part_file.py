@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,14 +100,15 @@ class Writer:
 
 @contextmanager
 def claim(path: Path) -> Iterator[bool]:
-    """Hold the lock of a part; False if another process holds it. Killed processes hold none.
+    """Hold the lock of a part; False if it is held elsewhere. Killed processes hold none.
 
-    A process has one part at a time: closing the file frees all locks of the process in it.
+    The lock belongs to the open file, not to the process, so that threads exclude each other, too.
     """
     number = int(path.stem.rpartition("-")[2])
     with (path.parent / LOCKS).open("ab") as file:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+            lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
             free = True
         except (BlockingIOError, PermissionError):  # a system may say either
             free = False
