@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -50,7 +50,7 @@ class Stated:
     variant: Variant | None = None
     notes: tuple[str, ...] = ()
     unread: Config = field(default_factory=dict)
-    others: Sequence[str] = ()
+    others: list[str] = field(default_factory=list)
 
     def spec(self) -> Spec:
         """Return the network.
