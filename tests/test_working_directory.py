@@ -18,6 +18,8 @@ from plugin_files import write_distribution
 from vitzoo.plugin.importing import search_path
 from vitzoo.testing.checks.plugin import _worker, in_worker
 
+pytestmark = pytest.mark.workflows
+
 TRAP = """\
 import posix
 posix.close(posix.open({marker!r}, posix.O_CREAT | posix.O_WRONLY))

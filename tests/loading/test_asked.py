@@ -165,6 +165,7 @@ def networks():
     }
 
 
+@pytest.mark.conformance
 def test_no_format_gives_a_tensor_that_was_not_asked_for(tmp_path):
     """Remove the head, the pool, each tensor of both, from a file of every format."""
     loaded = 0
