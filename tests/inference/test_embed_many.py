@@ -36,6 +36,8 @@ SPEC = {
     "num_heads": 2,
     "mlp_dim": 32,
 }
+PATHS = (str(Path(vitzoo.__file__).parents[1]), os.environ.get("PYTHONPATH"))
+PATH = os.pathsep.join(filter(None, PATHS))
 COUNT = 12 * MIN_ROWS  # three parts for each of four shards
 
 # A process that stops itself in the middle of its second part, as a slow one that never moves.
@@ -93,7 +95,7 @@ def stopped(data, tmp_path):
             command = [sys.executable, "-c", STOPS, data / "net.safetensors", data / "names.txt"]
             process = subprocess.Popen(
                 [*map(str, command), str(tmp_path / "out"), str(index), str(count)],
-                env=os.environ | {"PYTHONPATH": str(Path(vitzoo.__file__).parents[1])},
+                env=os.environ | {"PYTHONPATH": PATH},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -333,7 +335,7 @@ def test_the_bytes_of_a_folder_do_not_depend_on_the_locale(data, tmp_path, monke
         [sys.executable, "-c", code, str(data / "net.safetensors"), *sources],
         env=os.environ
         | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-        | {"PYTHONPATH": str(Path(vitzoo.__file__).parents[1])},
+        | {"PYTHONPATH": PATH},
         capture_output=True,
         text=True,
     )
