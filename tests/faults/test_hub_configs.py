@@ -84,12 +84,12 @@ def test_an_address_without_pooler_has_no_pre_logits(hub, net, tmp_path):
     assert net.hub is hub
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 64, "image_size": 32, "patch_size": 8}
-    theirs = fill(ViTModel(ViTConfig(**sizes), add_pooling_layer=False))
-    theirs.save_pretrained(tmp_path / "vit")
+    reference = fill(ViTModel(ViTConfig(**sizes), add_pooling_layer=False))
+    reference.save_pretrained(tmp_path / "vit")
     for path in (tmp_path / "vit").iterdir():
         hub.add(REPO, path.name, path.read_bytes())
     images = torch.randn(2, 3, 32, 32)
-    expected = theirs(images).last_hidden_state[:, 0]
+    expected = reference(images).last_hidden_state[:, 0]
     for given in ({}, {"num_classes": 0}, {}):
         model = vitzoo.create(f"hf://{REPO}", **given).eval()
         close(model(images), expected)

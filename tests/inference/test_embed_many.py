@@ -211,7 +211,7 @@ def test_a_file_that_another_process_writes_is_not_removed(data, predictor, tmp_
 
 
 def test_other_processes_do_not_wait_while_inputs_are_read(data, predictor, tmp_path, monkeypatch):
-    """Nobody holds the lock of the manifest while names are hashed."""
+    """No process holds the lock of the manifest while names are hashed."""
     out, hashed = tmp_path / "out", []
     sha256_of = folders.sha256_of
 

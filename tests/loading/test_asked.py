@@ -39,12 +39,12 @@ def pooled(request, tmp_path):
 
     def make(weights="scaled", pooler=False):
         torch.manual_seed(1)
-        theirs = fill(model(config(**SIZES), add_pooling_layer=pooler), weights)
-        theirs.save_pretrained(tmp_path)
+        reference = fill(model(config(**SIZES), add_pooling_layer=pooler), weights)
+        reference.save_pretrained(tmp_path)
         assert (
             "pooler.dense.weight" in safetensors.torch.load_file(tmp_path / "model.safetensors")
         ) == pooler
-        return tmp_path, theirs, changes
+        return tmp_path, reference, changes
 
     return make
 
@@ -53,8 +53,8 @@ def pooled(request, tmp_path):
 @torch.inference_mode()
 def test_a_file_without_pooler_has_no_pre_logits(pooled, images, weights):
     """The model returns the normed class token, each time, whatever names the network."""
-    folder, theirs, changes = pooled(weights)
-    expected = theirs(images).last_hidden_state[:, 0]
+    folder, reference, changes = pooled(weights)
+    expected = reference(images).last_hidden_state[:, 0]
     file = folder / "model.safetensors"
     calls = {
         "folder": (folder, {}),
@@ -83,14 +83,14 @@ def test_a_file_without_pooler_has_no_pre_logits(pooled, images, weights):
 
 
 def test_classes_without_pooler_are_one_linear_layer(pooled, images):
-    folder, theirs, changes = pooled()
+    folder, reference, changes = pooled()
     for name, given in ((folder, {}), (TANH | changes, {"weights": folder})):
         model = vitzoo.create(name, num_classes=3, **given).eval()
         assert model.load_report.reinitialised == CLASSIFIER
         assert not model(images).any()
         with torch.no_grad():
             model.head.weight.copy_(torch.eye(3, 32))
-            close(model(images), theirs(images).last_hidden_state[:, 0, :3])
+            close(model(images), reference(images).last_hidden_state[:, 0, :3])
 
 
 def test_a_head_that_is_asked_for_is_new(pooled):
@@ -103,8 +103,8 @@ def test_a_head_that_is_asked_for_is_new(pooled):
 
 @torch.inference_mode()
 def test_the_pooler_of_a_file_is_kept(pooled, images):
-    folder, theirs, _ = pooled(pooler=True)
-    expected = theirs(images).pooler_output
+    folder, reference, _ = pooled(pooler=True)
+    expected = reference(images).pooler_output
     for given in ({}, {"num_classes": 0}):
         model = vitzoo.create(folder, **given).eval()
         close(model(images), expected)

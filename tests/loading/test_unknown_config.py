@@ -38,8 +38,8 @@ def folder(tmp_path):
 @torch.inference_mode()
 def test_the_settings_of_vit_msn(tmp_path, caplog, images, weights):
     config = transformers.ViTMSNConfig(**SIZES, layer_norm_eps=1e-3, hidden_act="gelu_new")
-    theirs = fill(transformers.ViTMSNModel(config), weights)
-    theirs.save_pretrained(tmp_path)
+    reference = fill(transformers.ViTMSNModel(config), weights)
+    reference.save_pretrained(tmp_path)
     model = vitzoo.create(NETWORK, weights=tmp_path).eval()
     text = warnings_of(caplog)[-1]  # after one of transformers
     says(text, "vit_msn is not known", "layer_norm_eps = 0.001, the model has norm_eps = 1e-12")
@@ -50,7 +50,7 @@ def test_the_settings_of_vit_msn(tmp_path, caplog, images, weights):
     caplog.clear()
     model = vitzoo.create(NETWORK, weights=tmp_path, block=fix).eval()
     assert not warnings_of(caplog)
-    close(model(images), theirs(images).last_hidden_state[:, 0])
+    close(model(images), reference(images).last_hidden_state[:, 0])
 
 
 @pytest.mark.parametrize("config", [{}, AGREES, AGREES | SIZES, {"vision_config": AGREES | SIZES}])
@@ -75,12 +75,12 @@ OTHER = {
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("key", OTHER)
 def test_other_sizes_are_refused(folder, key, nested):
-    value, theirs, ours = OTHER[key]
+    value, stated, built = OTHER[key]
     config = SIZES | {"num_channels": 3, key: value}
     place = folder(**({"vision_config": config, "hidden_size": 7} if nested else config))
     message = refused(CheckpointError, NETWORK, weights=place)
     fix = "pass in_chans=" if key == "num_channels" else "Name the right variant"
-    says(message, theirs, ours, fix)
+    says(message, stated, built, fix)
     assert "alone" not in message  # such a folder does not describe its network
 
 
