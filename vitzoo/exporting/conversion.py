@@ -273,19 +273,19 @@ def _check_variant(opened: Source, skeleton: Mapping[str, Tensor]) -> None:
     variant = opened.variant
     if variant is None:
         return
-    expected = create(variant.name, device="meta").state_dict()
-    own, theirs = (
+    network = create(variant.name, device="meta").state_dict()
+    own, expected = (
         {
             name: tuple(tensor.shape)[-1 if name == "pos_embed" else 0 :]
             for name, tensor in tensors.items()
             if not name.startswith("head.")
         }
-        for tensors in (skeleton, expected)
+        for tensors in (skeleton, network)
     )
-    wrong = sorted(own.keys() ^ theirs.keys()) or [n for n in own if own[n] != theirs[n]]
+    wrong = sorted(own.keys() ^ expected.keys()) or [n for n in own if own[n] != expected[n]]
     if not wrong:
         return
-    shown = [str(s.get(wrong[0], "missing")) for s in (own, theirs)]
+    shown = [str(s.get(wrong[0], "missing")) for s in (own, expected)]
     raise CheckpointError(
         f"{opened.checkpoint.source} is no {variant.name}: {len(wrong)} tensors differ; "
         f"{escaped(wrong[0])} is {shown[0]} in the file, {shown[1]} in the network"
