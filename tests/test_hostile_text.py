@@ -53,6 +53,13 @@ def all_errors(base=errors.VitzooError):
         yield from all_errors(cls)
 
 
+def test_long_texts_of_files_are_cut():
+    long = errors.CheckpointError("\x07" * 10**6)
+    assert str(long) == r"\x07" * 10_000 + "..."
+    assert errors.did_you_mean("pooled" + "d" * 10**7, ["pooled", "labels"]) == ""
+    assert str(errors.CheckpointError("x" * 10_000)) == "x" * 10_000
+
+
 @pytest.mark.parametrize("error", [errors.VitzooError, *all_errors()])
 def test_messages_are_escaped(error):
     @given(TEXTS)

@@ -10,8 +10,9 @@ import pydoc
 import pytest
 
 import vitzoo
-from vitzoo.errors import UnknownOption
-from vitzoo.keywords import check_keywords
+from helpers import refuses
+from vitzoo.errors import InvalidOption, UnknownOption, VitzooError
+from vitzoo.keywords import check_keywords, check_types
 
 
 def resize(image, size=3, /, mode="RGB", *, method: str = "bicubic", crop_pct=1.0):
@@ -111,3 +112,94 @@ def test_transform_suggests():
         vitzoo.transform("vit_digits", crop_pc=1)
     parameters = inspect.signature(vitzoo.transform).parameters.values()
     assert all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters)
+
+
+FURTHER = {  # arguments after the first one
+    "convert": ("timm", "x.safetensors"),
+    "export": ("onnx", "x"),
+    "link": ("x", "timm"),
+    "push": ("a/b", "x"),
+    "embed": ("x", "y"),
+    "predict": (["x"],),
+    "probe": ("x",),
+    "plot": ("vit_digits",),
+    "save": ("x.safetensors",),
+    "param_groups": (1e-3,),
+}
+NO_ARGUMENT = ("plugins", "hookimpl")
+FUNCTIONS = [
+    name
+    for name in vitzoo.__all__
+    if inspect.isfunction(getattr(vitzoo, name)) and name not in NO_ARGUMENT
+]
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "Predictor"])
+def test_a_first_argument_of_a_wrong_type_is_an_error_of_vitzoo(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.joinpath("x").mkdir()
+    more = {"until": "head"} if name == "freeze" else {"dry_run": True} if name == "push" else {}
+    further = FURTHER.get(name, ())[: 1 if more else None]
+    for wrong in (5, object(), b"x"):
+        with pytest.raises(VitzooError):
+            list(getattr(vitzoo, name)(wrong, *further, **more))  # predict yields
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "expected"),
+    [
+        (lambda: vitzoo.fetch(5), "name", "text"),
+        (lambda: vitzoo.fetch("vit_b16", 5), "weights", "text or None"),
+        (lambda: vitzoo.verify(5), "name_or_path", "text or a path or None"),
+        (lambda: vitzoo.variants(5), "pattern", "text or an iterable"),
+        (lambda: vitzoo.variants(where=5), "where", "text or None"),
+        (lambda: vitzoo.synsets(5), "label_set", "text"),
+        (lambda: vitzoo.convert("x", "timm", 5), "target", "text or a path"),
+        (lambda: vitzoo.convert("x", 5, "y"), "to", "text"),
+        (lambda: vitzoo.export("x", "onnx", 5), "folder", "text or a path"),
+        (lambda: vitzoo.export("x", "onnx", "y", int8=5), "int8", "an iterable or None"),
+        (lambda: vitzoo.link("vit_b16", 5, "timm"), "folder", "text or a path"),
+        (lambda: vitzoo.timm_overlay(5), "tag", "text"),
+        (lambda: vitzoo.push("x", "a/b", datasets=5), "datasets", "a sequence"),
+        (lambda: vitzoo.embed("x", 5, "y"), "sources", "text or a path or an iterable"),
+        (lambda: vitzoo.embed("x", "y", "z", shard=5), "shard", "a tuple or None"),
+        (lambda: vitzoo.predict("x", 5), "images", "an iterable"),
+        (lambda: vitzoo.probe("x", 5), "data", "text or a path"),
+        (lambda: vitzoo.probe("x", "y", progress=5), "progress", "a function or None"),
+        (lambda: vitzoo.save("x", 5), "path", "text or a path"),
+        (lambda: vitzoo.Predictor("x", outputs=5), "outputs", "text or an iterable"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_named(call, name, expected):
+    with refuses(InvalidOption, name, f"must be {expected}", "5 (int)"):
+        call()
+
+
+def test_a_type_is_one_of_the_kinds():
+    check_types("read", path=(None, "text or None"), more=(["x"], "text or an iterable"))
+    for value, got in ((b"x", "b'x' (bytes)"), (5, "5 (int)")):
+        with refuses(InvalidOption, "read(): path must be text or None", got):
+            check_types("read", size=("5", "text"), path=(value, "text or None"))
+    with refuses(InvalidOption, "pattern must be text or an iterable", "b'x' (bytes)"):
+        vitzoo.variants(b"x")
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: vitzoo.variants([5]), "variants(): pattern[0] must be text"),
+        (lambda: vitzoo.variants(("vit_digits", 5)), "variants(): pattern[1] must be text"),
+        (lambda: vitzoo.variants(iter(["*", 5])), "variants(): pattern[1] must be text"),
+        (
+            lambda: vitzoo.predict(vitzoo.create("vit_digits"), ["x", 5]),
+            "predict(): images[1] must be text or a path",
+        ),
+        (
+            lambda: vitzoo.export("x", "onnx", "y", int8=[5]),
+            "export(): int8[0] must be text or a path",
+        ),
+    ],
+)
+def test_an_element_of_a_wrong_type_is_named(call, name):
+    with refuses(InvalidOption, name, "5 (int)"):
+        call()

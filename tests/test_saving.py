@@ -154,6 +154,15 @@ def test_a_saved_model_may_be_restored_in_another_dtype(small, tmp_path):
     assert len(again.load_report.converted) == len(again.state_dict())
 
 
+@pytest.mark.parametrize("pos_embed", ["sincos_2d", "rope"])
+def test_what_no_file_contains_has_the_dtype_of_the_rest(small, tmp_path, pos_embed):
+    """The sines of positions are buffers."""
+    path = vitzoo.save(vitzoo.create(small, pos_embed=pos_embed), tmp_path / "net.safetensors")
+    for dtype in (torch.bfloat16, torch.float32):
+        buffers = list(vitzoo.create(path, dtype=dtype).buffers())
+        assert {buffer.dtype for buffer in buffers} == {dtype}
+
+
 def test_a_fresh_head_has_the_dtype_of_the_file(small, tmp_path, randomise):
     model = randomise(vitzoo.create(small, dtype=torch.bfloat16))
     path = vitzoo.save(model, tmp_path / "net.safetensors")
@@ -781,3 +790,45 @@ def test_what_save_accepts_is_restored_with_equal_outputs(parts, registers, chan
 
 def _plain(model):
     return {name.replace("_orig_mod.", ""): t for name, t in model.state_dict().items()}
+
+
+HEAD = """\
+from torch import nn
+
+class Cosine(nn.Linear):
+    def __init__(self, *, in_dim, num_classes):
+        super().__init__(in_dim, num_classes)
+        self.num_classes, self.pre_logits_dim = num_classes, in_dim
+
+    def reset(self, num_classes):
+        return Cosine(in_dim=self.in_features, num_classes=num_classes)
+
+    def forward(self, x, pre_logits=False):
+        return x if pre_logits else super().forward(x)
+"""
+PLUGIN = 'api = 1\nheads.cosine = { target = "acme.parts:Cosine", summary = "s" }\n'
+
+
+def test_a_file_imports_the_plugin_of_a_registered_part_and_no_other_module(
+    small, tmp_path, install, python
+):
+    """docs/trust.md states this: the metadata of a file names parts, not modules."""
+    text = {"acme/__init__.py": "", "acme/parts.py": HEAD, "acme/registry.toml": PLUGIN}
+    site = install("acme-parts", "acme = acme:registry.toml", text)
+    for name in ("evil", "acme/evil"):
+        (site / f"{name}.py").write_text("raise SystemExit('imported')")
+    path = vitzoo.save(vitzoo.create(small, head="acme/cosine"), tmp_path / "net.safetensors")
+    code = f"import sys, vitzoo; vitzoo.create({str(path)!r}); print('acme.parts' in sys.modules)"
+    assert python(code, path=site) == "True\n"
+    data = path.read_bytes()
+    for other in ("acme.evil:X", "evil:Hostil", "evil/Hostil", "acme/evil12"):
+        assert len(other) == len("acme/cosine")
+        path.write_bytes(data.replace(b"acme/cosine", other.encode()))
+        code = (
+            f"import sys, vitzoo\ntry:\n    vitzoo.create({str(path)!r})\n"
+            "except vitzoo.VitzooError as error:\n    print(type(error).__name__)\n"
+            "print(sorted({'evil', 'acme.evil', 'acme', 'acme.parts'} & set(sys.modules)))"
+        )
+        kind, imported = python(code, path=site).splitlines()
+        assert kind in ("UnknownName", "InvalidOption", "CheckpointError")
+        assert imported == "[]", other

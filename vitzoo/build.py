@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -29,8 +28,9 @@ from vitzoo.parts.block import (
 from vitzoo.parts.drop_path import MODES
 from vitzoo.parts.init import layer
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp, PackedSwiGLU, SwiGLU
-from vitzoo.plugin.importing import from_signal
+from vitzoo.plugin.guard import Converting
 from vitzoo.schema.kinds import KIND_OF_FIELD
+from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import PartSpec, Spec
 
 PROTOCOLS = {
@@ -39,6 +39,8 @@ PROTOCOLS = {
     "pool": protocols.Pool,
     "head": protocols.Head,
 }
+
+OPTIONAL = {"tokens", "reads", "embedding", "grid_multiple", "input_conv"}
 
 Lookup = Callable[[str, str], Any]
 """Returns the class or function of a part, by kind and registered name, as `Registry.part` does."""
@@ -61,15 +63,17 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
         raise UnknownOption(
             f"unknown option {name!r}; only variants with their own builder have options"
         )
-    ready = ready or {}
+    ready, part = ready or {}, partial(_found, spec, part)
     make = partial(_made, spec, ready, part)
     prefix = int(spec.class_token) + spec.num_registers
     patch_embed = make(
         "patch_embed", patch_size=spec.patch_size, in_chans=spec.in_chans, embed_dim=spec.embed_dim
     )
+    what = f"patch_embed {spec.patch_embed.name!r}"
+    rows, columns = protocols.call(what, patch_embed.grid, (spec.image_size,), protocols.GRID)
     positions = make(
         "pos_embed",
-        grid_size=patch_embed.grid(spec.image_size),
+        grid_size=(rows, columns),
         num_prefix_tokens=prefix,
         embed_dim=spec.embed_dim,
         num_heads=spec.num_heads,
@@ -90,20 +94,22 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
     )
     head = make("head", in_dim=spec.embed_dim, num_classes=spec.num_classes)
     _check_tokens(spec, pool, head)
-    model = VisionTransformer(
-        patch_embed=patch_embed,
-        positions=positions,
-        blocks=[_block(spec, drop_path) for drop_path in drop_paths],
-        norm=_norm(spec) if spec.final_norm else nn.Identity(),
-        pool=pool,
-        head=head,
-        image_size=spec.image_size,
-        embed_dim=spec.embed_dim,
-        class_token=spec.class_token,
-        num_registers=spec.num_registers,
-        pre_norm=_norm(spec) if spec.pre_norm else None,
-        dropout=spec.dropout,
-    )
+    blocks = [_block(spec, drop_path) for drop_path in drop_paths]
+    with _named_errors(f"pos_embed {spec.pos_embed.name!r}", code=positions.initial_table):
+        model = VisionTransformer(
+            patch_embed=patch_embed,
+            positions=positions,
+            blocks=blocks,
+            norm=_norm(spec) if spec.final_norm else nn.Identity(),
+            pool=pool,
+            head=head,
+            image_size=spec.image_size,
+            embed_dim=spec.embed_dim,
+            class_token=spec.class_token,
+            num_registers=spec.num_registers,
+            pre_norm=_norm(spec) if spec.pre_norm else None,
+            dropout=spec.dropout,
+        )
     _check_merging(spec, model)
     model.spec = replace(spec, num_classes=model.num_classes) if "head" in ready else spec
     model.checked_parts = checked_parts(spec)
@@ -128,8 +134,9 @@ def make_dynamic(model: nn.Module) -> None:
         example = None if table is None else torch.zeros(table.shape)
         positions: Any = deepcopy(model.positions)
         try:
-            positions.resample(example, model.grid_size, larger)
-            positions.to_grid(larger)
+            what = model.checked_parts.get("pos_embed")
+            protocols.call(what, positions.resample, (example, model.grid_size, larger), None)
+            protocols.call(what, positions.to_grid, (larger,), None)
         except (VitzooError, RuntimeError, ValueError) as error:
             name = model.spec.pos_embed.name if model.spec else type(positions).__name__
             raise InvalidOption(
@@ -253,22 +260,31 @@ def _norm(spec: Spec, width: int | None = None) -> nn.Module:
     return layer(NORMS[spec.block.norm], width or spec.embed_dim, eps=spec.block.norm_eps)
 
 
+def _found(spec: Spec, part: Lookup, kind: str, name: str) -> Any:
+    """Look a part up; the error about an unknown one names the network that should have it."""
+    try:
+        return part(kind, name)
+    except UnknownName as error:
+        raise UnknownName(f"{spec.variant}: {error}" if spec.variant else str(error)) from error
+
+
 def _drop_paths(spec: Spec, ready: Mapping[str, Any], part: Lookup) -> list[nn.Module]:
-    options = dict(spec.drop_path.options)
+    chosen = spec.drop_path
+    options = dict(chosen.options)
     mode = str(options.pop("mode", "mask"))
     if mode not in MODES:
         hint = did_you_mean(mode, MODES) or f"; known: {', '.join(MODES)}"
         raise UnknownName(f"unknown drop_path mode {mode!r}{hint}")
-    what = f"drop_path {spec.drop_path.name!r}"
-    with _named_errors(what):
-        if "drop_path" in ready:
-            rates = ready["drop_path"](depth=spec.depth)
-        else:
-            rates = _constructed("drop_path", spec.drop_path, options, part, depth=spec.depth)
-        made = [MODES[mode](rate=rate) for rate in rates]
-    if len(made) != spec.depth:
-        raise InvalidOption(f"{what} gave {len(made)} rates for {spec.depth} blocks")
-    return made
+    what = f"drop_path {chosen.name!r}"
+    code = ready.get("drop_path") or _looked_up("drop_path", chosen, part)
+    make = ready.get("drop_path") or partial(_constructed, "drop_path", chosen, options, part)
+    with _named_errors(what, code=code):
+        rates = list(make(depth=spec.depth))
+        fit = all(not isinstance(rate, str) and 0 <= float(rate) < 1 for rate in rates)
+    if len(rates) != spec.depth or not fit:
+        problem = f"gave {len(rates)} rates for {spec.depth} blocks: {describe(rates)}"
+        raise protocols.blame(what, f"{problem}; a rate is at least 0 and below 1", code=code)
+    return [MODES[mode](rate=float(rate)) for rate in rates]
 
 
 def _made(
@@ -280,18 +296,20 @@ def _made(
     **numbers: Any,
 ) -> Any:
     """Return the ready or constructed part of a field, checked against its protocol."""
-    made = ready.get(field)
+    made, chosen = ready.get(field), getattr(spec, field)
     if made is None:
-        chosen: PartSpec = getattr(spec, field)
         made = _constructed(field, chosen, dict(chosen.options), part, usual, **numbers)
     protocol = PROTOCOLS[field]
-    if not isinstance(made, nn.Module) or not isinstance(made, protocol):
-        wanted = {name for name in dir(protocol) if not name.startswith("_")}
-        missing = sorted(n for n in wanted | {*protocol.__annotations__} if not hasattr(made, n))
+    wanted = {n for n in dir(protocol) if not n.startswith("_")} | {*protocol.__annotations__}
+    with _named_errors(f"{field} {chosen.name!r}", code=made):  # a property may fail
+        missing = sorted(n for n in wanted | OPTIONAL if not hasattr(made, n) and n in wanted)
+    if missing or not isinstance(made, nn.Module):
         lacks = f"lacks {', '.join(missing)}" if missing else "is no torch.nn.Module"
-        raise InvalidOption(
-            f"{field}: {type(made).__name__} {lacks}; see vitzoo.parts.{protocol.__name__}"
-        )
+        problem = f"{type(made).__name__} {lacks}; see vitzoo.parts.{protocol.__name__}"
+        if field in ready:
+            raise InvalidOption(f"{field}: {problem}")
+        code = _looked_up(field, chosen, part)
+        raise protocols.blame(f"{field} {chosen.name!r}", problem, code=code)
     if field in ready:
         _check_methods(field, made, protocol)
     return made
@@ -359,28 +377,29 @@ def _constructed(
     **numbers: Any,
 ) -> Any:
     """Look a part up and construct it; any exception becomes an error that names the part."""
+    constructor = _looked_up(field, chosen, part)
+    what = f"{field} {chosen.name!r}"
+    given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    with _named_errors(what, given, constructor):
+        return construct(constructor, what, options, usual, **numbers)
+
+
+def _looked_up(field: str, chosen: PartSpec, part: Lookup) -> Any:
     if chosen.opaque:
         raise InvalidOption(
             f"{field} was a ready object ({chosen.name}), which a spec cannot describe; "
             f"pass it again: {field}=..."
         )
-    constructor = part(KIND_OF_FIELD[field], chosen.name)
-    what = f"{field} {chosen.name!r}"
-    given = ", ".join(f"{key}={value!r}" for key, value in options.items())
-    with _named_errors(what, given):
-        return construct(constructor, what, options, usual, **numbers)
+    return part(KIND_OF_FIELD[field], chosen.name)
 
 
-@contextmanager
-def _named_errors(what: str, given: str = "") -> Iterator[None]:
-    """Convert any exception to an error that names the part and its options."""
-    try:
-        yield
-    except (VitzooError, MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        if from_signal(error):
-            raise
-        raise InvalidOption(
-            f"{what} cannot be built{given and ' with '}{given}: {type(error).__name__}: {error}"
-        ) from error
+def _named_errors(what: str, given: str = "", code: Any = None) -> Converting:
+    """Convert any exception to an error that names the part, its options and its plugin."""
+
+    def convert(error: BaseException) -> VitzooError:
+        problem = f"cannot be built{given and ' with '}{given}"
+        refusal = protocols.blame(what, problem, error, code)
+        option = given and isinstance(error, Exception)  # which may be the cause
+        return InvalidOption(str(refusal)) if option else refusal
+
+    return Converting(convert)

@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+MOST_OF_WORD = 200  # characters that are compared with names; a text from a file may be long
+MOST_OF_MESSAGE = 10_000
+
 
 class VitzooError(Exception):
     """Base class of all exceptions of vitzoo.
@@ -19,7 +22,8 @@ class VitzooError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        return printable(super().__str__())  # messages contain texts from files
+        text = super().__str__()  # with texts from files
+        return printable(text, MOST_OF_MESSAGE) + "..." * (len(text) > MOST_OF_MESSAGE)
 
 
 class UnknownName(VitzooError, LookupError):
@@ -39,7 +43,7 @@ class InvalidOption(VitzooError, ValueError):
 
 
 class UnknownOption(InvalidOption, TypeError):
-    """A keyword argument, an option of a part or a key of a spec does not exist.
+    """A keyword argument, an option of a part, a key of a spec or a choice does not exist.
 
     Fix: use a name that the message suggests or lists.
     """
@@ -91,7 +95,7 @@ class MissingDependency(VitzooError, ImportError):
 
 
 class PluginError(VitzooError, RuntimeError):
-    """An installed plugin cannot be read or imported, is disabled, or returns a wrong result.
+    """An installed plugin cannot be read or imported, is disabled, or its code fails.
 
     Fix: follow the message; it names the plugin's distribution, which you can upgrade or uninstall,
     and the switch `VITZOO_DISABLE_PLUGINS`.
@@ -281,7 +285,7 @@ def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3) -> str:
 
     by_lower = {name.lower(): name for name in known}
     near = [name for name in by_lower.values() if name.endswith(f"/{word}")]
-    close = get_close_matches(word.lower(), by_lower, n=limit, cutoff=0.6)
+    close = get_close_matches(word[:MOST_OF_WORD].lower(), by_lower, n=limit, cutoff=0.6)
     near = (near + [by_lower[m] for m in close if by_lower[m] not in near])[:limit]
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 

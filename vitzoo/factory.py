@@ -17,7 +17,7 @@ from torch.utils._device import DeviceContext
 from vitzoo.build import build, make_dynamic
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.saved import check_plugins
-from vitzoo.errors import InvalidOption, PluginError, short_repr
+from vitzoo.errors import InvalidOption, short_repr
 from vitzoo.keywords import check_keywords
 from vitzoo.loading.adapt import HEAD_FIELDS, Adaptation
 from vitzoo.loading.load import load
@@ -26,8 +26,6 @@ from vitzoo.loading.source import choose_source, chosen_over, without_published_
 from vitzoo.log import log
 from vitzoo.model import VisionTransformer
 from vitzoo.parts.init import WithoutData
-from vitzoo.plugin.importing import from_signal
-from vitzoo.plugin.info import renewal
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import LoadReport
@@ -240,14 +238,8 @@ def _built(
                 f"{variant.name} has its own builder, which cannot change {field.name}; it "
                 f"accepts: {', '.join(variant.accepts) or 'nothing'}"
             )
-    model = zoo.host.network(variant, spec)
-    if not isinstance(model, nn.Module):
-        raise PluginError(
-            f"{variant.name}: its builder {variant.builder} of plugin {variant.maker!r} "
-            f"returned {describe(model)}, expected a torch.nn.Module; "
-            f"{renewal(zoo.host.infos[variant.maker], variant.base or variant.name)}"
-        )
-    return model
+    network: nn.Module = zoo.host.network(variant, spec)
+    return network
 
 
 def _preprocessing(
@@ -305,8 +297,6 @@ def check_place(dtype: object, device: Any) -> None:
     try:
         torch.empty(0, device=device)
     except Exception as error:  # also ImportError, for the backend of another distribution
-        if from_signal(error):
-            raise
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InvalidOption(
             f"device {short_repr(device)} cannot be used here: {reason}; leave device out, or name "

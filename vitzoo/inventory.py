@@ -24,6 +24,7 @@ from vitzoo.files.access import hash_file, open_regular
 from vitzoo.files.folder_manifest import MANIFEST, read_manifest
 from vitzoo.files.names import INDEX, WEIGHTS
 from vitzoo.files.shard_index import read_index, weights_in
+from vitzoo.keywords import check_types
 from vitzoo.registry.foreign_names import is_repository
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.rows import Variant, choose, parts_of_address
@@ -73,6 +74,7 @@ def fetch(name: str, weights: str | None = None, note: Note | None = None) -> Pa
     Raises:
         WeightsError: one of its kinds.
     """
+    check_types("fetch", name=(name, "text"), weights=(weights, "text or None"))
     return _fetched(_checked(name, weights) or sidecars_at(name)[1], note)
 
 
@@ -165,6 +167,7 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
     Raises:
         CheckpointError: an index or a folder that names no files, or a damaged `vitzoo.json`.
     """
+    check_types("verify", name_or_path=(name_or_path, "text or a path or None"))
     zoo, pins = registry(), _pins()
     if name_or_path is None:
         every = [(file, _verify(file, pins)) for file in _registered(zoo)]
@@ -175,7 +178,7 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
         return [_verify(HubFile.at(text), pins)]
     if isinstance(name_or_path, os.PathLike) or text.endswith(("/", *WEIGHTS)):
         return _verify_path(Path(text), zoo, pins)
-    name, weights = _parts_of(text, None)
+    name, weights = parts_of(text, None)
     if weights is not None:
         return [_verify(_named(name, weights, zoo), pins)]
     try:
@@ -254,7 +257,7 @@ def remove(name: str, weights: str | None = None) -> int:
         UnknownName: no such variant or weights.
     """
     zoo, home = registry(), settings.home()
-    name, weights = _parts_of(name, weights)
+    name, weights = parts_of(name, weights)
     on_hub = name.startswith("hf://")
     known = [HubFile.at(name)] if on_hub else _files_of(zoo.variant(name), zoo)
     files = [file for file in known if weights in (None, file.entry.name)]
@@ -265,7 +268,7 @@ def remove(name: str, weights: str | None = None) -> int:
     return sum(Store(home).remove(sha256) for sha256 in hashes if sha256) if home else 0
 
 
-def _parts_of(name: str, weights: str | None) -> tuple[str, str | None]:
+def parts_of(name: str, weights: str | None) -> tuple[str, str | None]:
     """Split `variant:weights`; return any other name with `weights`."""
     variant, colon, stated = name.partition(":")
     if not colon or name.startswith("hf://") or is_repository(name):
@@ -281,7 +284,7 @@ def _named(name: str, weights: str | None, zoo: Registry) -> HubFile:
     """Return the file that the arguments of `fetch` name."""
     if name.startswith("hf://"):
         return HubFile.at(name)
-    name, weights = _parts_of(name, weights)
+    name, weights = parts_of(name, weights)
     variant = zoo.variant(name)
     return HubFile.of(variant, choose(variant, weights), zoo)
 
@@ -428,9 +431,14 @@ def relock(name: str, weights: str | None = None) -> None:
         raise PinError(f"{files[0].label} is pinned by the registry; there is nothing to lock")
     if settings.frozen():
         raise PinError(f"{files[0].label}: the lock is frozen; leave --frozen out to update it")
+    lock = Lock(settings.lock_path())
+    if lock.path is None:
+        raise PinError(
+            f"VITZOO_HOME is '{settings.MEMORY}', so there is no lock file to write; name one in "
+            "VITZOO_LOCK, or set VITZOO_HOME to a folder"
+        )
     from vitzoo.store.hub_metadata import request_pin, request_pins  # imports network libraries
 
-    lock = Lock(settings.lock_path())
     pins = request_pins(files) if len(files) > 1 else [request_pin(files[0])]
     if all(pin.absent for file, pin in zip(files, pins, strict=True) if not file.small):
         request_pin(files[0])  # raises the error about a missing file

@@ -1,16 +1,62 @@
-"""Errors with a suggestion for keyword arguments that a function does not have."""
+"""Errors for arguments that a function does not have, or that have another type."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import Parameter, signature
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from vitzoo.errors import UnknownOption, did_you_mean
+from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean, short_repr
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+KINDS: dict[str, Any] = {  # words of a message, and the type
+    "text": str,
+    "a path": os.PathLike,
+    "an iterable": Iterable,
+    "a sequence": Iterable,
+    "a tuple": Iterable,
+    "a function": Callable,
+    "None": type(None),
+}
+
+
+def check_types(called: str, **arguments: tuple[object, str]) -> None:
+    """Raise `InvalidOption` for an argument of another type; bytes are no iterable.
+
+    Args:
+        called: name of the function, for the message.
+        arguments: value of each argument, and the kinds that it may have.
+
+    >>> check_types("size", path=(5.5, "text or a path"))
+    Traceback (most recent call last):
+    vitzoo.errors.InvalidOption: size(): path must be text or a path, got 5.5 (float)
+    """
+    for name, (value, expected) in arguments.items():
+        kinds = tuple(KINDS[kind] for kind in expected.split(" or "))
+        if not isinstance(value, kinds) or isinstance(value, bytes):
+            got = f"{short_repr(value)} ({type(value).__name__})"
+            raise InvalidOption(f"{called}(): {name} must be {expected}, got {got}")
+
+
+def check_each(called: str, name: str, values: Iterable[T], expected: str) -> list[T]:
+    """Return the elements of an argument; raise `InvalidOption` for one of another type."""
+    every = list(values)
+    check_types(called, **{f"{name}[{i}]": (one, expected) for i, one in enumerate(every)})
+    return every
+
+
+def check_choice(name: str, value: object, known: Iterable[str]) -> None:
+    """Raise `UnknownOption` unless a value is one of the known names."""
+    names = tuple(known)
+    if value not in names:
+        hint = did_you_mean(value, names) if isinstance(value, str) else ""
+        raise UnknownOption(
+            f"{name} must be one of {', '.join(names)}, got {short_repr(value)}{hint}"
+        )
 
 
 def check_keywords(

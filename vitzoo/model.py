@@ -17,14 +17,14 @@ from vitzoo.inputs import explained
 from vitzoo.parts.block import Blocks, Merged, unmerged
 from vitzoo.parts.heads import classes_of, described_head, linear_head
 from vitzoo.parts.init import normal_
-from vitzoo.parts.protocols import call
+from vitzoo.parts.protocols import GRID, MODULE, NAMES, call
 from vitzoo.schema.reader import pair
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import PartSpec
 
 if TYPE_CHECKING:
     from vitzoo.parts.attention import Bias, Rotate
-    from vitzoo.parts.protocols import Head, PatchEmbedder, Pool, PositionEmbedding
+    from vitzoo.parts.protocols import Expected, Head, PatchEmbedder, Pool, PositionEmbedding
     from vitzoo.report import LoadReport
     from vitzoo.schema.spec import Spec
 
@@ -415,7 +415,7 @@ class VisionTransformer(nn.Module):
         if plain:
             fresh: Any = linear_head(in_dim=self.embed_dim, num_classes=num_classes)
         else:
-            fresh = self.head.reset(num_classes)
+            fresh = self._run("head", self.head.reset, MODULE, num_classes)
         self.head = fresh.to(sample.device, sample.dtype).train(self.training)
         self.labels = ()
         if spec is not None:
@@ -436,15 +436,15 @@ class VisionTransformer(nn.Module):
             InvalidOption: the size is not a whole number of patches.
         """
         size = pair(image_size, "image_size", InvalidOption)
-        grid = self.patch_embed.grid(size)
+        grid = self._run("patch_embed", self.patch_embed.grid, GRID, size)
         if grid != self.grid_size and self.pos_embed is not None:
             table, old = self._source()
-            fresh = self.positions.resample(table, old, grid)
+            fresh = self._run("pos_embed", self.positions.resample, None, table, old, grid)
             self.loaded_positions = table.detach().clone(), old
             if fresh is not None:
                 fresh = fresh.to(self.pos_embed, copy=True)
                 self.pos_embed = nn.Parameter(fresh, requires_grad=self.pos_embed.requires_grad)
-        self.positions.to_grid(grid)
+        self._run("pos_embed", self.positions.to_grid, None, grid)
         self.image_size, self.grid_size = size, grid
         self._note(image_size=size)
 
@@ -478,16 +478,16 @@ class VisionTransformer(nn.Module):
 
     def _resized(self, size: Size) -> VisionTransformer:
         try:
-            grid = self.patch_embed.grid(size)
+            grid = self._run("patch_embed", self.patch_embed.grid, GRID, size)
         except InvalidOption as error:
             raise InvalidInput(str(error)) from error
         table: Tensor | None = None
         if self.pos_embed is not None:
-            table = self.positions.resample(*self._source(), grid)
+            table = self._run("pos_embed", self.positions.resample, None, *self._source(), grid)
             table = None if table is None else table.to(self.pos_embed)
         part: Any = self.positions
         positions = deepcopy(part, {id(shared): shared for shared in part.parameters()})
-        positions.to_grid(grid)
+        self._run("pos_embed", positions.to_grid, None, grid)
         model = copy(self)
         vars(model).update(
             _parameters={**self._parameters, "pos_embed": table},
@@ -514,7 +514,8 @@ class VisionTransformer(nn.Module):
             part: Any = getattr(self, field)
             own = getattr(part, "no_weight_decay", None)
             if own is not None:
-                names |= {f"{field}.{name}" for name in own()}
+                kind = {"positions": "pos_embed", "attn_pool": "pool"}.get(field, field)
+                names |= {f"{field}.{name}" for name in self._run(kind, own, NAMES)}
             elif field == "positions":
                 names |= {f"positions.{name}" for name, _ in part.named_parameters()}
         return names
@@ -565,8 +566,7 @@ class VisionTransformer(nn.Module):
         rotate = getattr(self.positions, "rotate", None)
         bias = getattr(self.positions, "attention_bias", None)
         if rotate is not None:
-            checked = "pos_embed" in self.checked_parts
-            rotate = partial(self._rotated if checked else rotate, layer=layer)
+            rotate = partial(self._rotated, layer=layer)
         if bias is not None:
             bias = self._run("pos_embed", bias, None, self.pos_embed, layer)
         return rotate, bias
@@ -595,18 +595,15 @@ class VisionTransformer(nn.Module):
         head = self.head
         if self._plain_head:
             return x if pre_logits else head(x)
-        if "head" not in self.checked_parts:
-            return head(x, pre_logits)
         classes = 0 if pre_logits else head.num_classes
         features = x.dim() == 3 and not (classes or getattr(head, "tokens", None))
         shape = None if features else (x.shape[0], classes or head.pre_logits_dim)
         return self._run("head", head, shape, x, pre_logits)
 
-    def _run(self, field: str, part: Any, shape: tuple[int, ...] | None, *inputs: Any) -> Tensor:
-        """Call a part; check the output of parts in `checked_parts`, not in compiled code."""
-        if field not in self.checked_parts or torch.compiler.is_compiling() or _tracing():
-            return part(*inputs)
-        return call(self.checked_parts[field], part, inputs, shape)
+    def _run(self, field: str, part: Any, expected: Expected, *inputs: Any) -> Any:
+        """Call a part; check the result of parts in `checked_parts`, not in compiled code."""
+        bare = torch.compiler.is_compiling() or _tracing()
+        return call(None if bare else self.checked_parts.get(field), part, inputs, expected)
 
     def _split(self, tokens: Tensor, fmt: str, with_prefix: bool) -> Any:
         prefix, patches = tokens.tensor_split((self.num_prefix_tokens,), dim=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo.checkpoint.checkpoint import open_file
-from vitzoo.errors import CheckpointError, InvalidOption, StoreError, UnknownName
+from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.access import read_regular
 from vitzoo.files.names import INDEX, NPZ, SAFETENSORS
 from vitzoo.files.strict_json import strict_json
@@ -83,10 +83,7 @@ def _from_folder(path: Path, zoo: Registry) -> Request:
 
 def _parse(path: Path) -> Any:
     """Return the data in a TOML or JSON file; raise InvalidOption if it cannot be read."""
-    try:
-        text = read_regular(path, MAX_SPEC)
-    except StoreError as error:
-        raise InvalidOption(str(error)) from error
+    text = read_regular(path, MAX_SPEC, InvalidOption)
     if text is None:
         raise InvalidOption(f"cannot read {path}: No such file or directory")
     try:

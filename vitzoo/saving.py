@@ -16,9 +16,9 @@ from vitzoo.checkpoint.comparison import ADAPTERS, tensors_of
 from vitzoo.checkpoint.saved import METADATA, Trunk
 from vitzoo.checkpoint.writers import FOREIGN, all_finite, check_storable, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
-from vitzoo.files.access import writing_to
-from vitzoo.files.names import SAFETENSORS
+from vitzoo.files.access import check_path, writing_to
 from vitzoo.images.transform import check_preprocessing
+from vitzoo.keywords import check_types
 from vitzoo.loading.adapt import LOADABLE
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.registry import Registry, registry
@@ -61,6 +61,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
             values that are not finite.
         StoreError: the file cannot be written.
     """
+    check_types("save", path=(path, "text or a path"))
     target = check_path(path)
     own, zoo = _unwrapped(model), registry()
     metadata = metadata_of(own, own.spec, zoo)
@@ -111,14 +112,6 @@ def save_classifier(
     metadata["trunk"] = {key: value for key, value in asdict(trunk).items() if value}
     with writing_to(path, force=force) as file:
         write_safetensors(file, head, {METADATA: json.dumps(metadata)})
-
-
-def check_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path that ends in .safetensors."""
-    target = Path(path)
-    if target.suffix != SAFETENSORS:
-        raise InvalidOption(f"the path must end in .safetensors, got {str(path)!r}")
-    return target
 
 
 def _metadata(

@@ -13,6 +13,7 @@
 | `VITZOO_LOCK` | path of the lock file |
 | `VITZOO_VERIFY` | `stamp` (default), `always`: hash at each load, `tensors`: hash loaded bytes |
 | `VITZOO_TIMEOUT` | seconds to wait for the first byte |
+| `VITZOO_MAX_SCANS` | scans of a JPEG file, by default 100 |
 """
 
 from __future__ import annotations
@@ -176,6 +177,14 @@ def limits() -> Limits:
     if not 0 < seconds < 86_400:
         raise InvalidOption(f"VITZOO_TIMEOUT must be a positive number of seconds, got {text!r}")
     return Limits(first_byte=seconds, stall=seconds)
+
+
+def max_scans() -> int:
+    """Return the most scans of a JPEG file that is decoded."""
+    text = os.environ.get("VITZOO_MAX_SCANS") or "100"
+    if not (text.isascii() and text.isdecimal() and 0 < int(text[:10]) < 10**9):
+        raise InvalidOption(f"VITZOO_MAX_SCANS must be a whole number from 1, got {text!r}")
+    return int(text[:10])
 
 
 def _flag(name: str) -> bool:

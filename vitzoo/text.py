@@ -1,4 +1,4 @@
-"""Texts for messages: names of tensors, and whether a stream is a terminal."""
+"""Texts for messages: names of tensors, sizes, and whether a stream is a terminal."""
 
 from __future__ import annotations
 
@@ -35,6 +35,14 @@ def _ranges(numbers: list[int]) -> str:
             runs.append([number])
     text = ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
     return text if text.isdigit() else f"{{{text}}}"
+
+
+def px(size: tuple[int, int] | None) -> str:
+    """Write (height, width) in px: one number for a square, else HEIGHTxWIDTH; empty for None."""
+    if size is None:
+        return ""
+    height, width = size
+    return str(height) if height == width else f"{height}x{width}"
 
 
 def is_terminal(stream: Any) -> bool:

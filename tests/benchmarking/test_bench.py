@@ -140,6 +140,18 @@ def test_random_weights_are_said_and_leave_no_zeros(fakes, spec, monkeypatch):
     says(str(exported), 'vitzoo.export(model, "onnx", "DIR")')
 
 
+def test_only_matrices_of_zeros_are_filled():
+    network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
+    first, zeros = network[0].weight.clone(), torch.zeros(2)
+    for tensor in (network[0].bias, network[1].weight, network[1].bias):
+        tensor.data.zero_()
+    benching._fill(network)
+    assert torch.equal(network[0].weight, first)
+    assert network[1].weight.all()
+    assert torch.equal(network[0].bias, zeros)
+    assert torch.equal(network[1].bias, zeros)
+
+
 def test_a_model_object_is_measured_as_it_is(fakes):
     fakes.speeds["bf16"] = 150.0
     done = vitzoo.bench(vitzoo.create(SPEC), ways=["bf16"], batches=[1])

@@ -89,7 +89,7 @@ def test_a_model_loads_from_the_converted_file(small, tmp_path, capsys):
     [
         (["a.pt", "b.safetensors", "--from-pickle", "--to", "timm"], "without --to"),
         (["a.pt", "b.safetensors", "--from-pickle", "--heads", "2"], "without --heads"),
-        (["a.pt", "b.npz", "--from-pickle"], "ends in .safetensors"),
+        (["a.pt", "b.npz", "--from-pickle"], "end in .safetensors"),
         (["a.pt", "b.safetensors", "--to", "timm", "--key", "model"], "--from-pickle"),
         (["a.pt", "b.safetensors"], "--from-pickle"),
     ],

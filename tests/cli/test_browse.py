@@ -266,3 +266,17 @@ def test_which_says_first_what_to_type(run, name, call):
     assert json.loads(run("which", name, "--json")[1])[0]["create"] == call
     if name.startswith("vit_base"):
         assert lines("which", name, columns=60)[0] == call
+
+
+def test_show_of_a_file_names_the_command_for_files(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.joinpath("net.safetensors").write_bytes(b"")
+    tmp_path.joinpath("folder").mkdir()
+    for name in ("net.safetensors", "./net.safetensors", tmp_path / "net.safetensors", "folder/"):
+        code, out, err = run("show", name)
+        assert (code, out) == (1, "")
+        says(err, f"'{name}'", "it is a path", f"vitzoo summary {name}")
+    code, _, err = run("show", tmp_path / "gone.safetensors")
+    assert code == 1
+    says(err, tmp_path / "gone.safetensors", "no such file")
+    assert "plugin" not in err

@@ -84,6 +84,64 @@ def test_what_a_plugin_prints_is_no_data(distribution, args):
     assert [said.count(x) for x in ("at import", "written at import", "at exit")] == [1, 1, 1]
 
 
+WRITING = f"""\
+import ctypes, os, subprocess, sys
+os.write(1, b"raw\\n")
+sys.__stdout__ and sys.__stdout__.write("buffered\\n")
+subprocess.run(["echo", "child"])
+{MODULE.replace("spec =", "os.write(1, b'in a hook' + bytes([10])); spec =")}
+"""
+WRITTEN = ("raw", "buffered", "child", "in a hook")
+
+
+@pytest.mark.parametrize(
+    "args", [("show", "globex/net", "--json"), ("plugins", "compile", "globex")], ids=" ".join
+)
+def test_what_a_plugin_writes_to_descriptor_1_is_no_data(distribution, args):
+    site = distribution("globex-vit", "globex = globex", {"globex.py": WRITING})
+    result = vitzoo(*args, PYTHONPATH=str(site))
+    assert result.returncode == 0, result.stderr
+    data = json.loads(result.stdout) if "--json" in args else tomllib.loads(result.stdout)
+    assert data
+    said = result.stderr.splitlines()
+    assert [said.count(x) for x in WRITTEN] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("redirect", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_plugin_writes_nothing_to_a_stream_that_is_missing(distribution, redirect):
+    site = distribution("globex-vit", "globex = globex", {"globex.py": WRITING})
+    line = f"{sys.executable} -m vitzoo list -q 'globex/*' {redirect}"
+    env = os.environ | {"PYTHONPATH": str(site)}
+    done = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, timeout=60)
+    if redirect == "2>&-":
+        assert (done.returncode, done.stdout, done.stderr) == (0, "globex/net\n", "")
+    else:
+        assert done.returncode == 1
+        assert done.stdout == ""
+
+
+def test_descriptor_1_is_back_after_an_import_that_raises(distribution):
+    broken = WRITING + "\n1 / 0"
+    site = distribution("globex-vit", "globex = globex", {"globex.py": broken})
+    code = (
+        "import os, sys; from vitzoo.cli.main import main; "
+        "print('before'); code = main(['show', 'globex/net']); "
+        "os.write(1, b'after'); sys.exit(code)"
+    )
+    env = os.environ | {"PYTHONPATH": str(site)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (1, "before\nafter")
+    says(done.stderr, *WRITTEN[:3], "ZeroDivisionError")
+
+
+def test_the_library_leaves_descriptor_1_alone(distribution, python):
+    site = distribution("globex-vit", "globex = globex", {"globex.py": WRITING})
+    said = python("import vitzoo; vitzoo.describe('globex/net')", path=site)
+    assert set(WRITTEN) == {*said.splitlines()}
+
+
 def test_a_command_puts_stdout_back(run, install):
     install("globex-vit", "globex = globex", {"globex.py": "import sys\nsys.stdout = None\n1 / 0"})
     stdout = sys.stdout
@@ -227,6 +285,28 @@ def test_no_check_of_an_argument_is_an_assert():
     ]
     assert len(files) > 50
     assert found == []
+
+
+HELP = """
+import json, sys
+import click
+from vitzoo.cli.main import COMMANDS, cli, main
+
+def helps(command, path):
+    main([*path, "--help"])
+    for name in command.list_commands(None) if isinstance(command, click.Group) else ():
+        helps(command.get_command(None, name), (*path, name))
+
+helps(cli, ())
+"""
+
+
+def test_help_is_the_same_without_docstrings(python):
+    """`python -OO` drops docstrings, which are the texts of the commands."""
+    usual, stripped = python(HELP), python(HELP, "-OO")
+    assert "A model zoo for Vision Transformers" in usual
+    assert usual.count("Usage: ") > 25
+    assert stripped == usual
 
 
 AT_EXIT = """

@@ -9,7 +9,7 @@ import vitzoo
 from helpers import says
 from terminal import on_terminal
 from vitzoo.cli.network import KINDS
-from vitzoo.plotting import plot
+from vitzoo.plotting import kinds
 
 DIGITS = Path(__file__).parents[2] / "docs" / "examples" / "digits"
 SEVEN = DIGITS / "digit_7_scan_0081.png"
@@ -95,7 +95,7 @@ def test_summary_folds_blocks_unless_asked(run):
 
 
 def test_the_command_has_the_kinds_of_the_function():
-    assert set(KINDS) == set(plot.KINDS)
+    assert set(KINDS) == set(kinds.KINDS)
 
 
 def test_plot_writes_the_figure_of_the_function(run, tmp_path):

@@ -174,3 +174,26 @@ def test_a_command_prints_the_place_of_all_other_warnings(run, monkeypatch):
     assert run("show", "vit_b16")[0] == 2
     assert said == [usual("look here", UserWarning, "code.py", 3)]
     assert warnings.formatwarning is usual
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1k"),
+        (999_499, "999k"),
+        (999_500, "1M"),
+        (999_499_999, "999M"),
+        (999_500_000, "1B"),
+        (999_999_999, "1B"),
+        (1_005_000_001, "1.01B"),
+        (999_499_999_999, "999B"),
+        (999_999_999_999, "1T"),
+        (999_499_999_999_999, "999T"),
+        (999_999_999_999_999, "1000T"),
+        (12_345_678_901_234_567, "12346T"),
+    ],
+)
+def test_counts_are_rounded_to_the_next_unit(number, text):
+    assert output.count(number) == text

@@ -650,3 +650,12 @@ def test_exit_codes(tmp_path, monkeypatch, capsys, arguments, code, text):
     monkeypatch.chdir(tmp_path)
     assert main(["convert", *arguments]) == code
     assert text in capsys.readouterr().err
+
+
+def test_a_failed_conversion_names_its_target(tmp_path, saved, monkeypatch):
+    monkeypatch.setattr(module, "write_safetensors", lambda file, *_: file.write(b"damaged"))
+    target = tmp_path / "out.safetensors"
+    said = message(CheckpointError, convert, saved[1], "timm", target)
+    says(said, target, "was not written", "is not safetensors")
+    assert f".{target.name}" not in said.replace(str(target), "")
+    assert not target.exists()

@@ -17,7 +17,7 @@ from torch import nn
 import vitzoo
 from helpers import SPEC, close, fill, message, randn, refuses, says
 from vitzoo.errors import ExportError, ImageError, InvalidOption, StoreError, UnknownOption
-from vitzoo.exporting import export as exporting, targets
+from vitzoo.exporting import export as exporting, int8, targets
 from vitzoo.exporting.runtimes import import_onnxruntime, import_openvino
 from vitzoo.inference.fingerprint import hash_tensors
 from vitzoo.registry.registry import registry
@@ -239,6 +239,14 @@ def test_a_file_that_differs_is_refused(to, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("batch", exporting.BATCHES)
+def test_the_largest_difference_of_all_batches_is_stated(batch):
+    def run(images):
+        return images.sum(1) + (len(images) == batch) * 3e-5
+
+    assert 3e-6 < exporting._difference(lambda images: images.sum(1), run, (2,)) < 4e-5
+
+
 @pytest.mark.workflows
 def test_int8_states_its_cosine_and_speed(tmp_path, run):
     out = tmp_path / "int8"
@@ -271,6 +279,13 @@ def test_int8_that_changes_the_output_is_refused(tmp_path):
         vitzoo.export(model, "onnx", tmp_path / "out", int8=[DIGITS])
     assert 0 < float(str(caught.value).partition("float32 is ")[2].split(",")[0]) < 0.999
     assert list(tmp_path.iterdir()) == []
+
+
+def test_int8_without_numbers_is_refused():
+    network, samples = nn.Flatten(), randn(3, 1, 2, 2)
+    assert int8.smallest_cosine(network, network, samples, (1, 4)) > 0.9999
+    with refuses(ExportError, "cosine", "nan", "0.999", "without int8"):
+        int8.smallest_cosine(network, lambda images: network(images) / 0 * 0, samples, (1, 4))
 
 
 @pytest.mark.workflows
@@ -325,6 +340,38 @@ print("ok")
 """
 
 
+FULL = """
+import os, resource, sys
+from pathlib import Path
+import vitzoo
+
+model = vitzoo.create("vit_digits")
+out = Path(sys.argv[2])
+file = vitzoo.export(model, sys.argv[1], out).files[0]
+size, before = (out / file).stat().st_size, os.listdir(out.parent)
+for limit in (1, 30_000, size - 1):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        vitzoo.export(model, sys.argv[1], out, force=True)
+    except vitzoo.errors.StoreError as error:
+        print(error)
+    assert ((out / file).stat().st_size, os.listdir(out.parent)) == (size, before)
+"""
+
+
+@pytest.mark.workflows
+@pytest.mark.parametrize("to", KINDS)
+def test_a_file_that_the_disk_does_not_take_is_an_error(to, tmp_path):
+    """torch ends the process (SIGABRT) if its own writer cannot write."""
+    command = [sys.executable, "-c", FULL, to, str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        says(line, tmp_path / "out", "File too large", "make room")
+
+
 @pytest.mark.workflows
 @pytest.mark.parametrize("to", ["onnx", "openvino"])
 def test_nothing_is_sent_and_nothing_is_written_to_the_home_folder(to, tmp_path, monkeypatch):
@@ -369,7 +416,7 @@ def test_models_that_are_not_exported(case, tmp_path):
 def test_arguments_that_are_not_possible(tmp_path):
     model, out = vitzoo.create(SPEC), tmp_path / "out"
     says(message(UnknownOption, vitzoo.export, model, "onxn", out), "onxn", "did you mean", "onnx")
-    says(message(UnknownOption, vitzoo.export, model, 3, out), "to", 3, "onnx, torch, openvino")
+    says(message(InvalidOption, vitzoo.export, model, 3, out), "to", "3 (int)", "text")
     text = message(UnknownOption, vitzoo.export, model, "torch", out, output="pooler")
     says(text, "pooler", "pooled")
     text = message(InvalidOption, vitzoo.export, model, "torch", out, int8=[DIGITS])
@@ -391,7 +438,7 @@ def test_a_missing_package_is_named_before_anything_is_read(tmp_path, monkeypatc
         asked.append((extra, whose))
         raise vitzoo.MissingDependency(f"{whose} needs onnx; pip install onnx")
 
-    monkeypatch.setattr(exporting, "check_extra", missing)
+    monkeypatch.setattr("vitzoo.exporting.export.check_extra", missing)
     for to in ("onnx", "openvino"):
         with refuses(vitzoo.MissingDependency, to, "pip install"):
             vitzoo.export("no_such_network", to, tmp_path / "out")

@@ -37,6 +37,15 @@ def test_the_file_of_the_library_is_copied_and_shares_nothing_with_the_store(zoo
     assert vitzoo.verify(zoo.name)[0].state == "ok"
 
 
+def test_the_folder_is_checked_before_a_download(zoo, small, tmp_path, monkeypatch):
+    zoo.put(fill(vitzoo.create(small)))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "other").touch()
+    monkeypatch.setattr("vitzoo.exporting.link._opened", None)  # a call raises
+    with refuses(InvalidOption, tmp_path / "out", "other", "name a new folder"):
+        vitzoo.link(zoo.name, tmp_path / "out", "timm")
+
+
 @pytest.mark.workflows
 def test_a_library_without_the_network_names_those_that_have_it(zoo, small, tmp_path):
     zoo.put(fill(vitzoo.create(small, block={"layer_scale": 0.1})))

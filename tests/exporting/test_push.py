@@ -3,10 +3,14 @@
 import hashlib
 import json
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+import yaml
+from markdown_it import MarkdownIt
 
 import vitzoo
 from helpers import fill, randn, refuses, says
@@ -15,6 +19,8 @@ from vitzoo import errors
 from vitzoo.checkpoint.saved import Trunk
 from vitzoo.errors import CheckpointError, HashMismatch, InvalidOption, Offline, UnknownName
 from vitzoo.exporting import push as module
+from vitzoo.exporting.model_card import Card, Origin, model_card
+from vitzoo.exporting.upload import upload
 from vitzoo.files.folder_manifest import MANIFEST
 from vitzoo.saving import save_classifier
 
@@ -88,6 +94,7 @@ def test_only_the_upload_is_requested_and_only_the_endpoint_sees_the_token(hub, 
         f"POST /{REPO}.git/info/lfs/objects/batch",
         f"PUT /lfs/{sha256}",
         f"POST /api/models/{REPO}/commit/main",
+        f"POST /api/models/{REPO}/paths-info/{COMMIT}",
     ]
     for method, path, headers in hub.requests:
         agent = headers["user-agent"]
@@ -169,20 +176,194 @@ def test_a_repository_that_exists_needs_force(hub, model):
     assert hub.repos[REPO] != before
 
 
-def test_what_changed_after_it_was_written_is_not_uploaded(hub, model, monkeypatch):
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"?"), "its sha256 is"),
+        (Path.unlink, "its sha256 is not known"),
+    ],
+    ids=["changed", "removed"],
+)
+def test_what_changed_after_it_was_written_is_not_uploaded(hub, model, monkeypatch, damage, found):
     write = module.write_manifest
 
     def meddle(folder, about):
         files = write(folder, about)
         if about:
-            data = (folder / "model.safetensors").read_bytes()
-            (folder / "model.safetensors").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+            damage(folder / "model.safetensors")
         return files
 
     monkeypatch.setattr(module, "write_manifest", meddle)
-    with refuses(HashMismatch, "model.safetensors", "nothing was uploaded"):
+    with refuses(HashMismatch, "model.safetensors", found, "nothing was uploaded", "push again"):
         vitzoo.push(model, REPO, license="mit")
     assert hub.requests == []
+
+
+# A Hub that is slow, wrong or hostile. Quick: without a model.
+
+
+@pytest.fixture
+def send(hub, tmp_path, monkeypatch):  # noqa: ARG001  # the environment names the Hub
+    """Upload two files; the time limit of a request is 0.3 s."""
+    monkeypatch.setenv("VITZOO_TIMEOUT", "0.05")
+    (tmp_path / "README.md").write_bytes(b"# net")
+    (tmp_path / "model.safetensors").write_bytes(bytes(range(256)) * 32)
+    files = {
+        path.name: (path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in tmp_path.iterdir()
+    }
+    return lambda **options: upload(tmp_path, files, REPO, TOKEN, message="a", **options)
+
+
+CREATE, MODES, BATCH, OBJECT, COMMITS, LISTED = PATHS = (
+    "/api/repos/create", f"/api/models/{REPO}/preupload", f"/{REPO}.git", "/lfs/",
+    f"/api/models/{REPO}/commit", f"/api/models/{REPO}/paths-info",
+)  # fmt: skip
+ODD = ["null", "[]", "3", '"a"', "[null]", '{"files": [3]}', "[" * 100_000, "\x1b[31m", ""]
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path != OBJECT])
+def test_answers_of_another_shape_are_errors(hub, send, path):
+    for body in ODD:
+        hub.repos.clear()
+        hub.status[path] = (200, body)
+        kind = errors.HashMismatch if (path, body) == (LISTED, "[]") else errors.ServerError
+        with refuses(kind, REPO, hub.endpoint, "push again") as caught:
+            send()
+        assert type(caught.value) is kind
+        assert str(caught.value).isprintable()
+
+
+def test_the_address_of_a_commit_is_that_of_the_endpoint(hub, send):
+    for wrong in ("main", COMMIT[:-1], "\x1b[31m", "../" * 13 + "a", 7, None, [COMMIT]):
+        hub.repos.clear()
+        found = {"commitUrl": f"{hub.endpoint}/{REPO}", "commitOid": wrong}
+        hub.status[COMMITS] = (200, json.dumps(found))
+        with refuses(errors.ServerError, REPO, "commit", "push again later"):
+            send()
+    del hub.status[COMMITS]
+    hub.repos.clear()
+    commit, other = hub._commit, f"https://huggingface.co/{REPO}/commit/{COMMIT}"
+    hub._commit = lambda *a: (200, commit(*a)[1] | {"commitUrl": other})
+    assert send() == (f"{hub.endpoint}/{REPO}/commit/{COMMIT}", COMMIT)
+
+
+@pytest.mark.parametrize("how", ["silent", "slow"])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_hub_that_does_not_answer_in_time(hub, send, path, how):
+    getattr(hub, how).add(path)
+    with refuses(errors.TransferError, REPO, hub.endpoint, "check network"):
+        send()
+    assert len(hub.requests) == len(set(hub.paths()))  # nothing was tried again
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("status", [301, 307, 308])
+def test_no_redirect_is_followed(hub, send, path, status):
+    """The body of a request would go to another host."""
+    with UploadHub() as other:
+        hub.status[path] = (status, "", {"Location": f"{other.endpoint}/api\t"})
+        with refuses(errors.RefusedResponse, REPO, other.endpoint, "redirect") as caught:
+            send()
+        assert str(caught.value).isprintable()
+        assert other.requests == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_hub_that_answers_with_errors_again_and_again(hub, send, path, monkeypatch):
+    """huggingface_hub would try six times, and sleep for as long as the Hub says."""
+    slept = []
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", slept.append)
+    hub.status[path] = (503, "no", {"Retry-After": "86400"})
+    with refuses(errors.ServerError, REPO, hub.endpoint, 503, "push again later"):
+        send()
+    assert sum(request[1].startswith(path) for request in hub.requests) <= 4
+    assert sum(slept) <= 10
+
+
+def test_a_busy_hub_is_asked_a_few_times(hub, send):
+    """huggingface_hub would ask without an end."""
+    busy = json.dumps({"error": "Cannot create repo: another conflicting operation is in progress"})
+    end = iter([(409, busy)] * 50)
+    hub.status[CREATE] = lambda: next(end, None)
+    with refuses(errors.ServerError, REPO, 409, "push again later"):
+        send()
+    assert len(hub.requests) <= 4
+
+
+def test_an_error_that_passes_is_no_error(hub, send, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
+    end = iter([(500, ""), (503, "")])
+    hub.status[OBJECT] = lambda: next(end, None) if hub.paths()[-1].startswith("PUT") else None
+    assert send()[1] == COMMIT
+    assert hub.paths().count(next(path for path in hub.paths() if path.startswith("PUT"))) == 3
+
+
+@pytest.mark.parametrize("path", [CREATE, COMMITS, LISTED])
+def test_a_large_answer_is_not_read(hub, send, path):
+    hub.status[path] = (200, " " * 5_000_000)
+    with refuses(errors.RefusedResponse, REPO, "more than 1048576 bytes"):
+        send()
+
+
+@pytest.mark.parametrize("names", [{"README.md"}, {"model.safetensors", "README.md"}])
+@pytest.mark.parametrize("how", ["ignored", "dropped"])
+def test_files_that_are_not_in_the_commit_are_an_error(hub, send, how, names):
+    setattr(hub, how, names)
+    with refuses(HashMismatch, REPO, COMMIT, ".gitignore", "--force", *names):
+        send()
+
+
+@pytest.mark.parametrize("name", ["README.md", "model.safetensors"])
+def test_a_commit_with_other_bytes_is_an_error(hub, send, name):
+    row = hub._row
+    hub._row = lambda n, data: row(n, data[:-1] + b"?" if n == name else data)
+    with refuses(HashMismatch, REPO, COMMIT, name):
+        send()
+
+
+def test_a_large_file_is_sent_in_parts(hub, tmp_path):
+    data = randn(1_500_000).numpy().tobytes()  # more than is read at once
+    (tmp_path / "model.safetensors").write_bytes(data)
+    hub.chunk = 2**20
+    files = {"model.safetensors": (len(data), hashlib.sha256(data).hexdigest())}
+    assert upload(tmp_path, files, REPO, TOKEN, message="a")[1] == COMMIT
+    assert hub.repos[REPO] == {"model.safetensors": data}
+    assert len(hub.parts) == 6
+    tokens = {h.get("authorization") for method, _, h in hub.requests if method == "PUT"}
+    assert tokens == {None}
+
+
+def test_the_same_files_are_pushed_again(hub, send):
+    send()
+    assert len(hub.repos[REPO]) == 2
+    assert send(force=True)[1] == COMMIT
+
+
+def test_texts_of_the_hub_are_not_shown_as_warnings(hub, send, capfd, recwarn):
+    found = {"errors": [], "warnings": [{"message": "\x1b[31mred"}]}
+    hub.status["/api/validate-yaml"] = (200, json.dumps(found), {"X-HF-Warning": "a; red\x9b"})
+    send()
+    shown = capfd.readouterr()
+    assert "red" not in shown.out + shown.err
+    assert not recwarn.list
+
+
+def test_downloads_by_others_are_sent_as_always(hub, send):
+    """The client of huggingface_hub belongs to the whole process."""
+    from huggingface_hub import get_session
+
+    with UploadHub() as other:
+        other.status["/there"] = (200, "x" * 2_000_000)
+        hub.status["/here"] = (302, "", {"Location": f"{other.endpoint}/there"})
+        found = []
+        commit = hub._commit
+        hub._commit = lambda *a: (
+            found.append(get_session().get(f"{hub.endpoint}/here")) or commit(*a)
+        )
+        send()
+        assert [len(one.content) for one in found] == [2_000_000]
+    assert "send" not in vars(get_session())
 
 
 # The folder.
@@ -201,6 +382,52 @@ def test_the_card(model, tmp_path):
     sha256 = hashlib.sha256((tmp_path / "out" / "model.safetensors").read_bytes()).hexdigest()
     says(text, "# net", sha256, "32x32 px", 'vitzoo.create("hf://acme/net")', "crop_pct 0.875",
          'timm.create_model("hf-hub:acme/net", pretrained=True)')  # fmt: skip
+
+
+HOSTILE = (
+    "<img src=x onerror=alert(1)>", "<!-- ", "[a](javascript:b)", "![a](http://x/y)", "a | b |",
+    "`code` ``` ~~~", "*a* _b_ __c__ ~~d~~", "\n\n# title\n- a", "&lt;b&gt;", "a\\<b>", "$$x$$",
+    "\u202e\x1b[31m", "---\nlicense: mit\n---", "a: b # 'c' \"d\"", "<http://x.y>",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_texts_of_a_registry_are_shown_as_they_are(model, text):
+    """No text becomes HTML, a link, code, a row of the table or a line of the metadata."""
+    variant = vitzoo.describe("vit_digits")
+    row = replace(
+        variant.default_weights, name=text, repo=text, source=text, pretraining_data=text,
+        license=text, evaluation=text, sha256=text,
+    )  # fmt: skip
+    card = Card(
+        repo=f"acme/{text}", library="timm", call="c", spec=model.spec, params=1, license=text,
+        sha256=text, named=False, preprocessing=None,
+        origin=Origin(replace(variant, name=text, paper=text), row, unchanged=True),
+        base_model=[text], datasets=[text],
+    )  # fmt: skip
+    front, body = re.fullmatch(r"---\n(.*?)\n---\n\n(# .*)", model_card(card), re.DOTALL).groups()
+    data = yaml.safe_load(front)
+    assert (data["base_model"], data["datasets"]) == ([text], [text])
+    assert data.keys() == {
+        "license", "license_name", "library_name", "pipeline_tag", "tags", "base_model", "datasets"
+    }  # fmt: skip
+    body = body[: body.index("## Use")] + body[body.index("## Results") :]
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(body)
+    inline = [child for token in tokens for child in token.children or ()]
+    assert {one.type for one in inline} <= {"text", "text_special", "code_inline", "softbreak"}
+    assert [one.type for one in tokens].count("tr_open") == 7
+    assert [one.type for one in tokens].count("heading_open") == 3
+    assert not {one.type for one in tokens} & {"html_block", "fence", "code_block", "hr", "list"}
+    shown = ["".join(c.content for c in one.children or ()) for one in tokens]
+    assert sum(errors.printable(text) in line for line in shown) >= 4
+
+
+def test_the_card_of_a_network_without_classes(small, tmp_path):
+    features = fill(vitzoo.create(small | {"num_classes": 0}))
+    vitzoo.push(features, REPO, folder=tmp_path / "out", dry_run=True, license="mit")
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "pipeline_tag: image-feature-extraction" in front_matter(text)
+    says(text, "for image features")
 
 
 def test_a_license_that_the_hub_does_not_know(model, tmp_path):
@@ -240,7 +467,7 @@ def test_registered_weights_bring_their_license_and_results(tmp_path):
 def test_the_license_must_be_known(zoo, small, model, tmp_path, caplog):
     with refuses(InvalidOption, "license", "not known", "--license", "license="):
         vitzoo.push(model, REPO, folder=tmp_path / "out", dry_run=True)
-    for wrong in ("", "a\nb", 'x"', "x" * 200, 3):
+    for wrong in ("", "a\nb", 'x"', "x" * 200):
         with refuses(InvalidOption, "license", "apache-2.0"):
             vitzoo.push(model, REPO, folder=tmp_path / "out", dry_run=True, license=wrong)
     zoo.put(fill(vitzoo.create(small)), license="CC-BY-NC-4.0")
@@ -266,7 +493,10 @@ def test_a_network_that_only_vitzoo_has(small, tmp_path, images):
 
 def test_wrong_arguments(model, tmp_path):
     out = {"folder": tmp_path / "out", "dry_run": True, "license": "mit"}
-    for wrong in ("net", "a/b/c", "", 3, "a/../b"):
+    for key in ("repo", "license", "library", "message"):
+        with refuses(InvalidOption, key, "text", "3 (int)"):
+            vitzoo.push(model, **{"repo": REPO, **out, key: 3})
+    for wrong in ("net", "a/b/c", "", "a/../b"):
         with refuses(InvalidOption, "owner/name"):
             vitzoo.push(model, wrong, **out)
     with refuses(InvalidOption, "folder", "--folder"):
@@ -284,6 +514,15 @@ def test_wrong_arguments(model, tmp_path):
     with refuses(UnknownName, "'vit_b17'"):
         vitzoo.push("vit_b17", REPO, **out)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_folder_is_checked_before_a_network_is_made(tmp_path, monkeypatch):
+    (tmp_path / "other").touch()
+    monkeypatch.setattr(module, "create", None)  # a call raises
+    with refuses(InvalidOption, tmp_path, "other", "name a new folder"):
+        vitzoo.push("vit_digits", REPO, folder=tmp_path, dry_run=True)
+    with refuses(InvalidOption, "message", "''"):
+        vitzoo.push("vit_digits", REPO, folder=tmp_path / "new", dry_run=True, message="")
 
 
 def test_the_command(hub, model, tmp_path, run):

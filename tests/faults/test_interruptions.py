@@ -25,10 +25,6 @@ warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)  # of Python 3
 torch.set_num_threads(1)
 
 
-class Expired(Exception):
-    pass
-
-
 
 def create():
     import vitzoo
@@ -209,7 +205,7 @@ def in_child(function, *arguments):
 
 USES = create, create_with_plugin, call_with_plugin, find_manifest, find_module
 NAMED = {each.__name__: each for each in USES}
-NAMED |= {each.__name__: each for each in (Expired, SystemExit, asyncio.CancelledError)}
+NAMED |= {each.__name__: each for each in (asyncio.CancelledError,)}
 NAMED["KeyboardInterrupt"] = KeyboardInterrupt
 for text in sys.stdin:
     name, *arguments = json.loads(text)
@@ -219,7 +215,7 @@ for text in sys.stdin:
 IMPORTS = ["/vitzoo/", "/acme/", "/globex/", "importlib._bootstrap>"]
 PARTS = ["/vitzoo/parts/", "/vitzoo/formats/", "/acme/"]
 STATE = ["vitzoo/plugin/host.py", "vitzoo/registry/registry.py", "vitzoo/plugin/importing.py"]
-KINDS = ["Expired", "SystemExit", "CancelledError", "KeyboardInterrupt"]
+KINDS = ["CancelledError", "KeyboardInterrupt"]
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +267,7 @@ def test_a_signal_in_the_middle_of_create_passes_and_create_can_be_repeated(
 @pytest.mark.parametrize("use", ["find_manifest", "find_module"])
 @pytest.mark.parametrize("file", STATE)
 def test_a_signal_before_any_line_of_the_registry_leaves_no_state(ask, use, file):
-    expected, found = ask("find_at_each_line", use, [file], "Expired")
+    expected, found = ask("find_at_each_line", use, [file], "KeyboardInterrupt")
     assert len(found) >= 10
     assert found == {n: ["as it is", expected] for n in found}
 

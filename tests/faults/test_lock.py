@@ -29,6 +29,7 @@ from vitzoo.errors import (
 )
 from vitzoo.inventory import relock
 from vitzoo.loading import source
+from vitzoo.store import lockfile, locks
 
 DEAD = "http://127.0.0.1:9"  # nothing answers there
 SOURCE = "hf://acme/net@main/model.safetensors"
@@ -473,6 +474,46 @@ def test_failed_lock_update_changes_nothing(locked, monkeypatch, variables, erro
     with pytest.raises(error, match=text):
         relock(locked.name)
     assert lock_of(locked).read_bytes() == before
+
+
+def test_lock_update_without_a_lock_file_is_refused(locked, hub, monkeypatch, run):
+    monkeypatch.setenv("VITZOO_HOME", ":memory:")
+    asked = len(hub.requests)
+    code, out, err = run("lock", "--update", locked.name)
+    assert (code, out) == (3, "")
+    says(err, "VITZOO_HOME", ":memory:", "no lock file", "VITZOO_LOCK")
+    assert len(hub.requests) == asked
+    monkeypatch.setenv("VITZOO_LOCK", str(locked.root / "own.lock"))
+    assert run("lock", "--update", locked.name)[0] == 0
+    assert SOURCE in json.loads((locked.root / "own.lock").read_text())["weights"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_lock_file_that_is_a_link_is_written_at_its_target(fresh, monkeypatch, there):
+    target, link = fresh.root / "shared" / "pins.lock", fresh.root / "project.lock"
+    link.symlink_to("shared/pins.lock")
+    if there:
+        target.parent.mkdir()
+        target.write_text('{"version": 1, "weights": {}}')
+    monkeypatch.setenv("VITZOO_LOCK", str(link))
+    with pytest.warns(FirstUseWarning):
+        fresh.assert_right(fresh.create())
+    relock(fresh.name)
+    assert link.is_symlink()
+    assert not target.is_symlink()
+    assert SOURCE in json.loads(target.read_text())["weights"]
+    assert sorted(path.name for path in fresh.root.glob("project.lock*")) == ["project.lock"]
+
+
+def test_a_wait_for_another_writer_names_the_lock_file(locked, monkeypatch, caplog, run):
+    monkeypatch.setattr(locks, "NOTICE", 0.1)
+    monkeypatch.setattr(lockfile, "PATIENCE", 0.5)
+    with locks.locked(locked.home / "vitzoo.lock.writing", "this test", 0.0):
+        code, _, err = run("lock", "--update", locked.name)
+    assert code == 3
+    says(err, lock_of(locked), "another process", "remove", f"{lock_of(locked)}.writing")
+    (waiting,) = (line for line in caplog.messages if "waiting" in line)
+    says(waiting, lock_of(locked), "another process", f"{lock_of(locked)}.writing")
 
 
 def test_lock_update_of_pinned_weights_is_refused(net):

@@ -5,6 +5,7 @@ import torch
 
 import draws
 from helpers import SPEC, refuses, says
+from limited import run_limited
 
 TEXT = "net.toml: depth must be a number from 1, got -2; drop num_classes=7 from blocks.1.attn"
 
@@ -50,3 +51,49 @@ def test_numbers_from_the_pool_have_the_distribution_and_never_repeat():
     assert (again == other).sum() < 10
     assert -2 <= again.min() < -1.99
     assert 3.99 < again.max() <= 4
+
+
+READS = """
+import os, time
+from vitzoo.errors import ImageError
+
+def read(argument):
+    if argument == "refused":
+        raise ImageError("no")
+    if argument == "freed":
+        bytes(range(256)) * 2**20
+    elif argument != "7":
+        exec(argument)
+    return 7
+"""
+
+
+@pytest.mark.fuzz
+def test_a_limited_child_returns_values_errors_and_memory():
+    found = run_limited(READS, ["7", "refused", "freed", "7"], memory=2**29)
+    assert [(one.kind, one.text) for one in found] == [
+        *(("value", "7"), ("ImageError", "no"), ("value", "7"), ("value", "7"))
+    ]
+    few, _, much, after = (one.memory for one in found)
+    assert few < 2**26 < 2**27 < much < 2**28 + 2**26
+    assert after < 2**26
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize(
+    ("argument", "why"),
+    [
+        ("'freed'; bytes(range(256)) * 2**19", "MiB"),
+        ("many = [bytes(range(256)) * 2**17 for _ in range(100)]", "more than 128.0 MiB"),
+        ("while True: pass", "more than 2 s"),
+        ("time.sleep(100)", "more than 2 s"),
+        ("os.abort()", "-6"),
+        ("{}['key']", "KeyError"),
+        ("raise SystemExit", "SystemExit"),
+    ],
+)
+def test_a_limited_child_beyond_its_limits(argument, why):
+    with pytest.raises(AssertionError) as raised:
+        run_limited(READS, ["7", argument], memory=2**26, seconds=2)
+    says(str(raised.value), why)
+    assert argument in str(raised.value)

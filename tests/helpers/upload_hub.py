@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 
@@ -21,7 +21,13 @@ class UploadHub:
         repos: of each repository, the bytes of its files.
         private: what each repository was made with.
         requests: (method, path, headers) of all requests so far.
-        status: answers by the beginning of a path: (status, body) instead of the usual answer.
+        status: answers by the beginning of a path: (status, body) instead of the usual answer,
+            (status, body, headers), or a function that returns one of them, or None.
+        chunk: bytes of the parts in which a large file is to be sent, 0 for the whole file.
+        silent: beginnings of paths that get no answer, while the Hub is there.
+        slow: beginnings of paths that get their answer one byte in 50 ms.
+        ignored: names of files that are in a .gitignore of the repository.
+        dropped: names of files that a commit leaves out.
         verify: address to which the client is sent to confirm an LFS object, empty for none.
     """
 
@@ -30,7 +36,14 @@ class UploadHub:
         self.private: dict[str, Any] = {}
         self.objects: dict[str, bytes] = {}
         self.requests: list[tuple[str, str, dict[str, str]]] = []
-        self.status: dict[str, tuple[int, str]] = {}
+        self.status: dict[str, Any] = {}
+        self.chunk = 0
+        self.parts: dict[str, bytes] = {}
+        self.silent: set[str] = set()
+        self.slow: set[str] = set()
+        self.ignored: set[str] = set()
+        self.dropped: set[str] = set()
+        self.closed = threading.Event()
         self.verify = ""
         self.large = large
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -49,6 +62,7 @@ class UploadHub:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.closed.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -59,8 +73,9 @@ class UploadHub:
     def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Any:
         """Return (status, data) of the answer to a request."""
         self.requests.append((method, path, headers))
-        for start, found in self.status.items():
-            if path.startswith(start):
+        for start, stated in self.status.items():
+            found = stated() if callable(stated) else stated
+            if path.startswith(start) and found is not None:
                 return found
         usual: dict[str, Callable[[], Any]] = {
             "/api/validate-yaml": lambda: (200, {"errors": [], "warnings": []}),
@@ -68,10 +83,17 @@ class UploadHub:
             "/info/lfs/objects/batch": lambda: self._batch(json.loads(body)),
             "/preupload/main": lambda: self._modes(json.loads(body)),
             "/commit/main": lambda: self._commit(path, body),
+            f"/paths-info/{COMMIT}": lambda: self._listed(path, body),
         }
         for end, call in usual.items():
             if path.endswith(end):
                 return call()
+        if path.startswith("/part/"):
+            self.parts[path] = body
+            return 200, "", {"ETag": path}
+        if path.startswith("/whole/"):
+            named = [part["etag"] for part in json.loads(body)["parts"]]
+            return self._object(path[7:], b"".join(map(self.parts.__getitem__, named)))
         return self._object(path[5:], body) if path.startswith("/lfs/") else (404, "nothing here")
 
     def _create(self, asked: dict[str, Any]) -> Any:
@@ -87,7 +109,7 @@ class UploadHub:
             {
                 "path": file["path"],
                 "uploadMode": "lfs" if file["size"] >= self.large else "regular",
-                "shouldIgnore": False,
+                "shouldIgnore": file["path"] in self.ignored,
                 "oid": None,
             }
             for file in asked["files"]
@@ -101,6 +123,11 @@ class UploadHub:
         if wanted["oid"] in self.objects:
             return dict(wanted)
         actions = {"upload": {"href": f"{self.endpoint}/lfs/{wanted['oid']}", "header": {}}}
+        if self.chunk:
+            numbers = range(1, -(-wanted["size"] // self.chunk) + 1)
+            header = {str(n): f"{self.endpoint}/part/{wanted['oid']}/{n}" for n in numbers}
+            href = f"{self.endpoint}/whole/{wanted['oid']}"
+            actions["upload"] = {"href": href, "header": header | {"chunk_size": str(self.chunk)}}
         if self.verify:
             actions["verify"] = {"href": self.verify, "header": {}}
         return {**wanted, "actions": actions}
@@ -122,8 +149,23 @@ class UploadHub:
                 files[value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
                 files[value["path"]] = self.objects[value["oid"]]
+        for name in self.dropped:
+            files.pop(name, None)
         url = f"{self.endpoint}/{repo}/commit/{COMMIT}"
         return 200, {"commitUrl": url, "commitOid": COMMIT, "pullRequestUrl": None}
+
+    def _listed(self, path: str, body: bytes) -> Any:
+        files = self.repos[path.removeprefix("/api/models/").partition("/paths-info/")[0]]
+        names = [name for name in parse_qs(body.decode())["paths"] if name in files]
+        return 200, [self._row(name, files[name]) for name in names]
+
+    def _row(self, name: str, data: bytes) -> dict[str, Any]:
+        row = {"type": "file", "path": name, "size": len(data)}
+        row["oid"] = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+        if len(data) >= self.large:
+            oid = hashlib.sha256(data).hexdigest()
+            row |= {"oid": "0" * 40, "lfs": {"oid": oid, "size": len(data), "pointerSize": 130}}
+        return row
 
 
 def _handler(hub: UploadHub) -> type[BaseHTTPRequestHandler]:
@@ -135,11 +177,21 @@ def _handler(hub: UploadHub) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path = urlsplit(self.path).path
             headers = {name.lower(): value for name, value in self.headers.items()}
-            status, data = hub.answer(self.command, path, headers, body)
+            status, data, *more = hub.answer(self.command, path, headers, body)
+            if path.startswith(tuple(hub.silent)):
+                hub.closed.wait(30)
             text = (data if isinstance(data, str) else json.dumps(data)).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(text)))
+            for name, value in more[0].items() if more else ():
+                self.send_header(name, value)
+            if path.startswith(tuple(hub.slow)):
+                text, self._headers_buffer = b"".join([*self._headers_buffer, b"\r\n", text]), []
+                for i in range(len(text)):
+                    self.wfile.write(text[i : i + 1])
+                    hub.closed.wait(0.05)
+                return
             self.end_headers()
             self.wfile.write(text)
 

@@ -9,8 +9,10 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -20,8 +22,10 @@ from sklearn.datasets import load_sample_images
 
 import vitzoo
 from helpers import message, refuses, says
-from vitzoo.errors import ImageError
+from limited import run_limited
+from vitzoo.errors import ImageError, InvalidOption
 from vitzoo.files.access import CHUNK, read_limited
+from vitzoo.images import decode
 from vitzoo.images.decode import find_images, open_image, printable, read_bytes, read_image
 
 PHOTO = Image.fromarray(load_sample_images().images[0]).resize((64, 43))
@@ -423,6 +427,166 @@ def test_damaged_bytes_give_an_image_or_an_image_error(tmp_path, ending):
         except ImageError:
             outcomes.add("error")
     assert outcomes == {"RGB", "error"}
+
+
+# Scans of a JPEG
+
+
+def with_scans(count):
+    """Return a progressive JPEG whose last scan is repeated until it has `count` scans."""
+    file = io.BytesIO()
+    PHOTO.save(file, "JPEG", progressive=True)
+    data = file.getvalue()
+    last = data.rindex(b"\xff\xda")
+    return data[:-2] + data[last:-2] * (count - data.count(b"\xff\xda")) + data[-2:]
+
+
+def test_a_jpeg_of_many_scans_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.jpg"
+    path.write_bytes(with_scans(100))
+    assert pixels(path).shape == RGB.shape
+    path.write_bytes(with_scans(101))
+    with refuses(ImageError, path, "more than 100 scans", "VITZOO_MAX_SCANS"):
+        open_image(path)
+    monkeypatch.setenv("VITZOO_MAX_SCANS", "101")
+    assert pixels(path).shape == RGB.shape
+    for value in ("0", "-1", "many", "9" * 5000):
+        monkeypatch.setenv("VITZOO_MAX_SCANS", value)
+        with refuses(InvalidOption, "VITZOO_MAX_SCANS", "a whole number from 1"):
+            open_image(path)
+
+
+def test_scans_of_a_thumbnail_and_of_a_second_image_do_not_count(tmp_path):
+    plain = with_scans(10)
+    inside = b"\xff\xda" * 500
+    thumbnail = plain[:2] + b"\xff\xe5" + struct.pack(">H", 2 + len(inside)) + inside + plain[2:]
+    for data in (thumbnail, plain + with_scans(300)):
+        (tmp_path / "a.jpg").write_bytes(data)
+        assert pixels(tmp_path / "a.jpg").shape == RGB.shape
+    padded = with_scans(101).replace(b"\xff\xda", b"\xff\xff\xff\xda")
+    (tmp_path / "a.jpg").write_bytes(padded)
+    with refuses(ImageError, "more than 100 scans"):
+        open_image(tmp_path / "a.jpg")
+
+
+# Large images
+
+
+def converted_whole(image, mode):
+    """Convert an image as a whole, with Pillow and NumPy alone."""
+    if image.mode.startswith(("I", "F")):
+        values = np.asarray(image)
+        scale = 1 / 257 if image.mode[0] == "I" else 255.0 if values.max() <= 1 else 1.0
+        scaled = values.astype(np.float32) * np.float32(scale)
+        image = Image.fromarray(np.rint(scaled).astype(np.uint8))
+    elif image.has_transparency_data:
+        straight = image.convert({"La": "LA", "RGBa": "RGBA"}.get(image.mode, image.mode))
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, straight.convert("RGBA")).convert("RGB")
+    elif image.mode not in ("1", "L", "RGB"):
+        image = image.convert("RGB")
+    return np.asarray(image.convert(mode))
+
+
+def every_mode():
+    """Yield an image of noise of each mode; paletted and opaque ones also with transparency."""
+    noise = np.random.default_rng(0).integers(0, 256, (43, 64, 4), np.uint8)
+    image = Image.fromarray(noise, "RGBA")
+    for mode in ("1", "L", "RGB", "P", "CMYK", "YCbCr", "HSV", "RGBX"):
+        yield mode, image.convert("RGB").convert(mode)
+    for mode in ("RGBA", "LA", "PA", "RGBa"):
+        yield mode, image.convert(mode)
+    yield "La", image.convert("LA").convert("La")
+    colours = {"L": 7, "RGB": tuple(map(int, noise[3, 4, :3])), "P": 5}
+    for mode, colour in colours.items():
+        opaque = image.convert("RGB").convert(mode)
+        opaque.info["transparency"] = colour
+        yield f"{mode} with a transparent colour", opaque
+    several = image.convert("RGB").quantize(200)
+    several.info["transparency"] = bytes(range(200))
+    yield "P with transparent colours", several
+    deep = noise[..., :2].copy().view("<u2")[..., 0]
+    yield "I;16", Image.fromarray(deep)
+    yield "I;16B", Image.frombytes("I;16B", (64, 43), deep.astype(">u2").tobytes())
+    yield "I", Image.fromarray(deep.astype(np.int32))
+    yield "F", Image.fromarray(deep.astype(np.float32) / 65535)
+    yield "F up to 255", Image.fromarray(noise[..., 0].astype(np.float32))
+
+
+@pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated")
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_an_image_in_tiles_has_the_pixels_of_the_whole_image(monkeypatch, mode):
+    monkeypatch.setattr(decode, "TILE", 10)
+    for name, image in every_mode():
+        expected = converted_whole(image.copy(), mode)
+        assert np.array_equal(np.asarray(read_image(image, mode)), expected), name
+
+
+def test_values_of_all_tiles_decide_the_scale(monkeypatch):
+    monkeypatch.setattr(decode, "TILE", 10)
+    values = np.zeros((43, 64), np.float32)
+    values[40, 60] = 255
+    assert pixels(Image.fromarray(values), "L").max() == 255
+    for wrong, shown in ((300, "0 to 300"), (np.nan, "nan to nan")):
+        values[40, 60] = wrong
+        with refuses(ImageError, shown):
+            read_image(Image.fromarray(values), "L")
+
+
+def test_large_images_are_decoded_one_at_a_time(monkeypatch):
+    """Also after an error; small images are decoded side by side."""
+    file = io.BytesIO()
+    PHOTO.save(file, "PNG")
+    good, cut = file.getvalue(), file.getvalue()[:-500]
+    predictor = vitzoo.Predictor(vitzoo.create("vit_digits", pretrained=True), outputs="pooled")
+    prepare, active, most = predictor._transform.prepare, [], []
+    together = threading.Barrier(2)
+
+    def slow(image):
+        active.append(1)
+        if decode.LARGE > 1:
+            together.wait(60)
+        time.sleep(0.02)
+        most.append(len(active))
+        active.pop()
+        return prepare(image)
+
+    monkeypatch.setattr(predictor._transform, "prepare", slow)
+    with ThreadPoolExecutor(4) as pool:
+        assert [one.error for one in pool.map(predictor.decode, [good] * 2)] == [""] * 2
+        assert max(most) == 2
+        most.clear()
+        monkeypatch.setattr(decode, "LARGE", 1)
+        errors = [one.error for one in pool.map(predictor.decode, [good, cut, PHOTO] * 5)]
+    assert [bool(error) for error in errors] == [False, True, False] * 5
+    assert max(most) == 1
+
+
+DECODES = """
+import vitzoo
+from pathlib import Path
+predictor = vitzoo.Predictor(vitzoo.create("vit_digits", pretrained=True), outputs="pooled")
+transform = vitzoo.transform("vit_b16", image_size=32)
+
+def read(path):
+    assert not predictor.decode(Path(path).read_bytes()).error
+    return transform(path).shape
+"""
+
+
+@pytest.mark.faults
+def test_the_largest_images_take_at_most_1_gib(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name, mode, options in (
+        ("a.png", "RGBA", {"exif": exif}),
+        ("b.png", "RGB", {"transparency": (0, 0, 0)}),
+        ("c.tif", "F", {"compression": "tiff_deflate"}),
+        ("d.jpg", "RGB", {"progressive": True}),
+    ):
+        Image.new(mode, (9450, 9450)).save(tmp_path / name, **options)
+    found = run_limited(DECODES, [str(path) for path in sorted(tmp_path.iterdir())], seconds=60)
+    assert [one.text for one in found] == ["torch.Size([3, 32, 32])"] * 4
 
 
 # Names and folders

@@ -13,7 +13,7 @@ import torch
 import vitzoo
 from helpers import refuses
 from vitzoo.errors import InvalidOption
-from vitzoo.inference import chunk as module
+from vitzoo.inference import chunk as module, embed
 from vitzoo.inference.chunk import CHUNK, SIZES, explained, largest_chunk, peak_memory
 from vitzoo.inference.embedding.folder import rows_of_part
 from vitzoo.inference.predictor import Predictor
@@ -247,6 +247,18 @@ def test_a_folder_with_chunks_of_8_keeps_them_on_a_gpu(tmp_path, monkeypatch):
     (tmp_path / "out" / "part-000000.parquet").unlink()
     done = vitzoo.embed("vit_digits", DIGITS, tmp_path / "out", workers=1)
     assert (done.computed, done.missing) == (10, 0)
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize(("batch_size", "expected"), [(1, 64), (100, 100)])
+def test_at_least_two_chunks_are_read_ahead_of_a_gpu(tmp_path, monkeypatch, batch_size, expected):
+    jobs, compute = [], embed.compute
+    monkeypatch.setattr(embed, "_on_cpu", lambda _: False)
+    monkeypatch.setattr(
+        embed, "compute", lambda job, *rest: jobs.append(job) or compute(job, *rest)
+    )
+    vitzoo.embed("vit_digits", DIGITS, tmp_path, workers=1, batch_size=batch_size)
+    assert [(job.predictor.chunk, job.read_ahead) for job in jobs] == [(32, expected)]
 
 
 def test_the_cpu_has_chunks_of_8_unless_others_are_named(tmp_path, passes):

@@ -83,8 +83,9 @@ def test_what_runs_in_parallel_asks_for_the_limit(monkeypatch):
     for module in (embed, embeddings):
         monkeypatch.setattr(module, "cores", lambda: 6)
     assert embed._cores() == 6
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert embed._cores() == 1
+    for processes, own in (("4", 1), ("2", 3), ("9", 1), ("0", 6), ("", 6), ("two", 6)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+        assert embed._cores() == own
     pools = []
     monkeypatch.setattr(embeddings, "ThreadPoolExecutor", lambda n: pools.append(n) or Pool())
     assert embeddings.embed_images(Pool(), [], {}) == []

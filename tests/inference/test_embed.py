@@ -26,6 +26,7 @@ from helpers import fill, message, refuses, says
 from vitzoo.errors import ImageError, InvalidOption, StoreError, VitzooError
 from vitzoo.inference.embed import Work, bottleneck, embed, shard_of
 from vitzoo.inference.embedding.folder import locked, rows_of_part
+from vitzoo.inference.embedding.part_file import Form
 from vitzoo.inference.predictor import Predictor
 
 SPEC = {
@@ -249,6 +250,38 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
+def test_a_complete_folder_is_not_complete_while_a_part_is_computed(data, predictor, tmp_path):
+    out = tmp_path / "out"
+    embed(predictor, data / "photos", out, workers=1)
+    (out / "part-000001.parquet").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        embed(predictor, data / "photos", out, workers=1, on_progress=interrupt)
+    manifest = json.loads((out / MANIFEST).read_text())
+    assert (manifest["complete"], manifest["errors"]) == (False, None)
+
+
+def test_a_part_with_another_number_of_rows_is_computed_again(data, predictor, tmp_path, single):
+    """As one of another folder, copied by mistake."""
+    few, out = tmp_path / "few.txt", tmp_path / "out"
+    few.write_text("\n".join(str(data / "photos" / f"{i:03}.png") for i in range(9)))
+    embed(predictor, few, tmp_path / "few", workers=1)
+    shutil.copytree(single, out)
+    shutil.copy(tmp_path / "few" / "part-000000.parquet", out / "part-000001.parquet")
+    done = embed(predictor, data / "photos", out, workers=1)
+    assert done.computed == rows_of_part(150, 128)
+    assert bytes_of(out) == bytes_of(single)
+
+
+def test_a_shard_leaves_the_unfinished_files_of_others(data, predictor, tmp_path):
+    out = tmp_path / "out"
+    embed(predictor, data / "photos", out, shard=(2, 3), workers=1)
+    left = [out / f".part-{index:06}.parquet.4711.1700000000000000000" for index in range(2)]
+    for path in left:
+        path.touch()
+    embed(predictor, data / "photos", out, shard=(0, 3), workers=1)
+    assert [path.exists() for path in left] == [False, True]
+
+
 def test_shards_write_their_own_parts_and_the_last_one_the_manifest(
     data, predictor, tmp_path, single
 ):
@@ -278,7 +311,14 @@ def test_shards_write_their_own_parts_and_the_last_one_the_manifest(
         ("6 5 9 3 2", None),
         ({"RANK": "4", "WORLD_SIZE": "4"}, None),
         ({"RANK": "x", "WORLD_SIZE": "4"}, None),
+        ({"RANK": "", "WORLD_SIZE": "4"}, None),
+        ({"RANK": "-1", "WORLD_SIZE": "4"}, None),
+        ({"RANK": "0", "WORLD_SIZE": "9" * 5000}, None),
+        ({"RANK": "0", "WORLD_SIZE": "9" * 4000}, None),
+        ({"RANK": "0", "WORLD_SIZE": "1" + "0" * 9}, (0, 10**9)),
+        (f"0 0 {'9' * 4000} 1{'0' * 4000} 1", None),
     ],
+    ids=lambda value: str(value)[:40],
 )
 def test_the_shard_of_torchrun_and_slurm(env, expected):
     if isinstance(env, str):
@@ -378,10 +418,12 @@ def test_the_first_errors_come_before_any_work(data, predictor, tmp_path, monkey
     out = tmp_path / "out"
     for error, options, *parts in (
         (ImageError, {"sources": [data / "photos", "gone.tar"]}, "no file gone.tar"),
-        (InvalidOption, {"vectors": "int8"}, "float32 or float16", "int8"),
+        (InvalidOption, {"vectors": "int8"}, "float32, float16", "int8"),
         (InvalidOption, {"workers": 0}, "workers must be from 1", "0"),
         (InvalidOption, {"batch_size": True}, "batch_size must be", "True"),
         (InvalidOption, {"shard": (2, 2)}, "(2, 2)", "index from 0"),
+        (InvalidOption, {"shard": (0, 10**9 + 1)}, "(0, 1000000001)", "at most 1000000000"),
+        (InvalidOption, {"shard": (0, 10**5000)}, "tuple", "at most 1000000000"),
         (InvalidOption, {"outputs": "pooled"}, "Predictor", "outputs"),
     ):
         given = {"sources": data / "photos"} | options
@@ -501,6 +543,12 @@ def test_the_bottleneck_is_named():
 )
 def test_parts_are_whole_chunks_of_limited_size(count, row_bytes, expected):
     assert rows_of_part(count, row_bytes) == expected
+
+
+@pytest.mark.parametrize(("vectors", "size"), [("float32", 4), ("float16", 2)])
+def test_the_size_of_a_row_is_that_of_all_outputs(vectors, size):
+    form = Form({"pooled": (192,), "tokens": (17, 192), "labels": ()}, vectors, "", "")
+    assert form.row_bytes == size * (192 + 17 * 192 + 1)
 
 
 def test_the_command(data, tmp_path, run):

@@ -24,6 +24,7 @@ from vitzoo.errors import InvalidOption
 from vitzoo.inference.embed import embed
 from vitzoo.inference.embedding import folder as folders
 from vitzoo.inference.embedding.folder import MANIFEST, MIN_ROWS
+from vitzoo.inference.embedding.out import LOCKS
 from vitzoo.inference.embedding.part_file import claim
 from vitzoo.inference.predictor import Predictor
 
@@ -207,7 +208,7 @@ def test_a_file_that_another_process_writes_is_not_removed(data, predictor, tmp_
     assert bytes_of(out) == bytes_of(data / "single")
     locks = [path for path in out.iterdir() if path.suffix == ".lock"]
     assert len(locks) == 3  # for any number of parts
-    assert all(folders.LOCKS.fullmatch(path.name) for path in locks)
+    assert all(LOCKS.fullmatch(path.name) for path in locks)
 
 
 def test_other_processes_do_not_wait_while_inputs_are_read(data, predictor, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Labelled data sets: folders of classes, CSV and Parquet files, and what is wrong with them."""
 
 import json
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from helpers import refuses
+from helpers import refuses, says
+from limited import run_limited
 from vitzoo.errors import ImageError, InvalidOption
 from vitzoo.inference import labelled
 from vitzoo.inference.labelled import LabelledImage, LabelledImages, read_labelled
@@ -279,3 +281,161 @@ def test_texts_of_files_cannot_control_a_terminal(table):
     found = read_labelled(table("path,label\na\x1b[2J.png,c\x07at\n"))
     assert found.classes == (r"c\x07at",)
     assert found.images[0].name == r"a\x1b[2J.png"
+
+
+# Cells, names and types that are not what a table states
+
+
+def not_utf8(values, of=None):
+    """Return a column of text with bytes that are no UTF-8."""
+    of = of or pa.string()
+    binary = pa.array(values, pa.large_binary() if of == pa.large_string() else pa.binary())
+    return pa.Array.from_buffers(of, len(binary), binary.buffers())
+
+
+BYTES = [b"a", b"\xff", b"train"]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"image": BYTES, "label": not_utf8(BYTES)},
+        {"image": BYTES, "label": not_utf8(BYTES, pa.large_string())},
+        {"path": not_utf8(BYTES), "label": [1, 2, 3]},
+        {"path": ["a", "b", "c"], "label": [1, 2, 3], "split": not_utf8(BYTES)},
+        {
+            "image": pa.StructArray.from_arrays([BYTES, not_utf8(BYTES)], ["bytes", "path"]),
+            "label": [1, 2, 3],
+        },
+    ],
+    ids=["labels", "large text", "paths", "split", "structs"],
+)
+def test_text_that_is_no_utf8_is_an_error_of_the_file(rows, columns):
+    data = rows(columns)
+    with refuses(InvalidOption, data, "0xff", "write the file again", "UTF-8"):
+        read_labelled(data)
+
+
+DATES = {
+    "date32[day]": pa.array([2**30, 1], pa.date32()),
+    "timestamp[us]": pa.array([2**62, 1], pa.timestamp("us")),
+    "timestamp[ns]": pa.array([1, 2], pa.timestamp("ns")),
+    "timestamp[us, tz=Nowhere/Land]": pa.array([1, 2], pa.timestamp("us", "Nowhere/Land")),
+    "time64[ns]": pa.array([1, 2], pa.time64("ns")),
+    "duration[ns]": pa.array([1, 2], pa.duration("ns")),
+}
+
+
+@pytest.mark.parametrize("kind", DATES)
+@pytest.mark.parametrize("column", ["image", "label", "split"])
+def test_dates_and_times_are_no_labels_paths_or_splits(rows, column, kind):
+    columns = {"image": [b"1", b"2"], "label": [1, 2], "split": ["train", "test"]}
+    data = rows(columns | {column: DATES[kind]})
+    with refuses(InvalidOption, data, repr(column), kind, "text", f"--{column}-column"):
+        read_labelled(data)
+
+
+@pytest.mark.parametrize("kind", DATES)
+@pytest.mark.parametrize("column", ["image", "label", "split"])
+def test_dates_inside_other_types_are_refused_with_the_column_as_the_cause(rows, column, kind):
+    dates = DATES[kind]
+    columns = {"image": [b"1", b"2"], "label": [1, 2], "split": ["train", "test"]}
+    for cells in (
+        pa.StructArray.from_arrays([pa.array([b"1", b"2"]), dates], ["bytes", "path"]),
+        pa.ListArray.from_arrays([0, 1, 2], dates),
+    ):
+        data = rows(columns | {column: cells})
+        with pytest.raises(InvalidOption) as caught:
+            read_labelled(data)
+        says(str(caught.value), data, repr(column), kind, "expected text", f"--{column}-column")
+        assert "UTF-8" not in str(caught.value)
+
+
+def test_the_advice_for_a_damaged_file_is_not_about_its_text(rows):
+    data = rows({"label": ["x" * 999, "y" * 999], "path": ["a", "b"]})
+    whole = data.read_bytes()
+    data.write_bytes(whole[:4] + b"\xff" * 20 + whole[24:])
+    with pytest.raises(InvalidOption) as caught:
+        read_labelled(data)
+    says(str(caught.value), data, "write the file again")
+    assert "UTF-8" not in str(caught.value)
+
+
+def test_class_names_with_spaces_keep_their_order_and_two_equal_ones_are_refused(rows):
+    def with_names(names):
+        info = {"info": {"features": {"label": {"names": names}}}}
+        columns = {"image": [b"1", b"2", b"3"], "label": [0, 2, 1]}
+        return rows(columns, {"huggingface": json.dumps(info)})
+
+    found = read_labelled(with_names(["zebra ", " yak", "ant\n"]))
+    assert [one.label for one in found.images] == ["zebra", "ant", "yak"]
+    assert found.classes == ("zebra", "yak", "ant")
+    for names, twice in (
+        (["a", "b", "a"], "'a'"),
+        (["a", "a ", "b"], "'a'"),
+        (["", "a", " "], "''"),
+    ):
+        data = with_names(names)
+        with refuses(InvalidOption, data, f"two classes {twice}", "its own name"):
+            read_labelled(data)
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ""])
+def test_names_of_data_that_are_impossible_or_no_utf8(rows, tmp_path, ending):
+    for name in ("a\0b", "a\ud800", "a" * 300):
+        with refuses(InvalidOption, tmp_path, "no such folder or file", "expected a folder"):
+            read_labelled(tmp_path / f"{name}{ending}")
+    if ending:
+        odd = tmp_path / f"{os.fsdecode(bytes([255]))}{ending}"
+        text = b"image,label\na.png,1\nb.png,2\n"
+        whole = rows({"image": [b"1", b"22"], "label": [1, 2]}).read_bytes()
+        odd.write_bytes(whole if ending == ".parquet" else text)
+        found = read_labelled(odd)
+        assert found.classes == ("1", "2")
+        assert ending == ".csv" or [one.image() for one in found.images] == [b"1", b"22"]
+
+
+def test_empty_row_groups_of_a_parquet_file(tmp_path):
+    table = pa.table({"path": ["a.png", "b.png"], "label": ["x", "y"]})
+    data = tmp_path / "data.parquet"
+    with parquet.ParquetWriter(data, table.schema) as writer:
+        for one in (table.schema.empty_table(), table, table.schema.empty_table(), table):
+            writer.write_table(one)
+    assert [one.label for one in read_labelled(data).images] == ["x", "y"] * 2
+
+
+def test_cells_that_unpack_to_gigabytes_are_refused(tmp_path):
+    one = pa.array(["x" * 10**6])
+    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 5000), one)
+    labels = {
+        "page": (one.take(pa.array([0] * 400)), "pages of"),
+        "repeated": (repeated, "'label' has 1000000"),
+        "lists": (pa.ListArray.from_arrays([0, 5000], repeated), "values of type list<"),
+        "structs": (pa.StructArray.from_arrays([repeated], ["a"]), "'label' has 1000000"),
+        "paths": (pa.StructArray.from_arrays([repeated], ["path"]), "'image' has 1000000"),
+        "long": (pa.array(["x" * 4097, "y"]), "4097 characters, the most is 4096"),
+        "longest": (pa.array(["x" * 4096, "y"]), ""),
+    }
+    for name, (column, _) in labels.items():
+        other = {"image": [b"1"] * len(column), "label": [1] * len(column)}
+        table = pa.table(other | {"image" if name == "paths" else "label": column})
+        parquet.write_table(
+            table,
+            tmp_path / f"{name}.parquet",
+            compression="zstd",
+            use_dictionary=name not in ("page", "long", "longest"),
+        )
+    code = """
+from pathlib import Path
+from vitzoo.inference.labelled import read_labelled
+
+def read(path):
+    return len(read_labelled(Path(path)).classes)
+"""
+    found = run_limited(code, [str(tmp_path / f"{name}.parquet") for name in labels])
+    for (name, (_, part)), outcome in zip(labels.items(), found, strict=True):
+        if part:
+            assert outcome.kind == "InvalidOption", (name, outcome)
+            says(outcome.text, tmp_path / f"{name}.parquet", part)
+        else:
+            assert outcome == ("value", "2", outcome.memory)

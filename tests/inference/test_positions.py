@@ -132,6 +132,7 @@ def test_networks_of_families_have_one_value(randomise, spec, chunk, dtype):
     [
         ({}, 8),
         ({"embed_dim": 40}, 1),  # heads of 20
+        ({"embed_dim": 96, "num_heads": 4}, 1),  # heads of 24, all other widths are aligned
         ({"mlp_dim": 60}, 1),
         ({"head": {"name": "mlp", "hidden_dim": 10}}, 1),
         ({"patch_embed": "unfold", "image_size": 28, "patch_size": 7}, 1),  # 147 numbers a patch

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import os
 import shutil
 
 import numpy as np
@@ -19,8 +20,10 @@ from sklearn.preprocessing import StandardScaler
 
 import vitzoo
 from helpers import message, refuses, says
-from vitzoo.errors import InvalidOption
+from limited import run_limited
+from vitzoo.errors import InvalidOption, StoreError
 from vitzoo.images import decode
+from vitzoo.inference.fingerprint import hash_data
 from vitzoo.inference.predictor import Predictor
 
 
@@ -137,6 +140,74 @@ def test_the_saved_classifier_computes_the_same_logits(found, untrained, scans, 
         found.save(tmp_path / "x.pt")
 
 
+CACHE = """
+from pathlib import Path
+from vitzoo.inference.embeddings import EmbeddingCache, Embedded
+
+import numpy as np
+
+def read(folder):
+    found = EmbeddingCache(Path(folder), {"weights": "a"}, 3)
+    known = sorted(map(str, found.known))
+    found.write([Embedded(np.ones(3, np.float32), "", "f" * 64)])
+    again = EmbeddingCache(Path(folder), {"weights": "a"}, 3).known
+    assert list(again["f" * 64]) == [1, 1, 1]
+    return known
+"""
+
+
+@pytest.mark.usefixtures("own_home")
+@pytest.mark.parametrize("own", [False, True])
+def test_what_is_no_file_of_embeddings_is_left_out(tmp_path, own):
+    """The file of `--embeddings` itself, or another one in the folder; each call has limits."""
+    fingerprint = {"vitzoo.fingerprint": json.dumps({"weights": "a"})}
+    name = hash_data({"weights": "a"}) if own else "0" * 64
+    vectors = pa.array([[1, 2, 3], [4, 5, 6]], pa.list_(pa.float32(), 3))
+    hashes = pa.array(["a" * 64, "b" * 64])
+
+    def table(metadata=fingerprint, **columns):
+        columns = {"sha256": hashes, "pooled": vectors} | columns
+        return pa.table(columns).replace_schema_metadata(metadata)
+
+    none = pa.array([[1, None, 3]] * 2, vectors.type)
+    bad = pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff"] * 2).buffers())
+    tables = {
+        "right": table(),
+        "bytes": table(sha256=bad),
+        "lists": table(sha256=[["a"], ["b"]]),
+        "numbers": table(pooled=[1, 2]),
+        "nulls": table(pooled=none),
+        "twice": pa.Table.from_arrays([hashes, vectors, vectors], ["sha256", "pooled", "pooled"]),
+        "deep": table({"vitzoo.fingerprint": "[" * 100_000}),
+        "list": table({"vitzoo.fingerprint": "[]"}),
+        "no utf8": table({"vitzoo.fingerprint": b"\xff"}),
+    }
+    places = {"pipe": os.mkfifo, "link": lambda path: path.symlink_to("/dev/zero")}
+    places |= {} if own else {"folder": lambda path: path.mkdir()}
+    for kind in (*tables, *places):
+        path = tmp_path / kind / f"{name}.parquet"
+        path.parent.mkdir()
+        if kind in tables:
+            parquet.write_table(tables[kind], path)
+        else:
+            places[kind](path)
+    right = tables["right"]
+    with parquet.ParquetWriter(tmp_path / "right" / f"{name}.parquet", right.schema) as writer:
+        for one in (right.schema.empty_table(), right):  # an empty row group
+            writer.write_table(one)
+    found = run_limited(CACHE, [str(tmp_path / kind) for kind in (*tables, *places)])
+    assert found[0].text == str(["a" * 64, "b" * 64])
+    for kind, outcome in zip((*tables, *places), found, strict=True):
+        assert outcome.kind == "value", (kind, outcome)
+        assert outcome.text == "[]" or kind == "right", kind
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800", "a" * 300])
+def test_impossible_names_of_the_folder_of_embeddings(some, untrained, tmp_path, name):
+    with refuses(StoreError, tmp_path):
+        vitzoo.probe(untrained, some, embeddings=tmp_path / name)
+
+
 @pytest.mark.workflows
 def test_the_classifier_names_its_trunk(untrained, some, tmp_path):
     registered = vitzoo.probe("vit_digits", some).save(tmp_path / "a.safetensors")
@@ -150,6 +221,20 @@ def test_the_classifier_names_its_trunk(untrained, some, tmp_path):
     own = vitzoo.probe("vit_digits", some, weights=untrained).save(tmp_path / "c.safetensors")
     digest = hashlib.sha256(untrained.read_bytes()).hexdigest()
     assert trunk_in(own) == {"sha256": digest, "file": untrained.name}
+
+
+def test_the_classifier_names_a_file_with_any_printable_name(untrained, some, tmp_path):
+    for name in ("a b.safetensors", "größe (1).safetensors", "con.safetensors"):
+        shutil.copy(untrained, tmp_path / name)
+        saved = vitzoo.probe(tmp_path / name, some).save(tmp_path / "saved.safetensors")
+        assert trunk_in(saved)["file"] == name
+        assert vitzoo.create(saved).labels == tuple("012345")
+    for name in ("a\nb.safetensors", os.fsdecode(b"\xff.safetensors"), ".a.safetensors"):
+        shutil.copy(untrained, tmp_path / name)
+        probed = vitzoo.probe(tmp_path / name, some)
+        with refuses(InvalidOption, ascii(name), "rename that file"):
+            probed.save(tmp_path / "other.safetensors")
+        assert not (tmp_path / "other.safetensors").exists()
 
 
 def trunk_in(path):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +18,7 @@ from PIL import Image
 import vitzoo
 from helpers import SPEC, fill, refuses, says
 from vitzoo.errors import CheckpointError, IntegrityError, InvalidOption, VitzooError
+from vitzoo.inference import embed as embed_module
 from vitzoo.inference.embed import device_of_rank, embed
 from vitzoo.inference.embedding import processes
 from vitzoo.inference.predictor import Predictor
@@ -147,6 +150,53 @@ def test_weights_that_change_before_a_worker_starts(images, tmp_path, net, damag
             embed(predictor, images, tmp_path / "out", workers=2)
 
 
+def test_a_worker_with_another_model_is_refused(images, tmp_path, monkeypatch):
+    """As one whose plugin was updated in the meantime: here, this process names other weights."""
+    fingerprint = Predictor.fingerprint
+    monkeypatch.setattr(Predictor, "fingerprint", lambda p: replace(fingerprint(p), weights="0"))
+    with refuses(VitzooError, "worker process", "another model", "expected", "run", "again"):
+        embed("vit_digits", images, tmp_path / "out", workers=2)
+
+
+ECHO = """
+from vitzoo.inference.embedding.processes import channel
+
+def main():
+    receive, send = channel()
+    for value in iter(receive, None):
+        send(value)
+"""
+
+
+@pytest.fixture
+def echo(tmp_path, monkeypatch):
+    """A process that sends back what it receives, until None."""
+    (tmp_path / "echo.py").write_text(ECHO)
+    monkeypatch.syspath_prepend(tmp_path)
+    process = processes.Process("echo", {})
+    yield process
+    process.end()
+
+
+@pytest.mark.usefixtures("nothing_stays")
+def test_a_worker_leaves_ctrl_c_to_the_first_process(echo):
+    """The terminal sends it to both; the first process ends the other, without a traceback."""
+    for number in range(3):
+        echo.send(number)
+        assert echo.receive() == number
+        echo.popen.send_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, None])  # none is ignored
+def test_how_a_process_ended_is_named(echo, number):
+    echo.send(number)
+    if number:
+        assert echo.receive() == number
+        echo.popen.send_signal(number)
+    with refuses(processes.ProcessEnded, f"signal {number.name}" if number else "exit code 0"):
+        echo.receive()
+
+
 # The device of a rank
 
 
@@ -174,3 +224,31 @@ def test_more_ranks_than_gpus_are_an_error(images, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     with refuses(InvalidOption, "LOCAL_RANK is 4", "4 GPUs", "--nproc-per-node", "cuda:0"):
         embed("vit_digits", images, tmp_path / "out", device="cuda")
+
+
+@pytest.mark.parametrize("name", ["LOCAL_RANK", "LOCAL_WORLD_SIZE"])
+def test_numbers_of_torchrun_with_too_many_digits_are_an_error(images, tmp_path, monkeypatch, name):
+    monkeypatch.setenv(name, "9" * 5000)
+    with refuses(InvalidOption, name, f"'{'9' * 56}...", "at most 9 digits", "unset it"):
+        embed("vit_digits", images, tmp_path / "out", device="cuda")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("processes", "expected"),
+    [
+        ("", 8),
+        ("-4", 8),
+        ("x", 8),
+        ("0", 8),
+        ("1", 8),
+        ("3", 2),
+        ("8", 1),
+        ("999999999", 1),
+        ("٢", 4),
+    ],
+)
+def test_processes_of_torchrun_divide_the_cores(monkeypatch, processes, expected):
+    monkeypatch.setattr(embed_module, "cores", lambda: 8)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+    assert embed_module._cores() == expected

@@ -12,6 +12,7 @@ from torch import nn
 
 import vitzoo
 from helpers import SPEC, fill, randn, refuses, says
+from limited import run_limited
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.loading.adapter import PREFIX
 
@@ -312,6 +313,18 @@ def test_damaged_folders(adapter, base, tmp_path):
         with refuses(InvalidOption, "adapter", "must be a folder", "save_pretrained") as caught:
             vitzoo.create(base, adapter=wrong)
         assert ("does not exist" in str(caught.value)) == (wrong not in (base, 3))
+
+
+def test_many_keys_like_a_missing_one(adapter, base):
+    folder = adapter(
+        vitzoo.create(base), peft_type=None, **{f"peft_typ{i}": 0 for i in range(10**5)}
+    )
+    path = folder / "adapter_config.json"
+    path.write_text(path.read_text().replace('"peft_type": null, ', ""))
+    code = f"import vitzoo\ndef read(path):\n    vitzoo.create({str(base)!r}, adapter=path)"
+    (found,) = run_limited(code, [str(folder)])
+    assert found.kind == "CheckpointError"
+    says(found.text, "missing key 'peft_type'", "did you misspell it")
 
 
 @pytest.mark.parametrize(

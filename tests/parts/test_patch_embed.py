@@ -1,5 +1,7 @@
 """Patch embedders: a token is the projection of its patch."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -98,3 +100,19 @@ def test_an_image_that_patches_do_not_tile(embedder, image, patch, wrong, neares
     spec = SMALL | {"image_size": image, "patch_size": patch, "patch_embed": embedder}
     text = message(vitzoo.InvalidOption, vitzoo.create, spec)
     says(text, "image_size", *wrong, *nearest)
+
+
+def test_suggested_sizes_are_accepted_by_a_part_of_few_grids():
+    class Windows(ConvPatchEmbed):
+        grid_multiple = (4, 2)
+
+    part = Windows(patch_size=(8, 8), in_chans=3, embed_dim=24)
+    for size, shown in (((33, 32), "33x32"), ((40, 16), "40x16"), ((8, 24), "8x24")):
+        said = message(vitzoo.InvalidOption, part.grid, size)
+        says(said, shown, "8x8", "4x2")
+        suggested = [tuple(map(int, pair)) for pair in re.findall(r"(\d+)x(\d+)(?: and|$)", said)]
+        assert len(suggested) == 2
+        for fitting in suggested:
+            rows, columns = part.grid(fitting)
+            assert not rows % 4
+            assert not columns % 2

@@ -171,9 +171,9 @@ def test_an_option_that_the_part_does_not_check_names_the_part(stem, small):
 def test_without_options_it_is_named_too(stem, small, device):
     stem(("super().__init__()", "super().__init__(); 1 / 0"))
     text = message(
-        vitzoo.InvalidOption, vitzoo.create, small, patch_embed="acme/pooled", device=device
+        vitzoo.PluginError, vitzoo.create, small, patch_embed="acme/pooled", device=device
     )
-    says(text, "patch_embed 'acme/pooled'", "ZeroDivisionError: division by zero")
+    says(text, "patch_embed 'acme/pooled'", "acme-stem 1.0", "ZeroDivisionError: division by zero")
 
 
 def test_a_name_without_its_namespace_is_suggested_with_it(stem, small):

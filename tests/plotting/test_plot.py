@@ -1,5 +1,6 @@
 """`plot`: kinds and their arguments, pictures with legible texts, and files."""
 
+from importlib import metadata
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -22,8 +23,7 @@ from vitzoo.errors import (
     UnknownOption,
 )
 from vitzoo.plotting import figures
-from vitzoo.plotting.plot import KINDS
-from vitzoo.plugin import requirements
+from vitzoo.plotting.kinds import KINDS
 
 DIGITS = Path(__file__).parents[2] / "docs" / "examples" / "digits"
 SEVEN = DIGITS / "digit_7_scan_0081.png"
@@ -157,6 +157,21 @@ def check_attention(layers, heads, grid):
     assert {"block", "mean attention distance (px)", "0"} <= set(texts)
 
 
+@pytest.mark.parametrize(
+    ("layers", "heads", "labels"),
+    [
+        (2, 1, ["the head"]),
+        (1, 2, ["each of 2 heads"]),
+        (2, 2, ["each of 2 heads", "mean over heads"]),
+    ],
+)
+def test_dots_and_lines_of_attention_distance_are_named(layers, heads, labels):
+    found = {"layers": np.arange(layers), "distance": np.ones((layers, heads)), "uniform": 2.0}
+    figure = figures.attention_distance(TITLE, found, 1)
+    _, named = figure.axes[0].get_legend_handles_labels()
+    assert named == ["equal attention to all patches", *labels]
+
+
 @pytest.mark.workflows
 @pytest.mark.parametrize("grid", [(1, 2), (2, 30), (16, 16)])
 def test_texts_of_positions_do_not_overlap(grid):
@@ -235,11 +250,22 @@ def test_the_pixels_are_those_that_the_network_saw(model, other_defaults):
     np.testing.assert_allclose(pixels, expected[..., None].expand(28, 28, 3), atol=1e-6)
 
 
+@pytest.mark.parametrize("stated", [True, False])
+def test_pixels_whose_preprocessing_does_not_fit_span_black_to_white(stated):
+    model = fill(vitzoo.create(SPEC, in_chans=2))
+    model.preprocessing = vitzoo.Preprocessing() if stated else None  # of three channels
+    if not stated:
+        model.spec = None
+    plot = vitzoo.plot("rollout", model, randn(2, 32, 32) * 9)
+    ((shown,),) = (args[1] for args in [plot.draw.args[1:3]])
+    assert (shown.pixels.min(), shown.pixels.max()) == (0, 1)
+
+
 def test_arrays_need_no_matplotlib_and_figures_name_it(model, monkeypatch, tmp_path):
     def version(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(requirements, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     plot = vitzoo.plot("rollout", model, SEVEN)
     assert plot.arrays["rollout"].shape == (1, 4, 4)
     for call in (lambda: plot.figure, lambda: plot.save(tmp_path / "x.png")):

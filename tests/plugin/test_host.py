@@ -162,19 +162,51 @@ summary = "a policy that works"
 
 
 @pytest.mark.parametrize(
-    ("files", "cause", "near"),
+    ("files", "cause", "wanted"),
     [
-        ({"acme/parts.py": "class Flatt: pass"}, ("AttributeError", "'Flat'"), "'Flatt'"),
-        ({"acme/part.py": ""}, ("ModuleNotFoundError", "'acme.parts'"), "'part'"),
-        ({"acme/parts.py": "import no_such"}, ("ModuleNotFoundError", "'no_such'"), ""),
+        (
+            {"acme/parts.py": "class Flatt: pass"},
+            ("AttributeError", "'Flat'"),
+            ("correct the target in {}/acme/registry.toml", "did you mean 'Flatt'"),
+        ),
+        (
+            {"acme/part.py": ""},
+            ("ModuleNotFoundError", "'acme.parts'"),
+            ("correct the target in {}/acme/registry.toml", "did you mean 'part'"),
+        ),
+        (
+            {"acme/parts.py": "import no_such.sub"},
+            ("ModuleNotFoundError", "'no_such'"),
+            ("add requires = ['no_such'] to its entry in {}/acme/registry.toml",),
+        ),
+        (
+            {"acme/parts.py": "import torch.no_such"},
+            ("ModuleNotFoundError", "'torch.no_such'"),
+            ("correct {}/acme/parts.py:1",),
+        ),
+        (
+            {"acme/parts.py": "import acme.no_such"},
+            ("ModuleNotFoundError", "'acme.no_such'"),
+            ("correct {}/acme/parts.py:1",),
+        ),
+        (
+            {"acme/parts.py": "def __getattr__(name):\n    return {}[name]"},
+            ("KeyError", "'Flat'"),
+            ("correct {}/acme/parts.py:2",),
+        ),
         (
             {"acme/parts/__init__.py": "1 / 0", "acme/parts/flat.py": ""},
             ("parts/__init__.py:1", "by zero"),
-            "",
+            ("correct {}/acme/parts/__init__.py:1",),
+        ),
+        (
+            {"acme/parts.py": "\nraise SystemExit(0)"},
+            ("SystemExit: 0",),
+            ("correct {}/acme/parts.py:2",),
         ),
     ],
 )
-def test_a_target_that_cannot_be_imported_is_a_state_with_a_fix(install, files, cause, near):
+def test_a_target_that_cannot_be_imported_is_a_state_with_a_fix(install, files, cause, wanted):
     policy = "def late(*, depth):\n    return [0.0] * depth"
     files = {"acme/__init__.py": "", "acme/policies.py": policy, **files}
     root = install(
@@ -182,7 +214,7 @@ def test_a_target_that_cannot_be_imported_is_a_state_with_a_fix(install, files, 
     )
     assert state("acme").state == "loaded"
     fix = (
-        f"{root}/acme/registry.toml",
+        *(text.replace("{}", str(root)) for text in wanted),
         "pip uninstall acme-parts",
         "VITZOO_DISABLE_PLUGINS=acme/flat",
     )
@@ -192,8 +224,9 @@ def test_a_target_that_cannot_be_imported_is_a_state_with_a_fix(install, files, 
     info = state("acme")
     assert info.state == "failed"
     says(info.cause, *said)
-    says(info.fix, *fix, *filter(None, [near]))
-    assert ("did you mean" in info.fix) == bool(near)
+    says(info.fix, *fix)
+    assert ("did you mean" in info.fix) == (len(wanted) == 2)
+    assert ("correct the target" in info.fix) == (len(wanted) == 2)
     assert vitzoo.create("vit_ti16", drop_path="acme/late", device="meta")
     assert state("acme").state == "failed"
 

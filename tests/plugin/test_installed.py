@@ -181,7 +181,7 @@ CASES = [
     ),
     module(
         "signature", MODULE.replace("vitzoo_heads()", "vitzoo_heads(zoo)"),
-        "vitzoo_heads", "{'zoo'}", "hookimpl",
+        "vitzoo_heads", "'zoo'", "no arguments",
     ),
     module(
         "twice", MODULE.replace('[vitzoo.Head("flat", Flat, "a head")]',

@@ -12,6 +12,7 @@ from helpers import LAZY_MODULE as MODULE, refuses, says
 from plugin_helpers import state
 from vitzoo.errors import PluginError
 from vitzoo.registry.registry import registry
+from vitzoo.tools.plugin_state import place
 
 pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
 
@@ -177,3 +178,36 @@ def test_a_hook_function_that_asks_for_its_own_plugin_does_not_recurse(install):
     code = MODULE.replace("vitzoo_variants():\n", f"vitzoo_variants():\n{ask}")
     install("globex-vit", "globex = globex", {"globex.py": code})
     assert vitzoo.describe("globex/net").name == "globex/net"
+
+
+HOOK = "import vitzoo\n\n@vitzoo.hookimpl\ndef vitzoo_pools{}\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "(): return vitzoo.Pool('a', print, 'a')",
+            "vitzoo_pools returned a Pool, expected a list of entries",
+        ),
+        ("(): pass", "vitzoo_pools returned a NoneType, expected a list of entries"),
+        ("(): return 5", "vitzoo_pools returned a int, expected a list of entries"),
+        ("(): return ['a']", "vitzoo_pools must return Pool objects"),
+        ("(config): return []", "globex.vitzoo_pools takes 'config', expected no arguments"),
+        ("(*, config): return []", "globex.vitzoo_pools takes 'config', expected no arguments"),
+        ("(): raise SystemExit(0)", "SystemExit: 0"),
+        ("(): yield 1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_wrong_hook_function_is_located_in_the_plugin(install, code, said):
+    root = install("globex-vit", "globex = globex", {"globex.py": HOOK.format(code)})
+    line = 4 if "raise" in code or "yield" in code else 3
+    with refuses(PluginError, "globex-vit 1.0", said, f"{root}/globex.py:{line}"):
+        vitzoo.create("vit_ti16", pool="globex/a", device="meta")
+    assert place(state("globex")) == f"{root}/globex.py:{line}"
+
+
+def test_a_hook_function_with_a_default_is_called(install):
+    code = "(kind=print):\n    return [vitzoo.Pool('a', kind, 'a')]"
+    install("globex-vit", "globex = globex", {"globex.py": HOOK.format(code)})
+    assert registry().part("pool", "globex/a") is print

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 import vitzoo
@@ -42,17 +40,6 @@ def test_filters_may_be_functions():
 def test_an_unknown_filter_suggests_the_field():
     with refuses(UnknownOption, "'embed_dims'", "'embed_dim'"):
         vitzoo.variants(embed_dims=768)
-
-
-def test_variants_are_listed_once_per_registry(monkeypatch):
-    listing = sys.modules["vitzoo.registry.registry"]
-    for _ in range(2):  # the first call reads the manifests
-        vitzoo.variants()
-    made = []
-    monkeypatch.setattr(listing, "row_of", made.append)
-    monkeypatch.setattr(listing, "read_listing", made.append)
-    assert vitzoo.variants("vit_b16")
-    assert made == []
 
 
 @pytest.mark.parametrize(

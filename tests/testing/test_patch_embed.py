@@ -203,8 +203,33 @@ class EvenGridSaid(EvenGrid):
     grid_multiple = (2, 2)
 
 
+class FourByFour(EvenGrid):
+    """Has a rule that no grid of default size meets."""
+
+    grid_multiple = (4, 4)
+
+    def grid(self, image_size):
+        rows, columns = super().grid(image_size)
+        if rows % 4 or columns % 4:
+            raise InvalidOption(f"{rows}x{columns} is not 4x4")
+        return rows, columns
+
+
+class TooStrict(FourByFour):
+    """States multiples of 4 and takes multiples of 8."""
+
+    def grid(self, image_size):
+        rows, columns = super().grid(image_size)
+        if rows % 8 or columns % 8:
+            raise InvalidOption(f"{rows}x{columns} is not 8x8")
+        return rows, columns
+
+
 class NotRefused(Patches):
     grid_multiple = (2, 2)
+
+    def grid(self, image_size):
+        return tiled(image_size, self.patch_size)
 
 
 class OneNumber(Patches):
@@ -284,6 +309,8 @@ class Forgetful(Patches):
         (Undecayed, None),
         (EvenGridSaid, None),
         (EvenGridSaid, Sizes(grid_size=(4, 6))),
+        (FourByFour, None),
+        (FourByFour, Sizes(patch_size=(16, 8))),
         (EvenGrid, Sizes(grid_size=(4, 8))),
         (OnlySquare, Sizes(grid_size=(3, 3))),
     ],
@@ -300,8 +327,13 @@ def test_the_grid_of_sizes_must_be_accepted(complaint):
         assert "grid_multiple" in said
 
 
+def test_multiples_of_the_stated_grid_must_be_accepted(complaint):
+    assert "refuses an image of 4x8 patches" in complaint(check_patch_embedder, TooStrict)
+
+
 @pytest.mark.parametrize(
-    ("part", "grid"), [(Patches, (2, 4)), (EvenGridSaid, (2, 4)), (OnlySquare, None)]
+    ("part", "grid"),
+    [(Patches, (2, 4)), (EvenGridSaid, (2, 4)), (FourByFour, (4, 8)), (OnlySquare, None)],
 )
 def test_sizes_are_found_that_a_part_accepts(part, grid):
     found = EMBEDDER.PatchEmbedder(part).fitted()

@@ -37,6 +37,32 @@ def test_authors_get_one_test_for_each_contribution_and_check(author):
         assert not [name for name in ids if word in name]
 
 
+WINDOWS = """\
+from vitzoo import InvalidOption
+from vitzoo.parts.patch_embed import ConvPatchEmbed
+
+class Windows(ConvPatchEmbed):
+    grid_multiple = (4, 4)
+
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
+
+    def grid(self, image_size):
+        rows, columns = super().grid(image_size)
+        if rows % 4 or columns % 4:
+            raise InvalidOption(f"{rows}x{columns} is not 4x4")
+        return rows, columns
+"""
+
+
+def test_an_embedder_of_few_grids_passes_without_sizes(author):
+    manifest = 'api = 1\npatch_embedders.w = { target = "acme_vit.parts:Windows", summary = "s" }\n'
+    files = {"acme_vit/parts.py": WINDOWS, "acme_vit/registry.toml": manifest}
+    said = author(*QUICK, files=files)
+    assert "TestAcme::test_patch_embedder_grid[acme/w] PASSED" in said
+    assert " failed" not in said
+
+
 MODULE_OF_HOOKS = """\
 import vitzoo
 from vitzoo.schema.reader import Reader

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import re
 from unittest import SkipTest
@@ -12,10 +13,12 @@ import torch
 import torch.nn.functional as F
 
 import vitzoo
+from helpers import says
 from vitzoo import testing
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.attention import Attention
 from vitzoo.parts.mlp import Mlp
+from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import Preprocessing, Weights
 
 VARIANT, WEIGHTS = testing.checks.variants, testing.checks.weights
@@ -211,10 +214,19 @@ revision = "0123456789abcdef0123456789abcdef01234567"
     bundled = 'file = "model.safetensors"\npin = "confirmed"\n'
     root = acme((row, bundled), ("size = 130964", "size = 3"))
     subject = WEIGHTS.WeightsSubject("acme/net", "main")
-    assert "its file is missing" in complaint(WEIGHTS.check_bundled, subject)
+    said = complaint(WEIGHTS.check_bundled, subject)
+    says(said, "'acme/net:main'", "model.safetensors", "not in the installed package acme_vit")
     (root / "acme_vit" / "data").mkdir()
     (root / "acme_vit" / "data" / "model.safetensors").write_bytes(b"bad")
-    assert "its file is damaged" in complaint(WEIGHTS.check_bundled, subject)
+    said = complaint(WEIGHTS.check_bundled, subject)
+    says(said, "model.safetensors", "3 bytes", hashlib.sha256(b"bad").hexdigest(), "its size")
+    sha256 = registry().variant("acme/net").weights[0].sha256
+    (root / "acme_vit" / "data" / "model.safetensors").write_bytes(b"longer")
+    longer = hashlib.sha256(b"longer").hexdigest()
+    acme((row, bundled), ("size = 130964", "size = 3"), (sha256, longer))
+    said = complaint(WEIGHTS.check_bundled, subject)
+    says(said, "6 bytes", "3 bytes are stated")
+    assert "conflict" not in said
 
 
 @pytest.mark.parametrize("pin", ["reported", "first-use"])

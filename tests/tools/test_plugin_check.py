@@ -39,6 +39,76 @@ def test_check_builds_everything_in_other_processes(run, install, monkeypatch):
     assert not {"acme", "globex"} & set(sys.modules)
 
 
+PARTLY = """\
+from torch import nn
+from vitzoo import InvalidOption
+
+class Head(nn.Module):
+    def __init__(self, *, in_dim, num_classes, prototypes):
+        super().__init__()
+
+class Picky(nn.Module):
+    def __init__(self, *, in_dim, num_classes):
+        raise InvalidOption(f"in_dim must be 40, got {in_dim}")
+
+class Big(nn.Module):
+    def __init__(self, *, patch_size, in_chans, embed_dim):
+        super().__init__()
+        self.in_chans = in_chans
+        self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size)
+        self.more = nn.Linear(1024, 1024)
+
+    def grid(self, image_size):
+        return image_size[0] // 8, image_size[1] // 8
+
+    def forward(self, images):
+        raise RuntimeError("is never run")
+
+def build(spec):
+    from vitzoo.build import build
+    from vitzoo.registry.registry import registry
+    return build(spec, part=registry().part)
+"""
+UNTESTED = """\
+api = 1
+heads.needy = { target = "acme.parts:Head", summary = "s" }
+heads.picky = { target = "acme.parts:Picky", summary = "s" }
+patch_embedders.big = { target = "acme.parts:Big", summary = "s" }
+[variants.small]
+summary = "s"
+size = "ti"
+params = 5717416
+builder = "acme.parts:build"
+source = "made up"
+[variants.large]
+summary = "s"
+size = "s"
+params = 22050664
+builder = "acme.parts:build"
+source = "made up"
+"""
+
+
+def test_check_lists_what_it_did_not_test(run, install):
+    files = {"acme/__init__.py": "", "acme/parts.py": PARTLY, "acme/registry.toml": UNTESTED}
+    install("acme-parts", "acme = acme:registry.toml", files)
+    code, out, err = run("plugins", "check", "acme", "--json")
+    assert code == 0, out
+    (row,) = json.loads(out)["plugins"]
+    assert row["state"] == "ok"
+    found = {line.partition(": ")[0]: line.partition(": ")[2] for line in row["untested"]}
+    assert {*found} == {
+        "head acme/needy", "head acme/picky", "patch embedder acme/big", "variant acme/large",
+    }  # fmt: skip
+    says(found["head acme/needy"], "needs prototypes")
+    says(found["head acme/picky"], "none of the usual sizes")
+    says(found["patch embedder acme/big"], "1,000,000 parameters", "not run")
+    says(found["variant acme/large"], "same builder")
+    lines = [line.strip() for line in err.splitlines()]
+    assert {f"not tested: {line}" for line in row["untested"]} < {*lines}
+    says(lines[-1], "not tested of any plugin", "training", "vitzoo.testing.PluginTests")
+
+
 def checked(run, *names: str) -> list[dict]:
     code, out, _ = run("plugins", "check", *names, "--json")
     problems = json.loads(out)["problems"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 
@@ -101,23 +102,53 @@ def test_check_finds_what_is_wrong_with_each_contribution(probed, install):
     assert causes == {}
 
 
-def test_check_looks_for_bundled_weights(probed, install):
-    weights = """
+BUNDLED = """
 [variants.net.weights.first]
 file = "first.safetensors"
-size = 22869664
-sha256 = "{}"
+size = {size}
+sha256 = "{sha256}"
 pin = "confirmed"
 format = "timm"
 license = "apache-2.0"
 source = "made up"
 preprocessing = {{ mean = [0.5], std = [0.5], interpolation = "bicubic" }}
 """
-    text = MANIFEST.replace("\n[aliases]", weights.format("0" * 64) + "\n[aliases]")
+
+
+def test_check_looks_for_bundled_weights(probed, install):
+    entry = BUNDLED.format(size=22869664, sha256="0" * 64)
+    text = MANIFEST.replace("\n[aliases]", entry + "\n[aliases]")
     install("acme-parts", "acme = acme:registry.toml", ACME | {"acme/registry.toml": text})
     found = probed("acme")
     assert list(found) == ["variant acme/net"]
-    says(found["variant acme/net"]["cause"], "acme/net:first", "first.safetensors", "data folder")
+    says(
+        found["variant acme/net"]["cause"],
+        "acme/net:first",
+        "/acme/data/first.safetensors",
+        "put it",
+    )
+
+
+@pytest.mark.parametrize(("size", "right"), [(9, False), (8, False), (9, True)])
+def test_checks_hash_bundled_weights_and_print_the_lines_to_paste(
+    probed, install, run, size, right
+):
+    data = b"weights!!"
+    sha256 = hashlib.sha256(data).hexdigest()
+    entry = BUNDLED.format(size=size, sha256=sha256 if right else "0" * 64)
+    files = ACME | {"acme/registry.toml": MANIFEST.replace("\n[aliases]", entry + "\n[aliases]")}
+    root = install("acme-parts", "acme = acme:registry.toml", files)
+    file = root / "acme" / "data" / "first.safetensors"
+    file.parent.mkdir()
+    file.write_bytes(data)
+    found = probed("acme")
+    code, _, err = run("registry", "check", root / "acme" / "registry.toml")
+    if right:
+        assert (found, code, err) == ({}, 0, "")
+        return
+    for cause in (found["variant acme/net"]["cause"], err):
+        says(cause, "net:first", file, len(data), size, f'size = {len(data)}, sha256 = "{sha256}"')
+    assert code == 1
 
 
 PARTS_OF_ALL_KINDS = """\
@@ -193,3 +224,46 @@ def test_check_runs_the_conformance_tests_of_parts(probed, install):
 @pytest.mark.parametrize("namespace", ["core", "deit", "dinov2", "mim", "clip"])
 def test_check_passes_what_the_conformance_tests_pass(probed, namespace):
     assert probed(namespace) == {}
+
+
+FAR = """\
+import torch
+from vitzoo.parts import LinearHead
+
+class Wide(LinearHead):
+    def forward(self, x, pre_logits=False):
+        return torch.nn.Linear(
+            3, 5
+        )(x)
+
+class Wrong(LinearHead):
+    def forward(self, x, pre_logits=False):
+        return x[:1]
+
+def build():
+    return LinearHead
+"""
+FAR_MANIFEST = """\
+api = 1
+heads.wide = { target = "acme.parts:Wide", summary = "s" }
+heads.wrong = { target = "acme.parts:Wrong", summary = "s" }
+
+[variants.net]
+summary = "a network"
+size = "ti"
+params = 5
+source = "made up"
+builder = "acme.parts:build"
+"""
+
+
+def test_each_problem_is_located_in_the_plugin(probed, install):
+    """Not in torch, which raised the error, and not in the manifest if the code is wrong."""
+    files = {"acme/__init__.py": "", "acme/parts.py": FAR, "acme/registry.toml": FAR_MANIFEST}
+    root = install("acme-parts", "acme = acme:registry.toml", files)
+    found = {what: problem["location"] for what, problem in probed("acme").items()}
+    assert found == {
+        "head acme/wide": f"{root}/acme/parts.py:6",
+        "head acme/wrong": f"{root}/acme/parts.py:10",
+        "variant acme/net": f"{root}/acme/parts.py:14",
+    }

@@ -322,3 +322,14 @@ def test_no_default_preprocessing_is_made_up(add, tmp_path):
     code, _, err = add("products", "weights.safetensors")
     assert code == 2
     says(err, "preprocessing", "--preprocessing")
+
+
+def test_the_manifest_of_a_plugin_is_refused_as_one(add, tmp_path, tuned):
+    path = vitzoo.save(tuned, tmp_path / "net.safetensors")
+    manifest = tmp_path / "plugin.toml"
+    text = 'api = 1\nheads.x = { target = "acme.parts:X", summary = "s" }\n'
+    manifest.write_text(text)
+    code, _, err = add("products", path, "--file", manifest)
+    assert code == 1
+    says(err, manifest, "manifest of a plugin", "--file", "registry file of yours")
+    assert manifest.read_text() == text

@@ -96,3 +96,26 @@ def test_a_registry_file_with_a_giant_depth_is_refused_before_anything_is_built(
     code, out, err = run("registry", "check", file)
     assert (code, out) == (1, "")
     says(err, file, "[variants.net]", "depth", "1024", "1000000000")
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "quoted"),
+    [
+        ('summary = "a"\nsummary = "b"', 4, 'summary = "b"'),
+        ("[variants.net.weights]\n[variants.net.weights]", 4, "[variants.net.weights]"),
+    ],
+)
+def test_a_key_that_occurs_twice_is_named(run, tmp_path, lines, line, quoted):
+    file = tmp_path / "own.toml"
+    file.write_text(f"api = 1\n[variants.net]\n{lines}\n")
+    code, _, err = run("registry", "check", file)
+    assert code == 1
+    says(err, file, "duplicate key", f"line {line}", quoted)
+
+
+def test_an_unknown_part_is_named_with_its_variant(local_registry, run):
+    text = 'api = 1\n[variants.two]\nsummary = "s"\nsize = "ti"\nparams = 5717416\nsource = "x"\n'
+    local_registry(text + 'head = "none_such"\n')
+    code, _, err = run("summary", "local/two")
+    assert code == 1
+    says(err, "local/two:", "unknown head 'none_such'", "'none'")

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -123,11 +122,6 @@ def agreement(found: Tensor, expected: Tensor, count: int) -> tuple[float, float
     return cosine, same[:count].float().mean().item()
 
 
-def is_finite(values: Tensor) -> bool:
-    """Tell whether outputs have neither NaN nor infinite values."""
-    return bool(torch.isfinite(values).all())
-
-
 def is_busy(waited: float | None) -> bool:
     """Tell whether other programs used the cores during the measurement."""
     return waited is not None and waited > MOST_WAITED
@@ -157,15 +151,15 @@ def advise(
         threads, waited: as in `Benchmark`.
         random_weights, random_images: whether they are, which the advice then says.
     """
-    advice: list[str] = []
     if is_busy(waited):
         fewer = ", or with fewer threads (OMP_NUM_THREADS=1)" if threads > 1 else ""
-        advice.append(
+        busy = (
             f"nothing is recommended: other programs used the cores, and the ways waited "
             f"{waited:.0%} of the time for one, which slows some ways more than others; measure "
             f"again when the machine is idle{fewer}"
         )
-        return tuple(advice)
+        return (busy,)
+    advice: list[str] = []
     for batch in dict.fromkeys(row.batch for row in rows if row.batch):
         advice += _of_batch(batch, rows, lines, images)
     if random_weights:

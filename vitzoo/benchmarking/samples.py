@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from vitzoo.errors import InvalidOption
-from vitzoo.images.decode import find_images
-from vitzoo.images.lookup import transform
+from vitzoo.exporting.export import prepared
 from vitzoo.images.transform import Transform
 
 COUNT = 16
@@ -34,15 +31,8 @@ def samples(
         ImageError: an image cannot be read.
     """
     if paths is not None:
-        if isinstance(paths, str | os.PathLike):
-            raise InvalidOption(
-                f"images must be a list of paths, got {str(paths)!r}; put it into []"
-            )
-        prepare = transform(network)
-        found = [prepare(file) for file in find_images([Path(path) for path in paths])]
-        if not found:
-            raise InvalidOption("images needs at least one image, got none; name files or folders")
-        return torch.stack(found), f"{len(found)} images of yours", False
+        own = prepared(network, "images", paths)
+        return own, f"{len(own)} images of yours", False
     channels = network.spec.in_chans
     try:
         kinds = {1: (_digits, "of scikit-learn's digits"),

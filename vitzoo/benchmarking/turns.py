@@ -14,7 +14,6 @@ from vitzoo.benchmarking.results import (
     agreement,
     interval,
     is_busy,
-    is_finite,
     is_recommended,
 )
 from vitzoo.benchmarking.ways import EAGER, WAYS
@@ -127,7 +126,7 @@ class _Way:
             if found.shape != expected.shape:
                 shapes = f"{tuple(found.shape)}, expected {tuple(expected.shape)}"
                 self.error = f"its outputs have the shape {shapes}"
-            elif not is_finite(found):
+            elif not found.isfinite().all():
                 self.error = f"with a batch of {batch}, its outputs have NaN or infinite values"
         if self.error:
             self.end()

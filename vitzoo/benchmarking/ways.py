@@ -10,11 +10,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from vitzoo.errors import InvalidOption, MissingDependency, UnknownOption, did_you_mean, short_repr
+from vitzoo.errors import InvalidOption, MissingDependency
 from vitzoo.exporting.export import export
 from vitzoo.exporting.int8 import quantise
 from vitzoo.exporting.push import push
 from vitzoo.exporting.targets import TARGETS, Run
+from vitzoo.keywords import check_choice
 from vitzoo.plugin.requirements import check_extra
 
 EAGER = "eager"
@@ -207,11 +208,7 @@ def choose_ways(names: Collection[str] | None, device: str) -> tuple[list[str], 
     if isinstance(names, str):
         raise InvalidOption(f"ways must be a list of names, got {names!r}; put it into []")
     for name in names:
-        if name not in tuple(WAYS):
-            hint = did_you_mean(name, WAYS) if isinstance(name, str) else ""
-            raise UnknownOption(
-                f"a way must be one of {', '.join(WAYS)}, got {short_repr(name)}{hint}"
-            )
+        check_choice("a way", name, WAYS)
         if WAYS[name].to and device != CPU:
             raise InvalidOption(
                 f"{name} runs on the CPU only, got device {device!r}; remove it from the ways"

@@ -13,6 +13,7 @@ from vitzoo.catalogue_site.links import file_address, file_place, link, linked
 from vitzoo.schema.rows import PartFact, Variant, Weights
 from vitzoo.schema.spec import BlockSpec, PartSpec
 from vitzoo.schema.terms import CORE_BUILDER, RESULTS
+from vitzoo.text import px
 
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim", "in_chans", "num_classes")
 FLAGS = ("class_token", "num_registers", "pre_norm", "final_norm", "dropout")
@@ -45,10 +46,7 @@ def network_facts(variant: Variant) -> list[Fact]:
             "image_size": ("image size, px", px(spec.image_size)),
             "patch_size": ("patch size, px", px(spec.patch_size)),
             **{name: (name, getattr(spec, name)) for name in (*NUMBERS, *FLAGS)},
-            "builder": (
-                "builder",
-                _target(variant.builder) if variant.builder != CORE_BUILDER else "",
-            ),
+            "builder": ("builder", _target(variant.builder)),
             "options": ("options of the builder", _options(spec.options)),
             "base": ("changed from", variant.base),
             "paper": ("paper", variant.paper),
@@ -121,13 +119,6 @@ def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def px(size: tuple[int, int] | None) -> str:
-    """Write a size in px: one number, or heightxwidth; empty for None."""
-    if size is None:
-        return ""
-    return str(size[0]) if size[0] == size[1] else f"{size[0]}x{size[1]}"
-
-
 def _from(source: str, commit: str) -> Markup:
     return linked(f"{source} (commit {commit})" if source and commit else source)
 
@@ -137,9 +128,9 @@ def _listed(numbers: Iterable[float]) -> str:
 
 
 def _target(target: object) -> str:
-    """Write the import path of a builder, which may be the function itself."""
+    """Write the import path of a plugin's builder, which may be the function itself."""
     if isinstance(target, str):
-        return target
+        return "" if target == CORE_BUILDER else target
     return f"{getattr(target, '__module__', '')}:{getattr(target, '__qualname__', '')}"
 
 

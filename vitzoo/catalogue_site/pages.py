@@ -16,7 +16,6 @@ from vitzoo.catalogue_site.facts import (
     lines,
     network_facts,
     part_text,
-    px,
     throughput_facts,
     weights_facts,
 )
@@ -24,6 +23,7 @@ from vitzoo.catalogue_site.links import linked
 from vitzoo.errors import printable
 from vitzoo.plugin.info import LOCAL, PluginInfo
 from vitzoo.schema.rows import Variant, Weights
+from vitzoo.text import px
 
 FOLDER = Path(__file__).parent
 PARTS = ("patch_embed", "pos_embed", "block", "pool", "head", "drop_path")

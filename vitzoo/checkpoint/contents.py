@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from vitzoo import settings
-from vitzoo.errors import CheckpointError, StoreError
+from vitzoo.errors import CheckpointError
 from vitzoo.files.access import open_regular
 from vitzoo.files.safetensors import TensorInfo
 from vitzoo.store.stamp import Stamp
@@ -104,10 +104,7 @@ class Contents:
 
 def open_own(path: Path) -> OpenFile:
     """Open an unregistered file; raise CheckpointError if it is missing or no regular file."""
-    try:
-        fd = open_regular(path, follow=True)
-    except StoreError as error:
-        raise CheckpointError(str(error)) from error
+    fd = open_regular(path, follow=True, kind=CheckpointError)
     if fd is None:
         raise CheckpointError(f"cannot read {path}: there is no such file")
     file = OpenFile(fd, str(path))

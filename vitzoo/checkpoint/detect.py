@@ -13,7 +13,7 @@ from vitzoo.checkpoint.containers import Container, Tensors
 from vitzoo.checkpoint.contents import Reading
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.formats import Format, Keys
-from vitzoo.plugin.importing import from_signal
+from vitzoo.plugin.guard import for_file
 from vitzoo.registry.registry import Registry
 from vitzoo.text import escaped, fold, listed
 
@@ -39,8 +39,7 @@ class Group:
 
 def format_of(checkpoint: Checkpoint, zoo: Registry) -> Format:
     """Return the format of a file that `identified` returned."""
-    found: Format = zoo.part("checkpoint format", checkpoint.format or "")
-    return found
+    return for_file(zoo.part("checkpoint format", checkpoint.format or ""), checkpoint.source)
 
 
 def identified(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
@@ -88,11 +87,8 @@ def _matching(keys: Keys, source: str, zoo: Registry) -> tuple[str, str]:
     for name in others:
         try:
             found += [name] if zoo.part("checkpoint format", name).matches(keys) else []
-        except Exception as error:  # another format may match
-            if from_signal(error):
-                raise
-            kind = "" if isinstance(error, VitzooError) else f"{type(error).__name__}: "
-            failed += f"; {name} could not be tried: {kind}{error}"
+        except VitzooError as error:  # another format may match
+            failed += f"; {name} could not be tried: {error}"
     if len(found) > 1:
         raise CheckpointError(
             f"{source}: several formats match its keys: {', '.join(found)}; disable all but one"

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.errors import CheckpointError, UnknownName, short_repr
-from vitzoo.files.names import SHA256, valid_file
+from vitzoo.files.names import SHA256
 from vitzoo.plugin.info import install_command
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.manifest import API, read_preprocessing
@@ -41,11 +41,16 @@ class Trunk:
         sha256, file = reader.text("sha256"), reader.text("file", "")
         if not SHA256.fullmatch(sha256):
             raise reader.fail(f"sha256 must be 64 hex digits, got {short_repr(sha256)}")
-        if file and ("/" in file or not valid_file(file)):
+        if file and not cls.can_name(file):
             raise reader.fail(f"file must be a file name without folders, got {short_repr(file)}")
         trunk = cls(sha256, reader.text("weights", ""), file)
         reader.done()
         return trunk
+
+    @staticmethod
+    def can_name(file: str) -> bool:
+        """Return whether the metadata of a classifier can have a file name."""
+        return file.isprintable() and "/" not in file and not file.startswith(".")
 
     def __str__(self) -> str:
         return self.weights or self.file or "a file of the Hub"

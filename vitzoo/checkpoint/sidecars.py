@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo.errors import EntryNotFound, InvalidOption, StoreError, printable
-from vitzoo.files.access import open_regular
+from vitzoo.files.access import read_regular
 from vitzoo.files.strict_json import strict_json
 from vitzoo.schema.reader import MAX_PX, describe
 from vitzoo.schema.rows import Preprocessing, parts_of_address
@@ -52,15 +52,7 @@ class Sidecars:
 def sidecars_beside(path: Path) -> Sidecars:
     """Read the sidecars beside a weights file, or in a folder."""
     folder = path if os.path.isdir(path) else path.parent  # noqa: PTH112  # False for a long name
-
-    def read(name: str) -> bytes | None:
-        fd = open_regular(folder / name, follow=True)
-        if fd is None:
-            return None
-        with os.fdopen(fd, "rb") as file:
-            return file.read(MAX_SIDECAR + 1)
-
-    return read_sidecars(read)
+    return read_sidecars(lambda name: read_regular(folder / name, MAX_SIDECAR))
 
 
 def read_sidecars(read: Callable[[str], bytes | None]) -> Sidecars:
@@ -128,8 +120,6 @@ def files_at(address: str) -> list[HubFile]:
 
 
 def _table(text: bytes) -> Mapping[str, Any]:
-    if len(text) > MAX_SIDECAR:
-        raise InvalidOption(f"it has more than {MAX_SIDECAR} bytes")
     table = strict_json(text)
     if not isinstance(table, dict):
         raise InvalidOption(f"expected a table, got {describe(table)}")

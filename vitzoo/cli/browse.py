@@ -34,6 +34,7 @@ from vitzoo.schema.kinds import KINDS
 from vitzoo.schema.rows import Contribution, Recipe, Throughput, Variant, Weights, choose
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.schema.terms import CORE_BUILDER, FURTHER_RESULTS, RESULTS
+from vitzoo.text import px
 
 WEIGHTS_FIT = Fit(
     ("pin", "license", "size", "classes", "default", "top1"),
@@ -152,7 +153,7 @@ def _show_to_people(variant: Variant) -> None:
 def _print_results(variant: Variant) -> None:
     """Print the results of all weights in percent, and where they come from."""
     rows = [
-        {"name": w.name, "px": _px(w.evaluation_size)}
+        {"name": w.name, "px": px(w.evaluation_size) or None}
         | {name: getattr(w, name) for name in RESULTS}
         for w in variant.weights
     ]
@@ -171,14 +172,6 @@ def _evaluation(weights: Weights) -> str:
     """Return data set, protocol, source and commit of the results of weights."""
     source = " ".join(filter(None, (weights.evaluation_source, weights.evaluation_commit)))
     return "; ".join(filter(None, (weights.evaluation, source)))
-
-
-def _px(size: tuple[int, int] | None) -> str | None:
-    """Write a size in px."""
-    if size is None:
-        return None
-    height, width = size
-    return str(height) if height == width else f"{height}x{width}"
 
 
 def _is_shown(key: str, value: Any, usual: dict[str, Any]) -> bool:
@@ -272,7 +265,7 @@ def _facts(variant: Variant, weights: Weights) -> dict[str, Any]:
         "pretraining_data": weights.pretraining_data,
         **{name: getattr(weights, name) for name in RESULTS},
         "evaluation": _evaluation(weights),
-        "evaluation_size": _px(weights.evaluation_size),
+        "evaluation_size": px(weights.evaluation_size),
         "overrides": _overrides(weights, variant.spec),
         "source": weights.source,
         **_recipe(weights.recipe),
@@ -286,7 +279,7 @@ def _recipe(recipe: Recipe | None) -> dict[str, str]:
         return {}
     stated = {key: value for key, value in asdict(recipe).items() if value not in (None, "")}
     source = f"{stated.pop('source')} {stated.pop('commit', '')}".rstrip()
-    stated["image_size"] = _px(recipe.image_size)
+    stated["image_size"] = px(recipe.image_size)
     settings = (f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in stated.items())
     return {"recipe": ", ".join(settings), "recipe_source": source}
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterable
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 from typing import Any
 
 import click
@@ -86,7 +89,8 @@ class Stream(io.TextIOBase):
                 getattr(self._stream, method)(*arguments)
             except UNWRITABLE as error:
                 self._failure = error
-                self._drop()
+                with contextlib.suppress(*UNWRITABLE):  # Python flushes the rest at its end
+                    _to_nowhere(self.fileno())
         if self._failure is None or not self._required:
             return
         if isinstance(self._failure, BrokenPipeError):  # a reader such as `head` closed the pipe
@@ -96,9 +100,53 @@ class Stream(io.TextIOBase):
             f"cannot write to stdout: {reason}; make room, or send the output to another file"
         ) from self._failure
 
-    def _drop(self) -> None:
-        """Let Python flush what is still buffered when the process ends."""
-        with contextlib.suppress(*UNWRITABLE):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
+
+class Diversion:
+    """Points file descriptor 1 to stderr while the code of a plugin is imported.
+
+    Child processes that this code starts write to stderr, too. Imports may overlap.
+
+    Args:
+        data: the command's stdout, which is flushed first.
+    """
+
+    def __init__(self, data: Stream) -> None:
+        self._data = data
+        self._lock = threading.Lock()
+        self._imports = 0
+        self._restore = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Divert what is written in the block."""
+        with self._lock:
+            if self._imports == 0:
+                self._begin()
+            self._imports += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._imports -= 1
+                if self._imports == 0:
+                    self._restore.close()
+
+    def _begin(self) -> None:
+        with contextlib.suppress(StoreError, *UNWRITABLE):  # the next line of data raises it again
+            self._data.flush()
+        with contextlib.suppress(OSError):  # descriptor 1 or 2 is closed
+            if sys.__stdout__:
+                stdout = fcntl(1, F_DUPFD_CLOEXEC, 3)  # not 2, which may be free
+                self._restore.callback(os.close, stdout)
+                self._restore.callback(os.dup2, stdout, 1)
+                self._restore.callback(Stream(sys.__stdout__).flush)  # what the plugin wrote to it
+                _to_nowhere(1)
+                if sys.__stderr__:
+                    os.dup2(2, 1)
+
+
+def _to_nowhere(descriptor: int) -> None:
+    """Drop what is written to a file descriptor."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from vitzoo.cli.output import (
     PATH,
+    check_model,
+    check_there,
     complete_names,
     flag,
     force_option,
@@ -19,9 +21,9 @@ from vitzoo.cli.output import (
     weights_option,
     weights_or_file_option,
 )
-
-if TYPE_CHECKING:
-    from vitzoo.exporting.export import Export
+from vitzoo.exporting import checks
+from vitzoo.files.access import check_folder
+from vitzoo.files.folder_manifest import own_files
 
 COLUMNS = ("target", "written", "kept", "renamed", "transposed", "split", "stacked")
 EXPORTED = ("folder", "files", "to", "output", "difference")
@@ -70,9 +72,11 @@ def convert_command(
       vitzoo convert vit_b16:augreg_in21k --to google B_16.npz
       vitzoo convert pytorch_model.bin model.safetensors --from-pickle
     """
+    _check(to, {"--heads": heads, "--variant": variant}, key, from_pickle=from_pickle)
+    checks.check_convert(to, target, force=force)
+    check_model(source)
     from vitzoo.exporting.conversion import convert, convert_pickle
 
-    _check(to, {"--heads": heads, "--variant": variant}, key, from_pickle=from_pickle)
     if to is None:
         done, compared = convert_pickle(source, target, key=key, force=force), ""
     else:
@@ -107,13 +111,11 @@ def _check(
 @click.command("export")
 @click.argument("model", shell_complete=complete_names)
 @click.argument("folder", metavar="DIR", type=PATH)
-@click.option(
-    "--to", type=click.Choice(["onnx", "torch", "openvino"]), required=True, help="Kind of file."
-)
+@click.option("--to", type=click.Choice(tuple(checks.EXTRAS)), required=True, help="Kind of file.")
 @weights_or_file_option
 @click.option(
     "--output",
-    type=click.Choice(["logits", "pooled"]),
+    type=click.Choice(checks.OUTPUTS),
     default="logits",
     show_default=True,
     help="What the file computes: logits, or the features that the head reads.",
@@ -146,6 +148,12 @@ def export_command(
       vitzoo export vit_digits digits_int8 --to onnx --int8 scans/
       vitzoo export my_model.safetensors features --to openvino --output pooled
     """
+    check_there(int8)
+    checks.check_export(to, folder, options["output"], int8=bool(int8), force=options["force"])
+    check_model(model, options["weights"])
+    from vitzoo.plugin.requirements import check_extra
+
+    check_extra(checks.EXTRAS[to], f"vitzoo export --to {to}")
     from vitzoo.exporting.export import export
 
     done = export(model, to, folder, int8=int8 or None, **options)
@@ -155,18 +163,14 @@ def export_command(
         f"{done.difference:.0e} (relative to the larger of 1 and the largest element)"
     )
     if done.speed is not None:
-        say(_advice(done, done.speed))
+        advice = "recommended here" if done.speed > 1 else "not recommended: export without --int8"
+        say(
+            f"int8: cosine with float32 at least {done.cosine:.6f}; {done.speed:.2f} times as fast "
+            f"as float32 on this machine; {advice}"
+        )
     row = vars(done) | {"files": " ".join(done.files), "difference": f"{done.difference:.0e}"}
     columns = EXPORTED if done.speed is None else EXPORTED_INT8
     print_rows([row], columns, as_json=as_json, data=done)
-
-
-def _advice(done: Export, speed: float) -> str:
-    advice = "recommended here" if speed > 1 else "not recommended: export without --int8"
-    return (
-        f"int8: cosine with float32 at least {done.cosine:.6f}; {speed:.2f} times as fast as "
-        f"float32 on this machine; {advice}"
-    )
 
 
 @click.command("link")
@@ -198,6 +202,8 @@ def link_command(
       vitzoo link vit_b16:google_in21k_ft_in1k b16 --for transformers
       vitzoo link clip/vit_b32 b32 --for transformers --json
     """
+    check_folder(folder.absolute(), own_files(folder), force=force)
+    check_model(name, weights)
     from vitzoo.exporting.link import link
 
     done = link(name, folder, library, weights=weights, force=force)
@@ -219,7 +225,7 @@ def link_command(
 @click.option(
     "--for",
     "library",
-    type=click.Choice(("timm", "transformers", "vitzoo")),
+    type=click.Choice(checks.PUSHED),
     help="Library that loads the folder, too; by default timm, if it has the network.",
 )
 @click.option("--base-model", multiple=True, metavar="REPO", help="What MODEL was made from.")
@@ -246,6 +252,12 @@ def push_command(
       vitzoo push a.safetensors acme/birds --license mit --private
       vitzoo push vit_digits acme/digits --for transformers
     """
+    checks.check_push(repo, folder, **options)
+    check_model(model)
+    if not options["dry_run"]:
+        from vitzoo.exporting.upload import check_upload
+
+        check_upload(repo)
     from vitzoo.exporting.push import push
 
     done = push(model, repo, folder=folder, private=private or None, **options)

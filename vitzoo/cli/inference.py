@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import sys
 import time
@@ -17,12 +18,13 @@ from click.exceptions import Exit
 
 from vitzoo.cli.output import (
     PATH,
+    check_model,
+    check_there,
     complete_names,
     flag,
     force_option,
     json_option,
     on_terminal,
-    print_json,
     print_rows,
     say,
     weights_or_file_option,
@@ -74,21 +76,25 @@ def predict_command(
       vitzoo predict vit_digits scans/ --top 3 --json
       vitzoo predict my_model.safetensors photo.jpg
     """
-    from vitzoo.factory import create
-    from vitzoo.images.decode import find_images
-    from vitzoo.inference.predict import predict
-
     if top < 1:
         raise InvalidOption(f"--top must be at least 1, got {top}")
+    check_model(model, weights)
     unreadable: list[ImageError] = []
 
     def note(error: ImageError) -> None:
         unreadable.append(error)
         say(f"vitzoo: {error}")
 
+    if not any(map(os.path.lexists, images)):
+        check_there(images)  # raises
+    from vitzoo.images.decode import find_images
+
     files = find_images(images, note)  # a missing file is reported before a download
     if not files:
         raise Exit(1)
+    from vitzoo.factory import create
+    from vitzoo.inference.predict import predict
+
     saved = Path(model).suffix == SAFETENSORS
     network = create(model, pretrained=not saved, weights=weights, device=device)
     say(network.load_report.summary())  # type: ignore[union-attr]
@@ -217,6 +223,15 @@ def embed_command(
       vitzoo embed vit_b16 a.parquet --out v/ --output pooled --output blocks.11
       torchrun --nproc-per-node 4 -m vitzoo embed vit_b16 photos/ --out vectors/
     """
+    chosen = _shard(shard)
+    check_there(source for source in sources if not re.search(r"[*?\[{]", source))
+    from vitzoo.inference.embedding.out import check_out
+
+    check_out(out.absolute())
+    check_model(model, options["weights"])
+    from vitzoo.plugin.requirements import check_extra
+
+    check_extra("parquet", "vitzoo embed")
     import torch
 
     from vitzoo.inference.embed import embed
@@ -227,7 +242,7 @@ def embed_command(
             sources,
             out,
             dtype=getattr(torch, dtype) if dtype else None,
-            shard=_shard(shard),
+            shard=chosen,
             on_progress=on_progress,
             **options,
         )
@@ -235,10 +250,9 @@ def embed_command(
         say(line)
     data = asdict(done) | {"folder": str(done.folder), "shares": done.shares}
     del data["broken"]  # stderr names them
-    if as_json:
-        print_json(data)
-    elif not (on_terminal() and is_terminal(sys.stderr)):
-        print_rows([data], ("folder", "inputs", "errors", "missing", "computed"))
+    if as_json or not (on_terminal() and is_terminal(sys.stderr)):
+        columns = ("folder", "inputs", "errors", "missing", "computed")
+        print_rows([data], columns, as_json=as_json, data=data)
 
 
 def _shard(text: str | None) -> tuple[int, int] | None:
@@ -255,14 +269,8 @@ def _bar(name: str, *, with_work: bool = False) -> Iterator[Callable[..., None] 
 
     With `with_work`, the function also takes the work, and shows the rate and the slowest stage.
     """
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
     from vitzoo.inference.embed import bottleneck
 
@@ -270,10 +278,12 @@ def _bar(name: str, *, with_work: bool = False) -> Iterator[Callable[..., None] 
     if not is_terminal(sys.stderr) or console.is_dumb_terminal:
         yield None
         return
-    columns = [TextColumn(name), BarColumn(None if with_work else 40), MofNCompleteColumn()]
+    text, length = progress.TextColumn(name), progress.BarColumn(None if with_work else 40)
+    columns = [text, length, progress.MofNCompleteColumn()]
     if with_work:
-        columns += [TextColumn("{task.fields[slowest]}", markup=False), TimeRemainingColumn()]
-    bar = Progress(*columns, console=console, transient=True)
+        text = progress.TextColumn("{task.fields[slowest]}", markup=False)
+        columns += [text, progress.TimeRemainingColumn()]
+    bar = progress.Progress(*columns, console=console, transient=True)
     task, began = bar.add_task(name, total=None, slowest=""), time.monotonic()
 
     def show(done: int, total: int, work: Work | None = None) -> None:
@@ -354,16 +364,24 @@ def probe_command(
       vitzoo probe dinov2/vit_s14 birds.csv --label-column species --json
       vitzoo probe vit_b16 flowers/ --confusion f.png --save f.safetensors
     """
-    from vitzoo.files.access import check_target, writing_to
-    from vitzoo.inference.probe import probe
-    from vitzoo.saving import check_path
+    from vitzoo.files.access import check_path, check_target, writing_to
+    from vitzoo.plotting.kinds import check_out
+    from vitzoo.plugin.requirements import check_extra
 
     if save:
-        check_path(save)
+        check_target(check_path(save), force=force)
     if confusion:
-        _check_picture(confusion)
-    for path in filter(None, (confusion, save)):  # before the computation
-        check_target(path, force=force)
+        check_out(confusion, "--confusion", PICTURES, force=force)
+        check_extra("plot", "vitzoo probe --confusion")
+    if not data.exists():
+        raise InvalidOption(
+            f"{data}: there is no such folder or file; expected a folder with a folder for each "
+            "class, or a .csv, .tsv or .parquet file"
+        )
+    check_model(model, options["weights"])
+    check_extra("probe", "vitzoo probe")
+    from vitzoo.inference.probe import probe
+
     with _bar("images") as progress:
         found = probe(model, data, progress=progress, **options)
     _explain(found)
@@ -376,14 +394,6 @@ def probe_command(
         say(f"wrote {found.save(save, force=force)}")
     if found.unreadable:
         raise Exit(1)
-
-
-def _check_picture(path: Path) -> None:
-    from vitzoo.plugin.requirements import check_extra
-
-    check_extra("plot", "vitzoo probe --confusion")
-    if path.suffix.lower() not in PICTURES:
-        raise InvalidOption(f"--confusion must end in {', '.join(PICTURES)}, got {str(path)!r}")
 
 
 def _explain(found: Probe) -> None:
@@ -412,12 +422,10 @@ def _explain(found: Probe) -> None:
 
 
 def _print_scores(found: Probe, *, as_json: bool) -> None:
-    if as_json:
-        print_json(found.to_data())
-        return
     rows = [score.to_data() for score in found.scores]
-    if not on_terminal():
-        print_rows(rows, ("classifier", "accuracy", "low", "high", "correct", "total"))
+    if as_json or not on_terminal():
+        columns = ("classifier", "accuracy", "low", "high", "correct", "total")
+        print_rows(rows, columns, as_json=as_json, data=found.to_data())
         return
     shown = [
         {

@@ -291,20 +291,19 @@ def _print_families(zoo: Registry) -> None:
     for row in zoo.listing(each_weights=True):
         if (name := row["namespace"]) in (CORE, LOCAL):
             continue
-        family = families.setdefault(name, {"variants": set(), "weights": 0, "top1": None})
+        family = families.setdefault(name, {"variants": set(), "weights": 0, "best top1": 0})
         family["variants"].add(row["name"])
         family["weights"] += row["weights"] is not None
-        family["top1"] = max(family["top1"] or 0, row["top1"] or 0) or None
+        family["best top1"] = max(family["best top1"], row["top1"] or 0)
     rows = [
-        {"family": name, **family, "variants": len(family["variants"])}
+        {"family": name, **family}
+        | {"variants": len(family["variants"]), "best top1": family["best top1"] or None}
         for name, family in families.items()
     ]
     for row in _lazy_rows(zoo):
         say(f"vitzoo: {row['name']}: {row['summary']}")
     if rows:
         echo()
-        heading = {"top1": "best top1"}
-        rows = [{heading.get(key, key): value for key, value in row.items()} for row in rows]
         print_rows(rows, tuple(rows[0]), pretty={"best top1": "{:.2f}".format})
         say(
             f"vitzoo: vitzoo list '{rows[0]['family']}/*' lists a family, and vitzoo list --all "

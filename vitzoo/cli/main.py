@@ -6,15 +6,17 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import click
 
 import vitzoo
-from vitzoo.cli.environment import Stream, set_for_command
+from vitzoo.cli.environment import Diversion, Stream, set_for_command
 from vitzoo.cli.output import Context, echo, flag, say
 from vitzoo.errors import VitzooError, printable
+from vitzoo.plugin import importing
 
 INTERRUPTED = 130
 COMPLETE = "_VITZOO_COMPLETE"  # the scripts of click for shells set this variable
@@ -86,7 +88,20 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, f"{cmd_name}_command")
         for one in (command, *getattr(command, "commands", {}).values()):
             one.context_class = Context
+            _restore_help(one)
         return command
+
+
+def _restore_help(command: click.Command) -> None:
+    """Read the help of a command from its source, because `python -OO` drops docstrings."""
+    if sys.flags.optimize < 2 or command.help or command.callback is None:
+        return
+    import ast
+    import inspect
+
+    with suppress(OSError):  # there is no source, only bytecode
+        function = ast.parse(inspect.getsource(command.callback)).body[0]
+        command.help = ast.get_docstring(cast(ast.FunctionDef, function))
 
 
 @click.group(
@@ -134,9 +149,11 @@ def main(args: Sequence[str] | None = None) -> int:
     data: Any = Stream(sys.stdout, required=True)
     notes: Any = Stream(sys.stderr)
     sys.stdout, sys.stderr = data, notes
+    importing.around_plugins = Diversion(data)
     try:
         return _run(args)
     finally:  # plugins may print when the process ends
+        importing.around_plugins = nullcontext
         sys.stdout, sys.stderr = (notes, notes) if args is None else before
         if args is None and "torch" not in sys.modules:
             gc.freeze()  # at its end, the process would search all entries for garbage
@@ -146,6 +163,7 @@ def _run(args: Sequence[str] | None) -> int:
     try:
         if instruction := os.environ.get(COMPLETE):
             return _complete(instruction)
+        _restore_help(cli)
         code = cli.main(args, prog_name="vitzoo", standalone_mode=False)
     except click.ClickException as error:
         error.message = printable(error.message)  # type: ignore[misc]  # arguments may be file names
@@ -153,8 +171,13 @@ def _run(args: Sequence[str] | None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except SystemExit:  # click raises this after a reader has closed the pipe
-        return 0
+    except SystemExit as error:
+        from vitzoo.plugin.guard import raised_at
+
+        if (at := raised_at(error)).startswith(click.__path__[0]):  # a reader has closed the pipe
+            return 0
+        say(f"vitzoo: {at} ended the command (SystemExit: {error.code}); raise an error instead")
+        return 1
     except (VitzooError, OSError, MemoryError) as error:
         if os.environ.get("VITZOO_DEBUG") == "1":
             raise

@@ -11,6 +11,8 @@ import click
 
 from vitzoo.cli.output import (
     PATH,
+    check_model,
+    check_there,
     complete_names,
     echo,
     flag,
@@ -24,26 +26,28 @@ from vitzoo.cli.output import (
     weights_or_file_option,
 )
 from vitzoo.files.names import SAFETENSORS
+from vitzoo.plotting.kinds import KINDS, check_count, check_kind, check_out
 
 IN_LATER_BLOCK = re.compile(r"blocks\.[1-9]\d*\.")
 
 
-def _image_size(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> int | tuple[int, int] | None:
-    """Read a size in px: one number, or HEIGHTxWIDTH."""
-    if value is None:
-        return None
-    found = re.fullmatch(r"(\d{1,9})(?:[xX](\d{1,9}))?", value, re.ASCII)
+def _matched(pattern: str, value: str, expected: str) -> re.Match[str]:
+    """Return how a pattern matches the value of an option; refuse another value."""
+    found = re.fullmatch(pattern, value, re.ASCII)
     if not found:
-        message = f"expected a number of px or HEIGHTxWIDTH, such as 224x336; got {value!r}"
-        raise click.BadParameter(message, ctx=ctx, param=param)
-    height, width = found.groups()
+        raise click.BadParameter(f"expected {expected}; got {value!r}")
+    return found
+
+
+def _image_size(value: str) -> int | tuple[int, int]:
+    """Read a size in px: one number, or HEIGHTxWIDTH."""
+    expected = "a number of px or HEIGHTxWIDTH, such as 224x336"
+    height, width = _matched(r"(\d{1,9})(?:[xX](\d{1,9}))?", value, expected).groups()
     return (int(height), int(width)) if width else int(height)
 
 
 size_option = click.option(
-    "--image-size", metavar="PX", callback=_image_size, help="Image size in px, or HEIGHTxWIDTH."
+    "--image-size", metavar="PX", type=_image_size, help="Image size in px, or HEIGHTxWIDTH."
 )
 
 
@@ -119,37 +123,29 @@ def summary_command(
     echo("\t".join(f"{what}: {n}" for what, n in costs.items()))
 
 
-KINDS = ("filters", "positions", "attention-distance", "attention", "rollout", "tokens")
-INDICES = re.compile(r"-?\d{1,4}(?:-\d{1,4})?(?:,-?\d{1,4}(?:-\d{1,4})?)*", re.ASCII)
 RANGE = re.compile(r"(-?\d+)(?:-(\d+))?", re.ASCII)
 
 
-def _indices(ctx: click.Context, param: click.Parameter, value: str | None) -> list[int] | None:
+def _indices(value: str) -> list[int]:
     """Read indices from 0: numbers and ranges with commas, such as 0,2-4,-1."""
-    if value is None:
-        return None
+    pattern = r"-?\d{1,4}(?:-\d{1,4})?(?:,-?\d{1,4}(?:-\d{1,4})?)*"
+    expected = "indices such as 0,2-4 or -1 for the last"
     found: list[int] = []
-    for first, last in RANGE.findall(value) if INDICES.fullmatch(value) else ():
+    for first, last in RANGE.findall(_matched(pattern, value, expected)[0]):
         found += range(int(first), int(last or first) + 1)
     if not found:
-        message = f"expected indices such as 0,2-4 or -1 for the last; got {value!r}"
-        raise click.BadParameter(message, ctx=ctx, param=param)
+        raise click.BadParameter(f"expected {expected}; got {value!r}")
     return found
 
 
-def _patch(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
+def _patch(value: str) -> tuple[int, int]:
     """Read the row and the column of a patch."""
-    if value is None:
-        return None
-    found = re.fullmatch(r"(\d{1,5}),(\d{1,5})", value, re.ASCII)
-    if not found:
-        message = f"expected ROW,COLUMN of a patch, such as 0,5; got {value!r}"
-        raise click.BadParameter(message, ctx=ctx, param=param)
+    found = _matched(r"(\d{1,5}),(\d{1,5})", value, "ROW,COLUMN of a patch, such as 0,5")
     return int(found[1]), int(found[2])
 
 
 @click.command("plot")
-@click.argument("kind", metavar="KIND", type=click.Choice(KINDS))
+@click.argument("kind", metavar="KIND", type=click.Choice(tuple(KINDS)))
 @click.argument("model", shell_complete=complete_names)
 @click.argument("images", nargs=-1, type=PATH)
 @click.option(
@@ -160,12 +156,12 @@ def _patch(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 @flag("--untrained", help="Load no weights: draw the network as it is initialised.")
 @size_option
 @click.option(
-    "--layers", metavar="LIST", callback=_indices,
+    "--layers", metavar="LIST", type=_indices,
     help="Indices of blocks from 0, such as 0,2-4 or -1 for the last.",
 )  # fmt: skip
-@click.option("--heads", metavar="LIST", callback=_indices, help="Indices of heads from 0.")
+@click.option("--heads", metavar="LIST", type=_indices, help="Indices of heads from 0.")
 @click.option(
-    "--query", metavar="ROW,COLUMN", callback=_patch,
+    "--query", metavar="ROW,COLUMN", type=_patch,
     help="Draw the attention of this patch, not of the class token.",
 )  # fmt: skip
 @click.option("--device", help="Device to compute on, such as cpu or cuda.")
@@ -206,17 +202,22 @@ def plot_command(
       vitzoo plot attention-distance vit_b16 photos/ --out distance.png
       vitzoo plot positions vit_b16 --untrained --image-size 224x336 --out p.png
     """
-    from vitzoo.factory import create
-    from vitzoo.images.decode import find_images
-    from vitzoo.plotting.plot import check_count, check_kind, check_out, plot
-    from vitzoo.plugin.requirements import check_extra
-
     if untrained and weights is not None:
         raise click.UsageError("--untrained loads no weights; leave --weights out")
-    # All of this comes before a download.
-    check_extra("plot", "vitzoo plot")
+    # All of this comes before torch is imported, and before a download.
     check_out(out, force=force)
     check_kind(kind, [name for name, value in options.items() if value is not None])
+    check_there(images)
+    if not any(path.is_dir() for path in images):
+        check_count(kind, len(images))
+    check_model(model, weights)
+    from vitzoo.plugin.requirements import check_extra
+
+    check_extra("plot", "vitzoo plot")
+    from vitzoo.factory import create
+    from vitzoo.images.decode import find_images
+    from vitzoo.plotting.plot import plot
+
     files = find_images(images)
     check_count(kind, len(files))
     saved = Path(model).suffix == SAFETENSORS
@@ -250,17 +251,16 @@ BENCH = (
 )  # fmt: skip
 
 
-def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
+def _names(value: str) -> list[str]:
     """Read names with commas."""
-    return None if value is None else [name.strip() for name in value.split(",")]
+    return [name.strip() for name in value.split(",")]
 
 
-def _sizes(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
+def _sizes(value: str) -> list[int]:
     """Read numbers with commas."""
-    if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", value, re.ASCII):
-        message = f"expected numbers of images such as 1,8; got {value!r}"
-        raise click.BadParameter(message, ctx=ctx, param=param)
-    return [int(number) for number in value.split(",")]
+    expected = "numbers of images such as 1,8"
+    found = _matched(r"\d{1,9}(,\d{1,9})*", value, expected)
+    return [int(number) for number in found[0].split(",")]
 
 
 @click.command("bench")
@@ -268,11 +268,11 @@ def _sizes(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
 @weights_or_file_option
 @flag("--untrained", help="Load no weights: measure with random ones.")
 @click.option(
-    "--ways", metavar="LIST", callback=_names,
+    "--ways", metavar="LIST", type=_names,
     help=f"Ways to measure, with commas: {', '.join(WAYS)}. Default: see above.",
 )  # fmt: skip
 @click.option(
-    "--batch", "batches", metavar="LIST", default="1,8", show_default=True, callback=_sizes,
+    "--batch", "batches", metavar="LIST", default="1,8", show_default=True, type=_sizes,
     help="Images in a batch.",
 )  # fmt: skip
 @click.option(
@@ -304,10 +304,11 @@ def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options
       vitzoo bench vit_digits --batch 8 --ways compile --rounds 6 --seconds 3
       vitzoo bench vit_b16 --device cuda --batch 64 --json
     """
+    check_there(images)
+    check_model(model, options["weights"])
     from vitzoo.benchmarking.bench import bench
 
-    file = Path(model).suffix == SAFETENSORS
-    done = bench(Path(model) if file else model, images=images or None, on_progress=say, **options)
+    done = bench(model, images=images or None, on_progress=say, **options)
     for line in done.left_out:
         say(f"not measured: {line}")
     if as_json:

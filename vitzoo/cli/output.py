@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TextIO
 
 import click
 
-from vitzoo.errors import FirstUseWarning, VitzooError, printable
+from vitzoo.errors import CheckpointError, FirstUseWarning, ImageError, VitzooError, printable
 from vitzoo.text import is_terminal
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
@@ -37,6 +37,37 @@ weights_or_file_option = click.option(
     "--weights",
     help="Name of weights of the variant, or a weights file; the default weights if not given.",
 )
+
+
+def check_model(model: str, weights: str | None = None) -> None:
+    """Refuse an unknown name, and a file that is not there, before torch is imported.
+
+    Raises:
+        VitzooError: as `create` raises it later for the same name.
+    """
+    from vitzoo.files.names import PATHS, WEIGHTS
+
+    if "://" in model or not model or os.path.exists(model):  # noqa: PTH110  # a long name is False
+        return
+    if model.endswith(WEIGHTS):
+        raise CheckpointError(f"cannot read {model}: there is no such file")
+    if model.endswith(PATHS):
+        return
+    from vitzoo.registry.registry import registry
+    from vitzoo.schema.rows import choose
+
+    name, _, stated = model.partition(":")
+    variant = registry().variant(name)
+    wanted = stated or weights
+    if wanted and not wanted.endswith(PATHS) and not os.path.exists(wanted):  # noqa: PTH110
+        choose(variant, wanted)
+
+
+def check_there(paths: Iterable[str | Path]) -> None:
+    """Refuse a path at which nothing is, before Pillow and torch are imported."""
+    for path in paths:
+        if not os.path.lexists(path):
+            raise ImageError(f"there is no file {printable(path)}")
 
 
 def complete_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
@@ -317,10 +348,12 @@ def count(number: int) -> str:
     >>> count(86567656)
     '86.6M'
     """
-    for unit, suffix in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if number >= unit:
+    if number < 1000:
+        return str(number)
+    for unit, suffix in ((10**3, "k"), (10**6, "M"), (10**9, "B")):
+        if number < 999.5 * unit:  # a larger number has four digits after rounding
             return f"{number / unit:.3g}{suffix}"
-    return str(number)
+    return f"{number / 10**12:{'.3g' if number < 999.5e12 else '.0f'}}T"
 
 
 def megabytes(size: int) -> str:

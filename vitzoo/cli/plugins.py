@@ -30,6 +30,10 @@ from vitzoo.plugin.switches import STRICT
 COLUMNS = ("namespace", "state", "distribution", "version", "variants", "parts", "formats")
 LEAVING = ("version", "formats", "parts", "distribution", "variants")  # on a narrow terminal
 DETAILS = ("entry_point", "location", "cause", "fix")
+LEFT_OUT = (
+    "training, copies, compilation, saving, conversion of checkpoint formats, and files outside "
+    "the package; pytest with vitzoo.testing.PluginTests tests them"
+)
 
 
 @click.group("plugins", invoke_without_command=True)
@@ -83,9 +87,10 @@ def check_command(names: tuple[str, ...], timeout: float, as_json: bool) -> None
     checked. Requirements must be installed, and every target must be importable. Parts must
     pass the conformance tests of vitzoo.testing, except long tests and tests that need sample
     files. Variants are built without memory and their parameters are counted; of the networks that
-    a plugin's own builder makes, only one of each architecture is built. A process that exceeds the
-    time limit is killed with all processes that it started. The exit code is 1 if there is a
-    problem.
+    a plugin's own builder makes, only one of each architecture is built. Weights files inside the
+    package are compared with size and sha256 of their entries. What was left out is printed as
+    "not tested". A process that exceeds the time limit is killed with all processes that it
+    started. The exit code is 1 if there is a problem.
 
     \b
     Examples:
@@ -97,13 +102,16 @@ def check_command(names: tuple[str, ...], timeout: float, as_json: bool) -> None
 
     done = []
     for row in check(names, timeout=timeout):
-        say(row)
+        for line in str(row).splitlines():
+            say(line)
         done.append(row)
     problems = [problem for row in done for problem in row.problems]
     if as_json or problems or not on_terminal():
         plugins = [{k: v for k, v in asdict(row).items() if k != "problems"} for row in done]
         data = {"plugins": plugins, "problems": problems}
         print_rows(problems, ("namespace", "what", "cause", "location"), as_json=as_json, data=data)
+    if done:
+        say(f"not tested of any plugin: {LEFT_OUT}")
     if problems:
         raise Exit(1)
 

@@ -35,8 +35,9 @@ def check_command(file: Path | None, as_json: bool) -> None:
     """Check a registry FILE, or everything that is registered.
 
     No network is used. The command checks that every part and checkpoint format exists, that every
-    variant can be built and has the number of parameters that its entry states, and that the size
-    of every weights file fits its variant. Without FILE, every plugin that cannot be used is
+    variant can be built and has the number of parameters that its entry states, that the size of
+    every weights file fits its variant, and that files inside a package and at a path have the size
+    and the sha256 of their entries. Without FILE, every plugin that cannot be used is
     reported, too. To check a plugin's file, first install the plugin, for instance with `pip
     install -e .` in its folder. The exit code is 1 if there is a problem.
 

@@ -17,15 +17,18 @@ from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.pickles import write_tensors
 from vitzoo.checkpoint.saved import METADATA
 from vitzoo.checkpoint.writers import FOREIGN, write_npz, write_safetensors
-from vitzoo.errors import CheckpointError, InvalidOption
+from vitzoo.errors import CheckpointError, InvalidOption, PluginError, printable
+from vitzoo.exporting.checks import check_convert
 from vitzoo.factory import create
-from vitzoo.files.access import check_target, writing_to
-from vitzoo.files.names import INDEX, NPZ, PATHS, SAFETENSORS
+from vitzoo.files.access import writing_to
+from vitzoo.files.names import INDEX, NPZ, PATHS
 from vitzoo.files.shard_index import SHARD, index_of
 from vitzoo.formats import Format
+from vitzoo.keywords import check_types
 from vitzoo.loading import overrides
 from vitzoo.loading.misfit import fitting
 from vitzoo.loading.source import on_hub, open_unregistered
+from vitzoo.plugin.guard import for_file, not_inverse, note_of
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Variant, choose
@@ -107,13 +110,15 @@ def convert(
         CheckpointError: the format of the source is unknown, or the target format has no name for
             one of its tensors, or cannot describe its network.
     """
+    paths = {"source": (source, "text or a path"), "target": (target, "text or a path")}
+    check_types("convert", to=(to, "text"), variant=(variant, "text or None"), **paths)
     path = Path(target)
+    check_convert(to, path, force=force)  # `writing_to` checks the path again
     zoo = registry()
-    layout: Format = zoo.part("checkpoint format", to)
+    layout: Format = for_file(zoo.part("checkpoint format", to), str(path))
     ending = layout.suffix
     if path.suffix != ending:
         raise InvalidOption(f"files of the format {to} end in {ending}, got {str(target)!r}")
-    check_target(path, force=force)  # before anything is read; `writing_to` checks again
     opened = open_source(source, variant, zoo)
     checkpoint = opened.checkpoint
     before = checkpoint.format or ""
@@ -143,7 +148,11 @@ def convert(
             metadata = {METADATA: checkpoint.metadata[METADATA]} if own else {}
             write_safetensors(file, arrays, FOREIGN | metadata)
         file.flush()
-        _check_written(Path(file.name), to, writing, tensors, zoo)
+        try:
+            _check_written(Path(file.name), to, writing, tensors, zoo)
+        except CheckpointError as error:  # names the temporary file
+            said = str(error).replace(printable(file.name), str(path))
+            raise CheckpointError(f"{path} was not written: {said}") from error
     return Conversion(
         checkpoint.source,
         before,
@@ -179,12 +188,7 @@ def convert_pickle(
         CheckpointError: it is no pickle of tensors, has several tables of them, or exceeds a limit.
     """
     path = Path(target)
-    if path.suffix != SAFETENSORS:
-        raise InvalidOption(
-            f"the tensors of a pickle are written to a file that ends in {SAFETENSORS}, got "
-            f"{str(target)!r}"
-        )
-    check_target(path, force=force)
+    check_convert(None, path, force=force)
     if on_hub(source):
         remote = HubFile.at(str(source))
         with progress(remote.label) as note:
@@ -194,13 +198,8 @@ def convert_pickle(
     with writing_to(path, force=force) as file:
         count, entry = write_tensors(opened.fd, str(source), file, key)
     notes = (f"the tensors are those of the entry {entry}",) if entry else ()
-    return Conversion(
-        *(str(source), "pickle", str(path), "safetensors"),
-        read=count,
-        written=count,
-        kept=count,
-        notes=notes,
-    )
+    names = (str(source), "pickle", str(path), "safetensors")
+    return Conversion(*names, read=count, written=count, kept=count, notes=notes)
 
 
 def open_source(source: str | os.PathLike[str], variant: str | None, zoo: Registry) -> Source:
@@ -289,7 +288,7 @@ def _check_variant(opened: Source, skeleton: Mapping[str, Tensor]) -> None:
     raise CheckpointError(
         f"{opened.checkpoint.source} is no {variant.name}: {len(wrong)} tensors differ; "
         f"{escaped(wrong[0])} is {shown[0]} in the file, {shown[1]} in the network"
-        f"{fitting(skeleton, opened.zoo)}"
+        f"{fitting(skeleton, opened.zoo)}{note_of(format_of(opened.checkpoint, opened.zoo))}"
     )
 
 
@@ -331,8 +330,8 @@ def _from_model(layout: Format, tensors: Mapping[str, Tensor], problem: str) -> 
     """Rename tensors to a format; begin the message of an error with `problem`."""
     try:
         return layout.from_model(tensors)
-    except CheckpointError as error:
-        raise CheckpointError(f"{problem}: {error}") from error
+    except (CheckpointError, PluginError) as error:
+        raise type(error)(f"{problem}: {error}") from error
 
 
 def _check_written(
@@ -345,11 +344,10 @@ def _check_written(
     wrong = sorted(expected.keys() ^ tensors.keys())
     wrong += [n for n in expected if n in tensors and not _same(expected[n], tensors[n])]
     if wrong or (found_format := identified(checkpoint, zoo).format) != to:
-        raise CheckpointError(
-            f"the written file, read back as {to}, does not equal its source bit for bit: "
-            f"{', '.join(wrong[:5]) or found_format}; the file was removed. "
-            "Is the disk full or damaged?"
-        )
+        problem = f"the written file, read back as {to}, does not equal its source bit for bit: "
+        problem += f"{', '.join(wrong[:5]) or found_format}; the file was removed"
+        damaged = CheckpointError(f"{problem}. Is the disk full or damaged?")
+        raise not_inverse(writing, problem) or damaged
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import vitzoo
-from vitzoo.errors import ExportError, InvalidOption, UnknownOption, did_you_mean, short_repr
+from vitzoo.errors import ExportError, InvalidOption, short_repr
+from vitzoo.exporting.checks import EXPORTED, EXTRAS, check_export
 from vitzoo.exporting.int8 import quantise, smallest_cosine, speed
 from vitzoo.exporting.targets import BATCH, TARGETS, Run, Target
 from vitzoo.factory import create
@@ -24,6 +25,7 @@ from vitzoo.images.lookup import transform
 from vitzoo.images.transform import MODES
 from vitzoo.inference.fingerprint import hash_tensors
 from vitzoo.inference.outputs import LOGITS, POOLED, Outputs
+from vitzoo.keywords import check_each, check_types
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.spec import Spec
 
@@ -32,9 +34,6 @@ TRACED = 2  # images in the batch with which the network is traced
 TOLERANCE = 1e-4  # of an output element, relative to the larger of 1 and the largest element
 LONGEST = 500  # characters of the text of an error of another library
 PREPROCESSING, LABELS = "preprocessing.json", "labels.json"
-FILES = {target.file for target in TARGETS.values()} | {
-    *("model.onnx.data", "model.bin", PREPROCESSING, LABELS)
-}
 
 
 @dataclass(frozen=True)
@@ -113,12 +112,18 @@ def export(
             largest element), or a cosine of int8 is below 0.999.
         ImageError: a sample image cannot be read.
     """
-    target = _target(to, output, int8 is not None)
+    check_types("export", to=(to, "text"), folder=(folder, "text or a path"))
+    check_types("export", int8=(int8, "an iterable or None"))
+    if not isinstance(int8, str | None):
+        int8 = check_each("export", "int8", int8, "text or a path")
     path = Path(folder)
-    with writing_folder(path, FILES, force=force) as new:
+    check_export(to, path, output, int8=int8 is not None, force=force)
+    check_extra(EXTRAS[to], f"vitzoo export --to {to}")
+    target = TARGETS[to]
+    with writing_folder(path, EXPORTED, force=force) as new:
         network, sha256 = _network(model, weights)
         _check_network(network)
-        samples = None if int8 is None else _samples(network, int8)
+        samples = None if int8 is None else prepared(network, "int8", int8)
         described = _described(network, output, "float32" if samples is None else "int8")
         described["weights"] = sha256 or hash_tensors(network)
         part, file = _Output(network, output).eval(), new / target.file
@@ -133,21 +138,6 @@ def export(
         others = {entry.name for entry in new.iterdir()} - {target.file}
     files = (target.file, *sorted(others))
     return Export(path, files, to, output, BATCHES, **checked)
-
-
-def _target(to: str, output: str, int8: bool) -> Target:
-    """Return the kind of file; raise if its library is missing."""
-    for name, value, known in (("to", to, TARGETS), ("output", output, (LOGITS, POOLED))):
-        if value not in tuple(known):
-            hint = did_you_mean(value, known) if isinstance(value, str) else ""
-            expected = ", ".join(known)
-            raise UnknownOption(f"{name} must be one of {expected}, got {short_repr(value)}{hint}")
-    target = TARGETS[to]
-    if target.extra:
-        check_extra(target.extra, f"vitzoo export --to {to}")
-    if int8 and to != "onnx":
-        raise InvalidOption(f"int8 is written for onnx only, got to={to!r}; export to onnx")
-    return target
 
 
 def _network(model: Any, weights: Any) -> tuple[Any, str]:
@@ -168,13 +158,18 @@ def _network(model: Any, weights: Any) -> tuple[Any, str]:
     return network, network.load_report.sha256 if network.load_report else ""
 
 
-def _check_network(network: Any) -> None:
-    """Raise InvalidOption unless the network can be traced, compared and described."""
+def check_spec(network: object) -> None:
+    """Raise InvalidOption unless `create` made the network."""
     if not isinstance(getattr(network, "spec", None), Spec):
         raise InvalidOption(
             f"{type(network).__name__} has no spec; pass a model of vitzoo.create, and of a "
             "wrapped model its module"
         )
+
+
+def _check_network(network: Any) -> None:
+    """Raise InvalidOption unless the network can be traced, compared and described."""
+    check_spec(network)
     tensors = [*network.parameters(), *network.buffers()]
     devices = sorted({tensor.device.type for tensor in tensors} - {"cpu"})
     dtypes = {str(t.dtype) for t in tensors if t.is_floating_point()} - {"torch.float32"}
@@ -198,14 +193,14 @@ def _check_network(network: Any) -> None:
     raise InvalidOption(f"the model {problem}; {fix}")
 
 
-def _samples(network: Any, paths: Iterable[str | os.PathLike[str]]) -> Tensor:
-    """Return the prepared sample images (n, c, h, w)."""
+def prepared(network: Any, name: str, paths: Iterable[str | os.PathLike[str]]) -> Tensor:
+    """Return the images (n, c, h, w) of the argument `name`, prepared for a network."""
     if isinstance(paths, str | os.PathLike):
-        raise InvalidOption(f"int8 must be a list of paths, got {str(paths)!r}; put it into []")
+        raise InvalidOption(f"{name} must be a list of paths, got {str(paths)!r}; put it into []")
     prepare = transform(network)
     found = [prepare(file) for file in find_images([Path(path) for path in paths])]
     if not found:
-        raise InvalidOption("int8 needs at least one sample image, got none; name images")
+        raise InvalidOption(f"{name} needs at least one image, got none; name files or folders")
     return torch.stack(found)
 
 

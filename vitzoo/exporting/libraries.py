@@ -10,12 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from vitzoo.checkpoint.sidecars import CONFIG, OPEN_CLIP, PROCESSOR
-from vitzoo.errors import CheckpointError, InvalidOption, did_you_mean
+from vitzoo.errors import CheckpointError
 from vitzoo.exporting.configs import open_clip_of, processor_of, timm_of, transformers_of
 from vitzoo.formats import Format
 from vitzoo.log import log
 from vitzoo.registry.registry import Registry
-from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import PartSpec, Spec
 
@@ -77,41 +76,31 @@ def warn_about_images(library: str, spec: Spec) -> None:
         )
 
 
-def check_library(library: object) -> None:
-    """Raise InvalidOption if no library has this name."""
-    if library not in LIBRARIES:
-        hint = did_you_mean(library, LIBRARIES) if isinstance(library, str) else ""
-        raise InvalidOption(
-            f"library must be one of {', '.join(LIBRARIES)}, got {describe(library)}{hint}"
-        )
-
-
 def target_of(network: Network, library: str, zoo: Registry) -> Target:
     """Return how a library stores a network.
 
     Raises:
         CheckpointError: the library has no such network; the message names the libraries that have.
     """
-    problems: list[str] = []
-    for layout in _layouts(network, library, zoo):
-        try:
-            return _target(network, library, layout, zoo)
-        except CheckpointError as error:
-            problems.append(str(error))
-    others = [name for name in LIBRARIES if name != library and _has(network, name, zoo)]
-    first = problems[0] if problems else "a checkpoint format"
+    found, lacking = _first(network, library, zoo)
+    if found is not None:
+        return found
+    others = [name for name in LIBRARIES if name != library and _first(network, name, zoo)[0]]
     fix = f"pass one of: {', '.join(others)}" if others else "vitzoo.save writes it for vitzoo"
     raise CheckpointError(
-        f"{library} has no network for {network.name}; it would need {first}; {fix}"
+        f"{library} has no network for {network.name}; it would need {lacking}; {fix}"
     )
 
 
-def _has(network: Network, library: str, zoo: Registry) -> bool:
+def _first(network: Network, library: str, zoo: Registry) -> tuple[Target | None, str]:
+    """Return how a library stores a network, or what the library lacks first."""
+    lacking = ""
     for layout in _layouts(network, library, zoo):
-        with suppress(CheckpointError):
-            _target(network, library, layout, zoo)
-            return True
-    return False
+        try:
+            return _target(network, library, layout, zoo), ""
+        except CheckpointError as error:
+            lacking = lacking or str(error)
+    return None, lacking or "a checkpoint format"
 
 
 def _layouts(network: Network, library: str, zoo: Registry) -> Iterator[Format]:

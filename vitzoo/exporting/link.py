@@ -14,15 +14,15 @@ from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import HashMismatch, InvalidOption, StoreError, UnknownName
 from vitzoo.exporting.conversion import Source, convert, network_of, open_source
-from vitzoo.exporting.libraries import Network, Target, check_library, target_of, warn_about_images
+from vitzoo.exporting.libraries import LIBRARIES, Network, Target, target_of, warn_about_images
 from vitzoo.files.access import copy_hashed, make_folder_or_raise, writing_folder, writing_to
 from vitzoo.files.folder_manifest import own_files, write_manifest
 from vitzoo.files.names import SAFETENSORS
-from vitzoo.inventory import verify
+from vitzoo.inventory import parts_of, verify
+from vitzoo.keywords import check_choice, check_types
 from vitzoo.registry.foreign_names import is_tag
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import choose
 from vitzoo.store.store import Store
 
@@ -77,14 +77,15 @@ def link(
         IntegrityError: the file has another hash than the registry states.
         WeightsError: one of its kinds, as for `fetch`.
     """
-    check_library(library)
-    zoo = registry()
-    opened = _opened(name, weights, zoo)
-    network = _network(opened)
-    target = target_of(network, library, zoo)
-    warn_about_images(library, network.spec)
-    path = Path(folder)
+    check_types("link", name=(name, "text"), folder=(folder, "text or a path"))
+    check_types("link", weights=(weights, "text or None"))
+    check_choice("library", library, LIBRARIES)
+    path, zoo = Path(folder), registry()
     with writing_folder(path, own_files(path), force=force) as part:
+        opened = _opened(name, weights, zoo)
+        network = _network(opened)
+        target = target_of(network, library, zoo)
+        warn_about_images(library, network.spec)
         copied = _write_weights(opened.checkpoint, target, part / target.weights)
         for file, content in target.configs.items():
             text = json.dumps(content, indent=2, ensure_ascii=False)
@@ -114,8 +115,7 @@ def timm_overlay(tag: str, folder: str | os.PathLike[str] | None = None) -> dict
         IntegrityError: the file has another hash than the registry states.
         WeightsError: one of its kinds, as for `fetch`.
     """
-    if not isinstance(tag, str):
-        raise InvalidOption(f"tag must be a name of timm, got {describe(tag)}")
+    check_types("timm_overlay", tag=(tag, "text"), folder=(folder, "text or a path or None"))
     zoo = registry()
     match = next((m for m in zoo.known_elsewhere(tag) if m[0] == "timm" and m[2]), None)
     if match is None or "." not in tag:
@@ -144,19 +144,13 @@ def timm_overlay(tag: str, folder: str | os.PathLike[str] | None = None) -> dict
 
 def _opened(name: str, weights: str | None, zoo: Registry) -> Source:
     """Open the verified file of registered weights."""
-    if not isinstance(name, str):
-        raise InvalidOption(f"name must be a registered name, got {describe(name)}")
-    variant, colon, stated = name.partition(":")
-    if weights is not None and colon and weights != stated:
-        raise InvalidOption(
-            f"{name} names the weights {stated!r}, but weights is {weights!r}; pass one of them"
-        )
+    variant, weights = parts_of(name, weights)
     if name.endswith(SAFETENSORS):
         raise InvalidOption(
             f"link takes the name of registered weights, and {name} is a file; for a file of "
             f"vitzoo.save: vitzoo push {name} OWNER/NAME --for LIBRARY --dry-run --folder DIR"
         )
-    row = choose(zoo.variant(variant), stated or weights)  # raises for a path or an address
+    row = choose(zoo.variant(variant), weights)  # raises for a path or an address
     name = f"{variant}:{row.name}"
     for found in verify(name):  # `open_source` would download a damaged file again
         if found.state == "damaged":

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vitzoo import __version__
+from vitzoo.errors import printable
 from vitzoo.schema.rows import Preprocessing, Variant, Weights
 from vitzoo.schema.spec import Spec
 
@@ -15,6 +16,22 @@ HUB_LICENSES = (  # names of the Hub; any other license is written as `other` wi
     *("cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0", "cc-by-nc-nd-4.0"),
     *("gpl-3.0", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "gemma", "apple-amlr", "openrail"),
 )
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The registered weights that a model was loaded from.
+
+    Args:
+        variant, weights: None if they are not registered.
+        unchanged: whether the model has exactly these weights.
+        below_head: whether these weights are only those before a classifier of `probe`.
+    """
+
+    variant: Variant | None = None
+    weights: Weights | None = None
+    unchanged: bool = False
+    below_head: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,9 +48,7 @@ class Card:
         sha256: of the weights file.
         named: whether the classes have names.
         preprocessing: of the images, if known.
-        variant, weights: the registered weights that the model was loaded from, if any.
-        unchanged: whether the model has exactly these weights.
-        below_head: whether these weights are only those before a classifier of `probe`.
+        origin: the registered weights that the model was loaded from.
         base_model: repositories of the Hub that the model was made from.
         datasets: names of data sets on the Hub.
     """
@@ -47,10 +62,7 @@ class Card:
     sha256: str
     named: bool
     preprocessing: Preprocessing | None
-    variant: Variant | None
-    weights: Weights | None
-    unchanged: bool
-    below_head: bool
+    origin: Origin
     base_model: Sequence[str]
     datasets: Sequence[str]
 
@@ -70,9 +82,9 @@ def model_card(card: Card) -> str:
         base_model=list(card.base_model) or None,
         datasets=list(card.datasets) or None,
     )
-    name = card.repo.rpartition("/")[2] or card.spec.variant or "Vision Transformer"
+    name = _markdown(card.repo.rpartition("/")[2] or card.spec.variant or "Vision Transformer")
     parts = [f"---\n{data.to_yaml()}\n---", f"# {name}", _summary(card), _table(_facts(card))]
-    return "\n\n".join([*parts, *_use(card), *_results(card), *_origin(card)]) + "\n"
+    return "\n\n".join([*parts, *_use(card), *_results(card), *_origin(card.origin)]) + "\n"
 
 
 def _license(text: str) -> tuple[str, str | None]:
@@ -83,8 +95,8 @@ def _license(text: str) -> tuple[str, str | None]:
 
 
 def _summary(card: Card) -> str:
-    name = card.variant.name if card.variant else "local/"
-    network = "" if name.startswith("local/") else f", with the network `{name}` of vitzoo"
+    name = card.origin.variant.name if card.origin.variant else "local/"
+    network = "" if name.startswith("local/") else f", with the network {_code(name)} of vitzoo"
     task = f"for {card.spec.num_classes} classes" if card.spec.num_classes else "for image features"
     return f"A Vision Transformer {task}{network}. Written by vitzoo {__version__}."
 
@@ -102,8 +114,8 @@ def _facts(card: Card) -> Mapping[str, object]:
         "classes": f"{spec.num_classes} ({names if card.named else 'without names'})"
         if spec.num_classes
         else "none; the outputs are features",
-        "license": card.license,
-        "sha256 of model.safetensors": f"`{card.sha256}`",
+        "license": _markdown(card.license),
+        "sha256 of model.safetensors": _code(card.sha256),
     }
     if spec.block.merge:
         found["token merging"] = f"each block merges {spec.block.merge} patch tokens into others"
@@ -141,28 +153,39 @@ def _use(card: Card) -> list[str]:
 
 def _results(card: Card) -> list[str]:
     """Return the published results, which are those of unchanged weights only."""
-    row = card.weights
-    if row is None or not card.unchanged or row.top1 is None:
+    row = card.origin.weights
+    if row is None or not card.origin.unchanged or row.top1 is None:
         return []
-    return ["## Results", f"Top-1 accuracy {row.top1} % ({row.evaluation})."]
+    return ["## Results", f"Top-1 accuracy {row.top1} % ({_markdown(row.evaluation)})."]
 
 
-def _origin(card: Card) -> list[str]:
-    row, variant = card.weights, card.variant
+def _origin(origin: Origin) -> list[str]:
+    row, variant = origin.weights, origin.variant
     if row is None or variant is None:
         return []
-    how = "The weights are those of" if card.unchanged else "The model was loaded from"
-    how = "The classifier was trained on the features of" if card.below_head else how
-    lines = [f"{how} `{variant.name}:{row.name}`"]
-    lines += [f" (`{row.repo}`)"] if row.repo else []
-    lines += [f", license {row.license_note or 'not known'}. Source: {row.source}."]
+    how = "The weights are those of" if origin.unchanged else "The model was loaded from"
+    how = "The classifier was trained on the features of" if origin.below_head else how
+    lines = [f"{how} {_code(f'{variant.name}:{row.name}')}"]
+    lines += [f" ({_code(row.repo)})"] if row.repo else []
+    terms = _markdown(row.license_note or "not known")
+    lines += [f", license {terms}. Source: {_markdown(row.source)}."]
     if row.pretraining_data:
-        lines.append(f" Pre-trained on {row.pretraining_data}.")
-    if card.unchanged:
+        lines.append(f" Pre-trained on {_markdown(row.pretraining_data)}.")
+    if origin.unchanged:
         lines.append(
             " vitzoo wrote the tensors to a new file with other metadata. Therefore its SHA-256 "
             "differs from that of the registered file"
-            + (f" (`{row.sha256}`)." if row.sha256 else ".")
+            + (f" ({_code(row.sha256)})." if row.sha256 else ".")
         )
-    paper = [f"Network: {variant.paper}."] if variant.paper else []
+    paper = [f"Network: {_markdown(variant.paper)}."] if variant.paper else []
     return ["## Origin", "".join(lines), *paper]
+
+
+def _markdown(text: str) -> str:
+    """Return a text of a registry file, a plugin or a user, which Markdown shows as it is."""
+    return re.sub(r"([\\`*_\[\]<>|&~$])", r"\\\1", printable(text))
+
+
+def _code(text: str) -> str:
+    """Return a name as a span of code, without the marks that would end the span."""
+    return f"`{printable(text).replace('`', '')}`"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,23 +16,21 @@ from torch import nn
 
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption, StoreError, VitzooError
+from vitzoo.exporting.checks import PUSHED, check_push
 from vitzoo.exporting.conversion import convert
 from vitzoo.exporting.libraries import MODEL, Network, Target, target_of, warn_about_images
-from vitzoo.exporting.model_card import Card, model_card
+from vitzoo.exporting.model_card import Card, Origin, model_card
 from vitzoo.exporting.upload import check_upload, upload
 from vitzoo.factory import create
 from vitzoo.files.access import writing_folder
 from vitzoo.files.folder_manifest import MANIFEST, own_files, write_manifest
-from vitzoo.files.names import valid_repo
 from vitzoo.log import log
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.saving import save
 from vitzoo.schema.reader import describe
-from vitzoo.schema.rows import Variant, Weights, choose
+from vitzoo.schema.rows import Variant, choose
 
-LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .+_-]{0,99}")
 CARD = "README.md"
-PUSHED = ("timm", "transformers")
 
 
 @dataclass(frozen=True)
@@ -54,16 +51,6 @@ class Pushed:
     files: Mapping[str, tuple[int, str]]
     url: str = ""
     commit: str = ""
-
-
-@dataclass(frozen=True)
-class _Origin:
-    """The registered weights that a model was loaded from, if any."""
-
-    variant: Variant | None = None
-    weights: Weights | None = None
-    unchanged: bool = False
-    below_head: bool = False  # the weights are only those before a classifier of `probe`
 
 
 def push(
@@ -107,7 +94,9 @@ def push(
         CheckpointError: the library has no such network.
         NetworkError: one of its kinds; offline, before anything is written.
     """
-    _check(repo, folder, library, license, base_model, datasets, dry_run=dry_run)
+    check_push(
+        repo, folder, library, license, base_model, datasets, message, dry_run=dry_run, force=force
+    )
     token = "" if dry_run else check_upload(repo)
     zoo = registry()
     network, origin = _model(model, zoo)
@@ -124,10 +113,7 @@ def push(
             sha256=write_manifest(part, {})[MODEL][1],
             named=bool(network.labels),
             preprocessing=network.preprocessing,
-            variant=origin.variant or _variant(network.spec.variant, zoo),
-            weights=origin.weights,
-            unchanged=origin.unchanged,
-            below_head=origin.below_head,
+            origin=replace(origin, variant=origin.variant or _variant(network.spec.variant, zoo)),
             base_model=base_model or _base(origin),
             datasets=datasets,
         )
@@ -146,38 +132,7 @@ def push(
     return Pushed(repo, card.library, path, files, url, commit)
 
 
-def _check(
-    repo: str,
-    folder: object,
-    library: str | None,
-    license: str | None,  # noqa: A002
-    base_model: Sequence[str],
-    datasets: Sequence[str],
-    *,
-    dry_run: bool,
-) -> None:
-    if not isinstance(repo, str) or not valid_repo(repo):
-        raise InvalidOption(f"a repository of the Hub is written owner/name, got {describe(repo)}")
-    if dry_run and folder is None:
-        raise InvalidOption("without an upload there must be a folder: --folder DIR (folder=)")
-    if library not in (None, "vitzoo", *PUSHED):
-        raise InvalidOption(
-            f"library must be one of {', '.join(PUSHED)} or vitzoo, got {describe(library)}"
-        )
-    if license is not None and not (isinstance(license, str) and LICENSE.fullmatch(license)):
-        raise InvalidOption(
-            "license must be an identifier such as apache-2.0 or cc-by-nc-4.0, got "
-            f"{describe(license)}"
-        )
-    for kind, names in (("base_model", base_model), ("datasets", datasets)):
-        if isinstance(names, str) or not all(
-            isinstance(n, str) and re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", n, re.ASCII)
-            for n in names
-        ):
-            raise InvalidOption(f"{kind} must be a list of names on the Hub, got {describe(names)}")
-
-
-def _model(model: object, zoo: Registry) -> tuple[Any, _Origin]:
+def _model(model: object, zoo: Registry) -> tuple[Any, Origin]:
     """Return the model, and the registered weights that it was loaded from."""
     if isinstance(model, nn.Module):
         while not hasattr(model, "load_report"):
@@ -192,28 +147,23 @@ def _model(model: object, zoo: Registry) -> tuple[Any, _Origin]:
     if not isinstance(model, str | os.PathLike):
         raise InvalidOption(f"model must be a name, a path or a model, got {describe(model)}")
     name, colon, weights = str(model).partition(":")
-    try:
-        variant = zoo.variant(name) if isinstance(model, str) else None
-    except VitzooError:
-        if not Path(model).exists() and not str(model).startswith("hf://"):
-            raise
-        variant = None
+    variant = _variant(name, zoo) if isinstance(model, str) else None
     if variant is None:
-        made: Any = create(model)
+        made: Any = create(model)  # raises for a name that is not registered
         if made.load_report.sha256 == "":
             raise InvalidOption(f"{model} has no weights; pass a file of vitzoo.save")
         return made, _origin(made, zoo)
     row = choose(variant, weights if colon else None)
     made = create(name, weights=row.name)
-    return made, _Origin(variant, row, not made.load_report.reinitialised)
+    return made, Origin(variant, row, not made.load_report.reinitialised)
 
 
-def _origin(model: Any, zoo: Registry) -> _Origin:
+def _origin(model: Any, zoo: Registry) -> Origin:
     report = model.load_report
     name, _, weights = (report.trunk or report.source).partition(":")
     variant = _variant(name, zoo)
     row = next((w for w in variant.weights if w.name == weights), None) if variant else None
-    return _Origin(variant, row, below_head=bool(report.trunk)) if row else _Origin()
+    return Origin(variant, row, below_head=bool(report.trunk)) if row else Origin()
 
 
 def _variant(name: str | None, zoo: Registry) -> Variant | None:
@@ -223,7 +173,7 @@ def _variant(name: str | None, zoo: Registry) -> Variant | None:
         return None
 
 
-def _license(given: str | None, origin: _Origin) -> str:
+def _license(given: str | None, origin: Origin) -> str:
     """Return the license; warn about terms of the weights that the model was loaded from."""
     row = origin.weights
     stated = given or (row.license if row else "")
@@ -242,7 +192,7 @@ def _license(given: str | None, origin: _Origin) -> str:
     return stated
 
 
-def _base(origin: _Origin) -> tuple[str, ...]:
+def _base(origin: Origin) -> tuple[str, ...]:
     return (origin.weights.repo,) if origin.weights and origin.weights.repo else ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -28,11 +29,9 @@ class Target(ABC):
 
     Attributes:
         file: its name.
-        extra: the extra of vitzoo that it needs, empty if none.
     """
 
     file: ClassVar[str]
-    extra: ClassVar[str] = ""
 
     @abstractmethod
     def write(self, program: Program, output: str, metadata: Mapping[str, Any], path: Path) -> None:
@@ -41,6 +40,21 @@ class Target(ABC):
     @abstractmethod
     def open(self, path: Path) -> Run:
         """Return a function that runs a written file on the CPU in float32."""
+
+
+class _Written(io.BufferedWriter):
+    """A file that keeps its first error; torch's writer ends the process if a write raises."""
+
+    failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Write the bytes, and nothing more after an error."""
+        if self.failure is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self.failure = error
+        return len(data)
 
 
 class Torch(Target):
@@ -53,7 +67,10 @@ class Torch(Target):
         for module in program.graph_module.modules():
             for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
                 node.meta.pop(TRACE, None)
-        torch.export.save(program, path, extra_files={f"{KEY}.json": json.dumps(metadata)})
+        with _Written(io.FileIO(path, "w")) as file:
+            torch.export.save(program, file, extra_files={f"{KEY}.json": json.dumps(metadata)})
+            if file.failure is not None:
+                raise file.failure
 
     def open(self, path: Path) -> Run:
         """Load the archive."""
@@ -64,7 +81,6 @@ class Onnx(Target):
     """An ONNX file. Tensors of more than 1.9 GB together are in `model.onnx.data` beside it."""
 
     file = "model.onnx"
-    extra = "export"
 
     def write(self, program: Program, output: str, metadata: Mapping[str, Any], path: Path) -> None:
         """Convert the program; keep no notes about the source code of vitzoo."""
@@ -96,7 +112,6 @@ class OpenVino(Onnx):
     """An IR of OpenVINO, float32, converted from ONNX. Its tensors are in `model.bin`."""
 
     file = "model.xml"
-    extra = "openvino"
 
     def write(self, program: Program, output: str, metadata: Mapping[str, Any], path: Path) -> None:
         """Write an ONNX file, and read it with OpenVINO."""

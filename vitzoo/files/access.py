@@ -15,61 +15,72 @@ from pathlib import Path
 from typing import BinaryIO
 
 from vitzoo.errors import InvalidOption, StoreError, VitzooError
+from vitzoo.files.names import SAFETENSORS
 
+Kind = type[VitzooError]
 CHUNK = 1024 * 1024
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 SHORT = 48  # characters; a name of 255 bytes leaves no room for the additions to a temporary name
 LEFT = 3600.0  # seconds without a byte after which the writer of a temporary file is gone
 
 
-def open_regular(path: Path, *, follow: bool = False) -> int | None:
+def open_regular(
+    path: Path, *, follow: bool = False, create: bool = False, kind: Kind = StoreError
+) -> int | None:
     """Open a regular file for reading; None if there is nothing at `path`.
 
     Args:
         path: the file.
         follow: whether a symbolic link is followed; the store follows none.
+        create: make a file where there is nothing, and open it for reading and writing.
+        kind: class of the error.
 
     Raises:
-        StoreError: it is a link, a folder, a pipe or a device, or cannot be read.
+        StoreError or `kind`: it is a link, a folder, a pipe or a device, or cannot be read.
     """
     # O_NONBLOCK: do not wait for the writer of a pipe
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    flags = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
-        fd = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
+        fd = os.open(path, flags | (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY), 0o666)
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK) and not follow:
-            raise StoreError(f"{path} is a symbolic link, expected a file; remove it") from error
-        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+            raise kind(f"{path} is a symbolic link, expected a file; remove it") from error
+        if error.errno == errno.EISDIR:
+            raise kind(_not_regular(path, stat.S_IFDIR, follow=follow)) from error
+        raise kind(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise StoreError(f"cannot read {path}: {error}") from error  # a null byte
+        raise kind(f"cannot read {path}: {error}") from error  # a null byte
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         os.close(fd)
-        kind = KINDS.get(stat.S_IFMT(mode), "a device")
-        fix = "" if follow else "; remove it"
-        raise StoreError(f"{path} is not a regular file, but {kind}{fix}")
+        raise kind(_not_regular(path, stat.S_IFMT(mode), follow=follow))
     return fd
 
 
-def read_regular(path: Path, limit: int) -> bytes | None:
+def _not_regular(path: Path, mode: int, *, follow: bool) -> str:
+    fix = "" if follow else "; remove it"
+    return f"{path} is not a regular file, but {KINDS.get(mode, 'a device')}{fix}"
+
+
+def read_regular(path: Path, limit: int, kind: Kind = StoreError) -> bytes | None:
     """Return the bytes of a regular file, following links; None if there is nothing at `path`.
 
     Raises:
-        StoreError: it is a folder, a pipe or a device, has more than `limit` bytes, or cannot be
-            read.
+        StoreError or `kind`: it is a folder, a pipe or a device, has more than `limit` bytes, or
+            cannot be read.
     """
-    fd = open_regular(path, follow=True)
+    fd = open_regular(path, follow=True, kind=kind)
     if fd is None:
         return None
     try:
         with os.fdopen(fd, "rb") as file:
             data = read_limited(file, limit)
     except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        raise kind(f"cannot read {path}: {error.strerror}") from error
     if data is None:
-        raise StoreError(f"{path} has more than {limit} bytes, the most that is read")
+        raise kind(f"{path} has more than {limit} bytes, the most that is read")
     return data
 
 
@@ -238,14 +249,15 @@ def make_folder_or_raise(path: Path) -> None:
         make_folder(path)
         if not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "permission denied, or a read-only disk")
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a null byte
         raise unwritable(path, error) from error
 
 
-def unwritable(path: Path, error: OSError) -> StoreError:
+def unwritable(path: Path, error: Exception) -> StoreError:
     """Return the error for a folder of the store that cannot be written to."""
+    reason = getattr(error, "strerror", None) or error
     return StoreError(
-        f"cannot write in {path}: {error.strerror or error}; make it writable, point VITZOO_HOME "
+        f"cannot write in {path}: {reason}; make it writable, point VITZOO_HOME "
         "to another folder, or set VITZOO_HOME=:memory: to write nothing to disk"
     )
 
@@ -273,6 +285,14 @@ def check_target(path: Path, *, force: bool) -> None:
         raise InvalidOption(f"there is no folder {path.parent}; make it first")
 
 
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path that ends in .safetensors."""
+    target = Path(path)
+    if target.suffix != SAFETENSORS:
+        raise InvalidOption(f"the path must end in .safetensors, got {str(path)!r}")
+    return target
+
+
 @contextlib.contextmanager
 def writing_to(path: Path, *, force: bool = True) -> Iterator[BinaryIO]:
     """Open a new file that replaces a path given by the user after the block.
@@ -282,15 +302,21 @@ def writing_to(path: Path, *, force: bool = True) -> Iterator[BinaryIO]:
         StoreError: the disk is full, or the folder cannot be written to.
     """
     check_target(path, force=force)
+    with _explained(path, "a file"), replacing(path, force=force) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _explained(path: Path, what: str) -> Iterator[None]:
+    """Turn the errors of a disk into a StoreError."""
     try:
-        with replacing(path, force=force) as file:
-            yield file
+        yield
     except OSError as error:
         if isinstance(error, VitzooError):
             raise
         raise StoreError(
-            f"cannot write {path}: {error.strerror}; make room, or name a file in a folder that "
-            "can be written to"
+            f"cannot write {path}: {error.strerror or error}; make room, or name {what} in a "
+            "folder that can be written to"
         ) from error
 
 
@@ -339,7 +365,7 @@ def writing_folder(path: Path, known: Collection[str], *, force: bool) -> Iterat
     path = Path(os.path.abspath(path))  # noqa: PTH100  # of ".", too; links stay links
     check_folder(path, known, force=force)
     new, old = _beside(path), _beside(path).with_name(f"{_beside(path).name}0")
-    try:
+    with _explained(path, "a folder"):
         _remove_left(path)
         new.mkdir()
         try:
@@ -359,13 +385,6 @@ def writing_folder(path: Path, known: Collection[str], *, force: bool) -> Iterat
             for left in (new, old):
                 with contextlib.suppress(OSError):
                     _remove(left)
-    except OSError as error:
-        if isinstance(error, VitzooError):
-            raise
-        raise StoreError(
-            f"cannot write {path}: {error.strerror or error}; make room, or name a folder in a "
-            "folder that can be written to"
-        ) from error
 
 
 def _sync_files(folder: Path) -> None:

@@ -9,6 +9,7 @@ Source: PKWARE's APPNOTE 6.3.10, sections 4.3 and 4.4; `numpy.lib.format`.
 from __future__ import annotations
 
 import ast
+import io
 import os
 import struct
 import zipfile
@@ -16,7 +17,6 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any, cast
 
 from vitzoo.errors import CheckpointError
 from vitzoo.files.safetensors import (
@@ -105,33 +105,15 @@ def read_directory(fd: int, source: str) -> dict[str, Member]:
     return members
 
 
-class _Window:
-    """A file for `zipfile`: reads are bounded and do not move the position of the descriptor."""
+class _Window(io.FileIO):
+    """A file for `zipfile`, with reads of bounded size."""
 
-    def __init__(self, fd: int) -> None:
-        self.fd, self.position, self.size = fd, 0, os.fstat(fd).st_size
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        position = offset + {os.SEEK_CUR: self.position, os.SEEK_END: self.size}.get(whence, 0)
-        if not 0 <= position <= self.size:
-            raise OSError(f"there is no byte {position}")
-        self.position = position
-        return position
-
-    def read(self, count: int = -1) -> bytes:
-        rest = self.size - self.position
-        count = min(rest, count) if count >= 0 else rest
-        if count > MAX_DIRECTORY:
+    def read(self, count: int | None = -1, /) -> bytes:
+        rest = os.fstat(self.fileno()).st_size - self.tell()
+        size = rest if count is None or count < 0 else min(rest, count)
+        if size > MAX_DIRECTORY:
             raise zipfile.BadZipFile(f"it is longer than {MAX_DIRECTORY} bytes")
-        data = os.pread(self.fd, count, self.position)
-        self.position += len(data)
-        return data
+        return super().read(size)
 
 
 def _entries(fd: int, source: str) -> tuple[list[zipfile.ZipInfo], int]:
@@ -144,7 +126,7 @@ def _entries(fd: int, source: str) -> tuple[list[zipfile.ZipInfo], int]:
             "or other bytes were appended"
         )
     try:
-        with zipfile.ZipFile(cast("Any", _Window(fd))) as archive:
+        with zipfile.ZipFile(_Window(fd, closefd=False)) as archive:
             entries, data_end = archive.infolist(), archive.start_dir
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError, struct.error) as error:
         raise CheckpointError(f"{source} is no .npz file: its zip directory: {error}") from error

@@ -8,6 +8,8 @@ from typing import Any
 
 import rtoml  # tomllib and tomli, written in Python, take four to ten times as long
 
+from vitzoo.errors import short_repr
+
 MAX_DEPTH = 12  # nested tables and lists; the preprocessing of weights has 6
 MAX_KEY = 128
 MAX_DOTS = 32  # in a dotted key, whose parsing takes the square of their number
@@ -45,7 +47,10 @@ def loads(text: bytes) -> dict[str, Any]:
             raise ValueError("it begins with a byte order mark; save it without one")  # noqa: TRY301
         return rtoml.loads(text.decode())
     except ValueError as error:
-        raise ValueError(f"is not valid TOML: {error}") from error
+        found = re.fullmatch(r"duplicate key at line (\d+) .*", str(error))
+        line = text.split(b"\n")[int(found[1]) - 1].decode().strip() if found else ""
+        quoted = f", {short_repr(line)}" if line else ""
+        raise ValueError(f"is not valid TOML: {error}{quoted}") from error
 
 
 def _check_shape(data: object, depth: int = 0) -> None:

@@ -7,21 +7,23 @@ Only regular files of known formats and limited size are opened. Every error of 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from threading import Lock
-from typing import IO, BinaryIO
+from threading import Lock, RLock
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from vitzoo.errors import ImageError, InvalidOption, printable
 from vitzoo.files.access import read_limited
+from vitzoo.settings import max_scans
 
 SUFFIXES = (
     ".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".avif",
@@ -33,54 +35,69 @@ STRAIGHT = {"La": "LA", "RGBa": "RGBA"}  # premultiplied modes, and the modes wi
 UNNAMED = "the image"  # name of a Pillow image in messages
 UNNAMED_BYTES = "the data"  # name of the bytes of an image file in messages
 MAX_BYTES = 2**30  # of an image file that is read whole
+LARGE = 2**24  # px; of larger images, one at a time is in memory
+TILE = 2**11  # px; width and height of what is converted at once
+MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")  # of a JPEG: a segment, or the end
+START_OF_SCAN, END_OF_IMAGE = b"\xff\xda", b"\xff\xd9"
 _OPENING = Lock()  # filters of warnings belong to the process
+_DECODING = RLock()  # of a large image
 
 
-def read_image(image: Image.Image | str | os.PathLike[str], mode: str) -> Image.Image:
+def read_image(
+    image: Image.Image | str | os.PathLike[str], mode: str, held: ExitStack | None = None
+) -> Image.Image:
     """Return an image with 8-bit pixels of mode `L` or `RGB`, with transparency over white.
 
     EXIF orientation is applied to files and to results of `Image.open`, but not to images that the
-    program made or changed. Raises ImageError if the image cannot be read, or the range of its
-    values is unknown.
+    program made or changed. The next large image waits until `held` is closed. Raises ImageError if
+    the image cannot be read, or the range of its values is unknown.
     """
     if isinstance(image, str | os.PathLike):
-        return flatten(open_image(image), mode, printable(image))
+        return flatten(open_image(image, held), mode, printable(image))
     if not isinstance(image, Image.Image):
         raise InvalidOption(
             f"expected a Pillow image or the path of one, got {type(image).__name__}"
         )
-    return flatten(loaded(image), mode, UNNAMED)
+    return flatten(loaded(image, held), mode, UNNAMED)
 
 
-def loaded(image: Image.Image) -> Image.Image:
+def loaded(image: Image.Image, held: ExitStack | None = None) -> Image.Image:
     """Read the pixels of a Pillow image; apply the EXIF orientation of a result of `Image.open`."""
-    with _explained(UNNAMED):
+    with _explained(UNNAMED), ExitStack() as own:
+        _wait(image, held or own)
         image.load()
         return ImageOps.exif_transpose(image) if isinstance(image, ImageFile.ImageFile) else image
 
 
-def open_image(path: str | os.PathLike[str]) -> Image.Image:
+def open_image(path: str | os.PathLike[str], held: ExitStack | None = None) -> Image.Image:
     """Read the first frame of an image file and apply its EXIF orientation."""
-    name = printable(path)
-    with _open_regular(path, name) as file:
-        return _decoded(file, name)
+    return decode_bytes(read_bytes(path), printable(path), held)
 
 
-def decode_bytes(data: bytes, name: str = UNNAMED_BYTES) -> Image.Image:
+def decode_bytes(
+    data: bytes, name: str = UNNAMED_BYTES, held: ExitStack | None = None
+) -> Image.Image:
     """Decode the bytes of an image file as `open_image` does; `name` is for messages."""
     if not data:
         raise ImageError(f"{name} is empty, expected an image file")
-    return _decoded(BytesIO(data), name)
+    with _explained(name), ExitStack() as own:
+        with _OPENING, warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(BytesIO(data), formats=_formats())
+        with image:
+            _wait(image, held or own)
+            if image.format in ("JPEG", "MPO"):
+                _check_scans(data, name)
+            image.load()
+            ImageOps.exif_transpose(image, in_place=True)  # a copy would double the memory
+        return image
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """Return the bytes of an image file; raise ImageError if it has more than `MAX_BYTES`."""
     name = printable(path)
-    with _open_regular(path, name) as file:
-        try:
-            data = read_limited(file, MAX_BYTES)
-        except OSError as error:
-            raise ImageError(f"cannot read the image {name}: {error.strerror}") from error
+    with _explained(name), _open_regular(path, name) as file:
+        data = read_limited(file, MAX_BYTES)
     if data is None:
         raise ImageError(f"{name} has more than {MAX_BYTES} bytes, the most of an image file")
     return data
@@ -104,14 +121,23 @@ def image_of_array(array: np.ndarray) -> Image.Image:
         return Image.fromarray(array[..., 0] if shape[2:] == (1,) else array)
 
 
-def _decoded(file: IO[bytes], name: str) -> Image.Image:
-    with _explained(name):
-        with _OPENING, warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(file, formats=_formats())
-        with image:
-            image.load()
-            return ImageOps.exif_transpose(image)
+def _wait(image: Image.Image, held: ExitStack) -> None:
+    """Wait until no other thread decodes a large image, if the image is large."""
+    if image.width * image.height > LARGE:
+        held.enter_context(_DECODING)
+
+
+def _check_scans(data: bytes, name: str) -> None:
+    """Check the number of scans of a JPEG: each costs the time of a whole image."""
+    most, scans, position = max_scans(), 0, 2
+    while (found := MARKER.search(data, position)) and found[0] != END_OF_IMAGE:
+        scans += found[0] == START_OF_SCAN
+        position = found.end() + max(2, int.from_bytes(data[found.end() : found.end() + 2], "big"))
+        if scans > most:
+            raise ImageError(
+                f"{name} has more than {most} scans, each with the work of a whole image; save it "
+                "again, or set VITZOO_MAX_SCANS if you trust it"
+            )
 
 
 def flatten(image: Image.Image, mode: str, name: str) -> Image.Image:
@@ -119,15 +145,34 @@ def flatten(image: Image.Image, mode: str, name: str) -> Image.Image:
     if 0 in image.size:
         raise ImageError(f"{name} has no pixels: {image.width}x{image.height}")
     with _explained(name):
-        if image.mode.startswith(DEEP):
-            image = _to_8_bit(image, name)
-        elif image.has_transparency_data:
-            image = image.convert(STRAIGHT.get(image.mode, image.mode)).convert("RGBA")
-            white = Image.new("RGBA", image.size, "white")
-            image = Image.alpha_composite(white, image).convert("RGB")
-        elif image.mode not in ("1", "L", "RGB"):
-            image = image.convert("RGB")
-        return image.convert(mode)
+        if image.mode == mode and not image.has_transparency_data:
+            return image
+        scale = _scale(image, name) if image.mode.startswith(DEEP) else None
+        if image.width * image.height <= TILE**2:
+            return _flat(image, mode, scale)
+        flat = Image.new(mode, image.size)
+        for box in _tiles(image):  # whole copies would take gigabytes
+            flat.paste(_flat(image.crop(box), mode, scale), box)
+        return flat
+
+
+def _tiles(image: Image.Image) -> Iterator[tuple[int, int, int, int]]:
+    for top in range(0, image.height, TILE):
+        for left in range(0, image.width, TILE):
+            yield left, top, min(left + TILE, image.width), min(top + TILE, image.height)
+
+
+def _flat(image: Image.Image, mode: str, scale: float | None) -> Image.Image:
+    if scale is not None:
+        scaled = np.asarray(image).astype(np.float32) * np.float32(scale)
+        image = Image.fromarray(np.rint(scaled, out=scaled).astype(np.uint8))
+    elif image.has_transparency_data:
+        image = image.convert(STRAIGHT.get(image.mode, image.mode)).convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image).convert("RGB")
+    elif image.mode not in ("1", "L", "RGB"):
+        image = image.convert("RGB")
+    return image.convert(mode)
 
 
 def find_images(
@@ -176,12 +221,8 @@ def _formats() -> tuple[str, ...]:
 
 
 def _open_regular(path: str | os.PathLike[str], name: str) -> BinaryIO:
-    try:  # O_NONBLOCK: do not wait for a pipe
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except OSError as error:
-        raise ImageError(f"cannot read the image {name}: {error.strerror}") from error
-    except ValueError as error:  # a name with a null byte
-        raise ImageError(f"cannot read the image {name}: {error}") from error
+    # O_NONBLOCK: do not wait for a pipe
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     found = os.fstat(fd)
     kind = stat.S_IFMT(found.st_mode)
     wrong = {stat.S_IFDIR: "a folder", stat.S_IFREG: "" if found.st_size else "empty"}
@@ -193,10 +234,10 @@ def _open_regular(path: str | os.PathLike[str], name: str) -> BinaryIO:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Convert all exceptions of Pillow to an `ImageError` that names the image."""
+    """Convert exceptions of Pillow and of the disk to an `ImageError` that names the image."""
     try:
         yield
-    except ImageError:
+    except (ImageError, InvalidOption):
         raise
     except UnidentifiedImageError as error:
         known = ", ".join(_formats())
@@ -214,10 +255,11 @@ def _explained(name: str) -> Iterator[None]:
         raise ImageError(f"cannot read {what}: {printable(reason)}") from error
 
 
-def _to_8_bit(image: Image.Image, name: str) -> Image.Image:
-    """Scale 16-bit integers and floats of [0, 1] to 8 bits; keep the scale of floats up to 255."""
-    values = np.asarray(image)
-    least, most = values.min(), values.max()
+def _scale(image: Image.Image, name: str) -> float:
+    """Return the scale to 8 bits: of 16-bit integers, of floats of [0, 1] or up to 255."""
+    parts = (np.asarray(image.crop(box)) for box in _tiles(image))
+    ends = np.array([(part.min(), part.max()) for part in parts])
+    least, most = ends.min(), ends.max()
     if image.mode == "F":
         top, scale = (1, 255.0) if most <= 1 else (255, 1.0)
         expected = "expected 0 to 1, or 0 to 255"
@@ -228,5 +270,4 @@ def _to_8_bit(image: Image.Image, name: str) -> Image.Image:
         raise ImageError(
             f"{name} has values from {least:g} to {most:g}, {expected}; scale it to 8 bits first"
         )
-    scaled = values.astype(np.float32) * np.float32(scale)
-    return Image.fromarray(np.rint(scaled, out=scaled).astype(np.uint8))
+    return scale

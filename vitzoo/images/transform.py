@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -23,12 +24,6 @@ from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
 
 MODES = {1: "L", 3: "RGB"}
-FILTERS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
 MAX_RESIZED = 2**26  # px; an image whose resized version is larger is cropped first
 
 
@@ -62,7 +57,8 @@ class Transform:
 
     def __call__(self, image: Image.Image | str | os.PathLike[str]) -> Tensor:
         """Return the (c, h, w) float32 input of an image; raise ImageError if it is damaged."""
-        return self.prepare(read_image(image, self.mode))
+        with ExitStack() as held:
+            return self.prepare(read_image(image, self.mode, held))
 
     def prepare(self, image: Image.Image) -> Tensor:
         """Return the (c, h, w) float32 input of an image of the transform's `mode`."""
@@ -80,7 +76,7 @@ class Transform:
         height, width = self.image_size
         size = self._size_before_crop(image)
         left, top = round((size[0] - width) / 2), round((size[1] - height) / 2)
-        resample = FILTERS[self.preprocessing.interpolation]
+        resample = Image.Resampling[self.preprocessing.interpolation.upper()]
         if size[0] * size[1] <= MAX_RESIZED:
             return image.resize(size, resample).crop((left, top, left + width, top + height))
         x, y = image.width / size[0], image.height / size[1]  # px of the image for each input px

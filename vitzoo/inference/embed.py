@@ -36,13 +36,15 @@ from vitzoo.inference.embedding.pipeline import Job, Task, Work
 from vitzoo.inference.embedding.sources import Paths, slices
 from vitzoo.inference.embedding.workers import compute
 from vitzoo.inference.fingerprint import check_unchanged
+from vitzoo.inference.predict import check_count
 from vitzoo.inference.predictor import Predictor
-from vitzoo.keywords import check_keywords
+from vitzoo.keywords import check_choice, check_keywords, check_types
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.spec import Spec
 
 MOST = 4096  # workers, or images that are read ahead
 MOST_NAMED = 3  # inputs with an error
+MOST_DIGITS, MOST_SHARDS = 9, 10**9  # of numbers and counts of processes
 STAGES = ("read", "decode", "model")
 Progress = Callable[[int, int, Work], object]
 
@@ -154,12 +156,14 @@ def embed(
     """
     began = time.perf_counter()
     check_extra("parquet", "vitzoo.embed")
-    if vectors not in VECTORS:
-        raise InvalidOption(f"vectors must be {' or '.join(VECTORS)}, got {short_repr(vectors)}")
+    check_types("embed", sources=(sources, "text or a path or an iterable"))
+    check_types("embed", out=(out, "text or a path"), column=(column, "text or None"))
+    check_types("embed", shard=(shard, "a tuple or None"))
+    check_choice("vectors", vectors, VECTORS)
     for name, value in (("workers", workers), ("batch_size", batch_size), ("chunk", chunk)):
-        if value is not None and (type(value) is not int or not 1 <= value <= MOST):
-            raise InvalidOption(f"{name} must be from 1 to {MOST}, got {short_repr(value)}")
+        check_count(name, 1 if value is None else value, MOST)
     index, count = shard_of(shard)
+    own_cores = _cores()
     folder = Path(out).absolute()
     sources = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     _check_apart(folder, sources)
@@ -179,8 +183,9 @@ def embed(
         fingerprint=fingerprint,
         form=manifest.form,
         read_ahead=batch_size if _on_cpu(predictor) else max(batch_size, 2 * predictor.chunk),
-        threads=_threads(predictor),
+        threads=1 if _on_cpu(predictor) else own_cores,
     )
+    workers = workers or (own_cores if _on_cpu(predictor) else 1)
     with locked(folder, f"shard-{index}-of-{count}"):
         own = [part for part in manifest.parts() if part.number % count == index]
         remove_leftovers(folder, own)
@@ -193,7 +198,7 @@ def embed(
         left, before = tasks, -1
         while left and total.work.images > before:  # who had one of the parts may have ended
             before = total.work.images
-            compute(job, left, workers or _processes(predictor), total)
+            compute(job, left, workers, total)
             missed = {one.name for one in missing_parts(folder, parts, manifest.form.fingerprint)}
             left = [task for task in left if task.path.name in missed]
         broken = tuple(itertools.islice(keys_of_errors(task.path for task in tasks), MOST_NAMED))
@@ -216,7 +221,7 @@ def _check_apart(folder: Path, sources: Iterable[object]) -> None:
         if (
             isinstance(source, str | os.PathLike)
             and os.path.isdir(source)  # noqa: PTH112  # never raises
-            and folder.is_dir()
+            and os.path.isdir(folder)  # noqa: PTH112
             and folder.samefile(source)
         ):
             raise InvalidOption(
@@ -263,10 +268,11 @@ def shard_of(shard: tuple[int, int] | None, env: Mapping[str, str] = os.environ)
         found = _of_slurm(env)
     else:
         return 0, 1
-    if len(found) != 2 or any(type(n) is not int for n in found) or not 0 <= found[0] < found[1]:
+    whole = len(found) == 2 and all(type(n) is int for n in found)
+    if not whole or not 0 <= found[0] < found[1] <= MOST_SHARDS:
         raise InvalidOption(
-            f"{where} must be an index from 0 and a count that is larger, got {short_repr(found)}; "
-            "pass --shard INDEX/COUNT (shard=(index, count))"
+            f"{where} must be an index from 0 and a count that is larger, at most {MOST_SHARDS}, "
+            f"got {short_repr(found)}; pass --shard INDEX/COUNT (shard=(index, count))"
         )
     return found[0], found[1]
 
@@ -304,17 +310,32 @@ def device_of_rank(
     Raises:
         InvalidOption: there are fewer GPUs.
     """
-    rank = env.get("LOCAL_RANK", "")
-    if str(device) != "cuda" or not rank.isdecimal():
+    rank = _number(env, "LOCAL_RANK")
+    if str(device) != "cuda" or rank is None:
         return device
     count = torch.cuda.device_count()
-    if 0 < count <= int(rank):
+    if 0 < count <= rank:
         raise InvalidOption(
             f"LOCAL_RANK is {rank}, and this process sees {count} GPU{'s' * (count > 1)}; start at "
             "most one process for each GPU (torchrun --nproc-per-node), or name the device of this "
             "process, as --device cuda:0 (device=)"
         )
-    return f"cuda:{int(rank)}"
+    return f"cuda:{rank}"
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    """Return a number that torchrun sets; None if it is not set, or is no number.
+
+    Raises:
+        InvalidOption: it has more digits than any number of processes.
+    """
+    text = env.get(name, "")
+    if len(text) > MOST_DIGITS:
+        raise InvalidOption(
+            f"{name} is {short_repr(text)}, expected a whole number of at most {MOST_DIGITS} "
+            "digits; unset it, or start the processes with torchrun"
+        )
+    return int(text) if text.isdecimal() else None
 
 
 def _predictor(model: Any, **options: Any) -> Predictor:
@@ -334,15 +355,4 @@ def _on_cpu(predictor: Predictor) -> bool:
 
 def _cores() -> int:
     """Return the number of CPU cores for this process, which torchrun divides."""
-    local = os.environ.get("LOCAL_WORLD_SIZE", "")
-    processes = int(local) if local.isdecimal() else 1
-    return max(1, cores() // max(1, processes))
-
-
-def _processes(predictor: Predictor) -> int:
-    return _cores() if _on_cpu(predictor) else 1
-
-
-def _threads(predictor: Predictor) -> int:
-    """Return the number of threads of a process that decode."""
-    return 1 if _on_cpu(predictor) else _cores()
+    return max(1, cores() // max(1, _number(os.environ, "LOCAL_WORLD_SIZE") or 1))

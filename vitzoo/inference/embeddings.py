@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from vitzoo.files.access import make_folder_or_raise, replacing, unwritable
 from vitzoo.files.names import SHA256
 from vitzoo.images.decode import UNNAMED_BYTES, read_bytes
 from vitzoo.inference.cores import cores
+from vitzoo.inference.embedding.archives import open_parquet, rows_at_once
 from vitzoo.inference.fingerprint import hash_data
 from vitzoo.inference.labelled import Image
 from vitzoo.inference.predictor import Decoded, Predictor
@@ -26,7 +28,7 @@ from vitzoo.inference.predictor import Decoded, Predictor
 POOLED = "pooled"
 FINGERPRINT = b"vitzoo.fingerprint"  # key in the metadata of a Parquet file, as `embed` writes it
 OF_RESULTS = ("outputs", "labels")  # keys of a fingerprint that do not change the embeddings
-DAMAGED = (OSError, LookupError, ValueError, AttributeError, RecursionError)
+FLOATS = ("float16", "float32", "float64")
 Vector = npt.NDArray[np.float32]
 
 
@@ -56,7 +58,8 @@ class EmbeddingCache:
         self.fingerprint, self.width = fingerprint, width
         home = settings.home()
         usual = home / "cache" / "embeddings" if home else None
-        read = [*sorted(folder.glob("*.parquet"))] if folder else []
+        there = folder is not None and os.path.isdir(folder)  # noqa: PTH112  # never raises
+        read = sorted(folder.glob("*.parquet")) if folder and there else []
         of_others = any(not SHA256.fullmatch(path.stem) for path in read)
         own = usual if folder is None or of_others else folder
         self.path = own and own / f"{self._identity(fingerprint)}.parquet"
@@ -98,26 +101,29 @@ class EmbeddingCache:
 
     def _read(self, path: Path) -> dict[str, Vector]:
         """Return the embeddings in a file; none if it is from another network, or is damaged."""
-        import pyarrow as pa
-        from pyarrow import parquet
-
         try:
-            with parquet.ParquetFile(path) as file:
+            with open_parquet(str(path)) as file:
                 schema = file.schema_arrow
                 stated = json.loads((schema.metadata or {}).get(FINGERPRINT, b"{}"))
                 if self._identity(stated) != self._identity(self.fingerprint):
                     return {}
                 kind = schema.field(POOLED).type  # without this column: KeyError
-                if not pa.types.is_floating(kind.value_type) or kind.list_size != self.width:
+                if kind.value_type not in FLOATS or kind.list_size != self.width:
                     return {}
-                table = file.read(columns=["sha256", POOLED])
-        except (*DAMAGED, pa.ArrowException):
+                columns = ["sha256", POOLED]
+                for i in range(file.num_row_groups):  # refuses pages that unpack to gigabytes
+                    rows_at_once(str(path), file.metadata.row_group(i), columns)
+                return self._vectors(file.read(columns=columns))
+        except ImageError:
             return {}
+
+    def _vectors(self, table: Any) -> dict[str, Vector]:
+        """Return the embeddings in a table; rows without one are left out."""
         table = table.filter(table[POOLED].is_valid()).combine_chunks()
         flat = _narrow(table[POOLED].combine_chunks().flatten().to_numpy())
         vectors = flat.reshape(-1, self.width)
         whole = np.isfinite(vectors).all(axis=1)  # `embed` writes NaN for images with an error
-        hashes = np.array(table["sha256"].to_pylist(), dtype=object)
+        hashes = np.array(table["sha256"].cast("string").to_pylist(), dtype=object)
         return dict(zip(hashes[whole].tolist(), vectors[whole], strict=True))
 
 

@@ -6,15 +6,16 @@ import csv
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitzoo.errors import InvalidOption, did_you_mean, printable
+from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable, short_repr
 from vitzoo.images.decode import SUFFIXES
-from vitzoo.inference.embedding.archives import kind_of, read_cell
+from vitzoo.inference.embedding.archives import kind_of, open_parquet, read_cell, rows_at_once
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.reader import describe
 
@@ -23,6 +24,8 @@ IMAGE, LABEL, SPLIT = ("path", "image", "file_name", "file"), ("label", "class")
 TRAIN, TEST, VALIDATION = ("train", "training"), ("test",), ("val", "valid", "validation")
 Image = Path | bytes | Callable[[], bytes]
 ROWS = 1024  # of a Parquet file that are in memory at once
+MAX_TEXT = 4096  # characters of a label or a path in a Parquet file, as Linux allows for a path
+MAX_NAMES = 2**24  # bytes of the metadata with class names
 INTEGER = re.compile(r"-?\d{1,99}")
 
 
@@ -69,7 +72,7 @@ def read_labelled(
         InvalidOption: there is no such data or column, or an image has no class.
         MissingDependency: pyarrow is needed.
     """
-    if data.is_dir():
+    if os.path.isdir(data):  # noqa: PTH112  # never raises
         named = [name for name in (image, label, split) if name is not None]
         if named:
             raise InvalidOption(
@@ -78,8 +81,8 @@ def read_labelled(
             )
         return _folder(data)
     read = {CSV: _csv, TSV: _csv, PARQUET: _parquet}.get(data.suffix.lower())
-    if read is None or not data.is_file():
-        there = data.exists()
+    if read is None or not os.path.isfile(data):  # noqa: PTH113
+        there = os.path.exists(data)  # noqa: PTH110
         what = "this file lists no labelled images" if there else "there is no such folder or file"
         raise InvalidOption(
             f"{data}: {what}; expected a folder with a folder for each class, or a {CSV}, {TSV} or "
@@ -172,24 +175,32 @@ def _csv(data: Path, columns: Sequence[str | None]) -> LabelledImages:
 
 def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
     check_extra("parquet", "vitzoo.probe")
-    import pyarrow as pa
-    from pyarrow import parquet
-
     try:
-        with parquet.ParquetFile(data) as file:
+        with open_parquet(str(data)) as file:
             schema, count = file.schema_arrow, file.metadata.num_rows
             names = _columns(data, schema.names, columns)
+            _check_types(data, schema, names)
             stored = kind_of(schema.field(names[0]).type) == "bytes"
-            wanted = [f"{names[0]}.path" if stored else names[0], *names[1:]]
+            wanted = [f"{names[0]}{'.path' * stored}", *filter(None, names[1:])]
             cells: dict[str | None, list[Any]] = {}
-            for batch in file.iter_batches(ROWS, columns=[name for name in wanted if name]):
-                for name, values in batch.to_pydict().items():
-                    cells.setdefault(name, []).extend(values)
-    except (OSError, pa.ArrowException) as error:
-        reason = str(error).partition("\n")[0]
-        raise InvalidOption(f"{data} is no Parquet file that can be read: {reason}") from error
+            for number in range(file.num_row_groups):
+                most = rows_at_once(str(data), file.metadata.row_group(number), wanted, ROWS)
+                for batch in file.iter_batches(most, row_groups=[number], columns=wanted):
+                    for name, values in batch.to_pydict().items():
+                        _check_lengths(data, name, values)
+                        cells.setdefault(name, []).extend(values)
+    except ImageError as error:
+        where = "" if printable(data) in str(error) else f"{data}: "
+        text = ", with text in UTF-8" if isinstance(error.__cause__, UnicodeDecodeError) else ""
+        raise InvalidOption(f"{where}{error}; write the file again{text}") from error
     images, labels, parts = (cells.get(name, [None] * count) for name in names)
-    known = _class_names(schema.metadata or {}, names[1])
+    known = [_label(data, name) for name in _class_names(schema.metadata or {}, names[1])]
+    if len(set(known)) < len(known):
+        twice = Counter(known).most_common(1)[0][0]
+        raise InvalidOption(
+            f"{data}: its metadata names two classes {short_repr(twice)}; give each class its own "
+            "name, without spaces around it"
+        )
     if known:
         labels = [known[i] if type(i) is int and 0 <= i < len(known) else i for i in labels]
     found = _table(data, images, labels, parts, names=names, order=known)
@@ -200,10 +211,35 @@ def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
     return LabelledImages(rows, found.classes)
 
 
+def _check_types(data: Path, schema: Any, names: Sequence[str | None]) -> None:
+    """Refuse dates and times, which have values that Python cannot represent, and lists."""
+    from pyarrow import types
+
+    for kind, name in filter(all, zip(("image", "label", "split"), names, strict=True)):
+        found = schema.field(name).type
+        inner = [field.type for field in found] if types.is_struct(found) else [found]
+        if any(types.is_temporal(one) or types.is_nested(one) for one in inner):
+            raise InvalidOption(
+                f"{data}: the column {name!r} has values of type {found}, expected text or whole "
+                f"numbers; name another column: {kind}_column=, in the shell --{kind}-column"
+            )
+
+
+def _check_lengths(data: Path, name: str, values: Sequence[Any]) -> None:
+    """Refuse long texts: all labels and paths are in memory at once."""
+    cells = (one.values() if isinstance(one, dict) else [one] for one in values)
+    longest = max((len(x) for cell in cells for x in cell if isinstance(x, str | bytes)), default=0)
+    if longest > MAX_TEXT:
+        raise InvalidOption(
+            f"{data}: a cell of the column {name!r} has {longest} characters, the most is "
+            f"{MAX_TEXT}; name another column"
+        )
+
+
 def _class_names(metadata: dict[bytes, bytes], column: str | None) -> list[str]:
     """Return the names of a `ClassLabel` in the metadata of the library datasets; usually none."""
     try:
-        info = json.loads(metadata[b"huggingface"])["info"]
+        info = json.loads(metadata[b"huggingface"][:MAX_NAMES])["info"]
         names = info["features"][column]["names"]
     except (KeyError, TypeError, ValueError, RecursionError):
         return []

@@ -41,14 +41,11 @@ class _Count:
 _COUNT = _Count()
 
 
-class OneThread:
+class OneThread(ThreadPoolExecutor):
     """Runs functions in a thread of its own, which has no autocast and no default device."""
 
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
-        self._pool = pool
-
     def __call__(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._pool.submit(function, *args, **kwargs).result()
+        return self.submit(function, *args, **kwargs).result()
 
 
 @contextmanager
@@ -59,8 +56,7 @@ def one_thread() -> Iterator[OneThread]:
     run in a new thread, so that the caller's number stays. The process's number is 1 while at least
     one such thread exists, and then as before.
     """
-    with ThreadPoolExecutor(1, "vitzoo-compute", _COUNT.enter) as pool:
-        run = OneThread(pool)
+    with OneThread(1, "vitzoo-compute", _COUNT.enter) as run:
         run(lambda: None)  # starts the thread
         try:
             yield run

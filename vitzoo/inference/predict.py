@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitzoo.errors import ImageError, InvalidOption, short_repr
 from vitzoo.images.decode import find_images
 from vitzoo.images.lookup import transform
+from vitzoo.keywords import check_each, check_types
 from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
 
@@ -76,27 +77,35 @@ def predict(
             is not possible.
         ImageError: a file is missing or no readable image.
     """
+    check_types(
+        "predict", images=(images, "an iterable"), on_error=(on_error, "a function or None")
+    )
     check_classifier(model)
     check_count("top", top)
     check_count("batch_size", batch_size)
     if isinstance(images, str | os.PathLike):
         raise InvalidOption(f"images must be a list of paths, got {str(images)!r}; put it into []")
+    paths = check_each("predict", "images", images, "text or a path")
     names = class_names(model)
     sample = sample_of(model)
-    model.eval()
-    files = find_images([Path(image) for image in images], on_error)
-    inputs = _inputs(files, transform(model), on_error)
-    while chunk := list(itertools.islice(inputs, batch_size)):
-        batch = torch.stack([x for _, x in chunk]).to(sample.device, sample.dtype)
-        with torch.inference_mode():
-            best = best_classes(model(batch), names, top)
-        yield from (Prediction(file, rows) for (file, _), rows in zip(chunk, best, strict=True))
+
+    def predictions() -> Iterator[Prediction]:
+        model.eval()
+        files = find_images([Path(path) for path in paths], on_error)
+        inputs = _inputs(files, transform(model), on_error)
+        while chunk := list(itertools.islice(inputs, batch_size)):
+            batch = torch.stack([x for _, x in chunk]).to(sample.device, sample.dtype)
+            with torch.inference_mode():
+                best = best_classes(model(batch), names, top)
+            yield from (Prediction(file, rows) for (file, _), rows in zip(chunk, best, strict=True))
+
+    return predictions()
 
 
-def check_count(name: str, value: object) -> None:
+def check_count(name: str, value: object, most: int = MOST) -> None:
     """Raise InvalidOption unless a number of classes or images is possible."""
-    if type(value) is not int or not 1 <= value <= MOST:
-        raise InvalidOption(f"{name} must be from 1 to {MOST}, got {short_repr(value)}")
+    if type(value) is not int or not 1 <= value <= most:
+        raise InvalidOption(f"{name} must be from 1 to {most}, got {short_repr(value)}")
 
 
 def class_names(model: Any) -> tuple[str, ...]:

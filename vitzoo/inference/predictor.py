@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -62,7 +62,7 @@ from vitzoo.inference.predict import (
     class_names,
     sample_of,
 )
-from vitzoo.keywords import check_keywords
+from vitzoo.keywords import check_keywords, check_types
 from vitzoo.loading.source import is_path, on_hub
 from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
@@ -189,6 +189,8 @@ class Predictor:
         device: torch.device | str | None = None,
         chunk: int | None = None,
     ) -> None:
+        check_types("Predictor", weights=(weights, "text or a path or None"))
+        check_types("Predictor", outputs=(outputs, "text or an iterable"))
         check_count("top", TOP if top is None else top)
         check_count("chunk", 1 if chunk is None else chunk)
         self._request: Any = None
@@ -289,22 +291,22 @@ class Predictor:
         """
         digest = ""
         try:
-            if isinstance(image, str | os.PathLike):
-                data = read_bytes(image)
-                digest, name = sha256(data).hexdigest(), printable(image)
-                found = decode_bytes(data, name)
-            elif isinstance(image, bytes | bytearray | memoryview):
-                digest = sha256(image).hexdigest()
-                found = decode_bytes(bytes(image), name)
-            else:
-                name, found = UNNAMED, _pixels(image)
-            pixels = flatten(found, self._transform.mode, name)
-            tensor = self._transform.prepare(pixels)
+            with ExitStack() as held:
+                if isinstance(image, str | os.PathLike):
+                    name, image = printable(image), read_bytes(image)
+                if isinstance(image, bytes | bytearray | memoryview):
+                    digest = sha256(image).hexdigest()
+                    found = decode_bytes(bytes(image), name, held)
+                else:
+                    name, found = UNNAMED, _pixels(image, held)
+                found = flatten(found, self._transform.mode, name)
+                tensor, size = self._transform.prepare(found), found.size
+                del found  # before another large image
         except ImageError as error:
             return Decoded(None, str(error), sha256=digest)
         except Exception as error:  # noqa: BLE001  # a `__fspath__`, a Pillow image that fails
             return Decoded(None, f"cannot prepare the image: {short_repr(error)}", sha256=digest)
-        return Decoded(tensor, "", *pixels.size, digest)
+        return Decoded(tensor, "", *size, digest)
 
     def compute(self, inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
         """Return the outputs for prepared images, each as in `Row`.
@@ -368,9 +370,8 @@ class Predictor:
     @cached_property
     def chunk(self) -> int:
         """Number of images in a forward pass."""
-        if (chosen := self._options["chunk"]) is not None:
-            size: int = chosen
-            return size
+        if self._options["chunk"] is not None:
+            return int(self._options["chunk"])
         if self._sample.device.type == CPU:
             return CHUNK if is_aligned(self.model) else 1
         draws = torch.Generator().manual_seed(0)
@@ -534,11 +535,11 @@ def _is_image(images: object) -> bool:
     return isinstance(images, one)
 
 
-def _pixels(image: object) -> Image.Image:
+def _pixels(image: object, held: ExitStack) -> Image.Image:
     if isinstance(image, np.ndarray):
         return image_of_array(image)
     if isinstance(image, Image.Image):
-        return loaded(image)
+        return loaded(image, held)
     raise ImageError(
         "expected a path, the bytes of an image file, a uint8 array or a Pillow image, got "
         f"{type(image).__name__}"

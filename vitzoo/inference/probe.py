@@ -17,6 +17,7 @@ from torch import nn
 from vitzoo.build import build
 from vitzoo.checkpoint.saved import Trunk
 from vitzoo.errors import InvalidOption
+from vitzoo.files.access import check_path
 from vitzoo.inference.classifiers import (
     Array,
     Ints,
@@ -29,7 +30,7 @@ from vitzoo.inference.classifiers import (
 from vitzoo.inference.embeddings import POOLED, Embedded, EmbeddingCache, embed_images
 from vitzoo.inference.labelled import LabelledImage, read_labelled
 from vitzoo.inference.predictor import Predictor
-from vitzoo.keywords import check_keywords
+from vitzoo.keywords import check_keywords, check_types
 from vitzoo.loading.request import changed
 from vitzoo.loading.source import (
     RegisteredWeights,
@@ -41,7 +42,7 @@ from vitzoo.model import VisionTransformer
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.registry.registry import registry
 from vitzoo.resolve import resolve
-from vitzoo.saving import check_path, save_classifier
+from vitzoo.saving import save_classifier
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
@@ -292,6 +293,8 @@ def probe(
     Source: arXiv:2104.14294, appendix F.1, for k-NN.
     """
     check_extra("probe", "vitzoo.probe")
+    check_types("probe", data=(data, "text or a path"), progress=(progress, "a function or None"))
+    check_types("probe", embeddings=(embeddings, "text or a path or None"))
     _check(test_share, seed)
     source = Path(data)
     columns = {"image": image_column, "label": label_column, "split": split_column}
@@ -446,6 +449,8 @@ def _to_save(
         trunk = source.trunk
     elif on_hub(report.source):
         trunk = Trunk(report.sha256, weights=report.source)
+    elif Trunk.can_name(name := Path(report.source).name):
+        trunk = Trunk(report.sha256, file=name)
     else:
-        trunk = Trunk(report.sha256, file=Path(report.source).name)
+        return f"it would name the weights file {name!a}; rename that file, and probe it again"
     return ToSave(spec, trunk, network.preprocessing)

@@ -95,7 +95,7 @@ def _plain(value: Any) -> Any:
     """Return labels as pyarrow takes them, and any other value."""
     if not isinstance(value, tuple):
         return value
-    return [dict(zip(("index", "label", "probability"), one, strict=True)) for one in value]
+    return [{"index": i, "label": stored_text(name), "probability": p} for i, name, p in value]
 
 
 def _vectors(values: Sequence[np.ndarray | None], kind: Any) -> Any:
@@ -113,5 +113,12 @@ def _vectors(values: Sequence[np.ndarray | None], kind: Any) -> Any:
 
 
 def stored_text(text: str) -> str:
-    r"""Return text that is UTF-8; bytes of a file name that are none are written as `\xff`."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    r"""Return text that is UTF-8; bytes of a file name that are none are written as `\xff`.
+
+    Other surrogates, which a JSON file can have, are written as `\ud800`.
+    """
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        data = text.encode("utf-8", "backslashreplace")
+    return data.decode("utf-8", "backslashreplace")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitzoo.model import VisionTransformer
 from vitzoo.parts.init import WithoutData
-from vitzoo.parts.protocols import WeightsAdapter
+from vitzoo.parts.protocols import WeightsAdapter, call
 from vitzoo.schema.spec import Spec
 
 HEADS = ("head.",)
@@ -122,7 +122,8 @@ def _resample(result: Adapted, model: VisionTransformer, native_size: tuple[int,
     with torch.device("meta"):
         expected = model.positions.initial_table(old)
     if expected is not None and table.shape == expected.shape:
-        moved = model.positions.resample(table, old, model.grid_size)
+        inputs, what = (table, old, model.grid_size), model.checked_parts.get("pos_embed")
+        moved = call(what, model.positions.resample, inputs, None)
         result.tensors["pos_embed"] = table if moved is None else moved
         result.resampled.append("pos_embed")
         result.positions = table, old

@@ -16,6 +16,7 @@ from vitzoo.loading.adapt import LOADABLE, Adaptation, Adapted, adapt, fresh_hea
 from vitzoo.loading.assign import Slots
 from vitzoo.loading.misfit import check, raise_if
 from vitzoo.model import VisionTransformer
+from vitzoo.plugin.guard import note_of
 from vitzoo.registry.registry import Registry
 from vitzoo.report import LoadReport
 from vitzoo.store.store import Store
@@ -40,7 +41,7 @@ def load(
     checkpoint, slots = identified(checkpoint, zoo), Slots(model)
     layout = format_of(checkpoint, zoo)
     plan = adapt(layout.to_model(checkpoint.skeleton()), model, slots.expected, adaptation)
-    check(plan, slots.expected, checkpoint.source, zoo)
+    check(plan, slots.expected, checkpoint.source, zoo, note_of(layout))
 
     found = checkpoint.tensors()
     raw = found.tensors

@@ -40,8 +40,13 @@ def _numbers_of(spec: Spec) -> tuple[object, ...]:
     return spec.depth, (d, spec.in_chans, h, w), (spec.mlp_dim, d), spec.class_token, table
 
 
-def check(plan: Adapted, expected: Mapping[str, Tensor], source: str, zoo: Registry) -> None:
-    """Raise CheckpointError, with all problems, unless adapted tensors without data fit a model."""
+def check(
+    plan: Adapted, expected: Mapping[str, Tensor], source: str, zoo: Registry, note: str = ""
+) -> None:
+    """Raise CheckpointError, with all problems, unless adapted tensors without data fit a model.
+
+    `note` is the end of its message.
+    """
     missing = [n for n in expected if n not in plan.tensors and n not in plan.fresh]
     unexpected = [name for name in plan.tensors if name not in expected]
     both = {name: (t, expected[name]) for name, t in plan.tensors.items() if name in expected}
@@ -61,7 +66,7 @@ def check(plan: Adapted, expected: Mapping[str, Tensor], source: str, zoo: Regis
         ("unexpected", unexpected),
         ("with another shape", shapes),
         ("of a type that weights do not have", types),
-        hint=hint or _unnamed_kernel(plan, expected, unfit),
+        hint=(hint or _unnamed_kernel(plan, expected, unfit)) + note,
     )
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
-from vitzoo.errors import CheckpointError
-from vitzoo.formats import merged
+from vitzoo.errors import CheckpointError, UnknownName
+from vitzoo.formats import Format, merged
 from vitzoo.loading.request import PARTS
 from vitzoo.loading.stated import Stated, stated_by, timm_spec
 from vitzoo.registry.registry import Registry
@@ -89,17 +89,30 @@ def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = Non
         variant: that the user named.
     """
     layout, keys = format_of(checkpoint, zoo), checkpoint.header.tensors.keys()
-    default = layout.overrides({}, keys)
+    default = _asked(layout, "overrides", zoo, {}, keys)
     registered = checkpoint.row is not None and bool(checkpoint.row.format)
     if variant and not registered and layout.name.rpartition("/")[2] == OF_TIMM:
         default = merged(default, _in_timm(variant, default))
-    shown = layout.overrides_in(keys, checkpoint.tensor)
+    shown = _asked(layout, "overrides_in", zoo, keys, checkpoint.tensor)
     if checkpoint.row and registered:
         return Overrides(default, merged(shown, of_row(checkpoint.row)))
     stated = stated_by(checkpoint.config, zoo, layout)
     if stated is None:
         return Overrides(default, shown)
     return Overrides(default, merged(stated.settings(), shown), stated)
+
+
+def _asked(layout: Format, method: str, zoo: Registry, *arguments: Any) -> dict[str, Any]:
+    """Return what a method of a format states; PluginError if it states no network."""
+    found: dict[str, Any] = getattr(layout, method)(*arguments)
+    try:
+        spec = _apply(Spec(), found)
+        for name in found.keys() & KIND_OF_FIELD.keys():
+            zoo.contribution(KIND_OF_FIELD[name], getattr(spec, name).name)
+    except (CheckpointError, UnknownName) as error:
+        target, owner = layout.guarded  # type: ignore[attr-defined]  # it is a plugin's
+        raise owner.error(f"{method}: {error}", getattr(target, method)) from error
+    return found
 
 
 def _in_timm(variant: Variant, default: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,7 +136,7 @@ def _apply(spec: Spec, overrides: Mapping[str, Any], zoo: Registry | None = None
         return spec
     changes = dict(overrides)
     for name, value in overrides.items():
-        if name != "block" and isinstance(value, Mapping) and "name" not in value:
+        if name in KIND_OF_FIELD and isinstance(value, Mapping) and "name" not in value:
             changes[name] = _with_options(getattr(spec, name), name, value, zoo)
     reader = Reader(changes, "config overrides of the weights", CheckpointError)
     result = Spec.read(reader, spec)

@@ -30,6 +30,7 @@ from vitzoo.loading.request import PARTS, Request, differences
 from vitzoo.loading.stated import stated_by
 from vitzoo.loading.trunk import with_head
 from vitzoo.log import log
+from vitzoo.plugin.guard import note_of
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.manifest import CORE_BUILDER
@@ -206,7 +207,7 @@ class WeightsFile(WeightsSource):
         layout = format_of(checkpoint, self.zoo)
         heads = layout.num_heads(checkpoint.config, checkpoint.skeleton())
         if heads is not None:
-            _check_heads(checkpoint.source, heads, base)
+            _check_heads(checkpoint.source, heads, base, note_of(layout))
         if stated := stated_by(checkpoint.config, self.zoo, layout):
             base = stated.check(base, checkpoint.source, changes)
         if self._without_pre_logits:
@@ -419,10 +420,10 @@ def _not_as_authors(trained: Spec, variant: Variant | None, zoo: Registry) -> st
     )
 
 
-def _check_heads(source: str, heads: int, spec: Spec) -> None:
+def _check_heads(source: str, heads: int, spec: Spec, note: str = "") -> None:
     if heads != spec.num_heads:
         raise CheckpointError(
             f"{source} has {heads} attention heads, the model {spec.num_heads}, which the shapes "
             "of tensors do not show. Name the right variant, or give a spec with "
-            f"num_heads = {heads}"
+            f"num_heads = {heads}{note}"
         )

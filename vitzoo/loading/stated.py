@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from vitzoo.errors import CheckpointError, PluginError, printable, short_repr
+from vitzoo.errors import CheckpointError, MissingDependency, PluginError, printable, short_repr
 from vitzoo.formats import Format, merged
 from vitzoo.formats.config import Config, check_config
 from vitzoo.formats.transformers import WITH_BIAS
@@ -242,10 +242,10 @@ def _reader(kind: str | None, zoo: Registry, layout: Format | None) -> Format | 
     for name in sorted(names, key=lambda name: "/" in name):  # those of the core first
         try:
             found: Format = zoo.part("checkpoint format", name)
-        except PluginError:
+            if kind in found.configs:
+                return found
+        except (PluginError, MissingDependency):
             continue
-        if kind in found.configs:
-            return found
     return None
 
 

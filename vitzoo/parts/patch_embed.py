@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitzoo.errors import InvalidOption, did_you_mean
+from vitzoo.errors import InvalidOption
+from vitzoo.keywords import check_choice
 from vitzoo.parts.block import NORMS
 from vitzoo.parts.init import lecun_normal_
 
@@ -54,7 +55,7 @@ class ConvPatchEmbed(nn.Module):
 
     def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Return the (h, w) grid of patches, see `tiled`."""
-        return tiled(image_size, self.patch_size)
+        return tiled(image_size, self.patch_size, getattr(self, "grid_multiple", (1, 1)))
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.proj(images)  # (b, d, h / patch, w / patch)
@@ -79,30 +80,37 @@ class UnfoldPatchEmbed(ConvPatchEmbed):
 def _norm(kind: str, embed_dim: int, eps: float) -> nn.Module:
     if kind == NO_NORM:
         return nn.Identity()
-    if kind not in NORMS:
-        known = (*NORMS, NO_NORM)
-        raise InvalidOption(
-            f"norm must be one of {', '.join(known)}, got {kind!r}{did_you_mean(kind, known)}"
-        )
+    check_choice("norm", kind, (*NORMS, NO_NORM))
     if not isinstance(eps, float) or not 0 < eps < 1:
         raise InvalidOption(f"norm_eps must lie between 0 and 1, got {eps!r}")
     return NORMS[kind](embed_dim, eps=eps)
 
 
-def tiled(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
-    """Return the numbers of patches that tile an image, (rows, columns); both sizes in px.
+def tiled(
+    image_size: tuple[int, int],
+    patch_size: tuple[int, int],
+    grid_multiple: tuple[int, int] = (1, 1),
+) -> tuple[int, int]:
+    """Return the numbers of patches that tile an image, (rows, columns).
+
+    Args:
+        image_size: (h, w) px.
+        patch_size: (h, w) px.
+        grid_multiple: rows and columns must be multiples of these.
 
     Raises:
-        InvalidOption: the image is not a whole number of patches.
+        InvalidOption: the image is not a whole number of patches, or of groups of patches.
     """
-    if image_size[0] % patch_size[0] or image_size[1] % patch_size[1]:
-        sides = list(zip(image_size, patch_size, strict=True))
-        below = tuple(max(1, i // p) * p for i, p in sides)
-        above = tuple(-(-i // p) * p for i, p in sides)
-        sizes = (image_size, patch_size, below, above)
-        image, patch, smaller, larger = ("x".join(map(str, size)) for size in sizes)
+    steps = [p * m for p, m in zip(patch_size, grid_multiple, strict=True)]
+    sides = list(zip(image_size, steps, strict=True))
+    if any(i % step for i, step in sides):
+        below = tuple(max(1, i // step) * step for i, step in sides)
+        above = tuple(-(-i // step) * step for i, step in sides)
+        sizes = (image_size, patch_size, grid_multiple, below, above)
+        image, patch, group, smaller, larger = ("x".join(map(str, size)) for size in sizes)
+        groups = "" if grid_multiple == (1, 1) else f" in groups of {group}"
         raise InvalidOption(
-            f"image_size {image} is not a whole number of {patch} patches; "
+            f"image_size {image} is not a whole number of {patch} patches{groups}; "
             f"the nearest that are: {smaller} and {larger}"
         )
     return image_size[0] // patch_size[0], image_size[1] // patch_size[1]

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
+from vitzoo.keywords import check_choice
 from vitzoo.parts.init import normal_, xavier_uniform_
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp
 
@@ -144,9 +145,7 @@ class AttentionPool(nn.Module):
             raise InvalidOption(
                 f"num_heads of the pool must divide embed_dim {embed_dim}, got {num_heads!r}"
             )
-        if activation not in ACTIVATIONS:
-            known = ", ".join(ACTIVATIONS)
-            raise InvalidOption(f"activation must be one of {known}, got {activation!r}")
+        check_choice("activation", activation, ACTIVATIONS)
         if type(norm_eps) is not float or not 0 < norm_eps < 1:
             raise InvalidOption(f"norm_eps must lie between 0 and 1, got {norm_eps!r}")
         self.prefix = prefix

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
+from vitzoo.keywords import check_choice
 from vitzoo.parts.init import normal_
 from vitzoo.parts.resample import check_method, resample_grid
 
@@ -46,8 +47,7 @@ class LearnedPositions(nn.Module):
         super().__init__()
         if not isinstance(prefix, bool):
             raise InvalidOption(f"prefix must be true or false, got {prefix!r}")
-        if where not in WHERE:
-            raise InvalidOption(f"where must be one of {', '.join(WHERE)}, got {where!r}")
+        check_choice("where", where, WHERE)
         self.where = where
         self.layers = depth if where == "layers" else 1
         self.num_prefix_tokens = num_prefix_tokens

@@ -14,14 +14,23 @@ such parameters, and no parameters of other parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Protocol, runtime_checkable
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption, PluginError, VitzooError
+from vitzoo.plugin.guard import Converting, defined_at, reason_of
+from vitzoo.schema.reader import describe
+
+Expected = tuple[int, ...] | str | None
+GRID, MODULE, NAMES = "two positive whole numbers", "a torch.nn.Module", "a collection of names"
+RESULTS: dict[str, Callable[[Any], bool]] = {  # by what is expected
+    GRID: lambda x: isinstance(x, tuple | list) and [*map(type, x)] == [int] * 2 and min(x) > 0,
+    MODULE: lambda one: isinstance(one, nn.Module),
+    NAMES: lambda one: isinstance(one, Collection) and all(isinstance(n, str) for n in one),
+}
 
 
 @runtime_checkable
@@ -35,7 +44,7 @@ class PatchEmbedder(Protocol):
         input_conv: optional, name of the kernel (out, in_chans, h, w) that reads the image, within
             the part; `proj.weight` if missing. Loading adapts this kernel to other `in_chans`.
         grid_multiple: optional, (rows, columns): `grid` accepts only grids whose rows and columns
-            are multiples of these; (1, 1) if missing.
+            are multiples of these; (1, 1) if missing. `tiled` checks it.
     """
 
     in_chans: int
@@ -185,37 +194,57 @@ class WeightsAdapter(Protocol):
         """
 
 
-def call(what: str, part: Any, inputs: tuple[Any, ...], shape: tuple[int, ...] | None) -> Tensor:
-    """Call a part that is not vitzoo's own; name the part if it fails or returns another shape.
+def call(what: str | None, part: Any, inputs: tuple[Any, ...], expected: Expected) -> Any:
+    """Call a part that is not vitzoo's own; name the part if it fails or returns another result.
 
-    `what` is field and registered name, such as `head 'acme/cosine'`; a `shape` of None is not
-    checked. Raises PluginError for a part of a plugin, InvalidOption for a part given as an object.
+    `what` is field and registered name, such as `head 'acme/cosine'`, None for a part of vitzoo.
+    A result has the `expected` shape, or is one of `RESULTS`; with None it is not checked. Raises
+    PluginError for a part of a plugin, InvalidOption for a part given as an object.
     """
-    try:
+    if what is None:
+        return part(*inputs)
+
+    def refusal(problem: str, error: BaseException | None = None) -> VitzooError:
+        shape = getattr(inputs[0], "shape", None) if inputs else None
+        problem += "" if shape is None else f" for an input of shape {tuple(shape)}"
+        if expected is not None:
+            problem += ", expected " + "a result of shape " * isinstance(expected, tuple)
+            problem += str(expected)
+        return blame(what, problem, error, getattr(part, "forward", part))
+
+    with Converting(lambda error: refusal("failed", error)):
         result: Any = part(*inputs)
-    except (VitzooError, torch.OutOfMemoryError):
-        raise
-    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
-        problem = f"failed ({type(error).__name__}: {error})"
-        raise _blame(what, problem, inputs[0], shape) from error
-    several = isinstance(result, tuple) and what.startswith("head")  # training by distillation
-    wrong = [r for r in (result if several else (result,)) if getattr(r, "shape", None) != shape]
-    if shape is not None and wrong:
-        got = getattr(wrong[0], "shape", None)
-        problem = f"gave {type(wrong[0]).__name__ if got is None else f'shape {tuple(got)}'}"
-        raise _blame(what, problem, inputs[0], shape)
+        # A head may return several results, for training by distillation.
+        for one in result if isinstance(result, tuple) and what.startswith("head") else (result,):
+            shape = getattr(one, "shape", None)
+            fit = RESULTS[expected](one) if isinstance(expected, str) else shape == expected
+            if expected is not None and not fit:
+                raise refusal(f"gave {describe(one) if shape is None else f'shape {tuple(shape)}'}")
     return result
 
 
-def _blame(what: str, problem: str, given: Tensor, shape: tuple[int, ...] | None) -> VitzooError:
-    expected = "" if shape is None else f", expected a result of shape {shape}"
-    problem += f" for an input of shape {tuple(getattr(given, 'shape', ()))}{expected}"
+def blame(
+    what: str, problem: str, error: BaseException | None = None, code: object = None
+) -> VitzooError:
+    """Return the error about a part, which for a part of a plugin names the plugin and its line.
+
+    Args:
+        what: as in `call`.
+        problem: what the part did.
+        error: that the code of the part raised.
+        code: of the part, to name its line if no `error` does.
+    """
     namespace, slash, _ = what.partition("'")[2].partition("/")
+    found = next(iter(entry_points(group="vitzoo", name=namespace)), None) if slash else None
+    at = defined_at(code) if slash else ""
+    if error is not None:
+        problem += f": {reason_of(error, found.module.partition('.')[0] if found else '', at)}"
+    elif at:
+        problem += f" ({at})"
     if not slash:
-        return InvalidOption(f"{what}, a ready object, {problem}; correct it")
-    found = next(iter(entry_points(group="vitzoo", name=namespace)), None)
+        return InvalidOption(f"{what} {problem}; correct its options, or the ready object")
     owner = f" ({found.dist.name} {found.dist.version})" if found and found.dist else ""
     return PluginError(
-        f"{what} of plugin {namespace!r}{owner} {problem}; choose another part, or correct this "
+        f"{what} of plugin {namespace!r}{owner}: {problem}; choose another part, or correct this "
         f"one: `vitzoo plugins check {namespace}` checks it"
     )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
+from vitzoo.keywords import check_choice
 from vitzoo.parts.pos_embed import LearnedPositions, Size
 from vitzoo.schema.reader import pair
 
@@ -126,10 +127,10 @@ class RotaryPositions(RotaryBase):
         super().__init__(
             "rope", learned, num_heads=num_heads, temperature=temperature, absolute=absolute
         )
-        _check_choice("coordinates", coordinates, COORDINATES)
-        _check_choice("indexing", indexing, INDEXING)
-        _check_choice("periods", periods, PERIODS)
-        _check_choice("layout", layout, LAYOUTS)
+        check_choice("coordinates", coordinates, COORDINATES)
+        check_choice("indexing", indexing, INDEXING)
+        check_choice("periods", periods, PERIODS)
+        check_choice("layout", layout, LAYOUTS)
         if reference_grid is not None and coordinates != "index":
             raise InvalidOption("reference_grid applies only to coordinates='index'; leave it out")
         if type(offset) not in (int, float) or not abs(offset) < float("inf"):
@@ -194,11 +195,6 @@ def rotate_pairs(
         partners = torch.stack((-patches[..., 1::2], patches[..., ::2]), dim=-1).flatten(-2)
     patches = patches * cosine + partners * sine
     return torch.cat((prefix, patches.to(x.dtype)), dim=2)
-
-
-def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidOption(f"{what} must be one of {', '.join(choices)}, got {value!r}")
 
 
 class MixedRotaryPositions(RotaryBase):

@@ -195,11 +195,8 @@ def attention_of(
         `layers` (l,) and `heads` (heads,), the indices; `attention` (l, heads, h, w), the
         probabilities; `to_prefix` (l, heads, p), the probabilities of the prefix tokens.
     """
-    wanted, grid, prefix = (
-        model.block_indices(layers),
-        grid_of(model, image),
-        model.num_prefix_tokens,
-    )
+    wanted, prefix = model.block_indices(layers), model.num_prefix_tokens
+    grid = grid_of(model, image)
     rows = _rows(model, grid, query)
     found = {}
     for layer, maps in _attention(model, image, sorted(set(wanted))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vitzoo.errors import InvalidInput, InvalidOption, did_you_mean, short_repr
-from vitzoo.files.access import check_target, writing_to
+from vitzoo.errors import InvalidInput, InvalidOption, short_repr
+from vitzoo.files.access import writing_to
 from vitzoo.images.decode import find_images
 from vitzoo.images.lookup import transform
 from vitzoo.images.transform import default_preprocessing, statistics
@@ -25,6 +25,7 @@ from vitzoo.model import VisionTransformer
 from vitzoo.plotting import arrays as compute, figures as draw
 from vitzoo.plotting.arrays import Arrays, Layers, Patch
 from vitzoo.plotting.figures import Seen
+from vitzoo.plotting.kinds import check_count, check_kind, check_out
 from vitzoo.plotting.sheet import Title, image_bytes, own_settings
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.reader import describe
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 OneImage = str | os.PathLike[str] | Image.Image | Tensor
 Images = OneImage | Iterable[OneImage] | None
 
-FORMS = (".png", ".svg")
-MANY = 32  # images of one figure
 LONG = 60  # characters of a name in a title
 SHA256 = 12  # digits
 
@@ -173,32 +172,13 @@ def _tokens(request: Request) -> Made:
     return found, partial(draw.tokens, request.title, found, request.seen(images))
 
 
-@dataclass(frozen=True)
-class Kind:
-    """One kind of plot.
-
-    Args:
-        title: of the figure.
-        make: computes the arrays, and returns a function that draws them.
-        images: least and largest number of images; the largest is None if there is no limit.
-        options: arguments of `plot` that the kind uses.
-    """
-
-    title: str
-    make: Callable[[Request], Made]
-    images: tuple[int, int | None] = (0, 0)
-    options: tuple[str, ...] = ()
-
-
-KINDS = {
-    "filters": Kind("Patch filters", _filters),
-    "positions": Kind("Position similarity", _positions, options=("layers", "heads")),
-    "attention-distance": Kind(
-        "Mean attention distance", _attention_distance, (1, None), ("layers",)
-    ),
-    "attention": Kind("Attention maps", _attention, (1, 1), ("layers", "heads", "query")),
-    "rollout": Kind("Attention rollout", _rollout, (1, MANY), ("query",)),
-    "tokens": Kind("Patch tokens", _tokens, (1, MANY), ("layers",)),
+MAKE: dict[str, Callable[[Request], Made]] = {
+    "filters": _filters,
+    "positions": _positions,
+    "attention-distance": _attention_distance,
+    "attention": _attention,
+    "rollout": _rollout,
+    "tokens": _tokens,
 }
 
 
@@ -264,45 +244,8 @@ def plot(
     inputs = _inputs(network, images)
     check_count(kind, len(inputs))
     title = chosen.title, _identity(network)
-    arrays, figure = chosen.make(Request(network, inputs, title, layers, heads, query))
+    arrays, figure = MAKE[kind](Request(network, inputs, title, layers, heads, query))
     return Plot(kind, arrays, figure)
-
-
-def check_kind(kind: object, options: Collection[str]) -> Kind:
-    """Return a kind by its name; raise InvalidOption for an option that it does not use."""
-    chosen = KINDS.get(kind) if isinstance(kind, str) else None
-    if chosen is None:
-        near = did_you_mean(kind, KINDS) if isinstance(kind, str) else ""
-        known = near or f"; kinds: {', '.join(KINDS)}"
-        raise InvalidOption(f"unknown kind of plot {short_repr(kind)}{known}")
-    for name in sorted(options):
-        if name not in chosen.options:
-            uses = f"it uses {', '.join(chosen.options)}" if chosen.options else "it has no options"
-            raise InvalidOption(f"{kind} does not use {name}; {uses}; leave {name} out")
-    return chosen
-
-
-def check_count(kind: str, count: int) -> None:
-    """Raise InvalidOption unless a kind takes this number of images."""
-    least, most = KINDS[kind].images
-    if count >= least and (most is None or count <= most):
-        return
-    if not most and most is not None:
-        raise InvalidOption(f"{kind} uses no images, got {count}; give none (images=)")
-    wanted = "one image" if most == 1 else f"{least} to {most} images" if most else "images"
-    raise InvalidOption(f"{kind} needs {wanted}, got {count}; give {wanted} (images=)")
-
-
-def check_out(path: str | os.PathLike[str], *, force: bool) -> Path:
-    """Return the path of a new .png or .svg file; raise InvalidOption if it cannot be written."""
-    target = Path(path)
-    if target.suffix.lower() not in FORMS:
-        raise InvalidOption(
-            f"a plot is written as {' or '.join(FORMS)}, got {short_repr(target.name)}; name the "
-            "file so"
-        )
-    check_target(target, force=force)
-    return target
 
 
 def _network(model: object) -> VisionTransformer:

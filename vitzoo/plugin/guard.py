@@ -1,21 +1,184 @@
-"""Descriptions of errors in the code of plugins: the error and the line that raised it."""
+"""Calls of the code of plugins: every error names the plugin, and the line that raised it."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import cache, partial
 from pathlib import Path
+from types import UnionType
+from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
 
-from vitzoo.errors import VitzooError, printable
+from vitzoo.errors import CheckpointError, PluginError, VitzooError, printable
+from vitzoo.plugin.info import PluginInfo, renewal
+from vitzoo.plugin.package_files import is_installed
+from vitzoo.plugin.source_lines import where_defined
+from vitzoo.plugin.switches import NOT
+from vitzoo.schema.reader import describe
 
 HERE = f"{Path(__file__).parents[1]}/"  # lines of vitzoo are not reported
 MAX_TEXT = 1000  # characters of an error's text
 
 
-def reason_of(error: BaseException, package: str) -> str:
-    """Describe an error in the code of a plugin, with its line in the plugin's package."""
+class Converting(NamedTuple):
+    """Raises in a `with` block the error that `error` makes of an exception of foreign code.
+
+    `contextlib` lets the StopIteration pass that an error is raised from; this class does not.
+    """
+
+    error: Callable[[BaseException], VitzooError]
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, Exception | SystemExit) and not passes(error):
+            raise self.error(error) from error
+
+
+class Owner(NamedTuple):
+    """The plugin that has an entry, for the errors of the entry's code.
+
+    Args:
+        info: the state of the plugin.
+        name: of the entry, with its namespace.
+        kind: of the entry; empty for an error of the plugin.
+        file: that the entry reads or writes; empty for none.
+    """
+
+    info: PluginInfo
+    name: str
+    kind: str = ""
+    file: str = ""
+
+    def __str__(self) -> str:
+        version = f"{self.info.distribution} {self.info.version}".strip()
+        entry = f"{self.kind} {self.name!r} of " if self.kind else ""
+        return f"{entry}plugin {self.info.namespace!r} ({version})"
+
+    def calling(self, code: object, name: str) -> Converting:
+        """Convert what `code`, which is called `name`, raises into a PluginError."""
+        return Converting(partial(self.error, f"{name} failed", code))
+
+    def error(self, problem: str, code: object, error: BaseException | None = None) -> PluginError:
+        """Return the error about what `code` returned, or about the `error` that it raised."""
+        at = defined_at(code)
+        if error is not None:
+            at = raised_at(error, self.info.package, at)
+            problem += f": {type(error).__name__}: {text_of(error)}"
+        file = f"{self.file}: " if self.file else ""
+        return PluginError(f"{file}{self}: {problem}{at and f' ({at})'}; {self.fix(error, at)}")
+
+    def fix(self, error: BaseException | None, at: str) -> str:
+        """Return the fix of an error that was raised at a line, which may be unknown."""
+        lacking = str(getattr(error, "name", "")).partition(".")[0]
+        fix = f"correct {at}, " if at else ""
+        if at and isinstance(error, ModuleNotFoundError) and not is_installed(lacking):
+            fix = f"add {lacking!r} to the dependencies of {self.info.distribution}, "
+            if self.info.location.endswith(".toml"):
+                fix = f"add requires = [{lacking!r}] to its entry in {self.info.location}, "
+        return f"{fix}{renewal(self.info, self.name)}"
+
+
+class GuardedFormat:
+    """A plugin's checkpoint format; its errors and results of a wrong type raise PluginError."""
+
+    def __init__(self, target: Any, owner: Owner) -> None:
+        self.guarded = target, owner
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # for isinstance
+        return type(self.guarded[0])
+
+    def __getattr__(self, name: str) -> Any:
+        target, owner = self.guarded
+        bases = [one for one in type(target).__mro__ if one.__module__ == "vitzoo.formats.base"]
+        if not bases:
+            raise owner.error(f"it is {describe(target)}, expected an object of Format", target)
+        with owner.calling(target, name) if hasattr(type(target), name) else nullcontext():
+            found = getattr(target, name)
+        method = callable(vars(bases[-1]).get(name))
+        return partial(self._call, name, found, _result(bases[-1], name)) if method else found
+
+    def _call(self, name: str, method: Any, kind: Any, *arguments: Any, **named: Any) -> Any:
+        owner = self.guarded[1]
+        try:
+            with owner.calling(method, name):
+                found = method(*arguments, **named)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}{note_of(self)}") from error
+        if not fits(found, kind):
+            expected = kind.__name__ if type(kind) is type else kind
+            raise owner.error(f"{name} returned {describe(found)}, expected {expected}", method)
+        return GuardedFormat(found, owner) if name == "with_heads" else found
+
+
+@cache
+def _result(base: type, method: str) -> Any:
+    """Return the type of the result of a method."""
+    kind = get_type_hints(getattr(base, method)).get("return", Any)
+    return base if kind is Self else kind
+
+
+def fits(found: Any, kind: Any) -> bool:
+    """Return whether an object is of a type, such as `dict[str, Tensor]`."""
+    origin = get_origin(kind)
+    if origin in (None, UnionType):
+        return kind is Any or isinstance(found, kind)
+    columns = (found, found.values()) if isinstance(found, Mapping) else (found,)
+    inside = zip(columns, get_args(kind), strict=False)
+    return isinstance(found, origin) and all(fits(one, k) for column, k in inside for one in column)
+
+
+def for_file(layout: Any, file: str) -> Any:
+    """Return the format of a file; if it is a plugin's, its errors name the file."""
+    if type(layout) is GuardedFormat:
+        target, owner = layout.guarded
+        return GuardedFormat(target, owner._replace(file=file))
+    return layout
+
+
+def not_inverse(layout: Any, problem: str) -> PluginError | None:
+    """Return the error about a plugin's format whose methods do not undo each other."""
+    if type(layout) is not GuardedFormat:
+        return None
+    target, owner = layout.guarded
+    at = defined_at(target.from_model)
+    return owner.error(f"{problem}: to_model must undo from_model ({at})", target.to_model)
+
+
+def note_of(layout: Any) -> str:
+    """Return the end of an error about a file: its format, if that is a plugin's."""
+    owner = layout.guarded[1] if type(layout) is GuardedFormat else None
+    if owner is None or not owner.file:
+        return ""
+    return f"; its format is {owner}; if that is wrong, set {NOT}={owner.name}"
+
+
+def passes(error: BaseException) -> bool:
+    """Return whether an error in the code of a plugin is one of vitzoo or torch, or of memory.
+
+    torch ends a recomputation with an error of its own. `torch._C` has those of linear algebra.
+    """
+    module = type(error).__module__
+    own = module.partition(".")[0] == "torch" and module != "torch._C"
+    return own or isinstance(error, VitzooError | MemoryError)
+
+
+def defined_at(code: object) -> str:
+    """Return `file:line` of a function, or of the class of an object, outside vitzoo."""
+    from inspect import unwrap
+
+    place = getattr(unwrap(code), "__code__", None) if callable(code) else None
+    found = f"{place.co_filename}:{place.co_firstlineno}" if place else where_defined(code)
+    return "" if code is None or found.startswith(HERE) else found
+
+
+def reason_of(error: BaseException, package: str, at: str = "") -> str:
+    """Describe an error in the code of a plugin, with its line in the plugin's package, or `at`."""
     if isinstance(error, VitzooError):
         return str(error)
-    at = raised_at(error, package)
+    at = raised_at(error, package, at)
     text = error.msg if isinstance(error, SyntaxError) else text_of(error)
     return f"{type(error).__name__}: {text}" + (f" ({at})" if at else "")
 
@@ -24,13 +187,15 @@ def text_of(value: object) -> str:
     """Return the printable, shortened text of an object, even if its `__str__` fails."""
     try:
         text = " ".join(str(value).split())
-    except Exception:  # noqa: BLE001
+    except (Exception, SystemExit):  # noqa: BLE001
         return f"an unprintable {type(value).__name__}"
     return printable(text, MAX_TEXT) + ("..." if len(text) > MAX_TEXT else "")
 
 
-def raised_at(error: BaseException, package: str = "") -> str:
-    """Return `file:line` of the innermost frame outside vitzoo, in `package` if possible.
+def raised_at(error: BaseException, package: str = "", at: str = "") -> str:
+    """Return `file:line` of the innermost frame in `package`, else `at`.
+
+    If `at` is empty, it is that of the innermost frame outside vitzoo.
 
     An error of vitzoo or of a conformance test is replaced by its cause.
     """
@@ -47,4 +212,4 @@ def raised_at(error: BaseException, package: str = "") -> str:
             innermost = f"{file}:{line}"
             if str(frame.f_globals.get("__name__")).partition(".")[0] == package:
                 own = innermost
-    return own or innermost
+    return own or at or innermost

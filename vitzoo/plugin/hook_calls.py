@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pluggy
 
-from vitzoo.errors import PluginError
-from vitzoo.plugin import hookspecs
+from vitzoo.errors import PluginError, RegistryError
+from vitzoo.plugin import hookspecs, importing
 from vitzoo.plugin.entry_points import GROUP
+from vitzoo.plugin.guard import defined_at
 from vitzoo.plugin.hookspecs import hookimpl
 from vitzoo.plugin.validation import check_marks, check_rows, check_twice
 from vitzoo.schema.kinds import HOOKS
@@ -44,7 +45,8 @@ def module_rows(module: object, value: str, namespace: str) -> Rows:
         PluginError, RegistryError: a hook function or an entry is wrong, or there are no entries.
     """
     check_marks(module, value, HOOKS)
-    rows = tuple(_contributions(module, namespace, value.partition(".")[0]))
+    with importing.around_plugins():
+        rows = tuple(_contributions(module, namespace, value.partition(".")[0]))
     if not rows:
         raise PluginError(
             f"{value} contributes nothing; decorate every hook function with @vitzoo.hookimpl, "
@@ -54,14 +56,18 @@ def module_rows(module: object, value: str, namespace: str) -> Rows:
     return rows
 
 
-def _contributions(module: object, namespace: str, package: str) -> Iterator[tuple[str, Any]]:
-    """Yield the checked (hook name, entry) pairs of a module in `package`."""
+def _contributions(module: object, namespace: str, package: str) -> list[tuple[str, Any]]:
+    """Return the checked (hook name, entry) pairs of a module in `package`."""
     manager = new_manager({namespace: module})  # for this plugin alone
     manager.check_pending()
+    rows: list[tuple[str, Any]] = []
     for hook, cls in HOOKS.items():
-        for rows in getattr(manager.hook, hook)():
-            for row in check_rows(hook, cls, rows, package):
-                yield hook, row
+        for own in getattr(manager.hook, hook).get_hookimpls():
+            try:  # not by pluggy, which forgets the function and leaves out None
+                rows += [(hook, row) for row in check_rows(hook, cls, own.function(), package)]
+            except (PluginError, RegistryError) as error:
+                raise type(error)(f"{error} ({defined_at(own.function)})") from error
+    return rows
 
 
 def _returning(rows: tuple[Any, ...]) -> Callable[[], tuple[Any, ...]]:

@@ -8,7 +8,6 @@ plugin's module imported. A plugin that fails is recorded with cause and fix. It
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,10 +16,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vitzoo.errors import IncompatibleManifest, PluginError
+from vitzoo.errors import IncompatibleManifest, PluginError, VitzooError
 from vitzoo.plugin.entry_points import Found, find_plugins
-from vitzoo.plugin.guard import reason_of, text_of
-from vitzoo.plugin.importing import LOCK, follows_signal, from_signal, import_module
+from vitzoo.plugin.guard import GuardedFormat, Owner, raised_at, reason_of, text_of
+from vitzoo.plugin.importing import LOCK, import_module
 from vitzoo.plugin.info import (
     CORE,
     LOCAL,
@@ -35,7 +34,9 @@ from vitzoo.plugin.info import (
     renewal,
 )
 from vitzoo.plugin.package_files import manifest_path, near, package_folders
+from vitzoo.plugin.source_lines import where_defined
 from vitzoo.plugin.switches import NOT, ONLY, STRICT, Switches
+from vitzoo.schema.reader import describe
 from vitzoo.schema.terms import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
 
 if TYPE_CHECKING:  # a listing of known manifests imports neither their data classes nor pluggy
@@ -46,6 +47,7 @@ if TYPE_CHECKING:  # a listing of known manifests imports neither their data cla
     from vitzoo.schema.spec import Spec
 
 Rows = tuple[tuple[str, Any], ...]  # (hook name, entry) pairs
+LASTING = (ImportError, SyntaxError, VitzooError)  # another import would raise the same error
 
 
 class Outcome(NamedTuple):
@@ -129,9 +131,7 @@ class PluginHost:
             if namespace == CORE:
                 return CORE_MANIFEST
             return self._manifest_path(self._waiting[namespace])
-        except Exception as error:  # reading the manifest reports the error
-            if from_signal(error):
-                raise
+        except Exception:  # noqa: BLE001  # reading the manifest reports the error
             return None
 
     def read(self, namespace: str) -> Outcome | None:
@@ -139,10 +139,6 @@ class PluginHost:
 
         Returns:
             None if the plugin was read before, or if this thread is reading it.
-
-        Raises:
-            PluginError: the plugin's code turned an exception of a signal handler into another one.
-                Other exceptions of signal handlers pass unchanged. The next call reads again.
         """
         if namespace != CORE:
             self.discover()
@@ -163,7 +159,8 @@ class PluginHost:
     ) -> None:
         """Take the result of `read`; call `collect(namespace)` if its entries are new and usable.
 
-        After an exception in the middle, the plugin is read again when it is next used.
+        After an exception in the middle, and after one that may not come again, such as that of the
+        handler of a signal, the plugin is read again when it is next used.
         """
         namespace = outcome.info.namespace
         with self.lock:
@@ -171,7 +168,8 @@ class PluginHost:
                 self._admit(outcome)
                 if namespace in self.rows:
                     collect(namespace)
-                del self._waiting[namespace]
+                if outcome.error is None or isinstance(outcome.error, LASTING):
+                    del self._waiting[namespace]
 
     def check(self, namespace: str, error: BaseException | None = None) -> None:
         """Raise `PluginError` with cause and fix, from `error`, if a plugin cannot be used."""
@@ -194,7 +192,7 @@ class PluginHost:
     def import_target(self, namespace: str, row: Contribution | Variant) -> Any:
         """Import and return the target of an entry; a failure sets the plugin's state to `failed`.
 
-        Exceptions of the core's modules and of signal handlers pass unchanged.
+        Exceptions of the core's modules pass unchanged.
 
         Raises:
             PluginError: a required distribution is not installed, or the plugin's import fails.
@@ -203,11 +201,11 @@ class PluginHost:
 
         target: Target = row.builder if isinstance(row, Variant) else row.target
         info = self._infos[namespace]
-        whose = f"plugin {namespace!r} ({info.distribution} {info.version})".replace(" )", ")")
+        owner = Owner(info, f"{namespace}/{row.name.rpartition('/')[2]}")
         if row.requires:
             from vitzoo.plugin.requirements import check_requirements
 
-            check_requirements(row.requires, f"{whose}: {row.name!r}")
+            check_requirements(row.requires, f"{owner}: {row.name!r}")
         if not isinstance(target, str):
             return target
         module, _, name = target.partition(":")
@@ -215,26 +213,43 @@ class PluginHost:
         try:
             found = getattr(import_module(module), name)
         except (Exception, SystemExit) as error:
-            if namespace == CORE or from_signal(error):
+            if namespace == CORE:
                 raise
-            cause = f"{whose}: cannot import {target!r}: {reason_of(error, top)}"
-            renew = renewal(info, f"{namespace}/{row.name}")
-            fix = f"correct the target in {info.location}, {renew}"
-            info = replace(info, state="failed", cause=cause, fix=fix + near(target))
-            if not follows_signal(error):
-                self._infos[namespace] = info
+            cause = f"{owner}: cannot import {target!r}: {reason_of(error, top)}"
+            at = raised_at(error, top)  # empty: there is no such module, or no such name in it
+            fix = owner.fix(error, at) if at else owner.fix(None, f"the target in {info.location}")
+            info = replace(info, state="failed", cause=cause, fix=fix + near(target) * (not at))
+            self._infos[namespace] = info
             raise PluginError(info.trouble) from error
         if info.state == "failed" and repr(target) in info.cause:
             self._infos[namespace] = replace(info, state="loaded", cause="", fix="")
         return found
 
-    def network(self, variant: Variant, spec: Spec) -> Any:
-        """Return what the plugin's builder of a variant makes of a spec.
+    def part(self, namespace: str, row: Contribution) -> Any:
+        """Return the target of an entry; the methods of a plugin's format raise `PluginError`."""
+        target = self.import_target(namespace, row)
+        if namespace == CORE or type(row).__name__ != "CheckpointFormat":
+            return target
+        owner = Owner(self._infos[namespace], f"{namespace}/{row.name}", "checkpoint format")
+        return GuardedFormat(target, owner)
 
-        The builder of a base gets the name of the base. Raises as `import_target`.
+    def network(self, variant: Variant, spec: Spec) -> Any:
+        """Return the network that the plugin's builder of a variant makes of a spec.
+
+        The builder of a base gets the name of the base. Raises as `import_target`, and
+        `PluginError` if the builder fails, or returns no network.
         """
+        name = variant.base or variant.name
         build = self.import_target(variant.maker, variant)
-        return build(replace(spec, variant=variant.base) if variant.base else spec)
+        owner = Owner(self._infos[variant.maker], name, "builder of")
+        with owner.calling(build, "it"):
+            model = build(replace(spec, variant=variant.base) if variant.base else spec)
+            from torch import nn  # which the builder has imported
+
+            if isinstance(model, nn.Module) and any(True for _ in model.parameters()):
+                return model
+        expected = "expected a torch.nn.Module with parameters"
+        raise owner.error(f"it returned {describe(model)}, {expected}", build)
 
     def add_local(self, paths: Sequence[Path], cause: str = "") -> None:
         """Record the user's registry files as the plugin `local`; `cause` why names are missing."""
@@ -300,19 +315,17 @@ class PluginHost:
             if found.value.endswith(".toml"):
                 return self._read_manifest(info, found)
             return self._import_module(info, found)
-        except (Exception, SystemExit) as error:
-            if from_signal(error):
-                raise
-            reason = reason_of(error, re.split(r"[.:]", found.value)[0])
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the state has it
+            at = "" if found.value.endswith(".toml") else where_defined(found.value)
+            reason = reason_of(error, info.package, at)
+            at = at and raised_at(error, info.package, at)
             info = replace(
                 info,
                 state="incompatible" if isinstance(error, IncompatibleManifest) else "broken",
                 cause=f"{found.owner}: {reason}",
-                fix=getattr(error, "fix", "") or renewal(found, found.namespace),
+                fix=getattr(error, "fix", "") or Owner(info, found.namespace).fix(error, at),
                 trace=(*info.trace, f"failed: {reason}"),
             )
-            if follows_signal(error):
-                raise _unusable(info) from error
             return Outcome(info, error=error)
 
     def _read_manifest(self, info: PluginInfo, found: Found) -> Outcome:

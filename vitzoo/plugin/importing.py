@@ -1,4 +1,4 @@
-"""Imports that a signal or a fork may interrupt, and the origin of an exception.
+"""Imports that a signal or a fork may interrupt.
 
 `create` imports modules when they are first used. A signal handler can raise an exception in the
 middle of such an import, and a process can fork while another thread imports.
@@ -10,16 +10,19 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from itertools import pairwise
-from types import FrameType, ModuleType
+from types import ModuleType
+from typing import Any
 
 LOCK = threading.RLock()
 """Held during imports of vitzoo's modules and changes of the registry. No code of a plugin is
 imported under it."""
 LIGHT = ("errors", "plugin", "registry", "report", "schema")  # folders and modules without torch
+
+around_plugins: Callable[[], AbstractContextManager[object]] = nullcontext
+"""Entered while code of a plugin is imported, or its hooks are called; commands set it."""
 
 _failed: set[str] = set()  # top-level packages of which an import raised an exception
 
@@ -32,8 +35,7 @@ def import_module(name: str) -> ModuleType:
     does.
     """
     package = name.partition(".")[0]
-    holding: AbstractContextManager[object] = LOCK if package == "vitzoo" else nullcontext()
-    with holding:
+    with LOCK if package == "vitzoo" else _for_plugins():
         if package == "vitzoo" and name.split(".")[1] not in LIGHT:
             _guard_forks()
         try:
@@ -47,6 +49,16 @@ def import_module(name: str) -> ModuleType:
         return module
 
 
+@contextmanager
+def _for_plugins() -> Iterator[None]:
+    """Import code of a plugin: on the CPU, also while a network is built on `meta`."""
+    torch: Any = sys.modules.get("torch")
+    device = getattr(torch, "get_default_device", lambda: None)()
+    on_meta = getattr(device, "type", "") == "meta"
+    with around_plugins(), torch.device("cpu") if on_meta else nullcontext():
+        yield
+
+
 def search_path() -> list[str]:
     """Return `sys.path` for another process: without the working directory, but with vitzoo.
 
@@ -56,37 +68,6 @@ def search_path() -> list[str]:
     own = __file__.removesuffix("/vitzoo/plugin/importing.py")
     path = [one for one in sys.path if isinstance(one, str) and os.path.normpath(one) != "."]
     return path if own in path else [*path, own]
-
-
-def from_signal(error: BaseException) -> bool:
-    """Tell whether the handler of a signal raised an exception, in the code that it interrupted.
-
-    Python calls a handler with the number of the signal and the interrupted frame, which is also
-    the caller of the handler.
-    """
-    from traceback import walk_tb  # costs milliseconds, and only errors need it
-
-    return any(_is_handler(frame) for frame, _ in walk_tb(error.__traceback__))
-
-
-def follows_signal(error: BaseException) -> bool:
-    """Tell whether an exception, its cause or its context comes from the handler of a signal."""
-    chain = [error]
-    for one in chain:
-        above = one.__cause__ or one.__context__
-        if above is not None and all(above is not other for other in chain):
-            chain.append(above)
-    return any(map(from_signal, chain))
-
-
-@contextmanager
-def ignoring_errors() -> Iterator[None]:
-    """Ignore every `Exception` that does not come from the handler of a signal."""
-    try:
-        yield
-    except Exception as error:
-        if from_signal(error):
-            raise
 
 
 @cache
@@ -111,16 +92,3 @@ def _set_attributes(package: str) -> None:
         parent = sys.modules.get(above) if name.startswith(f"{package}.") else None
         if isinstance(parent, ModuleType):
             vars(parent).setdefault(child, module)
-
-
-def _is_handler(frame: FrameType) -> bool:
-    from inspect import getargs  # costs milliseconds, and only errors need it
-
-    names = getargs(frame.f_code)
-    given = [frame.f_locals.get(name) for name in names.args]
-    more = frame.f_locals.get(names.varargs or "")
-    given += more if isinstance(more, tuple) else ()  # the function may have replaced them
-    return any(
-        type(number) is int and interrupted is frame.f_back is not None
-        for number, interrupted in pairwise(given)
-    )

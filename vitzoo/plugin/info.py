@@ -32,7 +32,7 @@ OFF = ("disabled", "incompatible", "broken", "conflict")
 TROUBLE = ("failed", "incompatible", "broken", "conflict")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class PluginInfo(Record):
     """One plugin and its state.
 
@@ -64,6 +64,11 @@ class PluginInfo(Record):
     def trouble(self) -> str:
         """Cause and fix in one text."""
         return "; ".join(filter(None, (self.cause, self.fix)))
+
+    @property
+    def package(self) -> str:
+        """Name of the top-level package that has the plugin."""
+        return re.split(r"[.:]", self.entry_point)[0]
 
     @property
     def unreadable(self) -> bool:

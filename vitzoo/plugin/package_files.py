@@ -47,6 +47,11 @@ def module_file(module: str) -> Path | None:
     return _first(places)
 
 
+def is_installed(name: str) -> bool:
+    """Return whether there is a top-level package or module of a name; it is not imported."""
+    return name in sys.modules or _top_package(name) is not None
+
+
 def package_folders(package: str) -> list[Path]:
     """Return the folders in which the modules of a package would be."""
     top, *below = package.split(".")

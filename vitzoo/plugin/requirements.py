@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, requires as requirements_of, version
+from contextlib import suppress
+from importlib import metadata
+from importlib.metadata import requires as requirements_of
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
 from vitzoo.errors import MissingDependency, PluginError
-from vitzoo.plugin.importing import from_signal
+from vitzoo.plugin.entry_points import normal
 
 
 def check_requirements(requires: Iterable[str], whose: str) -> None:
-    """Raise `PluginError` if a required distribution is missing or has another version.
+    """Raise `PluginError` if a distribution is missing, has another version, or lacks the extra.
 
-    Nothing is imported. `whose` is the plugin and the name of the entry, for messages.
+    For a distribution that one of its extras needs, it is `MissingDependency`. Nothing is imported.
+    `whose` is the plugin and the name of the entry, for messages.
     """
     for text in requires:
         try:
@@ -27,11 +30,12 @@ def check_requirements(requires: Iterable[str], whose: str) -> None:
             raise PluginError(
                 f"{whose} requires {text!r}, which cannot be read: {reason}"
             ) from error
-        present = _present(wanted.name)
-        if not applies or _fits(wanted, present):
+        if not applies or (lacking := _lacking(wanted, set(), f"{whose} needs {text!r}")) is None:
             continue
-        install = f"pip install {_for_pip(wanted)}"
-        raise PluginError(f"{whose} needs {text!r}, {_state(wanted, present)}: {install}")
+        state = f"{_state(lacking, _present(lacking.name))}: pip install {_for_pip(wanted)}"
+        if lacking is wanted:
+            raise PluginError(f"{whose} needs {text!r}, {state}")
+        raise MissingDependency(f"{whose} needs {text!r}, that needs {_stated(lacking)}, {state}")
 
 
 def check_extra(extra: str, whose: str) -> None:
@@ -39,15 +43,38 @@ def check_extra(extra: str, whose: str) -> None:
 
     Nothing is imported. `whose` is the function that needs them, for messages.
     """
-    every = map(Requirement, requirements_of("vitzoo") or [])
-    wanted = [one for one in every if one.marker and one.marker.evaluate({"extra": extra})]
+    wanted = _of_extra("vitzoo", extra)
     for one in wanted:
         if not _fits(one, present := _present(one.name)):
-            name = str(one).partition(";")[0].strip()
             raise MissingDependency(
-                f"{whose} needs {name}, {_state(one, present)}; install what it needs: "
+                f"{whose} needs {_stated(one)}, {_state(one, present)}; install what it needs: "
                 f"pip install {' '.join(map(_for_pip, wanted))}"
             )
+
+
+def _of_extra(name: str, extra: str) -> list[Requirement]:
+    every: list[Requirement] = []
+    with suppress(Exception):  # damaged metadata
+        every += map(Requirement, requirements_of(name) or [])
+    return [one for one in every if one.marker and one.marker.evaluate({"extra": extra})]
+
+
+def _lacking(wanted: Requirement, seen: set[tuple[str, str]], needs: str) -> Requirement | None:
+    """Return the requirement, or one of its extras, that is not met; `seen` are known extras."""
+    if not _fits(wanted, present := _present(wanted.name)):
+        return wanted
+    if present and wanted.extras:  # otherwise its metadata is damaged
+        stated = metadata.metadata(wanted.name).get_all("Provides-Extra") or ()
+        known = [normal(one) for one in stated]
+        if unknown := sorted(one for one in wanted.extras if normal(one) not in known):
+            raise PluginError(
+                f"{needs}, but {wanted.name} {present} has no extra {unknown[0]!r}; name one of "
+                f"its extras: {', '.join(known) or 'it has none'}"
+            )
+    new = {(normal(wanted.name), extra) for extra in wanted.extras} - seen
+    seen |= new
+    below = (_lacking(one, seen, needs) for key in sorted(new) for one in _of_extra(*key))
+    return next(filter(None, below), None)
 
 
 def _state(wanted: Requirement, present: str | None) -> str:
@@ -57,18 +84,20 @@ def _state(wanted: Requirement, present: str | None) -> str:
 
 
 def _for_pip(wanted: Requirement) -> str:
-    return shlex.quote(str(wanted).partition(";")[0].strip())
+    return shlex.quote(_stated(wanted))
+
+
+def _stated(wanted: Requirement) -> str:
+    return str(wanted).partition(";")[0].strip()
 
 
 def _present(name: str) -> str | None:
     """Return the installed version, empty if its metadata is damaged, None if not installed."""
     try:
-        return version(name) or ""
-    except PackageNotFoundError:
+        return metadata.version(name) or ""
+    except metadata.PackageNotFoundError:
         return None
-    except Exception as error:  # undecodable, or without a version
-        if from_signal(error):
-            raise
+    except Exception:  # noqa: BLE001  # undecodable, or without a version
         return ""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from vitzoo.errors import PluginError, did_you_mean
+from vitzoo.plugin.guard import defined_at
 from vitzoo.plugin.hookspecs import hookimpl
 from vitzoo.schema.manifest import Entries, are_pairs, table_of
 from vitzoo.schema.reader import NAME, NAME_RULE, Reader, describe
@@ -49,6 +50,12 @@ def check_marks(module: object, value: str, hooks: Collection[str]) -> None:
                 f"{value}.{name} is a hook wrapper, which could change the entries of other "
                 "plugins; write @vitzoo.hookimpl without arguments, and return entries"
             )
+        for argument in inspect.signature(thing).parameters.values():
+            if argument.default is argument.empty and not argument.kind.name.startswith("VAR"):
+                raise PluginError(
+                    f"{value}.{name} takes {argument.name!r}, expected no arguments; write "
+                    f"def {name}() ({defined_at(thing)})"
+                )
 
 
 def check_twice(rows: Iterable[tuple[str, Any]]) -> None:
@@ -61,13 +68,16 @@ def check_twice(rows: Iterable[tuple[str, Any]]) -> None:
 
 
 def check_rows(
-    hook: str, cls: type[Contribution] | type[Variant], rows: Iterable[Any], package: str
+    hook: str, cls: type[Contribution] | type[Variant], rows: object, package: str
 ) -> Iterator[Any]:
     """Yield the entries that a hook function returned, after checking each of them.
 
     Raises:
         PluginError, RegistryError: an entry is wrong; the message names it.
     """
+    if not isinstance(rows, Iterable):
+        found = f"{hook} returned a {type(rows).__name__}"
+        raise PluginError(f"{found}, expected a list of entries; return [entry]")
     entries = Entries(package, module=True)
     for number, row in enumerate(rows):
         if number >= MAX_ROWS:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vitzoo.errors import UnknownName, did_you_mean
+from vitzoo.keywords import check_types
 
 T = TypeVar("T")
 
@@ -59,6 +60,7 @@ def synsets(label_set: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     >>> synsets("imagenet-1k")[0]
     ('n01440764', ('tench', 'Tinca tinca'))
     """
+    check_types("synsets", label_set=(label_set, "text"))
     check_label_set(label_set)
     rows = _members(label_set, _lines(SHARED)[0], _lines(SYNSETS))
     pairs = (row.partition("\t") for row in rows)

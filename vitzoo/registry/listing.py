@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
 from vitzoo.schema.terms import PERMISSIVE, RESULTS
+from vitzoo.text import px
 
 if TYPE_CHECKING:
     from vitzoo.schema.rows import Variant, Weights
@@ -205,4 +206,4 @@ def _amount(field: str, value: Any) -> Any:
 
 
 def _size(size: tuple[int, int]) -> int | str:
-    return size[0] if size[0] == size[1] else f"{size[0]}x{size[1]}"
+    return size[0] if size[0] == size[1] else px(size)

@@ -7,7 +7,6 @@ registry files (`VITZOO_REGISTRY`). Torch-free.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitzoo import settings
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
+from vitzoo.keywords import check_each, check_types
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.importing import LOCK
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command
@@ -57,7 +57,6 @@ class Registry:
         self._variants: dict[str, Variant] = {}
         self._parts: Parts = defaultdict(dict)
         self._cached: dict[str, Listing] = {}  # of manifests that have not been read
-        self._own_rows: dict[str, Row] = {}  # of variants
         self.aliases: dict[str, str] = {}
         self._unusable: dict[str, RegistryError] = {}  # variants of the user's files
         # the folder of the listing cache, after an entry was written
@@ -90,10 +89,9 @@ class Registry:
 
     def load_manifests(self) -> None:
         """Read the manifests of all plugins; the states of plugins record errors."""
-        with _no_collection():
-            for namespace in self.host.manifests():
-                with contextlib.suppress(PluginError):
-                    self._load(namespace)
+        for namespace in self.host.manifests():
+            with contextlib.suppress(PluginError):
+                self._load(namespace)
 
     def variant(self, name: str) -> Variant:
         """Return the variant of a name or of a former name (alias).
@@ -192,9 +190,8 @@ class Registry:
         return self._variants.get(row["name"])
 
     def part(self, kind: str, name: str) -> Any:
-        """Import and return the constructor of a part."""
-        namespace, row = self.contribution(kind, name)
-        return self.host.import_target(namespace, row)
+        """Import and return the constructor of a part, or a checkpoint format."""
+        return self.host.part(*self.contribution(kind, name))
 
     def contribution(self, kind: str, name: str) -> tuple[str, Contribution]:
         """Return the namespace and the entry of a part; its code is not imported."""
@@ -264,17 +261,14 @@ class Registry:
     def _rows(self) -> list[Row]:
         """Return a row for every variant; the rows of unread manifests come from the cache."""
         cached: list[Row] = []
-        with _no_collection():
-            for namespace in self.host.manifests():
-                with contextlib.suppress(PluginError):
-                    cached += self._index(namespace)
+        for namespace in self.host.manifests():
+            with contextlib.suppress(PluginError):
+                cached += self._index(namespace)
         if self._wrote is not None:
             clear_oldest(self._wrote, len(self.host.rows) + len(self.host.manifests()))
             self._wrote = None
         with self._lock:
-            for name in self._variants.keys() - self._own_rows:
-                self._own_rows[name] = row_of(self._variants[name])
-            loaded = [self._own_rows[name] for name in self._variants]
+            loaded = [row_of(variant) for variant in self._variants.values()]
         there = {row["namespace"] for row in loaded}
         return [*(row for row in cached if row["namespace"] not in there), *loaded]
 
@@ -302,17 +296,10 @@ class Registry:
 
             variants = [row for row in every if isinstance(row, Variant)]
             formats = sum(isinstance(row, CheckpointFormat) for row in every)
-            rows = [self._own_row(namespace, variant) for variant in variants]
+            rows = [row_of(_named(namespace, variant)) for variant in variants]
             write_listing(place, Listing(rows, len(every) - len(rows) - formats, formats))
             self._wrote = place.parent
         return []
-
-    def _own_row(self, namespace: str, row: Variant) -> Row:
-        """Return the row of a variant of a plugin, which may be disabled."""
-        name = _full(namespace, row.name)
-        if name not in self._own_rows:
-            self._own_rows[name] = row_of(self._variants.get(name) or _named(namespace, row))
-        return self._own_rows[name]
 
     def _load(self, namespace: str) -> None:
         """Read a plugin, unless that is done; raise `PluginError` if it cannot be used."""
@@ -400,22 +387,17 @@ class Registry:
             return f"unknown variant {name!r}; the name of weights is an argument: {call}"
         if foreign_names.is_repository(name):
             return f"unknown variant {name!r}{foreign_names.hub_call(name)}"
+        if os.path.isfile(name) or ("/" in name and os.path.isdir(name)):  # noqa: PTH112, PTH113
+            return (
+                f"unknown variant {name!r}: it is a path, expected a name; `vitzoo summary {name}` "
+                "shows the network of a file or folder"
+            )
+        if name.startswith(("/", "./", "../", "~")):
+            return f"unknown variant {name!r}: it is a path, and there is no such file or folder"
         self._check_namespace_of(name, "variant")
         known = [*(row["name"] for row in self.listing()), *self.aliases]
         near = did_you_mean(name, [name for name in known if not self.host.switches.hides(name)])
         return f"unknown variant {name!r}{near or '; `vitzoo list --all` shows all'}"
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Look for no garbage while thousands of entries are read, of which none is garbage."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _place(namespace: str) -> tuple[int, str]:
@@ -474,10 +456,13 @@ def variants(
     """
     from vitzoo.registry.conditions import required, where as met
 
+    check_types("variants", pattern=(pattern, "text or an iterable"), where=(where, "text or None"))
+    patterns = [pattern] if isinstance(pattern, str) else pattern
+    patterns = check_each("variants", "pattern", patterns, "text")
     tests = [required(field, value) for field, value in filters.items()]
     tests += [] if where is None else [met(where)]
     zoo = registry()
-    rows = zoo.listing([pattern] if isinstance(pattern, str) else pattern, each_weights=True)
+    rows = zoo.listing(patterns, each_weights=True)
     met_by = {row["name"]: row for row in rows if all(test(row) for test in tests)}
     found = (zoo.listed(row) for row in met_by.values())
     return [variant for variant in found if variant is not None]

@@ -83,7 +83,7 @@ PIN_NEEDS = {
 }
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Manifest(Record):
     """The entries of a registry file.
 
@@ -251,7 +251,7 @@ def _aliases(reader: Reader) -> dict[str, str]:
     return aliases
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Entries(Record):
     """Reads the entries of a registry file or of a module plugin, and checks every value.
 

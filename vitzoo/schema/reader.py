@@ -21,6 +21,7 @@ NAMESPACE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 NAME_RULE = "1 to 64 lower-case letters, digits and underscores, not starting with an underscore"
 LARGE = 2**53  # larger whole numbers are not exact as floats
 MAX_PX = 65_536
+MOST_COMPARED = 1000  # keys of a table, for a hint
 REQUIRED: Any = object()
 MISSING: Any = object()
 
@@ -90,7 +91,7 @@ class Reader:
             return str(self.take(key, str, default))
         self._asked.append(key)
         if not value.isprintable() or value.isspace() or not value:
-            raise self.fail(f"{key} must be printable text, got {value!r}")
+            raise self.fail(f"{key} must be printable text, got {short_repr(value)}")
         return value
 
     def one_of(self, key: str, choices: tuple[str, ...], default: Any = REQUIRED) -> str:
@@ -98,7 +99,9 @@ class Reader:
         value = self.take(key, str, default)
         if value not in choices:
             hint = did_you_mean(value, choices)
-            raise self.fail(f"{key} must be one of {', '.join(choices)}, got {value!r}{hint}")
+            raise self.fail(
+                f"{key} must be one of {', '.join(choices)}, got {short_repr(value)}{hint}"
+            )
         return str(value)
 
     def numbers(self, key: str, default: Any = REQUIRED) -> tuple[float, ...]:
@@ -165,7 +168,8 @@ class Reader:
                 raise error(f"{self.where}: unknown key {key!r}{hint or known}")
 
     def _misspelt(self, key: str) -> str:
-        hint = did_you_mean(key, [k for k in self.table if k not in self._asked], limit=1)
+        left = [key for key in self.table if key not in self._asked]
+        hint = did_you_mean(key, left[:MOST_COMPARED], limit=1)
         return hint.replace("did you mean", "did you misspell it as")
 
     def _below(self, key: str) -> str:

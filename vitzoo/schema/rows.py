@@ -17,14 +17,14 @@ from vitzoo.schema.record import Record
 from vitzoo.schema.spec import Option, PartSpec, Spec
 from vitzoo.schema.terms import CORE_BUILDER, PERMISSIVE
 
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # images/transform.py has filters
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # Pillow has these, in upper case
 CROP_MODES = ("center", "squash")
 OBJECTIVES = ("supervised", "self-supervised", "image-text")  # of pre-training
 Target = str | Callable[..., Any]
 PartFact = PartSpec | tuple[tuple[str, Option], ...]  # a part, or options for the variant's part
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Contribution(Record):
     """A part or a checkpoint format that a plugin adds.
 
@@ -63,14 +63,14 @@ class DropPathPolicy(Contribution):
     """Chooses the drop-path rate of every block; see `vitzoo.parts.DropPathPolicy`."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class CheckpointFormat(Contribution):
     """Maps the tensor names of a weights file to those of vitzoo; see `vitzoo.formats`."""
 
     target: Any  # `"package.module:name"`, or an object with the methods of `vitzoo.formats.Format`
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Preprocessing(Record):
     """How an image becomes the input of a network.
 
@@ -120,7 +120,7 @@ def preprocessing_values(reader: Reader) -> dict[str, Any]:
     return values
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe(Record):
     """How the publishers of weights fine-tuned them; a value that they do not state is None.
 
@@ -167,7 +167,7 @@ class Recipe(Record):
     commit: str = ""
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Weights(Record):
     """One published weights file of a variant.
 
@@ -275,7 +275,7 @@ class Weights(Record):
         return self.gated or bool(self.license and self.license.lower() not in PERMISSIVE)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class PaperResult(Record):
     """Results that a paper reports for weights that were never published.
 
@@ -294,7 +294,7 @@ class PaperResult(Record):
     source: str
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Throughput(Record):
     """Images per second of an architecture on one machine, at the image size of the variant.
 
@@ -321,7 +321,7 @@ class Throughput(Record):
     commit: str = ""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Variant(Record):
     """A network that `create` builds by name.
 
@@ -369,7 +369,7 @@ class Variant(Record):
     timm_block: tuple[tuple[str, Option], ...] = ()
     timm_pool: PartFact = ()
     base: str = ""
-    namespace: str = field(default="core", compare=False)
+    namespace: str = "core"
 
     def __repr__(self) -> str:
         return f"<Variant {self.name}: {self.params:,} parameters, weights: {len(self.weights)}>"

@@ -53,7 +53,7 @@ T = TypeVar("T")
 Option = bool | int | float | str | tuple["Option", ...]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class PartSpec(Record):
     """A part and its options.
 
@@ -96,7 +96,7 @@ class PartSpec(Record):
         return {"name": self.name} | {key: _plain(value) for key, value in self.options}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class BlockSpec(Record):
     """Options of the encoder blocks; all blocks of a network have the same.
 
@@ -159,7 +159,7 @@ class BlockSpec(Record):
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Spec(Record):
     """One network: numbers and parts.
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,34 +10,24 @@ from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpcore2
 import httpx2
-from huggingface_hub import constants
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    RemoteEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import errors as hub_errors
 from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not in its __all__
     get_session,
     hf_raise_for_status,
 )
 
 from vitzoo import __version__, errors
-from vitzoo.files.access import open_regular
-from vitzoo.log import log
 from vitzoo.settings import may_see_token
 from vitzoo.store.stop import SLICE, check
+from vitzoo.store.token import user_token
 
 if TYPE_CHECKING:
     from vitzoo.store.hub_file import HubFile
 
-TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")  # what an Authorization header can hold
 READ = 1024 * 1024  # bytes that are read from a connection at once
 SHOWN = 200  # characters of a server's text in a message
 ELSEWHERE = "the registry may be out of date, or the endpoint an incomplete mirror"
@@ -153,38 +141,6 @@ def _headers(url: str, *, anonymous: bool) -> dict[str, str]:
     return headers
 
 
-def user_token() -> str:
-    """Return the user's Hub token as huggingface_hub stores it, empty if there is none."""
-    if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
-        return ""
-    for place in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
-        if token := os.environ.get(place, "").strip():
-            break
-    else:
-        place = constants.HF_TOKEN_PATH
-        token = _token_in(Path(place))
-    if not token or TOKEN.fullmatch(token):
-        return token
-    log.warning(
-        "the token in %s is ignored: expected at most 4096 printable ASCII characters without "
-        "spaces; log in again with `hf auth login`",
-        place,
-    )
-    return ""
-
-
-def _token_in(path: Path) -> str:
-    try:
-        fd = open_regular(path, follow=True)
-    except errors.StoreError as error:
-        log.warning("%s; requests are sent without a token", error)
-        return ""
-    if fd is None:
-        return ""
-    with os.fdopen(fd, encoding="utf-8", errors="replace") as file:
-        return file.read(8192).strip()
-
-
 def within(seconds: float, call: Callable[[], Result]) -> Result:
     """Return the result of `call`, or stop waiting for it after some seconds.
 
@@ -239,22 +195,22 @@ def refusal(response: httpx2.Response, file: HubFile, host: str) -> errors.Netwo
         return _at_address(response, file, host)
     try:
         hf_raise_for_status(_without_body(response))
-    except GatedRepoError:
+    except hub_errors.GatedRepoError:
         return _by_status(response, file, host, gated=True)
-    except RevisionNotFoundError:
+    except hub_errors.RevisionNotFoundError:
         return errors.RevisionNotFound(
             f"{file}: {host} has no revision {file.revision} of the repository; {ELSEWHERE}"
         )
-    except RemoteEntryNotFoundError:
+    except hub_errors.RemoteEntryNotFoundError:
         return errors.EntryNotFound(
             f"{file}: {host} has no such file at revision {file.revision}; {ELSEWHERE}"
         )
-    except RepositoryNotFoundError:
+    except hub_errors.RepositoryNotFoundError:
         if status == HTTPStatus.NOT_FOUND:
             return errors.RepoNotFound(
                 f"{file}: {host} has no repository {file.entry.repo}; {ELSEWHERE}"
             )
-    except HfHubHTTPError:
+    except hub_errors.HfHubHTTPError:
         pass
     denied = status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
     return _by_status(response, file, host, gated=denied and file.entry.gated)

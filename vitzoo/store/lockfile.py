@@ -7,15 +7,17 @@ stated them.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from vitzoo.errors import PinError, StoreError
 from vitzoo.files.access import make_folder, read_regular, write_atomic
 from vitzoo.files.names import COMMIT, SHA256
 from vitzoo.files.strict_json import DuplicateKey, strict_json
+from vitzoo.store.locks import locked
 from vitzoo.text import escaped
 
 VERSION = 1
@@ -95,9 +97,11 @@ class Lock:
         """
         if self.path is None:
             return
+        target = Path(os.path.realpath(self.path))  # a link stays a link
+        writing = target.with_name(f"{target.name}.writing")
         try:
-            make_folder(self.path.parent)
-            with FileLock(f"{self.path}.writing", timeout=PATIENCE, mode=0o644):
+            make_folder(target.parent)
+            with locked(writing, f"the lock file {self.path}", PATIENCE):
                 pins = self.pins()
                 known = pin if replace else pins.get(source, pin)
                 if known.sha256 != pin.sha256:
@@ -108,11 +112,11 @@ class Lock:
                 pins[source] = known
                 entries = {source: asdict(pins[source]) for source in sorted(pins)}
                 data = {"version": VERSION, "weights": entries}
-                write_atomic(self.path, json.dumps(data, indent=2).encode() + b"\n")
+                write_atomic(target, json.dumps(data, indent=2).encode() + b"\n")
         except Timeout as error:
             raise PinError(
                 f"another process has been writing {self.path} for {PATIENCE:.0f} s; if no such "
-                f"process is running, remove {self.path}.writing"
+                f"process is running, remove {writing}"
             ) from error
         except OSError as error:
             raise PinError(

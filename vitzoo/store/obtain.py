@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from vitzoo import settings
 from vitzoo.errors import (
@@ -38,9 +37,9 @@ from vitzoo.plugin.package_files import data_file
 from vitzoo.store.hub_cache import from_hub_cache
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
+from vitzoo.store.locks import locked
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
-from vitzoo.store.stop import SLICE, check
 from vitzoo.store.store import Store
 from vitzoo.text import UNWRITABLE
 
@@ -348,29 +347,15 @@ def _alone(home: Path, file: HubFile) -> Iterator[None]:
     """Lock a file of the store; wait a bounded time for another process that fetches it."""
     folder, patience = home / "locks", settings.limits().lock_wait
     make_folder_or_raise(folder)
-    lock = FileLock(folder / f"{file.pin.sha256}.lock", mode=0o644)
-    try:
+    path = folder / f"{file.pin.sha256}.lock"
+    with contextlib.ExitStack() as stack:
         try:
-            lock.acquire(timeout=1.0)
-        except Timeout:
-            log.info("%s: waiting for another process that fetches it", file)
-            until = time.monotonic() + patience
-            while not lock.is_locked:
-                check()
-                try:
-                    lock.acquire(timeout=SLICE)
-                except Timeout:
-                    if time.monotonic() >= until:
-                        raise
-    except Timeout as error:
-        raise StoreError(
-            f"{file}: another process has locked {lock.lock_file} for {patience:.0f} s; end that "
-            "process, or remove the lock if no such process is running"
-        ) from error
-    except OSError as error:
-        raise StoreError(f"cannot lock {lock.lock_file}: {error.strerror}") from error
-    try:
+            stack.enter_context(locked(path, file, patience))
+        except Timeout as error:
+            raise StoreError(
+                f"{file}: another process has locked {path} for {patience:.0f} s; end that "
+                "process, or remove the lock if no such process is running"
+            ) from error
+        except OSError as error:
+            raise StoreError(f"cannot lock {path}: {error.strerror}") from error
         yield
-    finally:
-        with contextlib.suppress(OSError):
-            lock.release()

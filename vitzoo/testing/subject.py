@@ -129,6 +129,10 @@ class Subject:
         self.build()
         return self
 
+    def rounded(self) -> Subject:
+        """Return the subject with a grid that its part may take, if the default does not fit."""
+        return self
+
     def build(self, **changes: Any) -> Any:
         """Call the constructor; `changes` are numbers that replace those of the network."""
         numbers = {name: self.number(name) for name in self.numbers} | changes

@@ -52,7 +52,8 @@ def of(argument: str, check: Callable[[Any], None]) -> Callable[..., None]:
 
     def test(self: PluginTests, *args: Any, **kwargs: Any) -> None:
         given = [*args, *kwargs.values()]  # pytest passes a keyword
-        check(given[0] if given else self.namespace)
+        subject = given[0] if given else self.namespace
+        check(subject.rounded() if isinstance(subject, Subject) else subject)
 
     names = ["self", argument] if argument else ["self"]
     signature = inspect.Signature([inspect.Parameter(n, KEYWORD) for n in names])

@@ -28,6 +28,7 @@ from vitzoo.plugin.importing import search_path
 from vitzoo.plugin.info import CORE, OFF, PluginInfo, install_command
 from vitzoo.plugin.package_files import module_file
 from vitzoo.plugin.switches import STRICT
+from vitzoo.text import listed
 from vitzoo.tools.plugin_state import place
 from vitzoo.tools.plugin_why import called
 
@@ -54,7 +55,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """The result for one plugin; `contributions` is None if the plugin could not be read."""
+    """The result for one plugin; `contributions` is None if the plugin could not be read.
+
+    `untested` says what was left out, and why.
+    """
 
     namespace: str
     distribution: str
@@ -63,6 +67,7 @@ class Checked:
     contributions: int | None = None
     seconds: float = 0.0
     problems: tuple[Problem, ...] = ()
+    untested: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         plugin = f"{self.namespace} ({self.distribution} {self.version})".replace(" )", ")")
@@ -70,7 +75,8 @@ class Checked:
             return f"{plugin}: disabled, not checked"
         count = "" if self.contributions is None else f"{self.contributions} contributions, "
         found = {0: "ok", 1: "1 problem"}.get(len(self.problems), f"{len(self.problems)} problems")
-        return f"{plugin}: {count}{found} ({self.seconds:.1f} s)"
+        lines = [f"{plugin}: {count}{found} ({self.seconds:.1f} s)"]
+        return "\n".join([*lines, *(f"  not tested: {what}" for what in self.untested)])
 
 
 def check(names: Sequence[str] = (), *, timeout: float = TIMEOUT) -> Iterator[Checked]:
@@ -89,9 +95,10 @@ def check(names: Sequence[str] = (), *, timeout: float = TIMEOUT) -> Iterator[Ch
             yield Checked(*owner, "problems", problems=(problem,))
         else:
             begin = time.monotonic()
-            count, problems = _check(info, timeout)
+            count, problems, untested = _check(info, timeout)
             seconds = round(time.monotonic() - begin, 1)
-            yield Checked(*owner, "problems" if problems else "ok", count, seconds, problems)
+            state: Literal["ok", "problems"] = "problems" if problems else "ok"
+            yield Checked(*owner, state, count, seconds, problems, untested)
 
 
 def _chosen(names: Sequence[str]) -> list[PluginInfo]:
@@ -110,8 +117,14 @@ def _chosen(names: Sequence[str]) -> list[PluginInfo]:
     return list(found.values())
 
 
-def _check(info: PluginInfo, timeout: float) -> tuple[int | None, tuple[Problem, ...]]:
-    """Check a plugin in a new process; return the number of contributions and the problems."""
+def _check(
+    info: PluginInfo, timeout: float
+) -> tuple[int | None, tuple[Problem, ...], tuple[str, ...]]:
+    """Check a plugin in a new process.
+
+    Returns:
+        The number of contributions, the problems, and what was not tested.
+    """
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="vitzoo-check-") as folder:
         file = Path(folder, "notes.jsonl")
@@ -127,7 +140,12 @@ def _check(info: PluginInfo, timeout: float) -> tuple[int | None, tuple[Problem,
         cause = killed if late else _end(code, output)
         where = _frame(output, info) or last.get("location") or place(info)
         problems.append(Problem(info.namespace, step, cause, where))
-    return last.get("contributions"), tuple(problems)
+    untested: dict[str, list[str]] = {}
+    for note in notes:
+        if one := note.get("untested"):
+            untested.setdefault(one["why"], []).append(one["what"])
+    left_out = [f"{listed(names, 3)}: {why}" for why, names in untested.items()]
+    return last.get("contributions"), tuple(problems), tuple(left_out)
 
 
 def _run(request: str, timeout: float) -> tuple[int | None, str]:

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from vitzoo.errors import PluginError, VitzooError
-from vitzoo.plugin.guard import raised_at
-from vitzoo.plugin.info import OFF
-from vitzoo.plugin.package_files import data_file
+from vitzoo.plugin.guard import defined_at, raised_at
+from vitzoo.plugin.info import OFF, PluginInfo
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.rows import CheckpointFormat, Contribution, Variant
 from vitzoo.schema.terms import CORE_BUILDER
@@ -45,8 +44,8 @@ class Notes:
         self.write(problem={"what": what, "cause": cause, "location": location})
 
     @contextmanager
-    def step(self, what: str, location: str) -> Iterator[None]:
-        """Note a step, and the error that it raises."""
+    def step(self, what: str, location: str, info: PluginInfo, target: object) -> Iterator[None]:
+        """Note a step with a target of a plugin, and the error that it raises, with its line."""
         self.write(step=what, location=location)
         try:
             yield
@@ -56,7 +55,8 @@ class Notes:
             cause = f"{type(error).__name__}: {error}"
             if isinstance(error, AssertionError | VitzooError):
                 cause = "; ".join(line.strip() for line in str(error).splitlines())
-            self.problem(what, cause, raised_at(error) or location)
+            at = raised_at(error, info.package, defined_at(target))
+            self.problem(what, cause, at or location)
 
 
 def main() -> None:
@@ -85,44 +85,44 @@ def probe(namespace: str, notes: Notes) -> None:
     for _, row in rows:
         one = named(info, row, lookup=lambda _: "")
         what = f"{one.kind} {one.name}"
-        with notes.step(what, one.location):
-            for cause in _use(zoo, namespace, one.kind, one.name, row):
+        target = row.builder if isinstance(row, Variant) else row.target
+        with notes.step(what, one.location, info, target):
+            problems, left_out = _use(zoo, namespace, one.kind, one.name, row)
+            for cause in problems:
                 notes.problem(what, cause, one.location)
+            if left_out:
+                notes.write(untested={"what": what, "why": left_out})
 
 
 def _use(
     zoo: Registry, namespace: str, kind: str, name: str, row: Contribution | Variant
-) -> list[str]:
-    """Use one contribution; return its problems."""
+) -> tuple[list[str], str]:
+    """Use one contribution; return its problems, and why it was not tested as others are."""
     target = zoo.host.import_target(namespace, row)
     if isinstance(row, Variant):
         return _use_variant(zoo, namespace, name)
     if isinstance(row, CheckpointFormat):
         if inspect.isclass(target):
             one = f"{target.__name__.lower()} = {target.__name__}()"
-            return [f"its target is the class {target.__name__}, not an object; write `{one}`"]
+            problem = f"its target is the class {target.__name__}, not an object; write `{one}`"
+            return [problem], ""
     elif not callable(target):
-        return [f"its target is {target!r}, which cannot be called"]
+        return [f"its target is {target!r}, which cannot be called"], ""
     from vitzoo.testing.checks import check_registered
 
-    check_registered(kind, name)
-    return []
+    return [], check_registered(kind, name)
 
 
-def _use_variant(zoo: Registry, namespace: str, name: str) -> list[str]:
+def _use_variant(zoo: Registry, namespace: str, name: str) -> tuple[list[str], str]:
     from vitzoo.testing.checks.variants import VariantSubject, check_params
     from vitzoo.tools.registry_check import problems_of
 
-    variant, package = zoo.variant(name), zoo.host.package(namespace)
+    variant = zoo.variant(name)
     problems = list(problems_of(variant))
-    problems += [
-        f"{name}:{row.name}: {row.file} is not in the data folder of {package}"
-        for row in variant.weights
-        if row.bundled and data_file(package, row.file) is None
-    ]
     if variant.builder == CORE_BUILDER or name in _one_of_each(zoo, namespace):
         check_params(VariantSubject(name))
-    return problems
+        return problems, ""
+    return problems, "a smaller variant of the same builder was built"
 
 
 @cache

@@ -7,7 +7,6 @@ of a module in the plugin's package. The written manifest is read back and compa
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from vitzoo.errors import InvalidOption, PluginError, RegistryError, UnknownName
 from vitzoo.plugin.guard import reason_of
 from vitzoo.plugin.hook_calls import module_rows
 from vitzoo.plugin.host import PluginHost
+from vitzoo.plugin.importing import import_module
 from vitzoo.plugin.package_files import module_file
 from vitzoo.schema.kinds import HOOKS
 from vitzoo.schema.manifest import API, TARGET, read_manifest, table_of
@@ -72,7 +72,7 @@ def compile_plugin(name: str) -> Compiled:
     module = _imported(value, name)
     try:
         rows = module_rows(module, value, name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(f"{value}: {reason_of(error, value.partition('.')[0])}") from error
     try:
         rows = _importable(rows, module)
@@ -85,7 +85,7 @@ def compile_plugin(name: str) -> Compiled:
 
 def _imported(value: str, name: str) -> ModuleType:
     try:
-        return importlib.import_module(value)
+        return import_module(value)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and (error.name or "") in (value, name):
             raise UnknownName(

@@ -31,6 +31,7 @@ from vitzoo.factory import create
 from vitzoo.files.access import check_target, make_folder_or_raise, read_regular, writing_to
 from vitzoo.files.names import INDEX, SHA256, not_https, valid_https, without_query
 from vitzoo.files.shard_index import weights_in
+from vitzoo.keywords import check_choice
 from vitzoo.loading.adapt import CLASSIFIERS, Adaptation, adapt
 from vitzoo.loading.misfit import check, fitting
 from vitzoo.loading.overrides import of_entry
@@ -48,6 +49,7 @@ from vitzoo.store.hub_file import HubFile
 from vitzoo.store.obtain import obtain
 from vitzoo.store.progress import progress
 from vitzoo.tools.plugin_compile import section
+from vitzoo.tools.registry_check import of_user
 
 MAIN = "main"  # the name of the weights that `add` writes
 MOST = 16 * 2**30  # bytes of a file at an https address, and at most half of the free space
@@ -153,10 +155,8 @@ def add(
     target = file.absolute()
     check_target(target.resolve(), force=True)
     before = _before(target, name, zoo, force=force)
-    if stated.label_set and stated.label_set not in SETS:
-        raise InvalidOption(
-            f"the label set must be one of {', '.join(sorted(SETS))}, got {stated.label_set!r}"
-        )
+    if stated.label_set:
+        check_choice("the label set", stated.label_set, sorted(SETS))
     with _measured(name, source, stated, target.parent, zoo) as found:
         table, preprocessing = _table(found, stated, zoo)
         variant = _read(name, table, target, zoo)
@@ -193,6 +193,11 @@ def _parsed(text: bytes, target: Path, zoo: Registry) -> Manifest:
 
 def _before(target: Path, name: str, zoo: Registry, *, force: bool) -> bytes:
     """Return the text of the registry file without an entry of this name."""
+    if target.exists() and not of_user(target, target.resolve().parent):
+        raise RegistryError(
+            f"{target} is the manifest of a plugin; name a registry file of yours in --file, or "
+            "write the entry into the manifest by hand"
+        )
     text = read_regular(target, MAX_MANIFEST) or f"api = {API}\n".encode()
     manifest = _parsed(text, target, zoo)
     if name in manifest.aliases:

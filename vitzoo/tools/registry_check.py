@@ -14,6 +14,7 @@ from vitzoo.errors import StoreError, VitzooError, did_you_mean
 from vitzoo.files.access import hash_file, open_regular, read_regular
 from vitzoo.files.strict_toml import strict_toml
 from vitzoo.plugin.info import TROUBLE
+from vitzoo.plugin.package_files import data_file, package_folders
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS
@@ -43,7 +44,7 @@ def check(file: Path | None = None) -> Report:
     manifest = read(file) if file else None
     found = list(manifest.variants if manifest else registry().variants.values())
     problems = [str(error) for error in manifest.unusable.values()] if manifest else []
-    problems += [problem for variant in found for problem in problems_of(variant)]
+    problems += [problem for variant in found for problem in problems_of(variant, file)]
     plugins = registry().host.infos
     absent = {v.name: lost for v in found if (lost := {*v.spec.namespaces} - plugins.keys())}
     if file is None:
@@ -76,12 +77,13 @@ def read(file: Path, *, sized: bool = True) -> Manifest:
         folder = file.resolve().parent
     zoo = Registry()  # without the user's files, of which `file` may be one with an error
     sizes = zoo.host.core.sizes
-    if there and _of_user(file, folder):
+    if there and of_user(file, folder):
         return read_manifest(file, package=None, sizes=sizes, sized=sized, base=zoo.base)
     return read_manifest(file, package=folder.name, sizes=sizes, sized=sized)
 
 
-def _of_user(file: Path, folder: Path) -> bool:
+def of_user(file: Path, folder: Path) -> bool:
+    """Tell whether an existing file is a user's registry file, and no manifest of a plugin."""
     if os.path.exists(folder / "__init__.py"):  # noqa: PTH110
         return False
     try:
@@ -91,8 +93,13 @@ def _of_user(file: Path, folder: Path) -> bool:
     return tables.keys().isdisjoint(kind.table for kind in KINDS)
 
 
-def problems_of(variant: Variant) -> Iterator[str]:
-    """Yield the problems of a variant's parts and weights; nothing is built."""
+def problems_of(variant: Variant, file: Path | None = None) -> Iterator[str]:
+    """Yield the problems of a variant's parts and weights; nothing is built.
+
+    Args:
+        variant: registered, or an entry of `file`.
+        file: a manifest beside the folder `data` of its package.
+    """
     zoo = registry()
     for field, kind in KIND_OF_FIELD.items():
         part: PartSpec = getattr(variant.spec, field)
@@ -103,8 +110,8 @@ def problems_of(variant: Variant) -> Iterator[str]:
         label = f"{variant.name}:{row.name}"
         if row.format not in zoo.parts["checkpoint format"]:
             yield f"{label}: there is no checkpoint format {row.format!r}"
-        if row.path:
-            yield from _problems_of_file(label, row)
+        if row.path or row.bundled:
+            yield from _problems_of_file(label, row, _place(variant, row, file))
         classes = variant.spec.num_classes if row.num_classes is None else row.num_classes
         size = row.size or row.predicted_size or 0
         if not row.bundled and not _plausible(variant, row, classes, size):
@@ -145,24 +152,34 @@ def _miscounted(variants: list[Variant]) -> Iterator[str]:
                 yield f"{variant.name}: {key} is {stated}, expected {expected}"
 
 
-def _problems_of_file(label: str, row: Weights) -> Iterator[str]:
-    """Compare a file of the user's with its entry."""
+def _place(variant: Variant, row: Weights, file: Path | None) -> Path:
+    """Return the path of a file in a package, or at a path of the user, which may be missing."""
+    if row.path:
+        return Path(row.path)
+    package = "vitzoo" if file else registry().host.package(variant.namespace)
+    beside = [file.absolute().parent] if file else package_folders(package)
+    expected = Path(*beside[:1], "data", row.file)
+    return expected if expected.exists() else data_file(package, row.file) or expected
+
+
+def _problems_of_file(label: str, row: Weights, path: Path) -> Iterator[str]:
+    """Compare a file of a package or of the user with its entry."""
     try:
-        fd = open_regular(Path(row.path), follow=True)
+        fd = open_regular(path, follow=True)
     except StoreError as error:
         yield f"{label}: {error}"
         return
     if fd is None:
-        yield f"{label}: there is no file {row.path}"
+        yield f"{label}: there is no file {path}; put it there, or remove the entry"
         return
-    try:
-        size = os.fstat(fd).st_size
-        if size != row.size:
-            yield f"{label}: {row.path} has {size} bytes, its entry says {row.size}"
-        elif (found := hash_file(fd)) != row.sha256:
-            yield f"{label}: {row.path} has sha256 {found}, its entry says {row.sha256}"
-    finally:
-        os.close(fd)
+    with os.fdopen(fd, "rb"):
+        size, found = os.fstat(fd).st_size, hash_file(fd)
+    if (size, found) != (row.size or size, row.sha256):
+        yield (
+            f"{label}: {path} has {size} bytes and sha256 {found}, its entry says {row.size} bytes "
+            f"and sha256 {row.sha256}; put the right file there, or write these lines into the "
+            f'entry: size = {size}, sha256 = "{found}"'
+        )
 
 
 def _plausible(variant: Variant, row: Weights, classes: int, size: int) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from vitzoo.errors import InvalidOption
+from vitzoo.schema.reader import describe
 
 SAME_LAYER = 99999  # timm's mark of what belongs to the layer before it, such as the final norm
 REST = (float("inf"),)  # what no pattern matches: head, attention pool and norms behind the trunk
@@ -26,8 +27,10 @@ def inner(model: nn.Module) -> nn.Module:
         elif hasattr(found, "get_base_model"):
             found = found.get_base_model()
         else:
-            network: nn.Module = found
-            return network
+            break
+    if not isinstance(found, nn.Module):
+        raise InvalidOption(f"expected a network, got {describe(found)}; pass that of create")
+    return found
 
 
 def keys_of(model: nn.Module) -> dict[str, Key]:

@@ -8,29 +8,27 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from vitzoo.errors import InvalidOption, StoreError, short_repr
 from vitzoo.files.access import make_folder, read_regular, write_atomic
 from vitzoo.files.strict_json import strict_json
 from vitzoo.inference.embedding.differences import all_keys, first_difference
+from vitzoo.inference.embedding.out import MANIFEST as MANIFEST, check_out as check_out
 from vitzoo.inference.embedding.part_file import VECTORS, Form, claim, explained, keys_of, state_of
 from vitzoo.inference.embedding.sources import Paths, Piece, find_pieces, sha256_of, slices
 from vitzoo.inference.predictor import Predictor
 from vitzoo.inference.table import stored_text
 from vitzoo.schema.reader import Reader
-from vitzoo.text import listed
+from vitzoo.store.locks import locked as lock_file
 
-MANIFEST = "_manifest.json"  # pyarrow and Spark ignore files that begin with _
-LOCKS = re.compile(r"\.(manifest|writing|shard-\d+-of-\d+)\.lock|\._manifest\.json\.\d+\.\d+")
 FORMAT = 1
 MAX_MANIFEST = 2**24  # bytes
 PATIENCE = 60.0  # seconds to wait for another process that writes the manifest
@@ -135,18 +133,21 @@ class Manifest:
         Raises:
             StoreError: it is damaged, or from another version of vitzoo.
         """
-        data = read_regular(path, MAX_MANIFEST)
-        if data is None:
-            return None
         try:
+            if (data := read_regular(path, MAX_MANIFEST)) is None:
+                return None
             table = strict_json(data)
+        except StoreError as error:
+            raise StoreError(f"{error}; remove it, or choose another --out") from error
         except ValueError as error:
             raise StoreError(f"{path} is damaged: {error}; choose another --out") from error
         if not isinstance(table, dict):
             raise StoreError(f"{path} is damaged: {short_repr(table)}; choose another --out")
         reader = Reader(table, str(path), StoreError)
         if (found := reader.take("format", int)) != FORMAT:
-            raise StoreError(f"{path} has format {found}, expected {FORMAT}; choose another --out")
+            raise StoreError(
+                f"{path} has format {short_repr(found)}, expected {FORMAT}; choose another --out"
+            )
         ranges = []
         for row in reader.take("ranges", list):
             one = Reader(row if isinstance(row, dict) else {}, f"{path}: ranges", StoreError)
@@ -156,10 +157,10 @@ class Manifest:
             fingerprint=reader.take("fingerprint", dict),
             outputs={name: _shape(outputs, name) for name in outputs.table},
             vectors=reader.one_of("vectors", VECTORS),
-            license=reader.take("license", str),
+            license=reader.text("license") if reader.take("license", str) else "",
             part_rows=reader.count("part_rows", most=MAX_ROWS),
             inputs=tuple(ranges),
-            errors=reader.take("errors", int, None) if reader.take("complete", bool) else None,
+            errors=reader.count("errors", least=0) if reader.take("complete", bool) else None,
         )
 
 
@@ -175,27 +176,6 @@ def rows_of_part(count: int, row_bytes: int, chunk: int = 8) -> int:
     most = max(8, min(MAX_ROWS, MAX_BYTES // max(row_bytes, 1)))
     rows = min(most, max(MIN_ROWS, step, -(-count // PARTS)))
     return max(rows // step * step or rows // 8 * 8, 8)
-
-
-def check_out(folder: Path) -> None:
-    """Refuse a folder with files that `embed` did not write; nothing is written.
-
-    Raises:
-        InvalidOption: it is a file or in a file, or it has other files and no manifest.
-        StoreError: it cannot be read.
-    """
-    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    if not there.is_dir():
-        raise InvalidOption(f"{there} is not a folder; choose another --out, a new folder")
-    if there != folder:
-        return
-    with explained(folder):
-        others = sorted(path.name for path in folder.iterdir() if not LOCKS.fullmatch(path.name))
-    if others and not os.path.lexists(folder / MANIFEST):  # after the listing: others may write
-        raise InvalidOption(
-            f"{folder} has other files and no {MANIFEST}: {listed(others, 3)}; choose another "
-            "--out, a new folder"
-        )
 
 
 def find_inputs(
@@ -220,6 +200,8 @@ def find_inputs(
 
 def _begins_with(pieces: Sequence[Piece], found: Manifest) -> bool:
     """Return whether the first inputs of the pieces are those of a manifest."""
+    if found.count > sum(map(len, pieces)):
+        return False
     stops = itertools.accumulate((one.count for one in found.inputs), initial=0)
     ranges = slices(pieces, itertools.pairwise(stops))
     return all(sha256_of(own) == one.sha256 for own, one in zip(ranges, found.inputs, strict=True))
@@ -255,8 +237,9 @@ def agree(
             if found is None:
                 agreed = _planned(predictor, fingerprint, vectors, pieces)
             else:
-                before = {"fingerprint": found.fingerprint, "vectors": found.vectors}
-                _check_settings(folder, before, {"fingerprint": fingerprint, "vectors": vectors})
+                now = {"fingerprint": fingerprint, "vectors": vectors}
+                now["outputs"] = _shapes(predictor)
+                _check_settings(folder, {key: getattr(found, key) for key in now}, now)
                 agreed = _with_new_inputs(folder, found, pieces, extend=extend)
             with locked(folder, "manifest", PATIENCE):
                 if Manifest.read(folder / MANIFEST) == found:
@@ -271,7 +254,7 @@ def _planned(
     count, report = sum(map(len, pieces)), getattr(predictor.model, "load_report", None)
     manifest = Manifest(
         fingerprint=fingerprint,
-        outputs={name: predictor.shapes.get(name, ()) for name in predictor.outputs},
+        outputs=_shapes(predictor),
         vectors=vectors,
         license=report.license if report else "",
         part_rows=0,
@@ -279,6 +262,11 @@ def _planned(
     )
     rows = rows_of_part(count, manifest.form.row_bytes, predictor.chunk)
     return replace(manifest, part_rows=rows)
+
+
+def _shapes(predictor: Predictor) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each output for one image, () for `labels`."""
+    return {name: predictor.shapes.get(name, ()) for name in predictor.outputs}
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -296,7 +284,7 @@ def missing_parts(folder: Path, parts: Iterable[Part], fingerprint: str) -> list
     missing = []
     for part in parts:
         path = folder / part.name
-        state = state_of(path) if path.exists() else None
+        state = state_of(path)
         if state is None or state[0] != part.stop - part.start:
             missing.append(part)
         elif state[2] != fingerprint:
@@ -349,27 +337,29 @@ def locked(folder: Path, name: str, patience: float = 0.0) -> Iterator[None]:
     Raises:
         StoreError: another process holds it.
     """
-    lock = FileLock(folder / f".{name}.lock", timeout=patience, mode=0o644)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise StoreError(
-            f"another process writes to {folder} ({name}); wait for it, or give each process its "
-            "own --shard"
-        ) from error
-    try:
+    with ExitStack() as stack:
+        with explained(folder):
+            try:
+                stack.enter_context(lock_file(folder / f".{name}.lock", folder, patience))
+            except Timeout as error:
+                raise StoreError(
+                    f"another process writes to {folder} ({name}); wait for it, or give each "
+                    "process its own --shard"
+                ) from error
         yield
-    finally:
-        lock.release()
 
 
 def remove_leftovers(folder: Path, parts: Sequence[Part]) -> None:
-    """Remove the unfinished files of these parts that no living process writes."""
+    """Remove the unfinished files of these parts that no living process writes.
+
+    Raises:
+        StoreError: one of them is a folder, or cannot be removed.
+    """
     names = {part.name for part in parts}
     for path in folder.iterdir():
         match = re.fullmatch(r"\.(part-\d+\.parquet)\.\d+\.\d+", path.name)
         if match and match[1] in names:
-            with claim(folder / match[1]) as free:
+            with explained(folder), claim(folder / match[1]) as free:
                 if free:
                     path.unlink(missing_ok=True)
 
@@ -383,10 +373,12 @@ def _shape(outputs: Reader, name: str) -> tuple[int, ...]:
 
 def _check_settings(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     before, now = dict(_flat(found)), dict(_flat(wanted))
-    keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    # 8 is not 8.0 or True: the bytes of the parts would differ
+    keys = [k for k in {**before, **now} if repr(before.get(k, ...)) != repr(now.get(k, ...))]
     if keys:
         differences = [
-            f"{key} is {short_repr(before.get(key))} in it and {short_repr(now.get(key))} now"
+            f"{'.'.join(key)[:200]} is {short_repr(before.get(key))} in it and "
+            f"{short_repr(now.get(key))} now"
             for key in keys[:8]
         ]
         raise InvalidOption(
@@ -395,12 +387,14 @@ def _check_settings(folder: Path, found: Mapping[str, Any], wanted: Mapping[str,
         )
 
 
-def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(
+    table: Mapping[str, Any], before: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{key}.")
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, (*before, key))
         else:
-            yield f"{before}{key}", value
+            yield (*before, key), value
 
 
 def _with_new_inputs(
@@ -426,6 +420,8 @@ def _with_new_inputs(
 
 
 def _difference(folder: Path, found: Manifest, pieces: Iterable[Piece]) -> str:
-    parts = ((part.stop - part.start, keys_of(folder / part.name)) for part in found.parts())
     now = [stored_text(key) for piece in pieces for key in piece.names()]
-    return first_difference(all_keys(parts), now)
+    near = itertools.takewhile(lambda part: part.start <= len(now), found.parts())
+    stored = all_keys((part.stop - part.start, keys_of(folder / part.name)) for part in near)
+    more = [None] * (found.count > len(stored))  # keys that are not read
+    return first_difference([*stored, *more], now)

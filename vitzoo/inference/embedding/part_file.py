@@ -10,14 +10,14 @@ import fcntl
 import math
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vitzoo.errors import StoreError, VitzooError
-from vitzoo.files.access import replacing, sync_folder
+from vitzoo.files.access import open_regular, replacing, sync_folder
 from vitzoo.inference.table import schema_of, table_of
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ MAX_GROUP = 4096  # rows in one row group
 VECTORS = ("float32", "float16")
 FIXED = ("key", "error", "width", "height", "sha256")
 LOCKS = ".writing.lock"  # of a folder: byte i is locked while a process writes part i
+T = TypeVar("T")
 FINGERPRINT, LICENSE = b"vitzoo.fingerprint", b"vitzoo.license"
 
 
@@ -105,7 +106,8 @@ def claim(path: Path) -> Iterator[bool]:
     The lock belongs to the open file, not to the process, so that threads exclude each other, too.
     """
     number = int(path.stem.rpartition("-")[2])
-    with (path.parent / LOCKS).open("ab") as file:
+    fd: Any = open_regular(path.parent / LOCKS, create=True)
+    with os.fdopen(fd, "rb") as file:
         try:
             lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
             fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
@@ -148,44 +150,63 @@ def explained(folder: Path) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, VitzooError):
             raise
+        where = f" ({Path(error.filename).name})" if error.filename else ""
         raise StoreError(
-            f"cannot write in {folder}: {error.strerror or error}; make room, or choose another "
-            "--out"
+            f"cannot write in {folder}: {error.strerror or error}{where}; remove what is in the "
+            "way, make room, or choose another --out"
         ) from error
 
 
 def state_of(path: Path) -> tuple[int, int, str] | None:
-    """Return the rows, the errors and the fingerprint of a part; None if it is not whole."""
-    from pyarrow import ArrowException, parquet
+    """Return the rows, the errors and the fingerprint of a part; None if it is not whole.
 
-    try:
-        metadata = parquet.read_metadata(path)
-        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-        nulls = [group.column(FIXED.index("error")).statistics.null_count for group in groups]
-        fingerprint = (metadata.metadata or {}).get(FINGERPRINT, b"").decode()
-    except (OSError, ArrowException, AttributeError, TypeError, UnicodeDecodeError):
-        return None
-    return metadata.num_rows, metadata.num_rows - sum(nulls), fingerprint
+    Raises:
+        StoreError: it is no file, or cannot be read.
+    """
+    return _read(path, _state)
 
 
 def keys_of(path: Path) -> list[str] | None:
-    """Return the keys of a part in order; None if it is not there, or not whole."""
-    from pyarrow import ArrowException, parquet
+    """Return the keys of a part in order; None if it is not there, or not whole.
 
-    try:
-        found: list[str] = parquet.read_table(path, columns=["key"])["key"].to_pylist()
-    except (OSError, ArrowException, KeyError):
-        return None
-    return found
+    Raises:
+        StoreError: as `state_of`.
+    """
+    return _read(path, lambda file: list(map(str, file.read(["key"])["key"].to_pylist())))
 
 
 def keys_of_errors(paths: Iterable[Path]) -> Iterator[str]:
     """Yield the keys of the rows with an error, from parts that are whole."""
+    for path in paths:
+        if (state := state_of(path)) and state[1]:
+            yield from _read(path, _keys_of_errors) or ()
+
+
+def _read(path: Path, read: Callable[[Any], T]) -> T | None:
+    """Return what a function reads in a part; None if the part is not there, or not whole."""
     from pyarrow import parquet
 
-    for path in paths:
-        state = state_of(path)
-        if state is None or not state[1]:
-            continue
-        table = parquet.read_table(path, columns=["key", "error"])
-        yield from table.filter(table["error"].is_valid())["key"].to_pylist()
+    try:
+        fd = open_regular(path, follow=True)
+    except StoreError as error:
+        raise StoreError(f"{error}; remove it, and run the command again") from error
+    if fd is None:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        try:
+            return read(parquet.ParquetFile(file))
+        except Exception:  # noqa: BLE001  # pyarrow raises several kinds for damaged data
+            return None
+
+
+def _state(file: Any) -> tuple[int, int, str]:
+    metadata = file.metadata
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    nulls = [group.column(FIXED.index("error")).statistics.null_count for group in groups]
+    fingerprint = (metadata.metadata or {}).get(FINGERPRINT, b"").decode()
+    return metadata.num_rows, metadata.num_rows - sum(nulls), fingerprint
+
+
+def _keys_of_errors(file: Any) -> list[str]:
+    table = file.read(["key", "error"])
+    return list(map(str, table.filter(table["error"].is_valid())["key"].to_pylist()))

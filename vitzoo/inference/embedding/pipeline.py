@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import add
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from vitzoo.errors import ImageError
 from vitzoo.inference.embedding.part_file import Form, writing
@@ -16,9 +17,10 @@ from vitzoo.inference.embedding.sources import Item, Piece
 from vitzoo.inference.fingerprint import Fingerprint
 from vitzoo.inference.predictor import Decoded, Predictor, Row
 
+MAX_AHEAD = 2**27  # bytes of images that wait for a thread
 
-@dataclass(frozen=True)
-class Work:
+
+class Work(NamedTuple):
     """Images done since the last message, and the seconds of work on them, over all threads."""
 
     images: int = 0
@@ -27,12 +29,8 @@ class Work:
     model: float = 0.0
     wait: float = 0.0
 
-    def __add__(self, other: Work) -> Work:
-        return Work(*(a + b for a, b in zip(self.values(), other.values(), strict=True)))
-
-    def values(self) -> tuple[Any, ...]:
-        """Return the fields in order."""
-        return self.images, self.read, self.decode, self.model, self.wait
+    def __add__(self, other: Work) -> Work:  # type: ignore[override]
+        return Work(*map(add, self, other))
 
 
 @dataclass(frozen=True)
@@ -122,13 +120,18 @@ class Pipeline:
 
     def _decoded(self, items: Iterable[Item]) -> Iterator[tuple[str, Decoded, Work]]:
         """Read and decode ahead; yield in order."""
-        ahead: deque[tuple[str, Future[tuple[Decoded, Work]]]] = deque()
+        ahead: deque[tuple[str, int, Future[tuple[Decoded, Work]]]] = deque()
+        held = 0
         for item in items:
-            ahead.append((item.key, self._pool.submit(_decode, self.job.predictor, item)))
-            if len(ahead) > self.job.read_ahead:
-                key, future = ahead.popleft()
+            held += item.size
+            future = self._pool.submit(_decode, self.job.predictor, item)
+            ahead.append((item.key, item.size, future))
+            del item
+            while ahead and (len(ahead) > self.job.read_ahead or held > MAX_AHEAD):
+                key, size, future = ahead.popleft()
+                held -= size
                 yield (key, *future.result())
-        for key, future in ahead:
+        for key, _, future in ahead:
             yield (key, *future.result())
 
 

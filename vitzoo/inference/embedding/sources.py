@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from vitzoo.errors import ImageError, InvalidOption, StoreError, printable, short_repr
+from vitzoo.errors import ImageError, InvalidOption, printable, short_repr
 from vitzoo.files.access import read_regular
 from vitzoo.images.decode import SUFFIXES
 
@@ -37,10 +37,14 @@ Paths = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Item:
-    """One image: its key, and a function that returns its bytes or raises ImageError."""
+    """One image: its key, and a function that returns its bytes or raises ImageError.
+
+    `size` is the number of bytes that are in memory before that.
+    """
 
     key: str
     load: Callable[[], bytes]
+    size: int = 0
 
 
 class Piece(Protocol):
@@ -98,14 +102,16 @@ def as_text(path: str) -> str:
 
 def read_file(path: str) -> bytes:
     """Return the bytes of an image file; raise ImageError if that is not possible."""
-    try:
-        data = read_regular(Path(path), MAX_IMAGE)
-    except StoreError as error:
-        raise ImageError(str(error)) from error
-    if data is None:
-        raise ImageError(f"there is no file {printable(path)}")
+    data = _read_all(path, MAX_IMAGE)
     if not data:
         raise ImageError(f"{printable(path)} is empty, expected an image file")
+    return data
+
+
+def _read_all(path: str, limit: int) -> bytes:
+    data = read_regular(Path(path), limit, ImageError)
+    if data is None:
+        raise ImageError(f"there is no file {printable(path)}")
     return data
 
 
@@ -202,9 +208,7 @@ def sha256_of(pieces: Iterable[Piece]) -> str:
 
 
 def _checked(source: object) -> str:
-    if not isinstance(source, str | os.PathLike):
-        raise InvalidOption(f"a source must be a path or a pattern, got {short_repr(source)}")
-    text = os.fspath(source)
+    text = os.fspath(source) if isinstance(source, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidOption(f"a source must be a path or a pattern, got {short_repr(source)}")
     return text
@@ -313,12 +317,8 @@ def _choices(inside: str) -> Sequence[str]:
         first, last = int(match[1]), int(match[2])
         width = max(map(len, match.groups())) if "0" in (match[1][0], match[2][0]) else 0
         step = 1 if first <= last else -1
-        if abs(last - first) >= MAX_EXPANDED:
-            raise InvalidOption(
-                f"the braces {{{inside}}} stand for more than {MAX_EXPANDED} names; name fewer "
-                "files"
-            )
-        return [f"{n:0{width}}" for n in range(first, last + step, step)]
+        numbers = range(first, last + step, step)[: MAX_EXPANDED + 1]  # one more is refused
+        return [f"{n:0{width}}" for n in numbers]
     return inside.split(",") if "," in inside else ()
 
 
@@ -364,13 +364,7 @@ def _images_below(folder: str) -> list[str]:
 def _listed(path: str) -> Files:
     """Return the files of a list, one path per line, relative to the folder of the list."""
     name = printable(path)
-    try:
-        data = read_regular(Path(path), MAX_LIST)
-    except StoreError as error:
-        raise ImageError(str(error)) from error
-    if data is None:
-        raise ImageError(f"there is no file {name}")
-    lines = [os.fsdecode(line.rstrip(b"\r")) for line in data.split(b"\n")]
+    lines = [os.fsdecode(line.rstrip(b"\r")) for line in _read_all(path, MAX_LIST).split(b"\n")]
     keys = [line for line in lines if line.strip()]
     if not keys:
         raise ImageError(f"the list {name} is empty, expected one path in each line")

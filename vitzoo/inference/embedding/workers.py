@@ -112,19 +112,19 @@ def _attend(process: _Process, shared: _Shared) -> None:
         process.run(task, shared.tell)
 
 
-class _Process:
-    """An interpreter that computes parts."""
+class _Process(Process):
+    """An interpreter that computes parts; an unfinished part is lost at its end."""
 
     def __init__(self, job: bytes) -> None:
-        self._process = Process(MODULE, {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
+        super().__init__(MODULE, {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
         self._first: tuple[bytes, ...] = (job,)
 
     def run(self, task: Task, note: Note) -> None:
         """Compute one part in the other process."""
         try:
             first, self._first = self._first, ()
-            self._process.send(*first, task)
-            while (answer := self._process.receive()) is not None:
+            self.send(*first, task)
+            while (answer := self.receive()) is not None:
                 if isinstance(answer, Exception):
                     raise answer
                 note(answer)
@@ -133,10 +133,6 @@ class _Process:
                 f"a worker process ended with {error}; run the command again to compute the "
                 "missing parts, with fewer --workers if the memory was full"
             ) from error
-
-    def end(self) -> None:
-        """End the process; an unfinished part is lost."""
-        self._process.end()
 
 
 def main() -> None:

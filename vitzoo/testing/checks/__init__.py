@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -126,24 +127,33 @@ def check_variant(name: str, *, network: Mapping[str, Any] | None = None) -> Non
     _run(checks_of(variants), variants.VariantSubject(name, network or {}))
 
 
-def check_registered(kind: str, name: str) -> None:
+def check_registered(kind: str, name: str) -> str:
     """Run the fast checks of a registered part or format; `vitzoo plugins check` calls it.
 
     Of a format, the protocol is checked. A part is tested with usual sizes that it accepts. A part
     of more than `LARGE` parameters is built, but not run. A part that accepts none of the usual
     sizes, or needs options, is only imported.
 
+    Returns:
+        Why a part was not tested, or not run; empty if it was.
+
     Raises:
         AssertionError: a check failed; the message says what is wrong and how to correct it.
     """
     if kind == formats.KIND:
         formats.check_protocol(formats.FormatSubject(None, name))
-        return
+        return ""
     cls = next(cls for cls in CHECKS if cls.kind == kind)
-    if subject := cls(None, name).fitted():
-        large = isinstance(subject, ModuleSubject) and subject.params() > LARGE
-        fast = OF_LARGE if large else {*CHECKS[cls]} - SLOW
-        _run((check for check in CHECKS[cls] if check in fast), subject)
+    subject = cls(None, name).fitted()
+    if subject is None:
+        with suppress(Exception):  # no signature
+            if lacking := cls(None, name).lacking:
+                return f"it needs {', '.join(lacking)}"
+        return "it accepts none of the usual sizes"
+    large = isinstance(subject, ModuleSubject) and subject.params() > LARGE
+    fast = OF_LARGE if large else {*CHECKS[cls]} - SLOW
+    _run((check for check in CHECKS[cls] if check in fast), subject)
+    return f"it has more than {LARGE:,} parameters, and was built but not run" if large else ""
 
 
 def _check(
@@ -153,7 +163,7 @@ def _check(
     options: Mapping[str, Any],
 ) -> None:
     make, name = (None, part) if isinstance(part, str) else (part, "")
-    _run(CHECKS[cls], cls(make, name, sizes or Sizes(), options))
+    _run(CHECKS[cls], cls(make, name, sizes or Sizes(), options).rounded())
 
 
 def _run(checks: Iterable[Check], subject: object) -> None:

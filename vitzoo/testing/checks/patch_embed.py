@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import lcm
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -37,11 +38,16 @@ class PatchEmbedder(ModuleSubject):
     def accepted(self) -> Subject:
         """Return the subject with a grid that the part accepts, or raise InvalidOption."""
         part = self.build()
-        steps = getattr(part, "grid_multiple", (1, 1))
-        sizes = zip(self.sizes.grid_size, steps, strict=True)
-        subject: Subject = self.changed(grid_size=tuple(_up(n, step) for n, step in sizes))
+        subject: Subject = self.changed(grid_size=_default_grid(part))
         part.grid(subject.sizes.image_size)
         return subject
+
+    def rounded(self) -> Subject:
+        """Return the subject; multiples of the part's `grid_multiple` replace the default grid."""
+        if self.sizes.grid_size == Sizes.grid_size:
+            with suppress(Exception), torch.random.fork_rng(devices=[]):  # the checks report it
+                return cast(Subject, self.changed(grid_size=_default_grid(self.build())))
+        return self
 
 
 def check_grid(subject: PatchEmbedder) -> None:
@@ -53,12 +59,12 @@ def check_grid(subject: PatchEmbedder) -> None:
     """
     rows, columns = subject.sizes.grid_size
     part = subject.part()
-    _require_grid(subject, part, subject.sizes.image_size)
     high, wide = _grid_multiple(subject, part)
+    _require_grid(subject, part, subject.sizes.image_size)
     side = _up(rows, lcm(high, wide))
     twice = (2 * rows, columns)
     turned = (_up(columns, high), _up(rows, wide))
-    may_refuse = subject.sizes.grid_size != Sizes.grid_size
+    may_refuse = subject.sizes.grid_size != _default_grid(part)
     for grid_size in ((side, side), turned, (rows + high, columns), (rows, columns + wide), twice):
         image_size = subject.sizes.in_px(grid_size)
         if may_refuse and _refuses(part, image_size):
@@ -158,6 +164,14 @@ def check_input_conv(subject: PatchEmbedder) -> None:
         f"{subject}: with 5 channels, input_conv names {name!r} of shape {shape}",
         fix,
     )
+
+
+def _default_grid(part: Any) -> tuple[int, int]:
+    """Round the default grid up to multiples that a part states; rows and columns differ."""
+    stated = getattr(part, "grid_multiple", (1, 1))
+    high, wide = stated if _is_pair(stated) and min(stated) > 0 else (1, 1)
+    rows, columns = _up(Sizes.grid_size[0], high), _up(Sizes.grid_size[1], wide)
+    return rows, columns + wide * (rows == columns)
 
 
 def _grid_multiple(subject: PatchEmbedder, part: Any) -> tuple[int, int]:

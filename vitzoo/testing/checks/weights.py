@@ -106,8 +106,8 @@ def check_bundled(subject: WeightsSubject) -> None:
     (found,) = (state for state in verify(subject.variant) if state.name == label)
     require(
         found.state == "ok",
-        f"{subject}: its file is {found.state}: {found.detail}",
-        f"put {subject.row.file} into the package's `data` folder, and its SHA-256 into the entry",
+        f"{subject}: {subject.row.file}: {found.detail}",
+        "put the file into the package's `data` folder, and its size and SHA-256 into the entry",
     )
 
 
@@ -149,7 +149,9 @@ def _obtain(row: Weights, label: str) -> None:
 def checkpoint_formats() -> dict[str, Format]:
     """Return all registered checkpoint formats by name."""
     zoo = registry()
-    return {name: zoo.part("checkpoint format", name) for name in zoo.parts["checkpoint format"]}
+    return {
+        name: zoo.host.import_target(*row) for name, row in zoo.parts["checkpoint format"].items()
+    }
 
 
 @contextmanager

@@ -1,0 +1,36 @@
+"""Check of the folder that `embed` writes, before anything heavy is imported; torch-free."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from vitzoo.errors import InvalidOption, StoreError
+from vitzoo.text import listed
+
+MANIFEST = "_manifest.json"  # pyarrow and Spark ignore files that begin with _
+LOCKS = re.compile(r"\.(manifest|writing|shard-\d+-of-\d+)\.lock|\._manifest\.json\.\d+\.\d+")
+
+
+def check_out(folder: Path) -> None:
+    """Refuse a folder with files that `embed` did not write; nothing is written.
+
+    Raises:
+        InvalidOption: it is a file or in a file, or it has other files and no manifest.
+        StoreError: it cannot be read.
+    """
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise InvalidOption(f"{there} is not a folder; choose another --out, a new folder")
+    if there != folder:
+        return
+    try:
+        others = sorted(path.name for path in folder.iterdir() if not LOCKS.fullmatch(path.name))
+    except OSError as error:
+        raise StoreError(f"cannot read {folder}: {error.strerror}; choose another --out") from error
+    if others and not os.path.lexists(folder / MANIFEST):  # after the listing: others may write
+        raise InvalidOption(
+            f"{folder} has other files and no {MANIFEST}: {listed(others, 3)}; choose another "
+            "--out, a new folder"
+        )
