@@ -1,9 +1,13 @@
-"""Draws 40 small faults (mutants) in vitzoo's modules and records which of them the tests notice.
+"""Draws small faults (mutants) in vitzoo's modules and records which of them the tests notice.
 
-    python tests/mutation/run.py draw                  writes mutants.json
-    python tests/mutation/run.py map [PYTEST ARGUMENT]...
-    python tests/mutation/run.py run before|after [MUTANT]...    adds to results.json
-    python tests/mutation/run.py report                prints the results as Markdown
+    python tests/mutation/run.py [second] draw         writes mutants.json
+    python tests/mutation/run.py [second] map [PYTEST ARGUMENT]...
+    python tests/mutation/run.py [second] run before|after [MUTANT]...    adds to results.json
+    python tests/mutation/run.py [second] report       prints the results as Markdown
+
+There are two draws: 40 mutants of the modules that read files and registries, and with `second` 60
+of those that compute, export, measure and plot. The second has its files in tests/mutation/second
+and build/mutation/second. It takes only lines that a test executes, so `map` precedes its `draw`.
 
 `map` runs the tests under coverage and keeps, in build/mutation, which test executes which
 line and how long it takes; with arguments it adds what these run to what is kept. `run` puts one
@@ -40,16 +44,17 @@ from cosmic_ray.mutating import mutate_code, use_mutation  # type: ignore[import
 from cosmic_ray.plugins import get_operator, operator_names  # type: ignore[import-untyped]
 from coverage import CoverageData
 
+SECOND = sys.argv[1:2] == ["second"]
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-WORK = ROOT / "build" / "mutation"
-MUTANTS = HERE / "mutants.json"
-RESULTS = HERE / "results.json"
+WORK = ROOT / "build" / "mutation" / ("second" if SECOND else "")
+MUTANTS = HERE / ("second" if SECOND else "") / "mutants.json"
+RESULTS = MUTANTS.with_name("results.json")
 
-SEED = 20251122
-DRAWN = 40
+SEED, DRAWN = (20261123, 60) if SECOND else (20251122, 40)
 PER_MODULE = 2
 LIMIT = 120  # s that the tests of one mutant may take
+FAST = 5  # s of a test under coverage
 # The tests that count; pytest heeds the last -m, not the one in pyproject.toml.
 COUNTED = ("-m", "not parity and not install and not benchmark")
 MODULES = """
@@ -58,6 +63,18 @@ MODULES = """
     progress remote container safetensors_file npz_file shards saved siblings facts native origin
     weights images pictures inputs
 """.split()  # noqa: SIM905  # files that move between the two runs, but keep their code
+if SECOND:
+    MODULES = [
+        path.relative_to(ROOT / "vitzoo").with_suffix("").as_posix()
+        for folder in ("inference", "exporting", "benchmarking", "training", "plotting")
+        for path in (ROOT / "vitzoo" / folder).rglob("[!_]*.py")
+    ]
+CHILDREN = """\
+data_file = {}
+parallel = true
+context = ${{COVERAGE_TEST}}
+disable_warnings = no-data-collected, module-not-measured
+"""
 STATES = ("killed", "survived", "timeout", "no tests")
 
 Place = tuple[int, int]  # line from 1, column from 0
@@ -99,6 +116,9 @@ def draw() -> None:
     chance.shuffle(queue)
     sources = {name: (ROOT / "vitzoo" / f"{name}.py").read_text() for name in queue}
     pools = {name: _candidates(source) for name, source in sources.items()}
+    if SECOND:
+        pools = {name: _executed(name, pool) for name, pool in pools.items()}
+        _say(f"seed {SEED}, {sum(map(len, pools.values()))} candidates")
     drawn: list[dict[str, Any]] = []
     for turn in range(PER_MODULE):  # every module once before one comes twice
         for name in queue:
@@ -107,6 +127,8 @@ def draw() -> None:
                 drawn.append(_row(f"{name}-{turn + 1}", f"vitzoo/{name}.py", *one))
     drawn.sort(key=lambda row: row["id"])
     _write(MUTANTS, {"seed": SEED, "moved": {}, "mutants": drawn})
+    if SECOND:
+        collect()
 
 
 def _draw_one(source: str, pool: list[Site], chance: random.Random) -> tuple[Site, str] | None:
@@ -121,6 +143,12 @@ def _draw_one(source: str, pool: list[Site], chance: random.Random) -> tuple[Sit
         pool[:] = [other for other in pool if other.start[0] != site.start[0]]
         return site, mutated
     return None
+
+
+def _executed(name: str, pool: list[Site]) -> list[Site]:
+    """Return the places of a module on lines that a test executes."""
+    path = ROOT / "vitzoo" / f"{name}.py"
+    return [site for site in pool if _contexts(path, site.start[0]) - {""}]
 
 
 def _group(site: Site) -> tuple[Place, str]:
@@ -203,11 +231,11 @@ def _is_tuning(source: str, site: Site) -> bool:
 
 def _mutated_line(source: str, site: Site) -> str | None:
     """Return the line as mutated; None if more than it changes, or the result is no Python."""
-    mutated = mutate_code(source, get_operator(site.operator)(), site.occurrence)
     try:
+        mutated = mutate_code(source, get_operator(site.operator)(), site.occurrence)
         if ast.dump(ast.parse(mutated)) == ast.dump(ast.parse(source)):
             return None
-    except SyntaxError:
+    except (SyntaxError, AttributeError):  # cosmic-ray cannot replace `except module.Error`
         return None
     before, after = source.splitlines(), mutated.splitlines()
     changed = [
@@ -277,6 +305,7 @@ def locate(row: dict[str, Any]) -> tuple[Path, Site] | None:
     return None
 
 
+@functools.cache
 def _lines(source: str, line: int) -> set[int]:
     """Return the line, or those of its statement where Python counts it as none of its own."""
     codes = [compile(source, "module", "exec")]
@@ -296,21 +325,32 @@ def _lines(source: str, line: int) -> set[int]:
 def measure(arguments: list[str]) -> None:
     """Run the tests that count, or what the arguments say, under coverage; then write map.json."""
     _make_room(fresh=not arguments)
-    found = [found for row in mutants() if (found := locate(row))]
-    modules = sorted({str(path) for path, _ in found})
+    if SECOND:
+        modules = [str(ROOT / "vitzoo" / f"{name}.py") for name in sorted(MODULES)]
+    else:
+        modules = sorted({str(found[0]) for row in mutants() if (found := locate(row))})
     config = WORK / "coveragerc"
     config.write_text("\n    ".join(["[run]\ninclude =", *modules]) + "\n")
+    children = WORK / "children.coveragerc"  # of the processes that a test starts
+    children.write_text(config.read_text() + CHILDREN.format(WORK / "coverage"))
     command = [
         *(sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", *COUNTED),
-        *("--cov", "--cov-append", f"--cov-config={config}", "--cov-context=test"),
-        *("--cov-report=", "-W", "ignore::coverage.exceptions.CoverageWarning"),
+        *("-p", "children", "--cov", "--cov-append", f"--cov-config={config}"),
+        *("--cov-context=test", "--cov-report="),
+        *("-W", "ignore::coverage.exceptions.CoverageWarning"),
         *("-vv", "--durations=0", "--durations-min=0", *arguments),
     ]
     log = WORK / f"log{len(list(WORK.glob('log*.txt')))}.txt"
-    environment = {**os.environ, "COVERAGE_FILE": str(WORK / "coverage")}
+    environment = {
+        **os.environ,
+        "COVERAGE_FILE": str(WORK / "coverage"),
+        "COVERAGE_CHILDREN": str(children),
+        "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]).strip(":"),
+    }
     with log.open("w") as file:
         subprocess.run(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
-    collect()
+    if MUTANTS.exists():
+        collect()
 
 
 def _make_room(*, fresh: bool) -> None:
@@ -330,23 +370,28 @@ def collect() -> None:
     for taken, test in re.findall(r"^([0-9.]+)s (?:setup|call|teardown) +(.+)$", log, re.MULTILINE):
         seconds[test] += float(taken)
     failed = {test for test in seconds for text in _failures(log) if _names(text, test)}
-    data = CoverageData(str(WORK / "coverage"))
-    data.read()
     table = {}
     for row in mutants():
         if found := locate(row):
             path, site = found
-            tests = _contexts(data, path, site.start[0]) & set(seconds) - failed
+            tests = _contexts(path, site.start[0]) & set(seconds) - failed
             table[row["id"]] = sorted(tests, key=lambda test: (seconds[test], test))
     rounded = {test: round(taken, 3) for test, taken in sorted(seconds.items())}
     _write(WORK / "map.json", {"failed": sorted(failed), "seconds": rounded, "tests": table})
 
 
-def _contexts(data: CoverageData, path: Path, line: int) -> set[str]:
+def _contexts(path: Path, line: int) -> set[str]:
     """Return the tests that execute a line, by their ids."""
-    contexts = data.contexts_by_lineno(str(path))
+    contexts = _by_line(path)
     wanted = _lines(path.read_text(encoding="utf-8"), line)
     return {text.rpartition("|")[0] for number in wanted for text in contexts.get(number, ())}
+
+
+@functools.lru_cache
+def _by_line(path: Path) -> dict[int, list[str]]:
+    data = CoverageData(str(WORK / "coverage"))
+    data.read()
+    return data.contexts_by_lineno(str(path))
 
 
 def _failures(log: str) -> list[str]:
@@ -423,10 +468,10 @@ def _gone(log: str, tests: list[str]) -> set[str]:
 
 
 def _ordered(tests: list[str], seconds: dict[str, float]) -> list[str]:
-    """Order tests, fastest first: one case of every function, then all further cases."""
+    """Order tests, fastest first: one case of every fast function, then all further cases."""
     fastest = sorted(tests, key=lambda test: (seconds[test], test))
     first = {test.partition("[")[0]: test for test in reversed(fastest)}
-    heads = set(first.values())
+    heads = {test for test in first.values() if seconds[test] < FAST}
     return [t for t in fastest if t in heads] + [t for t in fastest if t not in heads]
 
 
@@ -538,4 +583,4 @@ def main(command: str = "", *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1 + SECOND :])
