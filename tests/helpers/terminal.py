@@ -8,6 +8,9 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
+
+END = b"\0end\0"
 
 
 @functools.cache
@@ -22,19 +25,18 @@ def on_terminal(*args, columns=100, **env):
         stderr=slave,
         env=inherited | {"TERM": "xterm-256color"} | env,
     )
+
+    def mark_end():  # a read after the last writer has closed its side may lose what it wrote
+        process.wait()
+        os.write(slave, END)
+
+    threading.Thread(target=mark_end, daemon=True).start()
+    output = b""
+    while not output.endswith(END):
+        output += os.read(master, 65536)
     os.close(slave)
-    chunks = []
-    while True:
-        try:
-            chunk = os.read(master, 65536)
-        except OSError:
-            break
-        if not chunk:
-            break
-        chunks.append(chunk)
-    process.wait(timeout=60)
     os.close(master)
-    return b"".join(chunks).decode()
+    return output.removesuffix(END).decode()
 
 
 def lines(*args, columns, **env):
