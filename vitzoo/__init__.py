@@ -47,9 +47,8 @@ __version__ = "0.1.0"
 _check_system(sys.platform, sys.version_info[:2])
 _leave_directory()
 
+from importlib import import_module  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
-
-from vitzoo.plugin.importing import import_module  # noqa: E402
 
 if TYPE_CHECKING:
     from vitzoo import errors as errors, formats as formats, parts as parts, ray as ray

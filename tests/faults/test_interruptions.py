@@ -1,4 +1,4 @@
-"""Signals, threads and forks in the middle of `create`: nothing is wrapped, swallowed or kept.
+"""Signals and threads in the middle of `create`: nothing is wrapped, swallowed or kept.
 
 The tests run in one interpreter that has imported torch but not vitzoo. It forks a process for each
 test case. A trace function counts the lines that run, so that the signal comes at the same line in
@@ -17,7 +17,7 @@ import pytest
 from plugin_files import ACME, GLOBEX, write_distribution
 
 SERVER = r"""
-import asyncio, faulthandler, json, linecache, os, signal, sys, threading, warnings
+import asyncio, faulthandler, json, linecache, os, signal, sys, warnings
 import numpy, PIL.Image, torch  # their imports cannot be repeated
 import filelock, pluggy, safetensors.torch, torch.utils.data
 
@@ -138,39 +138,6 @@ def interrupted(use, files, line, kind):
     return raised, use()
 
 
-def forked(use, files, line):
-    # Forks while another thread is before a line of `use`; the child calls it, too. If the thread
-    # holds the lock of imports there, it goes on until it has released it, and stops again: a fork
-    # at any moment could copy a lock of Python or torch that no thread of the child releases.
-    from vitzoo.plugin.importing import LOCK
-
-    there, go, done, results = threading.Event(), threading.Event(), threading.Event(), []
-
-    def act(seen):
-        if seen == line:
-            there.set()
-            go.wait(60)
-        if seen >= line and not LOCK._is_owned():
-            done.wait(60)
-
-    def work():
-        sys.settrace(tracer(files, act))
-        try:
-            results.append(use())
-        finally:
-            sys.settrace(None)
-            there.set()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    there.wait(60)
-    threading.Timer(0.2, go.set).start()
-    found = in_child(use)
-    done.set()
-    thread.join(60)
-    return results[0] if results else "nothing", found
-
-
 def find_at_each_line(use, files, kind):
     # Imports vitzoo first. Returns the results of `interrupted` for every line, by line.
     from vitzoo.registry.registry import registry
@@ -214,7 +181,7 @@ for text in sys.stdin:
 """
 IMPORTS = ["/vitzoo/", "/acme/", "/globex/", "importlib._bootstrap>"]
 PARTS = ["/vitzoo/parts/", "/vitzoo/formats/", "/acme/"]
-STATE = ["vitzoo/plugin/host.py", "vitzoo/registry/registry.py", "vitzoo/plugin/importing.py"]
+STATE = ["vitzoo/plugin/host.py", "vitzoo/registry/registry.py"]
 KINDS = ["CancelledError", "KeyboardInterrupt"]
 
 
@@ -272,15 +239,6 @@ def test_a_signal_before_any_line_of_the_registry_leaves_no_state(ask, use, file
     assert found == {n: ["as it is", expected] for n in found}
 
 
-def test_a_fork_while_another_thread_creates_gives_a_child_that_can_create(ask):
-    total, expected = ask("count", "create", IMPORTS)
-    lines = spread(total, 13)[
-        :-1
-    ]  # after the last line, the thread runs and ends operations of torch
-    found = {n: ask("forked", "create", IMPORTS, n) for n in lines}
-    assert found == {n: [expected, expected] for n in lines}
-
-
 THREADS = """
 import sys, threading
 import vitzoo
@@ -314,28 +272,7 @@ for thread in threads:
     thread.join(200)
 assert results == [results[0]] * 16 and results[0], results
 """
-FORK = """
-import os, signal, sys, threading, time, warnings
-import vitzoo
-
-warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)  # of Python 3.12
-thread = threading.Thread(target=lambda: vitzoo.create)
-thread.start()
-while "torch.nn" not in sys.modules:  # torch is half imported
-    time.sleep(0.001)
-assert "vitzoo.factory" in sys.modules
-if os.fork() == 0:
-    signal.alarm(100)
-    vitzoo.create("vit_digits", pretrained=True)
-    os._exit(7)
-assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
-thread.join()
-"""
 
 
 def test_sixteen_threads_of_a_fresh_process_can_create_at_once(python):
     python(THREADS)
-
-
-def test_a_fork_during_the_import_of_torch_gives_a_child_that_can_create(python):
-    python(FORK)

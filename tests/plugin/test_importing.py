@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.abc
 import signal
 import sys
@@ -14,7 +15,6 @@ import vitzoo
 from helpers import LAZY_MODULE as MODULE, refuses
 from plugin_helpers import EVENTS, MANIFEST, state
 from vitzoo.errors import PluginError
-from vitzoo.plugin.importing import import_module
 from vitzoo.registry.registry import registry
 
 pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
@@ -121,7 +121,7 @@ class Failing(importlib.abc.MetaPathFinder):
 def core_import(monkeypatch):
     """Import a module of the core again, and call a function in the middle of that."""
     module = "vitzoo.formats.google"
-    import_module(module)
+    importlib.import_module(module)
     monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr("vitzoo.formats.google", vitzoo.formats.google)  # restored at the end
 
@@ -144,31 +144,6 @@ def test_no_exception_in_an_import_of_the_core_is_wrapped(core_import, kind, how
     assert type(caught.value) is kind
     assert state("core").state == "core"
     assert core_import().name == "google"
-
-
-def test_a_package_gets_its_submodules_back_after_a_failed_import(tmp_path, monkeypatch):
-    files = {
-        "acme/__init__.py": f"import acme.first\n{INTERRUPTED}import acme.second.third",
-        "acme/first.py": "",
-        "acme/second/__init__.py": "",
-        "acme/second/third.py": "",
-    }
-    for name, text in files.items():
-        tmp_path.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
-        tmp_path.joinpath(name).write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("builtins.stop", lambda: throw(KeyboardInterrupt), raising=False)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            import_module("acme")
-        assert "acme" not in sys.modules
-        monkeypatch.delattr("builtins.stop")
-        acme = import_module("acme")
-        assert acme.first is sys.modules["acme.first"]
-        assert acme.second.third is sys.modules["acme.second.third"]
-    finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "acme"]:
-            del sys.modules[name]
 
 
 MODULE_TENSOR = """\

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vitzoo.errors import IncompatibleManifest, PluginError, VitzooError
 from vitzoo.plugin.entry_points import Found, find_plugins
 from vitzoo.plugin.guard import GuardedFormat, Owner, raised_at, reason_of, text_of
-from vitzoo.plugin.importing import LOCK, import_module
+from vitzoo.plugin.importing import import_module
 from vitzoo.plugin.info import (
     CORE,
     LOCAL,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # a listing of known manifests imports neither their data cla
     from vitzoo.schema.spec import Spec
 
 Rows = tuple[tuple[str, Any], ...]  # (hook name, entry) pairs
+LOCK = threading.RLock()  # held while attributes change; no code of a plugin runs under it
 LASTING = (ImportError, SyntaxError, VitzooError)  # another import would raise the same error
 
 
@@ -72,12 +73,10 @@ class PluginHost:
 
     Attributes:
         rows: (hook name, entry) pairs of the loaded plugins, without disabled names.
-        lock: `vitzoo.plugin.importing.LOCK`, held while attributes change.
     """
 
     def __init__(self, switches: Switches | None = None) -> None:
         self.switches = Switches.read() if switches is None else switches
-        self.lock = LOCK
         self.rows: dict[str, Rows] = {}
         self.found: list[Found] = []
         self._infos = {CORE: PluginInfo(CORE, "core", location=str(CORE_MANIFEST))}
@@ -112,7 +111,7 @@ class PluginHost:
 
     def discover(self) -> None:
         """Find the installed plugins, unless that is done; no plugin is imported."""
-        with self.lock:
+        with LOCK:
             if not self._discovered:
                 self.found = find_plugins()
                 self._sort_out(self.found)
@@ -122,7 +121,7 @@ class PluginHost:
     def manifests(self) -> list[str]:
         """Return the namespaces whose manifests have not been read yet."""
         self.discover()
-        with self.lock:
+        with LOCK:
             return [name for name, found in self._waiting.items() if found.value.endswith(".toml")]
 
     def manifest_path(self, namespace: str) -> Path | None:
@@ -163,7 +162,7 @@ class PluginHost:
         handler of a signal, the plugin is read again when it is next used.
         """
         namespace = outcome.info.namespace
-        with self.lock:
+        with LOCK:
             if namespace in self._waiting:
                 self._admit(outcome)
                 if namespace in self.rows:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from vitzoo import settings
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
 from vitzoo.keywords import check_each, check_types
-from vitzoo.plugin.host import PluginHost
-from vitzoo.plugin.importing import LOCK
+from vitzoo.plugin.host import LOCK, PluginHost
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command
 from vitzoo.plugin.switches import NOT, VARIABLES
 from vitzoo.registry.listing import FIELDS, LABEL, Row, for_each_weights
@@ -53,7 +52,6 @@ class Registry:
 
     def __init__(self, local: Sequence[Path] = ()) -> None:
         self.host = PluginHost()
-        self._lock = self.host.lock
         self._variants: dict[str, Variant] = {}
         self._parts: Parts = defaultdict(dict)
         self._cached: dict[str, Listing] = {}  # of manifests that have not been read
@@ -71,20 +69,20 @@ class Registry:
     def variants(self) -> dict[str, Variant]:
         """All variants by name, the core's first, without those of lazy module plugins."""
         self.load_manifests()
-        with self._lock:
+        with LOCK:
             return dict(sorted(self._variants.items(), key=lambda item: _place(item[1].namespace)))
 
     @property
     def parts(self) -> Parts:
         """All parts and formats, without those of lazy module plugins."""
         self.load_manifests()
-        with self._lock:
+        with LOCK:
             return {kind: dict(rows) for kind, rows in self._parts.items()}
 
     def core_parts(self, kind: str) -> list[str]:
         """Return the names of the core's parts of a kind; no plugin is read."""
         self._load(CORE)
-        with self._lock:
+        with LOCK:
             return [name for name, (whose, _) in self._parts[kind].items() if whose == CORE]
 
     def load_manifests(self) -> None:
@@ -226,20 +224,12 @@ class Registry:
                 state = info.state if name == CORE else "loaded"
                 counts = len(listing.rows), listing.parts, listing.formats
                 yield name, replace(info, state=state, location=str(path)), counts
+            elif name == LOCAL:
+                own = (row for row in self._variants.values() if row.namespace == LOCAL)
+                yield name, info, _counts(own)
             else:
-                yield name, self.host.infos[name], self._counts(name)
-
-    def _counts(self, namespace: str) -> tuple[int, int, int] | None:
-        """Return the numbers of variants, parts and checkpoint formats of a plugin, if known."""
-        if namespace == LOCAL:
-            return sum(row.namespace == LOCAL for row in self._variants.values()), 0, 0
-        if not (rows := self.host.rows.get(namespace)):
-            return None
-        from vitzoo.schema.kinds import FORMAT_HOOK, VARIANT_HOOK
-
-        hooks = [hook for hook, _ in rows]
-        variants, formats = hooks.count(VARIANT_HOOK), hooks.count(FORMAT_HOOK)
-        return variants, len(hooks) - variants - formats, formats
+                rows = [row for _, row in self.host.rows.get(name, ())]
+                yield name, self.host.infos[name], _counts(rows) if rows else None
 
     def named(self, name: str) -> list[tuple[str, Contribution | Variant]]:
         """Return the namespace and the entry of every part, or of the variant, called `name`.
@@ -267,7 +257,7 @@ class Registry:
         if self._wrote is not None:
             clear_oldest(self._wrote, len(self.host.rows) + len(self.host.manifests()))
             self._wrote = None
-        with self._lock:
+        with LOCK:
             loaded = [row_of(variant) for variant in self._variants.values()]
         there = {row["namespace"] for row in loaded}
         return [*(row for row in cached if row["namespace"] not in there), *loaded]
@@ -292,12 +282,11 @@ class Registry:
         self._load(namespace)
         every = self.host.unhidden(namespace)
         if place is not None:
-            from vitzoo.schema.rows import CheckpointFormat, Variant
+            from vitzoo.schema.rows import Variant
 
             variants = [row for row in every if isinstance(row, Variant)]
-            formats = sum(isinstance(row, CheckpointFormat) for row in every)
             rows = [row_of(_named(namespace, variant)) for variant in variants]
-            write_listing(place, Listing(rows, len(every) - len(rows) - formats, formats))
+            write_listing(place, Listing(rows, *_counts(every)[1:]))
             self._wrote = place.parent
         return []
 
@@ -398,6 +387,13 @@ class Registry:
         known = [*(row["name"] for row in self.listing()), *self.aliases]
         near = did_you_mean(name, [name for name in known if not self.host.switches.hides(name)])
         return f"unknown variant {name!r}{near or '; `vitzoo list --all` shows all'}"
+
+
+def _counts(rows: Iterable[Any]) -> tuple[int, int, int]:
+    """Return the numbers of variants, parts and checkpoint formats."""
+    kinds = [type(row).__name__ for row in rows]
+    variants, formats = kinds.count("Variant"), kinds.count("CheckpointFormat")
+    return variants, len(kinds) - variants - formats, formats
 
 
 def _place(namespace: str) -> tuple[int, str]:
