@@ -460,7 +460,7 @@ class VisionTransformer(nn.Module):
         loaded, grid = self.loaded_positions
         if loaded.is_meta or table.is_meta:
             return table, self.grid_size
-        shown = self.positions.resample(loaded, grid, self.grid_size)
+        shown = self._run("pos_embed", self.positions.resample, None, loaded, grid, self.grid_size)
         same = shown is not None and torch.equal(shown.to(table), table)
         return (loaded, grid) if same else (table, self.grid_size)
 

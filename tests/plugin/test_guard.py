@@ -579,6 +579,28 @@ def test_a_drop_path_rate_outside_its_range(install, small, rate):
         vitzoo.create(small, drop_path="globex/part")
 
 
+ADAPTING = [  # argument, base, method, its argument that fails, and what `create` gets
+    ("head", "LinearHead", "reset", 6, {"num_classes": 5}),
+    ("patch_embed", "ConvPatchEmbed", "grid", (32, 32), {"image_size": 64}),
+    ("pos_embed", "LearnedPositions", "initial_table", (4, 4), {"image_size": 64}),
+]
+
+
+@pytest.mark.parametrize(("field", "base", "name", "at", "asked"), ADAPTING)
+def test_a_method_of_a_part_that_fails_while_weights_are_adapted(
+    install, small, tmp_path, monkeypatch, field, base, name, at, asked
+):
+    code = f"class part(vitzoo.parts.{base}):\n    def {name}(self, given): "
+    code += f"return {{}}['no'] if given == torch.odd else super().{name}(given)"
+    installed(install, PARTS % code, PART.format(KINDS[field]))
+    monkeypatch.setattr(torch, "odd", None, raising=False)
+    file = tmp_path / "net.safetensors"
+    vitzoo.save(fill(vitzoo.create(small, **{field: "globex/part"})), file)
+    monkeypatch.setattr(torch, "odd", at)
+    with refuses(PluginError, f"{field} 'globex/part'", "KeyError: 'no'", "globex/code.py:4"):
+        vitzoo.create(file, **asked)
+
+
 # Formats that are written.
 
 

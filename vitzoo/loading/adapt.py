@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitzoo.model import VisionTransformer
 from vitzoo.parts.init import WithoutData
-from vitzoo.parts.protocols import WeightsAdapter, call
+from vitzoo.parts.protocols import GRID, MODULE, WeightsAdapter, call
 from vitzoo.schema.spec import Spec
 
 HEADS = ("head.",)
@@ -98,18 +98,23 @@ def adapt(
         heads = HEADS if foreign is None else foreign.classifiers
         new = {name for name in expected if name.startswith(heads)}
         if isinstance(model, VisionTransformer) and not adaptation.other_head:
-            new = _classifier(model.head)
+            new = _classifier(model)
         _drop_head(result, expected, heads, new, pre_logits=adaptation.fresh_pre_logits)
         result.fresh = [name for name in expected if name in new - result.tensors.keys()]
     return result
 
 
-def _classifier(head: Any) -> set[str]:
+def _classifier(model: VisionTransformer) -> set[str]:
     """Return the names of the tensors of a head whose shapes the number of classes determines."""
     with WithoutData():
-        other = head.reset(head.num_classes + 1).state_dict()
-    state = head.state_dict().items()
+        other = _reset(model, model.head.num_classes + 1).state_dict()
+    state = model.head.state_dict().items()
     return {f"head.{n}" for n, t in state if n not in other or other[n].shape != t.shape}
+
+
+def _reset(model: VisionTransformer, num_classes: int) -> Any:
+    """Return a new head with another number of classes."""
+    return call(model.checked_parts.get("head"), model.head.reset, (num_classes,), MODULE)
 
 
 def _resample(result: Adapted, model: VisionTransformer, native_size: tuple[int, int]) -> None:
@@ -118,12 +123,13 @@ def _resample(result: Adapted, model: VisionTransformer, native_size: tuple[int,
         return
     if table.dtype not in LOADABLE:
         return  # `check` reports its dtype later
-    old = model.patch_embed.grid(native_size)
+    what = model.checked_parts.get
+    old = call(what("patch_embed"), model.patch_embed.grid, (native_size,), GRID)
     with torch.device("meta"):
-        expected = model.positions.initial_table(old)
+        expected = call(what("pos_embed"), model.positions.initial_table, (old,), None)
     if expected is not None and table.shape == expected.shape:
-        inputs, what = (table, old, model.grid_size), model.checked_parts.get("pos_embed")
-        moved = call(what, model.positions.resample, inputs, None)
+        inputs = table, old, model.grid_size
+        moved = call(what("pos_embed"), model.positions.resample, inputs, None)
         result.tensors["pos_embed"] = table if moved is None else moved
         result.resampled.append("pos_embed")
         result.positions = table, old
@@ -183,6 +189,6 @@ def fresh_head(model: nn.Module, names: list[str], dtype: torch.dtype | None) ->
         return {n: torch.zeros_like(t, dtype=dtype, device="cpu") for n, t in shapes.items()}
     head: Any = model.head
     if any(p.is_meta for p in head.parameters()):
-        head = head.reset(head.num_classes)
+        head = _reset(model, head.num_classes)
     state = {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
     return {name: state[name].to(dtype or state[name].dtype) for name in names}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitzoo.errors import InvalidOption, short_repr
 from vitzoo.model import VisionTransformer
+from vitzoo.parts.protocols import GRID, call
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -307,7 +308,8 @@ def principal_components(rows: Array, count: int) -> tuple[Array, Array, Array]:
 
 def grid_of(model: VisionTransformer, image: Tensor) -> tuple[int, int]:
     """Return the (h, w) grid of patches of an input (c, h, w)."""
-    return model.patch_embed.grid((image.shape[1], image.shape[2]))
+    what, size = model.checked_parts.get("patch_embed"), tuple(image.shape[1:])
+    return call(what, model.patch_embed.grid, (size,), GRID)
 
 
 def patch_size(model: VisionTransformer, image: Tensor) -> tuple[float, float]:
