@@ -63,7 +63,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
     """
     check_types("save", path=(path, "text or a path"))
     target = check_path(path)
-    own, zoo = _unwrapped(model), registry()
+    own, zoo = unwrapped(model), registry()
     metadata = metadata_of(own, own.spec, zoo)
     tensors = tensors_of(own, own.spec, zoo)
     check_storable(tensors)
@@ -141,8 +141,12 @@ def _shared(spec: Spec, zoo: Registry) -> Spec:
     return replace(spec, variant=None)
 
 
-def _unwrapped(model: Any) -> Any:
-    """Return the model inside wrappers of torch, which must have a spec."""
+def unwrapped(model: Any) -> Any:
+    """Return the model inside wrappers of torch, which must have a spec.
+
+    Raises:
+        InvalidOption: it has none, is sharded, or has adapters that are not merged.
+    """
     given = type(model).__name__
     if type(model).__module__.startswith("torch.distributed.fsdp."):
         raise InvalidOption(f"{given} is sharded by fully_shard; {SHARDED}")
@@ -152,9 +156,7 @@ def _unwrapped(model: Any) -> Any:
         of_torch = isinstance(model, nn.Module) and type(model).__module__.startswith("torch.")
         inner = of_torch and getattr(model, "_orig_mod", getattr(model, "module", None))
         if not isinstance(inner, nn.Module):
-            raise InvalidOption(
-                f"{given} has no spec; only models made by vitzoo.create can be saved"
-            )
+            raise InvalidOption(f"{given} has no spec; pass a model made by vitzoo.create")
         model = inner
     return model
 

@@ -18,9 +18,9 @@ from vitzoo.benchmarking.turns import Note, measure
 from vitzoo.benchmarking.ways import NETWORK, WAYS, Place, choose_ways
 from vitzoo.benchmarking.worker import Job
 from vitzoo.errors import InvalidOption, VitzooError, printable, short_repr
-from vitzoo.exporting.export import check_spec
 from vitzoo.factory import check_place, create
 from vitzoo.files.names import SAFETENSORS
+from vitzoo.images.lookup import spec_of
 from vitzoo.inference.fingerprint import versions
 from vitzoo.inference.predict import MOST
 
@@ -146,7 +146,7 @@ def _network(model: Any, weights: Any, device: Any, *, untrained: bool) -> tuple
         network: Any = model
         if weights is not None or untrained:
             raise InvalidOption("a model has its weights; leave weights and untrained out")
-        check_spec(network)
+        spec_of(network)
     elif untrained and weights is not None:
         raise InvalidOption(f"untrained loads no weights, got weights={short_repr(weights)}")
     else:

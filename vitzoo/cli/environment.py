@@ -9,7 +9,6 @@ import contextlib
 import io
 import os
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 from typing import Any
@@ -101,48 +100,28 @@ class Stream(io.TextIOBase):
         ) from self._failure
 
 
-class Diversion:
-    """Points file descriptor 1 to stderr while the code of a plugin is imported.
+@contextlib.contextmanager
+def diverted(data: Stream) -> Iterator[None]:
+    """Point file descriptor 1 to stderr while the code of a plugin is imported in one thread.
 
-    Child processes that this code starts write to stderr, too. Imports may overlap.
+    Child processes that this code starts write to stderr, too.
 
     Args:
         data: the command's stdout, which is flushed first.
     """
-
-    def __init__(self, data: Stream) -> None:
-        self._data = data
-        self._lock = threading.Lock()
-        self._imports = 0
-        self._restore = contextlib.ExitStack()
-
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Divert what is written in the block."""
-        with self._lock:
-            if self._imports == 0:
-                self._begin()
-            self._imports += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._imports -= 1
-                if self._imports == 0:
-                    self._restore.close()
-
-    def _begin(self) -> None:
+    with contextlib.ExitStack() as restore:
         with contextlib.suppress(StoreError, *UNWRITABLE):  # the next line of data raises it again
-            self._data.flush()
+            data.flush()
         with contextlib.suppress(OSError):  # descriptor 1 or 2 is closed
             if sys.__stdout__:
                 stdout = fcntl(1, F_DUPFD_CLOEXEC, 3)  # not 2, which may be free
-                self._restore.callback(os.close, stdout)
-                self._restore.callback(os.dup2, stdout, 1)
-                self._restore.callback(Stream(sys.__stdout__).flush)  # what the plugin wrote to it
+                restore.callback(os.close, stdout)
+                restore.callback(os.dup2, stdout, 1)
+                restore.callback(Stream(sys.__stdout__).flush)  # what the plugin wrote to it
                 _to_nowhere(1)
                 if sys.__stderr__:
                     os.dup2(2, 1)
+        yield
 
 
 def _to_nowhere(descriptor: int) -> None:

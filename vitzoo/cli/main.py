@@ -7,13 +7,14 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
 import click
 
 import vitzoo
-from vitzoo.cli.environment import Diversion, Stream, set_for_command
+from vitzoo.cli.environment import Stream, diverted, set_for_command
 from vitzoo.cli.output import Context, echo, flag, say
 from vitzoo.errors import VitzooError, printable
 from vitzoo.plugin import importing
@@ -149,7 +150,7 @@ def main(args: Sequence[str] | None = None) -> int:
     data: Any = Stream(sys.stdout, required=True)
     notes: Any = Stream(sys.stderr)
     sys.stdout, sys.stderr = data, notes
-    importing.around_plugins = Diversion(data)
+    importing.around_plugins = partial(diverted, data)
     try:
         return _run(args)
     finally:  # plugins may print when the process ends

@@ -211,8 +211,10 @@ def open_source(source: str | os.PathLike[str], variant: str | None, zoo: Regist
             "hf://owner/repo@revision/file"
         )
     path = Path(source)
-    if on_hub(source) or not isinstance(source, str) or source.endswith(PATHS) or _there(path):
-        _check_whole(path)
+    there = os.path.exists(path)  # noqa: PTH110  # False for a name that is too long
+    if on_hub(source) or not isinstance(source, str) or source.endswith(PATHS) or there:
+        if there:
+            _check_whole(path)
         checkpoint = identified(open_unregistered(source, zoo), zoo)
         return Source(checkpoint, zoo, checkpoint.spec or (named.spec if named else None), named)
     name, _, weights = source.partition(":")
@@ -221,14 +223,10 @@ def open_source(source: str | os.PathLike[str], variant: str | None, zoo: Regist
     return Source(identified(open_hub_file(file), zoo), zoo, row.spec, named)
 
 
-def _there(path: Path) -> bool:
-    return os.path.exists(path)  # noqa: PTH110  # False for a name that is too long
-
-
 def _check_whole(path: Path) -> None:
     """Raise CheckpointError for one shard of several."""
     match = SHARD.fullmatch(path.name)
-    if match is None or path.name.endswith("-of-00001.safetensors") or not _there(path):
+    if match is None or path.name.endswith("-of-00001.safetensors"):
         return
     index = index_of(path)
     where = str(index) if index else f"their index, {match[1]}{INDEX}, which is not beside it"

@@ -21,7 +21,7 @@ from vitzoo.exporting.targets import BATCH, TARGETS, Run, Target
 from vitzoo.factory import create
 from vitzoo.files.access import writing_folder
 from vitzoo.images.decode import find_images
-from vitzoo.images.lookup import transform
+from vitzoo.images.lookup import spec_of, transform
 from vitzoo.images.transform import MODES
 from vitzoo.inference.fingerprint import hash_tensors
 from vitzoo.inference.outputs import LOGITS, POOLED, Outputs
@@ -158,18 +158,9 @@ def _network(model: Any, weights: Any) -> tuple[Any, str]:
     return network, network.load_report.sha256 if network.load_report else ""
 
 
-def check_spec(network: object) -> None:
-    """Raise InvalidOption unless `create` made the network."""
-    if not isinstance(getattr(network, "spec", None), Spec):
-        raise InvalidOption(
-            f"{type(network).__name__} has no spec; pass a model of vitzoo.create, and of a "
-            "wrapped model its module"
-        )
-
-
 def _check_network(network: Any) -> None:
     """Raise InvalidOption unless the network can be traced, compared and described."""
-    check_spec(network)
+    spec_of(network)
     tensors = [*network.parameters(), *network.buffers()]
     devices = sorted({tensor.device.type for tensor in tensors} - {"cpu"})
     dtypes = {str(t.dtype) for t in tensors if t.is_floating_point()} - {"torch.float32"}

@@ -26,7 +26,7 @@ from vitzoo.files.access import writing_folder
 from vitzoo.files.folder_manifest import MANIFEST, own_files, write_manifest
 from vitzoo.log import log
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.saving import save
+from vitzoo.saving import save, unwrapped
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Variant, choose
 
@@ -135,21 +135,14 @@ def push(
 def _model(model: object, zoo: Registry) -> tuple[Any, Origin]:
     """Return the model, and the registered weights that it was loaded from."""
     if isinstance(model, nn.Module):
-        while not hasattr(model, "load_report"):
-            inner = getattr(model, "_orig_mod", getattr(model, "module", None))
-            if not isinstance(inner, nn.Module):
-                raise InvalidOption(
-                    f"{type(model).__name__} has no spec; only models made by vitzoo.create can be "
-                    "pushed"
-                )
-            model = inner
-        return model, _origin(model, zoo)
+        made: Any = unwrapped(model)
+        return made, _origin(made, zoo)
     if not isinstance(model, str | os.PathLike):
         raise InvalidOption(f"model must be a name, a path or a model, got {describe(model)}")
     name, colon, weights = str(model).partition(":")
     variant = _variant(name, zoo) if isinstance(model, str) else None
     if variant is None:
-        made: Any = create(model)  # raises for a name that is not registered
+        made = create(model)  # raises for a name that is not registered
         if made.load_report.sha256 == "":
             raise InvalidOption(f"{model} has no weights; pass a file of vitzoo.save")
         return made, _origin(made, zoo)

@@ -98,17 +98,22 @@ def labels(name_or_model: str | os.PathLike[str] | nn.Module) -> tuple[str, ...]
 def _input_of(source: object, zoo: Registry) -> tuple[Spec, Preprocessing | None]:
     """Return the spec, and the preprocessing if known, of a name, a file or a model."""
     if isinstance(source, nn.Module):
-        spec: Any = getattr(source, "spec", None)
-        if not isinstance(spec, Spec):
-            raise InvalidOption(
-                f"{type(source).__name__} has no spec, so its input size is unknown; pass a model "
-                "made by vitzoo.create"
-            )
-        return spec, check_preprocessing(getattr(source, "preprocessing", None))
+        return spec_of(source), check_preprocessing(getattr(source, "preprocessing", None))
     if (request := _stored(source, zoo)) is not None:
         return request.spec, request.preprocessing_of(request.spec)
     variant = zoo.variant(_name(source))
     return variant.spec, variant.preprocessing_of(variant.spec)
+
+
+def spec_of(model: object) -> Spec:
+    """Return the spec of a network; raise InvalidOption unless `create` made it."""
+    spec: Any = getattr(model, "spec", None)
+    if isinstance(spec, Spec):
+        return spec
+    raise InvalidOption(
+        f"{type(model).__name__} has no spec; pass a model made by vitzoo.create, and of a wrapped "
+        "model its module"
+    )
 
 
 def _stored(source: object, zoo: Registry) -> Request | None:

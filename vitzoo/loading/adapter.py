@@ -17,7 +17,7 @@ from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.containers import DTYPES, SafetensorsFile
 from vitzoo.checkpoint.contents import Reading, open_own
 from vitzoo.checkpoint.saved import Saved, parsed
-from vitzoo.errors import CheckpointError, InvalidOption, StoreError, short_repr
+from vitzoo.errors import CheckpointError, InvalidOption, short_repr
 from vitzoo.files.access import read_regular
 from vitzoo.files.strict_json import strict_json
 from vitzoo.loading.adapt import LOADABLE
@@ -200,10 +200,7 @@ def open_adapter(folder: object) -> Adapter:
 
 
 def _config(path: Path) -> Mapping[str, Any]:
-    try:
-        text = read_regular(path, MAX_CONFIG)
-    except StoreError as error:
-        raise CheckpointError(str(error)) from error
+    text = read_regular(path, MAX_CONFIG, CheckpointError)
     if text is None:
         raise CheckpointError(
             f"cannot read {path}: there is no such file; an adapter is a folder that "

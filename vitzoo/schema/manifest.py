@@ -20,7 +20,6 @@ from vitzoo.errors import (
     InvalidOption,
     PluginError,
     RegistryError,
-    StoreError,
     VitzooError,
     did_you_mean,
 )
@@ -115,6 +114,7 @@ def read_manifest(
     path: Path,
     *,
     package: str | None,
+    text: bytes | None = None,
     sizes: Mapping[str, Spec] | None = None,
     limit: int = MAX_MANIFEST,
     installed: bool = False,
@@ -127,6 +127,7 @@ def read_manifest(
         path: the file.
         package: top-level package that targets must lie in; None for a user's registry file, which
             is data only: it has no targets, and its weights are not in a package.
+        text: of the file, if it is not written yet.
         sizes: the core's sizes, which variants may name as well as the file's sizes.
         limit: largest size of the file in bytes.
         installed: whether the file belongs to an installed package. The nesting and the keys of
@@ -138,28 +139,7 @@ def read_manifest(
         RegistryError: the file cannot be read, is not TOML or breaks the schema.
         IncompatibleManifest: the file needs a newer vitzoo.
     """
-    return parse_manifest(
-        _read(path, limit),
-        path,
-        package=package,
-        sizes=sizes,
-        installed=installed,
-        sized=sized,
-        base=base,
-    )
-
-
-def parse_manifest(
-    text: bytes,
-    path: Path,
-    *,
-    package: str | None,
-    sizes: Mapping[str, Spec] | None = None,
-    installed: bool = False,
-    sized: bool = True,
-    base: Callable[[str], Variant] | None = None,
-) -> Manifest:
-    """Check the text of the registry file at `path`, as `read_manifest` does."""
+    text = _read(path, limit) if text is None else text
     try:
         data = loads(text) if installed else strict_toml(text)
     except ValueError as error:
@@ -214,10 +194,7 @@ def _variant(
 
 
 def _read(path: Path, limit: int) -> bytes:
-    try:
-        text = read_regular(path, limit)
-    except StoreError as error:
-        raise RegistryError(str(error)) from error
+    text = read_regular(path, limit, RegistryError)
     if text is None:
         raise RegistryError(f"{path}: cannot be read: No such file or directory")
     return text

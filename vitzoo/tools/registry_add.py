@@ -40,7 +40,7 @@ from vitzoo.loading.source import on_hub, open_unregistered
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.manifest import API, Entries, Manifest, network_table, parse_manifest, plain
+from vitzoo.schema.manifest import API, Entries, Manifest, network_table, plain, read_manifest
 from vitzoo.schema.reader import NAME, NAME_RULE, Reader
 from vitzoo.schema.rows import Preprocessing, Variant, Weights, choose
 from vitzoo.schema.spec import Spec
@@ -188,7 +188,7 @@ def add(
 
 
 def _parsed(text: bytes, target: Path, zoo: Registry) -> Manifest:
-    return parse_manifest(text, target, package=None, sizes=zoo.host.core.sizes, base=zoo.base)
+    return read_manifest(target, text=text, package=None, sizes=zoo.host.core.sizes, base=zoo.base)
 
 
 def _before(target: Path, name: str, zoo: Registry, *, force: bool) -> bytes:
