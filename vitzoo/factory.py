@@ -288,6 +288,15 @@ def _finish(
     return result
 
 
+def check_alone(weights: object) -> None:
+    """Raise InvalidOption for weights that are passed with a model object."""
+    if weights is not None:
+        raise InvalidOption(
+            f"a model object has its weights, got weights={short_repr(weights)}; leave weights= "
+            "out, or pass the name of the model"
+        )
+
+
 def check_place(dtype: object, device: Any) -> None:
     """Raise InvalidOption for a dtype or a device that parameters cannot have here."""
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):

@@ -83,8 +83,7 @@ def _from_folder(path: Path, zoo: Registry) -> Request:
 
 def _parse(path: Path) -> Any:
     """Return the data in a TOML or JSON file; raise InvalidOption if it cannot be read."""
-    text = read_regular(path, MAX_SPEC, InvalidOption)
-    if text is None:
+    if (text := read_regular(path, MAX_SPEC, InvalidOption)) is None:
         raise InvalidOption(f"cannot read {path}: No such file or directory")
     try:
         return strict_toml(text) if path.suffix == ".toml" else strict_json(text)

@@ -49,6 +49,16 @@ def on_gpu(monkeypatch):
 # Images are read as many at a time as a chunk holds.
 
 
+def test_a_layer_whose_equal_rows_differ_makes_chunks_of_one_image(monkeypatch):
+    def uneven(x, weight, bias):
+        return linear(x, weight, bias) + torch.arange(len(x))[:, None] * (len(weight) == 2)
+
+    linear = torch.nn.functional.linear
+    monkeypatch.setattr(module, "F", SimpleNamespace(linear=uneven))
+    for classes, chunk in ((10, 8), (2, 1)):
+        assert Predictor(vitzoo.create("vit_digits", num_classes=classes)).chunk == chunk
+
+
 def test_rows_fill_a_chunk(passes):
     predictor = vitzoo.Predictor("vit_digits", chunk=64)
     scans = [np.full((28, 28), i, np.uint8) for i in range(130)]

@@ -71,6 +71,7 @@ def check_push(
         InvalidOption: a value is not possible, or the folder cannot be written.
     """
     check_types("push", repo=(repo, "text"), folder=(folder, "text or a path or None"))
+    check_types("push", base_model=(base_model, "a sequence"), datasets=(datasets, "a sequence"))
     check_types("push", license=(license, "text or None"), library=(library, "text or None"))
     check_types("push", message=(message, "text"))
     if not valid_repo(repo):
@@ -85,7 +86,7 @@ def check_push(
             f"{describe(license)}"
         )
     for kind, names in (("base_model", base_model), ("datasets", datasets)):
-        if not isinstance(names, list | tuple) or not all(
+        if isinstance(names, str) or not all(
             isinstance(n, str) and re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", n, re.ASCII)
             for n in names
         ):

@@ -18,7 +18,7 @@ from vitzoo.errors import ExportError, InvalidOption, short_repr
 from vitzoo.exporting.checks import EXPORTED, EXTRAS, check_export
 from vitzoo.exporting.int8 import quantise, smallest_cosine, speed
 from vitzoo.exporting.targets import BATCH, TARGETS, Run, Target
-from vitzoo.factory import create
+from vitzoo.factory import check_alone, create
 from vitzoo.files.access import writing_folder
 from vitzoo.images.decode import find_images
 from vitzoo.images.lookup import spec_of, transform
@@ -143,11 +143,7 @@ def export(
 def _network(model: Any, weights: Any) -> tuple[Any, str]:
     """Return the model, and the SHA-256 of its weights file if it was read here."""
     if isinstance(model, nn.Module):
-        if weights is not None:
-            raise InvalidOption(
-                f"weights={short_repr(weights)} was passed with a model, which has weights; pass "
-                "the name of the model"
-            )
+        check_alone(weights)
         return model, ""
     if not isinstance(model, str | os.PathLike):
         raise InvalidOption(

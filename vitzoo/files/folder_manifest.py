@@ -56,8 +56,7 @@ def read_manifest(folder: Path) -> Files | None:
         StoreError: it cannot be read.
     """
     path = folder / MANIFEST
-    text = read_regular(path, MAX_MANIFEST)
-    if text is None:
+    if (text := read_regular(path, MAX_MANIFEST)) is None:
         return None
     try:
         data = strict_json(text)

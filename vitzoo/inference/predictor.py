@@ -30,7 +30,7 @@ from vitzoo.errors import (
     printable,
     short_repr,
 )
-from vitzoo.factory import check_place, create
+from vitzoo.factory import check_alone, check_place, create
 from vitzoo.images.decode import (
     UNNAMED,
     UNNAMED_BYTES,
@@ -373,7 +373,8 @@ class Predictor:
         if self._options["chunk"] is not None:
             return int(self._options["chunk"])
         if self._sample.device.type == CPU:
-            return CHUNK if is_aligned(self.model) else 1
+            with one_thread() as run:
+                return CHUNK if run(is_aligned, self.model) else 1
         draws = torch.Generator().manual_seed(0)
         image = torch.randn(1, *self._shape, generator=draws, device="cpu", dtype=torch.float32)
         with one_thread() as run:
@@ -490,11 +491,7 @@ def _placed(
     device: torch.device | str | None,
 ) -> nn.Module:
     """Return a model object, or a copy if it gets another type or device."""
-    if weights is not None:
-        raise InvalidOption(
-            f"a model object has its weights, got weights={short_repr(weights)}; leave weights= "
-            "out, or pass the name of the model"
-        )
+    check_alone(weights)
     check_place(dtype, device)
     sample = sample_of(model)
     there = torch.empty(0, device=device or sample.device, dtype=dtype or sample.dtype)

@@ -200,8 +200,7 @@ def open_adapter(folder: object) -> Adapter:
 
 
 def _config(path: Path) -> Mapping[str, Any]:
-    text = read_regular(path, MAX_CONFIG, CheckpointError)
-    if text is None:
+    if (text := read_regular(path, MAX_CONFIG, CheckpointError)) is None:
         raise CheckpointError(
             f"cannot read {path}: there is no such file; an adapter is a folder that "
             "peft_model.save_pretrained(folder) wrote"

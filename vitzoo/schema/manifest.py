@@ -114,7 +114,7 @@ def read_manifest(
     path: Path,
     *,
     package: str | None,
-    text: bytes | None = None,
+    data: bytes | None = None,
     sizes: Mapping[str, Spec] | None = None,
     limit: int = MAX_MANIFEST,
     installed: bool = False,
@@ -127,7 +127,7 @@ def read_manifest(
         path: the file.
         package: top-level package that targets must lie in; None for a user's registry file, which
             is data only: it has no targets, and its weights are not in a package.
-        text: of the file, if it is not written yet.
+        data: of the file, if it is not written yet.
         sizes: the core's sizes, which variants may name as well as the file's sizes.
         limit: largest size of the file in bytes.
         installed: whether the file belongs to an installed package. The nesting and the keys of
@@ -139,12 +139,13 @@ def read_manifest(
         RegistryError: the file cannot be read, is not TOML or breaks the schema.
         IncompatibleManifest: the file needs a newer vitzoo.
     """
-    text = _read(path, limit) if text is None else text
+    if data is None and (data := read_regular(path, limit, RegistryError)) is None:
+        raise RegistryError(f"{path}: cannot be read: No such file or directory")
     try:
-        data = loads(text) if installed else strict_toml(text)
+        table = loads(data) if installed else strict_toml(data)
     except ValueError as error:
         raise RegistryError(f"{path}: {error}") from error
-    reader = Reader(data, str(path))
+    reader = Reader(table, str(path))
     api = reader.count("api")
     if api > API:
         raise IncompatibleManifest(
@@ -191,13 +192,6 @@ def _variant(
         unusable[name] = error
         reader.skip()
         return None
-
-
-def _read(path: Path, limit: int) -> bytes:
-    text = read_regular(path, limit, RegistryError)
-    if text is None:
-        raise RegistryError(f"{path}: cannot be read: No such file or directory")
-    return text
 
 
 def _sizes(reader: Reader, taken: Mapping[str, Spec]) -> dict[str, Spec]:

@@ -188,7 +188,7 @@ def add(
 
 
 def _parsed(text: bytes, target: Path, zoo: Registry) -> Manifest:
-    return read_manifest(target, text=text, package=None, sizes=zoo.host.core.sizes, base=zoo.base)
+    return read_manifest(target, data=text, package=None, sizes=zoo.host.core.sizes, base=zoo.base)
 
 
 def _before(target: Path, name: str, zoo: Registry, *, force: bool) -> bytes:

@@ -109,8 +109,7 @@ def read_file(path: str) -> bytes:
 
 
 def _read_all(path: str, limit: int) -> bytes:
-    data = read_regular(Path(path), limit, ImageError)
-    if data is None:
+    if (data := read_regular(Path(path), limit, ImageError)) is None:
         raise ImageError(f"there is no file {printable(path)}")
     return data
 
