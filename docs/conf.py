@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, get_origin
 from sphinx.errors import ExtensionError
 
 import vitzoo
-from vitzoo.catalogue_site.site import write_site
+from vitzoo.apps.site.site import write_site
 from vitzoo.plugin.info import FIRST_PARTY
 from vitzoo.registry.registry import registry
 

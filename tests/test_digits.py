@@ -14,11 +14,11 @@ from sklearn.datasets import load_digits, load_sample_images
 
 import vitzoo
 from helpers import message, refuses, says
+from vitzoo.apps.predict.predict import predict
 from vitzoo.errors import IntegrityError
-from vitzoo.inference.predict import predict
+from vitzoo.network.summary import cost
 from vitzoo.plugin.package_files import data_file
 from vitzoo.store import obtain
-from vitzoo.summary import cost
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 PAGE = EXAMPLES.parent / "token-merging.md"

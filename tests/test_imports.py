@@ -193,11 +193,12 @@ def test_public_names_are_those_of_the_table_after_every_module_is_imported(pyth
 
 TORCH_FREE = """
 import importlib, json, pkgutil, sys
-for folder in ("files", "schema", "plugin", "registry", "store", "catalogue_site"):
+for folder in ("files", "schema", "plugin", "registry", "store", "apps.site"):
     package = importlib.import_module(f"vitzoo.{folder}")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
-print(json.dumps([name for name in sys.modules if name in ("torch", "numpy", "vitzoo.model")]))
+heavy = ("torch", "numpy", "vitzoo.network.model")
+print(json.dumps([name for name in sys.modules if name in heavy]))
 print("vitzoo.store.download" in sys.modules)
 """
 
@@ -226,14 +227,18 @@ def test_the_version_is_that_of_the_installed_distribution():
     assert vitzoo.__version__ == version("vitzoo")
 
 
-def test_the_diagram_of_the_architecture_page_shows_the_contracts():
+def test_the_diagrams_of_the_architecture_page_show_the_contracts():
     root = Path(__file__).parents[1]
     layers = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
-    wanted = [layer.replace(" : ", ", ") for layer in layers["contracts"][0]["layers"]]
+    folders, apps = (
+        [re.sub(" [:|] ", ", ", layer) for layer in contract["layers"]]
+        for contract in layers["contracts"][:2]
+    )
     page = (root / "docs" / "architecture.md").read_text("utf-8")
-    _, drawing, _ = page.partition("## Folders and import order")[2].split("```", 2)
-    assert drawing.split("\n")[1:-1] == wanted
-    table = page.partition("| folder or file |")[2].partition("\n\n")[0]
-    places = " ".join(row.split("|")[1] for row in table.splitlines()[2:])
-    named = set(re.findall(r"`(\w+)(?:\.py|/)`", places))
-    assert named == {name for layer in wanted for name in layer.split(", ")}
+    drawings = page.partition("## Folders and import order")[2].split("```", 4)[1::2]
+    assert [drawing.split("\n")[1:-1] for drawing in drawings] == [folders, apps]
+    tables = page.partition("| folder or file |")[2].partition("\n\nThe tests of a module")[0]
+    for table, wanted in zip(tables.split("\n\n"), (folders, apps), strict=True):
+        places = " ".join(row.split("|")[1] for row in table.splitlines()[2:])
+        named = set(re.findall(r"`(\w+)(?:\.py|/)`", places))
+        assert named == {name.partition(".")[0] for line in wanted for name in line.split(", ")}

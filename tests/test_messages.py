@@ -32,14 +32,14 @@ from PIL import Image
 import vitzoo
 from helpers import LAZY_MODULE
 from plugin_files import write_distribution
-from vitzoo.benchmarking.ways import choose_ways
+from vitzoo.apps.bench.ways import choose_ways
+from vitzoo.apps.convert.conversion import convert
+from vitzoo.apps.predict.predict import predict
+from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.checkpoint.saved import Trunk
 from vitzoo.cli.main import main
 from vitzoo.errors import FirstUseWarning, VitzooError
-from vitzoo.exporting.conversion import convert
-from vitzoo.inference.predict import predict
-from vitzoo.inference.predictor import Predictor
 from vitzoo.inventory import import_file, relock, remove
 from vitzoo.plugin.requirements import check_requirements
 from vitzoo.registry.registry import registry

@@ -27,7 +27,7 @@ PYTHON = [
     # Not the scripts that write manifests: they belong to this repository.
     *sorted(path for path in ROOT.glob("plugins/**/*.py") if not path.match("update_*.py")),
     *sorted(ROOT.glob("docs/examples/*.py")),
-    *sorted(ROOT.glob("vitzoo/tools/templates/**/*.py.tmpl")),
+    *sorted(ROOT.glob("vitzoo/authoring/templates/**/*.py.tmpl")),
 ]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/README.md")])
 FENCE = re.compile(r"^```(?:python|py)\b[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)

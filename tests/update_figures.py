@@ -4,9 +4,9 @@
 
 Results go to the entries of timm's own files (`timm/TAG` on the Hub) at the entry's image size, and
 images per second to the variants that timm knows, from the tables in tests/facts. GMACs and
-activations are computed (`vitzoo.summary.cost`). Everything else in a manifest is kept, comments
-and order included. With --check nothing is computed or written, and the exit code is 1 where a
-manifest and the tables differ; `vitzoo registry check` compares the computed numbers.
+activations are computed (`vitzoo.network.summary.cost`). Everything else in a manifest is kept,
+comments and order included. With --check nothing is computed or written, and the exit code is 1
+where a manifest and the tables differ; `vitzoo registry check` compares the computed numbers.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def computed(namespace: str) -> Costs:
     """Return GMACs and activation memory of the variants of a namespace."""
     import torch
 
-    from vitzoo.summary import cost
+    from vitzoo.network.summary import cost
 
     found = {}
     for variant in vitzoo.variants(namespace=namespace):

@@ -52,8 +52,24 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 
 if TYPE_CHECKING:
     from vitzoo import errors as errors, formats as formats, parts as parts, ray as ray
-    from vitzoo.benchmarking.bench import bench as bench
-    from vitzoo.benchmarking.results import Benchmark as Benchmark
+    from vitzoo.apps.bench.bench import bench as bench
+    from vitzoo.apps.bench.results import Benchmark as Benchmark
+    from vitzoo.apps.convert.conversion import convert as convert
+    from vitzoo.apps.embed.embed import Embedded as Embedded, embed as embed
+    from vitzoo.apps.export.export import export as export
+    from vitzoo.apps.plot.plot import plot as plot
+    from vitzoo.apps.predict.predict import predict as predict
+    from vitzoo.apps.predict.predictor import Predictor as Predictor
+    from vitzoo.apps.probe.probe import Probe as Probe, probe as probe
+    from vitzoo.apps.publish.link import (
+        Linked as Linked,
+        link as link,
+        timm_overlay as timm_overlay,
+    )
+    from vitzoo.apps.publish.push import Pushed as Pushed, push as push
+    from vitzoo.apps.train.freeze import freeze as freeze
+    from vitzoo.apps.train.lora import lora as lora
+    from vitzoo.apps.train.param_groups import param_groups as param_groups
     from vitzoo.errors import (
         CheckpointError as CheckpointError,
         ExportError as ExportError,
@@ -73,24 +89,11 @@ if TYPE_CHECKING:
         WeightsError as WeightsError,
         WeightsUnavailable as WeightsUnavailable,
     )
-    from vitzoo.exporting.conversion import convert as convert
-    from vitzoo.exporting.export import export as export
-    from vitzoo.exporting.link import (
-        Linked as Linked,
-        link as link,
-        timm_overlay as timm_overlay,
-    )
-    from vitzoo.exporting.push import Pushed as Pushed, push as push
     from vitzoo.factory import create as create
     from vitzoo.images.lookup import labels as labels, transform as transform
     from vitzoo.images.transform import Transform as Transform
-    from vitzoo.inference.embed import Embedded as Embedded, embed as embed
-    from vitzoo.inference.predict import predict as predict
-    from vitzoo.inference.predictor import Predictor as Predictor
-    from vitzoo.inference.probe import Probe as Probe, probe as probe
     from vitzoo.inventory import Verification as Verification, fetch as fetch, verify as verify
-    from vitzoo.model import VisionTransformer as VisionTransformer
-    from vitzoo.plotting.plot import plot as plot
+    from vitzoo.network.model import VisionTransformer as VisionTransformer
     from vitzoo.plugin.hookspecs import hookimpl as hookimpl
     from vitzoo.plugin.info import PluginInfo as PluginInfo
     from vitzoo.registry.label_sets import synsets as synsets
@@ -116,33 +119,33 @@ if TYPE_CHECKING:
         Weights as Weights,
     )
     from vitzoo.schema.spec import BlockSpec as BlockSpec, PartSpec as PartSpec, Spec as Spec
-    from vitzoo.training.freeze import freeze as freeze
-    from vitzoo.training.lora import lora as lora
-    from vitzoo.training.param_groups import param_groups as param_groups
 
 # The public names of each module; `__getattr__` imports a module when one of its names is used.
 _NAMES = {
-    "benchmarking.bench": "bench",
-    "benchmarking.results": "Benchmark",
+    "apps.bench.bench": "bench",
+    "apps.bench.results": "Benchmark",
+    "apps.convert.conversion": "convert",
+    "apps.embed.embed": "Embedded embed",
+    "apps.export.export": "export",
+    "apps.plot.plot": "plot",
+    "apps.predict.predict": "predict",
+    "apps.predict.predictor": "Predictor",
+    "apps.probe.probe": "Probe probe",
+    "apps.publish.link": "Linked link timm_overlay",
+    "apps.publish.push": "Pushed push",
+    "apps.train.freeze": "freeze",
+    "apps.train.lora": "lora",
+    "apps.train.param_groups": "param_groups",
     "errors": (
         "CheckpointError ExportError FirstUseWarning ImageError IntegrityError InvalidInput "
         "InvalidOption MissingDependency NetworkError PinError PluginError RegistryError "
         "StoreError UnknownName VitzooError WeightsError WeightsUnavailable"
     ),
-    "exporting.conversion": "convert",
-    "exporting.export": "export",
-    "exporting.link": "Linked link timm_overlay",
-    "exporting.push": "Pushed push",
     "factory": "create",
     "images.lookup": "labels transform",
     "images.transform": "Transform",
-    "inference.embed": "Embedded embed",
-    "inference.predict": "predict",
-    "inference.predictor": "Predictor",
-    "inference.probe": "Probe probe",
     "inventory": "Verification fetch verify",
-    "model": "VisionTransformer",
-    "plotting.plot": "plot",
+    "network.model": "VisionTransformer",
     "plugin.hookspecs": "hookimpl",
     "plugin.info": "PluginInfo",
     "registry.label_sets": "synsets",
@@ -154,9 +157,6 @@ _NAMES = {
         "PositionEmbedding Preprocessing Recipe Throughput Variant Weights"
     ),
     "schema.spec": "BlockSpec PartSpec Spec",
-    "training.freeze": "freeze",
-    "training.lora": "lora",
-    "training.param_groups": "param_groups",
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 _HOME |= {module: module for module in ("errors", "formats", "parts", "ray")}

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.utils._device import DeviceContext
 
-from vitzoo.build import build, make_dynamic
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.saved import check_plugins
 from vitzoo.errors import InvalidOption, short_repr
@@ -24,12 +23,14 @@ from vitzoo.loading.load import load
 from vitzoo.loading.request import Request, changed, with_adapter
 from vitzoo.loading.source import choose_source, chosen_over, without_published_classifier
 from vitzoo.log import log
-from vitzoo.model import VisionTransformer
+from vitzoo.network.build import build, make_dynamic
+from vitzoo.network.model import VisionTransformer
+from vitzoo.opening import resolve
 from vitzoo.parts.init import WithoutData
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import LoadReport
-from vitzoo.resolve import resolve
+from vitzoo.schema.kinds import PARTS
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing, Variant
@@ -41,7 +42,6 @@ OF_TIMM = {  # timm's names of block options
     "act_layer": "activation",
     "attn_drop_rate": "attention_dropout",
 }
-PARTS = ("patch_embed", "pos_embed", "pool", "head", "drop_path")
 Part = str | Mapping[str, Any] | nn.Module
 
 

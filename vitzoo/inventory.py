@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Literal
 
 from vitzoo import settings
-from vitzoo.checkpoint.sidecars import files_at, sidecars_at
 from vitzoo.errors import (
     IntegrityError,
     InvalidOption,
@@ -24,6 +23,7 @@ from vitzoo.files.access import hash_file, open_regular
 from vitzoo.files.folder_manifest import MANIFEST, read_manifest
 from vitzoo.files.names import INDEX, WEIGHTS
 from vitzoo.files.shard_index import read_index, weights_in
+from vitzoo.foreign.sidecars import files_at, sidecars_at
 from vitzoo.keywords import check_types
 from vitzoo.registry.foreign_names import is_repository
 from vitzoo.registry.registry import Registry, registry

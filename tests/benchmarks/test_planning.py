@@ -31,7 +31,7 @@ def used():
 
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 before = used()
-from vitzoo.inference import embed as module
+from vitzoo.apps.embed import embed as module
 
 module.compute = lambda *args: None
 predictor = vitzoo.Predictor("vit_digits")

@@ -8,10 +8,10 @@ from safetensors.torch import load_file
 
 import vitzoo
 from helpers import fill, message, refuses, same, says
+from vitzoo.apps.convert.conversion import convert_pickle
 from vitzoo.checkpoint.pickle_worker import chosen
 from vitzoo.cli.main import main
 from vitzoo.errors import CheckpointError, InvalidOption
-from vitzoo.exporting.conversion import convert_pickle
 
 TABLE = {"a": torch.ones(2), "b": torch.zeros(1)}
 OTHER = {"c": torch.ones(1)}

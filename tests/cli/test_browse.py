@@ -48,7 +48,7 @@ def test_which_gives_file_and_line_without_importing(run, acme):
     ("name", "file", "text"),
     [
         ("conv", "parts/patch_embed.py", "class ConvPatchEmbed(nn.Module):"),
-        ("vit_b16", "build.py", "def build(spec: Spec, ready:"),
+        ("vit_b16", "network/build.py", "def build(spec: Spec, ready:"),
         ("timm", "formats/timm.py", "timm_vit = Format("),
     ],
 )

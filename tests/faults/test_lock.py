@@ -15,7 +15,6 @@ import safetensors.torch
 import vitzoo
 from helpers import refuses, says
 from vitzoo.checkpoint import checkpoint
-from vitzoo.checkpoint.sidecars import SIDECARS
 from vitzoo.cli.main import main
 from vitzoo.errors import (
     EntryNotFound,
@@ -27,6 +26,7 @@ from vitzoo.errors import (
     RepoNotFound,
     TransferError,
 )
+from vitzoo.foreign.sidecars import SIDECARS
 from vitzoo.inventory import relock
 from vitzoo.loading import source
 from vitzoo.store import lockfile, locks

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 
 import vitzoo
 from helpers import refuses, same
+from vitzoo.apps.convert.conversion import convert_pickle
 from vitzoo.checkpoint import pickles
 from vitzoo.cli.main import main
 from vitzoo.errors import CheckpointError
-from vitzoo.exporting.conversion import convert_pickle
 
 MB = 1024 * 1024
 
@@ -211,9 +211,9 @@ def test_nothing_else_reads_a_pickle():
         if any(word in path.read_text("utf-8") for word in loaders)
     ]
     own = (
-        "benchmarking/ways.py",  # the network that `bench` writes for the processes that it starts
-        "inference/embedding/processes.py",  # between vitzoo and the processes that it starts
-        "inference/embedding/workers.py",  # whether an error can be sent, from its own pickle
+        "apps/bench/ways.py",  # the network that `bench` writes for the processes that it starts
+        "apps/embed/processes.py",  # between vitzoo and the processes that it starts
+        "apps/embed/workers.py",  # whether an error can be sent, from its own pickle
         "testing/checks/modules.py",  # copies the modules of plugins
     )
     assert sorted(found) == sorted(["checkpoint/pickle_worker.py", *own])

@@ -25,8 +25,8 @@ import vitzoo
 from damage import changed, damaged_json, damaged_tensors
 from helpers import fill, randn
 from limited import run_limited
+from vitzoo.apps.embed.embed import embed
 from vitzoo.files.folder_manifest import write_manifest
-from vitzoo.inference.embed import embed
 
 pytestmark = pytest.mark.fuzz
 
@@ -151,8 +151,8 @@ def test_classifiers(tmp_path, base, photos):
 EMBED = """
 import numpy as np, pyarrow.parquet as pq
 from vitzoo.files.folder_manifest import write_manifest
-from vitzoo.inference.embed import embed
-from vitzoo.inference.predictor import Predictor
+from vitzoo.apps.embed.embed import embed
+from vitzoo.apps.predict.predictor import Predictor
 
 predictor = Predictor(base)
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.fuzz
 SEED, FILES = 27, 500
 ROWS = """
 from vitzoo.errors import ImageError
-from vitzoo.inference.embedding.sources import find_pieces, sha256_of
+from vitzoo.apps.embed.sources import find_pieces, sha256_of
 
 def read(path):
     pieces = find_pieces(path)

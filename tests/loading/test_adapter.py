@@ -17,7 +17,10 @@ from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.loading.adapter import PREFIX
 
 WITHOUT_EFFECT = {  # what PEFT 0.21 also writes
-    "auto_mapping": {"base_model_class": "VisionTransformer", "parent_library": "vitzoo.model"},
+    "auto_mapping": {
+        "base_model_class": "VisionTransformer",
+        "parent_library": "vitzoo.network.model",
+    },
     "base_model_name_or_path": None,
     "bias": "none",
     "eva_config": None,

@@ -8,7 +8,7 @@ import timm
 import torch
 
 import vitzoo
-from vitzoo.loading.stated import timm_spec
+from vitzoo.foreign.stated import timm_spec
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo_timm.native import spec_of
 

@@ -12,9 +12,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 import vitzoo
 from helpers import SMALL, close, fill, randn, refuses
 from vitzoo.errors import InvalidOption
+from vitzoo.network.summary import summarize
 from vitzoo.parts import Block, Merged, MergingBlock, TokenMerging
 from vitzoo.parts.block import unmerged
-from vitzoo.summary import summarize
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 NETWORKS = {

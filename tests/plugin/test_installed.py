@@ -144,8 +144,8 @@ CASES = [
         "[heads.flat]", "target", "'p_target'", "'os.parts:Flat'",
     ),
     manifest(
-        "builder", GOOD + 'builder = "vitzoo.build:build"\n',
-        "[variants.net]", "builder", "'p_builder'", "'vitzoo.build:build'",
+        "builder", GOOD + 'builder = "vitzoo.network.build:build"\n',
+        "[variants.net]", "builder", "'p_builder'", "'vitzoo.network.build:build'",
     ),
     manifest(
         "needy", GOOD + HEAD.format(package="p_needy") + 'requires = ["no-such-lib>=2"]\n',

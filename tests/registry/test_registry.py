@@ -276,7 +276,7 @@ def test_the_snapshot_takes_additions(tmp_path):
     ("change", "message"),
     [
         ({"params": 1}, ("params", "1", "86567656")),
-        ({"builder": "x:y"}, ("builder", "'x:y'", "'vitzoo.build:build'")),
+        ({"builder": "x:y"}, ("builder", "'x:y'", "'vitzoo.network.build:build'")),
         ({"default": "lost"}, ("default", "'lost'", "'augreg2_in21k_ft_in1k'")),
         ({"weights": {"lost": "ab"}}, ("weights lost", "sha256 ab", "None")),
     ],
@@ -357,8 +357,8 @@ def test_a_misspelt_alias_is_suggested():
 
 @pytest.mark.usefixtures("renamed")
 def test_a_spec_may_name_an_alias():
+    from vitzoo.opening import resolve
     from vitzoo.registry.registry import registry
-    from vitzoo.resolve import resolve
 
     assert resolve({"variant": "old"}, registry()).spec.variant == "new"
 

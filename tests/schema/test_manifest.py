@@ -290,8 +290,8 @@ PARAMS = "params = 24000"
         ),
         (
             PARAMS,
-            'params = 1\nbuilder = "vitzoo.build:build"',
-            (NET, "builder", "'acme'", "'vitzoo.build:build'"),
+            'params = 1\nbuilder = "vitzoo.network.build:build"',
+            (NET, "builder", "'acme'", "'vitzoo.network.build:build'"),
         ),
         # aliases
         ('old = "net"', 'old = "nett"', ("[aliases]", "old", "'nett'", "'net'")),

@@ -22,7 +22,6 @@ from vitzoo.checkpoint.containers import (
     view,
 )
 from vitzoo.checkpoint.contents import OpenFile, Reading, open_own
-from vitzoo.checkpoint.sidecars import Sidecars, sidecars_beside
 from vitzoo.errors import HashMismatch
 from vitzoo.files.npz import ZIP_MAGIC
 from vitzoo.files.safetensors import Header
@@ -68,16 +67,6 @@ class Checkpoint:
     outside: tuple[str, ...] = ()
     trunk: tuple[str, str] = ("", "")
     mapped: bool = False
-
-    def beside(self, sidecars: Sidecars) -> Checkpoint:
-        """Return the file with what its sidecars state."""
-        return replace(
-            self,
-            labels=sidecars.labels,
-            preprocessing=sidecars.preprocessing,
-            config=sidecars.config,
-            notes=sidecars.notes,
-        )
 
     @property
     def file(self) -> OpenFile:
@@ -149,7 +138,7 @@ def open_file(path: Path) -> Checkpoint:
     file = open_own(path)
     sharded = is_json(os.pread(file.fd, 64, 0))
     container = Shards(file, path) if sharded else _container(file, source)
-    return Checkpoint(source, container).beside(sidecars_beside(path))
+    return Checkpoint(source, container)
 
 
 def open_hub_file(file: HubFile) -> Checkpoint:

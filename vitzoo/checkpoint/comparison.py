@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from vitzoo.build import build
 from vitzoo.errors import InvalidOption, UnknownName, VitzooError, short_repr
+from vitzoo.network.build import build
 from vitzoo.parts.block import Blocks
 from vitzoo.parts.heads import LinearHead, NoHead
 from vitzoo.registry.registry import Registry

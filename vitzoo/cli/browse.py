@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
+from vitzoo.cli.completion import complete_names
 from vitzoo.cli.listing import NOTES
+from vitzoo.cli.options import json_option
 from vitzoo.cli.output import (
     Fit,
-    complete_names,
     echo,
-    json_option,
     megabytes,
     on_terminal,
     print_fields,
@@ -330,7 +330,7 @@ def _meaning(
     weights: Weights | None = None,
     known_as: str | None = None,
 ) -> dict[str, Any]:
-    from vitzoo.tools.plugin_why import named
+    from vitzoo.authoring.plugin_why import named
 
     info = zoo.host.infos[namespace]
     found = asdict(named(info, row))

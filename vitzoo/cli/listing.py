@@ -8,20 +8,9 @@ from typing import Any
 import click
 from click.exceptions import Exit
 
-from vitzoo.cli.output import (
-    Fit,
-    complete_families,
-    complete_fields,
-    complete_names,
-    count,
-    echo,
-    flag,
-    json_option,
-    megabytes,
-    on_terminal,
-    print_rows,
-    say,
-)
+from vitzoo.cli.completion import complete_families, complete_fields, complete_names
+from vitzoo.cli.options import flag, json_option
+from vitzoo.cli.output import Fit, count, echo, megabytes, on_terminal, print_rows, say
 from vitzoo.errors import PinError, UnknownName, did_you_mean
 from vitzoo.plugin.info import CORE, LOCAL, TROUBLE
 from vitzoo.registry.listing import (

@@ -15,7 +15,8 @@ import click
 
 import vitzoo
 from vitzoo.cli.environment import Stream, diverted, set_for_command
-from vitzoo.cli.output import Context, echo, flag, say
+from vitzoo.cli.options import flag
+from vitzoo.cli.output import Context, echo, say
 from vitzoo.errors import VitzooError, printable
 from vitzoo.plugin import importing
 
@@ -33,27 +34,39 @@ vitzoo %s: Vision Transformers by name. Type first:
   vitzoo COMMAND --help                      all options
 In Python: vitzoo.create('vit_b16', pretrained=True)"""
 COMMANDS = {  # module and summary, for `vitzoo --help`, which then imports no command
-    "list": ("listing", "List variants: the networks that vitzoo can build by name."),
-    "show": ("browse", "Show the weights, the network and the sources of a variant."),
-    "which": ("browse", "Show the call that creates what NAME means, and its code."),
-    "summary": ("network", "Show the layers of a network: shapes, operations and memory."),
-    "plot": ("network", "Draw what MODEL has learned, or what it does with IMAGES."),
-    "bench": ("network", "Measure the ways to run MODEL here, and recommend the best."),
-    "predict": ("inference", "Classify images with MODEL."),
-    "embed": ("inference", "Write embeddings of many images to Parquet files."),
-    "probe": ("inference", "Measure how well features of MODEL tell classes apart."),
-    "fetch": ("weights", "Download the weights of each NAME and check their sha256."),
-    "verify": ("weights", "Compare weights files with their recorded sha256."),
-    "rm": ("weights", "Delete the weights of each NAME from the store."),
-    "import": ("weights", "Copy weights FILES into the store."),
-    "lock": ("weights", "Show the lock file, or replace pins in it."),
-    "convert": ("exporting", "Convert weights to another checkpoint format."),
-    "export": ("exporting", "Write a network for onnxruntime, torch or OpenVINO."),
-    "link": ("exporting", "Write verified weights to a folder that another library loads."),
-    "push": ("exporting", "Upload a model with its card to a repository of the Hub."),
-    "site": ("site", "Write a web site of all networks and weights to the folder OUT."),
-    "registry": ("registry", "Check registry files, and add pins and entries to them."),
-    "plugins": ("plugins", "List the installed plugins, check plugins, or write a new one."),
+    "list": ("cli.listing", "List variants: the networks that vitzoo can build by name."),
+    "show": ("cli.browse", "Show the weights, the network and the sources of a variant."),
+    "which": ("cli.browse", "Show the call that creates what NAME means, and its code."),
+    "summary": ("cli.summary", "Show the layers of a network: shapes, operations and memory."),
+    "plot": ("apps.plot.command", "Draw what MODEL has learned, or what it does with IMAGES."),
+    "bench": ("apps.bench.command", "Measure the ways to run MODEL here, and recommend the best."),
+    "predict": ("apps.predict.command", "Classify images with MODEL."),
+    "embed": ("apps.embed.command", "Write embeddings of many images to Parquet files."),
+    "probe": ("apps.probe.command", "Measure how well features of MODEL tell classes apart."),
+    "fetch": ("cli.weights", "Download the weights of each NAME and check their sha256."),
+    "verify": ("cli.weights", "Compare weights files with their recorded sha256."),
+    "rm": ("cli.weights", "Delete the weights of each NAME from the store."),
+    "import": ("cli.weights", "Copy weights FILES into the store."),
+    "lock": ("cli.weights", "Show the lock file, or replace pins in it."),
+    "convert": ("apps.convert.command", "Convert weights to another checkpoint format."),
+    "export": ("apps.export.command", "Write a network for onnxruntime, torch or OpenVINO."),
+    "link": (
+        "apps.publish.command",
+        "Write verified weights to a folder that another library loads.",
+    ),
+    "push": ("apps.publish.command", "Upload a model with its card to a repository of the Hub."),
+    "site": (
+        "apps.site.command",
+        "Write a web site of all networks and weights to the folder OUT.",
+    ),
+    "registry": (
+        "authoring.registry_command",
+        "Check registry files, and add pins and entries to them.",
+    ),
+    "plugins": (
+        "authoring.plugins_command",
+        "List the installed plugins, check plugins, or write a new one.",
+    ),
 }
 
 
@@ -85,7 +98,7 @@ class LazyGroup(click.Group):
         """Return the command called `cmd_name`, None if it does not exist."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"vitzoo.cli.{COMMANDS[cmd_name][0]}")
+        module = import_module(f"vitzoo.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
         for one in (command, *getattr(command, "commands", {}).values()):
             one.context_class = Context
@@ -163,7 +176,9 @@ def main(args: Sequence[str] | None = None) -> int:
 def _run(args: Sequence[str] | None) -> int:
     try:
         if instruction := os.environ.get(COMPLETE):
-            return _complete(instruction)
+            from vitzoo.cli.completion import complete
+
+            return complete(cli, COMPLETE, instruction)
         _restore_help(cli)
         code = cli.main(args, prog_name="vitzoo", standalone_mode=False)
     except click.ClickException as error:
@@ -185,45 +200,3 @@ def _run(args: Sequence[str] | None) -> int:
         say(f"vitzoo: {str(error) or 'there is not enough memory'}")
         return getattr(error, "exit_code", 1)
     return code if isinstance(code, int) else 0
-
-
-def _complete(instruction: str) -> int:
-    """Print a shell's script for completion (`bash_source`), or words (`bash_complete`)."""
-    from click.shell_completion import get_completion_class
-
-    shell, _, what = instruction.partition("_")
-    known = _bash() if shell == "bash" else get_completion_class(shell)
-    if known is None or what not in ("source", "complete"):
-        shells = "bash_source, zsh_source or fish_source"
-        raise click.UsageError(f"{COMPLETE} must be {shells}, got {instruction!r}")
-    shell_completion = known(cli, {}, "vitzoo", COMPLETE)
-    echo(shell_completion.source() if what == "source" else shell_completion.complete())
-    return 0
-
-
-def _bash() -> Any:
-    """Return completion for bash, which splits words at colons, as in `vit_b16:augreg_in21k`."""
-    from click.shell_completion import BashComplete, CompletionItem, split_arg_string
-
-    class Bash(BashComplete):
-        before = ""  # the part of the word that bash does not replace
-
-        def get_completion_args(self) -> tuple[list[str], str]:
-            words, at = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
-            joined = [""]
-            for word in words[: at + 1]:
-                if ":" in (word, joined[-1][-1:]):
-                    joined[-1] += word
-                else:
-                    joined.append(word)
-            if len(words) <= at:  # a new word begins
-                return joined[2:], ""
-            if joined[-1] != words[at]:
-                self.before = joined[-1][: joined[-1].rindex(":") + 1]
-            return joined[2:-1], joined[-1]
-
-        def format_completion(self, item: CompletionItem[Any]) -> str:
-            item.value = item.value.removeprefix(self.before)
-            return super().format_completion(item)
-
-    return Bash

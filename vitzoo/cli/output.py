@@ -7,15 +7,12 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TextIO
 
 import click
 
-from vitzoo.errors import CheckpointError, FirstUseWarning, ImageError, VitzooError, printable
+from vitzoo.errors import FirstUseWarning, printable
 from vitzoo.text import is_terminal
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
@@ -25,88 +22,6 @@ Write = Callable[[Any], str]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 _stdout: TextIO | None = None  # the real stdout, while a command runs
 _usual_format = warnings.formatwarning
-
-PATH = click.Path(path_type=Path)
-flag = partial(click.option, is_flag=True)
-json_option = flag("--json", "as_json", help="Print JSON.")
-force_option = flag("--force", help="Overwrite the file if it exists.")
-weights_option = click.option(
-    "--weights", metavar="NAME", help="Name of the weights; the default weights if not given."
-)
-weights_or_file_option = click.option(
-    "--weights",
-    help="Name of weights of the variant, or a weights file; the default weights if not given.",
-)
-
-
-def check_model(model: str, weights: str | None = None) -> None:
-    """Refuse an unknown name, and a file that is not there, before torch is imported.
-
-    Raises:
-        VitzooError: as `create` raises it later for the same name.
-    """
-    from vitzoo.files.names import PATHS, WEIGHTS
-
-    if "://" in model or not model or os.path.exists(model):  # noqa: PTH110  # a long name is False
-        return
-    if model.endswith(WEIGHTS):
-        raise CheckpointError(f"cannot read {model}: there is no such file")
-    if model.endswith(PATHS):
-        return
-    from vitzoo.registry.registry import registry
-    from vitzoo.schema.rows import choose
-
-    name, _, stated = model.partition(":")
-    variant = registry().variant(name)
-    wanted = stated or weights
-    if wanted and not wanted.endswith(PATHS) and not os.path.exists(wanted):  # noqa: PTH110
-        choose(variant, wanted)
-
-
-def check_there(paths: Iterable[str | Path]) -> None:
-    """Refuse a path at which nothing is, before Pillow and torch are imported."""
-    for path in paths:
-        if not os.path.lexists(path):
-            raise ImageError(f"there is no file {printable(path)}")
-
-
-def complete_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
-    """Return the variants, or their weights, that a shell offers; files if there is none."""
-    from click.shell_completion import CompletionItem
-
-    from vitzoo.registry.registry import registry
-
-    with suppress(VitzooError):
-        names = [row["name"] for row in registry().listing()]
-        if ":" in incomplete:
-            rows = registry().listing(each_weights=True)
-            names = [f"{row['name']}:{row['weights']}" for row in rows if row["weights"]]
-        if found := [name for name in names if name.startswith(incomplete)]:
-            return found
-    return [CompletionItem(incomplete, type="file")]
-
-
-def complete_fields(_: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
-    """Return the fields that a shell offers, after a comma or a colon, too.
-
-    After a colon of --sort these are the directions.
-    """
-    from vitzoo.registry.listing import FIELDS
-
-    last = max(map(incomplete.rfind, ",:")) + 1
-    direction = "--sort" in option.opts and incomplete[:last].endswith(":")
-    words = ("asc", "desc") if direction else FIELDS
-    return [incomplete[:last] + name for name in words if name.startswith(incomplete[last:])]
-
-
-def complete_families(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Return the families that a shell offers."""
-    from vitzoo.registry.registry import registry
-
-    with suppress(VitzooError):
-        families = dict.fromkeys(row["namespace"] for row in registry().listing())
-        return [name for name in families if name.startswith(incomplete)]
-    return []
 
 
 class Fit(NamedTuple):

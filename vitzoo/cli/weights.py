@@ -9,16 +9,10 @@ from pathlib import Path
 import click
 from click.exceptions import Exit
 
+from vitzoo.cli.completion import complete_names
 from vitzoo.cli.environment import set_for_command, without_plugins
-from vitzoo.cli.output import (
-    PATH,
-    complete_names,
-    flag,
-    json_option,
-    print_rows,
-    say,
-    weights_option,
-)
+from vitzoo.cli.options import PATH, flag, json_option, weights_option
+from vitzoo.cli.output import print_rows, say
 from vitzoo.errors import IntegrityError, VitzooError
 from vitzoo.store.progress import each_progress
 

@@ -8,13 +8,13 @@ import os
 import re
 import stat
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
-from vitzoo.errors import InvalidOption, StoreError, VitzooError
+from vitzoo.errors import InvalidOption, StoreError, VitzooError, short_repr
 from vitzoo.files.names import SAFETENSORS
 
 Kind = type[VitzooError]
@@ -283,6 +283,31 @@ def check_target(path: Path, *, force: bool) -> None:
         raise InvalidOption(f"{path} already exists; pass --force (force=True) to replace it")
     if not path.parent.is_dir():
         raise InvalidOption(f"there is no folder {path.parent}; make it first")
+
+
+def check_figure(
+    path: str | os.PathLike[str],
+    what: str = "a plot",
+    forms: Sequence[str] = (".png", ".svg"),
+    *,
+    force: bool,
+) -> Path:
+    """Return the path of a new figure; raise InvalidOption if it cannot be written.
+
+    Args:
+        path: of the file.
+        what: is drawn, for the message.
+        forms: suffixes that are possible.
+        force: replace an existing file.
+    """
+    target = Path(path)
+    if target.suffix.lower() not in forms:
+        raise InvalidOption(
+            f"{what} is written as {' or '.join(forms)}, got {short_repr(target.name)}; name the "
+            "file so"
+        )
+    check_target(target, force=force)
+    return target
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:

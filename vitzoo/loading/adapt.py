@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitzoo.model import VisionTransformer
+from vitzoo.network.model import VisionTransformer
 from vitzoo.parts.init import WithoutData
 from vitzoo.parts.protocols import GRID, MODULE, WeightsAdapter, call
 from vitzoo.schema.spec import Spec

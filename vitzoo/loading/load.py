@@ -15,7 +15,7 @@ from vitzoo.errors import CheckpointError
 from vitzoo.loading.adapt import LOADABLE, Adaptation, Adapted, adapt, fresh_head
 from vitzoo.loading.assign import Slots
 from vitzoo.loading.misfit import check, raise_if
-from vitzoo.model import VisionTransformer
+from vitzoo.network.model import VisionTransformer
 from vitzoo.plugin.guard import note_of
 from vitzoo.registry.registry import Registry
 from vitzoo.report import LoadReport

@@ -9,23 +9,23 @@ from typing import Any
 
 from torch import nn
 
-from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
 from vitzoo.checkpoint.saved import read_network, read_saved
-from vitzoo.checkpoint.sidecars import Sidecars, sidecars_at, sidecars_beside
 from vitzoo.errors import CheckpointError, InvalidOption, short_repr
 from vitzoo.files.shard_index import weights_in
+from vitzoo.foreign.sidecars import Sidecars, open_described, sidecars_at, sidecars_beside
+from vitzoo.foreign.stated import stated_by
 from vitzoo.loading.adapt import HEAD_FIELDS
 from vitzoo.loading.adapter import Adapter, open_adapter
-from vitzoo.loading.stated import stated_by
 from vitzoo.registry.registry import Registry
 from vitzoo.report import LoadReport
+from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import Spec
 from vitzoo.store.hub_file import HubFile
 
-PARTS = ("pool", "head", "patch_embed", "pos_embed")
-OVERRIDDEN = ("num_classes", "in_chans", "image_size", "pre_norm", *PARTS)
+OVERRIDDEN = ("num_classes", "in_chans", "image_size", "pre_norm", *PARTS_OF_WEIGHTS)
 """Fields of a spec, besides `block`, that weights may override."""
 FREE = ("variant", "dropout", "drop_path")
 """Fields of a spec that change neither tensors nor results in evaluation."""
@@ -142,7 +142,7 @@ def from_saved(path: Path, zoo: Registry) -> Request:
     """
     if sidecars_beside(path).config:
         return _from_file(path, str(path), zoo)
-    return _saved(open_file(path), str(path), zoo)
+    return _saved(open_described(path), str(path), zoo)
 
 
 def _saved(checkpoint: Checkpoint, where: str, zoo: Registry) -> Request:
@@ -166,7 +166,7 @@ def from_folder(path: Path, zoo: Registry) -> Request:
 
 def _from_file(path: Path, place: str, zoo: Registry) -> Request:
     """Return the request of a file of `save`, or of one with configs beside it."""
-    checkpoint = open_file(path)
+    checkpoint = open_described(path)
     if read_saved(checkpoint):
         return _saved(checkpoint, str(path), zoo)
     request = _described(place, checkpoint.config, checkpoint.notes, zoo)

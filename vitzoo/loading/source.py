@@ -11,10 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.saved import Trunk, described, fix, read_saved
-from vitzoo.checkpoint.sidecars import Sidecars, sidecars_at
 from vitzoo.errors import (
     CheckpointError,
     HashMismatch,
@@ -24,15 +23,16 @@ from vitzoo.errors import (
     short_repr,
 )
 from vitzoo.files.names import PATHS, valid_repo
+from vitzoo.foreign.overrides import Overrides, fixed, of_entry, of_file
+from vitzoo.foreign.sidecars import Sidecars, beside, open_described, sidecars_at
+from vitzoo.foreign.stated import stated_by
 from vitzoo.loading.adapt import HEADS
-from vitzoo.loading.overrides import Overrides, fixed, of_entry, of_file
-from vitzoo.loading.request import PARTS, Request, differences
-from vitzoo.loading.stated import stated_by
+from vitzoo.loading.request import Request, differences
 from vitzoo.loading.trunk import with_head
 from vitzoo.log import log
 from vitzoo.plugin.guard import note_of
 from vitzoo.registry.registry import Registry
-from vitzoo.schema.kinds import KIND_OF_FIELD
+from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import NAME, describe
 from vitzoo.schema.rows import Variant, Weights, choose, parts_of_address
@@ -255,7 +255,7 @@ class WeightsFile(WeightsSource):
                 f"takes {height}x{width}; pass image_size=({h}, {w}), or "
                 f"image_size=({height}, {width}) to interpolate positions"
             )
-        parts: dict[str, PartSpec] = {name: getattr(saved, name) for name in PARTS}
+        parts: dict[str, PartSpec] = {name: getattr(saved, name) for name in PARTS_OF_WEIGHTS}
         for name, part in parts.items():
             if name in changes or part.opaque:
                 continue
@@ -266,7 +266,7 @@ class WeightsFile(WeightsSource):
                     f"{source} was saved with {name} {part.name!r}, which is not registered here; "
                     f"pass {name}=, or get its plugin: {fix(self._checkpoint, part.name)}"
                 ) from error
-        fields = ("image_size", "num_classes", "block", "pre_norm", *PARTS)
+        fields = ("image_size", "num_classes", "block", "pre_norm", *PARTS_OF_WEIGHTS)
         return replace(base, **{name: getattr(saved, name) for name in fields})
 
 
@@ -340,14 +340,14 @@ def on_hub(address: object) -> bool:
 def open_unregistered(address: str | os.PathLike[str], zoo: Registry) -> Checkpoint:
     """Open a file without registry entry: a path, or an address on the Hub."""
     if not on_hub(address):
-        return described(open_file(Path(address)), zoo)
+        return described(open_described(Path(address)), zoo)
     return open_address(sidecars_at(str(address)), zoo)
 
 
 def open_address(found: tuple[Sidecars, HubFile], zoo: Registry) -> Checkpoint:
     """Open the weights file of an address on the Hub, with its sidecars."""
     sidecars, file = found
-    return described(open_hub_file(file).beside(sidecars), zoo)
+    return described(beside(open_hub_file(file), sidecars), zoo)
 
 
 def without_published_classifier(
@@ -380,7 +380,9 @@ def chosen_over(trained: Spec, wanted: Spec) -> tuple[str, ...]:
     found.pop("head", None)  # the report lists its tensors
     if trained.patch_embed.options == wanted.patch_embed.options:
         found.pop("patch_embed", None)  # the same tensors under another name: the same numbers
-    pairs = {name: (old[name], new[name]) for name in (*PARTS, "pre_norm") if name in found}
+    pairs = {
+        name: (old[name], new[name]) for name in (*PARTS_OF_WEIGHTS, "pre_norm") if name in found
+    }
     pairs |= {f"block.{k}": (old["block"].get(k), new["block"].get(k)) for k in block}
     return tuple(f"{name} = {new}, not the weights' {old}" for name, (old, new) in pairs.items())
 

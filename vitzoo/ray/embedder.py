@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from vitzoo.apps.embed.table import schema_of, table_of
+from vitzoo.apps.predict.outputs import POOLED
+from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import InvalidOption, short_repr
-from vitzoo.inference.outputs import POOLED
-from vitzoo.inference.predictor import Predictor
-from vitzoo.inference.table import schema_of, table_of
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.spec import Spec
 

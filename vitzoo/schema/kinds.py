@@ -43,3 +43,5 @@ HOOKS: dict[str, type[rows.Contribution] | type[rows.Variant]] = {
 }
 KIND_OF_HOOK = {kind.hook: kind.name for kind in KINDS}
 KIND_OF_FIELD = {kind.field: kind.name for kind in KINDS if kind.field}
+PARTS = tuple(KIND_OF_FIELD)  # fields of a spec, and arguments of `create`
+PARTS_OF_WEIGHTS = tuple(name for name in PARTS if name != "drop_path")  # weights may state them

@@ -333,7 +333,7 @@ class Variant(Record):
         gmacs: 10^9 multiply-accumulates of one image of the variant's size, in matrix products
             (attention included) and convolutions of all layers and tokens; None if not stated.
         activations: peak memory in bytes of the tensors that one image takes in fp32 inference
-            besides parameters and buffers, see `vitzoo.summary`; None if not stated.
+            besides parameters and buffers, see `vitzoo.network.summary`; None if not stated.
         throughput: images per second, one entry for each measurement.
         builder: `"package.module:function"` or a function that takes the spec and returns the
             module; vitzoo's builder by default.

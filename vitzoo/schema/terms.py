@@ -20,4 +20,4 @@ FURTHER_RESULTS = (
     "imagenet_r",
 )
 RESULTS = ("top1", *FURTHER_RESULTS)
-CORE_BUILDER = "vitzoo.build:build"
+CORE_BUILDER = "vitzoo.network.build:build"

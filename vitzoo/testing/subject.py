@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor, nn
 
-from vitzoo.build import construct
 from vitzoo.errors import InvalidOption, VitzooError
+from vitzoo.network.build import construct
 from vitzoo.registry.registry import registry
 
 __tracebackhide__ = True

@@ -21,7 +21,7 @@ from typing import Any
 import timm
 import torch
 
-from vitzoo.summary import cost
+from vitzoo.network.summary import cost
 from vitzoo_timm.build import parameters
 from vitzoo_timm.look import NotNative
 from vitzoo_timm.native import spec_of

@@ -13,8 +13,8 @@ from torch import Tensor
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.factory import create
 from vitzoo.files.names import NPZ, SAFETENSORS
+from vitzoo.foreign.overrides import Overrides
 from vitzoo.formats import Format
-from vitzoo.loading.overrides import Overrides
 from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
 from vitzoo.testing.events import EXECUTION, watched

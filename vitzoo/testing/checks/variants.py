@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 
 import vitzoo
+from vitzoo.apps.train.lora import lora
 from vitzoo.errors import InvalidOption
 from vitzoo.factory import create
-from vitzoo.model import VisionTransformer
+from vitzoo.network.model import VisionTransformer
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import Spec
 from vitzoo.testing.checks.modules import DATA
 from vitzoo.testing.subject import doing, draw, fail, fill, flat, require
-from vitzoo.training.lora import lora
 
 __tracebackhide__ = True
 LARGEST = 100_000_000  # parameters of a small copy; larger copies take too much memory

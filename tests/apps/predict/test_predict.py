@@ -1,0 +1,234 @@
+"""`predict` and `vitzoo predict`: names, probabilities, and images that cannot be read."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+import vitzoo
+from helpers import refuses, says
+from vitzoo.apps.predict.predict import predict
+from vitzoo.errors import ImageError, InvalidOption
+
+PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]
+DIGITS = Path(__file__).parents[3] / "docs" / "examples" / "digits"
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder with the two photographs of scikit-learn."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name, photo in zip(("china.png", "flower.png"), PHOTOS, strict=True):
+        photo.save(folder / name)
+    return folder
+
+
+@pytest.fixture
+def classifier(small, randomise):
+    """A small network with the classes of ImageNet-1k."""
+    model = randomise(vitzoo.create(small | {"num_classes": 1000}))
+    model.labels = vitzoo.labels("imagenet-1k")
+    return model
+
+
+@pytest.fixture
+def saved(classifier, tmp_path):
+    return vitzoo.save(classifier, tmp_path / "net.safetensors")
+
+
+def expected(model, photo):
+    with torch.no_grad():
+        return model(vitzoo.transform(model)(photo)[None]).softmax(-1)[0]
+
+
+def test_a_model_without_data_is_refused(run, photos):
+    code, out, err = run("predict", "vit_digits", photos, "--device", "meta")
+    assert (code, out) == (2, "")
+    says(err, "'meta'", "no numbers", "'cpu'")
+
+
+@pytest.mark.parametrize("value", [0, -1, 10**30, 2.5, "8", None])
+@pytest.mark.parametrize("name", ["top", "batch_size"])
+def test_absurd_numbers(classifier, photos, name, value):
+    with refuses(InvalidOption, name, "from 1", value):
+        next(predict(classifier, [photos], **{name: value}))
+
+
+@pytest.mark.parametrize("batch_size", [1, 16])
+def test_predict_gives_what_the_model_gives(classifier, photos, batch_size):
+    found = list(predict(classifier, [photos], top=3, batch_size=batch_size))
+    assert [p.image.name for p in found] == ["china.png", "flower.png"]
+    for prediction, photo in zip(found, PHOTOS, strict=True):
+        shares = expected(classifier, photo)
+        assert [i for i, _, _ in prediction.classes] == shares.topk(3).indices.tolist()
+        for index, label, probability in prediction.classes:
+            assert label == vitzoo.labels("imagenet-1k")[index]
+            assert probability == pytest.approx(shares[index].item(), abs=1e-6)
+
+
+def test_paths_may_be_strings(classifier, photos):
+    (found,) = predict(classifier, [str(photos / "china.png")])
+    assert found.image == photos / "china.png"
+    with refuses(InvalidOption, "images", "list of paths", str(photos / "china.png")):
+        list(predict(classifier, str(photos / "china.png")))
+
+
+def test_classes_without_names_are_numbered(classifier, photos):
+    classifier.labels = ()
+    for prediction in predict(classifier, [photos], top=1):
+        ((index, label, _),) = prediction.classes
+        assert label == f"class {index}"
+
+
+def test_another_number_of_names_is_refused(classifier, photos):
+    classifier.labels = ("a", "b")
+    with refuses(InvalidOption, "model.labels", "2 names", "1000 classes"):
+        list(predict(classifier, [photos]))
+
+
+def test_predict_without_a_classifier():
+    model = vitzoo.create("vit_digits", pretrained=True, num_classes=0)
+    with refuses(InvalidOption, "no classifier"):
+        list(predict(model, []))
+
+
+def test_an_unreadable_image_raises_unless_it_is_handled(classifier, photos):
+    (photos / "broken.png").write_bytes(b"no image")
+    seen = predict(classifier, [photos], batch_size=1)
+    with refuses(ImageError, "broken.png", "not an image"):
+        list(seen)
+    errors = []
+    found = list(predict(classifier, [photos], batch_size=2, on_error=errors.append))
+    assert [p.image.name for p in found] == ["china.png", "flower.png"]
+    assert [type(error) for error in errors] == [ImageError]
+    says(str(errors[0]), "broken.png", "not an image")
+
+
+# The command
+
+
+def test_the_command_prints_names_and_probabilities(run, saved, photos, classifier):
+    code, out, err = run("predict", saved, photos, "--top", 2)
+    assert code == 0
+    assert "vitzoo: " not in err
+    header, *rows = [line.split("\t") for line in out.splitlines()]
+    assert header == ["image", "rank", "label", "probability"]
+    assert len(rows) == 4
+    shares = expected(classifier, PHOTOS[0]).topk(2)
+    names = [vitzoo.labels("imagenet-1k")[i] for i in shares.indices]
+    assert [row[2] for row in rows[:2]] == names
+    assert [float(row[3]) for row in rows[:2]] == pytest.approx(shares.values.tolist(), abs=6e-5)
+
+
+def test_the_digits_have_names_too(run):
+    code, out, _ = run("predict", "vit_digits", DIGITS / "digit_7_scan_0081.png", "--top", "1")
+    assert code == 0
+    assert out.splitlines()[1].split("\t")[1:3] == ["1", "7"]
+
+
+def test_a_terminal_shows_as_many_classes_as_asked(run, monkeypatch):
+    monkeypatch.setattr("vitzoo.apps.predict.command.on_terminal", lambda: True)
+    monkeypatch.setattr("vitzoo.cli.output.on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    scan = DIGITS / "digit_7_scan_0081.png"
+    for top in (1, 2, 8):
+        _, out, _ = run("predict", "vit_digits", scan, "--top", top)
+        heading, row = out.splitlines()
+        assert row.count("%") == top
+        assert ("next" in heading) == (top > 1)
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_one_unreadable_image_does_not_end_the_run(run, saved, photos, form):
+    (photos / "a.png").write_bytes(b"")
+    os.mkfifo(photos / "d.png")
+    code, out, err = run("predict", saved, photos, *form)
+    assert code == 1
+    first, second = (line for line in err.splitlines() if line.startswith("vitzoo: "))
+    says(first, f"{photos}/a.png", "empty", "image file")
+    says(second, f"{photos}/d.png", "pipe", "device", "image file")
+    assert "china.png" in out
+    assert "flower.png" in out
+    assert "a.png" not in out.replace("china.png", "")
+    if form:
+        assert [len(row["classes"]) for row in json.loads(out)] == [5, 5]
+
+
+def test_a_file_that_is_not_there_does_not_end_the_run(run, saved, photos):
+    code, out, err = run("predict", saved, "nope.jpg", photos, "--json")
+    assert code == 1
+    found = [Path(row["image"]).name for row in json.loads(out)]
+    assert found == ["china.png", "flower.png"]
+    (line,) = (line for line in err.splitlines() if line.startswith("vitzoo: "))
+    says(line, "no file", "nope.jpg")
+
+
+def test_an_embedding_is_no_class(classifier, photos):
+    classifier.head.embedding = True
+    try:
+        with refuses(InvalidOption, "embedding of", "1000 numbers", "not classes"):
+            list(predict(classifier, [photos]))
+    finally:
+        del classifier.head.embedding
+
+
+def test_a_file_that_is_not_there_goes_to_the_handler(classifier, photos):
+    missed = []
+    found = list(predict(classifier, ["nope.jpg", photos], on_error=missed.append))
+    assert [row.image.name for row in found] == ["china.png", "flower.png"]
+    (error,) = missed
+    says(str(error), "no file", "nope.jpg")
+    with refuses(ImageError, "no file", "nope.jpg"):
+        list(predict(classifier, ["nope.jpg", photos]))
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_single_unreadable_file_is_the_message_alone(run, saved, tmp_path, form):
+    (tmp_path / "a.png").write_bytes(b"no image")
+    code, out, err = run("predict", saved, tmp_path / "a.png", *form)
+    assert (code, out) == (1, "")
+    says(err, f"vitzoo: {tmp_path}/a.png", "not an image")
+    assert "Traceback" not in err
+
+
+def test_the_help_says_what_unreadable_images_do(run):
+    _, out, _ = run("predict", "--help")
+    says(" ".join(out.split()), "the other images", "exit code is 1")
+
+
+def test_an_empty_folder_is_an_error(run, tmp_path):
+    code, out, err = run("predict", "vit_digits", tmp_path)
+    assert (code, out) == (1, "")
+    says(err, f"folder {tmp_path}", "no images", ".png, .jpg")
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_names_from_outside_cannot_write_to_the_terminal(run, classifier, tmp_path, form):
+    classifier.labels = ("\x1b[31mred\n",) * 1000
+    net = vitzoo.save(classifier, tmp_path / "net.safetensors")
+    PHOTOS[0].save(tmp_path / "a.png")
+    folder = os.fsencode(tmp_path) + b"/\x1b[2J\xff"
+    os.mkdir(folder)  # noqa: PTH102  # bytes are no path
+    shutil.copy(tmp_path / "a.png", folder + b"/a.png")
+    code, out, err = run("predict", net, os.fsdecode(folder), *form)
+    assert code == 0
+    if form:
+        (said,) = json.loads(out)
+        assert said["image"] == os.fsdecode(folder + b"/a.png")
+        assert said["classes"][0]["label"] == classifier.labels[0]
+    else:
+        assert r"\x1b[2J\xff/a.png" in out
+        assert r"\x1b[31mred\n" in out
+    assert (out + err).replace("\n", "").replace("\t", "").isprintable()
+
+
+@pytest.mark.parametrize("model", ["vit_digits", torch.nn.Linear(2, 2)], ids=["name", "module"])
+def test_only_models_of_create_can_predict(model):
+    with pytest.raises(InvalidOption, match=r"predict needs a model.*vitzoo\.create"):
+        list(vitzoo.predict(model, ["x.png"]))

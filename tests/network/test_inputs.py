@@ -1,0 +1,163 @@
+"""Inputs that a model does not accept: each message names the fix, and the fix works."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitzoo
+from helpers import randn, refuses, says
+
+IMAGES = randn(2, 3, 32, 32)
+PIXELS = (IMAGES.sigmoid() * 255).to(torch.uint8)
+ARRAY = PIXELS[0].permute(1, 2, 0).contiguous().numpy()  # (h, w, c)
+PICTURE = Image.fromarray(ARRAY)
+WANTED = "(b, 3, 32, 32)"
+
+
+@pytest.fixture
+def model(small, randomise):
+    model = randomise(vitzoo.create(small))
+    model.preprocessing = vitzoo.Preprocessing(mean=(0.5,) * 3, std=(0.25,) * 3)
+    return model
+
+
+@pytest.fixture
+def grey(small, randomise):
+    return randomise(vitzoo.create(small, in_chans=1))
+
+
+def fixed(model, fix, **names):
+    """Return the outputs for the input that the fix in a message gives."""
+    return model(
+        eval(
+            fix,
+            {
+                "torch": torch,
+                "vitzoo": vitzoo,
+                "PIL": __import__("PIL.Image"),
+                "model": model,
+                **names,
+            },
+        )
+    )
+
+
+TENSORS = {  # an input, and its fix as code
+    "channels last": (IMAGES.permute(0, 2, 3, 1), "images.permute(0, 3, 1, 2)"),
+    "one image": (IMAGES[0], "images[None]"),
+    "one image, channels last": (IMAGES[0].permute(1, 2, 0), "images.permute(2, 0, 1)[None]"),
+    "grey": (IMAGES[:, :1], "images.expand(-1, 3, -1, -1)"),
+    "one grey image": (IMAGES[0, 0], "images.expand(1, 3, -1, -1)"),
+    "transparency": (torch.cat((IMAGES, IMAGES[:, :1]), 1), "images[:, :3]"),
+}
+
+
+@pytest.mark.parametrize("case", TENSORS)
+@pytest.mark.parametrize("entry", ["forward", "forward_features", "attention_maps"])
+def test_tensors_of_another_shape(model, case, entry):
+    images, fix = TENSORS[case]
+    with refuses(vitzoo.InvalidInput, WANTED, f"got {tuple(images.shape)}", fix):
+        getattr(model, entry)(images)
+    assert fixed(model, fix, images=images).shape in ((2, 5), (1, 5))
+
+
+GREY = {
+    "colours": (IMAGES, "images.mean(dim=1, keepdim=True)"),
+    "no channels": (IMAGES[:, 0], "images[:, None]"),
+    "one image": (IMAGES[0, :1], "images[None]"),
+    "channels last": (IMAGES[:, :1].permute(0, 2, 3, 1), "images.permute(0, 3, 1, 2)"),
+}
+
+
+@pytest.mark.parametrize("case", GREY)
+def test_tensors_for_a_model_of_grey_images(grey, case):
+    images, fix = GREY[case]
+    with refuses(vitzoo.InvalidInput, "(b, 1, 32, 32)", f"got {tuple(images.shape)}", fix):
+        grey(images)
+    assert fixed(grey, fix, images=images).shape in ((2, 5), (1, 5))
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 64, 64), (2, 3, 32, 24), (1, 2, 3, 32, 32), (48, 48), (2, 7, 9, 9), (3,), ()]
+)
+def test_tensors_of_another_size(model, shape):
+    fixes = ("resize", "image_size=", "in_chans=", "set_input_size", "dynamic=True")
+    with refuses(vitzoo.InvalidInput, WANTED, f"got {shape}", *fixes):
+        model(torch.zeros(shape))
+
+
+def test_other_channels_name_the_argument(model):
+    with refuses(vitzoo.InvalidInput, WANTED, "got (2, 12, 32, 32)", "in_chans=12"):
+        model(torch.zeros(2, 12, 32, 32))
+
+
+OBJECTS = {
+    "a Pillow image": (PICTURE, "vitzoo.transform(model)(image)[None]", {"image": PICTURE}),
+    "NumPy array of shape (32, 32, 3) and type uint8": (
+        ARRAY,
+        "vitzoo.transform(model)(PIL.Image.fromarray(array))[None]",
+        {"array": ARRAY},
+    ),
+    "NumPy array of shape (2, 3, 32, 32) and type float64": (
+        IMAGES.double().numpy(),
+        "torch.from_numpy(array).float()",
+        {"array": IMAGES.double().numpy()},
+    ),
+    "list of 2 items": (list(IMAGES), "torch.stack(images)", {"images": list(IMAGES)}),
+    "tuple of 2 items": (
+        (PICTURE, PICTURE),
+        "torch.stack([vitzoo.transform(model)(image) for image in images])",
+        {"images": (PICTURE, PICTURE)},
+    ),
+}
+
+
+@pytest.mark.parametrize("got", OBJECTS)
+def test_objects_that_are_no_tensor(model, got):
+    images, fix, names = OBJECTS[got]
+    with refuses(vitzoo.InvalidInput, WANTED, f"got {got}" if got[0] == "a" else got, fix):
+        model(images)
+    assert fixed(model, fix, **names).shape in ((2, 5), (1, 5))
+
+
+@pytest.mark.parametrize("images", ["cat.png", None, 3, [], np.float32(1)], ids=repr)
+def test_objects_that_are_no_image(model, images):
+    with refuses(vitzoo.InvalidInput, WANTED, "got", "vitzoo.transform(model)") as caught:
+        model(images)
+    assert type(images).__name__ in str(caught.value) or isinstance(images, np.generic)
+
+
+def test_whole_numbers_name_the_fix(model):
+    with refuses(
+        vitzoo.InvalidInput, "torch.uint8", "floating", "vitzoo.transform(model)", "/ 255"
+    ):
+        model(PIXELS)
+    with refuses(vitzoo.InvalidInput, "torch.int64", "floating", "images.float()"):
+        model(PIXELS.long())
+
+
+def test_nothing_is_explained_as_long_as_images_fit(model, monkeypatch):
+    monkeypatch.setattr("vitzoo.network.inputs.explained", None)
+    monkeypatch.setattr("vitzoo.network.model.explained", None)
+    assert model(IMAGES).shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("create_model", "vitzoo.create(name, pretrained=True)"),
+        ("from_pretrained", "vitzoo.create(name, pretrained=True)"),
+        ("list_models", "vitzoo.variants(pattern)"),
+        ("load", "vitzoo.create(name, weights=path)"),
+    ],
+)
+def test_functions_of_other_libraries_are_answered_with_those_here(name, call):
+    with pytest.raises(AttributeError) as caught:
+        getattr(vitzoo, name)
+    says(str(caught.value), name, call)
+    assert caught.value.name == name
+    assert name not in dir(vitzoo)
+    assert not hasattr(vitzoo, name)

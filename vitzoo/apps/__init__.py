@@ -1,0 +1,1 @@
+"""What people do with a network: one folder each, with its command."""

@@ -1,0 +1,209 @@
+"""`bench`: measure ways to compute the outputs of a network, and recommend the best."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitzoo.apps.bench.results import LEAST_ROUNDS, Benchmark, advise
+from vitzoo.apps.bench.samples import samples
+from vitzoo.apps.bench.turns import Note, measure
+from vitzoo.apps.bench.ways import NETWORK, WAYS, Place, choose_ways
+from vitzoo.apps.bench.worker import Job
+from vitzoo.apps.predict.fingerprint import versions
+from vitzoo.apps.predict.predict import MOST
+from vitzoo.errors import InvalidOption, VitzooError, printable, short_repr
+from vitzoo.factory import check_place, create
+from vitzoo.files.names import SAFETENSORS
+from vitzoo.images.lookup import spec_of
+
+MODEL = "vit_digits"  # in the package
+BATCHES = (1, 8)
+ROUNDS = 9
+SECONDS = 30.0
+MOST_ROUNDS = 1000
+MOST_SECONDS = 86_400
+LONGEST = 300  # characters of the text of an error of torch
+
+
+def bench(
+    model: str | os.PathLike[str] | nn.Module = MODEL,
+    *,
+    weights: str | os.PathLike[str] | None = None,
+    untrained: bool = False,
+    ways: Collection[str] | None = None,
+    batches: Collection[int] = BATCHES,
+    images: Iterable[str | os.PathLike[str]] | None = None,
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+    device: str | None = None,
+    on_progress: Note | None = None,
+) -> Benchmark:
+    """Measure ways to compute the outputs of a network, and recommend what is clearly faster.
+
+    Each way has a process, which prepares and then waits. In each round every way computes for a
+    moment, one after the other, so that a busy machine slows all of them. The first way is `eager`,
+    the network in float32 as `create` returns it; the others are compared with it. A way that fails
+    is a row with its cause. Nothing is kept on the disk.
+
+    Args:
+        model: a registered name, whose weights are loaded; a file of `vitzoo.save`; or a model of
+            `create` in float32.
+        weights: as in `create`, if `model` is a name.
+        untrained: load no weights; the network gets random ones. Only if `model` is a name or the
+            path of a spec.
+        ways: names: `eager`, `compile`, `freeze` (compiled with frozen weights), `bf16`,
+            `onnxruntime`, `openvino`, `torchao` (int8, compiled), `ort-int8` (int8 by
+            onnxruntime); `timm`, `timm-compile` and `timm-bf16` are timm's network with the same
+            weights. None: on the CPU all that are installed but timm's; on a GPU `eager`,
+            `compile`, `bf16` and timm's.
+        batches: numbers of images in a batch.
+        images: paths of images or folders on which outputs are compared. None: crops of the two
+            photographs of scikit-learn, its digits for a network of grey images, or random numbers
+            without scikit-learn.
+        rounds: turns of each way, at least 6.
+        seconds: time of all turns together; a turn runs at least one batch.
+        device: of the computation, such as `cuda`. None: that of the model, or the CPU.
+        on_progress: called with a line of text when a way is ready and when the rounds begin.
+
+    Raises:
+        InvalidOption: a value is not possible, or the outputs are all zero.
+        MissingDependency: a way that was named needs a package that is not installed.
+        ImageError: an image cannot be read.
+        VitzooError: `create` cannot create the network, or `eager` failed.
+
+    >>> done = bench(ways=["eager"], batches=[2], rounds=6, seconds=0.1)
+    >>> [(row.way, row.batch, row.ratio) for row in done.rows]
+    [('eager', 2, 1.0)]
+    """
+    sizes = _checked(batches, rounds, seconds)
+    network, place = _network(model, weights, device, untrained=untrained)
+    names, left_out = choose_ways(ways, torch.device(place).type)
+    inputs, what, random_images = samples(network, images)
+    with tempfile.TemporaryDirectory(prefix="vitzoo-bench-") as folder:
+        where = Place(Path(folder), place)
+        _write(network, where.folder / NETWORK)
+        threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+        job = Job("", where, False, sizes, inputs, threads, precision)
+        rows, waited = measure(names, job, rounds, float(seconds), on_progress, exact=untrained)
+    passed = isinstance(model, nn.Module)
+    arguments = "" if passed else _arguments(model, weights, device, untrained=untrained)
+    shell = "" if passed or untrained else _shell(model, weights)
+    return Benchmark(
+        model=(network.spec.variant or type(network).__name__) if passed else str(model),
+        weights=_source(network, untrained=untrained, passed=passed),
+        images=what,
+        device=place,
+        threads=threads,
+        rounds=rounds,
+        waited=waited,
+        versions=versions(torch.device(place)),
+        rows=rows,
+        advice=advise(
+            rows,
+            {name: WAYS[name].lines(shell, arguments) for name in names},
+            images=what,
+            threads=threads,
+            waited=waited,
+            random_weights=untrained,
+            random_images=random_images,
+        ),
+        left_out=tuple(left_out),
+    )
+
+
+def _checked(batches: Any, rounds: Any, seconds: Any) -> tuple[int, ...]:
+    """Return the sizes of batches; raise InvalidOption for impossible numbers."""
+    sizes = tuple(dict.fromkeys(batches)) if isinstance(batches, Collection) else ()
+    if not sizes or any(type(n) is not int or not 1 <= n <= MOST for n in sizes):
+        raise InvalidOption(
+            f"batches must be numbers of images from 1, such as [1, 8], got {short_repr(batches)}"
+        )
+    if type(rounds) is not int or not LEAST_ROUNDS <= rounds <= MOST_ROUNDS:
+        raise InvalidOption(
+            f"rounds must be from {LEAST_ROUNDS} (fewer give no interval of 95 %) to "
+            f"{MOST_ROUNDS}, got {short_repr(rounds)}"
+        )
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not (number and 0 < seconds <= MOST_SECONDS):
+        raise InvalidOption(
+            f"seconds must be a number above 0 and up to {MOST_SECONDS}, got {short_repr(seconds)}"
+        )
+    return sizes
+
+
+def _network(model: Any, weights: Any, device: Any, *, untrained: bool) -> tuple[Any, str]:
+    """Return the network in float32, and the device that is measured."""
+    check_place(None, device)
+    if isinstance(model, nn.Module):
+        network: Any = model
+        if weights is not None or untrained:
+            raise InvalidOption("a model has its weights; leave weights and untrained out")
+        spec_of(network)
+    elif untrained and weights is not None:
+        raise InvalidOption(f"untrained loads no weights, got weights={short_repr(weights)}")
+    else:
+        network = create(model, pretrained=not untrained, weights=weights)
+    first = next(network.parameters())
+    place = torch.device(device) if device else first.device
+    if first.dtype != torch.float32:
+        raise InvalidOption(
+            f"the model has numbers of type {first.dtype}, expected torch.float32; pass "
+            "model.float()"
+        )
+    if "meta" in (first.device.type, place.type):
+        raise InvalidOption(
+            "nothing is computed on the device meta, expected a device with memory such as cpu; "
+            "create the model on it, or pass device="
+        )
+    if untrained:
+        _fill(network)
+    return network.eval(), str(place)
+
+
+@torch.no_grad()
+def _fill(network: nn.Module) -> None:
+    """Replace matrices of zeros, such as that of a new classifier, by random numbers."""
+    for parameter in network.parameters():
+        if parameter.dim() > 1 and not parameter.any():
+            parameter.normal_(0, 0.02)
+
+
+def _write(network: nn.Module, path: Path) -> None:
+    try:
+        torch.save(network, path)
+    except Exception as error:  # torch raises RuntimeError for a full disk; a part may be a lambda
+        raise VitzooError(
+            f"the network cannot be passed to other processes through {path.parent}: "
+            f"{printable(' '.join(str(error).split()), LONGEST)}; its parts must be defined in a "
+            "module, and TMPDIR must name a folder with room for its weights"
+        ) from error
+
+
+def _shell(model: Any, weights: Any) -> str:
+    """Return the arguments of a command that name the model and its weights."""
+    given = [os.fspath(model), *(["--weights", os.fspath(weights)] if weights else [])]
+    return shlex.join(given)
+
+
+def _arguments(model: Any, weights: Any, device: Any, *, untrained: bool) -> str:
+    """Return the arguments of `create` that give the model."""
+    bare = untrained or str(model).endswith(SAFETENSORS)
+    loaded = f"weights={os.fspath(weights)!r}" if weights else "" if bare else "pretrained=True"
+    place = f"device={str(device)!r}" if device else ""
+    return ", ".join(text for text in (repr(os.fspath(model)), loaded, place) if text)
+
+
+def _source(network: Any, *, untrained: bool, passed: bool) -> str:
+    if untrained:
+        return "random"
+    if passed:
+        return "of the model that was passed"
+    return network.load_report.source if network.load_report else "of the file"

@@ -1,0 +1,139 @@
+"""The command `vitzoo bench`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vitzoo.cli.completion import complete_names
+from vitzoo.cli.options import (
+    PATH,
+    check_model,
+    check_there,
+    flag,
+    json_option,
+    matched,
+    weights_or_file_option,
+)
+from vitzoo.cli.output import on_terminal, print_json, print_rows, say
+
+WAYS = (
+    "eager", "compile", "freeze", "bf16", "onnxruntime", "openvino", "torchao", "ort-int8",
+    "timm", "timm-compile", "timm-bf16",
+)  # fmt: skip
+BENCH = (
+    "way", "batch", "images_per_second", "ratio", "memory", "cosine", "top1",
+)  # fmt: skip
+
+
+def _names(value: str) -> list[str]:
+    """Read names with commas."""
+    return [name.strip() for name in value.split(",")]
+
+
+def _sizes(value: str) -> list[int]:
+    """Read numbers with commas."""
+    expected = "numbers of images such as 1,8"
+    found = matched(r"\d{1,9}(,\d{1,9})*", value, expected)
+    return [int(number) for number in found[0].split(",")]
+
+
+@click.command("bench")
+@click.argument("model", default="vit_digits", shell_complete=complete_names)
+@weights_or_file_option
+@flag("--untrained", help="Load no weights: measure with random ones.")
+@click.option(
+    "--ways", metavar="LIST", type=_names,
+    help=f"Ways to measure, with commas: {', '.join(WAYS)}. Default: see above.",
+)  # fmt: skip
+@click.option(
+    "--batch", "batches", metavar="LIST", default="1,8", show_default=True, type=_sizes,
+    help="Images in a batch.",
+)  # fmt: skip
+@click.option(
+    "--images", multiple=True, metavar="PATH", type=PATH,
+    help="Image or folder on which outputs are compared; may be repeated.",
+)  # fmt: skip
+@click.option("--rounds", default=9, show_default=True, help="Turns of each way, at least 6.")
+@click.option("--seconds", default=30.0, show_default=True, help="Time of all turns together.")
+@click.option("--device", help="Device to compute on, such as cpu or cuda.")
+@json_option
+def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options: Any) -> None:
+    """Measure the ways to run MODEL here, and recommend the best.
+
+    MODEL is a variant with published weights, or a file written by vitzoo.save; vit_digits, which
+    is part of vitzoo, if it is left out. Each way runs in a process of its own, and all take turns.
+    Printed are images per second, how much faster than eager that is (both with 95 % intervals),
+    peak memory beyond that of an empty process, and the agreement with eager: the smallest cosine
+    of the outputs, and the part of the images with the same best class.
+
+    A way is recommended if it is at least 1.1x as fast at the lower end of the interval, with a
+    cosine of at least 0.999. A way that fails is a line with its cause. On the CPU, all installed
+    ways but timm's are measured. On a GPU, these are eager, compile, bf16 and timm's.
+
+    \b
+    Examples:
+      vitzoo bench
+      vitzoo bench vit_b16 --images photos/
+      vitzoo bench vit_s16 --untrained --batch 1,32 --ways compile,freeze
+      vitzoo bench vit_digits --batch 8 --ways compile --rounds 6 --seconds 3
+      vitzoo bench vit_b16 --device cuda --batch 64 --json
+    """
+    check_there(images)
+    check_model(model, options["weights"])
+    from vitzoo.apps.bench.bench import bench
+
+    done = bench(model, images=images or None, on_progress=say, **options)
+    for line in done.left_out:
+        say(f"not measured: {line}")
+    if as_json:
+        print_json(done)
+        return
+    rows = [asdict(row) for row in done.rows]
+    _print_bench(rows)
+    say(f"weights: {done.weights}; compared on {done.images}; {done.threads} thread(s)")
+    for line in done.advice:
+        say(line)
+
+
+def _print_bench(rows: list[dict[str, Any]]) -> None:
+    """Print the rows; on a terminal with intervals in brackets, and failures below."""
+    if not on_terminal():
+        for row in rows:
+            for name in ("images_per_second", "ratio"):
+                low, high = row.pop(f"{name}_interval") or (None, None)
+                row |= {f"{name}_low": low, f"{name}_high": high}
+        columns = [key for key in rows[0] if key not in BENCH]
+        print_rows(rows, (*BENCH, *columns))
+        return
+    from vitzoo.apps.bench.results import five_digits
+
+    shown = [
+        {
+            "way": row["way"],
+            "batch": row["batch"],
+            "images/s": _spread(row, "images_per_second"),
+            "x of eager": _spread(row, "ratio"),
+            "MiB": None if row["memory"] is None else round(row["memory"] / 2**20),
+            "cosine": five_digits(row["cosine"]),
+            "top-1": None if row["top1"] is None else f"{row['top1']:.0%}",
+        }
+        for row in rows
+        if not row["error"]
+    ]
+    print_rows(shown, tuple(shown[0]))
+    for row in rows:
+        if row["error"]:
+            say(f"{row['way']} failed: {row['error']}")
+
+
+def _spread(row: dict[str, Any], name: str) -> str:
+    """Write a median with its interval, each with three digits."""
+    median, low, high = (
+        f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+        for value in (row[name], *row[f"{name}_interval"])
+    )
+    return f"{median} ({low}-{high})"

@@ -1,0 +1,229 @@
+"""The processes of all ways: they get ready one after the other, and then take turns."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from vitzoo.apps.bench.results import (
+    Measurement,
+    agreement,
+    interval,
+    is_busy,
+    is_recommended,
+)
+from vitzoo.apps.bench.ways import EAGER, WAYS
+from vitzoo.apps.bench.worker import MODULE, Failed, Job, Outputs, Turn
+from vitzoo.apps.embed.processes import Process, ProcessEnded
+from vitzoo.errors import InvalidOption, VitzooError
+
+FOLDERS = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # variables of compilers
+SAFE = {"PYTHONSAFEPATH": "1"}  # compilers of torch start `python -c`
+Note = Callable[[str], object]
+
+
+def measure(
+    names: Sequence[str],
+    job: Job,
+    rounds: int,
+    seconds: float,
+    note: Note | None,
+    *,
+    exact: bool = False,
+) -> tuple[tuple[Measurement, ...], float | None]:
+    """Return the results of all ways, and the part of a turn in which they waited for a core.
+
+    Args:
+        names: of ways, `eager` first.
+        job: what all processes have in common.
+        rounds, seconds: as in `bench`.
+        note: is called with a line when a way is ready, and when the rounds begin.
+        exact: recommend no way that computes in fewer bits.
+
+    Raises:
+        InvalidOption: all outputs of `eager` are zero.
+        VitzooError: `eager` failed.
+    """
+    tell = note or (lambda _: None)
+    ways = [_Way(name) for name in names]
+    eager, written = ways[0], dict[Any, str]()
+    try:
+        for way in ways:
+            way.prepare(job, written)
+            way.compare(eager)
+            _check(eager)
+            tell(f"{way.name}: {'failed' if way.error else f'ready in {way.seconds:.1f} s'}")
+        running = [way for way in ways if not way.error]
+        tell(f"{rounds} rounds of {len(running)} way{'s' * (len(running) > 1)}")
+        turn = seconds / (rounds * len(running) * len(job.batches))
+        for number in range(rounds):
+            for batch in job.batches:
+                for way in running[:: -1 if number % 2 else 1]:
+                    way.take(batch, turn)
+                _check(eager)
+            running = [way for way in running if not way.error]
+    finally:
+        for way in ways:
+            way.end()
+    turns = [turn for way in running for taken in way.turns.values() for turn in taken]
+    waits = [turn.waited for turn in turns if turn.waited is not None]
+    waited = median(waits) if waits else None
+    busy = is_busy(waited)
+    excluded = {way.name for way in ways if busy or (exact and WAYS[way.name].rounded)}
+    rows = (row for way in ways for row in way.results(eager, len(job.samples), excluded))
+    return tuple(rows), waited
+
+
+class _Way:
+    """A way while it is measured.
+
+    Attributes:
+        outputs: for the samples, by size of the batch.
+        turns: by size of the batch.
+        seconds: until it could run.
+        error: why it failed.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.outputs: dict[int, Outputs] = {}
+        self.turns: dict[int, list[Turn]] = {}
+        self.seconds = 0.0
+        self.error = ""
+        self._process: Process | None = None
+
+    def prepare(self, job: Job, written: dict[Any, str]) -> None:
+        """Write the files of the way, start its process, and compute the samples.
+
+        Args:
+            job: what all processes have in common.
+            written: the functions that have written files, with their errors.
+        """
+        began = time.monotonic()
+        write = WAYS[self.name].write
+        if write is not None and write not in written:
+            self._start(job, write=True)
+            self._answer()
+            self.end()
+            written[write] = self.error
+        self.error = written.get(write, "")
+        if not self.error:
+            self._start(job, write=False)
+        for batch in job.batches:
+            if not self.error:
+                self.outputs[batch] = self._answer()
+                self.turns[batch] = []
+        self.seconds = time.monotonic() - began
+
+    def compare(self, eager: _Way) -> None:
+        """End the way if its outputs are no outputs of the network."""
+        for batch, outputs in self.outputs.items() if not self.error else ():
+            found, expected = outputs.values, eager.outputs[batch].values
+            if found.shape != expected.shape:
+                shapes = f"{tuple(found.shape)}, expected {tuple(expected.shape)}"
+                self.error = f"its outputs have the shape {shapes}"
+            elif not found.isfinite().all():
+                self.error = f"with a batch of {batch}, its outputs have NaN or infinite values"
+        if self.error:
+            self.end()
+
+    def take(self, batch: int, seconds: float) -> None:
+        """Take a turn, unless the way has failed."""
+        if self._process is None:
+            return
+        self._send((batch, seconds))
+        turn = self._answer()
+        if not self.error:
+            self.turns[batch].append(turn)
+
+    def results(self, eager: _Way, count: int, excluded: Collection[str]) -> Iterator[Measurement]:
+        """Yield one row for each size of the batch, or one with the error.
+
+        Args:
+            eager: the way with which this one is compared.
+            count: number of samples.
+            excluded: names of ways that are not recommended.
+        """
+        if self.error:
+            yield Measurement(self.name, seconds=self.seconds, error=self.error)
+            return
+        never = self.name in (EAGER, *excluded) or WAYS[self.name].compared
+        for batch, turns in self.turns.items():
+            speeds, of_eager = ([turn.speed for turn in t] for t in (turns, eager.turns[batch]))
+            speed, speed_interval = interval(speeds)
+            ratio, ratio_interval = interval([a / b for a, b in zip(speeds, of_eager, strict=True)])
+            outputs, expected = self.outputs[batch], eager.outputs[batch].values
+            cosine, top1 = agreement(outputs.values, expected, count)
+            yield Measurement(
+                self.name,
+                batch,
+                speed,
+                speed_interval,
+                ratio,
+                ratio_interval,
+                memory=outputs.memory,
+                cosine=cosine,
+                top1=top1 if expected.shape[1] > 1 else None,
+                seconds=self.seconds,
+                recommended=is_recommended(ratio_interval, cosine) and not never,
+            )
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
+
+    def _start(self, job: Job, *, write: bool) -> None:
+        added = dict.fromkeys(FOLDERS, str(job.place.folder)) | SAFE
+        quiet = os.environ.get("VITZOO_DEBUG") != "1"
+        self._process = Process(MODULE, added, quiet=quiet, group=True)
+        self._send(dataclasses.replace(job, way=self.name, write=write))
+
+    def _send(self, value: object) -> None:
+        try:
+            if self._process is not None:
+                self._process.send(value)
+        except ProcessEnded as error:
+            self._fail(_ended(error))
+
+    def _answer(self) -> Any:
+        """Return the next answer of the process, None if it has failed."""
+        if self._process is None:
+            return None
+        try:
+            answer = self._process.receive()
+        except ProcessEnded as error:
+            answer = Failed(_ended(error))
+        if isinstance(answer, Failed):
+            self._fail(answer.cause)
+            return None
+        return answer
+
+    def _fail(self, cause: str) -> None:
+        self.error = cause
+        self.end()
+
+
+def _ended(error: ProcessEnded) -> str:
+    full = "; the memory was probably full" if "SIGKILL" in str(error) else ""
+    return f"its process ended with {error}{full}"
+
+
+def _check(eager: _Way) -> None:
+    """Raise if there is nothing to compare with."""
+    if eager.error:
+        raise VitzooError(
+            f"the network itself cannot run, so nothing can be compared: "
+            f"{eager.error.rstrip('.')}; try a smaller batch or network"
+        )
+    if any(not outputs.values.any(1).all() for outputs in eager.outputs.values()):
+        raise InvalidOption(
+            "the outputs of the network are all zero, as those of a new classifier, so nothing can "
+            "be compared; pass trained weights, or the name of the network with untrained=True "
+            "(--untrained)"
+        )

@@ -1,0 +1,244 @@
+"""The process of one way: it prepares, computes the samples, and then runs turns on demand."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitzoo.apps.bench.ways import CPU, WAYS, Place
+from vitzoo.apps.embed.processes import channel
+from vitzoo.apps.export.targets import Run
+from vitzoo.errors import VitzooError, printable
+
+MODULE = __name__
+KB, NANO = 1024, 10**9
+MOST = 300  # characters of the text of an error of another library
+NO_COMPILER = "torch found no C++ compiler; install one (apt-get install g++), or name it in CXX"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process does.
+
+    Args:
+        way: name of the way.
+        place: where it finds its files.
+        write: whether it only writes the files of the way.
+        batches: numbers of images in a batch.
+        samples: prepared images (n, c, h, w).
+        threads: of torch, onnxruntime and OpenVINO.
+        precision: of torch's float32 products.
+    """
+
+    way: str
+    place: Place
+    write: bool
+    batches: tuple[int, ...]
+    samples: Tensor
+    threads: int
+    precision: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why a way cannot run."""
+
+    cause: str
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a way computed for the samples in batches of one size.
+
+    Args:
+        values: (m, k) float32 outputs; the samples are repeated until each batch is full.
+        memory: peak in bytes beyond a process that has imported torch; None if it is not known.
+    """
+
+    values: Tensor
+    memory: int | None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a way did in a turn.
+
+    Args:
+        speed: images per second.
+        waited: part of the time for which its threads waited for a core that was busy; None if the
+            kernel does not tell.
+    """
+
+    speed: float
+    waited: float | None
+
+
+class Processor:
+    """Waits for a device, and measures memory: that of the process, or that of the device.
+
+    Args:
+        device: such as `cpu` or `cuda:0`.
+        process: folder of the process in /proc.
+    """
+
+    def __init__(self, device: str, process: Path = Path("/proc/self")) -> None:
+        self._device, self._process = torch.device(device), process
+        self._module: Any = None if self._device.type == CPU else torch.get_device_module(device)
+        self._start = self._resident("VmRSS")
+
+    def wait(self) -> None:
+        """Wait until everything that was started is computed."""
+        if self._module is not None:
+            self._module.synchronize(self._device)
+
+    def measure(self, function: Callable[[], Tensor]) -> tuple[Tensor, int | None]:
+        """Return a result, and the peak of the memory beyond that at the start."""
+        if self._module is not None:
+            self._module.reset_peak_memory_stats(self._device)
+            found = function()
+            return found, self._module.max_memory_allocated(self._device)
+        known = True
+        try:
+            (self._process / "clear_refs").write_text("5", encoding="ascii")  # resets VmHWM
+        except OSError:
+            known = False
+        found, peak = function(), self._resident("VmHWM")
+        return found, peak - self._start if known and peak and self._start else None
+
+    def waited(self) -> float | None:
+        """Return the seconds for which threads of the process have waited for a busy core."""
+        found = 0
+        try:
+            for path in (self._process / "task").glob("*/schedstat"):
+                found += int(path.read_text(encoding="utf-8").split()[1])
+        except (OSError, IndexError, ValueError):
+            return None
+        return found / NANO if found else None
+
+    def _resident(self, key: str) -> int:
+        """Return a size in bytes that the kernel states for this process."""
+        with suppress(OSError):
+            for line in (self._process / "status").read_text(encoding="utf-8").splitlines():
+                if line.startswith(f"{key}:"):
+                    return int(line.split()[1]) * KB
+        return 0
+
+
+class Runner:
+    """A prepared way: its outputs for the samples, and its turns.
+
+    Args:
+        run: maps images to outputs.
+        job: of this process.
+        processor: of the device.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        job: Job,
+        processor: Processor,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._run, self._processor, self._clock = run, processor, clock
+        self._threads = job.threads
+        self._images: dict[int, Tensor] = {}
+        self._seconds: dict[int, float] = {}
+        for batch in job.batches:
+            every = job.samples[
+                torch.arange(-(-len(job.samples) // batch) * batch) % len(job.samples)
+            ]
+            self._images[batch] = every.to(job.place.device)
+
+    @torch.inference_mode()
+    def outputs(self, batch: int) -> Outputs:
+        """Compute the outputs for the samples; the first batch may compile."""
+        parts = torch.split(self._images[batch], batch)
+        self._run(parts[0])
+        begin = self._clock()
+        values, memory = self._processor.measure(
+            lambda: torch.cat([self._run(part).float().cpu() for part in parts])
+        )
+        self._seconds[batch] = (self._clock() - begin) / len(parts)
+        return Outputs(values.flatten(1), memory)
+
+    @torch.inference_mode()
+    def turn(self, batch: int, seconds: float) -> Turn:
+        """Run batches for about `seconds`, at least one."""
+        images = self._images[batch][:batch]
+        count = max(1, round(seconds / max(self._seconds[batch], 1e-9)))
+        self._processor.wait()
+        before, begin = self._processor.waited(), self._clock()
+        for _ in range(count):
+            self._run(images)
+        self._processor.wait()
+        passed, after = max(self._clock() - begin, 1e-9), self._processor.waited()
+        self._seconds[batch] = passed / count
+        waited = None
+        if before is not None and after is not None:
+            waited = max(0.0, after - before) / (passed * self._threads)
+        return Turn(batch * count / passed, waited)
+
+
+def main() -> None:
+    """Do the job that stdin names; answers go to stdout."""
+    receive, send = channel()
+    with suppress(OSError):  # if the memory gets full, this process ends, and not the user's
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+    job: Job = receive()
+    try:
+        runner = _ready(job, send)
+        while runner is not None:
+            send(runner.turn(*_request(receive, job)))
+    except Exception as error:  # noqa: BLE001  # the first process tells the user
+        send(Failed(cause_of(error)))
+
+
+def _ready(job: Job, send: Callable[[object], None]) -> Runner | None:
+    """Write the files of a way; or prepare it, and send its outputs for the samples."""
+    torch.set_num_threads(job.threads)
+    torch.set_float32_matmul_precision(job.precision)
+    way = WAYS[job.way]
+    if job.write:
+        if way.write is not None:
+            way.write(job.place)
+        send(None)
+        return None
+    processor = Processor(job.place.device)
+    runner = Runner(way.open(job.place), job, processor)
+    for batch in job.batches:
+        send(runner.outputs(batch))
+    return runner
+
+
+def _request(receive: Callable[[], Any], job: Job) -> tuple[int, float]:
+    """Return the next batch and seconds; if the first process was killed, clean up and exit."""
+    try:
+        request: tuple[int, float] = receive()
+    except EOFError:
+        shutil.rmtree(job.place.folder, ignore_errors=True)
+        sys.exit()
+    return request
+
+
+def cause_of(error: BaseException) -> str:
+    """Return one line about an error, with the fix of a known one."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if type(inner).__name__ == "InvalidCxxCompiler":
+            return NO_COMPILER
+        inner = inner.__cause__ or getattr(inner, "inner_exception", None)
+    if isinstance(error, VitzooError):
+        return str(error)
+    text = " ".join(str(error).split())
+    return printable(f"{type(error).__name__}: {text}" if text else type(error).__name__, MOST)

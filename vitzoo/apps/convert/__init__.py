@@ -1,0 +1,1 @@
+"""Weights in other checkpoint formats."""

@@ -1,0 +1,431 @@
+"""`convert`: a weights file to another checkpoint format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitzoo.apps.convert.checks import check_convert
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
+from vitzoo.checkpoint.contents import VERIFIED, OpenFile, open_own
+from vitzoo.checkpoint.detect import format_of, identified
+from vitzoo.checkpoint.pickles import write_tensors
+from vitzoo.checkpoint.saved import METADATA
+from vitzoo.checkpoint.writers import FOREIGN, write_npz, write_safetensors
+from vitzoo.errors import CheckpointError, InvalidOption, PluginError, printable
+from vitzoo.factory import create
+from vitzoo.files.access import writing_to
+from vitzoo.files.names import INDEX, NPZ, PATHS
+from vitzoo.files.shard_index import SHARD, index_of
+from vitzoo.foreign import overrides
+from vitzoo.foreign.sidecars import open_described
+from vitzoo.formats import Format
+from vitzoo.keywords import check_types
+from vitzoo.loading.misfit import fitting
+from vitzoo.loading.source import on_hub, open_unregistered
+from vitzoo.plugin.guard import for_file, not_inverse, note_of
+from vitzoo.registry.registry import Registry, registry
+from vitzoo.schema.reader import describe
+from vitzoo.schema.rows import Variant, choose
+from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
+from vitzoo.store import obtain
+from vitzoo.store.hub_file import HubFile
+from vitzoo.store.progress import progress
+from vitzoo.text import escaped, fold
+
+VARIANTS = "the variant's"
+SHOWN = {"block.qkv_bias", "num_classes"}  # settings that the tensors show
+KEEPS = "vitzoo.save can write every network"
+GUESSED = (
+    "vitzoo inferred this from the tensors, which do not show every setting: name the variant "
+    "(--variant)"
+)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Report of a conversion.
+
+    Args:
+        source, target: the file that was read, and the path that was written.
+        source_format, target_format: names of the checkpoint formats.
+        read, written: numbers of tensors in the two files.
+        kept, renamed, transposed, split, stacked: numbers of the model's tensors, by the change.
+        notes: tensors left out, and settings that the two formats assume differently.
+    """
+
+    source: str
+    source_format: str
+    target: str
+    target_format: str
+    read: int
+    written: int
+    kept: int = 0
+    renamed: int = 0
+    transposed: int = 0
+    split: int = 0
+    stacked: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """An open file, its network if known, and the variant that the caller named."""
+
+    checkpoint: Checkpoint
+    zoo: Registry
+    spec: Spec | None = None
+    variant: Variant | None = None
+
+
+def convert(
+    source: str | os.PathLike[str],
+    to: str,
+    target: str | os.PathLike[str],
+    *,
+    num_heads: int | None = None,
+    variant: str | None = None,
+    force: bool = False,
+) -> Conversion:
+    """Write the weights of a file in the checkpoint format of another library.
+
+    The written file is read back, and every tensor compared bit by bit, before the file gets its
+    name. Nothing in a file is executed.
+
+    Args:
+        source: a safetensors, npz or index file, or a registered `name` or `name:weights`.
+        to: name of a checkpoint format.
+        target: path of the new file; `.npz` for Google's formats, `.safetensors` for the others.
+        num_heads: number of attention heads, if a format needs it and the source does not state it.
+        variant: registered name of the network of the source.
+        force: replace an existing file.
+
+    Raises:
+        InvalidOption: the path cannot be written, or the number of heads contradicts the source.
+        CheckpointError: the format of the source is unknown, or the target format has no name for
+            one of its tensors, or cannot describe its network.
+    """
+    paths = {"source": (source, "text or a path"), "target": (target, "text or a path")}
+    check_types("convert", to=(to, "text"), variant=(variant, "text or None"), **paths)
+    path = Path(target)
+    check_convert(to, path, force=force)  # `writing_to` checks the path again
+    zoo = registry()
+    layout: Format = for_file(zoo.part("checkpoint format", to), str(path))
+    ending = layout.suffix
+    if path.suffix != ending:
+        raise InvalidOption(f"files of the format {to} end in {ending}, got {str(target)!r}")
+    opened = open_source(source, variant, zoo)
+    checkpoint = opened.checkpoint
+    before = checkpoint.format or ""
+    reading, writing = _heads(opened, format_of(checkpoint, zoo), layout, num_heads)
+    skeleton = reading.to_model(checkpoint.skeleton())
+    some = f"{checkpoint.source} has the checkpoint format {before}, except for some tensors"
+    _from_model(reading, skeleton, some)
+    _check_divides(writing, skeleton)
+    _check_variant(opened, skeleton)
+    network = network_of(opened, skeleton)
+    problem = f"{checkpoint.source} cannot be written as {to}"
+    if network is not None and (lacking := writing.unsupported(network)):
+        raise CheckpointError(
+            f"{problem}: its network has {', '.join(lacking)}, which {to} does not support; "
+            f"{KEEPS if opened.spec else GUESSED}"
+        )
+    planned = _from_model(writing, skeleton, problem)
+
+    raw = checkpoint.tensors(always=True).tensors  # the new file must not have other bytes
+    tensors = reading.to_model(raw)
+    arrays = _from_model(writing, tensors, problem)
+    with writing_to(path, force=force) as file:
+        if ending == NPZ:
+            write_npz(file, arrays)
+        else:  # the spec of a saved model stays valid with its names, which `timm` keeps
+            own = METADATA in checkpoint.metadata and to == "timm"
+            metadata = {METADATA: checkpoint.metadata[METADATA]} if own else {}
+            write_safetensors(file, arrays, FOREIGN | metadata)
+        file.flush()
+        try:
+            _check_written(Path(file.name), to, writing, tensors, zoo)
+        except CheckpointError as error:  # names the temporary file
+            said = str(error).replace(printable(file.name), str(path))
+            raise CheckpointError(f"{path} was not written: {said}") from error
+    return Conversion(
+        checkpoint.source,
+        before,
+        str(path),
+        to,
+        read=len(raw),
+        written=len(planned),
+        notes=_notes(opened, network, (before, reading), (to, writing), planned),
+        **_changes(skeleton, reading, writing),
+    )
+
+
+def convert_pickle(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    key: str | None = None,
+    force: bool = False,
+) -> Conversion:
+    """Write the tensors of a pickle of PyTorch as safetensors, under the keys of the pickle.
+
+    torch's weights-only loader reads the pickle, in a process with limits on memory and time.
+
+    Args:
+        source: a file of `torch.save`, or its address `hf://owner/repo@revision/file`.
+        target: path of the new file, which ends in `.safetensors`.
+        key: names of the entry with the tensors, separated by dots; if None, the file is a table of
+            tensors, or has one under a usual name such as `state_dict` or `model`.
+        force: replace an existing file.
+
+    Raises:
+        InvalidOption: the path cannot be written.
+        CheckpointError: it is no pickle of tensors, has several tables of them, or exceeds a limit.
+    """
+    path = Path(target)
+    check_convert(None, path, force=force)
+    if on_hub(source):
+        remote = HubFile.at(str(source))
+        with progress(remote.label) as note:
+            opened = OpenFile(obtain.obtain(remote, note)[0])
+    else:
+        opened = open_own(Path(source))
+    with writing_to(path, force=force) as file:
+        count, entry = write_tensors(opened.fd, str(source), file, key)
+    notes = (f"the tensors are those of the entry {entry}",) if entry else ()
+    names = (str(source), "pickle", str(path), "safetensors")
+    return Conversion(*names, read=count, written=count, kept=count, notes=notes)
+
+
+def open_source(source: str | os.PathLike[str], variant: str | None, zoo: Registry) -> Source:
+    """Open the file of a path, an address on the Hub, or a registered `name` or `name:weights`."""
+    named = None if variant is None else zoo.variant(variant)
+    if source == "":
+        raise InvalidOption(
+            "the source is '' (an unset shell variable?), expected a path, a variant or "
+            "hf://owner/repo@revision/file"
+        )
+    path = Path(source)
+    there = os.path.exists(path)  # noqa: PTH110  # False for a name that is too long
+    if on_hub(source) or not isinstance(source, str) or source.endswith(PATHS) or there:
+        if there:
+            _check_whole(path)
+        checkpoint = identified(open_unregistered(source, zoo), zoo)
+        return Source(checkpoint, zoo, checkpoint.spec or (named.spec if named else None), named)
+    name, _, weights = source.partition(":")
+    row = zoo.variant(name)
+    file = HubFile.of(row, choose(row, weights or None), zoo)
+    return Source(identified(open_hub_file(file), zoo), zoo, row.spec, named)
+
+
+def _check_whole(path: Path) -> None:
+    """Raise CheckpointError for one shard of several."""
+    match = SHARD.fullmatch(path.name)
+    if match is None or path.name.endswith("-of-00001.safetensors"):
+        return
+    index = index_of(path)
+    where = str(index) if index else f"their index, {match[1]}{INDEX}, which is not beside it"
+    raise CheckpointError(f"{path} is one of several files of a checkpoint; convert {where}")
+
+
+def _heads(opened: Source, reading: Format, writing: Format, given: int | None) -> list[Format]:
+    """Return both formats with the number of attention heads, if it is known."""
+    if given is not None and (type(given) is not int or given < 1):
+        raise InvalidOption(f"num_heads must be a positive whole number, got {describe(given)}")
+    stated: dict[str, int] = {} if given is None else {"num_heads": given}
+    for spec in (opened.spec, opened.variant and opened.variant.spec):
+        if spec and spec.num_heads:
+            stated[f"the spec of {spec.variant or 'the file'}"] = spec.num_heads
+    checkpoint = opened.checkpoint
+    heads = reading.num_heads(checkpoint.config, checkpoint.skeleton())
+    stated |= {} if heads is None else {checkpoint.source: heads}
+    if len(set(stated.values())) > 1:
+        counts = ", ".join(f"{name} states {count}" for name, count in stated.items())
+        raise InvalidOption(f"contradictory numbers of attention heads: {counts}")
+    heads = next(iter(stated.values()), None)
+    return [layout.with_heads(heads) if heads else layout for layout in (reading, writing)]
+
+
+def _check_divides(writing: Format, skeleton: Mapping[str, Tensor]) -> None:
+    """Raise InvalidOption if the number of heads does not divide the width."""
+    heads, norm = writing.heads, skeleton.get("norm.weight")
+    norm = skeleton.get("fc_norm.weight") if norm is None else norm
+    if heads and norm is not None and norm.dim() == 1 and norm.shape[0] % heads:
+        raise InvalidOption(
+            f"num_heads (--heads) must divide the width of the network, {norm.shape[0]}; "
+            f"got {heads}"
+        )
+
+
+def _check_variant(opened: Source, skeleton: Mapping[str, Tensor]) -> None:
+    """Raise CheckpointError if the tensors are not those of the variant that the caller named.
+
+    The number of classes and the grid of positions may differ.
+    """
+    variant = opened.variant
+    if variant is None:
+        return
+    network = create(variant.name, device="meta").state_dict()
+    own, expected = (
+        {
+            name: tuple(tensor.shape)[-1 if name == "pos_embed" else 0 :]
+            for name, tensor in tensors.items()
+            if not name.startswith("head.")
+        }
+        for tensors in (skeleton, network)
+    )
+    wrong = sorted(own.keys() ^ expected.keys()) or [n for n in own if own[n] != expected[n]]
+    if not wrong:
+        return
+    shown = [str(s.get(wrong[0], "missing")) for s in (own, expected)]
+    raise CheckpointError(
+        f"{opened.checkpoint.source} is no {variant.name}: {len(wrong)} tensors differ; "
+        f"{escaped(wrong[0])} is {shown[0]} in the file, {shown[1]} in the network"
+        f"{fitting(skeleton, opened.zoo)}{note_of(format_of(opened.checkpoint, opened.zoo))}"
+    )
+
+
+def network_of(opened: Source, skeleton: Mapping[str, Tensor]) -> Spec | None:
+    """Return the network of the weights as far as it is known, None if it is unknown."""
+    checkpoint = opened.checkpoint
+    spec = opened.spec or _seen(skeleton)
+    if checkpoint.spec or spec is None:
+        return checkpoint.spec
+    return overrides.of_file(checkpoint, opened.zoo).apply(spec, opened.zoo)
+
+
+def _seen(skeleton: Mapping[str, Tensor]) -> Spec | None:
+    """Return the network that the tensors of a file show, None if it is an unusual one."""
+    kernel = skeleton.get("patch_embed.proj.weight")
+    if "reg_token" in skeleton or kernel is None or kernel.dim() != 4:
+        return None
+    token = "cls_token" in skeleton
+    pool = "class" if token else "mean"
+    qv = "blocks.0.attn.q_bias" in skeleton
+    block = BlockSpec(
+        qkv_bias="qv" if qv else "blocks.0.attn.qkv.bias" in skeleton,
+        proj_bias="blocks.0.attn.proj.bias" in skeleton,
+        mlp_bias="blocks.0.mlp.fc2.bias" in skeleton,
+    )
+    bias = "patch_embed.proj.bias" in skeleton
+    return Spec(
+        in_chans=kernel.shape[1],
+        class_token=token,
+        pre_norm="norm_pre.weight" in skeleton,
+        patch_embed=PartSpec("conv", () if bias else (("bias", False),)),
+        pos_embed=PartSpec("learned" if "pos_embed" in skeleton else "none"),
+        pool=PartSpec("attention" if "attn_pool.latent" in skeleton else pool),
+        block=block,
+    )
+
+
+def _from_model(layout: Format, tensors: Mapping[str, Tensor], problem: str) -> dict[str, Tensor]:
+    """Rename tensors to a format; begin the message of an error with `problem`."""
+    try:
+        return layout.from_model(tensors)
+    except (CheckpointError, PluginError) as error:
+        raise type(error)(f"{problem}: {error}") from error
+
+
+def _check_written(
+    path: Path, to: str, writing: Format, expected: Mapping[str, Tensor], zoo: Registry
+) -> None:
+    """Read a file back; raise CheckpointError unless every tensor is equal bit by bit."""
+    checkpoint = open_described(path)
+    found = checkpoint.container.read(VERIFIED).tensors  # this process has just written the file
+    tensors = writing.to_model(found)
+    wrong = sorted(expected.keys() ^ tensors.keys())
+    wrong += [n for n in expected if n in tensors and not _same(expected[n], tensors[n])]
+    if wrong or (found_format := identified(checkpoint, zoo).format) != to:
+        problem = f"the written file, read back as {to}, does not equal its source bit for bit: "
+        problem += f"{', '.join(wrong[:5]) or found_format}; the file was removed"
+        damaged = CheckpointError(f"{problem}. Is the disk full or damaged?")
+        raise not_inverse(writing, problem) or damaged
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Compare bits: NaN equals NaN, and -0 differs from 0."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    bits = (tensor.contiguous().flatten().view(torch.uint8) for tensor in (one, other))
+    return torch.equal(*bits)
+
+
+def _changes(skeleton: Mapping[str, Tensor], reading: Format, writing: Format) -> dict[str, int]:
+    """Count the model's tensors by their change from one format to another."""
+    counts = dict.fromkeys(("kept", "renamed", "transposed", "split", "stacked"), 0)
+    for name in skeleton:
+        before, after = (_converted(name, skeleton, layout) for layout in (reading, writing))
+        counts[_change(before, after)] += 1
+    return counts
+
+
+def _converted(name: str, skeleton: Mapping[str, Tensor], layout: Format) -> dict[str, Tensor]:
+    """Return the tensors of a format that store one tensor of the model, if it is not stacked."""
+    # With the other tensors of the head, because names in a head depend on each other.
+    others = {k: t for k, t in skeleton.items() if k.startswith("head.") and k != name}
+    try:
+        apart = layout.from_model(others).keys()
+        written = layout.from_model({**others, name: skeleton[name]})
+    except CheckpointError:
+        return {}
+    return {key: tensor for key, tensor in written.items() if key not in apart}
+
+
+def _change(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> str:
+    if len(before) != len(after):
+        return "split" if len(before) < len(after) else "stacked"
+    axes = [[(t.shape, t.stride()) for t in tensors.values()] for tensors in (before, after)]
+    if axes[0] != axes[1]:
+        return "transposed"
+    return "kept" if before.keys() == after.keys() else "renamed"
+
+
+def _notes(
+    opened: Source,
+    network: Spec | None,
+    one: tuple[str, Format],
+    other: tuple[str, Format],
+    written: Collection[str],
+) -> tuple[str, ...]:
+    """Return notes on tensors left out and on settings that the two formats assume differently."""
+    (before, reading), (to, writing) = one, other
+    checkpoint = opened.checkpoint
+    own = _flat({"block": network.block.to_data()}) if network and opened.spec else {}
+    found = overrides.of_file(checkpoint, opened.zoo)
+    source = own | _flat(found.default) | _flat(found.stated)
+    target = own | _flat(writing.overrides({}, written))
+    notes = [f"prefix = {checkpoint.prefix}"] if checkpoint.prefix else []
+    if left := [*reading.ignored_keys(checkpoint.header.tensors.keys()), *checkpoint.outside]:
+        notes.append(f"no part of the network, and left out: {', '.join(fold(left))}")
+    for key in sorted((source.keys() | target.keys()) - SHOWN):
+        old, new = source.get(key, VARIANTS), target.get(key, VARIANTS)
+        if old != new:
+            notes.append(f"{key} is {old} for {before}, {new} for {to}{_argument(key, old)}")
+    return tuple(notes)
+
+
+def _argument(key: str, value: Any) -> str:
+    """Return the end of a note: the argument of `create` that keeps a setting."""
+    if value == VARIANTS:
+        return ""
+    field, _, option = key.partition(".")
+    if field != "block" and option:
+        return f"; keep it with the option {option}={value!r} of {field}="
+    given = {option: value} if option else value
+    return f"; keep it with {field}={given!r}"
+
+
+def _flat(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by `field` or `field.option`."""
+    flat: dict[str, Any] = {}
+    for field, value in changes.items():
+        options = {f"{field}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {}
+        flat |= options or {field: value}
+    return flat

@@ -1,0 +1,1 @@
+"""Embeddings of many images in Parquet files."""

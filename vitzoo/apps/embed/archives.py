@@ -1,0 +1,512 @@
+"""Images in tar archives and in Parquet files: where each one is, and how to read it in order."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import tarfile
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from vitzoo.apps.embed import sources
+from vitzoo.apps.embed.sources import Item, as_text
+from vitzoo.errors import (
+    ImageError,
+    InvalidOption,
+    VitzooError,
+    did_you_mean,
+    printable,
+    short_repr,
+)
+from vitzoo.files.access import open_regular
+from vitzoo.images.decode import SUFFIXES
+from vitzoo.plugin.requirements import check_extra
+from vitzoo.text import listed
+
+MAX_HEADER = 2**20  # bytes of the headers of one tar member, long names included
+MAX_DIGITS = 255  # in a row in a pax header, as in the name of a file
+MAX_GLOBAL = 2**12  # characters of the pax records that apply to all members
+PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+OF_ONE = re.compile(r"(path|size)$|GNU\.sparse\.")  # keywords of pax records for one member
+RECORD = re.compile(rb"(\d{1,7}) [^=\n]+=")  # its size and its keyword
+DIGITS = re.compile(rb"\d+")
+BLOCK = 512
+BATCH = 16  # rows of a Parquet file that are in memory at once
+BUFFER = 2**20  # bytes of a Parquet file that are read at once
+MAX_PAGE = 2**27  # bytes of the largest pages of a column, a dictionary twice
+LITTLE = 1.25  # times as many bytes as are stored: larger pages are read, too
+MAX_VALUES = 2**24  # of a page
+USUAL_PAGE_HEADER, MAX_PAGE_HEADER = 2**15, 2**24  # bytes
+PADDING = 100  # bytes by which old versions of parquet-mr state too small columns
+TRUE, FALSE, INT16, INT32, INT64, BINARY, STRUCT = 1, 2, 4, 5, 6, 8, 12  # types of Thrift
+DICTIONARY = 2  # a type of page
+USUAL = ("image", "img", "bytes", "path", "file_name")  # columns with images, the first one found
+
+
+@dataclass(frozen=True)
+class TarMembers:
+    """Images in a tar archive. A member is (name, position of its bytes, number of bytes).
+
+    A member that is no file, such as a link, has a negative position.
+    """
+
+    path: str
+    members: Sequence[tuple[str, int, int]]
+
+    @classmethod
+    def find(cls, path: str) -> TarMembers:
+        """Read the headers of an archive.
+
+        Raises:
+            ImageError: it is missing, damaged, truncated or contains no images.
+        """
+        with _open(path) as file:
+            members = tuple(_members(file, printable(path)))
+        if not members:
+            raise ImageError(f"{printable(path)} contains no images ({', '.join(SUFFIXES)})")
+        return cls(path, members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def part(self, start: int, stop: int) -> TarMembers:
+        """Return the piece of some of the images."""
+        return TarMembers(self.path, self.members[start:stop])
+
+    def items(self) -> Iterator[Item]:
+        """Yield the images in order."""
+        for key, member in zip(self.names(), self.members, strict=True):
+            yield Item(key, partial(_read_member, self.path, *member))
+
+    def names(self) -> Iterator[str]:
+        """Yield the path of the archive with the name of each member."""
+        path = as_text(self.path)
+        return (f"{path}/{name}" for name, _, _ in self.members)
+
+    def identities(self) -> Iterator[str]:
+        """Yield the name, the position and the size of each member."""
+        for key, (_, start, size) in zip(self.names(), self.members, strict=True):
+            yield f"{key} {start} {size}"
+
+
+@dataclass(frozen=True)
+class ParquetRows:
+    """Rows of a Parquet file whose column has the bytes or the paths of images."""
+
+    path: str
+    column: str
+    start: int
+    stop: int
+    state: str  # what the end of the file says about its row groups
+
+    @classmethod
+    def find(cls, path: str, column: str | None) -> ParquetRows:
+        """Read the columns and the number of rows.
+
+        Raises:
+            MissingDependency: pyarrow is not installed.
+            ImageError: the file is missing or damaged, or has no rows.
+            InvalidOption: the column does not exist, or has another type.
+        """
+        with open_parquet(path) as file:
+            schema, stated = file.schema_arrow, file.metadata.num_rows
+            sizes, state = _groups(file.metadata)
+        rows = sum(sizes)
+        if rows != stated or min(sizes, default=0) < 0:
+            raise ImageError(
+                f"{printable(path)} is damaged: it states {stated} rows, its row groups have {rows}"
+            )
+        if not rows:
+            raise ImageError(f"{printable(path)} has no rows")
+        return cls(path, _column_of(schema, column, printable(path)), 0, rows, state)
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def part(self, start: int, stop: int) -> ParquetRows:
+        """Return the piece of some of the rows."""
+        return replace(self, start=self.start + start, stop=self.start + stop)
+
+    def items(self) -> Iterator[Item]:
+        """Yield the images in order."""
+        folder, shown, why = str(Path(self.path).parent), printable(self.path), ""
+        try:
+            cursor = _cursor(self.path, self.column)
+            if cursor.state != self.state:
+                why = f"{shown} has changed since its rows were counted"
+        except ImageError as error:
+            why = str(error)
+        for row, key in enumerate(self.names(), self.start):
+            value, problem = (None, why) if why else cursor.value(row)
+            load = partial(_load_value, value, problem, folder, f"row {row} of {shown}")
+            yield Item(key, load, len(value) if isinstance(value, bytes) else 0)
+            del value, load  # while the next cell is read
+
+    def names(self) -> Iterator[str]:
+        """Yield the path of the file with the number of each row."""
+        path = as_text(self.path)
+        return (f"{path}/{row}" for row in range(self.start, self.stop))
+
+    def identities(self) -> Iterator[str]:
+        """Yield the file with the state of its row groups, once, and the range of rows."""
+        yield f"{as_text(self.path)} {self.column} {self.start} {self.stop} {self.state}"
+
+
+class _HeaderReader:
+    """The file of an archive, from which `tarfile` reads headers of limited size, and no data.
+
+    It never goes back, so the time is bounded by the size of the file.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.tell, self._file, self.size = file.tell, file, 0  # bytes read for one member
+
+    def read(self, size: int) -> bytes:
+        self.size += size
+        if not 0 <= size <= self.size <= MAX_HEADER:
+            raise tarfile.ReadError(f"a header of {self.size} bytes, the most is {MAX_HEADER}")
+        return self._file.read(size)
+
+    def seek(self, position: int) -> None:
+        if position < self.tell():
+            raise tarfile.ReadError(f"a member ends before byte {self.tell()}, where it begins")
+        self._file.seek(position)
+
+    def check_records(self, size: int) -> None:
+        """Check the pax records that follow: `tarfile` takes quadratic time for some."""
+        if size > MAX_HEADER:  # `read` refuses it
+            return
+        data = os.pread(self._file.fileno(), size, self.tell())
+        position = 0
+        while position < len(data):
+            found = RECORD.match(data, position)
+            end = position + int(found[1]) if found else -1
+            if not found or not found.end() < end <= len(data) or data[end - 1 : end] != b"\n":
+                raise tarfile.ReadError(f"a pax header is damaged at byte {position}")
+            position = end
+        if max(map(len, DIGITS.findall(data)), default=0) > MAX_DIGITS:
+            raise tarfile.ReadError(f"a pax header has a number of more than {MAX_DIGITS} digits")
+
+
+class _Member(tarfile.TarInfo):
+    """A header that is checked before `tarfile` follows what it states."""
+
+    def _proc_member(self, archive: Any) -> Any:
+        if self.type in PAX:
+            archive.fileobj.check_records(self.size)
+        every = archive.pax_headers  # `tarfile` reads these again for each member
+        if len(str(every)) > MAX_GLOBAL or any(map(OF_ONE.match, every)):
+            raise tarfile.ReadError(
+                f"a global header is for one file or has over {MAX_GLOBAL} characters"
+            )
+        member = super()._proc_member(archive)  # type: ignore[misc]
+        if member.size < 0:
+            raise tarfile.ReadError(f"a member of {member.size} bytes")
+        return member
+
+
+def _open(path: str) -> BinaryIO:
+    fd = open_regular(Path(path), follow=True, kind=ImageError)
+    if fd is None:
+        raise ImageError(f"there is no file {printable(path)}")
+    return os.fdopen(fd, "rb")
+
+
+def _members(file: BinaryIO, name: str) -> Iterator[tuple[str, int, int]]:
+    reader: Any = _HeaderReader(file)
+    try:
+        opened: Any = tarfile.TarFile(fileobj=reader, mode="r", encoding="utf-8", tarinfo=_Member)
+        with opened as archive:
+            while (member := archive.next()) is not None:
+                archive.members, reader.size = [], 0  # it would remember every member
+                if not member.isdir() and member.name.lower().endswith(SUFFIXES):
+                    plain = member.isreg() and not member.issparse()
+                    yield member.name, member.offset_data if plain else -1, member.size
+            end: int = archive.offset  # position after the last member
+    except Exception as error:  # tarfile raises several kinds for damaged headers
+        known = isinstance(error, tarfile.TarError | OSError)
+        reason = printable(str(error)) if known else "a header is damaged"
+        raise ImageError(
+            f"cannot read the archive {name}: {reason}; expected an uncompressed tar"
+        ) from error
+    file.seek(end)
+    if file.read(BLOCK) != bytes(BLOCK):
+        raise ImageError(
+            f"the archive {name} is damaged or truncated at byte {end}: neither a member nor the "
+            "end of the archive follows; write it again"
+        )
+
+
+def _read_member(path: str, name: str, start: int, size: int) -> bytes:
+    shown = printable(f"{path}/{name}")
+    if start < 0:
+        raise ImageError(f"{shown} is a link, a device or sparse, expected a file")
+    if size > sources.MAX_IMAGE:
+        raise ImageError(f"{shown} has {size} bytes, the most that is read is {sources.MAX_IMAGE}")
+    try:
+        with _open(path) as file:
+            data = os.pread(file.fileno(), size, start)
+    except OSError as error:
+        raise ImageError(f"cannot read {shown}: {error.strerror}") from error
+    if len(data) != size:
+        raise ImageError(f"{shown} ends after {len(data)} of {size} bytes")
+    return data
+
+
+class _Cursor:
+    """Reads the values of one column; rows in ascending order are decoded once."""
+
+    def __init__(self, path: str, column: str) -> None:
+        self.path, self.column, self.version = path, column, _version(path)
+        with _explained(path):
+            self.file = _parquet(path)
+            sizes, self.state = _groups(self.file.metadata)
+        self.ends = list(itertools.accumulate(sizes))
+        self.group, self.problem = -1, ""
+        self.batches: Iterator[Any] = iter(())
+        self.values: Any = ()
+        self.start = self.stop = 0  # rows of `values`
+
+    def value(self, row: int) -> tuple[Any, str]:
+        """Return the value of a row, and why it cannot be read, empty if it can."""
+        group = bisect_right(self.ends, row)
+        try:
+            if group != self.group or row < self.start:
+                self._open(group)
+            while not self.problem and row >= self.stop:
+                self.values = ()
+                self.values = next(self.batches).column(self.column)
+                self.start, self.stop = self.stop, self.stop + len(self.values)
+        except Exception as error:  # noqa: BLE001  # pyarrow raises several kinds for damaged data
+            reason = printable(" ".join(str(error).split())) or "it ends too early"
+            path = printable(self.path)
+            self.problem = f"cannot read row group {group} of {path}: {reason}"
+        if self.problem:
+            return None, self.problem
+        try:
+            return _inside(self.values[row - self.start].as_py()), ""
+        except Exception as error:  # noqa: BLE001  # text that is not UTF-8, or too much memory
+            reason = printable(" ".join(str(error).split()))
+            return None, f"a cell of row group {group} of {self.path} cannot be read: {reason}"
+
+    def _open(self, group: int) -> None:
+        self.group, self.problem = group, ""
+        self.start = self.stop = self.ends[group - 1] if group else 0
+        rows = rows_at_once(self.path, self.file.metadata.row_group(group), [self.column])
+        self.batches = self.file.iter_batches(rows, row_groups=[group], columns=[self.column])
+
+
+def rows_at_once(path: str, group: Any, columns: Iterable[str], most: int = BATCH) -> int:
+    """Return how many rows of a group to read at once; raise ImageError for pages too large.
+
+    pyarrow decompresses a page as a whole, each row can repeat its largest value, and it copies the
+    values of a dictionary. A large page of bytes that compress little, such as images, is read: it
+    takes a part of the memory that the file takes on disk.
+    """
+    names = tuple(f"{column}." for column in columns)
+    every = kept = values = 0
+    with _open(path) as file:
+        for chunk in map(group.column, range(group.num_columns)):
+            largest = 0, 0
+            if f"{chunk.path_in_schema}.".startswith(names):
+                for size, stored, count in _pages(file.fileno(), chunk):
+                    values = max(values, count)
+                    if count:
+                        largest = max(largest, (size, stored))
+                    else:  # a dictionary
+                        every, kept = every + 2 * size, kept + 2 * stored
+            every, kept = every + largest[0], kept + largest[1]
+    if every > max(MAX_PAGE, LITTLE * kept) or values > MAX_VALUES:
+        raise ImageError(
+            f"a row needs pages of {every} bytes and {values} values, of which {kept} bytes are "
+            f"stored; the most is {MAX_PAGE} bytes and {MAX_VALUES} values; write smaller pages or "
+            "smaller images"
+        )
+    return max(min(most, 2 * max(MAX_PAGE, every) // max(every, 1)), 1)
+
+
+def _pages(fd: int, chunk: Any) -> Iterator[tuple[int, int, int]]:
+    """Yield the bytes, the stored bytes and the values of each page, as its header states them.
+
+    A dictionary has no values.
+    """
+    at, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
+    if dictionary and 0 < dictionary < at:
+        at = dictionary
+    stop = at + chunk.total_compressed_size if chunk.num_values else at  # as pyarrow does
+    while at < stop:
+        try:
+            header, size = _struct(os.pread(fd, USUAL_PAGE_HEADER, at), 0)
+        except IndexError:  # it has long statistics
+            header, size = _struct(os.pread(fd, MAX_PAGE_HEADER, at), 0)
+        at += size + header[3]
+        if at > stop + PADDING:
+            raise ImageError("a page ends after its column")
+        counts = [header.get(version, {}).get(1, 0) for version in (5, 8)]  # data pages 1 and 2
+        is_dictionary = header.get(1) == DICTIONARY
+        yield max(header[2], header[3]), header[3], 0 if is_dictionary else max(counts)
+
+
+def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
+    """Return 32-bit integers and structs of a struct in Thrift's compact form, and where it ends.
+
+    The keys are the numbers of the fields. Sizes are not negative.
+    """
+    found: dict[int, Any] = {}
+    number = 0
+    while head := data[at]:
+        step, kind, at = head >> 4, head & 15, at + 1
+        if step:
+            number += step
+        else:
+            number, at = _varint(data, at)
+            number >>= 1
+        if kind == STRUCT:
+            found[number], at = _struct(data, at)
+        elif kind in (INT16, INT32, INT64, BINARY):
+            value, at = _varint(data, at)
+            at += value if kind == BINARY else 0
+            found |= {number: value >> 1} if kind == INT32 else {}
+        elif kind not in (TRUE, FALSE):
+            raise ImageError(f"the header of a page has a field of type {kind}")
+    return found, at + 1
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while data[at] > 127:
+        value, shift, at = value | (data[at] & 127) << shift, shift + 7, at + 1
+    return value | data[at] << shift, at + 1
+
+
+# the cursor of each thread, which the next part of the file goes on with
+_open_in = threading.local()
+
+
+def _cursor(path: str, column: str) -> _Cursor:
+    found: _Cursor | None = getattr(_open_in, "cursor", None)
+    now = path, column, _version(path)
+    if found is None or (found.path, found.column, found.version) != now:
+        found = _open_in.cursor = _Cursor(path, column)
+    return found
+
+
+def read_cell(path: str, column: str, row: int) -> bytes:
+    """Return the bytes of the image in a row; raise ImageError if that is not possible."""
+    value, problem = _cursor(path, column).value(row)
+    where = f"row {row + 1} of {printable(path)}"
+    return _load_value(value, problem, str(Path(path).parent), where)
+
+
+def _version(path: str) -> tuple[int, ...]:
+    """Return what changes when a file is replaced; nothing if there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  # as `Files`
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _groups(metadata: Any) -> tuple[list[int], str]:
+    """Return the number of rows of each row group, and a text that changes with them."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    state = " ".join(f"{group.num_rows}:{group.total_byte_size}" for group in groups)
+    return [group.num_rows for group in groups], state
+
+
+def _parquet(path: str) -> Any:
+    check_extra("parquet", "a Parquet file")
+    from pyarrow import OSFile, parquet
+
+    _open(path).close()  # a missing file or a pipe has a clear message
+    return parquet.ParquetFile(OSFile(os.fsencode(path)), buffer_size=BUFFER)  # any bytes as name
+
+
+@contextmanager
+def open_parquet(path: str) -> Iterator[Any]:
+    """Open a Parquet file for `with`; every error of pyarrow becomes an ImageError."""
+    with _explained(path), _parquet(path) as file:
+        yield file
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    try:
+        yield
+    except VitzooError:
+        raise
+    except Exception as error:  # pyarrow raises several kinds for damaged data
+        reason = printable(" ".join(str(error).split()))
+        raise ImageError(f"cannot read the Parquet file {printable(path)}: {reason}") from error
+
+
+def _column_of(schema: Any, column: str | None, name: str) -> str:
+    """Return the column with the images: the one asked for, or the only one possible."""
+    kinds = {field.name: kind_of(field.type) for field in schema}
+    if twice := next((one for one in kinds if kinds[one] and schema.names.count(one) > 1), ""):
+        raise InvalidOption(f"{name} has {schema.names.count(twice)} columns {twice!r}; keep one")
+    if column is not None and not kinds.get(column):
+        found = (
+            "has no images" if column in kinds else f"does not exist{did_you_mean(column, kinds)}"
+        )
+        raise InvalidOption(f"{name}: the column {column!r} {found}; {_choice(kinds)}")
+    images = [one for one, kind in kinds.items() if kind == "bytes"]
+    paths = [one for one in USUAL if kinds.get(one) == "path"]
+    if column is None and len(images) != 1 and (images or not paths):
+        count = "several columns" if images else "no column"
+        raise InvalidOption(f"{name} has {count} with images; {_choice(kinds)}")
+    return column or [*images, *paths][0]
+
+
+def _choice(kinds: Mapping[str, str]) -> str:
+    possible = [one for one, kind in kinds.items() if kind]
+    if not possible:
+        return "expected a column with the bytes or the paths of images"
+    return f"pass --column (column=) with one of: {listed(possible)}"
+
+
+def kind_of(of: Any) -> str:
+    """Return `bytes` or `path` for a column that can have images."""
+    from pyarrow import types
+
+    if types.is_dictionary(of):
+        of = of.value_type
+    if types.is_struct(of):  # an image of Hugging Face's datasets
+        names = {"" if types.is_nested(field.type) else field.name for field in of}
+        return "bytes" if names and names <= {"bytes", "path"} else ""
+    if any(is_kind(of) for is_kind in (types.is_binary, types.is_large_binary)):
+        return "bytes"
+    return "path" if types.is_string(of) or types.is_large_string(of) else ""
+
+
+def _inside(value: Any) -> Any:
+    """Return the bytes or the path of an image of Hugging Face's datasets."""
+    if isinstance(value, dict):
+        found = value.get("bytes")
+        return value.get("path") if found is None else found
+    return value
+
+
+def _load_value(value: Any, problem: str, folder: str, where: str) -> bytes:
+    if problem:
+        raise ImageError(problem)
+    if value is None:
+        raise ImageError(f"{where} has no image: the cell is null")
+    if isinstance(value, str):
+        return sources.read_file(os.path.join(folder, value))  # noqa: PTH118  # as `Files`
+    if not isinstance(value, bytes):
+        raise ImageError(f"{where} has {short_repr(value)}, expected the bytes of an image")
+    if not value:
+        raise ImageError(f"{where} has no image: the cell is empty")
+    if len(value) > sources.MAX_IMAGE:
+        raise ImageError(
+            f"{where} has {len(value)} bytes, the most that is read is {sources.MAX_IMAGE}"
+        )
+    return value

@@ -1,0 +1,154 @@
+"""The command `vitzoo embed`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vitzoo.cli.completion import complete_names
+from vitzoo.cli.options import (
+    PATH,
+    check_model,
+    check_there,
+    flag,
+    json_option,
+    weights_or_file_option,
+)
+from vitzoo.cli.output import on_terminal, print_rows, say
+from vitzoo.errors import InvalidOption
+from vitzoo.files.names import SAFETENSORS
+from vitzoo.text import is_terminal
+
+if TYPE_CHECKING:
+    pass
+from vitzoo.apps.embed.bar import progress_bar
+
+
+@click.command("embed")
+@click.argument("model", shell_complete=complete_names)
+@click.argument("sources", nargs=-1, required=True, metavar="SRC...")
+@click.option(
+    "--out",
+    required=True,
+    type=PATH,
+    help="Folder for the Parquet files; a new one, or one that is to be completed.",
+)
+@weights_or_file_option
+@click.option(
+    "--output",
+    "outputs",
+    multiple=True,
+    default=("pooled",),
+    show_default=True,
+    help="What to store: pooled, logits, labels, or tokens such as blocks.11. Can be repeated.",
+)
+@click.option(
+    "--vectors",
+    default="float32",
+    show_default=True,
+    type=click.Choice(["float32", "float16"]),
+    help="Type of the stored vectors.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Type to compute in; that of the weights if not given.",
+)
+@click.option("--device", help="Device, such as cpu or cuda: under torchrun that of LOCAL_RANK.")
+@click.option("--column", help="Column of Parquet files with the bytes or the paths of images.")
+@click.option(
+    "--shard",
+    metavar="INDEX/COUNT",
+    help="Compute one share of the parts, such as 0/4. RANK and WORLD_SIZE (torchrun) and "
+    "SLURM_ARRAY_TASK_ID are used if it is not given.",
+)
+@flag("--extend", help="Add images that were appended to the sources.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 4096),
+    help="Number of processes; one per CPU core if not given, or 1 on another device.",
+)
+@click.option(
+    "--batch-size",
+    default=64,
+    show_default=True,
+    type=click.IntRange(1, 4096),
+    help="Number of images that each process reads ahead. It changes no vector.",
+)
+@click.option(
+    "--chunk",
+    type=click.IntRange(1, 4096),
+    help="Images in a forward pass; that of the folder, or 8 on a CPU and by a trial on a GPU.",
+)
+@json_option
+def embed_command(
+    model: str,
+    sources: tuple[str, ...],
+    out: Path,
+    shard: str | None,
+    dtype: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write embeddings of many images to Parquet files.
+
+    Each image is one row, in the order of the sources: key, error, width, height, sha256 of its
+    bytes, and one column per --output. An image that cannot be read is a row with its error.
+
+    SRC are folders (with subfolders), images, uncompressed .tar archives, .parquet files, lists
+    (.txt) of one path per line, and patterns of these. vitzoo expands * and {000..009}, so quote
+    them. MODEL is a variant with published weights, or a file written by vitzoo.save.
+
+    The same command computes only what is missing, also after it was killed. An image has the same
+    vector, bit for bit, whatever --batch-size, --workers and --shard are.
+
+    \b
+    Examples:
+      vitzoo embed vit_digits scans/ --out vectors/
+      vitzoo embed vit_b16 'shards/{000..127}.tar' --out v/ --vectors float16
+      vitzoo embed vit_b16 a.parquet --out v/ --output pooled --output blocks.11
+      torchrun --nproc-per-node 4 -m vitzoo embed vit_b16 photos/ --out vectors/
+    """
+    chosen = _shard(shard)
+    check_there(source for source in sources if not re.search(r"[*?\[{]", source))
+    from vitzoo.apps.embed.out import check_out
+
+    check_out(out.absolute())
+    check_model(model, options["weights"])
+    from vitzoo.plugin.requirements import check_extra
+
+    check_extra("parquet", "vitzoo embed")
+    import torch
+
+    from vitzoo.apps.embed.embed import embed
+
+    with progress_bar("embed", with_work=True) as on_progress:
+        done = embed(
+            Path(model) if Path(model).suffix == SAFETENSORS else model,
+            sources,
+            out,
+            dtype=getattr(torch, dtype) if dtype else None,
+            shard=chosen,
+            on_progress=on_progress,
+            **options,
+        )
+    for line in str(done).splitlines():
+        say(line)
+    data = asdict(done) | {"folder": str(done.folder), "shares": done.shares}
+    del data["broken"]  # stderr names them
+    if as_json or not (on_terminal() and is_terminal(sys.stderr)):
+        columns = ("folder", "inputs", "errors", "missing", "computed")
+        print_rows([data], columns, as_json=as_json, data=data)
+
+
+def _shard(text: str | None) -> tuple[int, int] | None:
+    """Return (index, count) from INDEX/COUNT."""
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text) if text else None
+    if text and not match:
+        raise InvalidOption(f"--shard must be INDEX/COUNT, such as 0/4, got {text!r}")
+    return (int(match[1]), int(match[2])) if match else None

@@ -1,0 +1,358 @@
+"""`embed`: images to vectors in Parquet files, in parts that any process can compute.
+
+Read `embedding/folder.py` next, then `embedding/pipeline.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitzoo.apps.embed.folder import (
+    MANIFEST,
+    Manifest,
+    Part,
+    agree,
+    check_out,
+    find_inputs,
+    finish,
+    locked,
+    missing_parts,
+    remove_leftovers,
+    reopen,
+)
+from vitzoo.apps.embed.part_file import VECTORS, keys_of_errors
+from vitzoo.apps.embed.pipeline import Job, Task, Work
+from vitzoo.apps.embed.sources import Paths, slices
+from vitzoo.apps.embed.workers import compute
+from vitzoo.apps.predict.cores import cores
+from vitzoo.apps.predict.fingerprint import check_unchanged
+from vitzoo.apps.predict.predict import check_count
+from vitzoo.apps.predict.predictor import Predictor
+from vitzoo.errors import InvalidOption, printable, short_repr
+from vitzoo.keywords import check_choice, check_keywords, check_types
+from vitzoo.plugin.requirements import check_extra
+from vitzoo.schema.spec import Spec
+
+MOST = 4096  # workers, or images that are read ahead
+MOST_NAMED = 3  # inputs with an error
+MOST_DIGITS, MOST_SHARDS = 9, 10**9  # of numbers and counts of processes
+STAGES = ("read", "decode", "model")
+Progress = Callable[[int, int, Work], object]
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What a call of `embed` did.
+
+    Args:
+        folder: where the Parquet files are.
+        inputs: number of inputs of all shards, which is the number of rows of a complete folder.
+        errors: number of rows with an error; None while parts are missing.
+        missing: number of parts that are not there yet, because other shards compute them.
+        computed: number of inputs that this call read.
+        seconds: duration of the call.
+        work: seconds of work on reading, decoding and the model, over all threads.
+        broken: keys of the first inputs with an error that this call read, at most 3.
+    """
+
+    folder: Path
+    inputs: int
+    errors: int | None
+    missing: int
+    computed: int
+    seconds: float
+    work: Work
+    broken: tuple[str, ...] = ()
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of each stage in the work: `read`, `decode` and `model`."""
+        spent = {stage: getattr(self.work, stage) for stage in STAGES}
+        return {stage: seconds / (sum(spent.values()) or 1) for stage, seconds in spent.items()}
+
+    def __str__(self) -> str:
+        if self.errors is None:
+            state = f"missing parts: {self.missing:,}, which other shards compute"
+        else:
+            state = f"errors: {self.errors:,}; complete"
+        lines = [f"{printable(self.folder)}: inputs: {self.inputs:,}; {state}"]
+        if not self.computed:
+            return f"{lines[0]}\nnothing was left to compute"
+        lines += [f"error: {printable(key)}" for key in self.broken]
+        if len(self.broken) == MOST_NAMED:
+            lines.append("the column error has all of them")
+        shares = ", ".join(f"{stage} {share:.0%}" for stage, share in self.shares.items())
+        rate = self.computed / self.seconds
+        lines.append(f"computed {self.computed:,} in {self.seconds:,.1f} s ({rate:,.0f} images/s)")
+        lines.append(f"work: {shares}; bottleneck: {bottleneck(self.work)}")
+        return "\n".join(lines)
+
+
+@check_keywords()
+def embed(
+    model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module | Predictor,
+    sources: Paths | Iterable[Paths],
+    out: str | os.PathLike[str],
+    *,
+    weights: str | os.PathLike[str] | None = None,
+    outputs: str | Iterable[str] | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    vectors: str = "float32",
+    column: str | None = None,
+    shard: tuple[int, int] | None = None,
+    extend: bool = False,
+    workers: int | None = None,
+    batch_size: int = 64,
+    chunk: int | None = None,
+    on_progress: Progress | None = None,
+) -> Embedded:
+    """Write the outputs of a model for images to Parquet files, one row per image, in order.
+
+    The columns are `key`, `error`, `width` and `height` (px), `sha256` (of the bytes of the image),
+    and one for each output. An image that cannot be used is a row with its error. The vector of an
+    image is the same bytes whatever its neighbours, its position, `batch_size`, `workers` and
+    `shard`. A call on the same folder computes only the parts that are missing.
+
+    Args:
+        model: a name, a path, an address or a model, as for `Predictor`; or a Predictor, with
+            which `weights`, `outputs`, `dtype`, `device` and `chunk` are left out.
+        sources: folders (with subfolders), image files, uncompressed tar archives, Parquet files,
+            lists (.txt) of one path per line, and patterns of these: `*`, `**`, `{000..009}`.
+        out: folder for the Parquet files and `_manifest.json`.
+        weights, outputs, dtype, device: as for `Predictor`; the output is `pooled` by default. The
+            device `cuda` is `cuda:N` in process LOCAL_RANK=N of torchrun.
+        vectors: type of the stored vectors, `float32` or `float16`.
+        column: column of Parquet files with the bytes or the paths of images; not needed if only
+            one column can have them.
+        shard: (index, count): compute only every count-th part, from number `index`. By default
+            from RANK and WORLD_SIZE, or from SLURM_ARRAY_TASK_ID; otherwise (0, 1).
+        extend: add inputs that were appended to the sources.
+        workers: number of processes, this one included. By default one per CPU core that the
+            container allows, or 1 on another device.
+        batch_size: number of images that each process reads ahead of the model; on another device
+            than the CPU at least two chunks.
+        chunk: number of images in a forward pass, as for `Predictor`; by default that of the
+            folder, if it has vectors.
+        on_progress: is called with the images done, their number, and the work so far.
+
+    Raises:
+        MissingDependency: pyarrow is not installed.
+        ImageError: a source is missing, damaged or contains no images.
+        InvalidOption: the folder has vectors of another model or of other inputs, or files that
+            `embed` did not write; it is a source; two sources name the same file; or a value is not
+            possible.
+        StoreError: the folder cannot be written to, or another process writes this shard.
+        VitzooError: a worker process was killed, or the model cannot be created.
+    """
+    began = time.perf_counter()
+    check_extra("parquet", "vitzoo.embed")
+    check_types("embed", sources=(sources, "text or a path or an iterable"))
+    check_types("embed", out=(out, "text or a path"), column=(column, "text or None"))
+    check_types("embed", shard=(shard, "a tuple or None"))
+    check_choice("vectors", vectors, VECTORS)
+    for name, value in (("workers", workers), ("batch_size", batch_size), ("chunk", chunk)):
+        check_count(name, 1 if value is None else value, MOST)
+    index, count = shard_of(shard)
+    own_cores = _cores()
+    folder = Path(out).absolute()
+    sources = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    _check_apart(folder, sources)
+    check_out(folder)
+    found = Manifest.read(folder / MANIFEST)
+    pieces = find_inputs(found, sources, column)
+    device = device_of_rank(device)
+    options = {"weights": weights, "outputs": outputs, "dtype": dtype, "device": device}
+    predictor = _predictor(model, **options, chunk=chunk)
+    if found is not None and found.chunk:
+        predictor = predictor.with_chunk(found.chunk)
+    fingerprint = predictor.fingerprint()
+    check_unchanged(fingerprint.changes, next(predictor.model.parameters()).device)
+    manifest = agree(folder, predictor, fingerprint.to_data(), vectors, pieces, extend=extend)
+    job = Job(
+        predictor=predictor,
+        fingerprint=fingerprint,
+        form=manifest.form,
+        read_ahead=batch_size if _on_cpu(predictor) else max(batch_size, 2 * predictor.chunk),
+        threads=1 if _on_cpu(predictor) else own_cores,
+    )
+    workers = workers or (own_cores if _on_cpu(predictor) else 1)
+    with locked(folder, f"shard-{index}-of-{count}"):
+        own = [part for part in manifest.parts() if part.number % count == index]
+        remove_leftovers(folder, own)
+        parts = missing_parts(folder, own, manifest.form.fingerprint)
+        inputs = slices(pieces, ((part.start, part.stop) for part in parts))
+        tasks = [Task(folder / part.name, next(inputs)) for part in parts]
+        total = Total(on_progress, parts)
+        if tasks:
+            reopen(folder)
+        left, before = tasks, -1
+        while left and total.work.images > before:  # who had one of the parts may have ended
+            before = total.work.images
+            compute(job, left, workers, total)
+            missed = {one.name for one in missing_parts(folder, parts, manifest.form.fingerprint)}
+            left = [task for task in left if task.path.name in missed]
+        broken = tuple(itertools.islice(keys_of_errors(task.path for task in tasks), MOST_NAMED))
+        manifest, missing = finish(folder)
+    return Embedded(
+        folder=Path(out),
+        inputs=manifest.count,
+        errors=manifest.errors,
+        missing=missing,
+        computed=total.work.images,
+        seconds=time.perf_counter() - began,
+        work=total.work,
+        broken=broken,
+    )
+
+
+def _check_apart(folder: Path, sources: Iterable[object]) -> None:
+    """Refuse an output folder that is a source."""
+    for source in sources:
+        if (
+            isinstance(source, str | os.PathLike)
+            and os.path.isdir(source)  # noqa: PTH112  # never raises
+            and os.path.isdir(folder)  # noqa: PTH112
+            and folder.samefile(source)
+        ):
+            raise InvalidOption(
+                f"--out (out=) is the source {printable(source)}; choose another "
+                "--out, a new folder"
+            )
+
+
+class Total:
+    """Adds up the work on parts and passes it on."""
+
+    def __init__(self, on_progress: Progress | None, parts: Iterable[Part]) -> None:
+        self.work = Work()
+        self.images = sum(part.stop - part.start for part in parts)
+        self.on_progress = on_progress
+
+    def __call__(self, work: Work) -> None:
+        self.work += work
+        if self.on_progress is not None:
+            self.on_progress(self.work.images, self.images, self.work)
+
+
+def bottleneck(work: Work) -> str:
+    """Return the stage for which the others wait: `read`, `decode` or `model`."""
+    if work.model >= work.wait:
+        return "model"
+    return "read" if work.read > work.decode else "decode"
+
+
+def shard_of(shard: tuple[int, int] | None, env: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Return (index, count) of this process: the one asked for, or that of torchrun or SLURM.
+
+    Raises:
+        InvalidOption: the numbers are no shard.
+    """
+    where = "shard"
+    if shard is not None:
+        found = tuple(shard)
+    elif {"RANK", "WORLD_SIZE"} <= env.keys():
+        where = "RANK and WORLD_SIZE"
+        found = _numbers(env, "RANK", "WORLD_SIZE")
+    elif "SLURM_ARRAY_TASK_ID" in env:
+        where = "SLURM_ARRAY_TASK_ID and its like"
+        found = _of_slurm(env)
+    else:
+        return 0, 1
+    whole = len(found) == 2 and all(type(n) is int for n in found)
+    if not whole or not 0 <= found[0] < found[1] <= MOST_SHARDS:
+        raise InvalidOption(
+            f"{where} must be an index from 0 and a count that is larger, at most {MOST_SHARDS}, "
+            f"got {short_repr(found)}; pass --shard INDEX/COUNT (shard=(index, count))"
+        )
+    return found[0], found[1]
+
+
+def _of_slurm(env: Mapping[str, str]) -> tuple[int, ...]:
+    """Return (index, count) of a task of a SLURM array, whose numbers have a constant step."""
+    least, most, count = (f"SLURM_ARRAY_TASK_{name}" for name in ("MIN", "MAX", "COUNT"))
+    names = ("SLURM_ARRAY_TASK_ID", least, most, count)
+    step = {"SLURM_ARRAY_TASK_STEP": "1"} | dict(env)
+    own, first, last, number, by = _numbers(step, *names, "SLURM_ARRAY_TASK_STEP")
+    if by < 1 or (last - first) // by + 1 != number or (own - first) % by:
+        raise InvalidOption(
+            f"the array of SLURM has {number} tasks from {first} to {last} in steps of {by}, which "
+            "is no regular range; pass --shard INDEX/COUNT (shard=(index, count))"
+        )
+    return (own - first) // by, number
+
+
+def _numbers(env: Mapping[str, str], *names: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(env[name]) for name in names)
+    except (KeyError, ValueError) as error:
+        shown = ", ".join(f"{name}={env.get(name, '')}" for name in names)
+        raise InvalidOption(
+            f"expected whole numbers in {short_repr(shown)}; pass --shard INDEX/COUNT "
+            "(shard=(index, count))"
+        ) from error
+
+
+def device_of_rank(
+    device: torch.device | str | None, env: Mapping[str, str] = os.environ
+) -> torch.device | str | None:
+    """Return the device of this process: `cuda` without a number is that of torchrun's LOCAL_RANK.
+
+    Raises:
+        InvalidOption: there are fewer GPUs.
+    """
+    rank = _number(env, "LOCAL_RANK")
+    if str(device) != "cuda" or rank is None:
+        return device
+    count = torch.cuda.device_count()
+    if 0 < count <= rank:
+        raise InvalidOption(
+            f"LOCAL_RANK is {rank}, and this process sees {count} GPU{'s' * (count > 1)}; start at "
+            "most one process for each GPU (torchrun --nproc-per-node), or name the device of this "
+            "process, as --device cuda:0 (device=)"
+        )
+    return f"cuda:{rank}"
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    """Return a number that torchrun sets; None if it is not set, or is no number.
+
+    Raises:
+        InvalidOption: it has more digits than any number of processes.
+    """
+    text = env.get(name, "")
+    if len(text) > MOST_DIGITS:
+        raise InvalidOption(
+            f"{name} is {short_repr(text)}, expected a whole number of at most {MOST_DIGITS} "
+            "digits; unset it, or start the processes with torchrun"
+        )
+    return int(text) if text.isdecimal() else None
+
+
+def _predictor(model: Any, **options: Any) -> Predictor:
+    given = {name: value for name, value in options.items() if value is not None}
+    if not isinstance(model, Predictor):
+        return Predictor(model, **given)
+    if given:
+        raise InvalidOption(
+            f"model is a Predictor, which has its own {', '.join(given)}; pass them to it instead"
+        )
+    return model
+
+
+def _on_cpu(predictor: Predictor) -> bool:
+    return next(predictor.model.parameters()).device.type == "cpu"
+
+
+def _cores() -> int:
+    """Return the number of CPU cores for this process, which torchrun divides."""
+    return max(1, cores() // max(1, _number(os.environ, "LOCAL_WORLD_SIZE") or 1))

@@ -1,0 +1,212 @@
+"""One part of the result of `embed`: a Parquet file with one row for each input, in order.
+
+Equal rows give equal bytes: the settings of the writer are fixed, the sizes of row groups follow
+from the shapes, and no time or host is written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from vitzoo.apps.embed.table import schema_of, table_of
+from vitzoo.errors import StoreError, VitzooError
+from vitzoo.files.access import open_regular, replacing, sync_folder
+
+if TYPE_CHECKING:
+    from vitzoo.apps.predict.predictor import Row
+
+GROUP = 2**25  # bytes of vectors in one row group, about
+MAX_GROUP = 4096  # rows in one row group
+VECTORS = ("float32", "float16")
+FIXED = ("key", "error", "width", "height", "sha256")
+LOCKS = ".writing.lock"  # of a folder: byte i is locked while a process writes part i
+T = TypeVar("T")
+FINGERPRINT, LICENSE = b"vitzoo.fingerprint", b"vitzoo.license"
+
+
+@dataclass(frozen=True)
+class Form:
+    """What all parts of a folder share.
+
+    Args:
+        outputs: shape of each output for one image; () for `labels`.
+        vectors: `float32` or `float16`.
+        fingerprint: JSON of the fingerprint, for the end of each file.
+        license: license of the weights, empty if it is not known.
+    """
+
+    outputs: Mapping[str, tuple[int, ...]]
+    vectors: str
+    fingerprint: str
+    license: str
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the vectors of one row."""
+        size = 2 if self.vectors == "float16" else 4
+        return size * sum(map(math.prod, self.outputs.values()))
+
+    def schema(self) -> Any:
+        """Return the schema of pyarrow."""
+        metadata = {FINGERPRINT: self.fingerprint.encode(), LICENSE: self.license.encode()}
+        return schema_of(self.outputs, self.outputs, self.vectors).with_metadata(metadata)
+
+
+class Writer:
+    """Collects rows and writes them in groups of fixed size."""
+
+    def __init__(self, file: Any, form: Form) -> None:
+        from pyarrow import parquet
+
+        self.form, self.schema = form, form.schema()
+        self.group = max(1, min(MAX_GROUP, GROUP // max(form.row_bytes, 1)))
+        self.waiting: list[tuple[str, Row]] = []
+        self.parquet = parquet.ParquetWriter(
+            file,
+            self.schema,
+            version="2.6",
+            compression=dict.fromkeys(FIXED, "zstd") | dict.fromkeys(form.outputs, "none"),
+            use_dictionary=False,
+            write_statistics=["key", "error"],
+            data_page_size=2**20,
+            store_schema=True,
+        )
+
+    def add(self, key: str, row: Row) -> None:
+        """Write one row, sooner or later."""
+        self.waiting.append((key, row))
+        if len(self.waiting) == self.group:
+            self._flush()
+
+    def close(self) -> None:
+        """Write the remaining rows and the end of the file."""
+        if self.waiting:
+            self._flush()
+        self.parquet.close()
+
+    def _flush(self) -> None:
+        keys, rows = zip(*self.waiting, strict=True)
+        self.waiting = []
+        table = table_of(keys, rows, self.schema)
+        self.parquet.write_table(table, row_group_size=len(rows))
+
+
+@contextmanager
+def claim(path: Path) -> Iterator[bool]:
+    """Hold the lock of a part; False if it is held elsewhere. Killed processes hold none.
+
+    The lock belongs to the open file, not to the process, so that threads exclude each other, too.
+    """
+    number = int(path.stem.rpartition("-")[2])
+    fd: Any = open_regular(path.parent / LOCKS, create=True)
+    with os.fdopen(fd, "rb") as file:
+        try:
+            lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+            free = True
+        except (BlockingIOError, PermissionError):  # a system may say either
+            free = False
+        yield free
+
+
+@contextmanager
+def writing(path: Path, form: Form, rows: int) -> Iterator[Writer | None]:
+    """Open a part, which is at `path` after the block, whole and on disk, or not at all.
+
+    None: another process writes the part now, or has written its `rows`.
+
+    Raises:
+        StoreError: the disk is full, or the folder cannot be written to.
+    """
+    with explained(path.parent), claim(path) as free:
+        state = state_of(path)
+        if not free or (state and state[0] == rows):
+            yield None
+            return
+        with replacing(path, lasting=False) as file:
+            writer = Writer(file, form)
+            try:
+                yield writer
+            finally:
+                writer.close()
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(path.parent)
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn the errors of a disk into a StoreError that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, VitzooError):
+            raise
+        where = f" ({Path(error.filename).name})" if error.filename else ""
+        raise StoreError(
+            f"cannot write in {folder}: {error.strerror or error}{where}; remove what is in the "
+            "way, make room, or choose another --out"
+        ) from error
+
+
+def state_of(path: Path) -> tuple[int, int, str] | None:
+    """Return the rows, the errors and the fingerprint of a part; None if it is not whole.
+
+    Raises:
+        StoreError: it is no file, or cannot be read.
+    """
+    return _read(path, _state)
+
+
+def keys_of(path: Path) -> list[str] | None:
+    """Return the keys of a part in order; None if it is not there, or not whole.
+
+    Raises:
+        StoreError: as `state_of`.
+    """
+    return _read(path, lambda file: list(map(str, file.read(["key"])["key"].to_pylist())))
+
+
+def keys_of_errors(paths: Iterable[Path]) -> Iterator[str]:
+    """Yield the keys of the rows with an error, from parts that are whole."""
+    for path in paths:
+        if (state := state_of(path)) and state[1]:
+            yield from _read(path, _keys_of_errors) or ()
+
+
+def _read(path: Path, read: Callable[[Any], T]) -> T | None:
+    """Return what a function reads in a part; None if the part is not there, or not whole."""
+    from pyarrow import parquet
+
+    try:
+        fd = open_regular(path, follow=True)
+    except StoreError as error:
+        raise StoreError(f"{error}; remove it, and run the command again") from error
+    if fd is None:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        try:
+            return read(parquet.ParquetFile(file))
+        except Exception:  # noqa: BLE001  # pyarrow raises several kinds for damaged data
+            return None
+
+
+def _state(file: Any) -> tuple[int, int, str]:
+    metadata = file.metadata
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    nulls = [group.column(FIXED.index("error")).statistics.null_count for group in groups]
+    fingerprint = (metadata.metadata or {}).get(FINGERPRINT, b"").decode()
+    return metadata.num_rows, metadata.num_rows - sum(nulls), fingerprint
+
+
+def _keys_of_errors(file: Any) -> list[str]:
+    table = file.read(["key", "error"])
+    return list(map(str, table.filter(table["error"].is_valid())["key"].to_pylist()))

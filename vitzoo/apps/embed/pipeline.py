@@ -1,0 +1,146 @@
+"""From inputs to one file: images are read and decoded in threads while the network computes."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from operator import add
+from pathlib import Path
+from typing import NamedTuple
+
+from vitzoo.apps.embed.part_file import Form, writing
+from vitzoo.apps.embed.sources import Item, Piece
+from vitzoo.apps.predict.fingerprint import Fingerprint
+from vitzoo.apps.predict.predictor import Decoded, Predictor, Row
+from vitzoo.errors import ImageError
+
+MAX_AHEAD = 2**27  # bytes of images that wait for a thread
+
+
+class Work(NamedTuple):
+    """Images done since the last message, and the seconds of work on them, over all threads."""
+
+    images: int = 0
+    read: float = 0.0
+    decode: float = 0.0
+    model: float = 0.0
+    wait: float = 0.0
+
+    def __add__(self, other: Work) -> Work:  # type: ignore[override]
+        return Work(*map(add, self, other))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is the same for all parts; it can be pickled.
+
+    Args:
+        predictor: the model.
+        fingerprint: of the predictor, with the settings of torch.
+        form: columns and metadata of the files.
+        read_ahead: number of images that are read and decoded ahead of the network.
+        threads: number of threads that read and decode.
+    """
+
+    predictor: Predictor
+    fingerprint: Fingerprint
+    form: Form
+    read_ahead: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """One part: where its file goes, and its inputs."""
+
+    path: Path
+    pieces: Sequence[Piece]
+
+
+class Pipeline:
+    """Computes parts one after the other."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._chunk = job.predictor.chunk
+        self._pool = ThreadPoolExecutor(job.threads, "vitzoo-decode")
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def write(self, task: Task, note: Callable[[Work], object]) -> None:
+        """Compute one part and write its file; `note` is called after each forward pass."""
+        rows = sum(map(len, task.pieces))
+        with writing(task.path, self.job.form, rows) as file:
+            if file is None:  # another process has the part
+                return
+            for key, row in self._rows(task.pieces, note):
+                file.add(key, row)
+
+    def _rows(
+        self, pieces: Sequence[Piece], note: Callable[[Work], object]
+    ) -> Iterator[tuple[str, Row]]:
+        ahead: deque[tuple[list[str], Work]] = deque()
+        waited = 0.0
+
+        def groups() -> Iterator[list[Decoded]]:
+            nonlocal waited
+            for keys, images, work in self._groups(i for piece in pieces for i in piece.items()):
+                ahead.append((keys, work))
+                waited += work.wait
+                yield images
+
+        began = time.perf_counter()
+        for rows in self.job.predictor.rows_of(groups()):
+            keys, work = ahead.popleft()
+            model = time.perf_counter() - began - waited
+            note(work + Work(images=len(rows), model=model))
+            yield from zip(keys, rows, strict=True)
+            began, waited = time.perf_counter(), 0.0
+
+    def _groups(self, items: Iterable[Item]) -> Iterator[tuple[list[str], list[Decoded], Work]]:
+        """Yield keys, images and the work on them; in order, for one forward pass each."""
+        keys: list[str] = []
+        images: list[Decoded] = []
+        ready, work, before = 0, Work(), time.perf_counter()
+        for key, image, spent in self._decoded(items):
+            keys.append(key)
+            images.append(image)
+            ready += image.tensor is not None
+            work += spent
+            if ready == self._chunk:
+                yield keys, images, work + Work(wait=time.perf_counter() - before)
+                keys, images, ready, work, before = [], [], 0, Work(), time.perf_counter()
+        if keys:
+            yield keys, images, work + Work(wait=time.perf_counter() - before)
+
+    def _decoded(self, items: Iterable[Item]) -> Iterator[tuple[str, Decoded, Work]]:
+        """Read and decode ahead; yield in order."""
+        ahead: deque[tuple[str, int, Future[tuple[Decoded, Work]]]] = deque()
+        held = 0
+        for item in items:
+            held += item.size
+            future = self._pool.submit(_decode, self.job.predictor, item)
+            ahead.append((item.key, item.size, future))
+            del item
+            while ahead and (len(ahead) > self.job.read_ahead or held > MAX_AHEAD):
+                key, size, future = ahead.popleft()
+                held -= size
+                yield (key, *future.result())
+        for key, _, future in ahead:
+            yield (key, *future.result())
+
+
+def _decode(predictor: Predictor, item: Item) -> tuple[Decoded, Work]:
+    start = time.perf_counter()
+    try:
+        data = item.load()
+    except ImageError as error:
+        return Decoded(None, str(error)), Work(read=time.perf_counter() - start)
+    middle = time.perf_counter()
+    image = predictor.decode(data)
+    return image, Work(read=middle - start, decode=time.perf_counter() - middle)

@@ -1,0 +1,372 @@
+"""The inputs of `embed`: folders, globs, lists, tar archives and Parquet files, in a fixed order.
+
+The sources become pieces. A piece knows the keys of its images without reading one, can be sliced,
+and reads its images in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import itertools
+import os
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from vitzoo.errors import ImageError, InvalidOption, printable, short_repr
+from vitzoo.files.access import read_regular
+from vitzoo.images.decode import SUFFIXES
+
+MAX_IMAGE = 2**29  # bytes of one image file; the largest image that Pillow opens has fewer
+MAX_LIST = 2**32  # bytes of a list file
+MAX_EXPANDED = 100_000  # names that the braces of one source may stand for
+MOST_PATHS = 64  # of a folder, through links: the kernel follows 40 in one path
+TAR, PARQUET, LISTS = (".tar",), (".parquet", ".pq"), (".txt", ".lst")
+BRACES = re.compile(r"\{([^{}]*)\}")
+NUMBERS = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
+STARS = re.compile(r"(?:^|(?<=/))(?:\*\*(?:/+|$))+")  # `**` as a whole name
+Paths = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image: its key, and a function that returns its bytes or raises ImageError.
+
+    `size` is the number of bytes that are in memory before that.
+    """
+
+    key: str
+    load: Callable[[], bytes]
+    size: int = 0
+
+
+class Piece(Protocol):
+    """Images of one source that are neighbours in the order of the inputs; it can be pickled."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def part(self, start: int, stop: int) -> Piece:
+        """Return the piece of some of the images."""
+
+    def items(self) -> Iterator[Item]:
+        """Yield the images in order."""
+
+    def names(self) -> Iterator[str]:
+        """Yield the key of each image without reading it."""
+
+    def identities(self) -> Iterator[str]:
+        """Yield what identifies each image without reading it."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Image files; `folder` is where relative paths begin, and `keys` are the paths as written."""
+
+    folder: str
+    keys: list[str]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def part(self, start: int, stop: int) -> Files:
+        """Return the piece of some of the images."""
+        return Files(self.folder, self.keys[start:stop])
+
+    def items(self) -> Iterator[Item]:
+        """Yield the images in order."""
+        for key in self.keys:
+            path = os.path.join(self.folder, key)  # noqa: PTH118  # a Path would be slower
+            yield Item(as_text(key), lambda path=path: read_file(path))  # type: ignore[misc]
+
+    def names(self) -> Iterator[str]:
+        """Yield the paths as written."""
+        return map(as_text, self.keys)
+
+    def identities(self) -> Iterator[str]:
+        """Yield the paths as written."""
+        return self.names()
+
+
+def as_text(path: str) -> str:
+    """Return a path as its bytes read as UTF-8, which are the same under every locale."""
+    return path if path.isascii() else os.fsencode(path).decode("utf-8", "surrogateescape")
+
+
+def read_file(path: str) -> bytes:
+    """Return the bytes of an image file; raise ImageError if that is not possible."""
+    data = _read_all(path, MAX_IMAGE)
+    if not data:
+        raise ImageError(f"{printable(path)} is empty, expected an image file")
+    return data
+
+
+def _read_all(path: str, limit: int) -> bytes:
+    if (data := read_regular(Path(path), limit, ImageError)) is None:
+        raise ImageError(f"there is no file {printable(path)}")
+    return data
+
+
+def find_pieces(
+    sources: Paths | Iterable[Paths], column: str | None = None, *, former: bool = False
+) -> list[Piece]:
+    """Return the pieces of the sources, in the order of the sources.
+
+    Args:
+        sources: paths of folders (searched with their subfolders, sorted by path), image files,
+            tar archives, Parquet files and lists of paths (.txt), and patterns of such paths with
+            `*`, `?`, `[a-z]`, `**` or braces.
+        column: column of the Parquet files with the images.
+        former: count as an earlier version: a file again where another source or the folders of
+            `**` name it.
+
+    Raises:
+        ImageError: a source is missing, cannot be read or contains no images.
+        InvalidOption: a source is not of these kinds, there is none, or two name the same file.
+    """
+    if isinstance(sources, str | os.PathLike):
+        sources = [sources]
+    texts = [_checked(source) for source in sources]
+    counted, pieces = _Counted(texts), list[Piece]()
+    for number, text in enumerate(texts):
+        for path in _paths_of(text, former=former):
+            folder = os.path.isdir(path)  # noqa: PTH112  # never raises
+            names = _images_below(path) if folder else [path]
+            if new := [name for name in names if former or counted.new(name, number)]:
+                _append(pieces, Files("", new) if folder else _piece_of(path, column))
+    if not pieces:
+        raise InvalidOption("there are no images; name folders, image files, .tar or .parquet")
+    return pieces
+
+
+class _Counted:
+    """Which source named each file."""
+
+    def __init__(self, sources: Sequence[str]) -> None:
+        self.sources, self._real = sources, cache(os.path.realpath)
+        self._files: defaultdict[str, dict[str, int]] = defaultdict(dict)
+
+    def new(self, path: str, number: int) -> bool:
+        """Return whether a file of a source was not named yet; its name is not followed.
+
+        Raises:
+            InvalidOption: another source named it.
+        """
+        folder, name = os.path.split(path)
+        names = self._files[self._real(folder)]
+        if name not in names:
+            names[name] = number
+            return True
+        if names[name] != number:
+            one, other = (printable(self.sources[i]) for i in (names[name], number))
+            raise InvalidOption(
+                f"two sources name the file {printable(path)}: {one} and {other}; expected each "
+                "file once: remove one of the sources, or list the files in a .txt file, which "
+                "keeps every line"
+            )
+        return False
+
+
+def _append(pieces: list[Piece], piece: Piece) -> None:
+    """Add a piece; neighbouring files of one folder are one piece."""
+    last = pieces[-1] if pieces else None
+    if isinstance(last, Files) and isinstance(piece, Files) and last.folder == piece.folder:
+        last.keys.extend(piece.keys)
+    else:
+        pieces.append(piece)
+
+
+def slices(pieces: Sequence[Piece], bounds: Iterable[tuple[int, int]]) -> Iterator[list[Piece]]:
+    """Yield the pieces with the inputs of each (start, stop), counted over all pieces."""
+    ends = list(itertools.accumulate(map(len, pieces)))
+    for start, stop in bounds:
+        found: list[Piece] = []
+        at, i = start, bisect_right(ends, start)
+        while at < stop and i < len(ends):
+            first = ends[i] - len(pieces[i])
+            last = min(stop, ends[i])
+            found.append(pieces[i].part(at - first, last - first))
+            at, i = last, i + 1
+        yield found
+
+
+def sha256_of(pieces: Iterable[Piece]) -> str:
+    """Return the sha256 of the identities of all inputs, in order."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        for identity in piece.identities():
+            digest.update(identity.encode("utf-8", "surrogateescape") + b"\0")
+    return digest.hexdigest()
+
+
+def _checked(source: object) -> str:
+    text = os.fspath(source) if isinstance(source, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidOption(f"a source must be a path or a pattern, got {short_repr(source)}")
+    return text
+
+
+def _paths_of(source: str, *, former: bool) -> list[str]:
+    """Expand braces and wildcards; a file with such characters in its name is itself."""
+    if os.path.lexists(source):
+        return [source]
+    paths: list[str] = []
+    for name in expand_braces(source):
+        if os.path.lexists(name):
+            paths.append(name)
+            continue
+        globbed = former and not _is_endless(name)
+        found = glob.iglob(name, recursive=True) if globbed else _matches(name)  # noqa: PTH207
+        if not glob.has_magic(name) or not (matches := sorted(found)):
+            missing = "are no files that match" if glob.has_magic(name) else "is no file"
+            raise ImageError(f"there {missing} {printable(name)}")
+        paths += matches
+    return paths
+
+
+def _matches(pattern: str, root: str = "") -> Iterator[str]:
+    """Yield what a pattern names; where it ends in `**` or `**/*`, only files.
+
+    A pattern that ends in `**/` names folders, which contain all below them.
+    """
+    head, *rest = STARS.split(pattern, maxsplit=1)
+    tops = glob.iglob(head, root_dir=root or None) if head else [""]  # noqa: PTH207
+    every = rest in ([""], ["*"])
+    if not rest or pattern.endswith("**/"):
+        yield from (root + top or "." for top in tops)
+        return
+    for folder in (folder for top in tops for folder in _folders_in(root + top)):
+        for found in _matches(rest[0] or "*", folder):
+            if not every or not os.path.isdir(found):  # noqa: PTH112  # never raises
+                yield found
+
+
+def _is_endless(pattern: str) -> bool:
+    """Return whether links lead `**` to most folders more than `MOST_PATHS` times."""
+    head, *rest = STARS.split(pattern, maxsplit=1)
+    tops = [] if not rest else glob.glob(head) if head else [""]  # noqa: PTH207
+    most = MOST_PATHS * sum(1 for top in tops for _ in _folders_in(top))
+    every = (folder for top in tops for folder in _folders_in(top, again=True))
+    return next(itertools.islice(every, most, None), None) is not None
+
+
+def _folders_in(top: str, *, again: bool = False) -> Iterator[str]:
+    """Yield a folder and those below it, as prefixes of paths; links last, which `again` repeats.
+
+    Hidden folders and those that cannot be read are left out, as `glob` does.
+    """
+    seen: set[tuple[int, int]] = set()
+    waiting, links = [top], list[str]()
+    while waiting or links:
+        folder = waiting.pop() if waiting else links.pop(0)
+        with contextlib.suppress(OSError):
+            found = os.stat(folder or ".")  # noqa: PTH116  # as `Files`
+            if (place := (found.st_dev, found.st_ino)) in seen and not again:
+                continue
+            seen.add(place)
+            with os.scandir(folder or ".") as entries:
+                inner = sorted((one.name, one.is_symlink()) for one in entries if _is_open(one))
+            for name, linked in inner:
+                (links if linked else waiting).append(f"{folder}{name}/")
+            yield folder
+
+
+def _is_open(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder, or a link to one, that is not hidden; never raises."""
+    if entry.name.startswith("."):
+        return False
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()  # noqa: PTH112
+
+
+def expand_braces(text: str) -> list[str]:
+    """Return the names that a text with `{000..009}` or `{a,b}` stands for, as a shell would.
+
+    >>> expand_braces("shard-{08..10}.tar")
+    ['shard-08.tar', 'shard-09.tar', 'shard-10.tar']
+    """
+    done: list[str] = []
+    waiting = [text]
+    while waiting:
+        if len(done) + len(waiting) > MAX_EXPANDED:
+            raise InvalidOption(
+                f"the braces of {short_repr(text)} stand for more than {MAX_EXPANDED} names; name "
+                "fewer files"
+            )
+        name = waiting.pop()
+        match = next((m for m in BRACES.finditer(name) if _choices(m[1])), None)
+        if match is None:
+            done.append(name)
+            continue
+        before, after = name[: match.start()], name[match.end() :]
+        choices = itertools.islice(_choices(match[1]), MAX_EXPANDED + 1)
+        waiting += reversed([f"{before}{choice}{after}" for choice in choices])
+    return done
+
+
+def _choices(inside: str) -> Sequence[str]:
+    """Return what one pair of braces stands for; nothing if it is part of a name."""
+    if match := NUMBERS.fullmatch(inside):
+        first, last = int(match[1]), int(match[2])
+        width = max(map(len, match.groups())) if "0" in (match[1][0], match[2][0]) else 0
+        step = 1 if first <= last else -1
+        numbers = range(first, last + step, step)[: MAX_EXPANDED + 1]  # one more is refused
+        return [f"{n:0{width}}" for n in numbers]
+    return inside.split(",") if "," in inside else ()
+
+
+def _piece_of(path: str, column: str | None) -> Piece:
+    from vitzoo.apps.embed.archives import ParquetRows, TarMembers
+
+    suffix = os.path.splitext(path)[1].lower()  # noqa: PTH122  # as `Files`
+    if suffix in TAR:
+        return TarMembers.find(path)
+    if suffix in PARQUET:
+        return ParquetRows.find(path, column)
+    if suffix in LISTS:
+        return _listed(path)
+    if suffix in SUFFIXES:
+        return Files("", [path])
+    raise InvalidOption(
+        f"{printable(path)} is no source; expected a folder, an image ({', '.join(SUFFIXES)}), "
+        "an uncompressed .tar, a .parquet, or a .txt with one path in each line"
+    )
+
+
+def _images_below(folder: str) -> list[str]:
+    """Return the paths of the image files in a folder and its subfolders, sorted."""
+
+    def refuse(error: OSError) -> None:
+        name = printable(error.filename)
+        raise ImageError(f"cannot read the folder {name}: {error.strerror}") from error
+
+    found = [
+        os.path.join(place, name)  # noqa: PTH118  # a Path would be slower
+        for place, _, names in os.walk(folder, onerror=refuse)
+        for name in names
+        if name.lower().endswith(SUFFIXES)
+    ]
+    if not found:
+        raise ImageError(
+            f"the folder {printable(folder)} contains no images ({', '.join(SUFFIXES)}); name "
+            "archives in it with a pattern, such as 'folder/*.tar'"
+        )
+    return sorted(found)
+
+
+def _listed(path: str) -> Files:
+    """Return the files of a list, one path per line, relative to the folder of the list."""
+    name = printable(path)
+    lines = [os.fsdecode(line.rstrip(b"\r")) for line in _read_all(path, MAX_LIST).split(b"\n")]
+    keys = [line for line in lines if line.strip()]
+    if not keys:
+        raise ImageError(f"the list {name} is empty, expected one path in each line")
+    if wrong := next((key for key in keys if "\0" in key), None):
+        raise ImageError(f"{name} is no list of paths: it contains {short_repr(wrong)}")
+    return Files(str(Path(path).parent), keys)

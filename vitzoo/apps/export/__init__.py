@@ -1,0 +1,1 @@
+"""Networks for onnxruntime, torch and OpenVINO."""

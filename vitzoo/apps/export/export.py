@@ -1,0 +1,295 @@
+"""`export`: a network as a file that onnxruntime, torch or OpenVINO runs without vitzoo."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import vitzoo
+from vitzoo.apps.export.checks import EXPORTED, EXTRAS, check_export
+from vitzoo.apps.export.int8 import quantise, smallest_cosine, speed
+from vitzoo.apps.export.targets import BATCH, TARGETS, Run, Target
+from vitzoo.apps.predict.fingerprint import hash_tensors
+from vitzoo.apps.predict.outputs import LOGITS, POOLED, Outputs
+from vitzoo.errors import ExportError, InvalidOption, short_repr
+from vitzoo.factory import check_alone, create
+from vitzoo.files.access import writing_folder
+from vitzoo.images.decode import find_images
+from vitzoo.images.lookup import spec_of, transform
+from vitzoo.images.transform import MODES
+from vitzoo.keywords import check_each, check_types
+from vitzoo.plugin.requirements import check_extra
+from vitzoo.schema.spec import Spec
+
+BATCHES = (1, 3, 8)
+TRACED = 2  # images in the batch with which the network is traced
+TOLERANCE = 1e-4  # of an output element, relative to the larger of 1 and the largest element
+LONGEST = 500  # characters of the text of an error of another library
+PREPROCESSING, LABELS = "preprocessing.json", "labels.json"
+
+
+@dataclass(frozen=True)
+class Export:
+    """An exported network.
+
+    Args:
+        folder: that was written.
+        files: names of the files in it, the network first.
+        to: `onnx`, `torch` or `openvino`.
+        output: `logits` or `pooled`.
+        batches: sizes of the batches with which the written file was run.
+        difference: largest difference of an output element to that of the network, relative to the
+            larger of 1 and the largest element of the output; for int8, before quantisation.
+        cosine: for int8, the smallest cosine of int8 and float32 outputs over the sample images.
+        speed: for int8, the time of the float32 file by that of the int8 file, on this machine.
+    """
+
+    folder: Path
+    files: tuple[str, ...]
+    to: str
+    output: str
+    batches: tuple[int, ...]
+    difference: float
+    cosine: float | None = None
+    speed: float | None = None
+
+
+class _Output(nn.Module):
+    """Maps (b, c, h, w) images to one output of a network."""
+
+    def __init__(self, network: nn.Module, output: str) -> None:
+        super().__init__()
+        self.run = network if output == LOGITS else Outputs(network, [output])
+
+    def forward(self, images: Tensor) -> Tensor:
+        found = self.run(images)
+        return found[POOLED] if isinstance(found, dict) else found
+
+
+def export(
+    model: str | os.PathLike[str] | nn.Module,
+    to: str,
+    folder: str | os.PathLike[str],
+    *,
+    weights: str | os.PathLike[str] | None = None,
+    output: str = LOGITS,
+    int8: Iterable[str | os.PathLike[str]] | None = None,
+    force: bool = False,
+) -> Export:
+    """Write a network as a file that another library runs without vitzoo.
+
+    The folder gets the network (`model.onnx`, `model.pt2`, or `model.xml` and `model.bin`),
+    `preprocessing.json` and, if the class names are known, `labels.json`. The network takes
+    (b, c, h, w) images in float32, of one image size and any batch size b. The written file is run
+    with batches of 1, 3 and 8 images and compared with the model before the folder gets its name.
+    The model is set to evaluation mode.
+
+    Args:
+        model: a registered name, whose weights are loaded; a file of `vitzoo.save`; or a model of
+            `create`, on the CPU and in float32.
+        to: `onnx`, `torch` or `openvino`.
+        folder: path of the new folder.
+        weights: as in `create`, if `model` is a name.
+        output: `logits` for what `model(images)` returns, or `pooled` for the features that the
+            head reads.
+        int8: paths of sample images, or of folders with images. The network is quantised to int8,
+            and its output for each image is compared with that in float32. Only for `onnx`.
+        force: replace a folder that `export` has written.
+
+    Raises:
+        MissingDependency: a package is not installed.
+        InvalidOption: the model, the folder or another argument is not possible.
+        ExportError: the model cannot be exported, the file does not take every batch size, an
+            element of its output differs by more than 1e-4 (relative to the larger of 1 and the
+            largest element), or a cosine of int8 is below 0.999.
+        ImageError: a sample image cannot be read.
+    """
+    check_types("export", to=(to, "text"), folder=(folder, "text or a path"))
+    check_types("export", int8=(int8, "an iterable or None"))
+    if not isinstance(int8, str | None):
+        int8 = check_each("export", "int8", int8, "text or a path")
+    path = Path(folder)
+    check_export(to, path, output, int8=int8 is not None, force=force)
+    check_extra(EXTRAS[to], f"vitzoo export --to {to}")
+    target = TARGETS[to]
+    with writing_folder(path, EXPORTED, force=force) as new:
+        network, sha256 = _network(model, weights)
+        _check_network(network)
+        samples = None if int8 is None else prepared(network, "int8", int8)
+        described = _described(network, output, "float32" if samples is None else "int8")
+        described["weights"] = sha256 or hash_tensors(network)
+        part, file = _Output(network, output).eval(), new / target.file
+        if samples is None:
+            checked = _write(part, network.spec, target, described, file)
+        else:
+            checked = _write_int8(part, network.spec, target, described, file, samples)
+        if described["preprocessing"]:
+            _write_json(new / PREPROCESSING, described["preprocessing"])
+        if output == LOGITS and network.labels:
+            _write_json(new / LABELS, network.labels)
+        others = {entry.name for entry in new.iterdir()} - {target.file}
+    files = (target.file, *sorted(others))
+    return Export(path, files, to, output, BATCHES, **checked)
+
+
+def _network(model: Any, weights: Any) -> tuple[Any, str]:
+    """Return the model, and the SHA-256 of its weights file if it was read here."""
+    if isinstance(model, nn.Module):
+        check_alone(weights)
+        return model, ""
+    if not isinstance(model, str | os.PathLike):
+        raise InvalidOption(
+            f"export takes a registered name, the path of a file of vitzoo.save or a model of "
+            f"vitzoo.create, got {short_repr(model)}"
+        )
+    network = create(model, pretrained=True, weights=weights)
+    return network, network.load_report.sha256 if network.load_report else ""
+
+
+def _check_network(network: Any) -> None:
+    """Raise InvalidOption unless the network can be traced, compared and described."""
+    spec_of(network)
+    tensors = [*network.parameters(), *network.buffers()]
+    devices = sorted({tensor.device.type for tensor in tensors} - {"cpu"})
+    dtypes = {str(t.dtype) for t in tensors if t.is_floating_point()} - {"torch.float32"}
+    labels, classes = getattr(network, "labels", ()), network.num_classes
+    if getattr(network, "dynamic", False):
+        problem = "takes images of any size (dynamic), an exported network has one image size"
+        fix = "pass image_size= instead of dynamic=True to vitzoo.create"
+    elif "meta" in devices:
+        problem = "is on the device 'meta', which stores no numbers"
+        fix = "create it with device='cpu'"
+    elif devices:
+        problem, fix = f"is on the device {devices[0]!r}, expected 'cpu'", "pass model.cpu()"
+    elif dtypes:
+        problem = f"has numbers of type {min(dtypes)}, expected torch.float32"
+        fix = "pass model.float()"
+    elif labels and len(labels) != classes:
+        problem = f"has {len(labels)} names in model.labels for {classes} classes"
+        fix = "set model.labels to one name per class, or to ()"
+    else:
+        return
+    raise InvalidOption(f"the model {problem}; {fix}")
+
+
+def prepared(network: Any, name: str, paths: Iterable[str | os.PathLike[str]]) -> Tensor:
+    """Return the images (n, c, h, w) of the argument `name`, prepared for a network."""
+    if isinstance(paths, str | os.PathLike):
+        raise InvalidOption(f"{name} must be a list of paths, got {str(paths)!r}; put it into []")
+    prepare = transform(network)
+    found = [prepare(file) for file in find_images([Path(path) for path in paths])]
+    if not found:
+        raise InvalidOption(f"{name} needs at least one image, got none; name files or folders")
+    return torch.stack(found)
+
+
+def _described(network: Any, output: str, precision: str) -> dict[str, Any]:
+    """Return what the written file says about its network."""
+    preprocessing = None
+    if network.spec.in_chans in MODES:
+        prepare = transform(network)
+        size = {"image_size": list(prepare.image_size), "mode": prepare.mode}
+        preprocessing = size | asdict(prepare.preprocessing)
+    report = network.load_report
+    return {
+        "network": network.spec.to_data(),
+        "preprocessing": preprocessing,
+        "output": output,
+        "precision": precision,
+        "license": report.license if report else "",
+        "versions": {"vitzoo": vitzoo.__version__, "torch": torch.__version__},
+    }
+
+
+def _write(
+    part: nn.Module, spec: Spec, target: Target, described: Mapping[str, Any], path: Path
+) -> dict[str, float]:
+    """Write the file, run it, and return the largest relative difference of its outputs."""
+    shape = (spec.in_chans, *spec.image_size)
+    name = spec.variant or "the network"
+    with torch.no_grad():
+        try:
+            program = torch.export.export(
+                part,
+                (torch.zeros(TRACED, *shape),),
+                dynamic_shapes=({0: torch.export.Dim(BATCH)},),
+            )
+            target.write(program, described["output"], described, path)
+        except OSError:
+            raise
+        except Exception as error:  # of torch, onnx or openvino, whose types are not documented
+            problem = f"{name} cannot be exported to {path.name}: {_cause(error)}"
+            raise ExportError(problem) from error
+        return {"difference": _difference(part, target.open(path), shape)}
+
+
+def _write_int8(
+    part: nn.Module,
+    spec: Spec,
+    target: Target,
+    described: Mapping[str, Any],
+    path: Path,
+    samples: Tensor,
+) -> dict[str, float]:
+    """Write and check a float32 file, then quantise it; return what was measured."""
+    full = path.parent / "float32" / path.name  # with its data beside it
+    full.parent.mkdir()
+    checked = _write(part, spec, target, described, full)
+    quantise(full, path)
+    cosine = smallest_cosine(part, target.open(path), samples, BATCHES)
+    ratio = speed(full, path, samples)
+    shutil.rmtree(full.parent)
+    return checked | {"cosine": cosine, "speed": ratio}
+
+
+def _difference(network: nn.Module, run: Run, shape: tuple[int, ...]) -> float:
+    """Return the largest relative difference of the outputs of a file and of its network.
+
+    Raises:
+        ExportError: it exceeds 1e-4, or the file does not take a batch size.
+    """
+    worst = 0.0
+    generator = torch.Generator().manual_seed(0)
+    for batch in BATCHES:
+        images = torch.randn(batch, *shape, generator=generator)
+        expected = network(images)
+        try:
+            found = run(images)
+        except Exception as error:
+            raise ExportError(
+                f"the exported network does not take a batch of {batch} images, traced with "
+                f"{TRACED}: {_cause(error)}; replace the part that fixes the batch size"
+            ) from error
+        if found.shape != expected.shape:
+            raise ExportError(
+                f"the exported network returns {tuple(found.shape)} for a batch of {batch} images, "
+                f"expected {tuple(expected.shape)}; replace the part that fixes the batch size"
+            )
+        scale = max(1.0, expected.abs().max().item())
+        difference = (found - expected).abs().max().item() / scale
+        if not difference <= TOLERANCE:  # NaN, too
+            raise ExportError(
+                f"the exported network differs by {difference:.1e} from the model in a batch of "
+                f"{batch} images (relative to the larger of 1 and the largest element), expected "
+                f"at most {TOLERANCE:.0e}; export to another target"
+            )
+        worst = max(worst, difference)
+    return worst
+
+
+def _cause(error: Exception) -> str:
+    """Return the text of an error as one line of limited length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def _write_json(path: Path, data: Any) -> None:
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

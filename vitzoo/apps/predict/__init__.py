@@ -1,0 +1,1 @@
+"""Labels, logits, embeddings and tokens of images."""

@@ -1,0 +1,164 @@
+"""Fingerprints: what determines the numbers that a network gives for an image.
+
+A fingerprint describes a network by its spec. `changes` finds what the spec does not state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import PIL
+import torch
+from PIL import features
+from torch import nn
+
+import vitzoo
+from vitzoo.apps.predict.arithmetic import matmul_precision
+from vitzoo.checkpoint.comparison import SIMPLE, compare, opaque_parts
+from vitzoo.errors import InvalidOption
+from vitzoo.registry.registry import registry
+from vitzoo.schema.spec import Spec
+from vitzoo.text import fold, listed
+
+ADDED = ("changes", "parts", "settings")
+COMPILED = "torch._dynamo.eval_frame.OptimizedModule"
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What determines the numbers of a `Predictor`; equal fingerprints give equal bytes.
+
+    Args:
+        weights: SHA-256 of the weights file; of a model object, that of its state dict.
+        network: the spec of the network, as plain data.
+        preprocessing: how images are prepared, as plain data.
+        outputs: names of the outputs.
+        labels: SHA-256 of the class names and their number in a row; empty without labels.
+        dtype: type of the parameters, such as `float32`.
+        chunk: shape (b, c, h, w) of the input of each forward pass.
+        versions: of vitzoo, of the libraries that compute, and the kind of processor.
+        changes: what distinguishes the model from the network of its spec.
+        parts: classes and plain attributes of the parts that were given as objects.
+        settings: settings of torch that differ from its defaults, by their names.
+    """
+
+    weights: str
+    network: Mapping[str, Any]
+    preprocessing: Mapping[str, Any]
+    outputs: tuple[str, ...]
+    labels: str
+    dtype: str
+    chunk: tuple[int, ...]
+    versions: Mapping[str, str]
+    changes: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the fingerprint as plain data, which JSON can store.
+
+        The last three fields are left out if they are empty.
+        """
+        data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return {key: value for key, value in data.items() if value or key not in ADDED}
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the data as JSON with sorted keys."""
+        return hash_data(self.to_data())
+
+
+def hash_data(data: object) -> str:
+    """Return the SHA-256 of plain data as JSON with sorted keys."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def hash_tensors(model: nn.Module) -> str:
+    """Return the SHA-256 of a state dict: names, types, shapes and bytes, sorted by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        head = [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+        digest.update(json.dumps(head).encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def versions(device: torch.device) -> dict[str, str]:
+    """Return the versions of the libraries that compute, and the kind of processor."""
+    found = {
+        "vitzoo": vitzoo.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "pillow": PIL.__version__,
+        "jpeg": str(features.version("libjpeg_turbo") or features.version("jpg")),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "float32_matmul_precision": matmul_precision(device),
+    }
+    if device.type == "cuda":
+        found["cuda"] = torch.cuda.get_device_name(device)
+    return found
+
+
+def changes(model: nn.Module) -> tuple[str, ...]:
+    """Return sentences on what distinguishes a model from the network of its spec."""
+    spec: Any = getattr(model, "spec", None)
+    try:
+        groups = compare(model, spec, registry())[1]
+        rows = [f"{name} is {what}" for what in ("missing", "unexpected") for name in groups[what]]
+        rows += groups["different"]
+    except InvalidOption as error:
+        rows = [str(error)]
+    for name, module in model.named_modules():
+        found: dict[str, Any] = vars(module)
+        state = {
+            "has a forward hook": found["_forward_hooks"] or found["_forward_pre_hooks"],
+            "is compiled": found.get("_compiled_call_impl") or _path(module) == COMPILED,
+            "is in training mode": module.training,
+        }
+        rows += [f"{name or 'the model'} {what}" for what, value in state.items() if value]
+    every = vars(torch.nn.modules.module)
+    if every["_global_forward_hooks"] or every["_global_forward_pre_hooks"]:
+        rows.append("every module has a forward hook")
+    return tuple(rows)
+
+
+def check_unchanged(rows: Sequence[str], device: torch.device) -> None:
+    """Raise InvalidOption if other processes could not compute the numbers of a model again.
+
+    Args:
+        rows: what distinguishes the model from the network of its spec.
+        device: of the model.
+    """
+    if rows:
+        raise InvalidOption(
+            "the model is not the network of model.spec, so the numbers of other processes would "
+            f"differ: {listed(fold(rows))}; create the model with these settings, merge adapters, "
+            "and remove hooks, parametrizations and torch.compile"
+        )
+    if torch.is_autocast_enabled(device.type):
+        dtype = torch.get_autocast_dtype(device.type)
+        raise InvalidOption(
+            f"autocast to {dtype} is active, which has no effect on a Predictor; leave its block, "
+            f"or pass dtype={dtype}"
+        )
+
+
+def describe_parts(model: nn.Module, spec: Spec) -> tuple[str, ...]:
+    """Return the class and the plain attributes of each module in parts given as objects."""
+    found = []
+    for name, part in opaque_parts(model, spec).items():
+        for path, module in part.named_modules(prefix=name) if isinstance(part, nn.Module) else ():
+            plain = {k: v for k, v in vars(module).items() if k[0] != "_" and isinstance(v, SIMPLE)}
+            table = json.dumps(plain, sort_keys=True, default=_path)
+            found.append(f"{path}: {_path(module)} {table}")
+    return tuple(found)
+
+
+def _path(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -1,0 +1,543 @@
+"""`Predictor`: images to labels, logits, embeddings or tokens, the same bytes in every batch."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from hashlib import sha256
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from vitzoo.apps.predict.arithmetic import changed_settings
+from vitzoo.apps.predict.chunk import CHUNK, are_alike, explained, is_aligned, largest_chunk
+from vitzoo.apps.predict.cores import cores
+from vitzoo.apps.predict.fingerprint import (
+    Fingerprint,
+    changes,
+    check_unchanged,
+    describe_parts,
+    hash_data,
+    hash_tensors,
+    versions,
+)
+from vitzoo.apps.predict.one_thread import one_thread
+from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Outputs
+from vitzoo.apps.predict.predict import (
+    best_classes,
+    check_classifier,
+    check_count,
+    class_names,
+    sample_of,
+)
+from vitzoo.errors import (
+    ImageError,
+    IntegrityError,
+    InvalidInput,
+    InvalidOption,
+    UnknownName,
+    printable,
+    short_repr,
+)
+from vitzoo.factory import check_alone, check_place, create
+from vitzoo.images.decode import (
+    UNNAMED,
+    UNNAMED_BYTES,
+    decode_bytes,
+    flatten,
+    image_of_array,
+    loaded,
+    read_bytes,
+)
+from vitzoo.images.lookup import transform
+from vitzoo.keywords import check_keywords, check_types
+from vitzoo.loading.source import is_path, on_hub
+from vitzoo.registry.registry import registry
+from vitzoo.schema.spec import Spec
+
+CPU = "cpu"
+TOP = 5  # classes in `labels`
+TRAINED = "tensors were changed after they were loaded"
+Input = str | os.PathLike[str] | bytes | np.ndarray | Image.Image
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An image that is ready for the network, or the reason why it is not.
+
+    Args:
+        tensor: (c, h, w) float32 input, None if there is an error.
+        error: why the image cannot be used; empty if it can.
+        width, height: of the image in px, after its EXIF orientation; 0 with an error.
+        sha256: of the bytes of the file; empty for an array, for a Pillow image, and for a file
+            that cannot be read.
+    """
+
+    tensor: Tensor | None
+    error: str = ""
+    width: int = 0
+    height: int = 0
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The outputs for one image, or the reason why there are none.
+
+    Args:
+        error, width, height, sha256: as in `Decoded`.
+        outputs: by name, an array of the shape in `Predictor.shapes`; `labels` is a tuple of
+            (index, name, probability). Empty if there is an error.
+    """
+
+    error: str
+    width: int
+    height: int
+    sha256: str
+    outputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Started:
+    """A chunk that is being computed.
+
+    Args:
+        images: the images, also those with an error.
+        used: number of the images without an error.
+        results: (b, ...) each.
+        done: the event after which `results` are there; None if they are.
+    """
+
+    images: Sequence[Decoded]
+    used: int
+    results: Mapping[str, Tensor]
+    done: torch.cuda.Event | None = None
+
+
+def _of_create(name: str) -> str:
+    """Return the fix for an argument of `create`, which `Predictor` does not have."""
+    if name not in signature(create).parameters:
+        return ""
+    return f"pass it to create, and its model here: Predictor(vitzoo.create(..., {name}=...))"
+
+
+class Predictor:
+    """Maps images to labels, logits, embeddings or tokens.
+
+    The network runs in evaluation mode, on chunks of one size (the last one is padded) and with one
+    intra-op thread. Therefore the outputs for an image are the same bytes on one machine, next to
+    any other images and at any position. Networks in which the position is not known to have no
+    effect run on single images. A Predictor can be pickled: a model object with its
+    tensors, otherwise as the arguments, and with the size of its chunks. Loading the pickle then
+    checks that the weights are the same. A model that is not the network of its spec, or that has
+    hooks, is not pickled.
+
+    Args:
+        model: the network: a name, a path or an address as in `vitzoo.create`, with its default
+            weights; "name:weights"; or a model of `create`, which is set to evaluation mode.
+        weights: weights to use instead of the default weights, as in `vitzoo.create`.
+        outputs: names of the outputs; the default is `pooled`. `labels` (the most probable
+            classes), `logits`, `pooled` (the embedding that the classifier reads), and names of
+            `model.features`, such as `blocks.11` (tokens after block 11). A network with another
+            builder has the first two, and `pooled` if it has the methods `forward_features` and
+            `forward_head` of timm.
+        top: number of classes in `labels`. None: 5.
+        dtype: floating type of the parameters, such as `torch.bfloat16`. None: that of the model.
+            Arrays of bfloat16 and float16 networks are float32.
+        device: of the computation. None: that of the model object, or the CPU.
+        chunk: number of images in a forward pass. None: on the CPU 8 for networks of vitzoo's own
+            parts whose widths are multiples of 16, otherwise 1. On a GPU a trial finds it at the
+            first use: 8 to 256 by its memory, or 1 if results depend on the position.
+
+    Attributes:
+        model: the network.
+        outputs: names of the outputs.
+
+    Raises:
+        InvalidOption: the model has no classifier for `labels` or `logits`, `top` is given without
+            `labels`, or a value is not possible.
+        UnknownOption: the model has no such output, or Predictor has no such argument.
+        VitzooError: `vitzoo.create` cannot create the model.
+
+    >>> predictor = Predictor("vit_digits", outputs=("labels", "pooled"), top=1)
+    >>> (row,) = predictor([np.zeros((28, 28), np.uint8)])
+    >>> row.outputs["pooled"].shape
+    (64,)
+    """
+
+    @check_keywords(_of_create)
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
+        *,
+        weights: str | os.PathLike[str] | None = None,
+        outputs: str | Iterable[str] = (POOLED,),
+        top: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        chunk: int | None = None,
+    ) -> None:
+        check_types("Predictor", weights=(weights, "text or a path or None"))
+        check_types("Predictor", outputs=(outputs, "text or an iterable"))
+        check_count("top", TOP if top is None else top)
+        check_count("chunk", 1 if chunk is None else chunk)
+        self._request: Any = None
+        self._weights_sha256 = self._loaded = ""
+        if isinstance(model, nn.Module):
+            network = _placed(model, weights, dtype, device)
+        else:
+            self._request = _absolute(model, weights)
+            name, weights = self._request
+            network = create(name, pretrained=True, weights=weights, dtype=dtype, device=device)
+            self._weights_sha256 = network.load_report.sha256 if network.load_report else ""
+            self._loaded = hash_tensors(network)
+            usual = torch.get_default_dtype()  # a process that loads the pickle may have another
+            dtype = usual if {p.dtype for p in network.parameters()} == {usual} else dtype
+        self.model: nn.Module = network.eval()
+        self._top = TOP if top is None else top
+        self._options: dict[str, Any] = {
+            "top": top,
+            "dtype": dtype,
+            "device": device,
+            "chunk": chunk,
+        }
+        self._transform = transform(self.model)
+        self._sample = sample_of(self.model)
+        self._network = Outputs(self.model, outputs)
+        self.outputs: tuple[str, ...] = self._network.names
+        if top is not None and LABELS not in self.outputs:
+            raise InvalidOption(
+                f"top={top} is the number of classes in 'labels', and the outputs are "
+                f"{self.outputs}; leave top= out, or pass outputs={(LABELS, *self.outputs)}"
+            )
+        self._names: tuple[str, ...] = ()
+        if not {LABELS, LOGITS}.isdisjoint(self.outputs):
+            _check_logits(self.model, labels=LABELS in self.outputs)
+        if LABELS in self.outputs:
+            self._names = class_names(self.model)
+
+    def __repr__(self) -> str:
+        name = self._request[0] if self._request else type(self.model).__name__
+        name = os.fspath(name) if isinstance(name, os.PathLike) else name
+        return f"Predictor({short_repr(name)}, outputs={self.outputs})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        check_unchanged(self.fingerprint().changes, self._sample.device)
+        state = {"outputs": self.outputs, "options": {**self._options, "chunk": self.chunk}}
+        if self._request is None:
+            return state | {"model": self.model}
+        return state | {"request": self._request, "identity": self._identity()}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        model, weights = (state["model"], None) if "model" in state else state["request"]
+        options: dict[str, Any] = state["options"]
+        self.__init__(model, weights=weights, outputs=state["outputs"], **options)  # type: ignore[misc]
+        if "identity" in state and state["identity"] != (found := self._identity()):
+            raise IntegrityError(
+                f"{model} is another network or has other weights here than where the "
+                f"Predictor was pickled: sha256 {found[0]} here, {state['identity'][0]} there; "
+                "make the same file and the same vitzoo available to both processes"
+            )
+
+    def __call__(self, images: Iterable[Input]) -> list[Row]:
+        """Return one row for each image, in their order.
+
+        Args:
+            images: paths, bytes of image files, uint8 arrays (h, w) or (h, w, c), Pillow images. An
+                image that cannot be used gives a row with its error.
+
+        Raises:
+            InvalidOption: it is one image, not a list.
+        """
+        return list(self.rows(images))
+
+    def rows(self, images: Iterable[Input]) -> Iterator[Row]:
+        """Yield one row for each image, in their order; at most one chunk is held, on a GPU two.
+
+        Raises:
+            InvalidOption: it is one image, not a list.
+        """
+        if _is_image(images):
+            raise InvalidOption(
+                f"images must be a list of images, got one {type(images).__name__}; pass [image]"
+            )
+        return self._rows(iter(images))
+
+    def _rows(self, remaining: Iterator[Input]) -> Iterator[Row]:
+        with ThreadPoolExecutor(cores() if self.asynchronous else 1, "vitzoo-decode") as pool:
+            decode: Any = pool.map if self.asynchronous else map
+            taken = (itertools.islice(remaining, self.chunk) for _ in itertools.count())
+            groups = itertools.takewhile(bool, (list(decode(self.decode, one)) for one in taken))
+            yield from itertools.chain.from_iterable(self.rows_of(groups))
+
+    def decode(self, image: Input, name: str = UNNAMED_BYTES) -> Decoded:
+        """Prepare an image; several threads may call this. It raises no error about an image.
+
+        Args:
+            image: as for `rows`.
+            name: of bytes, in messages.
+        """
+        digest = ""
+        try:
+            with ExitStack() as held:
+                if isinstance(image, str | os.PathLike):
+                    name, image = printable(image), read_bytes(image)
+                if isinstance(image, bytes | bytearray | memoryview):
+                    digest = sha256(image).hexdigest()
+                    found = decode_bytes(bytes(image), name, held)
+                else:
+                    name, found = UNNAMED, _pixels(image, held)
+                found = flatten(found, self._transform.mode, name)
+                tensor, size = self._transform.prepare(found), found.size
+                del found  # before another large image
+        except ImageError as error:
+            return Decoded(None, str(error), sha256=digest)
+        except Exception as error:  # noqa: BLE001  # a `__fspath__`, a Pillow image that fails
+            return Decoded(None, f"cannot prepare the image: {short_repr(error)}", sha256=digest)
+        return Decoded(tensor, "", *size, digest)
+
+    def compute(self, inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
+        """Return the outputs for prepared images, each as in `Row`.
+
+        Several threads may call this; each computes with one intra-op thread.
+
+        Args:
+            inputs: (c, h, w) tensors of `decode`; any number.
+
+        Raises:
+            InvalidInput: a tensor has another shape.
+            InvalidOption: the results depend on the position in a chunk.
+        """
+        size = self.chunk if inputs else 1
+        groups = [inputs[start : start + size] for start in range(0, len(inputs), size)]
+        every = self.rows_of([Decoded(tensor) for tensor in group] for group in groups)
+        return [dict(row.outputs) for rows in every for row in rows]
+
+    def rows_of(self, groups: Iterable[Sequence[Decoded]]) -> Iterator[list[Row]]:
+        """Yield the rows of each group of decoded images, in order.
+
+        On CUDA, the next group is taken and its computation is started before the results of a
+        group are read.
+
+        Args:
+            groups: of at most `chunk` images without an error, and any number with one.
+
+        Raises:
+            InvalidInput, InvalidOption: as `compute`; or a group does not fit in the memory.
+        """
+        waiting: deque[_Started] = deque()
+        for group in groups:
+            with one_thread() as run:
+                waiting.append(run(self._start, group))
+                ready = len(waiting) > self.asynchronous
+                rows = run(self._finish, waiting.popleft()) if ready else None
+            if rows is not None:
+                yield rows
+        for started in waiting:
+            with one_thread() as run:
+                rows = run(self._finish, started)
+            yield rows
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the device computes while this process reads and decodes the next images."""
+        return self._sample.device.type == "cuda"
+
+    def with_chunk(self, chunk: int) -> Predictor:
+        """Return this Predictor with a number of images in a forward pass, unless it was given one.
+
+        The result has the same network.
+        """
+        if self._options["chunk"] is not None:
+            return self
+        other = object.__new__(type(self))
+        vars(other).update({**vars(self), "_options": {**self._options, "chunk": chunk}})
+        vars(other).pop("chunk", None)
+        return other
+
+    @cached_property
+    def chunk(self) -> int:
+        """Number of images in a forward pass."""
+        if self._options["chunk"] is not None:
+            return int(self._options["chunk"])
+        if self._sample.device.type == CPU:
+            with one_thread() as run:
+                return CHUNK if run(is_aligned, self.model) else 1
+        draws = torch.Generator().manual_seed(0)
+        image = torch.randn(1, *self._shape, generator=draws, device="cpu", dtype=torch.float32)
+        with one_thread() as run:
+            return run(largest_chunk, self._results, image, self.model)
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each array for one image, such as {"pooled": (768,)}; without `labels`.
+
+        The first use computes the outputs of one image.
+        """
+        with one_thread() as run:
+            found = run(self._results, torch.zeros(1, *self._shape, device="cpu"))
+        return {name: tuple(tensor.shape[1:]) for name, tensor in found.items() if name != LABELS}
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what determines the numbers; this reads all tensors."""
+        spec: Any = getattr(self.model, "spec", None)
+        found = hash_tensors(self.model)
+        trained = () if self._loaded in ("", found) else (TRAINED,)
+        return Fingerprint(
+            weights=self._weights_sha256 if found == self._loaded else found,
+            network=spec.to_data(),
+            preprocessing=asdict(self._transform.preprocessing),
+            outputs=self.outputs,
+            labels=hash_data([self._names, self._top]) if self._names else "",
+            dtype=str(self._sample.dtype).removeprefix("torch."),
+            chunk=(self.chunk, *self._shape),
+            versions=versions(self._sample.device),
+            changes=(*changes(self.model), *trained),
+            parts=describe_parts(self.model, spec),
+            settings=changed_settings(self._sample.device),
+        )
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """Shape (c, h, w) of an input."""
+        return len(self._transform.preprocessing.mean), *self._transform.image_size
+
+    def _identity(self) -> tuple[str, str]:
+        spec: Any = getattr(self.model, "spec", None)
+        return self._weights_sha256, hash_data(spec.to_data())
+
+    @torch.inference_mode()
+    def _results(self, images: Tensor) -> dict[str, Tensor]:
+        device, dtype = self._sample.device, self._sample.dtype
+        with explained(len(images), device):
+            found: dict[str, Tensor] = self._network(
+                images.to(device, dtype, non_blocking=self.asynchronous)
+            )
+        return found
+
+    @torch.inference_mode()
+    def _start(self, images: Sequence[Decoded]) -> _Started:
+        """Start the computation of one chunk, and the copy of its results."""
+        tensors = [image.tensor for image in images if image.tensor is not None]
+        for tensor in tensors:
+            if tuple(tensor.shape) != self._shape:
+                raise InvalidInput(
+                    f"an input has the shape {tuple(tensor.shape)}, expected (c, h, w) = "
+                    f"{self._shape}; prepare images with Predictor.decode"
+                )
+        if not tensors:
+            return _Started(images, 0, {})
+        padded = [*tensors, *[tensors[0]] * (self.chunk - len(tensors))]
+        if not self.asynchronous:
+            return _Started(images, len(tensors), self._results(torch.stack(padded)))
+        pinned = torch.empty(len(padded), *self._shape, dtype=tensors[0].dtype, pin_memory=True)
+        results = self._results(torch.stack(padded, out=pinned))
+        copies = {  # `labels` stay, because their probabilities are computed there
+            name: tensor if name == LABELS else tensor.to(CPU, non_blocking=True)
+            for name, tensor in results.items()
+        }
+        done = torch.cuda.current_stream(self._sample.device).record_event()
+        return _Started(images, len(tensors), copies, done)
+
+    def _finish(self, started: _Started) -> list[Row]:
+        """Return the rows of one chunk, when it is computed."""
+        used, results = started.used, started.results
+        if started.done is not None:
+            started.done.synchronize()
+        if used and not are_alike(results, used):  # the padding checks the promise
+            raise InvalidOption(
+                f"the same image has other results at other positions of a chunk of {self.chunk} "
+                f"images on this machine ({self._sample.device}); pass chunk=1 to Predictor"
+            )
+        columns: dict[str, Any] = {}
+        for name, tensor in results.items():
+            if name == LABELS:
+                columns[name] = best_classes(tensor, self._names, self._top)
+            else:
+                wide = tensor if tensor.dtype == torch.float64 else tensor.float()
+                columns[name] = wide.cpu().numpy()
+        outputs = (
+            {n: v[i].copy() if isinstance(v, np.ndarray) else v[i] for n, v in columns.items()}
+            for i in range(used)
+        )
+        return [
+            Row(
+                one.error,
+                one.width,
+                one.height,
+                one.sha256,
+                {} if one.tensor is None else next(outputs),
+            )
+            for one in started.images
+        ]
+
+
+def _placed(
+    model: nn.Module,
+    weights: object,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+) -> nn.Module:
+    """Return a model object, or a copy if it gets another type or device."""
+    check_alone(weights)
+    check_place(dtype, device)
+    sample = sample_of(model)
+    there = torch.empty(0, device=device or sample.device, dtype=dtype or sample.dtype)
+    if (there.device, there.dtype) == (sample.device, sample.dtype):
+        return model
+    return deepcopy(model).to(there.device, there.dtype)
+
+
+def _absolute(model: Any, weights: Any) -> tuple[Any, Any]:
+    """Return both arguments with absolute paths: a worker may have another working folder."""
+    variant = None
+    if isinstance(model, str) and not on_hub(model):
+        with suppress(UnknownName):
+            variant = registry().variant(model)
+        if variant is None and os.path.exists(model):  # noqa: PTH110  # never raises
+            model = Path(model)
+        elif variant is None and weights is None and ":" in model:
+            model, _, weights = model.partition(":")  # as in the commands
+    if isinstance(model, os.PathLike):
+        model = Path(model).absolute()
+    if weights and isinstance(weights, str | os.PathLike) and not on_hub(weights):
+        weights = Path(weights).absolute() if is_path(weights, variant) else weights
+    return model, weights
+
+
+def _check_logits(model: nn.Module, *, labels: bool) -> None:
+    """Raise InvalidOption unless a model has a classifier; embeddings are logits, but no labels."""
+    head: Any = getattr(model, "head", None)
+    if labels or not getattr(head, "embedding", False):
+        check_classifier(model)
+
+
+def _is_image(images: object) -> bool:
+    """Return whether a value is one image; an array (n, h, w) is a list of images."""
+    if isinstance(images, np.ndarray):
+        return images.ndim == 2 or (images.ndim == 3 and images.shape[2] <= 4)
+    one = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image)
+    return isinstance(images, one)
+
+
+def _pixels(image: object, held: ExitStack) -> Image.Image:
+    if isinstance(image, np.ndarray):
+        return image_of_array(image)
+    if isinstance(image, Image.Image):
+        return loaded(image, held)
+    raise ImageError(
+        "expected a path, the bytes of an image file, a uint8 array or a Pillow image, got "
+        f"{type(image).__name__}"
+    )

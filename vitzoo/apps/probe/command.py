@@ -1,0 +1,163 @@
+"""The command `vitzoo probe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.exceptions import Exit
+
+from vitzoo.cli.completion import complete_names
+from vitzoo.cli.options import (
+    PATH,
+    check_model,
+    force_option,
+    json_option,
+    weights_or_file_option,
+)
+from vitzoo.cli.output import on_terminal, print_rows, say
+from vitzoo.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from vitzoo.apps.probe.probe import Probe
+from vitzoo.apps.embed.bar import progress_bar
+
+PICTURES = (".png", ".svg", ".pdf")
+MOST_SHOWN = 5  # unreadable images that are named
+
+
+@click.command("probe")
+@click.argument("model", shell_complete=complete_names)
+@click.argument("data", type=PATH)
+@weights_or_file_option
+@click.option(
+    "--embeddings",
+    metavar="DIR",
+    type=PATH,
+    help="Folder of embeddings to read, or to write; cache/embeddings in VITZOO_HOME if not given.",
+)
+@click.option(
+    "--confusion",
+    metavar="FILE",
+    type=PATH,
+    help="Write the confusion matrix of logistic regression as an image: .png, .svg or .pdf.",
+)
+@click.option(
+    "--save",
+    metavar="FILE",
+    type=PATH,
+    help="Write the logistic regression to a .safetensors file, which predict takes as MODEL.",
+)
+@click.option(
+    "--test-share",
+    type=float,
+    default=0.2,
+    show_default=True,
+    help="Share of each class that is drawn for the test if the data has no split.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the random splits.")
+@click.option("--image-column", metavar="NAME", help="Column of paths or images in a file.")
+@click.option("--label-column", metavar="NAME", help="Column of classes in a file.")
+@click.option("--split-column", metavar="NAME", help="Column of train, val and test in a file.")
+@click.option("--device", help="Device to compute on, such as cpu or cuda.")
+@force_option
+@json_option
+def probe_command(
+    model: str,
+    data: Path,
+    confusion: Path | None,
+    save: Path | None,
+    force: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure how well features of MODEL tell classes apart.
+
+    DATA is a folder with one folder of images for each class, or with folders train and test (or
+    val) that have these; or a .csv, .tsv or .parquet file with the columns path and label, and
+    perhaps split. The network is not trained. k-NN and logistic regression are fitted to the
+    features of the training images, and their accuracy on the test images is printed with a 95 %
+    interval.
+
+    For an image that cannot be read, an error is printed; it is left out of all scores, and the
+    exit code is 1.
+
+    \b
+    Examples:
+      vitzoo probe vit_b16 flowers/
+      vitzoo probe dinov2/vit_s14 birds.csv --label-column species --json
+      vitzoo probe vit_b16 flowers/ --confusion f.png --save f.safetensors
+    """
+    from vitzoo.files.access import check_figure, check_path, check_target, writing_to
+    from vitzoo.plugin.requirements import check_extra
+
+    if save:
+        check_target(check_path(save), force=force)
+    if confusion:
+        check_figure(confusion, "--confusion", PICTURES, force=force)
+        check_extra("plot", "vitzoo probe --confusion")
+    if not data.exists():
+        raise InvalidOption(
+            f"{data}: there is no such folder or file; expected a folder with a folder for each "
+            "class, or a .csv, .tsv or .parquet file"
+        )
+    check_model(model, options["weights"])
+    check_extra("probe", "vitzoo probe")
+    from vitzoo.apps.probe.probe import probe
+
+    with progress_bar("images") as progress:
+        found = probe(model, data, progress=progress, **options)
+    _explain(found)
+    _print_scores(found, as_json=as_json)
+    if confusion:
+        with writing_to(confusion, force=force) as file:
+            found.figure().savefig(file, format=confusion.suffix[1:].lower(), dpi=120)
+        say(f"wrote {confusion}")
+    if save:
+        say(f"wrote {found.save(save, force=force)}")
+    if found.unreadable:
+        raise Exit(1)
+
+
+def _explain(found: Probe) -> None:
+    """Say which images the scores are from."""
+    drawn = "drawn at random" if found.random_split else "as the data says"
+    say(
+        f"{len(found.train)} training and {len(found.test)} test images of {len(found.classes)} "
+        f"classes, {drawn}"
+    )
+    if found.unused:
+        say(f"{found.unused} validation images are not used, because there are test images")
+    for name, error in found.unreadable[:MOST_SHOWN]:
+        say(f"vitzoo: {name}: {error}")
+    if found.unreadable:
+        one = len(found.unreadable) == 1
+        count = "1 image" if one else f"{len(found.unreadable)} images"
+        say(f"vitzoo: {count} cannot be read; {'it is' if one else 'they are'} in no score")
+    if found.duplicates:
+        say(
+            f"vitzoo: {found.duplicates} of {len(found.test)} test images have the same bytes as a "
+            "training image"
+        )
+    say(f"logistic regression has C = {found.C:g}, chosen on training images")
+    if not found.classifier.converged:
+        say("vitzoo: logistic regression did not converge; its accuracy may be too low")
+
+
+def _print_scores(found: Probe, *, as_json: bool) -> None:
+    rows = [score.to_data() for score in found.scores]
+    if as_json or not on_terminal():
+        columns = ("classifier", "accuracy", "low", "high", "correct", "total")
+        print_rows(rows, columns, as_json=as_json, data=found.to_data())
+        return
+    shown = [
+        {
+            "classifier": row["classifier"],
+            "accuracy": f"{row['accuracy']:.1%}",
+            "95 % interval": f"{row['low']:.1%} to {row['high']:.1%}",
+            "correct": f"{row['correct']:,} of {row['total']:,}",
+        }
+        for row in rows
+    ]
+    print_rows(shown, tuple(shown[0]))

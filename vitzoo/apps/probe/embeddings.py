@@ -1,0 +1,194 @@
+"""Embeddings of images, each computed once: read from files by the sha256 of the image's bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vitzoo import settings
+from vitzoo.apps.embed.archives import open_parquet, rows_at_once
+from vitzoo.apps.predict.cores import cores
+from vitzoo.apps.predict.fingerprint import hash_data
+from vitzoo.apps.predict.predictor import Decoded, Predictor
+from vitzoo.apps.probe.labelled import Image
+from vitzoo.errors import ImageError, printable
+from vitzoo.files.access import make_folder_or_raise, replacing, unwritable
+from vitzoo.files.names import SHA256
+from vitzoo.images.decode import UNNAMED_BYTES, read_bytes
+
+POOLED = "pooled"
+FINGERPRINT = b"vitzoo.fingerprint"  # key in the metadata of a Parquet file, as `embed` writes it
+OF_RESULTS = ("outputs", "labels")  # keys of a fingerprint that do not change the embeddings
+FLOATS = ("float16", "float32", "float64")
+Vector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """An embedding (d,), or the reason why there is none; and the sha256 of the image's bytes."""
+
+    vector: Vector | None
+    error: str = ""
+    sha256: str = ""
+
+
+class EmbeddingCache:
+    """Embeddings in Parquet files, by the sha256 of the bytes of the image.
+
+    Only files with the same fingerprint are read: the same weights, network, preprocessing and
+    versions of libraries give the same bytes.
+
+    Args:
+        folder: of the files. None: `cache/embeddings` in VITZOO_HOME. A folder with Parquet files
+            of `vitzoo embed` is only read, and new embeddings alone are written to VITZOO_HOME.
+        fingerprint: of the predictor, as plain data.
+        width: d.
+    """
+
+    def __init__(self, folder: Path | None, fingerprint: dict[str, Any], width: int) -> None:
+        self.fingerprint, self.width = fingerprint, width
+        home = settings.home()
+        usual = home / "cache" / "embeddings" if home else None
+        there = folder is not None and os.path.isdir(folder)  # noqa: PTH112  # never raises
+        read = sorted(folder.glob("*.parquet")) if folder and there else []
+        of_others = any(not SHA256.fullmatch(path.stem) for path in read)
+        own = usual if folder is None or of_others else folder
+        self.path = own and own / f"{self._identity(fingerprint)}.parquet"
+        if own is not None:
+            make_folder_or_raise(own)
+        self.own = self._read(self.path) if self.path and self.path.exists() else {}
+        self.known: dict[str, Vector] = {}
+        for path in read:
+            self.known |= {} if path == self.path else self._read(path)
+        self.known |= self.own
+
+    def write(self, found: Sequence[Embedded]) -> None:
+        """Add new embeddings to the own file, which is replaced as a whole.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
+        vectors = {one.sha256: one.vector for one in found if one.vector is not None}
+        new = {key: vector for key, vector in vectors.items() if key not in self.known}
+        if self.path is None or not new:
+            return
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        every = {**self.own, **new}
+        kind = pa.list_(pa.float32(), self.width)
+        flat = pa.array(np.concatenate(list(every.values())))
+        metadata = {FINGERPRINT: json.dumps(self.fingerprint).encode()}
+        schema = pa.schema([("sha256", pa.string()), (POOLED, kind)], metadata=metadata)
+        columns = [pa.array(list(every)), pa.FixedSizeListArray.from_arrays(flat, type=kind)]
+        try:
+            with replacing(self.path, lasting=False) as file:
+                parquet.write_table(pa.table(columns, schema=schema), file)
+        except OSError as error:
+            raise unwritable(self.path.parent, error) from error
+
+    def _identity(self, fingerprint: dict[str, Any]) -> str:
+        return hash_data({k: v for k, v in fingerprint.items() if k not in OF_RESULTS})
+
+    def _read(self, path: Path) -> dict[str, Vector]:
+        """Return the embeddings in a file; none if it is from another network, or is damaged."""
+        try:
+            with open_parquet(str(path)) as file:
+                schema = file.schema_arrow
+                stated = json.loads((schema.metadata or {}).get(FINGERPRINT, b"{}"))
+                if self._identity(stated) != self._identity(self.fingerprint):
+                    return {}
+                kind = schema.field(POOLED).type  # without this column: KeyError
+                if kind.value_type not in FLOATS or kind.list_size != self.width:
+                    return {}
+                columns = ["sha256", POOLED]
+                for i in range(file.num_row_groups):  # refuses pages that unpack to gigabytes
+                    rows_at_once(str(path), file.metadata.row_group(i), columns)
+                return self._vectors(file.read(columns=columns))
+        except ImageError:
+            return {}
+
+    def _vectors(self, table: Any) -> dict[str, Vector]:
+        """Return the embeddings in a table; rows without one are left out."""
+        table = table.filter(table[POOLED].is_valid()).combine_chunks()
+        flat = _narrow(table[POOLED].combine_chunks().flatten().to_numpy())
+        vectors = flat.reshape(-1, self.width)
+        whole = np.isfinite(vectors).all(axis=1)  # `embed` writes NaN for images with an error
+        hashes = np.array(table["sha256"].cast("string").to_pylist(), dtype=object)
+        return dict(zip(hashes[whole].tolist(), vectors[whole], strict=True))
+
+
+def embed_images(
+    predictor: Predictor,
+    images: Sequence[Image],
+    known: dict[str, Vector],
+    progress: Callable[[int, int], object] | None = None,
+) -> list[Embedded]:
+    """Return the embedding of each image, in their order.
+
+    Chunks of images are read and computed in one thread for each core; their number does not change
+    a result.
+
+    Args:
+        predictor: with the output `pooled`.
+        images: paths, or bytes of image files.
+        known: embeddings (d,) that are not computed again, by the sha256 of the image's bytes.
+        progress: called with the number of images so far, and of all.
+    """
+    size = predictor.chunk
+    chunks = [images[start : start + size] for start in range(0, len(images), size)]
+    found: list[Embedded] = []
+    pool = ThreadPoolExecutor(cores())
+    try:
+        for part in pool.map(lambda chunk: list(_chunk(predictor, chunk, known)), chunks):
+            found += part
+            if progress:
+                progress(len(found), len(images))
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for the other chunks
+    return found
+
+
+def _chunk(
+    predictor: Predictor, images: Sequence[Image], known: dict[str, Vector]
+) -> Iterator[Embedded]:
+    """Yield the embeddings of at most one chunk of images."""
+    ready = [_ready(predictor, image, known) for image in images]
+    decoded = [one for one in ready if isinstance(one, Decoded)]
+    rows = (row for group in predictor.rows_of([decoded]) for row in group)
+    for one in ready:
+        if isinstance(one, Decoded):
+            row = next(rows)
+            vector = None if row.error else _narrow(row.outputs[POOLED])
+            yield Embedded(vector, row.error, row.sha256)
+        else:
+            yield one
+
+
+def _ready(predictor: Predictor, image: Image, known: dict[str, Vector]) -> Embedded | Decoded:
+    """Return the embedding of an image that is known, or the decoded image; read it once."""
+    name = printable(image) if isinstance(image, Path) else UNNAMED_BYTES
+    try:
+        data = read_bytes(image) if isinstance(image, Path) else image
+        data = data() if callable(data) else data
+    except ImageError as error:
+        return Decoded(None, str(error))
+    sha256 = hashlib.sha256(data).hexdigest()
+    if sha256 in known:
+        return Embedded(known[sha256], "", sha256)
+    return predictor.decode(data, name)
+
+
+def _narrow(vectors: npt.NDArray[Any]) -> Vector:
+    """Return vectors of any float type as float32."""
+    with np.errstate(over="ignore"):  # the caller refuses what is not finite
+        return vectors.astype(np.float32, copy=False)

@@ -1,0 +1,336 @@
+"""Labelled images: a folder with a folder for each class, or a CSV or Parquet file."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vitzoo.apps.embed.archives import kind_of, open_parquet, read_cell, rows_at_once
+from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable, short_repr
+from vitzoo.images.decode import SUFFIXES
+from vitzoo.plugin.requirements import check_extra
+from vitzoo.schema.reader import describe
+
+CSV, TSV, PARQUET = ".csv", ".tsv", ".parquet"
+IMAGE, LABEL, SPLIT = ("path", "image", "file_name", "file"), ("label", "class"), ("split",)
+TRAIN, TEST, VALIDATION = ("train", "training"), ("test",), ("val", "valid", "validation")
+Image = Path | bytes | Callable[[], bytes]
+ROWS = 1024  # of a Parquet file that are in memory at once
+MAX_TEXT = 4096  # characters of a label or a path in a Parquet file, as Linux allows for a path
+MAX_NAMES = 2**24  # bytes of the metadata with class names
+INTEGER = re.compile(r"-?\d{1,99}")
+
+
+@dataclass(frozen=True)
+class LabelledImage:
+    """One image of a labelled data set.
+
+    Args:
+        name: for messages and results: the path as it is written, or the number of the row.
+        image: path, bytes, or a function that reads the bytes or raises ImageError.
+        label: its class.
+        part: `train`, `test` or `validation`; empty if the data does not say.
+    """
+
+    name: str
+    image: Image
+    label: str
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """The images of a data set, and all class names in their order."""
+
+    images: Sequence[LabelledImage]
+    classes: tuple[str, ...]
+
+
+def read_labelled(
+    data: Path, *, image: str | None = None, label: str | None = None, split: str | None = None
+) -> LabelledImages:
+    """Find the images of a data set and their classes; no image is opened.
+
+    A folder has one folder for each class, or `train` and `test` (or `val`) with these. A CSV file
+    (a TSV file with tabs) has a line of column names; a path is relative to the file's folder. The
+    column of images in a Parquet file has paths, bytes, or structs with `bytes` and `path`.
+
+    Args:
+        data: the folder, or a `.csv`, `.tsv` or `.parquet` file.
+        image, label, split: names of the columns. None: the first of `path`, `image`, `file_name`
+            and `file`; of `label` and `class`; and `split`, if there is one.
+
+    Raises:
+        InvalidOption: there is no such data or column, or an image has no class.
+        MissingDependency: pyarrow is needed.
+    """
+    if os.path.isdir(data):  # noqa: PTH112  # never raises
+        named = [name for name in (image, label, split) if name is not None]
+        if named:
+            raise InvalidOption(
+                f"{data} is a folder, which has no column {named[0]!r}; leave the names of columns "
+                "out, or name a CSV or Parquet file"
+            )
+        return _folder(data)
+    read = {CSV: _csv, TSV: _csv, PARQUET: _parquet}.get(data.suffix.lower())
+    if read is None or not os.path.isfile(data):  # noqa: PTH113
+        there = os.path.exists(data)  # noqa: PTH110
+        what = "this file lists no labelled images" if there else "there is no such folder or file"
+        raise InvalidOption(
+            f"{data}: {what}; expected a folder with a folder for each class, or a {CSV}, {TSV} or "
+            f"{PARQUET} file"
+        )
+    return read(data, (image, label, split))
+
+
+def _folder(data: Path) -> LabelledImages:
+    parts = _parts(data)
+    images: list[LabelledImage] = []
+    names: list[str] = []
+    for part, folder in (parts or {"": data}).items():
+        found, classes = _classes(data, folder, part)
+        images += found
+        names += classes
+    return LabelledImages(images, _sorted(names))
+
+
+def _parts(data: Path) -> dict[str, Path] | None:
+    """Return the folders of training, validation and test images; None for folders of classes."""
+    found = {}
+    for part, names in (("train", TRAIN), ("validation", VALIDATION), ("test", TEST)):
+        folder = next((data / name for name in names if (data / name).is_dir()), None)
+        if folder is not None:
+            found[part] = folder
+    if "train" in found and len(found) == 1 and len(_folders(data)) == 1:
+        raise InvalidOption(
+            f"{data} has {found['train'].name}/ but no folder test or val; add one, or pass "
+            f"{found['train']}, which is then split"
+        )
+    return found if "train" in found and len(found) > 1 else None
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        found = [inner for inner in path.iterdir() if inner.is_dir() and inner.name[0] != "."]
+    except OSError as error:
+        raise InvalidOption(f"cannot read {path}: {error.strerror}") from error
+    return sorted(found, key=lambda inner: inner.name)
+
+
+def _classes(data: Path, folder: Path, part: str) -> tuple[list[LabelledImage], tuple[str, ...]]:
+    """Return the images of a folder with one folder for each class, and the classes."""
+    folders = _folders(folder)
+    if not folders:
+        raise InvalidOption(
+            f"{folder} has no folders; expected one folder of images for each class, named as the "
+            "class"
+        )
+    images, classes = [], []
+    for one in folders:
+        paths = sorted(_images_below(one))
+        if not paths:
+            raise InvalidOption(
+                f"{one} contains no images ({', '.join(SUFFIXES)}); every folder in {folder} is a "
+                "class: remove it, or add its images"
+            )
+        classes.append(printable(one.name))
+        images += [
+            LabelledImage(printable(path.relative_to(data)), path, classes[-1], part)
+            for path in paths
+        ]
+    return images, tuple(classes)
+
+
+def _images_below(folder: Path) -> Iterable[Path]:
+    """Yield the image files in a folder and its folders; links to folders are not followed."""
+    for place, _, files in os.walk(folder):
+        for name in files:
+            if name[0] != "." and name.lower().endswith(SUFFIXES):
+                yield Path(place, name)
+
+
+def _csv(data: Path, columns: Sequence[str | None]) -> LabelledImages:
+    try:
+        with data.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, delimiter="\t" if data.suffix.lower() == TSV else ",")
+            header = next(rows, [])
+            table = [row for row in rows if row]
+    except OSError as error:
+        raise InvalidOption(f"cannot read {data}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidOption(f"{data} is no table in UTF-8: {error}") from error
+    names = _columns(data, header, columns)
+    places = [header.index(name) if name else None for name in names]
+    cells = [[row[i] if i is not None and i < len(row) else None for row in table] for i in places]
+    return _table(data, *cells, names=names)
+
+
+def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
+    check_extra("parquet", "vitzoo.probe")
+    try:
+        with open_parquet(str(data)) as file:
+            schema, count = file.schema_arrow, file.metadata.num_rows
+            names = _columns(data, schema.names, columns)
+            _check_types(data, schema, names)
+            stored = kind_of(schema.field(names[0]).type) == "bytes"
+            wanted = [f"{names[0]}{'.path' * stored}", *filter(None, names[1:])]
+            cells: dict[str | None, list[Any]] = {}
+            for number in range(file.num_row_groups):
+                most = rows_at_once(str(data), file.metadata.row_group(number), wanted, ROWS)
+                for batch in file.iter_batches(most, row_groups=[number], columns=wanted):
+                    for name, values in batch.to_pydict().items():
+                        _check_lengths(data, name, values)
+                        cells.setdefault(name, []).extend(values)
+    except ImageError as error:
+        where = "" if printable(data) in str(error) else f"{data}: "
+        text = ", with text in UTF-8" if isinstance(error.__cause__, UnicodeDecodeError) else ""
+        raise InvalidOption(f"{where}{error}; write the file again{text}") from error
+    images, labels, parts = (cells.get(name, [None] * count) for name in names)
+    known = [_label(data, name) for name in _class_names(schema.metadata or {}, names[1])]
+    if len(set(known)) < len(known):
+        twice = Counter(known).most_common(1)[0][0]
+        raise InvalidOption(
+            f"{data}: its metadata names two classes {short_repr(twice)}; give each class its own "
+            "name, without spaces around it"
+        )
+    if known:
+        labels = [known[i] if type(i) is int and 0 <= i < len(known) else i for i in labels]
+    found = _table(data, images, labels, parts, names=names, order=known)
+    if not stored:
+        return found
+    read = partial(read_cell, str(data), str(names[0]))
+    rows = [replace(one, image=partial(read, row)) for row, one in enumerate(found.images)]
+    return LabelledImages(rows, found.classes)
+
+
+def _check_types(data: Path, schema: Any, names: Sequence[str | None]) -> None:
+    """Refuse dates and times, which have values that Python cannot represent, and lists."""
+    from pyarrow import types
+
+    for kind, name in filter(all, zip(("image", "label", "split"), names, strict=True)):
+        found = schema.field(name).type
+        inner = [field.type for field in found] if types.is_struct(found) else [found]
+        if any(types.is_temporal(one) or types.is_nested(one) for one in inner):
+            raise InvalidOption(
+                f"{data}: the column {name!r} has values of type {found}, expected text or whole "
+                f"numbers; name another column: {kind}_column=, in the shell --{kind}-column"
+            )
+
+
+def _check_lengths(data: Path, name: str, values: Sequence[Any]) -> None:
+    """Refuse long texts: all labels and paths are in memory at once."""
+    cells = (one.values() if isinstance(one, dict) else [one] for one in values)
+    longest = max((len(x) for cell in cells for x in cell if isinstance(x, str | bytes)), default=0)
+    if longest > MAX_TEXT:
+        raise InvalidOption(
+            f"{data}: a cell of the column {name!r} has {longest} characters, the most is "
+            f"{MAX_TEXT}; name another column"
+        )
+
+
+def _class_names(metadata: dict[bytes, bytes], column: str | None) -> list[str]:
+    """Return the names of a `ClassLabel` in the metadata of the library datasets; usually none."""
+    try:
+        info = json.loads(metadata[b"huggingface"][:MAX_NAMES])["info"]
+        names = info["features"][column]["names"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return []
+    return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []
+
+
+def _columns(data: Path, header: Sequence[str], wanted: Sequence[str | None]) -> list[str | None]:
+    """Return the names of the columns of images, labels and parts; the last may be missing."""
+    found: list[str | None] = []
+    kinds = (("image", IMAGE), ("label", LABEL), ("split", SPLIT))
+    for (kind, usual), name in zip(kinds, wanted, strict=True):
+        names = usual if name is None else (name,)
+        column = next((one for one in names if one in header), None)
+        if column is None and (name is not None or kind != "split"):
+            shown = ", ".join(map(printable, header)) or "none"
+            hint = did_you_mean(names[0], header)
+            raise InvalidOption(
+                f"{data} has no column {' or '.join(map(repr, names))}{hint}; it has: {shown}; "
+                f"name the column: {kind}_column=, in the shell --{kind}-column"
+            )
+        if column is not None and header.count(column) > 1:
+            raise InvalidOption(f"{data} has {header.count(column)} columns {column!r}; keep one")
+        found.append(column)
+    return found
+
+
+def _table(
+    data: Path,
+    images: Sequence[Any],
+    labels: Sequence[Any],
+    parts: Sequence[Any],
+    *,
+    names: Sequence[str | None],
+    order: Sequence[str] = (),
+) -> LabelledImages:
+    texts = [_label(data, value) for value in labels]
+    _refuse(data, f"no {names[1]}", [text == "" for text in texts])
+    places = [_part(value) if names[2] else "" for value in parts]
+    known = f"a {names[2]} that is none of {', '.join(TRAIN + TEST + VALIDATION)}"
+    _refuse(data, known, [part is None for part in places])
+    found = [
+        LabelledImage(*_image(data, number, value), text, part or "")
+        for number, (value, text, part) in enumerate(zip(images, texts, places, strict=True), 1)
+    ]
+    classes = set(texts)
+    named = [name for name in order if name in classes]
+    others = _sorted(classes.difference(named))  # numbers that have no name
+    below = [text for text in others if text.startswith("-")]
+    return LabelledImages(found, tuple(dict.fromkeys((*below, *named, *others))))
+
+
+def _sorted(names: Iterable[str]) -> tuple[str, ...]:
+    """Return class names in their order: by number if all are whole numbers, else by letters."""
+    unique = sorted(set(names))
+    return tuple(sorted(unique, key=int) if all(map(INTEGER.fullmatch, unique)) else unique)
+
+
+def _refuse(data: Path, what: str, bad: Sequence[bool]) -> None:
+    """Raise an error that counts bad rows and names the first."""
+    count = sum(bad)
+    if count:
+        raise InvalidOption(
+            f"{data}: {count} of {len(bad)} rows have {what}, the first is row "
+            f"{bad.index(True) + 1}; correct these rows, or remove them"
+        )
+
+
+def _label(data: Path, value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return printable((value or "").strip())
+    if isinstance(value, int):
+        return str(value)
+    raise InvalidOption(
+        f"{data}: a label is {describe(value)}, expected a text or a whole number; name another "
+        "column with label_column=, in the shell --label-column"
+    )
+
+
+def _part(value: Any) -> str | None:
+    text = value.strip().lower() if isinstance(value, str) else ""
+    parts = {"train": TRAIN, "test": TEST, "validation": VALIDATION}
+    return next((part for part, names in parts.items() if text in names), None)
+
+
+def _image(data: Path, number: int, value: Any) -> tuple[str, Path | bytes]:
+    """Return name and place of an image; a missing one has no bytes, and so cannot be read."""
+    stated = value.get("path") if isinstance(value, dict) else value
+    inside = value.get("bytes") if isinstance(value, dict) else value
+    name = printable(stated) if isinstance(stated, str) and stated else f"row {number}"
+    if isinstance(inside, bytes):
+        return name, inside
+    if isinstance(stated, str) and stated:
+        return name, data.parent / stated
+    return name, b""

@@ -1,0 +1,456 @@
+"""`probe`: how well simple classifiers tell classes apart by the features of a frozen network."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from vitzoo.apps.predict.predictor import Predictor
+from vitzoo.apps.probe.classifiers import (
+    Array,
+    Ints,
+    LinearClassifier,
+    interval,
+    knn,
+    logistic,
+    split,
+)
+from vitzoo.apps.probe.embeddings import POOLED, Embedded, EmbeddingCache, embed_images
+from vitzoo.apps.probe.labelled import LabelledImage, read_labelled
+from vitzoo.checkpoint.saved import Trunk
+from vitzoo.errors import InvalidOption
+from vitzoo.files.access import check_path
+from vitzoo.keywords import check_keywords, check_types
+from vitzoo.loading.request import changed
+from vitzoo.loading.source import (
+    RegisteredWeights,
+    SavedClassifier,
+    choose_source,
+    on_hub,
+)
+from vitzoo.network.build import build
+from vitzoo.network.model import VisionTransformer
+from vitzoo.opening import resolve
+from vitzoo.plugin.requirements import check_extra
+from vitzoo.registry.registry import registry
+from vitzoo.saving import save_classifier
+from vitzoo.schema.reader import describe
+from vitzoo.schema.rows import Preprocessing
+from vitzoo.schema.spec import Spec
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NEIGHBOURS = (10, 20, 100, 200)
+MOST_SEED = 2**32 - 1
+LEAST_TRAINED = 2  # training images of a class: one to fit, one to choose C
+MOST_NAMED = 10  # classes in a message
+MODEL = str | os.PathLike[str] | nn.Module
+
+
+@dataclass(frozen=True)
+class ToSave:
+    """What `Probe.save` writes beside the classifier."""
+
+    spec: Spec
+    trunk: Trunk
+    preprocessing: Preprocessing | None
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """The result of one classifier on the test images.
+
+    Args:
+        classifier: `k-NN, k=10` or `logistic regression`.
+        predictions: (m,) the predicted class of each test image.
+        confusion: (k, k) numbers of test images by true class (row) and predicted class (column).
+    """
+
+    classifier: str
+    predictions: Ints
+    confusion: Ints
+
+    @classmethod
+    def of(cls, classifier: str, predictions: Ints, true: Ints, count: int) -> Score:
+        """Return the score of predictions."""
+        confusion = np.zeros((count, count), dtype=np.int64)
+        np.add.at(confusion, (true, predictions), 1)
+        return cls(classifier, predictions, confusion)
+
+    @property
+    def correct(self) -> int:
+        """Number of test images with the right class."""
+        return int(self.confusion.trace())
+
+    @property
+    def total(self) -> int:
+        """Number of test images."""
+        return int(self.confusion.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the test images with the right class."""
+        return self.correct / self.total
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the accuracy by Wilson's score."""
+        return interval(self.correct, self.total)
+
+    @property
+    def class_accuracy(self) -> tuple[float | None, ...]:
+        """Share of the test images of each class with the right class; None without images."""
+        totals = self.confusion.sum(axis=1).tolist()
+        right = self.confusion.diagonal().tolist()
+        return tuple(r / n if n else None for r, n in zip(right, totals, strict=True))
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the score as plain data."""
+        low, high = self.interval
+        return {
+            "classifier": self.classifier,
+            "accuracy": self.accuracy,
+            "low": low,
+            "high": high,
+            "correct": self.correct,
+            "total": self.total,
+        }
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Probe:
+    """The result of `probe`.
+
+    Args:
+        model: the network, as it was given.
+        weights: SHA-256 of its weights file, or of the tensors of a model object.
+        classes: class names, in the order of the logits.
+        train, test: names of the training and test images: paths, or numbers of rows.
+        true: (m,) the class of each test image.
+        random_split: whether the test images were drawn at random from the data.
+        knn: the scores of k-NN by k.
+        logistic: the score of logistic regression.
+        classifier: the linear layer of logistic regression.
+        logits: (m, k) its logits of the test images.
+        unreadable: (name, error) of the images that cannot be read. They are in no score.
+        duplicates: number of test images whose bytes are those of a training image.
+        unused: number of validation images, which are not used if there are test images.
+    """
+
+    model: str
+    weights: str
+    classes: tuple[str, ...]
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    true: Ints
+    random_split: bool
+    knn: Mapping[int, Score]
+    logistic: Score
+    classifier: LinearClassifier
+    logits: Array
+    unreadable: tuple[tuple[str, str], ...]
+    duplicates: int
+    unused: int
+    _to_save: ToSave | str
+
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{score.classifier}: {score.accuracy:.1%}" for score in self.scores)
+        return f"Probe({self.model!r}, {len(self.test)} test images, {shares})"
+
+    @property
+    def C(self) -> float:  # noqa: N802  # scikit-learn's name
+        """C of logistic regression, which a fifth of the training images chose."""
+        return self.classifier.strength
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """All scores, that of logistic regression last."""
+        return (*self.knn.values(), self.logistic)
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = True) -> Path:
+        """Write the logistic regression to a safetensors file, and return its path.
+
+        `create(path)` and `predict` take the file. It has the linear layer, the class names, the
+        preprocessing, and the sha256 of the weights file of all other layers. `create` loads that
+        file, too: registered weights by name, another file from the same folder, or from
+        `weights=`.
+
+        Args:
+            path: ends in `.safetensors`.
+            force: replace an existing file.
+
+        Raises:
+            InvalidOption: the path is not possible, or the network was given as an object.
+            StoreError: the file cannot be written.
+        """
+        target = check_path(path)
+        if isinstance(self._to_save, str):
+            raise InvalidOption(f"the classifier cannot be saved: {self._to_save}")
+        head = {"head.weight": self.classifier.weight, "head.bias": self.classifier.bias}
+        save_classifier(
+            target,
+            self._to_save.spec,
+            {name: torch.from_numpy(array) for name, array in head.items()},
+            self._to_save.trunk,
+            labels=self.classes,
+            preprocessing=self._to_save.preprocessing,
+            force=force,
+        )
+        return target
+
+    def figure(self) -> Figure:
+        """Return the confusion matrix of logistic regression as a figure of matplotlib.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        check_extra("plot", "Probe.figure")
+        from vitzoo.apps.probe.confusion import draw
+
+        score = self.logistic
+        model = self.model if len(self.model) <= 60 else f"…{self.model[-59:]}"
+        title = f"{model}\n{score.classifier}: {score.accuracy:.1%} of {score.total} images"
+        return draw(title, score.confusion, self.classes)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the results as plain data; those of single classes are of logistic regression."""
+        counts = self.logistic.confusion.sum(axis=1).tolist()
+        accuracies = self.logistic.class_accuracy
+        return {
+            "model": self.model,
+            "weights": self.weights,
+            "train": len(self.train),
+            "test": len(self.test),
+            "random_split": self.random_split,
+            "duplicates": self.duplicates,
+            "unused": self.unused,
+            "unreadable": [{"image": name, "error": error} for name, error in self.unreadable],
+            "scores": [score.to_data() for score in self.scores],
+            "C": self.C,
+            "converged": self.classifier.converged,
+            "classes": [
+                {"class": name, "test": n, "accuracy": accuracy}
+                for name, n, accuracy in zip(self.classes, counts, accuracies, strict=True)
+            ],
+            "confusion": self.logistic.confusion.tolist(),
+        }
+
+
+@check_keywords()
+def probe(
+    model: MODEL,
+    data: str | os.PathLike[str],
+    *,
+    weights: str | os.PathLike[str] | None = None,
+    test_share: float = 0.2,
+    seed: int = 0,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
+    embeddings: str | os.PathLike[str] | None = None,
+    device: torch.device | str | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> Probe:
+    """Measure how well k-NN and logistic regression classify images by a network's features.
+
+    The features are those that the network's own classifier would read (`pooled` of `Predictor`).
+    k-NN is computed as in DINO's evaluation: cosine similarity, temperature 0.07, k = 10, 20, 100
+    and 200 where there are as many training images. Logistic regression is that of scikit-learn on
+    standardised features; a random fifth of the training images chooses C. The same arguments give
+    the same result.
+
+    Args:
+        model: a name, a path or an address as in `create`, or a model of `create`.
+        data: a folder with one folder of images for each class, or with folders `train` and `test`
+            (or `val`) that have these; or a `.csv`, `.tsv` or `.parquet` file with a column of
+            images, one of labels, and perhaps one of splits.
+        weights: weights to use instead of the default weights, as in `create`.
+        test_share: share of each class that is drawn for the test if the data has no split.
+        seed: of the random splits.
+        image_column, label_column, split_column: names of columns of a file. None: `path`, `image`,
+            `file_name` or `file`; `label` or `class`; `split`.
+        embeddings: folder of embeddings. Those of the same network and images are read, others are
+            computed and written. None: `cache/embeddings` in VITZOO_HOME.
+        device: of the computation.
+        progress: called with the number of images so far, and of all.
+
+    Raises:
+        InvalidOption: a value is not possible, there are fewer than two classes, a class has too
+            few images, or an image has no class.
+        MissingDependency: scikit-learn or pyarrow is not installed.
+        VitzooError: the network cannot be created.
+
+    Source: arXiv:2104.14294, appendix F.1, for k-NN.
+    """
+    check_extra("probe", "vitzoo.probe")
+    check_types("probe", data=(data, "text or a path"), progress=(progress, "a function or None"))
+    check_types("probe", embeddings=(embeddings, "text or a path or None"))
+    _check(test_share, seed)
+    source = Path(data)
+    columns = {"image": image_column, "label": label_column, "split": split_column}
+    labelled = read_labelled(source, **columns)
+    images, unused = _used(labelled.images)
+    _parts(images, labelled.classes, source, test_share, seed)  # raises before any computation
+    dtype = None if isinstance(model, nn.Module) else torch.float32
+    predictor = Predictor(model, weights=weights, outputs=(POOLED,), dtype=dtype, device=device)
+    every = _embedded(predictor, images, embeddings, progress)
+    pairs = list(zip(images, every, strict=True))
+    readable = [image for image, one in pairs if one.vector is not None]
+    vectors = [one.vector for _, one in pairs if one.vector is not None]
+    train, test = _parts(readable, labelled.classes, source, test_share, seed)
+    features = _features(vectors, predictor)
+    places = {name: i for i, name in enumerate(labelled.classes)}
+    true = np.array([places[image.label] for image in readable], dtype=np.int64)
+    classifier = logistic(features[train], true[train], seed=seed)
+    logits = classifier.logits(features[test])
+    count = len(places)
+    possible = [k for k in NEIGHBOURS if k <= len(train)]
+    nearest = knn(features[train], true[train], features[test], possible, count)
+    hashes = [one.sha256 for _, one in pairs if one.vector is not None]
+    trained_on = {hashes[i] for i in train}
+    return Probe(
+        model=_name(model),
+        weights=predictor.fingerprint().weights,
+        classes=labelled.classes,
+        train=tuple(readable[i].name for i in train),
+        test=tuple(readable[i].name for i in test),
+        true=true[test],
+        random_split=not any(image.part for image in images),
+        knn={k: Score.of(f"k-NN, k={k}", p, true[test], count) for k, p in nearest.items()},
+        logistic=Score.of("logistic regression", logits.argmax(axis=1), true[test], count),
+        classifier=classifier,
+        logits=logits,
+        unreadable=tuple((image.name, one.error) for image, one in pairs if one.error),
+        duplicates=sum(hashes[i] in trained_on for i in test),
+        unused=unused,
+        _to_save=_to_save(model, weights, predictor, count),
+    )
+
+
+def _name(model: MODEL) -> str:
+    return type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
+
+
+def _check(test_share: object, seed: object) -> None:
+    if not (isinstance(test_share, float) and 0 < test_share < 1):
+        raise InvalidOption(f"test_share must be between 0 and 1, got {describe(test_share)}")
+    if type(seed) is not int or not 0 <= seed <= MOST_SEED:
+        raise InvalidOption(f"seed must be from 0 to {MOST_SEED}, got {describe(seed)}")
+
+
+def _used(images: Sequence[LabelledImage]) -> tuple[list[LabelledImage], int]:
+    """Return the training and test images; without test images, those of validation are these.
+
+    Also return the number of validation images that are not used.
+    """
+    if any(image.part == "test" for image in images):
+        used = [image for image in images if image.part != "validation"]
+        return used, len(images) - len(used)
+    return list(images), 0
+
+
+def _parts(
+    images: Sequence[LabelledImage],
+    classes: Sequence[str],
+    data: Path,
+    share: float,
+    seed: int,
+) -> tuple[Ints, Ints]:
+    """Return the indices of training and test images.
+
+    Raises:
+        InvalidOption: there are fewer than two classes, or too few images of a class.
+    """
+    if len(classes) < 2:
+        found = "one class" if classes else "no classes"
+        raise InvalidOption(
+            f"{data} has {found}, {', '.join(classes) or 'no rows'}; expected at least two classes"
+        )
+    given = any(image.part for image in images)
+    fitted = [image.part == "train" for image in images] if given else [True] * len(images)
+    counts = Counter(image.label for image, one in zip(images, fitted, strict=True) if one)
+    least = LEAST_TRAINED if given else LEAST_TRAINED + 1
+    few = [f"{name!r} has {counts[name]}" for name in classes if counts[name] < least]
+    if few:
+        more = f" and {len(few) - MOST_NAMED} more" if len(few) > MOST_NAMED else ""
+        kind = "training images" if given else "images (two for training and one for the test)"
+        raise InvalidOption(
+            f"{data}: each class needs at least {least} {kind} that can be read; "
+            f"{', '.join(few[:MOST_NAMED])}{more}; add images, or remove these classes"
+        )
+    if not given:
+        indices = {name: i for i, name in enumerate(classes)}
+        return split(np.array([indices[image.label] for image in images]), share, seed)
+    trained = np.array(fitted)
+    if trained.all():
+        raise InvalidOption(f"{data} has no test images that can be read; add some")
+    return np.flatnonzero(trained), np.flatnonzero(~trained)
+
+
+def _embedded(
+    predictor: Predictor,
+    images: Sequence[LabelledImage],
+    folder: str | os.PathLike[str] | None,
+    progress: Callable[[int, int], object] | None,
+) -> list[Embedded]:
+    width = math.prod(predictor.shapes[POOLED])
+    place = None if folder is None else Path(folder)
+    cache = EmbeddingCache(place, predictor.fingerprint().to_data(), width)
+    found = embed_images(predictor, [image.image for image in images], cache.known, progress)
+    cache.write(found)
+    return found
+
+
+def _features(vectors: Sequence[Array], predictor: Predictor) -> Array:
+    """Return features (n, d); raise InvalidOption if they are not finite."""
+    features = np.stack([vector.reshape(-1) for vector in vectors])
+    bad = int((~np.isfinite(features).all(axis=1)).sum())
+    if bad:
+        raise InvalidOption(
+            f"the features of {bad} of {len(features)} images have NaN or infinite values; check "
+            f"the weights of {predictor}, or compute in another dtype"
+        )
+    return features
+
+
+def _to_save(
+    model: MODEL, weights: str | os.PathLike[str] | None, predictor: Predictor, count: int
+) -> ToSave | str:
+    """Return what `Probe.save` writes beside the classifier, or why it cannot."""
+    again = "vitzoo.save the network, and probe the file"
+    network: Any = predictor.model
+    if isinstance(model, nn.Module):
+        return f"the network was given as an object, so no file has its weights; {again}"
+    zoo = registry()
+    request = resolve(model, zoo)
+    source = choose_source(request, weights, pretrained=True, zoo=zoo)
+    if request.changes:
+        return f"the network is not the one of its weights; {again}"
+    if not isinstance(network, VisionTransformer) or len(predictor.shapes[POOLED]) != 1:
+        return f"{_name(model)} cannot get a linear classifier of this kind; train its own head"
+    own: Any = network.spec
+    spec = changed(own, {"num_classes": count, "head": "linear"})
+    with torch.device("meta"):
+        build(spec, part=zoo.part)  # raises if the network cannot have this head
+    report: Any = network.load_report
+    if isinstance(source, RegisteredWeights):
+        trunk = Trunk(report.sha256, weights=f"{source.variant.name}:{source.row.name}")
+    elif isinstance(source, SavedClassifier):
+        trunk = source.trunk
+    elif on_hub(report.source):
+        trunk = Trunk(report.sha256, weights=report.source)
+    elif Trunk.can_name(name := Path(report.source).name):
+        trunk = Trunk(report.sha256, file=name)
+    else:
+        return f"it would name the weights file {name!a}; rename that file, and probe it again"
+    return ToSave(spec, trunk, network.preprocessing)

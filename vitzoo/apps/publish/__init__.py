@@ -1,0 +1,1 @@
+"""Weights and models for other libraries and the Hub."""

@@ -1,0 +1,249 @@
+"""`push`: a folder that the Hub, vitzoo, timm and transformers read, and its upload."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from vitzoo.apps.convert.conversion import convert
+from vitzoo.apps.publish.checks import PUSHED, check_push
+from vitzoo.apps.publish.libraries import MODEL, Network, Target, target_of, warn_about_images
+from vitzoo.apps.publish.model_card import Card, Origin, model_card
+from vitzoo.apps.publish.upload import check_upload, upload
+from vitzoo.checkpoint.checkpoint import open_file
+from vitzoo.errors import CheckpointError, InvalidOption, StoreError, VitzooError
+from vitzoo.factory import create
+from vitzoo.files.access import writing_folder
+from vitzoo.files.folder_manifest import MANIFEST, own_files, write_manifest
+from vitzoo.log import log
+from vitzoo.registry.registry import Registry, registry
+from vitzoo.saving import save, unwrapped
+from vitzoo.schema.reader import describe
+from vitzoo.schema.rows import Variant, choose
+
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What `push` wrote and uploaded.
+
+    Args:
+        repo: `owner/name`.
+        library: whose calls load the folder: `timm`, `transformers`, or `vitzoo` alone.
+        folder: path of the folder; None if it was temporary.
+        files: size in bytes and sha256 of each file.
+        url, commit: of the commit; empty if nothing was uploaded.
+    """
+
+    repo: str
+    library: str
+    folder: Path | None
+    files: Mapping[str, tuple[int, str]]
+    url: str = ""
+    commit: str = ""
+
+
+def push(
+    model: str | os.PathLike[str] | nn.Module,
+    repo: str,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+    license: str | None = None,  # noqa: A002  # the Hub's name of it
+    library: str | None = None,
+    base_model: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+    private: bool | None = None,
+    force: bool = False,
+    message: str = "Upload the model with vitzoo",
+) -> Pushed:
+    """Write a model and its card to a folder, and upload the folder to a repository of the Hub.
+
+    The folder has the weights, the configs of timm or of transformers with class names and
+    preprocessing, a model card and `vitzoo.json`. `vitzoo.create("folder/")` loads it, and so does
+    timm (`local-dir:folder`) or transformers (`from_pretrained(folder)`) if it has the network.
+    Each file is hashed when it is written and compared before it is sent.
+
+    Args:
+        model: a registered `name` or `name:weights`, the path of a file of `save`, or a model.
+        repo: `owner/name`.
+        folder: where to write the folder; None writes a temporary one.
+        dry_run: write the folder, and upload nothing.
+        license: of the weights; None for that of the registered weights.
+        library: `timm`, `transformers` or `vitzoo`; None for timm if it has the network, else
+            vitzoo alone.
+        base_model: repositories that the model was made from; by default that of its weights.
+        datasets: names of data sets on the Hub that the model was trained on.
+        private: whether a new repository is private; None for the owner's setting.
+        force: replace a folder that vitzoo wrote, and commit to a repository that exists.
+        message: of the commit.
+
+    Raises:
+        InvalidOption: the license is not known, the repository or the folder exists, or a value is
+            not possible.
+        CheckpointError: the library has no such network.
+        NetworkError: one of its kinds; offline, before anything is written.
+    """
+    check_push(
+        repo, folder, library, license, base_model, datasets, message, dry_run=dry_run, force=force
+    )
+    token = "" if dry_run else check_upload(repo)
+    zoo = registry()
+    network, origin = _model(model, zoo)
+    terms = _license(license, origin)
+    with _folder(folder, force=force) as part:
+        found = _write(network, library, part, zoo)
+        card = Card(
+            repo=repo,
+            library=found.library if found else "vitzoo",
+            call=_call(found, repo),
+            spec=network.spec,
+            params=sum(p.numel() for p in network.parameters()),
+            license=terms,
+            sha256=write_manifest(part, {})[MODEL][1],
+            named=bool(network.labels),
+            preprocessing=network.preprocessing,
+            origin=replace(origin, variant=origin.variant or _variant(network.spec.variant, zoo)),
+            base_model=base_model or _base(origin),
+            datasets=datasets,
+        )
+        (part / CARD).write_text(model_card(card), encoding="utf-8")
+        about = {"weights": repo, "library": card.library, "spec": network.spec.to_data()}
+        files = write_manifest(part, about)
+        url = commit = ""
+        if not dry_run:
+            data = (part / MANIFEST).read_bytes()
+            manifest = {MANIFEST: (len(data), sha256(data).hexdigest())}
+            url, commit = upload(
+                part, files | manifest, repo, token,
+                message=message, private=private, force=force,
+            )  # fmt: skip
+    path = None if folder is None else Path(folder)
+    return Pushed(repo, card.library, path, files, url, commit)
+
+
+def _model(model: object, zoo: Registry) -> tuple[Any, Origin]:
+    """Return the model, and the registered weights that it was loaded from."""
+    if isinstance(model, nn.Module):
+        made: Any = unwrapped(model)
+        return made, _origin(made, zoo)
+    if not isinstance(model, str | os.PathLike):
+        raise InvalidOption(f"model must be a name, a path or a model, got {describe(model)}")
+    name, colon, weights = str(model).partition(":")
+    variant = _variant(name, zoo) if isinstance(model, str) else None
+    if variant is None:
+        made = create(model)  # raises for a name that is not registered
+        if made.load_report.sha256 == "":
+            raise InvalidOption(f"{model} has no weights; pass a file of vitzoo.save")
+        return made, _origin(made, zoo)
+    row = choose(variant, weights if colon else None)
+    made = create(name, weights=row.name)
+    return made, Origin(variant, row, not made.load_report.reinitialised)
+
+
+def _origin(model: Any, zoo: Registry) -> Origin:
+    report = model.load_report
+    name, _, weights = (report.trunk or report.source).partition(":")
+    variant = _variant(name, zoo)
+    row = next((w for w in variant.weights if w.name == weights), None) if variant else None
+    return Origin(variant, row, below_head=bool(report.trunk)) if row else Origin()
+
+
+def _variant(name: str | None, zoo: Registry) -> Variant | None:
+    try:
+        return zoo.variant(name) if name else None
+    except VitzooError:
+        return None
+
+
+def _license(given: str | None, origin: Origin) -> str:
+    """Return the license; warn about terms of the weights that the model was loaded from."""
+    row = origin.weights
+    stated = given or (row.license if row else "")
+    if not stated or stated == "unknown":
+        raise InvalidOption(
+            "the license of the weights is not known; pass --license NAME (license=), such as "
+            "apache-2.0, if you may publish them"
+        )
+    if row is not None and row.has_terms:
+        log.warning(
+            "the weights come from %s, license %s; read whether its terms let you publish them%s",
+            row.place,
+            row.license_note or "not known",
+            f": https://huggingface.co/{row.repo}" if row.repo else "",
+        )
+    return stated
+
+
+def _base(origin: Origin) -> tuple[str, ...]:
+    return (origin.weights.repo,) if origin.weights and origin.weights.repo else ()
+
+
+@contextmanager
+def _folder(folder: str | os.PathLike[str] | None, *, force: bool) -> Iterator[Path]:
+    if folder is not None:
+        with writing_folder(Path(folder), own_files(Path(folder)), force=force) as part:
+            yield part
+        return
+    try:
+        with tempfile.TemporaryDirectory(prefix="vitzoo-push-") as path:
+            yield Path(path)
+    except OSError as error:
+        if isinstance(error, VitzooError):
+            raise
+        raise StoreError(
+            f"cannot write a temporary folder: {error.strerror}; pass --folder DIR (folder=)"
+        ) from error
+
+
+def _write(model: Any, library: str | None, folder: Path, zoo: Registry) -> Target | None:
+    """Write weights and configs; return how a library loads them, None if only vitzoo does."""
+    saved = save(model, folder / MODEL)
+    network = Network(
+        model.spec.variant or "the model",
+        model.spec,
+        open_file(saved).skeleton(),
+        labels=model.labels,
+        preprocessing=model.preprocessing,
+    )
+    found = _target(network, library, zoo)
+    if found is None:
+        return None
+    warn_about_images(found.library, network.spec)
+    if found.layout.name != "timm":  # the names of the model
+        plain = saved.rename(folder / f"plain-{MODEL}")
+        convert(plain, found.layout.name, folder / found.weights)
+        plain.unlink()
+    for name, content in found.configs.items():
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        (folder / name).write_text(f"{text}\n", encoding="utf-8")
+    return found
+
+
+def _target(network: Network, library: str | None, zoo: Registry) -> Target | None:
+    if library == "vitzoo":
+        return None
+    try:
+        return target_of(network, library or PUSHED[0], zoo)
+    except CheckpointError as error:
+        if library is not None:
+            raise
+        log.info("only vitzoo will load the folder: %s", error)
+        return None
+
+
+def _call(target: Target | None, repo: str) -> str:
+    if target is None:
+        return ""
+    place = f"hf-hub:{repo}" if target.library == "timm" else repo
+    return target.call.replace("local-dir:{}", "{}").format(place)

@@ -1,0 +1,1 @@
+"""Fine-tuning: groups of parameters, frozen layers, LoRA adapters."""

@@ -1,0 +1,1 @@
+"""What is behind `vitzoo plugins` and `vitzoo registry`."""

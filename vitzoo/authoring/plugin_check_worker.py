@@ -1,0 +1,132 @@
+"""Import and test the contributions of one plugin; `plugin_check` starts this process.
+
+Each step is noted before it begins, so that the parent knows which step a process that hangs or
+crashes was in.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TextIO
+
+from vitzoo.authoring.plugin_check import ENDING
+from vitzoo.authoring.plugin_state import place
+from vitzoo.authoring.plugin_why import named
+from vitzoo.errors import PluginError, VitzooError
+from vitzoo.plugin.guard import defined_at, raised_at
+from vitzoo.plugin.info import OFF, PluginInfo
+from vitzoo.registry.registry import Registry, registry
+from vitzoo.schema.rows import CheckpointFormat, Contribution, Variant
+from vitzoo.schema.terms import CORE_BUILDER
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Notes for the parent process: one JSON object per line."""
+
+    file: TextIO
+
+    def write(self, **note: Any) -> None:
+        """Write one note at once."""
+        self.file.write(json.dumps(note) + "\n")
+        self.file.flush()
+
+    def problem(self, what: str, cause: str, location: str) -> None:
+        """Note a problem."""
+        self.write(problem={"what": what, "cause": cause, "location": location})
+
+    @contextmanager
+    def step(self, what: str, location: str, info: PluginInfo, target: object) -> Iterator[None]:
+        """Note a step with a target of a plugin, and the error that it raises, with its line."""
+        self.write(step=what, location=location)
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            cause = f"{type(error).__name__}: {error}"
+            if isinstance(error, AssertionError | VitzooError):
+                cause = "; ".join(line.strip() for line in str(error).splitlines())
+            at = raised_at(error, info.package, defined_at(target))
+            self.problem(what, cause, at or location)
+
+
+def main() -> None:
+    """Check the plugin that the arguments name."""
+    request = json.loads(sys.argv[1])
+    faulthandler.dump_traceback_later(request["timeout"], exit=True)
+    with Path(request["notes"]).open("w", encoding="utf-8") as file:
+        notes = Notes(file)
+        probe(request["namespace"], notes)
+        notes.write(step=ENDING, location="")
+
+
+def probe(namespace: str, notes: Notes) -> None:
+    """Import, construct and build the contributions of a plugin."""
+    notes.write(step="reading the plugin", location="")
+    zoo = registry()
+    zoo.load_manifests()
+    with suppress(PluginError):  # the plugin's state then has the cause
+        zoo.listing([f"{namespace}/*"])
+    info = zoo.host.infos[namespace]
+    if info.state in OFF:
+        notes.problem("the plugin", info.trouble, place(info))
+        return
+    rows = zoo.host.rows[namespace]
+    notes.write(contributions=len(rows))
+    for _, row in rows:
+        one = named(info, row, lookup=lambda _: "")
+        what = f"{one.kind} {one.name}"
+        target = row.builder if isinstance(row, Variant) else row.target
+        with notes.step(what, one.location, info, target):
+            problems, left_out = _use(zoo, namespace, one.kind, one.name, row)
+            for cause in problems:
+                notes.problem(what, cause, one.location)
+            if left_out:
+                notes.write(untested={"what": what, "why": left_out})
+
+
+def _use(
+    zoo: Registry, namespace: str, kind: str, name: str, row: Contribution | Variant
+) -> tuple[list[str], str]:
+    """Use one contribution; return its problems, and why it was not tested as others are."""
+    target = zoo.host.import_target(namespace, row)
+    if isinstance(row, Variant):
+        return _use_variant(zoo, namespace, name)
+    if isinstance(row, CheckpointFormat):
+        if inspect.isclass(target):
+            one = f"{target.__name__.lower()} = {target.__name__}()"
+            problem = f"its target is the class {target.__name__}, not an object; write `{one}`"
+            return [problem], ""
+    elif not callable(target):
+        return [f"its target is {target!r}, which cannot be called"], ""
+    from vitzoo.testing.checks import check_registered
+
+    return [], check_registered(kind, name)
+
+
+def _use_variant(zoo: Registry, namespace: str, name: str) -> tuple[list[str], str]:
+    from vitzoo.authoring.registry_check import problems_of
+    from vitzoo.testing.checks.variants import VariantSubject, check_params
+
+    variant = zoo.variant(name)
+    problems = list(problems_of(variant))
+    if variant.builder == CORE_BUILDER or name in _one_of_each(zoo, namespace):
+        check_params(VariantSubject(name))
+        return problems, ""
+    return problems, "a smaller variant of the same builder was built"
+
+
+@cache
+def _one_of_each(_: Registry, namespace: str) -> list[str]:
+    from vitzoo.testing.checks.variants import one_of_each
+
+    return one_of_each(namespace)

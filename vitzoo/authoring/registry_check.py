@@ -1,0 +1,198 @@
+"""Check registry files beyond their schema; nothing is requested from a network."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitzoo.errors import StoreError, VitzooError, did_you_mean
+from vitzoo.files.access import hash_file, open_regular, read_regular
+from vitzoo.files.strict_toml import strict_toml
+from vitzoo.plugin.info import TROUBLE
+from vitzoo.plugin.package_files import data_file, package_folders
+from vitzoo.registry.label_sets import SETS
+from vitzoo.registry.registry import Registry, registry
+from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS
+from vitzoo.schema.manifest import Manifest, read_manifest
+from vitzoo.schema.rows import Variant, Weights
+from vitzoo.schema.spec import PartSpec
+from vitzoo.schema.terms import CORE_BUILDER, CORE_MANIFEST, MAX_MANIFEST
+
+HEADER_SLACK = 1024 * 1024  # bytes that the header of a safetensors file may take
+DTYPE_BYTES = (4, 2)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of `check`: counts of variants, weights and kinds of pin, and problems."""
+
+    counts: dict[str, int]
+    problems: tuple[str, ...]
+
+
+def check(file: Path | None = None) -> Report:
+    """Check a registry file, or everything that is registered.
+
+    Raises:
+        RegistryError: the file breaks the schema.
+    """
+    manifest = read(file) if file else None
+    found = list(manifest.variants if manifest else registry().variants.values())
+    problems = [str(error) for error in manifest.unusable.values()] if manifest else []
+    problems += [problem for variant in found for problem in problems_of(variant, file)]
+    plugins = registry().host.infos
+    absent = {v.name: lost for v in found if (lost := {*v.spec.namespaces} - plugins.keys())}
+    if file is None:
+        states = registry().plugins()
+        problems += [f"plugin {i.namespace!r}: {i.trouble}" for i in states if i.state in TROUBLE]
+    elif absent:
+        spaces = ", ".join(sorted(repr(space) for space in set().union(*absent.values())))
+        problems.append(
+            f"{file}: cannot build {', '.join(absent)}, because no installed plugin has the "
+            f"namespace {spaces}; install the plugin (pip install -e .), then check again"
+        )
+    problems += _miscounted([variant for variant in found if variant.name not in absent])
+    pins = Counter(row.pin for variant in found for row in variant.weights)
+    counts = {"variants": len(found), "weights": pins.total()}
+    counts |= {pin: pins[pin] for pin in ("confirmed", "reported", "first-use")}
+    return Report(counts, tuple(problems))
+
+
+def read(file: Path, *, sized: bool = True) -> Manifest:
+    """Read a registry file; with `sized=False`, weights need not state their size.
+
+    A file with parts, or in the folder of a package, is the manifest of a plugin; another one is a
+    user's registry file.
+    """
+    there = os.path.exists(file)  # noqa: PTH110  # False for a name that is too long
+    if there and filecmp.cmp(file, CORE_MANIFEST, shallow=False):
+        return read_manifest(file, package="vitzoo", sized=sized)
+    folder = file.parent
+    with suppress(OSError):  # the working directory was deleted
+        folder = file.resolve().parent
+    zoo = Registry()  # without the user's files, of which `file` may be one with an error
+    sizes = zoo.host.core.sizes
+    if there and of_user(file, folder):
+        return read_manifest(file, package=None, sizes=sizes, sized=sized, base=zoo.base)
+    return read_manifest(file, package=folder.name, sizes=sizes, sized=sized)
+
+
+def of_user(file: Path, folder: Path) -> bool:
+    """Tell whether an existing file is a user's registry file, and no manifest of a plugin."""
+    if os.path.exists(folder / "__init__.py"):  # noqa: PTH110
+        return False
+    try:
+        tables = strict_toml(read_regular(file, MAX_MANIFEST) or b"")
+    except (StoreError, ValueError):
+        return True  # reading the file reports the error
+    return tables.keys().isdisjoint(kind.table for kind in KINDS)
+
+
+def problems_of(variant: Variant, file: Path | None = None) -> Iterator[str]:
+    """Yield the problems of a variant's parts and weights; nothing is built.
+
+    Args:
+        variant: registered, or an entry of `file`.
+        file: a manifest beside the folder `data` of its package.
+    """
+    zoo = registry()
+    for field, kind in KIND_OF_FIELD.items():
+        part: PartSpec = getattr(variant.spec, field)
+        if part.name not in zoo.parts[kind] and "/" not in part.name:
+            near = did_you_mean(part.name, zoo.parts[kind])
+            yield f"{variant.name}: there is no {kind} {part.name!r}{near}"
+    for row in variant.weights:
+        label = f"{variant.name}:{row.name}"
+        if row.format not in zoo.parts["checkpoint format"]:
+            yield f"{label}: there is no checkpoint format {row.format!r}"
+        if row.path or row.bundled:
+            yield from _problems_of_file(label, row, _place(variant, row, file))
+        classes = variant.spec.num_classes if row.num_classes is None else row.num_classes
+        size = row.size or row.predicted_size or 0
+        if not row.bundled and not _plausible(variant, row, classes, size):
+            yield f"{label}: a file of {size} bytes does not fit {variant.params} parameters"
+        if row.labels and len(row.labels) != classes:
+            yield f"{label}: it lists {len(row.labels)} labels, the weights have {classes} classes"
+        expected = SETS.get(row.label_set, classes)
+        if expected != classes:
+            yield f"{label}: {row.label_set} has {expected} classes, the weights have {classes}"
+        elif row.label_set not in SETS and (near := did_you_mean(row.label_set, SETS)):
+            yield f"{label}: unknown label set {row.label_set!r}{near}"
+
+
+def _miscounted(variants: list[Variant]) -> Iterator[str]:
+    """Build the variants of the core's builder without memory, and count what they state."""
+    import torch
+
+    from vitzoo.network.build import build
+    from vitzoo.network.summary import cost
+
+    for variant in variants:
+        if variant.builder != CORE_BUILDER:
+            continue
+        try:
+            with torch.device("meta"):
+                model = build(variant.spec, part=registry().part)
+        except VitzooError as error:
+            yield f"{variant.name}: cannot be built: {error}"
+            continue
+        counted: dict[str, float] = {"params": sum(p.numel() for p in model.parameters())}
+        if variant.gmacs or variant.activations:
+            spec = variant.spec
+            images = torch.empty(1, spec.in_chans, *spec.image_size, device="meta")
+            taken = cost(model.to("meta"), images)  # some buffers are computed on the CPU
+            counted |= {"gmacs": taken.macs / 10**9, "activations": taken.activations}
+        for key, expected in counted.items():
+            if (stated := getattr(variant, key)) not in (None, expected):
+                yield f"{variant.name}: {key} is {stated}, expected {expected}"
+
+
+def _place(variant: Variant, row: Weights, file: Path | None) -> Path:
+    """Return the path of a file in a package, or at a path of the user, which may be missing."""
+    if row.path:
+        return Path(row.path)
+    package = "vitzoo" if file else registry().host.package(variant.namespace)
+    beside = [file.absolute().parent] if file else package_folders(package)
+    expected = Path(*beside[:1], "data", row.file)
+    return expected if expected.exists() else data_file(package, row.file) or expected
+
+
+def _problems_of_file(label: str, row: Weights, path: Path) -> Iterator[str]:
+    """Compare a file of a package or of the user with its entry."""
+    try:
+        fd = open_regular(path, follow=True)
+    except StoreError as error:
+        yield f"{label}: {error}"
+        return
+    if fd is None:
+        yield f"{label}: there is no file {path}; put it there, or remove the entry"
+        return
+    with os.fdopen(fd, "rb"):
+        size, found = os.fstat(fd).st_size, hash_file(fd)
+    if (size, found) != (row.size or size, row.sha256):
+        yield (
+            f"{label}: {path} has {size} bytes and sha256 {found}, its entry says {row.size} bytes "
+            f"and sha256 {row.sha256}; put the right file there, or write these lines into the "
+            f'entry: size = {size}, sha256 = "{found}"'
+        )
+
+
+def _plausible(variant: Variant, row: Weights, classes: int, size: int) -> bool:
+    """Tell whether a file has the size of the network, without a head or with any head.
+
+    Files of some formats also contain tensors that vitzoo ignores, such as a text tower. Of the
+    core's formats, only files without a classifier may contain such tensors.
+    """
+    zoo, width = registry(), variant.spec.embed_dim
+    trunk = variant.params - variant.spec.num_classes * (width + 1) - 2 * width**2
+    most = variant.params + classes * (width + 1) + 2 * width**2
+    known = row.format in zoo.parts["checkpoint format"]
+    may_ignore = known and ("/" in row.format or row.num_classes == 0)
+    if may_ignore and zoo.part("checkpoint format", row.format).ignored:
+        return size >= trunk * min(DTYPE_BYTES)
+    return any(trunk * b <= size <= most * b + HEADER_SLACK for b in DTYPE_BYTES)

@@ -1,0 +1,169 @@
+"""The commands `vitzoo registry check`, `vitzoo registry pin` and `vitzoo registry add`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+from click.exceptions import Exit
+
+from vitzoo.cli.environment import set_for_command
+from vitzoo.cli.options import PATH, flag, json_option
+from vitzoo.cli.output import echo, print_json, print_rows, say
+from vitzoo.settings import registry_files
+
+
+@click.group("registry")
+def registry_command() -> None:
+    """Check registry files, and add pins and entries to them.
+
+    A registry file (registry.toml) declares variants, parts and weights. A pin is the recorded
+    commit, size and sha256 of a weights file.
+
+    \b
+    Examples:
+      vitzoo registry check
+      vitzoo registry pin my_package/registry.toml
+      vitzoo registry add cats cats.safetensors --license mit --source "run 7"
+    """
+
+
+@registry_command.command("check")
+@click.argument("file", required=False, type=PATH)
+@json_option
+def check_command(file: Path | None, as_json: bool) -> None:
+    """Check a registry FILE, or everything that is registered.
+
+    No network is used. The command checks that every part and checkpoint format exists, that every
+    variant can be built and has the number of parameters that its entry states, that the size of
+    every weights file fits its variant, and that files inside a package and at a path have the size
+    and the sha256 of their entries. Without FILE, every plugin that cannot be used is
+    reported, too. To check a plugin's file, first install the plugin, for instance with `pip
+    install -e .` in its folder. The exit code is 1 if there is a problem.
+
+    \b
+    Examples:
+      vitzoo registry check
+      vitzoo registry check my_package/registry.toml --json
+    """
+    from vitzoo.authoring.registry_check import check
+
+    report = check(file)
+    if as_json:
+        print_json(report)
+    else:
+        counts = [{"what": what, "count": n} for what, n in report.counts.items()]
+        print_rows(counts, ("what", "count"))
+        for problem in report.problems:
+            say(f"problem: {problem}")
+    if report.problems:
+        raise Exit(1)
+
+
+@registry_command.command("pin")
+@click.argument("file", type=PATH)
+@flag("--dry-run", help="Print the changes, write nothing.")
+@json_option
+def pin_command(file: Path, dry_run: bool, as_json: bool) -> None:
+    """Request missing pins from the Hub and write them to FILE.
+
+    A pin is the commit, size and sha256 of a weights file. Missing sizes of pinned entries are
+    added, too. Comments and the order of entries are kept. If the Hub contradicts a pinned entry,
+    the command stops with an error and writes nothing. If the request for an entry fails, the
+    other entries are written, and the exit code is 1.
+
+    \b
+    Examples:
+      vitzoo registry pin registry.toml --dry-run
+      vitzoo registry pin registry.toml
+    """
+    from vitzoo.authoring.registry_pin import pin
+
+    rows = pin(file, write=not dry_run)
+    print_rows(rows, ("weights", "state", "sha256", "size", "revision"), as_json=as_json)
+    if any(row.state.startswith("failed") for row in rows):
+        raise Exit(1)
+
+
+@registry_command.command("add")
+@click.argument("name")
+@click.argument("source", metavar="FILE_OR_ADDRESS")
+@click.option("--license", "license_", default="", metavar="TEXT", help="License of the weights.")
+@click.option("--source", "origin", default="", metavar="TEXT", help="Who trained them, and how.")
+@click.option("--variant", default="", metavar="NAME", help="Registered variant that they fit.")
+@click.option(
+    "--file", type=PATH, help="Registry file to write; the first of VITZOO_REGISTRY if not given."
+)
+@click.option("--sha256", default="", metavar="HEX", help="Published hash, for an https address.")
+@click.option(
+    "--preprocessing",
+    default="",
+    metavar="NAME",
+    help="Variant, or variant:weights, whose preprocessing the weights need.",
+)
+@click.option("--label-set", default="", metavar="NAME", help="Names of the classes.")
+@click.option("--summary", default="", metavar="TEXT", help="One line for listings.")
+@flag("--force", help="Replace an entry of the same name.")
+@flag("--dry-run", help="Print the new tables, write nothing.")
+@json_option
+def add_command(
+    name: str,
+    source: str,
+    license_: str,
+    origin: str,
+    file: Path | None,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+    **texts: str,
+) -> None:
+    """Write an entry for your weights to your registry file.
+
+    The weights become the default weights of a variant local/NAME. FILE_OR_ADDRESS is a file of
+    vitzoo.save, another safetensors or npz file, hf://owner/repo with or without @revision and
+    /file, or an https address. The command loads the weights, and writes only if they fit: network,
+    number of classes, checkpoint format, preprocessing, size and hash. --license and --source are
+    required. A file that does not state its network needs --variant. An https address needs
+    --sha256: the hash must not come from the host of the file. Comments and the order of entries
+    are kept.
+
+    \b
+    Examples:
+      vitzoo registry add cats a.npz --license mit --source "run 7" --dry-run
+      vitzoo registry add cats a.npz --license mit --source "run 7" --file r.toml
+      vitzoo registry add cats hf://acme/cats --license mit --source "model card"
+    """
+    for option, value, example in (
+        ("--license", license_, "apache-2.0, or proprietary for weights that are not published"),
+        ("--source", origin, "'fine-tuned on our catalogue, run 7'"),
+    ):
+        if not (value.strip() and value.isprintable()):
+            raise click.UsageError(
+                f"{option} is {repr(value) if value else 'missing'}, expected printable text: "
+                f"{option} {example}"
+            )
+    files = registry_files()
+    if file is None and not files:
+        raise click.UsageError(
+            "no registry file is known, expected one in VITZOO_REGISTRY or --file: add --file "
+            "vitzoo.toml, or first run export VITZOO_REGISTRY=$HOME/vitzoo.toml"
+        )
+    target = (file or files[0]).absolute()
+    if not target.exists():  # the registry of this process is read without it
+        others = [str(other) for other in files if other != target]
+        set_for_command("VITZOO_REGISTRY", os.pathsep.join(others))
+    from vitzoo.authoring.registry_add import Stated, add
+
+    stated = Stated(license=license_, source=origin, **texts)
+    added = add(name, source, stated, target, force=force, write=not dry_run)
+    if as_json:
+        print_json(added)
+    elif dry_run:
+        echo(added.text, nl=False)
+    else:
+        columns = ("name", "variant", "classes", "format", "dtype", "size", "sha256")
+        print_rows([added], (*columns, "preprocessing"))
+        say(f"wrote {added.file}")
+    if not dry_run and target not in files:
+        say(f"to use it: export VITZOO_REGISTRY={added.file}")

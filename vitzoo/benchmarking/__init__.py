@@ -1,1 +1,0 @@
-"""`vitzoo bench`: the speed of the ways to compute the outputs of one network, side by side."""

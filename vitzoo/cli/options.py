@@ -1,0 +1,76 @@
+"""Options that several commands have, and checks of their values before torch is imported."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+import click
+
+from vitzoo.errors import CheckpointError, ImageError, printable
+
+PATH = click.Path(path_type=Path)
+flag = partial(click.option, is_flag=True)
+json_option = flag("--json", "as_json", help="Print JSON.")
+force_option = flag("--force", help="Overwrite the file if it exists.")
+weights_option = click.option(
+    "--weights", metavar="NAME", help="Name of the weights; the default weights if not given."
+)
+weights_or_file_option = click.option(
+    "--weights",
+    help="Name of weights of the variant, or a weights file; the default weights if not given.",
+)
+
+
+def check_model(model: str, weights: str | None = None) -> None:
+    """Refuse an unknown name, and a file that is not there, before torch is imported.
+
+    Raises:
+        VitzooError: as `create` raises it later for the same name.
+    """
+    from vitzoo.files.names import PATHS, WEIGHTS
+
+    if "://" in model or not model or os.path.exists(model):  # noqa: PTH110  # a long name is False
+        return
+    if model.endswith(WEIGHTS):
+        raise CheckpointError(f"cannot read {model}: there is no such file")
+    if model.endswith(PATHS):
+        return
+    from vitzoo.registry.registry import registry
+    from vitzoo.schema.rows import choose
+
+    name, _, stated = model.partition(":")
+    variant = registry().variant(name)
+    wanted = stated or weights
+    if wanted and not wanted.endswith(PATHS) and not os.path.exists(wanted):  # noqa: PTH110
+        choose(variant, wanted)
+
+
+def check_there(paths: Iterable[str | Path]) -> None:
+    """Refuse a path at which nothing is, before Pillow and torch are imported."""
+    for path in paths:
+        if not os.path.lexists(path):
+            raise ImageError(f"there is no file {printable(path)}")
+
+
+def matched(pattern: str, value: str, expected: str) -> re.Match[str]:
+    """Return how a pattern matches the value of an option; refuse another value."""
+    found = re.fullmatch(pattern, value, re.ASCII)
+    if not found:
+        raise click.BadParameter(f"expected {expected}; got {value!r}")
+    return found
+
+
+def _image_size(value: str) -> int | tuple[int, int]:
+    """Read a size in px: one number, or HEIGHTxWIDTH."""
+    expected = "a number of px or HEIGHTxWIDTH, such as 224x336"
+    height, width = matched(r"(\d{1,9})(?:[xX](\d{1,9}))?", value, expected).groups()
+    return (int(height), int(width)) if width else int(height)
+
+
+size_option = click.option(
+    "--image-size", metavar="PX", type=_image_size, help="Image size in px, or HEIGHTxWIDTH."
+)

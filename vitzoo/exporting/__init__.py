@@ -1,1 +1,0 @@
-"""Weights and networks for other libraries and runtimes."""

@@ -1,0 +1,1 @@
+"""Configs that other libraries write beside weights."""

@@ -1,0 +1,156 @@
+"""Config overrides of weights: settings of a network that its tensors do not show.
+
+Overrides are changes of a spec, as plain data under its keys. The value of `pool`, `head`,
+`patch_embed` or `pos_embed` is a part, or options for the part of the spec. Overrides come from the
+checkpoint format, from the configs beside the file, and from the registry entry; a later
+source replaces an earlier one. A file written by `vitzoo.save` states all settings instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitzoo.checkpoint.checkpoint import Checkpoint
+from vitzoo.checkpoint.detect import format_of
+from vitzoo.errors import CheckpointError, UnknownName
+from vitzoo.foreign.stated import Stated, stated_by, timm_spec
+from vitzoo.formats import Format, merged
+from vitzoo.registry.registry import Registry
+from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
+from vitzoo.schema.manifest import CORE_BUILDER
+from vitzoo.schema.reader import Reader
+from vitzoo.schema.rows import Variant, Weights
+from vitzoo.schema.spec import PartSpec, Spec
+
+OF_TIMM = "timm"  # the checkpoint format, and the last part of those of plugins
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """The config overrides of one weights file.
+
+    Args:
+        default: defaults of the checkpoint format.
+        stated: overrides that the configs beside the file or the registry entry state.
+        beside: what the configs state, None if they state nothing.
+    """
+
+    default: Mapping[str, Any] = field(default_factory=dict)
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    beside: Stated | None = None
+
+    def apply(self, spec: Spec, zoo: Registry, variant: Variant | None = None) -> Spec:
+        """Return the spec with the overrides.
+
+        A default of the format is skipped if the part does not have this option, or if the own
+        builder of the variant does not accept it.
+        """
+        own = fixed(variant)
+        default = {key: value for key, value in self.default.items() if key not in own}
+        return _apply(_apply(spec, default, zoo), self.stated)
+
+    def assumed(self, spec: Spec, changes: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the settings that neither file, registry entry nor user (`changes`) states."""
+        known = {**self.stated.get("block", {}), **changes.get("block", {})}
+        block = {"norm_eps": spec.block.norm_eps, "activation": spec.block.activation}
+        block |= self.default.get("block", {})
+        rows = [f"{name} = {value}" for name, value in block.items() if name not in known]
+        for part in ("pool", "patch_embed"):
+            default = self.default.get(part, {})
+            options = default if isinstance(default, Mapping) else {"": default}
+            rows += [f"{part}.{k} = {v}".replace(". ", " ") for k, v in options.items()]
+        return tuple(rows)
+
+
+def of_row(row: Weights) -> dict[str, Any]:
+    """Return the overrides that a registry entry states."""
+    parts: dict[str, Any] = {
+        name: getattr(row, name) for name in PARTS_OF_WEIGHTS if getattr(row, name)
+    }
+    stated: dict[str, Any] = {"block": dict(row.block)} if row.block else {}
+    stated |= {n: p.to_data() if isinstance(p, PartSpec) else dict(p) for n, p in parts.items()}
+    others = {"pre_norm": row.pre_norm, "num_classes": row.num_classes}
+    return stated | {name: value for name, value in others.items() if value is not None}
+
+
+def of_entry(row: Weights, zoo: Registry) -> Overrides:
+    """Return the overrides of registered weights, without their file."""
+    return Overrides(zoo.part("checkpoint format", row.format).overrides({}, ()), of_row(row))
+
+
+def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = None) -> Overrides:
+    """Return the overrides of a file, by its format, tensors, configs and registry entry.
+
+    Args:
+        checkpoint: the open file.
+        zoo: the registry.
+        variant: that the user named.
+    """
+    layout, keys = format_of(checkpoint, zoo), checkpoint.header.tensors.keys()
+    default = _asked(layout, "overrides", zoo, {}, keys)
+    registered = checkpoint.row is not None and bool(checkpoint.row.format)
+    if variant and not registered and layout.name.rpartition("/")[2] == OF_TIMM:
+        default = merged(default, _in_timm(variant, default))
+    shown = _asked(layout, "overrides_in", zoo, keys, checkpoint.tensor)
+    if checkpoint.row and registered:
+        return Overrides(default, merged(shown, of_row(checkpoint.row)))
+    stated = stated_by(checkpoint.config, zoo, layout)
+    if stated is None:
+        return Overrides(default, shown)
+    return Overrides(default, merged(stated.settings(), shown), stated)
+
+
+def _asked(layout: Format, method: str, zoo: Registry, *arguments: Any) -> dict[str, Any]:
+    """Return what a method of a format states; PluginError if it states no network."""
+    found: dict[str, Any] = getattr(layout, method)(*arguments)
+    try:
+        spec = _apply(Spec(), found)
+        for name in found.keys() & KIND_OF_FIELD.keys():
+            zoo.contribution(KIND_OF_FIELD[name], getattr(spec, name).name)
+    except (CheckpointError, UnknownName) as error:
+        target, owner = layout.guarded  # type: ignore[attr-defined]  # it is a plugin's
+        raise owner.error(f"{method}: {error}", getattr(target, method)) from error
+    return found
+
+
+def _in_timm(variant: Variant, default: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of timm's network of a variant that replace defaults of the format."""
+    changes: dict[str, Any] = {"block": dict(variant.timm_block)} if variant.timm_block else {}
+    if "pool" in default and OF_TIMM in dict(variant.known_as):
+        changes["pool"] = timm_spec(variant).pool.to_data()
+    return changes
+
+
+def fixed(variant: Variant | None) -> frozenset[str]:
+    """Return the fields of a spec that the variant's own builder cannot change."""
+    if variant is None or variant.builder == CORE_BUILDER:
+        return frozenset()
+    return frozenset((*PARTS_OF_WEIGHTS, "block", "pre_norm")) - frozenset(variant.accepts)
+
+
+def _apply(spec: Spec, overrides: Mapping[str, Any], zoo: Registry | None = None) -> Spec:
+    """Return the spec with overrides; with a registry, skip options that its parts lack."""
+    if not overrides:
+        return spec
+    changes = dict(overrides)
+    for name, value in overrides.items():
+        if name in KIND_OF_FIELD and isinstance(value, Mapping) and "name" not in value:
+            changes[name] = _with_options(getattr(spec, name), name, value, zoo)
+    reader = Reader(changes, "config overrides of the weights", CheckpointError)
+    result = Spec.read(reader, spec)
+    reader.done()
+    return result
+
+
+def _with_options(
+    part: PartSpec, name: str, options: Mapping[str, Any], zoo: Registry | None
+) -> dict[str, Any] | PartSpec:
+    if part.opaque:
+        return part
+    if zoo is not None:
+        known = inspect.signature(zoo.part(KIND_OF_FIELD[name], part.name)).parameters
+        options = {key: value for key, value in options.items() if key in known}
+    return {"name": part.name, **dict(part.options), **options}

@@ -1,0 +1,272 @@
+"""What the configs beside a weights file state about its network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from vitzoo.errors import CheckpointError, MissingDependency, PluginError, printable, short_repr
+from vitzoo.foreign import timm_config
+from vitzoo.formats import Format, merged
+from vitzoo.formats.config import Config, check_config
+from vitzoo.formats.transformers import WITH_BIAS
+from vitzoo.plugin.info import FIRST_PARTY, install_command
+from vitzoo.registry.foreign_names import current
+from vitzoo.registry.registry import Registry
+from vitzoo.schema.manifest import CORE_BUILDER
+from vitzoo.schema.reader import Reader
+from vitzoo.schema.rows import Variant
+from vitzoo.schema.spec import PartSpec, Spec
+from vitzoo.text import escaped, listed
+
+SETTINGS = ("block", "pool", "patch_embed", "pos_embed", "pre_norm")
+"""Keys of a spec that no tensor shows, in a config of any library."""
+STRUCTURE = (
+    *("embed_dim", "depth", "num_heads", "mlp_dim", "patch_size"),
+    *("class_token", "num_registers", "final_norm"),
+)
+OF_BLOCKS = ("hidden_act", "layer_norm_eps", "qkv_bias")  # keys of transformers
+OPEN_CLIP = "open_clip"  # stands for the model type of an `open_clip_config.json`
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What configs state about a network.
+
+    Args:
+        changes: keys of a spec that they state.
+        whole: returns the keys of a spec that describe the complete network, without a variant.
+        variant: the variant that they name.
+        notes: for the load report.
+        unread: keys of a config of an unknown kind, under the names that transformers gives them.
+        others: its keys under other names.
+    """
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    whole: Callable[[], Mapping[str, Any]] | None = None
+    variant: Variant | None = None
+    notes: tuple[str, ...] = ()
+    unread: Config = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+
+    def spec(self) -> Spec:
+        """Return the network.
+
+        Raises:
+            CheckpointError: a value is not possible.
+        """
+        if self.variant:
+            own = self.variant.builder == CORE_BUILDER
+            return read_changes(self.changes, timm_spec(self.variant) if own else self.variant.spec)
+        return read_changes(self.whole() if self.whole else self.changes, None)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that no tensor shows, as changes of a spec."""
+        found = {key: self.changes[key] for key in SETTINGS if key in self.changes}
+        if self.variant is None or self.variant.builder != CORE_BUILDER:
+            return found
+        data = self.spec().to_data()
+        return {key: data[key] for key in ("block", "pool", "pre_norm")} | {
+            key: found[key] for key in ("patch_embed", "pos_embed") if key in found
+        }
+
+    def check(self, base: Spec, source: str, changes: Mapping[str, Any]) -> Spec:
+        """Return the network of the weights over that of the model, in size and channels.
+
+        Args:
+            base: the network that the user named.
+            source: of the weights, for errors.
+            changes: those of the user.
+
+        Raises:
+            CheckpointError: the configs describe another network.
+        """
+        spec = self.spec() if self.variant else read_changes(self.changes, base)
+        if self.variant and self.variant.builder != CORE_BUILDER:
+            return base
+        if self.unread and not base.embed_dim:  # the builder of a plugin states no sizes
+            return base
+        wrong = [name for name in STRUCTURE if getattr(spec, name) != getattr(base, name)]
+        if wrong:
+            found, own = (
+                ", ".join(f"{name} = {getattr(stated, name)}" for name in wrong)
+                for stated in (spec, base)
+            )
+            alone = "" if self.unread else ", create the model from the folder alone"
+            raise CheckpointError(
+                f"{source}: its config states {found}, the model has {own}. Name the right "
+                f"variant{alone}, or move the config away if it is not of these weights"
+            )
+        for name in ("image_size", "in_chans"):
+            ours, theirs = getattr(spec, name), getattr(base, name)
+            if ours != theirs and name not in changes:
+                raise CheckpointError(
+                    f"{source}: its config states {name} = {ours}, the model has {theirs}; pass "
+                    f"{name}={ours} to keep it, or {name}={theirs} to adapt the weights"
+                )
+        return replace(base, image_size=spec.image_size, in_chans=spec.in_chans)
+
+    def unapplied(self, spec: Spec) -> str:
+        """Return the settings of a config of an unknown kind that a network does not have."""
+        network = {**vars(spec), **vars(spec.block)}
+        rows, wanted = [], dict[str, Any]()
+        for key, value in self.unread.items():
+            found = _common(key, value)
+            if found and key not in OF_BLOCKS:
+                continue  # `check` compares sizes
+            (place,) = _common(key, WITH_BIAS.defaults[key])
+            if found.get(place) == network[place]:
+                continue
+            rows.append(f"{key} = {short_repr(value)}, the model has {place} = {network[place]!r}")
+            wanted |= found
+        fix = f"; pass block={wanted} for the values of the config" if wanted else ""
+        if self.others:
+            rows.append(f"keys that vitzoo does not know: {printable(listed(self.others), 200)}")
+        return f"config.json states {'; '.join(rows)}{fix}" if rows else ""
+
+
+def timm_spec(variant: Variant) -> Spec:
+    """Return a variant with the settings of timm's network of the same name."""
+    pool = variant.timm_pool
+    changes: dict[str, Any] = {"block": dict(variant.timm_block)} if variant.timm_block else {}
+    if pool:
+        changes["pool"] = pool.to_data() if isinstance(pool, PartSpec) else dict(pool)
+    return read_changes(changes, variant.spec)
+
+
+def stated_by(config: Config, zoo: Registry, layout: Format | None = None) -> Stated | None:
+    """Return what the configs of a file state, None if they state nothing about a network.
+
+    Args:
+        config: the keys of the configs.
+        zoo: the registry.
+        layout: the checkpoint format of the file, if it is known.
+
+    Raises:
+        CheckpointError: a key states something that the model cannot do.
+    """
+    if not config:
+        return None
+    if not timm_config.is_timm(config) and (tower := timm_config.of_open_clip(config)):
+        return _of_timm(tower, zoo)
+    own = not {"model_cfg", "vision_cfg"}.isdisjoint(config)
+    of_open_clip = layout is not None and OPEN_CLIP in layout.configs and own
+    if timm_config.is_timm(config) and not of_open_clip:
+        if layout is not None and not layout.configs:
+            layout.stated(config)  # raises if the architecture is no network of the format
+        return _of_timm(config, zoo)
+    kind = OPEN_CLIP if of_open_clip else _kind(config)
+    reader = _reader(kind, zoo, layout)
+    if reader is None:
+        return _of_unknown(config, kind, zoo)
+    table = reader.config_table(config)
+    left = table.unknown(reader.own_config(config)) if table else []
+    return Stated(reader.stated(config), partial(reader.spec_in, config), notes=_unknown(left))
+
+
+def _of_unknown(config: Config, kind: str | None, zoo: Registry) -> Stated | None:
+    """Return the sizes that a config of an unknown kind states, and all keys as `unread`."""
+    own = config.get("vision_config")
+    own = own if isinstance(own, Mapping) else config
+    unread = {key: own[key] for key in WITH_BIAS.applied if key in own}
+    sizes = [_common(key, value) for key, value in unread.items() if key not in OF_BLOCKS]
+    if kind is None and not unread:
+        return None
+    why = "it states no model_type"
+    if kind == OPEN_CLIP:
+        why = f"open_clip_config.json is read by the plugin clip; {install_command('clip')}"
+    elif kind is not None:
+        why = f"model_type {escaped(kind)} is not known{_plugin_of(kind, zoo)}"
+    notes = (f"config.json is not used: {why}",)
+    return Stated(merged(*sizes), notes=notes, unread=unread, others=WITH_BIAS.unknown(own))
+
+
+def _common(key: str, value: Any) -> Mapping[str, Any]:
+    """Return what a key of transformers states, empty if the value is not a usual one."""
+    read: Any = WITH_BIAS.applied[key]
+    try:
+        found = read(value)
+    except CheckpointError:
+        return {}
+    return found.get("block", found)
+
+
+def _of_timm(config: Config, zoo: Registry) -> Stated:
+    name, tag = timm_config.architecture_of(config)
+    notes = _unknown(timm_config.unknown_keys(config))
+    quick = _quick(config)
+    if quick:
+        notes = (*notes, "block.activation = quick_gelu, as open_clip_config.json states")
+    former = current(name)  # of a config that an older timm wrote
+    names = [f"{name}.{tag}"] * bool(tag) + [former, former.partition(".")[0]]
+    found = next(filter(None, (_variant(known, zoo) for known in names)), None)
+    if found is None:
+        shown = escaped(config["architecture"])[:100]
+        changes = merged(quick, timm_config.changes_of(config, Spec()))
+        note = f"architecture {shown} of config.json is not known; the settings are the model's"
+        return Stated(changes, notes=(note, *notes))
+    changes = merged(quick, timm_config.changes_of(config, timm_spec(found)))
+    fixed = found.builder != CORE_BUILDER and "pool" in changes
+    pool = timm_spec(found).pool.name
+    expected = f"that of timm's {name}, which {found.name} wraps (here it is called {pool!r})"
+    check_config(not fixed, "global_pool", expected, config.get("global_pool"))
+    return Stated(changes, None, found, notes)
+
+
+def _quick(config: Config) -> dict[str, Any]:
+    """Return the activation of an `open_clip_config.json` beside timm's config."""
+    model = config.get("model_cfg")
+    quick = isinstance(model, Mapping) and model.get("quick_gelu") is True
+    return {"block": {"activation": "quick_gelu"}} if quick else {}
+
+
+def _variant(name: str, zoo: Registry) -> Variant | None:
+    matches = zoo.known_elsewhere(name)
+    return next((v for _, v, _ in matches if ("timm", name) in v.known_as), None)
+
+
+def _kind(config: Config) -> str | None:
+    if isinstance(config.get("model_type"), str):
+        return str(config["model_type"])
+    return OPEN_CLIP if isinstance(config.get("model_cfg"), Mapping) else None
+
+
+def _reader(kind: str | None, zoo: Registry, layout: Format | None) -> Format | None:
+    """Return the format that reads configs of a kind; of no kind, that of the file."""
+    if layout is not None and layout.configs and (kind is None or kind in layout.configs):
+        return layout
+    names = sorted(zoo.parts["checkpoint format"]) if kind else []
+    for name in sorted(names, key=lambda name: "/" in name):  # those of the core first
+        try:
+            found: Format = zoo.part("checkpoint format", name)
+            if kind in found.configs:
+                return found
+        except (PluginError, MissingDependency):
+            continue
+    return None
+
+
+def _plugin_of(kind: str, zoo: Registry) -> str:
+    """Return the end of a note with the plugin that reads a model type, if it is not installed."""
+    namespace = next((n for n in FIRST_PARTY if re.match(rf"{n}(?![a-z])", kind)), "")
+    if not namespace or namespace in zoo.host.infos:
+        return ""
+    return f"; pip install {FIRST_PARTY[namespace]}"
+
+
+def _unknown(keys: list[str]) -> tuple[str, ...]:
+    return (f"unknown keys of config.json have no effect: {listed(keys)}",) if keys else ()
+
+
+def read_changes(changes: Mapping[str, Any], base: Spec | None) -> Spec:
+    """Return a spec with changes; options without a name are those of the part of `base`."""
+    base = base or Spec()
+    for name in SETTINGS[1:-1]:
+        value = changes.get(name)
+        if isinstance(value, Mapping) and "name" not in value:
+            part = getattr(base, name)
+            changes = {**changes, name: {"name": part.name, **dict(part.options), **value}}
+    return Spec.read(Reader(changes, "config of the weights", CheckpointError), base)

@@ -1,1 +1,0 @@
-"""Networks at work on images."""

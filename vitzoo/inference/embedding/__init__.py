@@ -1,1 +1,0 @@
-"""How `embed` reads its sources, divides the work, and writes its folder."""

@@ -1,1 +1,0 @@
-"""Images of what a network has learned."""

@@ -1,1 +1,0 @@
-"""The functions behind `vitzoo plugins ...` and `vitzoo registry ...`."""

@@ -1,1 +1,0 @@
-"""Training: parameter groups, freezing and adapters of a network."""
