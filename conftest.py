@@ -86,7 +86,7 @@ def _quick_draws(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def new_registry() -> Iterator[Callable[[], None]]:
     """Forget the registry of this process now, on demand, and when the test is over."""
-    from vitzoo.registry.registry import _registry
+    from internals import _registry
 
     def forget() -> None:
         importlib.invalidate_caches()
@@ -170,7 +170,7 @@ def python() -> Callable[..., str]:
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Run a command of vitzoo in this process; gives (exit code, stdout, stderr)."""
-    from vitzoo.cli.main import main
+    from internals import main
 
     def call(*args: object) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -355,7 +355,7 @@ def _manifests_are_parsed_once() -> Iterator[None]:
     Every other file, and each of these when it changes on disk, is parsed at each call. Tests that
     call `read_manifest` themselves get the original.
     """
-    from vitzoo.schema.manifest import Manifest
+    from internals import Manifest
 
     plugins = importlib.import_module("vitzoo.plugin.host")  # `vitzoo.plugins` is a function, too
 

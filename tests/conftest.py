@@ -10,9 +10,9 @@ import pytest
 
 import vitzoo
 from helpers import UNTOUCHABLE as ACME
+from internals import Reader
 from plugin_helpers import MANIFEST, names
-from vitzoo.schema.reader import Reader
-from vitzoo.schema.spec import Spec
+from vitzoo import Spec
 
 
 @pytest.fixture

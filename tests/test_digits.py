@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits, load_sample_images
 
 import vitzoo
 from helpers import message, refuses, says
-from vitzoo.apps.predict.predict import predict
+from vitzoo import predict
 from vitzoo.errors import IntegrityError
 from vitzoo.network.summary import cost
 from vitzoo.plugin.package_files import data_file

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from plugin_files import FRESH, NET
-from vitzoo.testing.hub import COMMIT, Hub
+from vitzoo.testing import Hub
+from vitzoo.testing.hub import COMMIT
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = [ROOT / "vitzoo", *ROOT.glob("plugins/*/vitzoo_*")]

@@ -10,8 +10,8 @@ import pytest
 
 import vitzoo
 from helpers import message, says
+from internals import main
 from vitzoo import inventory, settings
-from vitzoo.cli.main import main
 from vitzoo.errors import InvalidOption, VitzooError, WeightsError
 from vitzoo.files.access import make_folder, replacing, write_atomic
 from vitzoo.images.decode import find_images

@@ -13,6 +13,7 @@ from torch import nn
 import vitzoo
 from create_helpers import PARTS_BY_NAME, logits, refused
 from helpers import refuses, says
+from vitzoo import PartSpec
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
@@ -23,7 +24,6 @@ from vitzoo.errors import (
     VitzooError,
     WeightsUnavailable,
 )
-from vitzoo.schema.spec import PartSpec
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from vitzoo.schema.terms import FURTHER_RESULTS, RESULTS
+from internals import FURTHER_RESULTS, RESULTS
 
 TESTS = Path(__file__).parent
 UPDATE = runpy.run_path(str(TESTS / "update_figures.py"))

@@ -22,12 +22,11 @@ from hypothesis import given, strategies as st
 
 import vitzoo
 from helpers import says
+from internals import main
 from plugin_files import NET
 from terminal import on_terminal
-from vitzoo import errors
+from vitzoo import LoadReport, errors
 from vitzoo.cli import output
-from vitzoo.cli.main import main
-from vitzoo.report import LoadReport
 from vitzoo.testing.hub import COMMIT
 
 PIECES = (

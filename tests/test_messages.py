@@ -31,22 +31,18 @@ from PIL import Image
 
 import vitzoo
 from helpers import LAZY_MODULE
+from internals import main, read_manifest, registry
 from plugin_files import write_distribution
+from vitzoo import Predictor, convert, predict
 from vitzoo.apps.bench.ways import choose_ways
-from vitzoo.apps.convert.conversion import convert
-from vitzoo.apps.predict.predict import predict
-from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.checkpoint.saved import Trunk
-from vitzoo.cli.main import main
 from vitzoo.errors import FirstUseWarning, VitzooError
 from vitzoo.inventory import import_file, relock, remove
 from vitzoo.plugin.requirements import check_requirements
-from vitzoo.registry.registry import registry
 from vitzoo.saving import save_classifier
-from vitzoo.schema.manifest import read_manifest
-from vitzoo.testing import check_head, check_patch_embedder
-from vitzoo.testing.hub import COMMIT, Hub, reply, serve
+from vitzoo.testing import Hub, check_head, check_patch_embedder
+from vitzoo.testing.hub import COMMIT, reply, serve
 
 GOLDEN = Path(__file__).with_name("golden") / "messages.toml"
 ROOT = Path(__file__).resolve().parents[1]

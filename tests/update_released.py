@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import vitzoo
-from vitzoo.schema.reader import Reader
+from internals import Reader
 
 RELEASED = Path(__file__).with_name("released.json")
 

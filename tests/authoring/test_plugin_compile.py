@@ -11,9 +11,8 @@ import pytest
 
 import vitzoo
 from helpers import says
+from internals import read_manifest, registry
 from vitzoo.authoring.plugin_compile import compile_plugin
-from vitzoo.registry.registry import registry
-from vitzoo.schema.manifest import read_manifest
 
 
 @pytest.fixture

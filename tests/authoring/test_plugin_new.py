@@ -13,9 +13,8 @@ import pytest
 
 import vitzoo
 from helpers import refuses, says
+from internals import read_manifest, registry
 from vitzoo.authoring.plugin_new import write_project
-from vitzoo.registry.registry import registry
-from vitzoo.schema.manifest import read_manifest
 
 ROOT = Path(__file__).parents[2]
 

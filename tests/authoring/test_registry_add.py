@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 import vitzoo
 from helpers import fill, says
-from vitzoo.testing.hub import COMMIT, Hub
+from vitzoo.testing import Hub
+from vitzoo.testing.hub import COMMIT
 
 EMPTY = "# mine\napi = 1\n"
 GIVEN = ("--license", "proprietary", "--source", "run 7")

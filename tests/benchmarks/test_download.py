@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import vitzoo
-from vitzoo.cli.main import main
+from internals import main
 
 pytestmark = pytest.mark.benchmark
 

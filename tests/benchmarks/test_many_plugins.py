@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import vitzoo
+from internals import _registry
 from plugin_files import write_distribution
-from vitzoo.registry.registry import _registry
 
 pytestmark = pytest.mark.benchmark
 

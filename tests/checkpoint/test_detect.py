@@ -9,9 +9,9 @@ import torch
 import layouts
 import vitzoo
 from helpers import fill, message, refuses, same, says, write
+from internals import registry
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format
-from vitzoo.registry.registry import registry
 
 pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
 

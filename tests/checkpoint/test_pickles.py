@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 
 import vitzoo
 from helpers import fill, message, refuses, same, says
+from internals import main
 from vitzoo.apps.convert.conversion import convert_pickle
 from vitzoo.checkpoint.pickle_worker import chosen
-from vitzoo.cli.main import main
 from vitzoo.errors import CheckpointError, InvalidOption
 
 TABLE = {"a": torch.ones(2), "b": torch.zeros(1)}

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 import vitzoo
 from create_helpers import PARTS_BY_NAME, refused
 from helpers import close, refuses, says
-from vitzoo.cli.main import cli
+from internals import cli
 from vitzoo.errors import CheckpointError, VitzooError
 
 ROW = vitzoo.Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.3, 0.2, 0.1), crop_mode="squash")

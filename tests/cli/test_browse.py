@@ -12,10 +12,8 @@ import vitzoo
 from helpers import says
 from plugin_files import GLOBEX, UNTOUCHABLE
 from terminal import lines
+from vitzoo import PartSpec, Weights, describe
 from vitzoo.cli.browse import _overrides
-from vitzoo.registry.registry import describe
-from vitzoo.schema.rows import Weights
-from vitzoo.schema.spec import PartSpec
 
 pytestmark = pytest.mark.usefixtures("own_home")
 

@@ -12,8 +12,8 @@ import pytest
 
 import vitzoo
 from helpers import says
+from internals import main
 from vitzoo.cli.environment import Stream
-from vitzoo.cli.main import main
 from vitzoo.errors import StoreError
 from vitzoo.log import log
 from vitzoo.store.progress import progress

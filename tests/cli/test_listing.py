@@ -8,10 +8,10 @@ import pytest
 
 import vitzoo
 from helpers import says
+from internals import RESULTS
 from plugin_files import FRESH, NET, UNTOUCHABLE
 from terminal import lines, on_terminal
 from vitzoo.registry.listing import FIELDS
-from vitzoo.schema.terms import RESULTS
 
 pytestmark = pytest.mark.usefixtures("own_home")
 

@@ -15,8 +15,8 @@ import pytest
 
 import vitzoo as vitzoo_library
 from helpers import LAZY_MODULE, says
+from internals import main
 from plugin_files import MODULE
-from vitzoo.cli.main import main
 
 DIGITS = Path(__file__).parents[2] / "docs" / "examples" / "digits"
 
@@ -165,14 +165,14 @@ def test_debug_shows_the_traceback():
 
 
 def test_the_help_shows_the_first_sentence_of_each_command():
-    from vitzoo.cli.main import COMMANDS, cli
+    from internals import COMMANDS, cli
 
     for name, (_, text) in COMMANDS.items():
         assert cli.get_command(None, name).get_short_help_str(1000) == text
 
 
 def test_help_of_every_command_has_examples_and_fits_80_columns(run, monkeypatch):
-    from vitzoo.cli.main import COMMANDS, cli
+    from internals import COMMANDS, cli
 
     monkeypatch.setenv("COLUMNS", "80")
     groups = {name: cli.get_command(click.Context(cli), name) for name in COMMANDS}

@@ -1,7 +1,6 @@
 """`vitzoo summary`: its sums, compared with sums computed by hand."""
 
 import json
-from pathlib import Path
 
 from helpers import says
 from terminal import on_terminal

@@ -17,7 +17,8 @@ import pytest
 import safetensors.torch
 
 from plugin_files import write_distribution
-from vitzoo.testing.hub import COMMIT, Hub, reply, serve
+from vitzoo.testing import Hub
+from vitzoo.testing.hub import COMMIT, reply, serve
 
 REPO = "acme/net"
 FILE = "model.safetensors"
@@ -179,7 +180,7 @@ class Net:
             monkeypatch.delenv(name, raising=False)
             monkeypatch.delenv(name.upper(), raising=False)
         self.keep_inside()
-        from vitzoo.factory import create
+        from vitzoo import create
 
         numbers = dict(line.split(" = ") for line in SPEC.splitlines())
         self.spec = {key: int(value) for key, value in numbers.items()}

@@ -15,6 +15,7 @@ import h11
 import pytest
 import safetensors.torch
 
+from internals import from_address
 from vitzoo.errors import (
     HashMismatch,
     RefusedResponse,
@@ -22,7 +23,6 @@ from vitzoo.errors import (
     SizeMismatch,
     TransferError,
 )
-from vitzoo.schema.rows import from_address
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.obtain import obtain
 from vitzoo.testing.hub import COMMIT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import vitzoo
-from vitzoo.cli.main import main
+from internals import main
 from vitzoo.errors import InvalidOption, UnknownName, VitzooError, WeightsUnavailable
 
 

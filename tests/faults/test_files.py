@@ -172,10 +172,10 @@ def test_tensor_of_another_shape_is_refused(load, right, shape):
 @pytest.mark.parametrize(("has", "wants"), [((1,), ()), ((), (1,))])
 def test_scalar_and_vector_of_one_are_not_interchangeable(tmp_path, has, wants):
     """`copy_` would broadcast silently."""
+    from internals import registry
     from vitzoo.checkpoint.checkpoint import open_file
     from vitzoo.loading.adapt import Adaptation
     from vitzoo.loading.load import load as load_into
-    from vitzoo.registry.registry import registry
 
     class Scaled(torch.nn.Module):
         def __init__(self):
@@ -195,10 +195,10 @@ def test_scalar_and_vector_of_one_are_not_interchangeable(tmp_path, has, wants):
 
 
 def test_misfit_leaves_the_model_unchanged(tmp_path, right, small):
+    from internals import registry
     from vitzoo.checkpoint.checkpoint import open_file
     from vitzoo.loading.adapt import Adaptation
     from vitzoo.loading.load import load as load_into
-    from vitzoo.registry.registry import registry
 
     right["norm.bias"] = torch.ones(3)
     path = tmp_path / "file.safetensors"

@@ -9,10 +9,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
+from internals import Manifest, read_manifest
 from vitzoo.errors import CheckpointError, RegistryError
 from vitzoo.files.names import valid_file, valid_repo, valid_revision
 from vitzoo.files.safetensors import ITEM_SIZES, Header, read_header
-from vitzoo.schema.manifest import Manifest, read_manifest
 
 SOME = settings(max_examples=300)
 FEW = settings(max_examples=150)

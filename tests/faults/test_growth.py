@@ -12,12 +12,11 @@ import rtoml
 
 import vitzoo
 from helpers import refuses
+from internals import read_manifest, registry
 from plugin_files import write_distribution
 from vitzoo import inventory
 from vitzoo.errors import InvalidOption, RegistryError
 from vitzoo.files import strict_toml
-from vitzoo.registry.registry import registry
-from vitzoo.schema.manifest import read_manifest
 from vitzoo.store import lockfile
 
 

@@ -26,7 +26,8 @@ from vitzoo.errors import (
     TransferError,
 )
 from vitzoo.inventory import import_file
-from vitzoo.testing.hub import Hub, reply
+from vitzoo.testing import Hub
+from vitzoo.testing.hub import reply
 
 # A certificate for 127.0.0.1 and its key, for tests only; it is its own authority.
 CERTIFICATE = Path(__file__).with_name("loopback.pem")

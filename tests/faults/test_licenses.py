@@ -10,8 +10,8 @@ import pytest
 
 import vitzoo
 from helpers import refuses
+from vitzoo import Weights
 from vitzoo.errors import AuthenticationError, GatedRepo, Offline, PluginError, ServerError
-from vitzoo.schema.rows import Weights
 
 PAGE = "https://huggingface.co/acme/net"
 NOTICE = ("faulty/net:main", "cc-by-nc-4.0", PAGE)

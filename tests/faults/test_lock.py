@@ -14,8 +14,8 @@ import safetensors.torch
 
 import vitzoo
 from helpers import refuses, says
+from internals import main
 from vitzoo.checkpoint import checkpoint
-from vitzoo.cli.main import main
 from vitzoo.errors import (
     EntryNotFound,
     FirstUseWarning,

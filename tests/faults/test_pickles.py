@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 
 import vitzoo
 from helpers import refuses, same
+from internals import main
 from vitzoo.apps.convert.conversion import convert_pickle
 from vitzoo.checkpoint import pickles
-from vitzoo.cli.main import main
 from vitzoo.errors import CheckpointError
 
 MB = 1024 * 1024

@@ -6,13 +6,11 @@ import tracemalloc
 import pytest
 
 from helpers import refuses
+from internals import MAX_MANIFEST, from_address, read_manifest
 from plugin_files import DETAILS, NET
 from tables import check_all
 from vitzoo.errors import InvalidOption, RegistryError, UnknownOption
 from vitzoo.files.names import valid_file, valid_repo, valid_revision
-from vitzoo.schema.manifest import read_manifest
-from vitzoo.schema.rows import from_address
-from vitzoo.schema.terms import MAX_MANIFEST
 
 HASH, COMMIT = "ab" * 32, "0123456789abcdef0123456789abcdef01234567"
 HEAD = f"{NET}\n[variants.net.weights.main]\n{DETAILS}"

@@ -12,9 +12,9 @@ import pytest
 
 import vitzoo
 from helpers import refuses
+from internals import registry
 from vitzoo.errors import CheckpointError, InvalidOption, PinError, RegistryError
 from vitzoo.registry import listing_cache
-from vitzoo.registry.registry import registry
 
 NOT_REGULAR = "is not a regular file"
 

@@ -12,9 +12,9 @@ from timm.models import save_for_hf
 
 import vitzoo
 from helpers import says
+from internals import registry
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.foreign.stated import stated_by
-from vitzoo.registry.registry import registry
 
 TINY = {"depth": 2, "embed_dim": 64, "num_heads": 2, "img_size": 32, "num_classes": 5}
 SIZES = {

@@ -62,7 +62,7 @@ def test_an_unknown_layout_shows_the_keys_of_the_model_itself_first(tmp_path):
 
 
 def test_the_registry_has_these_formats():
-    from vitzoo.registry.registry import registry
+    from internals import registry
 
     known = registry().parts["checkpoint format"]
     assert {name for name in known if "/" not in name} == set(FORMATS)

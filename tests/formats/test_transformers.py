@@ -9,7 +9,7 @@ import vitzoo
 from helpers import SPEC, close, fill, refuses, same, write
 from layouts import vit_config
 from vitzoo.errors import CheckpointError
-from vitzoo.formats.transformers import transformers_vit
+from vitzoo.formats import transformers_vit
 
 WEIGHTS = ("own", "scaled")
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from vitzoo import PartSpec, Spec
+from vitzoo import BlockSpec, PartSpec, Spec
 from vitzoo.formats import attention_like_blocks, free, unsupported
-from vitzoo.schema.spec import BlockSpec
 
 NETWORK = {
     **free("num_registers", "block.mlp"),

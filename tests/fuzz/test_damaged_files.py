@@ -25,7 +25,7 @@ import vitzoo
 from damage import changed, damaged_json, damaged_tensors
 from helpers import fill, randn
 from limited import run_limited
-from vitzoo.apps.embed.embed import embed
+from vitzoo import embed
 from vitzoo.files.folder_manifest import write_manifest
 
 pytestmark = pytest.mark.fuzz

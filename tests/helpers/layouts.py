@@ -3,10 +3,10 @@
 import torchvision
 from transformers import ViTConfig
 
+from vitzoo.formats import transformers_vit
 from vitzoo.formats.google import big_vision, google, vit_jax
 from vitzoo.formats.timm import timm_vit
 from vitzoo.formats.torchvision import torchvision as torchvision_format
-from vitzoo.formats.transformers import transformers_vit
 
 FORMATS = {
     "timm": timm_vit,

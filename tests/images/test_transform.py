@@ -8,10 +8,9 @@ from sklearn.datasets import load_sample_images
 
 import vitzoo
 from helpers import refuses
+from vitzoo import Preprocessing, Spec, Transform
 from vitzoo.errors import InvalidOption, UnknownOption
-from vitzoo.images.transform import MAX_RESIZED, Transform
-from vitzoo.schema.rows import Preprocessing
-from vitzoo.schema.spec import Spec
+from vitzoo.images.transform import MAX_RESIZED
 
 PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]  # 640x427 px
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

@@ -9,10 +9,9 @@ import torch
 
 import vitzoo
 from helpers import fill, write
+from internals import choose, registry
 from vitzoo.loading.request import Request
 from vitzoo.loading.source import RegisteredWeights
-from vitzoo.registry.registry import registry
-from vitzoo.schema.rows import choose
 from vitzoo.testing import checkpoint_formats
 
 SIZES = {"embed_dim": 64, "depth": 2, "num_heads": 2, "mlp_dim": 96, "num_classes": 0}

@@ -15,8 +15,8 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL, message, randn, refuses, says
-from vitzoo.network.model import VisionTransformer
-from vitzoo.parts.pool import MeanPool
+from vitzoo import VisionTransformer
+from vitzoo.parts import MeanPool
 
 WIDE = SMALL | {"embed_dim": 192, "depth": 2}
 POOLS = {

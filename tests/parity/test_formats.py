@@ -12,7 +12,7 @@ from torch import nn
 from transformers import ViTConfig, ViTForImageClassification
 
 import vitzoo
-from vitzoo.apps.convert.conversion import convert
+from vitzoo import convert
 
 pytestmark = pytest.mark.parity
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from timm.data import ImageNetInfo
 
-from vitzoo.registry.label_sets import SETS, synsets
+from vitzoo import synsets
+from vitzoo.registry.label_sets import SETS
 
 pytestmark = pytest.mark.parity
 

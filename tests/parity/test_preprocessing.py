@@ -10,9 +10,7 @@ from transformers import ViTImageProcessor
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 import vitzoo
-from vitzoo.images.transform import Transform
-from vitzoo.schema.rows import Preprocessing
-from vitzoo.schema.spec import Spec
+from vitzoo import Preprocessing, Spec, Transform
 
 pytestmark = pytest.mark.parity
 

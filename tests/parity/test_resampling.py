@@ -6,7 +6,7 @@ import torch
 from timm.layers import resample_abs_pos_embed
 
 import vitzoo
-from vitzoo.parts.resample import resample_grid
+from vitzoo.parts import resample_grid
 
 pytestmark = pytest.mark.parity
 

@@ -7,7 +7,7 @@ from timm.layers.pos_embed_sincos import RotaryEmbeddingDinoV3
 from timm.models.eva import Eva
 
 import vitzoo
-from vitzoo.parts.rope import RotaryPositions
+from vitzoo.parts import RotaryPositions
 
 pytestmark = pytest.mark.parity
 

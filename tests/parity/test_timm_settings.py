@@ -8,8 +8,8 @@ import timm
 import torch
 
 import vitzoo
+from internals import CORE_BUILDER
 from vitzoo.foreign.stated import timm_spec
-from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo_timm.native import spec_of
 
 pytestmark = pytest.mark.parity  # builds all of them on `meta`

@@ -6,7 +6,7 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL, message, randn, says
-from vitzoo.parts.attention import Attention
+from vitzoo.parts import Attention
 
 
 @torch.inference_mode()

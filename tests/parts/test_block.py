@@ -7,11 +7,18 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL as DEEPER, message, randn, refuses, says
-from vitzoo.parts.attention import Attention
-from vitzoo.parts.block import Block, LayerScale
-from vitzoo.parts.drop_path import MaskDropPath
-from vitzoo.parts.mlp import Mlp, PackedSwiGLU, QuickGELU, SwiGLU
-from vitzoo.parts.pool import AttentionPool, PrefixPool
+from vitzoo.parts import (
+    Attention,
+    AttentionPool,
+    Block,
+    LayerScale,
+    MaskDropPath,
+    Mlp,
+    PackedSwiGLU,
+    PrefixPool,
+    QuickGELU,
+    SwiGLU,
+)
 
 SMALL = DEEPER | {"depth": 2}
 

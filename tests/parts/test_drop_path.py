@@ -7,8 +7,7 @@ import torch
 
 import vitzoo
 from helpers import SMALL, message, randn, says
-from vitzoo.parts import drop_path as policies
-from vitzoo.parts.drop_path import MaskDropPath, SubsetDropPath
+from vitzoo.parts import MaskDropPath, SubsetDropPath, drop_path as policies
 
 
 def ones(x):

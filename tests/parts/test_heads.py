@@ -7,7 +7,7 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL, message, randn, says
-from vitzoo.parts.heads import NoHead, linear_head, mlp_head, tanh_head
+from vitzoo.parts import NoHead, linear_head, mlp_head, tanh_head
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from helpers import randn
-from vitzoo.parts.mlp import ACTIVATIONS, Mlp, PackedSwiGLU, QuickGELU, SwiGLU
+from vitzoo.parts import Mlp, PackedSwiGLU, QuickGELU, SwiGLU
+from vitzoo.parts.mlp import ACTIVATIONS
 
 
 def test_quick_gelu_formula():

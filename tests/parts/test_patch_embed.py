@@ -8,7 +8,7 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL, message, randn, says
-from vitzoo.parts.patch_embed import ConvPatchEmbed, UnfoldPatchEmbed
+from vitzoo.parts import ConvPatchEmbed, UnfoldPatchEmbed
 
 PUBLISHED = [(16, 768), (32, 768), (16, 1024), (32, 1024), (14, 1280)]  # B, L and H
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL, message, randn, says
-from vitzoo.parts.pool import ClassMeanPool, ClassPool, MeanPool
+from vitzoo.parts import ClassMeanPool, ClassPool, MeanPool
 
 
 @pytest.mark.parametrize("prefix", [1, 2])

@@ -10,13 +10,8 @@ import torch.nn.functional as F
 import vitzoo
 from helpers import SMALL as SQUARE, message, randn, says
 from positions import alive
-from vitzoo.parts.pos_embed import (
-    WHERE,
-    Learned2dPositions,
-    LearnedPositions,
-    NoPositions,
-    SinCos2dPositions,
-)
+from vitzoo.parts import Learned2dPositions, LearnedPositions, NoPositions, SinCos2dPositions
+from vitzoo.parts.pos_embed import WHERE
 from vitzoo.parts.resample import RESAMPLING
 
 SMALL = SQUARE | {"image_size": [32, 24]}

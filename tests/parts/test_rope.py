@@ -10,7 +10,7 @@ import vitzoo
 from helpers import SMALL as SQUARE, message, randn, refuses, says
 from positions import alive, turn
 from vitzoo.errors import InvalidOption
-from vitzoo.parts.rope import RotaryPositions
+from vitzoo.parts import RotaryPositions
 
 SMALL = SQUARE | {"image_size": [32, 24]}
 

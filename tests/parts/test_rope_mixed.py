@@ -8,7 +8,7 @@ import vitzoo
 from helpers import SMALL as SQUARE, randn, refuses
 from positions import turn
 from vitzoo.errors import InvalidOption
-from vitzoo.parts.rope import MixedRotaryPositions
+from vitzoo.parts import MixedRotaryPositions
 
 SMALL = SQUARE | {"image_size": [32, 24]}
 

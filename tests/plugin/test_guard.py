@@ -10,8 +10,8 @@ from PIL import Image
 
 import vitzoo
 from helpers import fill, message, refuses, says, write
+from internals import main
 from plugin_helpers import state
-from vitzoo.cli.main import main
 from vitzoo.errors import CheckpointError, InvalidOption, PluginError
 
 pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")

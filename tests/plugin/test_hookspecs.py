@@ -13,8 +13,8 @@ import pytest
 
 import vitzoo
 from helpers import LAZY_MODULE as MODULE, UNTOUCHABLE as ACME, refuses, says
+from internals import registry
 from vitzoo.errors import IntegrityError, PluginError, UnknownName, WeightsUnavailable
-from vitzoo.registry.registry import registry
 from vitzoo.schema import kinds
 
 plugins = importlib.import_module("vitzoo.plugin.host")

@@ -11,10 +11,9 @@ import pytest
 
 import vitzoo
 from helpers import LAZY_MODULE as MODULE, refuses, says
+from internals import read_manifest, registry
 from plugin_helpers import EVENTS, MANIFEST, WAIT, fails, names, state, together
 from vitzoo.errors import PluginError, RegistryError, UnknownName, VitzooError
-from vitzoo.registry.registry import registry
-from vitzoo.schema.manifest import read_manifest
 
 plugins = importlib.import_module("vitzoo.plugin.host")
 

@@ -13,9 +13,9 @@ import torch
 
 import vitzoo
 from helpers import LAZY_MODULE as MODULE, refuses
+from internals import registry
 from plugin_helpers import EVENTS, MANIFEST, state
 from vitzoo.errors import PluginError
-from vitzoo.registry.registry import registry
 
 pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
 

@@ -9,9 +9,9 @@ import pytest
 
 import vitzoo
 from helpers import LAZY_MODULE as MODULE, refuses, says
+from internals import registry
 from plugin_helpers import fails, names, state
 from vitzoo.errors import InvalidOption, PluginError, UnknownName
-from vitzoo.registry.registry import registry
 
 plugins = importlib.import_module("vitzoo.plugin.host")
 

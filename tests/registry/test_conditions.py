@@ -245,7 +245,7 @@ def test_a_value_of_a_wrong_type_is_refused(field, value, message):
 
 
 def test_every_field_of_a_listing_has_a_kind():
-    from vitzoo.registry.registry import registry
+    from internals import registry
 
     for row in registry().listing():
         assert tuple(row) == FIELDS

@@ -12,11 +12,11 @@ import timm
 from timm.models import _registry as theirs
 
 from helpers import refuses, says
+from internals import registry
 from vitzoo.errors import UnknownName
 from vitzoo.files.strict_toml import loads
 from vitzoo.registry import foreign_names
 from vitzoo.registry.foreign_names import HUB, call, explain
-from vitzoo.registry.registry import registry
 
 ROOT = Path(__file__).parents[2]
 PAGE = runpy.run_path(str(ROOT / "tests" / "parity_table.py"), run_name="parity_table")

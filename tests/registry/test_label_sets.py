@@ -14,17 +14,9 @@ import torch
 
 import vitzoo
 from helpers import refuses, says
+from vitzoo import synsets
 from vitzoo.errors import InvalidOption, UnknownName
-from vitzoo.registry.label_sets import (
-    DATA,
-    OWN,
-    SETS,
-    SHARED,
-    SYNSETS,
-    class_names,
-    known_labels,
-    synsets,
-)
+from vitzoo.registry.label_sets import DATA, OWN, SETS, SHARED, SYNSETS, class_names, known_labels
 
 WNID = re.compile(r"n\d{8}")
 SPEC = {
@@ -228,7 +220,7 @@ def test_names_are_saved_with_the_model(tmp_path):
 
 
 def test_a_row_with_another_number_of_classes_is_found(classifiers, capsys):
-    from vitzoo.cli.main import main
+    from internals import main
 
     text = classifiers.read_text()
     classifiers.write_text(

@@ -10,9 +10,9 @@ import pytest
 
 import vitzoo
 from helpers import refuses
+from internals import registry
 from plugin_helpers import MANIFEST, fails, names, together
 from vitzoo.errors import UnknownName
-from vitzoo.registry.registry import registry
 
 plugins = importlib.import_module("vitzoo.plugin.host")
 index = importlib.import_module("vitzoo.registry.listing_cache")

@@ -15,8 +15,8 @@ import pytest
 
 import vitzoo
 from helpers import refuses, says
+from internals import CORE_BUILDER
 from vitzoo.errors import RegistryError, UnknownName, VitzooError
-from vitzoo.schema.terms import CORE_BUILDER
 
 HERE = Path(__file__).parents[1]
 NAMES = re.findall(
@@ -357,8 +357,8 @@ def test_a_misspelt_alias_is_suggested():
 
 @pytest.mark.usefixtures("renamed")
 def test_a_spec_may_name_an_alias():
+    from internals import registry
     from vitzoo.opening import resolve
-    from vitzoo.registry.registry import registry
 
     assert resolve({"variant": "old"}, registry()).spec.variant == "new"
 
@@ -522,7 +522,7 @@ def test_a_base_whose_plugin_is_missing_costs_only_its_variant(
 
 
 def test_only_the_users_own_file_starts_from_a_registered_variant(tmp_path):
-    from vitzoo.schema.manifest import read_manifest
+    from internals import read_manifest
 
     path = tmp_path / "registry.toml"
     path.write_text(f"{BASED}params = 5717416\nsize = 'ti'\n")

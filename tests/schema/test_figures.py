@@ -9,13 +9,11 @@ import pytest
 
 import vitzoo
 from helpers import refuses, says
+from internals import RESULTS, Entries, Reader, read_manifest, table_of
 from plugin_files import FRESH, NET
 from plugin_helpers import state
 from vitzoo.errors import RegistryError
 from vitzoo.registry.listing import MEASUREMENTS, fields
-from vitzoo.schema.manifest import Entries, read_manifest, table_of
-from vitzoo.schema.reader import Reader
-from vitzoo.schema.terms import RESULTS
 
 SHARED = """
 [evaluations.ours]

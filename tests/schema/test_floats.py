@@ -9,7 +9,9 @@ import safetensors
 import vitzoo
 from create_helpers import refused
 from helpers import SPEC, says
+from internals import Reader
 from tables import check_all
+from vitzoo import Spec
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
@@ -17,8 +19,6 @@ from vitzoo.errors import (
     UnknownOption,
     VitzooError,
 )
-from vitzoo.schema.reader import Reader
-from vitzoo.schema.spec import Spec
 
 WRONG = (1e308, -1e308, 3.5e38, 1e-40, 5e-324, float("inf"), float("-inf"), float("nan"))
 PLACES = {

@@ -18,18 +18,18 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import vitzoo
 from helpers import refuses, says
-from plugin_files import FRESH, NET as SMALL_NET
-from plugin_helpers import state
-from vitzoo.errors import RegistryError
-from vitzoo.registry.registry import Registry
-from vitzoo.schema.manifest import (
+from internals import (
+    MAX_PLUGIN_MANIFEST,
     Entries,
     Manifest,
+    Reader,
+    Registry,
     read_manifest,
     table_of,
 )
-from vitzoo.schema.reader import Reader
-from vitzoo.schema.terms import MAX_PLUGIN_MANIFEST
+from plugin_files import FRESH, NET as SMALL_NET
+from plugin_helpers import state
+from vitzoo.errors import RegistryError
 
 
 @pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")

@@ -10,11 +10,10 @@ import pytest
 
 import vitzoo
 from helpers import refuses
+from internals import Entries, Reader, read_manifest, table_of
 from plugin_files import FRESH, NET
 from plugin_helpers import state
 from vitzoo.errors import RegistryError
-from vitzoo.schema.manifest import Entries, read_manifest, table_of
-from vitzoo.schema.reader import Reader
 
 PAGE = Path(__file__).parents[2] / "docs" / "fine-tuning.md"
 VALUES = {

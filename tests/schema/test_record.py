@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 import vitzoo
-from vitzoo.schema.rows import Contribution, Preprocessing, Weights
+from internals import Contribution
+from vitzoo import Preprocessing, Weights
 
 VARIANT = vitzoo.describe("vit_b16")
 

@@ -14,9 +14,10 @@ import torch
 import vitzoo
 from create_helpers import refused
 from helpers import says
+from internals import Reader
+from vitzoo import BlockSpec, Spec
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownOption
-from vitzoo.schema.reader import Reader
-from vitzoo.schema.spec import LIMITS, BlockSpec, Spec
+from vitzoo.schema.spec import LIMITS
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from vitzoo import testing
 from vitzoo.errors import InvalidOption
-from vitzoo.parts.patch_embed import ConvPatchEmbed, tiled
+from vitzoo.parts import ConvPatchEmbed, tiled
 from vitzoo.testing import Sizes, check_patch_embedder
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vitzoo import testing
-from vitzoo.parts.pool import AttentionPool, ClassPool, MeanPool, PrefixPool
+from vitzoo.parts import AttentionPool, ClassPool, MeanPool, PrefixPool
 from vitzoo.testing import check_pool
 
 MODULE = testing.checks.modules

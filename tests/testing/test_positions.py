@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from vitzoo import testing
-from vitzoo.parts.pos_embed import LearnedPositions, NoPositions, SinCos2dPositions
-from vitzoo.parts.rope import RotaryPositions
+from vitzoo.parts import LearnedPositions, NoPositions, RotaryPositions, SinCos2dPositions
 from vitzoo.testing import check_position_embedding
 
 MODULE = testing.checks.modules

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import vitzoo
+from internals import registry
 from vitzoo import testing
-from vitzoo.registry.registry import registry
 
 QUICK = ("-k", "not worker and not offline and not disabled and not compiles")
 

@@ -14,12 +14,10 @@ import torch.nn.functional as F
 
 import vitzoo
 from helpers import says
-from vitzoo import testing
+from internals import registry
+from vitzoo import Preprocessing, Weights, testing
 from vitzoo.errors import InvalidOption
-from vitzoo.parts.attention import Attention
-from vitzoo.parts.mlp import Mlp
-from vitzoo.registry.registry import registry
-from vitzoo.schema.rows import Preprocessing, Weights
+from vitzoo.parts import Attention, Mlp
 
 VARIANT, WEIGHTS = testing.checks.variants, testing.checks.weights
 

@@ -13,8 +13,8 @@ from safetensors.torch import save as serialise
 
 import vitzoo
 from helpers import fill, randn
+from internals import registry
 from vitzoo.authoring.plugin_check_worker import Notes, probe
-from vitzoo.registry.registry import registry
 
 PARTS = '''\
 from torch import nn

@@ -15,7 +15,6 @@ import click
 
 import vitzoo
 from vitzoo.cli.environment import Stream, diverted, set_for_command
-from vitzoo.cli.options import flag
 from vitzoo.cli.output import Context, echo, say
 from vitzoo.errors import VitzooError, printable
 from vitzoo.plugin import importing
@@ -129,7 +128,7 @@ def _restore_help(command: click.Command) -> None:
     ),
 )
 @click.version_option(vitzoo.__version__, prog_name="vitzoo")
-@flag("--no-plugins", help="Use no plugins, only vitzoo itself.")
+@click.option("--no-plugins", is_flag=True, help="Use no plugins, only vitzoo itself.")
 @click.pass_context
 def cli(context: click.Context, no_plugins: bool) -> None:
     """A model zoo for Vision Transformers: networks built by name, weights checked by sha256.

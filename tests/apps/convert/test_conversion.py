@@ -17,9 +17,9 @@ from transformers import ViTConfig, ViTForImageClassification
 
 import vitzoo
 from helpers import message, refuses, same, says
+from internals import cli, main
+from vitzoo import convert
 from vitzoo.apps.convert import conversion as module
-from vitzoo.apps.convert.conversion import convert
-from vitzoo.cli.main import cli, main
 from vitzoo.errors import CheckpointError, InvalidOption, StoreError, UnknownName
 
 reference = runpy.run_path(str(Path(__file__).parents[2] / "google_reference.py"))

@@ -23,10 +23,10 @@ from PIL import Image
 
 import vitzoo
 from helpers import fill, message, refuses, says
-from vitzoo.apps.embed.embed import Work, bottleneck, embed, shard_of
+from vitzoo import Predictor, embed
+from vitzoo.apps.embed.embed import Work, bottleneck, shard_of
 from vitzoo.apps.embed.folder import locked, rows_of_part
 from vitzoo.apps.embed.part_file import Form
-from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import ImageError, InvalidOption, StoreError, VitzooError
 
 SPEC = {

@@ -20,12 +20,11 @@ from PIL import Image
 
 import vitzoo
 from helpers import fill, refuses
+from vitzoo import Predictor, embed
 from vitzoo.apps.embed import folder as folders
-from vitzoo.apps.embed.embed import embed
 from vitzoo.apps.embed.folder import MANIFEST, MIN_ROWS
 from vitzoo.apps.embed.out import LOCKS
 from vitzoo.apps.embed.part_file import claim
-from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import InvalidOption
 
 SPEC = {

@@ -26,7 +26,7 @@ from sklearn.datasets import load_sample_images
 import vitzoo
 from helpers import fill, says
 from sockets import WATCH
-from vitzoo.apps.predict.predictor import Predictor
+from vitzoo import Predictor
 
 pytestmark = pytest.mark.workflows
 

@@ -21,7 +21,7 @@ from PIL import Image
 import vitzoo
 from helpers import fill, refuses, says
 from limited import run_limited
-from vitzoo.apps.embed.embed import embed
+from vitzoo import embed
 from vitzoo.errors import StoreError
 
 SPEC = {"image_size": 16, "patch_size": 8, "num_classes": 5, "embed_dim": 32, "depth": 1}

@@ -17,9 +17,9 @@ from PIL import Image
 
 import vitzoo
 from helpers import SPEC, fill, refuses, says
+from vitzoo import Predictor, embed
 from vitzoo.apps.embed import embed as embed_module, processes
-from vitzoo.apps.embed.embed import device_of_rank, embed
-from vitzoo.apps.predict.predictor import Predictor
+from vitzoo.apps.embed.embed import device_of_rank
 from vitzoo.errors import CheckpointError, IntegrityError, InvalidOption, VitzooError
 
 IN_SCRIPT = """

@@ -16,11 +16,11 @@ from torch import nn
 
 import vitzoo
 from helpers import SPEC, close, fill, message, randn, refuses, says
+from internals import registry
 from vitzoo.apps.export import export as exporting, int8, targets
 from vitzoo.apps.export.runtimes import import_onnxruntime, import_openvino
 from vitzoo.apps.predict.fingerprint import hash_tensors
 from vitzoo.errors import ExportError, ImageError, InvalidOption, StoreError, UnknownOption
-from vitzoo.registry.registry import registry
 from vitzoo.testing.checks.variants import VariantSubject
 
 DIGITS = Path(__file__).parents[3] / "docs" / "examples" / "digits"

@@ -7,8 +7,6 @@ import pytest
 
 import vitzoo
 from helpers import says
-from vitzoo.apps.plot import kinds
-from vitzoo.apps.plot.command import KINDS
 
 DIGITS = Path(__file__).parents[3] / "docs" / "examples" / "digits"
 SEVEN = DIGITS / "digit_7_scan_0081.png"

@@ -12,11 +12,11 @@ import torch
 
 import vitzoo
 from helpers import refuses
+from vitzoo import Predictor
 from vitzoo.apps.embed import embed
 from vitzoo.apps.embed.folder import rows_of_part
 from vitzoo.apps.predict import chunk as module
 from vitzoo.apps.predict.chunk import CHUNK, SIZES, explained, largest_chunk, peak_memory
-from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import InvalidOption
 
 pytestmark = pytest.mark.usefixtures("_one_thread")

@@ -12,7 +12,7 @@ from sklearn.datasets import load_sample_images
 
 import vitzoo
 from helpers import refuses, says
-from vitzoo.apps.predict.predict import predict
+from vitzoo import predict
 from vitzoo.errors import ImageError, InvalidOption
 
 PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]

@@ -21,8 +21,8 @@ from sklearn.preprocessing import StandardScaler
 import vitzoo
 from helpers import message, refuses, says
 from limited import run_limited
+from vitzoo import Predictor
 from vitzoo.apps.predict.fingerprint import hash_data
-from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import InvalidOption, StoreError
 from vitzoo.images import decode
 

@@ -9,7 +9,7 @@ import pytest
 
 import stored
 import vitzoo
-from vitzoo.registry.registry import Registry
+from internals import Registry
 from vitzoo.store.stamp import Stamp
 from vitzoo.store.store import Store
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from internals import Registry, registry
 from plugin_files import UNTOUCHABLE
 from site_pages import FULL
 from vitzoo.apps.site.site import Site, write_site
-from vitzoo.registry.registry import Registry, registry
 
 
 @pytest.fixture(scope="session")

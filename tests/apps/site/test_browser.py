@@ -9,12 +9,12 @@ import pytest
 
 import debian
 from browser import Browser, need_chromium
+from internals import Registry
 from plugin_files import UNTOUCHABLE, write_distribution
 from site_pages import FULL
+from vitzoo import Variant, Weights
 from vitzoo.apps.site.index_data import commercial, results, task
 from vitzoo.apps.site.site import write_site
-from vitzoo.registry.registry import Registry
-from vitzoo.schema.rows import Variant, Weights
 
 pytestmark = pytest.mark.browser
 

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from vitzoo import Throughput, Weights, describe
 from vitzoo.apps.site.index_data import commercial, measurements, results, task
-from vitzoo.registry.registry import describe
-from vitzoo.schema.rows import Throughput, Weights
 
 NET = describe("vit_b16")
 ROW = Weights("w", file="x.safetensors", repo="acme/net", license="MIT", top1=80.0)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from vitzoo import Weights
 from vitzoo.apps.site.links import file_address, file_place, link, linked
-from vitzoo.schema.rows import Weights
 
 
 @pytest.mark.parametrize(

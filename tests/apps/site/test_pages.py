@@ -6,12 +6,11 @@ import json
 import re
 
 import vitzoo
+from internals import CORE_BUILDER, RESULTS, registry
 from plugin_files import UNTOUCHABLE
 from site_pages import FULL, Page, entries
+from vitzoo import PartSpec
 from vitzoo.apps.site.site import write_site
-from vitzoo.registry.registry import registry
-from vitzoo.schema.spec import PartSpec
-from vitzoo.schema.terms import CORE_BUILDER, RESULTS
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"quoted\" 'quoted' & "

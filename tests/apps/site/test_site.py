@@ -9,10 +9,10 @@ import pytest
 
 import vitzoo
 from helpers import refuses
+from internals import Registry, registry
 from plugin_files import GLOBEX, UNTOUCHABLE
 from vitzoo.apps.site import site as site_module
 from vitzoo.apps.site.site import MARKER, write_site
-from vitzoo.registry.registry import Registry, registry
 
 MOST = 400_000  # bytes of the index with all that it loads
 

@@ -10,11 +10,9 @@ from torch import Tensor, nn
 
 import vitzoo
 from helpers import fill, randn, same
-from vitzoo.parts.attention import Attention
-from vitzoo.parts.mlp import Mlp, PackedSwiGLU, SwiGLU
-from vitzoo.parts.pool import AttentionPool
+from internals import CORE_BUILDER
+from vitzoo.parts import Attention, AttentionPool, Mlp, PackedSwiGLU, SwiGLU
 from vitzoo.plugin.info import FIRST_PARTY
-from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.testing.checks.variants import VariantSubject, one_of_each
 
 pytestmark = pytest.mark.workflows

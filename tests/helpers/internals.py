@@ -1,0 +1,29 @@
+"""Names of vitzoo that many tests use and that are not public: here alone are their modules."""
+
+from __future__ import annotations
+
+from vitzoo.cli.main import COMMANDS as COMMANDS, cli as cli, main as main
+from vitzoo.registry.registry import (
+    Registry as Registry,
+    _registry as _registry,
+    registry as registry,
+)
+from vitzoo.schema.manifest import (
+    Entries as Entries,
+    Manifest as Manifest,
+    read_manifest as read_manifest,
+    table_of as table_of,
+)
+from vitzoo.schema.reader import Reader as Reader
+from vitzoo.schema.rows import (
+    Contribution as Contribution,
+    choose as choose,
+    from_address as from_address,
+)
+from vitzoo.schema.terms import (
+    CORE_BUILDER as CORE_BUILDER,
+    FURTHER_RESULTS as FURTHER_RESULTS,
+    MAX_MANIFEST as MAX_MANIFEST,
+    MAX_PLUGIN_MANIFEST as MAX_PLUGIN_MANIFEST,
+    RESULTS as RESULTS,
+)
