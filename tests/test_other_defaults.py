@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-FOLDERS = [("images", "plotting", "training"), ("inference",)]
+FOLDERS = [
+    ("images", "apps/plot", "apps/train"),
+    ("apps/predict", "apps/embed", "apps/probe"),
+]
 
 
 @pytest.mark.workflows
-@pytest.mark.parametrize("folders", FOLDERS, ids="-".join)
+@pytest.mark.parametrize(
+    "folders", FOLDERS, ids=lambda folders: "-".join(folders).replace("apps/", "")
+)
 def test_results_do_not_follow_torchs_defaults(folders):
     """The quick tests of these folders, with the plugin `other_defaults`."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}

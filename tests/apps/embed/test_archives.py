@@ -14,7 +14,7 @@ from PIL import Image
 
 from helpers import message, refuses, says
 from limited import run_limited
-from vitzoo.apps.embed import archives, sources
+from vitzoo.apps.embed import items, parquet_rows, tar_members
 from vitzoo.apps.embed.sources import find_pieces, sha256_of, slices
 from vitzoo.errors import ImageError, InvalidOption
 
@@ -88,7 +88,7 @@ def test_names_that_are_no_utf8_and_a_huge_member(tar, monkeypatch):
     header = data[:512]
     spaces = header[:148] + b" " * 8 + header[156:]
     path.write_bytes(spaces[:148] + b"%06o\0 " % sum(spaces) + spaces[156:] + data[512:])
-    monkeypatch.setattr(sources, "MAX_IMAGE", 100)
+    monkeypatch.setattr(items, "MAX_IMAGE", 100)
     first, huge, last = read(find_pieces("s.tar"))
     assert first == ("s.tar/\udcff\udcfe.jpg", b"1")
     says(huge[1], "huge.jpg has 101 bytes", "100")
@@ -120,7 +120,7 @@ def test_a_damaged_archive_is_an_error_before_any_work(tar, tmp_path):
 def test_a_header_of_megabytes_is_refused(tar, monkeypatch, kind):
     tar("s.tar", [("n" * 5000 + ".jpg", b"1")], kind)
     assert len(read(find_pieces("s.tar"))) == 1
-    monkeypatch.setattr(archives, "MAX_HEADER", 5000)
+    monkeypatch.setattr(tar_members, "MAX_HEADER", 5000)
     with refuses(ImageError, "s.tar", "the most is 5000"):
         find_pieces("s.tar")
 
@@ -348,7 +348,7 @@ def test_a_damaged_row_group_gives_errors_of_its_rows_and_of_no_others(parquet):
 
 def test_a_huge_cell_is_an_error_of_its_row(parquet, monkeypatch):
     parquet("p.parquet", {"image": [b"x" * 101, b"x" * 100]})
-    monkeypatch.setattr(sources, "MAX_IMAGE", 100)
+    monkeypatch.setattr(items, "MAX_IMAGE", 100)
     (_, huge), (_, good) = read(find_pieces("p.parquet"))
     says(huge, "row 0 of p.parquet has 101 bytes", "100")
     assert good == b"x" * 100
@@ -543,9 +543,11 @@ def test_sizes_of_pages_are_read_as_pyarrow_reads_them(tmp_path, header, expecte
     with (tmp_path / "pages").open("rb") as file:
         if isinstance(expected, str):
             with refuses(ImageError, expected):
-                list(archives._pages(file.fileno(), chunk))
+                list(parquet_rows._pages(file.fileno(), chunk))
         else:
-            assert [(size, n) for size, _, n in archives._pages(file.fileno(), chunk)] == expected
+            assert [
+                (size, n) for size, _, n in parquet_rows._pages(file.fileno(), chunk)
+            ] == expected
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
@@ -559,7 +561,7 @@ def test_the_pages_of_a_written_file_are_seen(tmp_path, version, rows):
     with path.open("rb") as file:
         for i in range(2):
             chunk = group.column(i)
-            found = list(archives._pages(file.fileno(), chunk))
+            found = list(parquet_rows._pages(file.fileno(), chunk))
             sizes = sum(size for size, _, _ in found)
             assert all(stored <= size for size, stored, _ in found)
             assert 0 < chunk.total_uncompressed_size - sizes < 20_000 * len(found)

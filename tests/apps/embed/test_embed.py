@@ -576,8 +576,8 @@ def test_the_summary_on_a_terminal_is_short_and_names_broken_images(
     data, tmp_path, run, monkeypatch
 ):
     monkeypatch.chdir(data)
-    for name in ("cli.inference.on_terminal", "cli.inference.is_terminal"):
-        monkeypatch.setattr(f"vitzoo.{name}", lambda *_: True)
+    for name in ("command.on_terminal", "command.is_terminal", "bar.is_terminal"):
+        monkeypatch.setattr(f"vitzoo.apps.embed.{name}", lambda *_: True)
     out = os.path.relpath(tmp_path / "out")
     command = ("embed", "net.safetensors", "photos", "--out", out, "--workers", 1)
     for expected in (

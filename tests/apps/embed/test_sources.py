@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers import message, refuses, says
-from vitzoo.apps.embed import sources
+from vitzoo.apps.embed import items
 from vitzoo.apps.embed.sources import (
     Files,
     expand_braces,
@@ -188,7 +188,7 @@ def test_files_that_cannot_be_read_are_errors_of_their_rows(folder, monkeypatch)
     odd.joinpath("broken.jpg").symlink_to("nowhere")
     odd.joinpath("large.jpg").write_bytes(b"x" * 101)
     odd.joinpath("folder.jpg").mkdir()
-    monkeypatch.setattr(sources, "MAX_IMAGE", 100)
+    monkeypatch.setattr(items, "MAX_IMAGE", 100)
     errors = {key: str(value) for key, value in read(find_pieces(odd))}
     assert list(errors) == [f"{odd}/{n}.jpg" for n in ("broken", "empty", "large", "pipe")]
     for (_, text), expected in zip(

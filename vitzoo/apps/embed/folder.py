@@ -18,9 +18,10 @@ from typing import Any
 from filelock import Timeout
 
 from vitzoo.apps.embed.differences import all_keys, first_difference
+from vitzoo.apps.embed.items import Piece
 from vitzoo.apps.embed.out import MANIFEST as MANIFEST, check_out as check_out
 from vitzoo.apps.embed.part_file import VECTORS, Form, claim, explained, keys_of, state_of
-from vitzoo.apps.embed.sources import Paths, Piece, find_pieces, sha256_of, slices
+from vitzoo.apps.embed.sources import Paths, find_pieces, sha256_of, slices
 from vitzoo.apps.embed.table import stored_text
 from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import InvalidOption, StoreError, short_repr

@@ -11,8 +11,8 @@ from operator import add
 from pathlib import Path
 from typing import NamedTuple
 
+from vitzoo.apps.embed.items import Item, Piece
 from vitzoo.apps.embed.part_file import Form, writing
-from vitzoo.apps.embed.sources import Item, Piece
 from vitzoo.apps.predict.fingerprint import Fingerprint
 from vitzoo.apps.predict.predictor import Decoded, Predictor, Row
 from vitzoo.errors import ImageError

@@ -14,17 +14,17 @@ import os
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
+from vitzoo.apps.embed.items import Item, Piece, as_text, read_file, read_whole
+from vitzoo.apps.embed.parquet_rows import ParquetRows
+from vitzoo.apps.embed.tar_members import TarMembers
 from vitzoo.errors import ImageError, InvalidOption, printable, short_repr
-from vitzoo.files.access import read_regular
 from vitzoo.images.decode import SUFFIXES
 
-MAX_IMAGE = 2**29  # bytes of one image file; the largest image that Pillow opens has fewer
 MAX_LIST = 2**32  # bytes of a list file
 MAX_EXPANDED = 100_000  # names that the braces of one source may stand for
 MOST_PATHS = 64  # of a folder, through links: the kernel follows 40 in one path
@@ -33,37 +33,6 @@ BRACES = re.compile(r"\{([^{}]*)\}")
 NUMBERS = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
 STARS = re.compile(r"(?:^|(?<=/))(?:\*\*(?:/+|$))+")  # `**` as a whole name
 Paths = str | os.PathLike[str]
-
-
-@dataclass(frozen=True)
-class Item:
-    """One image: its key, and a function that returns its bytes or raises ImageError.
-
-    `size` is the number of bytes that are in memory before that.
-    """
-
-    key: str
-    load: Callable[[], bytes]
-    size: int = 0
-
-
-class Piece(Protocol):
-    """Images of one source that are neighbours in the order of the inputs; it can be pickled."""
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-
-    def part(self, start: int, stop: int) -> Piece:
-        """Return the piece of some of the images."""
-
-    def items(self) -> Iterator[Item]:
-        """Yield the images in order."""
-
-    def names(self) -> Iterator[str]:
-        """Yield the key of each image without reading it."""
-
-    def identities(self) -> Iterator[str]:
-        """Yield what identifies each image without reading it."""
 
 
 @dataclass(frozen=True)
@@ -93,25 +62,6 @@ class Files:
     def identities(self) -> Iterator[str]:
         """Yield the paths as written."""
         return self.names()
-
-
-def as_text(path: str) -> str:
-    """Return a path as its bytes read as UTF-8, which are the same under every locale."""
-    return path if path.isascii() else os.fsencode(path).decode("utf-8", "surrogateescape")
-
-
-def read_file(path: str) -> bytes:
-    """Return the bytes of an image file; raise ImageError if that is not possible."""
-    data = _read_all(path, MAX_IMAGE)
-    if not data:
-        raise ImageError(f"{printable(path)} is empty, expected an image file")
-    return data
-
-
-def _read_all(path: str, limit: int) -> bytes:
-    if (data := read_regular(Path(path), limit, ImageError)) is None:
-        raise ImageError(f"there is no file {printable(path)}")
-    return data
 
 
 def find_pieces(
@@ -322,8 +272,6 @@ def _choices(inside: str) -> Sequence[str]:
 
 
 def _piece_of(path: str, column: str | None) -> Piece:
-    from vitzoo.apps.embed.archives import ParquetRows, TarMembers
-
     suffix = os.path.splitext(path)[1].lower()  # noqa: PTH122  # as `Files`
     if suffix in TAR:
         return TarMembers.find(path)
@@ -363,7 +311,7 @@ def _images_below(folder: str) -> list[str]:
 def _listed(path: str) -> Files:
     """Return the files of a list, one path per line, relative to the folder of the list."""
     name = printable(path)
-    lines = [os.fsdecode(line.rstrip(b"\r")) for line in _read_all(path, MAX_LIST).split(b"\n")]
+    lines = [os.fsdecode(line.rstrip(b"\r")) for line in read_whole(path, MAX_LIST).split(b"\n")]
     keys = [line for line in lines if line.strip()]
     if not keys:
         raise ImageError(f"the list {name} is empty, expected one path in each line")

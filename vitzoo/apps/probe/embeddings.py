@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vitzoo import settings
-from vitzoo.apps.embed.archives import open_parquet, rows_at_once
+from vitzoo.apps.embed.parquet_rows import open_parquet, rows_at_once
 from vitzoo.apps.predict.cores import cores
 from vitzoo.apps.predict.fingerprint import hash_data
 from vitzoo.apps.predict.predictor import Decoded, Predictor

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitzoo.apps.embed.archives import kind_of, open_parquet, read_cell, rows_at_once
+from vitzoo.apps.embed.parquet_rows import kind_of, open_parquet, read_cell, rows_at_once
 from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable, short_repr
 from vitzoo.images.decode import SUFFIXES
 from vitzoo.plugin.requirements import check_extra
