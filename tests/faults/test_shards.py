@@ -15,6 +15,7 @@ from vitzoo import verify
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.files.shard_index import MAX_INDEX, MAX_SHARDS
+from vitzoo.foreign.sidecars import open_described
 from vitzoo.inventory import import_file
 
 NAMES = [f"model-{i:05}-of-00003.safetensors" for i in (1, 2, 3)]
@@ -117,7 +118,7 @@ def test_shards_changed_after_loading(folder, small, right):
 
 def test_config_beside_the_index(folder):
     (folder / "config.json").write_text('{"hidden_act": "gelu_new"}')
-    assert open_file(folder / INDEX).config == {"hidden_act": "gelu_new"}
+    assert open_described(folder / INDEX).config == {"hidden_act": "gelu_new"}
 
 
 def test_metadata_may_be_left_out(folder, small, right):

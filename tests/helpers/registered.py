@@ -1,0 +1,54 @@
+"""Fixtures of the tests of loading and of config overrides."""
+
+import hashlib
+
+import pytest
+import tomlkit
+
+from helpers import SPEC
+from load_helpers import PREPROCESSING
+
+
+@pytest.fixture
+def zoo(distribution, monkeypatch, new_registry):
+    """Register a network `small/net` whose weights are bundled files, without the Hub."""
+    site = distribution("small", "small = small:registry.toml", {"small/__init__.py": ""})
+    package = site / "small"
+    (package / "data").mkdir()
+    monkeypatch.syspath_prepend(str(site))
+
+    def register(weights, **spec):
+        rows = {}
+        for name, (data, row) in weights.items():
+            (package / "data" / f"{name}.safetensors").write_bytes(data)
+            rows[name] = {
+                "file": f"{name}.safetensors",
+                "pin": "confirmed",
+                "size": len(data),
+                "sha256": hashlib.sha256(data).hexdigest(),
+                "format": "timm",
+                "license": "MIT",
+                "source": "made by the test",
+                "preprocessing": PREPROCESSING,
+            } | row
+        variant = SPEC | {"summary": "small", "source": "made", "params": 1, "weights": rows} | spec
+        text = tomlkit.dumps({"api": 1, "variants": {"net": variant}})
+        (package / "registry.toml").write_text(text)
+        new_registry()
+        return "small/net"
+
+    return register
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Save a transformers model and return the path of its weights file."""
+
+    def save(model, *, with_config=True):
+        folder = tmp_path / "saved"
+        model.save_pretrained(folder)
+        if not with_config:
+            (folder / "config.json").unlink()
+        return folder / "model.safetensors"
+
+    return save
