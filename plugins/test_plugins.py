@@ -205,6 +205,15 @@ def test_released_names_keep_their_meaning(plugin):
     assert present == tool["normal"](released), how
 
 
+@pytest.mark.conformance
+def test_what_is_frozen_stays_as_it_is_written(plugin, tmp_path):
+    frozen, path = plugin.released_path, tmp_path / "released.json"
+    path.write_bytes(frozen.read_bytes() if frozen.exists() else b"{}\n")
+    before = path.read_bytes()
+    assert runpy.run_path(str(UPDATE))["main"](path, plugin.namespace) == 0
+    assert path.read_bytes() == before
+
+
 @pytest.mark.docs
 def test_readme_snippets_run_in_order(plugin, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -4,8 +4,10 @@
 
 FILE is this folder's, of the core, or a first-party plugin's with its namespace.
 
-It only ever adds: new variants, new weights of a variant, a default where there was none. Where
-a released name has changed or is gone it writes nothing and says so; give the change a new name.
+It only ever adds: new variants, new weights of a variant, a default where there was none. What is
+frozen stays as it is written. Where a released name has changed or is gone, it writes nothing and
+says so; give the change a new name. A row does not state options that `Spec` got after the row was
+frozen. For a new option, add to `ADDED` the value that leaves the released networks as they are.
 """
 
 from __future__ import annotations
@@ -16,9 +18,23 @@ from pathlib import Path
 from typing import Any
 
 import vitzoo
-from internals import Reader
 
 RELEASED = Path(__file__).with_name("released.json")
+ADDED: dict[str, Any] = {"num_registers": 0, "pre_norm": False, "final_norm": True}
+ADDED_TO_BLOCK: dict[str, Any] = {
+    "norm": "layer",
+    "proj_bias": True,
+    "qk_norm": False,
+    "attn_norm": False,
+    "mlp": "mlp",
+    "mlp_norm": False,
+    "mlp_bias": True,
+    "parallel": False,
+    "post_norm": False,
+    "merge": 0,
+}
+"""What a frozen row means that does not state the option. These values are frozen, too: a test
+that took today's defaults of `Spec` would not notice that a default has changed."""
 
 
 def snapshot(namespace: str = "core") -> dict[str, Any]:
@@ -33,10 +49,8 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def normal(released: dict[str, Any]) -> dict[str, Any]:
-    """Return released rows with the defaults of options that `Spec` has learned since."""
-    return {
-        name: row | {"spec": _read(name, row["spec"]).to_data()} for name, row in released.items()
-    }
+    """Return released rows with the options that `Spec` got after they were frozen."""
+    return {name: row | {"spec": _completed(row["spec"])} for name, row in released.items()}
 
 
 def changes(released: dict[str, Any], present: dict[str, Any]) -> list[str]:
@@ -47,10 +61,11 @@ def changes(released: dict[str, Any], present: dict[str, Any]) -> list[str]:
         if now is None:
             found.append(f"{name} is gone")
             continue
+        before, after = _comparable(row), _comparable(now)
         found += [
-            f"{name}: {key} was {row[key]!r}, is {now[key]!r}"
-            for key in ("spec", "builder", "params")
-            if row[key] != now[key]
+            f"{name}: {key} was {before.get(key)!r}, is {after.get(key)!r}"
+            for key in before | after
+            if before.get(key) != after.get(key)
         ]
         if row["default"] not in (None, now["default"]):
             found.append(f"{name}: default was {row['default']!r}, is {now['default']!r}")
@@ -74,7 +89,11 @@ def main(path: Path = RELEASED, namespace: str = "core") -> int:
         say("a released name keeps its meaning; nothing was written:", *problems)
         return 1
     added = [name for name, row in present.items() if row != normal(released).get(name)]
-    path.write_text(json.dumps(present, indent=1) + "\n", encoding="utf-8")
+    rows = {
+        name: released.get(name, row) | {key: row[key] for key in ("default", "weights")}
+        for name, row in present.items()
+    }
+    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     say(f"added to {path.name}: {', '.join(added) or 'nothing'}")
     return 0
 
@@ -90,8 +109,15 @@ def _meaning(variant: vitzoo.Variant) -> dict[str, Any]:
     }
 
 
-def _read(name: str, spec: dict[str, Any]) -> vitzoo.Spec:
-    return vitzoo.Spec.read(Reader(spec, name), vitzoo.Spec(variant=name))
+def _completed(spec: dict[str, Any]) -> dict[str, Any]:
+    return ADDED | spec | {"block": ADDED_TO_BLOCK | spec["block"]}
+
+
+def _comparable(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what must be equal: builder, parameters and each option of a completed spec."""
+    block = {f"block.{key}": value for key, value in row["spec"]["block"].items()}
+    options = {key: value for key, value in row["spec"].items() if key != "block"}
+    return {key: row[key] for key in ("builder", "params")} | options | block
 
 
 if __name__ == "__main__":

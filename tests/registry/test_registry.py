@@ -269,7 +269,27 @@ def test_the_snapshot_takes_additions(tmp_path):
     path.write_text(json.dumps({"vit_b16": released["vit_b16"]}))
     tool = runpy.run_path(str(HERE / "update_released.py"))
     assert tool["main"](path) == 0
-    assert json.loads(path.read_text()) == tool["snapshot"]()
+    assert tool["normal"](json.loads(path.read_text())) == tool["snapshot"]()
+
+
+def test_what_is_frozen_stays_as_it_is_written(tmp_path):
+    path, frozen = tmp_path / "released.json", (HERE / "released.json").read_bytes()
+    path.write_bytes(frozen)
+    assert runpy.run_path(str(HERE / "update_released.py"))["main"](path) == 0
+    assert path.read_bytes() == frozen
+
+
+@pytest.mark.parametrize(
+    ("option", "before", "now"),
+    [("merge", 0, 1), ("proj_bias", True, False), ("qk_scale", None, 0.1), ("norm_eps", 1e-6, 1)],
+)
+def test_an_option_has_its_frozen_value_where_a_row_does_not_state_it(option, before, now):
+    tool = runpy.run_path(str(HERE / "update_released.py"))
+    present = {"vit_b16": tool["snapshot"]()["vit_b16"]}
+    present["vit_b16"]["spec"]["block"][option] = now
+    released = json.loads((HERE / "released.json").read_text())
+    problems = tool["changes"]({"vit_b16": released["vit_b16"]}, present)
+    assert problems == [f"vit_b16: block.{option} was {before!r}, is {now!r}"]
 
 
 @pytest.mark.parametrize(
