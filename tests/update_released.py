@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import vitzoo
+from vitzoo.schema.terms import CORE_BUILDER
 
 RELEASED = Path(__file__).with_name("released.json")
 ADDED: dict[str, Any] = {"num_registers": 0, "pre_norm": False, "final_norm": True}
@@ -49,8 +50,11 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def normal(released: dict[str, Any]) -> dict[str, Any]:
-    """Return released rows with the options that `Spec` got after they were frozen."""
-    return {name: row | {"spec": _completed(row["spec"])} for name, row in released.items()}
+    """Return released rows with the core's builder, and the options that `Spec` got since."""
+    return {
+        name: {"builder": CORE_BUILDER} | row | {"spec": _completed(row["spec"])}
+        for name, row in released.items()
+    }
 
 
 def changes(released: dict[str, Any], present: dict[str, Any]) -> list[str]:
@@ -90,7 +94,7 @@ def main(path: Path = RELEASED, namespace: str = "core") -> int:
         return 1
     added = [name for name, row in present.items() if row != normal(released).get(name)]
     rows = {
-        name: released.get(name, row) | {key: row[key] for key in ("default", "weights")}
+        name: released.get(name, _stored(row)) | {key: row[key] for key in ("default", "weights")}
         for name, row in present.items()
     }
     path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
@@ -107,6 +111,11 @@ def _meaning(variant: vitzoo.Variant) -> dict[str, Any]:
         "default": default.name if default else None,
         "weights": {weights.name: weights.sha256 for weights in variant.weights},
     }
+
+
+def _stored(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without the core's builder, whose module may move."""
+    return {k: v for k, v in row.items() if (k, v) != ("builder", CORE_BUILDER)}
 
 
 def _completed(spec: dict[str, Any]) -> dict[str, Any]:
