@@ -1,0 +1,171 @@
+"""Print how large and how entangled the package is: figures to judge, no test.
+
+    python tests/measure.py [TREE] [--moves FILE]
+
+TREE is another checkout; without it, this one is measured. FILE has lines `OLD moves to NEW`, with
+the paths of modules: a tree with the old names is then measured as if they had moved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Iterator
+from functools import cache
+from pathlib import Path
+
+import grimp
+
+PUBLIC = {"vitzoo", *(f"vitzoo.{m}" for m in ("errors", "parts", "formats", "testing", "ray"))}
+BESIDE_CORE = ("apps", "authoring", "testing", "ray")
+LAYERS = """
+    errors settings report text keywords log < files < schema < plugin < registry < store
+    < parts formats < network < checkpoint < foreign < loading < images < opening
+    < factory saving inventory < apps.predict < apps.embed apps.probe apps.convert apps.export
+    apps.plot apps.train < apps.publish < apps.bench apps.site < ray testing < authoring < cli"""
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+RANKS = {name: rank for rank, row in enumerate(LAYERS.split("<")) for name in row.split()}
+WRITE = """
+import sys, vitzoo
+from safetensors.torch import save_file
+save_file(vitzoo.create("vit_ti16").state_dict(), sys.argv[1])
+"""
+CREATE = """
+import sys, vitzoo
+vitzoo.create("vit_ti16", weights=sys.argv[1])
+print(*(sys.modules[m].__file__ for m in sys.modules if m.split(".")[0] == "vitzoo"), sep="\\n")
+"""
+Imports = dict[str, set[str]]
+
+
+def lines_of_code(path: Path) -> int:
+    """Count lines without docstrings, comments and blank lines."""
+    text = path.read_text(encoding="utf-8")
+    docs: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
+            docs |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    stripped = [line.strip() for line in text.splitlines()]
+    return sum(
+        bool(line) and line[0] != "#" and number not in docs
+        for number, line in enumerate(stripped, start=1)
+    )
+
+
+def read_imports(tree: Path) -> Imports:
+    """Return what each module of vitzoo imports, in functions too, but not for type checkers."""
+    sys.path.insert(0, str(tree))
+    graph = grimp.build_graph("vitzoo", exclude_type_checking_imports=True, cache_dir=None)
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def circles(imports: Imports) -> dict[str, frozenset[str]]:
+    """Return for each module the modules that it imports and that import it, itself included."""
+
+    @cache
+    def reached(module: str) -> frozenset[str]:
+        found, queue = {module}, [module]
+        while queue:
+            new = imports[queue.pop()] - found
+            found |= new
+            queue += new
+        return frozenset(found)
+
+    return {m: frozenset(o for o in reached(m) if m in reached(o)) for m in imports}
+
+
+def longest_chain(imports: Imports) -> int:
+    """Count the modules of the longest chain of imports; a circle counts as one."""
+    circle = circles(imports)
+
+    @cache
+    def length(group: frozenset[str]) -> int:
+        after = {circle[imported] for module in group for imported in imports[module]} - {group}
+        return 1 + max(map(length, after), default=0)
+
+    return max(map(length, circle.values()))
+
+
+def place(module: str, moves: dict[str, str]) -> str:
+    """Return the folder of a module in `vitzoo/`, of an app with its name."""
+    parts = moves.get(module, module).split(".")[1:]
+    return ".".join(parts[: 1 + (parts[:1] == ["apps"])])
+
+
+def against_layers(imports: Imports, moves: dict[str, str]) -> Iterator[str]:
+    """Yield the imports of modules by those of a lower layer."""
+    for module, imported in imports.items():
+        rank = RANKS.get(place(module, moves), len(RANKS))
+        for other in imported:
+            if rank < RANKS.get(place(other, moves), 0):
+                yield f"{module} imports {other}"
+
+
+def files_of_create(tree: Path) -> list[Path]:
+    """Return the modules that a fresh process has imported when `create` returns."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder, "ti16.safetensors"))
+        env = os.environ | {"PYTHONPATH": str(tree), "VITZOO_HOME": folder}
+
+        def run(code: str) -> str:
+            command = [sys.executable, "-c", code, file]
+            return subprocess.check_output(command, env=env, cwd=folder, text=True)
+
+        run(WRITE)
+        return [Path(line) for line in run(CREATE).splitlines()]
+
+
+def imports_internals(path: Path, modules: Collection[str]) -> bool:
+    """Say whether a test imports a module of vitzoo that is not public."""
+    named: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            named |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return not PUBLIC.issuperset(named & set(modules))
+
+
+def main(tree: Path, moves: dict[str, str]) -> None:
+    """Print the table."""
+    package, imports = tree / "vitzoo", read_imports(tree)
+    files = list(package.rglob("*.py"))
+    modules = {path: ".".join(path.relative_to(tree).with_suffix("").parts) for path in files}
+    lines = {path: lines_of_code(path) for path in modules}
+    core = [p for p, m in modules.items() if place(m, moves).split(".")[0] not in BESIDE_CORE]
+    created = files_of_create(tree)
+    folders = {p.relative_to(package).parts[0] for p in modules if p.parent != package}
+    top = [p for p in package.glob("*.py") if not p.name.startswith("__")]
+    against = sorted(against_layers(imports, moves))
+    round_trips = sorted({tuple(sorted(c)) for c in circles(imports).values() if len(c) > 1})
+    places = ("conftest.py", "tests/**/*.py", "plugins/*.py", "plugins/*/tests/**/*.py")
+    tests = [path for pattern in places for path in tree.glob(pattern)]
+    internal = sum(imports_internals(path, imports) for path in tests)
+    for figure, measure in [
+        (f"{sum(lines.values()):,}", "lines of code of vitzoo/"),
+        (f"{sum(lines[path] for path in core):,}", "lines of code of the core"),
+        (longest_chain(imports), "modules in the longest chain of imports"),
+        (
+            f"{len(created)} ({sum(len(p.read_text().splitlines()) for p in created):,} lines)",
+            "modules imported when create returns",
+        ),
+        (f"{len(folders)}; {len(top)}", "folders and files with code directly in vitzoo/"),
+        (f"{len(against)}; {len(round_trips)}", "imports against the layers, and circles"),
+        (f"{internal} of {len(tests)}", "test files that import internal modules"),
+    ]:
+        print(f"{figure!s:>20}  {measure}")
+    print(*against, *map(" <-> ".join, round_trips), sep="\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tree", nargs="?", type=Path, default=Path(__file__).parents[1])
+    parser.add_argument("--moves", type=argparse.FileType())
+    given = parser.parse_args()
+    table = re.findall(r"(\S+)\.py moves to (\S+)\.py", given.moves.read() if given.moves else "")
+    main(given.tree.resolve(), {a.replace("/", "."): b.replace("/", ".") for a, b in table})
