@@ -1,0 +1,284 @@
+"""What an earlier version wrote (tests/fixtures) is read, and gives the results of that version."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import vitzoo
+from helpers import refuses
+from vitzoo.errors import CheckpointError, Offline, VitzooError
+
+pytestmark = pytest.mark.usefixtures("_one_thread")
+FIXTURES = Path(__file__).parent / "fixtures" / "ec83163"
+STATED = json.loads((FIXTURES / "expected.json").read_text(encoding="utf-8"))
+SAVED = sorted({path.stem for path in FIXTURES.glob("*.safetensors")} & STATED.keys() - {"mim"})
+SPEC = STATED["plain"]["spec"]
+SCANS = [f"scans/{number}.png" for number in (4, 6, 7)]
+ROWS = {
+    "embedded": ("scans.parquet", {"outputs": ["pooled", "labels", "blocks.0"]}),
+    "embedded_float16": ("scans", {"vectors": "float16"}),
+}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The working directory: a copy of all files, with the settings of their user."""
+    shutil.copytree(FIXTURES, tmp_path / "files")
+    monkeypatch.chdir(tmp_path / "files")
+    monkeypatch.setenv("VITZOO_HOME", str(tmp_path / "files" / "home"))
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    return tmp_path / "files"
+
+
+def near(actual, name):
+    """Compare every element with those of the earlier version."""
+    with np.load(FIXTURES / "expected.npz") as expected:
+        stored = torch.from_numpy(expected[name])
+    largest = stored.abs().max().item()
+    assert largest > 0.1
+    atol = 5e-6 * max(1, largest)
+    torch.testing.assert_close(torch.as_tensor(actual), stored, rtol=0, atol=atol)
+
+
+@torch.no_grad()
+def compare(name, model):
+    """Compare results and descriptions of a model with those of the earlier version."""
+    shape = (2, model.spec.in_chans, *model.spec.image_size)
+    images = (torch.arange(int(np.prod(shape))) * 37 % 101).view(shape).float() / 50 - 1
+    model.float().eval()
+    near(model.forward_features(images), f"{name}/tokens")
+    near(model(images), f"{name}/logits")
+    stated, spec = STATED[name], model.spec.to_data()
+    assert {key: spec["block"][key] for key in stated["spec"]["block"]} == stated["spec"]["block"]
+    assert spec | {"block": stated["spec"]["block"]} == spec | stated["spec"]
+    assert list(model.labels or ()) == stated["labels"]
+    for key, value in (stated["preprocessing"] or {}).items():
+        found = getattr(model.preprocessing, key)
+        assert (list(found) if isinstance(found, tuple) else found) == value
+
+
+# Saved networks
+
+
+def test_every_saved_network_is_compared():
+    beside = {"mim", "adapter", "digits", "stored", "pushed", "linked"}
+    assert {*SAVED} == STATED.keys() - beside
+    assert len(SAVED) == 13
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_saved_network_computes_what_it_did(name):
+    model = vitzoo.create(FIXTURES / f"{name}.safetensors")
+    assert str(next(model.parameters()).dtype) == STATED[name]["dtype"]
+    compare(name, model)
+    again = vitzoo.create(STATED[name]["spec"], weights=FIXTURES / f"{name}.safetensors")
+    compare(name, again)
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_saved_network_is_written_as_it_was(name, tmp_path):
+    stored = FIXTURES / f"{name}.safetensors"
+    now = vitzoo.save(vitzoo.create(stored), tmp_path / "now.safetensors")
+    before, after = load_file(stored), load_file(now)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[key].to(before[key].dtype), before[key]) for key in before)
+
+
+def test_a_network_with_a_new_head(files):
+    with safe_open(files / "digits_head.safetensors", "pt") as file:
+        metadata = file.metadata()
+    tensors = load_file(vitzoo.fetch("vit_digits")) | load_file(files / "digits_head.safetensors")
+    save_file(tensors, files / "digits.safetensors", metadata)
+    compare("digits", vitzoo.create("vit_digits", weights=files / "digits.safetensors"))
+    compare("digits", vitzoo.create(files / "digits.safetensors"))
+
+
+@pytest.mark.parametrize("file", ["converted.safetensors", "converted.npz"])
+def test_a_converted_file(files, file):
+    model = vitzoo.create(SPEC, weights=files / file)
+    assert not model.load_report.reinitialised
+    compare("plain", model)
+
+
+def test_tensors_out_of_a_pickle(files):
+    stored = load_file(files / "labelled.safetensors")
+    model = vitzoo.create(SPEC, weights=files / "unpickled.safetensors")
+    state = model.state_dict()
+    assert state.keys() == stored.keys()
+    assert all(torch.equal(state[key], stored[key]) for key in stored)
+
+
+def test_an_adapter_is_merged(files):
+    compare("adapter", vitzoo.create(files / "labelled.safetensors", adapter=files / "adapter"))
+    with refuses(CheckpointError, "trained on weights"):
+        vitzoo.create(files / "plain.safetensors", adapter=files / "adapter")
+
+
+def test_a_classifier_of_probe(files):
+    predictor = vitzoo.Predictor(
+        files / "classifier.safetensors",
+        weights=files / "labelled.safetensors",
+        outputs=("logits", "labels"),
+    )
+    rows = predictor(SCANS)
+    near(np.stack([row.outputs["logits"] for row in rows]), "classifier/logits")
+    names = {name for row in rows for _, name, _ in row.outputs["labels"]}
+    assert names == {"dark", "light"}
+
+
+# Folders of other libraries
+
+
+@pytest.mark.parametrize("folder", ["pushed", "linked"])
+def test_a_pushed_and_a_linked_folder(files, folder):
+    compare(folder, vitzoo.create(files / folder))
+    assert [one.state for one in vitzoo.verify(files / folder)] == ["ok"] * 3
+    with (files / folder / "config.json").open("a") as file:
+        file.write(" ")
+    assert sorted(one.state for one in vitzoo.verify(files / folder)) == ["damaged", "ok", "ok"]
+
+
+# Folders of `embed`
+
+
+def of_this_machine(folder):
+    """Write the versions of this machine into a folder, without which `embed` refuses it."""
+    manifest = json.loads((folder / "_manifest.json").read_text())
+    now = vitzoo.Predictor("labelled.safetensors").fingerprint().to_data()["versions"]
+    before, manifest["fingerprint"]["versions"] = manifest["fingerprint"]["versions"], now
+    if before == now:
+        return
+    (folder / "_manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+    text = json.dumps(manifest["fingerprint"], sort_keys=True).encode()
+    for part in folder.glob("*.parquet"):
+        table = pq.read_table(part)
+        metadata = {**table.schema.metadata, b"vitzoo.fingerprint": text}
+        pq.write_table(table.replace_schema_metadata(metadata), part)
+
+
+def embed(out, **options):
+    source, arguments = ROWS[Path(out).name]
+    return vitzoo.embed("labelled.safetensors", source, out, workers=1, **arguments, **options)
+
+
+def read(folder):
+    """Return the tables of a folder by the names of the parts."""
+    return {part.name: pq.read_table(part) for part in sorted(folder.glob("*.parquet"))}
+
+
+def test_a_folder_of_embed_is_complete(files):
+    for name, shards in (("embedded", [(0, 2), (1, 2), None]), ("embedded_float16", [None])):
+        before = {path.name: path.read_bytes() for path in (files / name).iterdir()}
+        of_this_machine(files / name)
+        for shard in shards:
+            done = embed(name, shard=shard)
+            assert (done.computed, done.errors) == (0, 1)
+        assert [path for path in (files / name).glob("[!.]*") if path.name not in before] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("embedded", "part-000000.parquet"),
+        ("embedded", "part-000001.parquet"),
+        ("embedded_float16", "part-000000.parquet"),
+    ],
+)
+def test_a_missing_part_is_computed_as_it_was(files, name, part):
+    stored = files / name / part
+    written, before = stored.read_bytes(), pq.read_table(stored)
+    of_this_machine(files / name)
+    same = stored.read_bytes() == written  # no other processor, torch or Pillow
+    same &= pq.read_metadata(stored).created_by.endswith(f" {pa.__version__}")
+    stored.unlink()
+    manifest = (files / name / "_manifest.json").read_text()
+    done = embed(name)
+    assert done.computed == before.num_rows
+    assert (files / name / "_manifest.json").read_text() == manifest
+    assert not same or stored.read_bytes() == written
+    now = pq.read_table(stored)
+    assert now.schema.equals(before.schema)
+    for column in before.column_names:
+        left, right = now[column].to_pylist(), before[column].to_pylist()
+        if column in ("pooled", "blocks.0"):
+            atol = 1e-5 if name == "embedded" else 1e-2
+            np.testing.assert_allclose(left, right, rtol=0, atol=atol)
+        elif column == "labels":
+            assert [row and row[0]["label"] for row in left] == [
+                row and row[0]["label"] for row in right
+            ]
+        else:
+            assert left == right
+
+
+# The store
+
+
+def fit(stamp, file, path):
+    """Write a stamp of the earlier version for this copy of its file."""
+    os.utime(file, ns=(10**18, 10**18))
+    time.sleep(0.1)  # a stamp as recent as the last change of its file does not count
+    status = file.stat()
+    device = {"device": status.st_dev, "inode": status.st_ino, "hashed_ns": time.time_ns()}
+    times = {"mtime_ns": status.st_mtime_ns, "ctime_ns": status.st_ctime_ns}
+    path.write_text(json.dumps(json.loads(stamp.read_text()) | device | times))
+    return path, path.read_bytes()
+
+
+@pytest.fixture
+def store(files, monkeypatch, new_registry):
+    monkeypatch.setenv("VITZOO_REGISTRY", str(files / "registry.toml"))
+    monkeypatch.setenv("VITZOO_PINS", "required")
+    new_registry()
+    return files / "home"
+
+
+def test_the_store_and_the_lock_file_are_used_offline(store):
+    compare("stored", vitzoo.create("local/tiny", pretrained=True))
+    (checked,) = vitzoo.verify("local/tiny")
+    (stored,) = store.glob("sha256/??/*")
+    assert (checked.state, checked.path, checked.sha256) == ("ok", stored, stored.name)
+    (store / "vitzoo.lock").unlink()
+    with pytest.raises(VitzooError, match="local/tiny"):
+        vitzoo.create("local/tiny", pretrained=True)
+
+
+def test_a_file_that_is_not_in_the_store_is_an_offline_error(store):
+    shutil.rmtree(store / "sha256")
+    with pytest.raises(Offline):
+        vitzoo.create("local/tiny", pretrained=True)
+
+
+def test_stamps_of_the_store_save_hashing(store):
+    (file,), (stamp,) = store.glob("sha256/??/*"), store.glob("stamps/*.json")
+    path, before = fit(stamp, file, stamp)
+    vitzoo.create("local/tiny", pretrained=True)
+    assert path.read_bytes() == before
+    os.utime(file, ns=(10**18, 10**18 + 1))
+    time.sleep(0.1)
+    vitzoo.create("local/tiny", pretrained=True)
+    assert json.loads(path.read_bytes()).keys() == json.loads(before).keys()
+    assert path.read_bytes() != before
+
+
+def test_stamps_of_files_of_the_user_save_hashing(store, files):
+    file = files / "labelled.safetensors"
+    (stamp,) = store.glob("stamps/own/*")
+    path = stamp.with_name(f"{file.stat().st_ino % 1024}.json")
+    path, before = fit(stamp, file, path)
+    vitzoo.create(file)
+    assert path.read_bytes() == before
+    os.utime(file, ns=(10**18, 10**18 + 1))
+    time.sleep(0.1)
+    vitzoo.create(file)
+    assert path.read_bytes() != before
