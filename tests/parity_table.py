@@ -27,8 +27,8 @@ import timm
 import torch
 
 import vitzoo
-from internals import CORE_BUILDER
 from vitzoo.errors import UnknownName
+from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo_timm.keys import tensors_of
 from vitzoo_timm.look import NotNative
 from vitzoo_timm.native import carry_over, spec_of

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import click
 
-from internals import COMMANDS, cli
+from vitzoo.cli.main import COMMANDS, cli
 
 ROOT = Path(__file__).parents[1]
 GENERATED = (

@@ -42,6 +42,7 @@ verify local/tiny
 verify pushed
 lock
 predict labelled.safetensors scans/4.png
+embed labelled.safetensors scans --out vectors --workers 1
 convert plain.safetensors --to transformers_vit out.safetensors
 link local/tiny linked_again --for transformers
 push labelled.safetensors acme/tiny --license mit --dry-run --folder pushed_again
