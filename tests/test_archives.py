@@ -34,7 +34,7 @@ CORE_KINDS = PLUGIN_KINDS | {".safetensors", ".txt", ".gz", ".tmpl", ".html", ".
 PLUGIN_SDIST = {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
 CORE_SDIST = PLUGIN_SDIST | {
     *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"),
-    *("conftest.py", "registry.toml"),
+    "registry.toml",
 }
 
 
@@ -96,10 +96,8 @@ def test_the_files_of_a_wheel_are_those_of_the_repository(folder, wheel):
     assert wheel[license_file] == (ROOT / "LICENSE").read_bytes()
 
 
-def test_an_sdist_has_the_package_its_tests_and_the_named_files(folder, sdist):
-    named, parts = (PLUGIN_SDIST, {"tests"})
-    if folder == ROOT:
-        named, parts = CORE_SDIST, {"tests", "docs"}
+def test_an_sdist_has_the_package_and_the_named_files_but_no_tests(folder, sdist):
+    named, parts = (CORE_SDIST, ["docs"]) if folder == ROOT else (PLUGIN_SDIST, [])
     assert set(sdist) == named | files(folder, package(folder), *parts)
     assert [n for n in sdist if ODD.search(f"/{n}") and n != ".gitignore"] == []
     for name in named - {"PKG-INFO", ".gitignore"}:
