@@ -340,12 +340,18 @@ def to_toml() -> Callable[[dict[Any, Any]], str]:
     return write
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m deselects
+@pytest.hookimpl(tryfirst=True)  # before -m deselects, and before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the conformance tests that compile their marker; plugins elsewhere need not have it."""
+    """Add the markers that follow from others.
+
+    The conformance tests that compile get theirs here, because plugins elsewhere need not have it.
+    Files of large checkpoints or environments, which their tests share, stay in one process.
+    """
     for item in items:
         if getattr(item, "originalname", "") == "test_part_compiles":
             item.add_marker(pytest.mark.compile)
+        if any(item.get_closest_marker(name) for name in ("parity", "install")):
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,51 +15,49 @@ pytestmark = pytest.mark.install
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def spaces(project, plugins):
-    """The project's namespaces, in the order of listings."""
-    own = [plugin for plugin in plugins if plugin.folder == project.folder]
-    return sorted(own, key=lambda plugin: plugin.namespace)
-
-
-@pytest.fixture(scope="module")
 def released(spaces) -> dict[str, int]:
-    """The project's names, in the order of listings, with their numbers of parameters."""
-    frozen = [
-        json.loads(space.released_path.read_text())
-        for space in spaces
-        if space.released_path.exists()
-    ]
+    """The names of some namespaces, in the order of listings, with their numbers of parameters."""
+    files = [space.released_path for space in sorted(spaces, key=lambda space: space.namespace)]
+    frozen = [json.loads(file.read_text()) for file in files if file.exists()]
     return {name: row["params"] for rows in frozen for name, row in rows.items()}
 
 
-@pytest.fixture(scope="module", params=["wheel", "editable"])
-def zoo(request, project, tmp_path_factory, built, new_environment):
-    """An environment with vitzoo and the plugin."""
+@pytest.fixture(scope="session", params=["wheel", "editable"])  # so each is made once
+def zoo(request, plugins, tmp_path_factory, built, new_environment):
+    """An environment with vitzoo and all plugins."""
     environment = new_environment(tmp_path_factory.mktemp(request.param) / "venv")
-    environment.install(*built(ROOT).glob("*.whl"))
+    folders = sorted({plugin.folder for plugin in plugins})
     if request.param == "wheel":
-        environment.install(*built(project.folder).glob("*.whl"))
+        wheels = [wheel for folder in (ROOT, *folders) for wheel in built(folder).glob("*.whl")]
+        environment.install(*wheels)
     else:
-        environment.install("--editable", project.folder)
+        environment.install(*built(ROOT).glob("*.whl"))
+        environment.install(*(word for folder in folders for word in ("--editable", folder)))
     return environment
 
 
-def test_listing_shows_the_variants_and_imports_nothing(project, spaces, released, zoo):
-    patterns = [f"{space.namespace}/*" for space in spaces]
-    assert zoo.call("vitzoo", "list", *patterns, "-q").split() == list(released)
-    name = list(released)[-1]
+def test_listing_shows_the_variants_and_imports_nothing(plugins, zoo):
+    names = released(plugins)
+    assert zoo.call("vitzoo", "list", "*/*", "-q").split() == list(names)
+    packages = sorted({plugin.package for plugin in plugins})
+    last = {name.partition("/")[0]: name for name in names}  # of each namespace
     code = f"""
         import sys, vitzoo
-        print([p.state for p in vitzoo.plugins()], vitzoo.describe({name!r}).params)
-        print([name for name in ("torch", {project.package!r}) if name in sys.modules])
+        print([p.state for p in vitzoo.plugins()])
+        print([vitzoo.describe(name).params for name in {[*last.values()]}])
+        print([name for name in ("torch", *{packages}) if name in sys.modules])
     """
-    states = ["core"] + ["loaded"] * len(spaces)
-    assert zoo.run(code) == f"{states} {released[name]}\n[]\n"
+    states = ["core"] + ["loaded"] * len(plugins)
+    assert zoo.run(code) == f"{states}\n{[names[name] for name in last.values()]}\n[]\n"
 
 
-def test_which_knows_the_names_of_other_libraries(spaces, zoo):
-    own = [v for space in spaces for v in vitzoo.variants(namespace=space.namespace)]
+def test_which_knows_the_names_of_other_libraries(project, plugins, zoo):
+    own = [
+        variant
+        for plugin in sorted(plugins, key=lambda plugin: plugin.namespace)
+        if plugin.folder == project.folder
+        for variant in vitzoo.variants(namespace=plugin.namespace)
+    ]
     known = [variant for variant in own if variant.known_as and variant.weights]
     assert known
     library, theirs = known[-1].known_as[0]
@@ -68,8 +66,10 @@ def test_which_knows_the_names_of_other_libraries(spaces, zoo):
     assert known[-1].name in zoo.call("vitzoo", "which", theirs + tag)
 
 
-def test_creating_in_a_spawned_worker(released, zoo):
-    names = list(released)[:: max(len(released) - 1, 1)][:2]  # the first and the last
+def test_creating_in_a_spawned_worker(plugins, zoo):
+    names = released(plugins)
+    spaces = [[n for n in names if n.startswith(f"{p.namespace}/")] for p in plugins]
+    ends = [name for own in spaces if own for name in (own[0], own[-1])]
     script = zoo.elsewhere / "workers.py"
     script.write_text(f"""\
 import multiprocessing, vitzoo
@@ -80,18 +80,21 @@ def count(name):
 
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(pool.map(count, {names}))
+        print(pool.map(count, {ends}))
 """)
-    assert json.loads(zoo.call("python", script)) == [released[name] for name in names]
+    assert json.loads(zoo.call("python", script)) == [names[name] for name in ends]
 
 
-def test_a_network_runs_with_what_the_plugin_depends_on(project, released, zoo):
+@pytest.mark.parametrize("zoo", ["wheel"], indirect=True)
+def test_a_network_runs_with_what_the_plugin_depends_on(project, plugins, zoo):
+    names = released(plugin for plugin in plugins if plugin.folder == project.folder)
     text = project.folder.joinpath("pyproject.toml").read_text()
     needed = " ".join(tomllib.loads(text)["project"]["dependencies"])
-    others = [name for name in ("timm", "transformers") if name not in needed]
+    packages = {plugin.package for plugin in plugins} - {project.package}
+    others = sorted(n for n in ("timm", "transformers", *packages) if n not in needed)
     code = f"""
         import sys, torch, vitzoo
-        model = vitzoo.create({min(released, key=released.__getitem__)!r}).eval()
+        model = vitzoo.create({min(names, key=names.__getitem__)!r}).eval()
         output = model(torch.randn(1, model.spec.in_chans, *model.spec.image_size))
         print(len(output), bool(output.isfinite().all()))
         print([name for name in {others} if name in sys.modules])

@@ -2,15 +2,17 @@
 
 A library builds a network from generated options, draws its weights and writes weights and config.
 Then `create` of the folder gives the outputs of that network, every element, or raises an error.
-`SEEDS` make the same networks in every run.
+`SEED` draws the same `EXAMPLES` networks in every run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pathlib
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import pytest
@@ -25,8 +27,8 @@ from vitzoo.errors import VitzooError
 
 pytestmark = pytest.mark.fuzz
 
-SEEDS = (1, 2, 3)
-EXAMPLES = 120  # for each seed
+SEED = int(os.environ.get("VITZOO_FUZZ_SEED", "1"))
+EXAMPLES = int(os.environ.get("VITZOO_FUZZ_CASES", "120"))
 ACCEPTED = 0.25  # at least this share of the networks is loaded, so the comparison is not empty
 TOLERANCE = 5e-5  # times the largest reference value above 1
 GENERATED = settings(
@@ -104,23 +106,28 @@ ARGUMENTS: dict[str, Any] = {
 }
 
 
+@cache
+def patch_size(name):
+    """Return the patch size of an architecture in px."""
+    return timm.create_model(name, depth=1, num_classes=0).patch_embed.patch_size[0]
+
+
 @st.composite
 def arguments(draw):
     """Draw an architecture and up to four arguments."""
     names = draw(st.lists(st.sampled_from(sorted(ARGUMENTS)), max_size=4, unique=True))
     found = {name: draw(ARGUMENTS[name]) for name in names}
     name = draw(st.sampled_from(ARCHITECTURES))
-    patch = timm.create_model(name, depth=1, num_classes=0).patch_embed.patch_size[0]
+    patch = patch_size(name)
     sides = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     size = {"img_size": tuple(patch * side for side in sides)}
     return name, {"depth": 2, "embed_dim": 48, "num_heads": 2, **size, **found}
 
 
-@pytest.mark.parametrize("number", SEEDS)
-def test_networks_of_timm(tmp_path_factory, number):
+def test_networks_of_timm(tmp_path_factory):
     counts = Counter()
 
-    @seed(number)
+    @seed(SEED)
     @GENERATED
     @given(arguments(), st.integers(0, 9))
     def check(drawn, weights):
@@ -247,11 +254,10 @@ def output(result):
     raise AssertionError(result.keys())
 
 
-@pytest.mark.parametrize("number", SEEDS)
-def test_networks_of_transformers(tmp_path_factory, number):
+def test_networks_of_transformers(tmp_path_factory):
     counts = Counter()
 
-    @seed(number)
+    @seed(SEED)
     @GENERATED
     @given(configs(), st.integers(0, 9))
     def check(drawn, weights):
@@ -288,8 +294,7 @@ VALUES = st.recursive(
 )
 
 
-@pytest.mark.parametrize("number", SEEDS)
-def test_hostile_configs(tmp_path, number):
+def test_hostile_configs(tmp_path):
     """Any value of a known key: the outputs of the right config, or an error."""
     torch.manual_seed(1)
     options = {"depth": 1, "embed_dim": 48, "num_heads": 2, "img_size": 32, "num_classes": 5}
@@ -298,7 +303,7 @@ def test_hostile_configs(tmp_path, number):
     right = json.loads((tmp_path / "config.json").read_text())
     counts = Counter()
 
-    @seed(number)
+    @seed(SEED)
     @GENERATED
     @given(st.sampled_from(KEYS), st.sampled_from(["", *right["model_args"]]), VALUES)
     def check(key, argument, value):

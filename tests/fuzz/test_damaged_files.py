@@ -31,7 +31,7 @@ from vitzoo.files.folder_manifest import write_manifest
 pytestmark = pytest.mark.fuzz
 
 SEED = int(os.environ.get("VITZOO_FUZZ_SEED", "1"))
-CASES = 500
+CASES = int(os.environ.get("VITZOO_FUZZ_CASES", "120"))
 SPEC = {
     "image_size": 16,
     "patch_size": 8,

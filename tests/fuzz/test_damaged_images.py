@@ -1,12 +1,13 @@
 """Damaged tar archives, Parquet files and images: an error of vitzoo, a row with an error, or rows.
 
-`SEED` makes the same files in every run. The name of a file, which a failure states, has the seed
+`SEED` draws `FILES` files of each kind. The name of a file, which a failure states, has the seed
 and the number of the file.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import random
 import tarfile
 
@@ -20,7 +21,8 @@ from limited import run_limited
 
 pytestmark = pytest.mark.fuzz
 
-SEED, FILES = 27, 500
+SEED = int(os.environ.get("VITZOO_FUZZ_SEED", "27"))
+FILES = int(os.environ.get("VITZOO_FUZZ_CASES", "120"))
 ROWS = """
 from vitzoo.errors import ImageError
 from vitzoo.apps.embed.sources import find_pieces, sha256_of

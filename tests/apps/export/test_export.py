@@ -101,16 +101,24 @@ def written(model, path, kind="onnx", **options):
                       .custom_metadata_map["vitzoo"])  # fmt: skip
 
 
-@pytest.mark.workflows
+def every_network_and_target():
+    """Yield each network with each target; `.ci/run` takes the targets in turn, one a network."""
+    for i, (name, changes) in enumerate(NETWORKS):
+        for k, to in enumerate(KINDS):
+            marks = [pytest.mark.exports, *[pytest.mark.workflows] * (k == i % len(KINDS))]
+            words = (name, *map(str, changes.values()), to)
+            yield pytest.param(name, changes, to, id=" ".join(words), marks=marks)
+
+
+MATRIX = list(every_network_and_target())
+
+
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(
-    ("name", "changes"), NETWORKS, ids=[" ".join([n, *map(str, c.values())]) for n, c in NETWORKS]
-)
-def test_every_family_and_head(name, changes, tmp_path):
+@pytest.mark.parametrize(("name", "changes", "to"), MATRIX)
+def test_every_family_and_head(name, changes, to, tmp_path):
     model = small(name, **changes)
-    for to, weights in (("onnx", "scaled"), ("torch", "scaled"), ("openvino", "own")):
-        vitzoo.export(fill(model, weights), to, tmp_path / to)
-        outputs_equal(tmp_path / to, to, model)
+    vitzoo.export(fill(model, "own" if to == "openvino" else "scaled"), to, tmp_path / to)
+    outputs_equal(tmp_path / to, to, model)
 
 
 def test_no_family_and_no_head_is_left_out():
@@ -121,6 +129,12 @@ def test_no_family_and_no_head_is_left_out():
     heads = {c["head"] for _, c in NETWORKS if "head" in c} | {spec.head.name for spec in specs}
     assert heads >= {*registry().core_parts("head"), "clip/projection", "deit/distilled"}
     assert {spec.pool.name for spec in specs} >= {"class", "mean", "prefix", "attention"}
+
+
+def test_ci_exports_every_network_once_and_uses_every_target():
+    often = [one.values for one in MATRIX if "workflows" in {mark.name for mark in one.marks}]
+    assert [(name, changes) for name, changes, _ in often] == NETWORKS
+    assert {to for _, _, to in often} == set(KINDS)
 
 
 @pytest.mark.workflows
