@@ -456,6 +456,37 @@ def test_a_jpeg_of_many_scans_is_refused(tmp_path, monkeypatch):
             open_image(path)
 
 
+def test_scans_of_an_open_image_and_of_another_frame_count(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(with_scans(101))
+    with Image.open(tmp_path / "a.jpg") as image, refuses(ImageError, "the image", "100 scans"):
+        read_image(image, "RGB")
+    other = Image.open(io.BytesIO(with_scans(10)))
+    PHOTO.save(tmp_path / "b.jpg", "MPO", save_all=True, append_images=[other])
+    data = (tmp_path / "b.jpg").read_bytes()
+    last = data.rindex(b"\xff\xda")
+    (tmp_path / "b.jpg").write_bytes(data[:-2] + data[last:-2] * 101 + data[-2:])
+    with Image.open(tmp_path / "b.jpg") as image:
+        assert pixels(image).shape == RGB.shape
+        image.seek(1)
+        with refuses(ImageError, "the image", "more than 100 scans"):
+            read_image(image, "RGB")
+
+
+@pytest.mark.parametrize("marker", [0x01, 0x02, 0xBF])
+def test_a_marker_that_ends_no_scan_hides_no_scans(tmp_path, marker):
+    """libjpeg skips it at the next restart; two bytes that look like a length follow."""
+    data = with_scans(10)
+    first = data.index(b"\xff\xda")
+    start = first + 2 + int.from_bytes(data[first + 2 : first + 4], "big")
+    restart = b"\xff\xdd\0\4\0\7"  # after seven units
+    hidden = bytes([0xFF, marker]) + b"\x7f\xfe\xff\xd0"
+    scans = data[data.rindex(b"\xff\xda") : -2] * 120
+    trick = data[:first] + restart + data[first:start] + hidden + data[start:-2] + scans + data[-2:]
+    (tmp_path / "a.jpg").write_bytes(trick)
+    with refuses(ImageError, "more than 100 scans"):
+        open_image(tmp_path / "a.jpg")
+
+
 def test_scans_of_a_thumbnail_and_of_a_second_image_do_not_count(tmp_path):
     plain = with_scans(10)
     inside = b"\xff\xda" * 500

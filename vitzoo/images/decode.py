@@ -37,7 +37,7 @@ UNNAMED_BYTES = "the data"  # name of the bytes of an image file in messages
 MAX_BYTES = 2**30  # of an image file that is read whole
 LARGE = 2**24  # px; of larger images, one at a time is in memory
 TILE = 2**11  # px; width and height of what is converted at once
-MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")  # of a JPEG: a segment, or the end
+MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")  # of a JPEG: a segment, or the end
 START_OF_SCAN, END_OF_IMAGE = b"\xff\xda", b"\xff\xd9"
 _OPENING = Lock()  # filters of warnings belong to the process
 _DECODING = RLock()  # of a large image
@@ -65,6 +65,7 @@ def loaded(image: Image.Image, held: ExitStack | None = None) -> Image.Image:
     """Read the pixels of a Pillow image; apply the EXIF orientation of a result of `Image.open`."""
     with _explained(UNNAMED), ExitStack() as own:
         _wait(image, held or own)
+        _check_scans(image, UNNAMED)
         image.load()
         return ImageOps.exif_transpose(image) if isinstance(image, ImageFile.ImageFile) else image
 
@@ -86,8 +87,7 @@ def decode_bytes(
             image = Image.open(BytesIO(data), formats=_formats())
         with image:
             _wait(image, held or own)
-            if image.format in ("JPEG", "MPO"):
-                _check_scans(data, name)
+            _check_scans(image, name)
             image.load()
             ImageOps.exif_transpose(image, in_place=True)  # a copy would double the memory
         return image
@@ -127,9 +127,12 @@ def _wait(image: Image.Image, held: ExitStack) -> None:
         held.enter_context(_DECODING)
 
 
-def _check_scans(data: bytes, name: str) -> None:
-    """Check the number of scans of a JPEG: each costs the time of a whole image."""
-    most, scans, position = max_scans(), 0, 2
+def _check_scans(image: Image.Image, name: str) -> None:
+    """Check the number of scans of a JPEG that is not loaded: each costs that of a whole image."""
+    if not getattr(image, "tile", ()) or image.format not in ("JPEG", "MPO"):
+        return
+    image.fp.seek(image.tile[0].offset)
+    data, most, scans, position = image.fp.read(), max_scans(), 0, 2
     while (found := MARKER.search(data, position)) and found[0] != END_OF_IMAGE:
         scans += found[0] == START_OF_SCAN
         position = found.end() + max(2, int.from_bytes(data[found.end() : found.end() + 2], "big"))
