@@ -481,6 +481,8 @@ def test_no_column_costs_more_than_1_gib(tmp_path):
 
     pages = {"use_dictionary": False, "data_page_size": 2**30}
     one = {"dictionary_pagesize_limit": 2**30}
+    deltas = pages | {"column_encoding": "DELTA_BYTE_ARRAY"}
+    repeated = {mib: pa.array([bytes(mib * MIB)] * 8) for mib in (16, 63, 70)}
     cases = {
         "fields": (structs(130 * MIB, 130 * MIB), one, "the most is"),
         "smaller fields": (structs(30 * MIB, 30 * MIB), one, 30 * MIB),
@@ -489,6 +491,9 @@ def test_no_column_costs_more_than_1_gib(tmp_path):
         "largest page": (pa.array([half(127 * MIB)], pa.binary()), pages, 127 * MIB),
         "large dictionary": (pa.array([half(100 * MIB)] * 3, pa.binary()), one, "the most is"),
         "largest dictionary": (pa.array([half(63 * MIB)] * 3, pa.binary()), one, 63 * MIB),
+        "repeated": (repeated[16], deltas, 16 * MIB),
+        "repeated in version 2": (repeated[63], deltas | {"data_page_version": "2.0"}, 63 * MIB),
+        "repeated and large": (repeated[70], deltas, "the most is"),
         # pyarrow looks at the size of a page after 1,024 values: usual images fill large ones.
         "images": (pa.array([os.urandom(150_000) for _ in range(1000)]), {}, 150_000),
     }

@@ -35,6 +35,7 @@ USUAL_PAGE_HEADER, MAX_PAGE_HEADER = 2**15, 2**24  # bytes
 PADDING = 100  # bytes by which old versions of parquet-mr state too small columns
 TRUE, FALSE, INT16, INT32, INT64, BINARY, STRUCT = 1, 2, 4, 5, 6, 8, 12  # types of Thrift
 DICTIONARY = 2  # a type of page
+DELTA_BYTE_ARRAY = 7  # an encoding: each value may repeat the one before
 USUAL = ("image", "img", "bytes", "path", "file_name")  # columns with images, the first one found
 
 
@@ -176,7 +177,7 @@ def rows_at_once(path: str, group: Any, columns: Iterable[str], most: int = BATC
 def _pages(fd: int, chunk: Any) -> Iterator[tuple[int, int, int]]:
     """Yield the bytes, the stored bytes and the values of each page, as its header states them.
 
-    A dictionary has no values.
+    A dictionary has no values. Pages whose values repeat each other count twice.
     """
     at, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
     if dictionary and 0 < dictionary < at:
@@ -191,8 +192,9 @@ def _pages(fd: int, chunk: Any) -> Iterator[tuple[int, int, int]]:
         if at > stop + PADDING:
             raise ImageError("a page ends after its column")
         counts = [header.get(version, {}).get(1, 0) for version in (5, 8)]  # data pages 1 and 2
-        is_dictionary = header.get(1) == DICTIONARY
-        yield max(header[2], header[3]), header[3], 0 if is_dictionary else max(counts)
+        values = 0 if header.get(1) == DICTIONARY else max(counts)
+        times = 1 + (DELTA_BYTE_ARRAY in (header.get(5, {}).get(2), header.get(8, {}).get(4)))
+        yield times * max(header[2], header[3]), times * header[3], values
 
 
 def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
