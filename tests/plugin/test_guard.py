@@ -555,6 +555,38 @@ def test_positions_that_fail_for_another_grid(install, small, name):
         vitzoo.create(small, pos_embed="globex/part", dynamic=True)
 
 
+ODD = [  # method of positions, what it does, and how it is called
+    ("resample", "return 7", lambda model, _: model.set_input_size(64)),
+    ("attention_bias", "return 7", lambda model, images: model(images)),
+    ("attention_bias", "return lambda queries: 7", lambda model, images: model(images)),
+    ("attention_bias", "return lambda queries: {}['no']", lambda model, images: model(images)),
+    ("rotate", "return {}['no']", lambda model, _: vitzoo.plot("positions", model)),
+    ("rotate", "return 7", lambda model, _: vitzoo.plot("positions", model)),
+    ("attention_bias", "return {}['no']", lambda model, _: vitzoo.plot("positions", model)),
+    ("attention_bias", "return 7", lambda model, _: vitzoo.plot("positions", model)),
+]
+
+
+@pytest.mark.parametrize(("name", "does", "use"), ODD)
+def test_odd_results_of_positions_are_errors_of_their_plugin(
+    install, small, images, name, does, use
+):
+    base = "LearnedPositions" if name == "resample" else "NoPositions"
+    code = f"class part(vitzoo.parts.{base}):\n    def {name}(self, *_): {does}"
+    installed(install, PARTS % code, PART.format("position_embeddings"))
+    model = vitzoo.create(small, pos_embed="globex/part")
+    said = "KeyError: 'no'" if "no" in does else "7 (int)"
+    with refuses(PluginError, "pos_embed 'globex/part'", "globex-vit 1.0", said, "code.py:4"):
+        use(model, images)
+
+
+def test_a_part_without_its_attributes_is_named_by_its_class(install, small):
+    code = "class part(vitzoo.parts.LearnedPositions):\n    def __init__(self): pass"
+    installed(install, PARTS % code, PART.format("position_embeddings"))
+    with refuses(PluginError, "pos_embed 'globex/part'", "AttributeError:", "globex/code.py:3"):
+        vitzoo.create(small, pos_embed="globex/part")
+
+
 @pytest.mark.parametrize(
     "grid", ["(14.0, 14.0)", "(None, None)", "('a', 'b')", "(-1, 5)", "(0, 0)", "(1, 2, 3)", "7"]
 )

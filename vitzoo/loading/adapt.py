@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitzoo.network.model import VisionTransformer
 from vitzoo.parts.init import WithoutData
-from vitzoo.parts.protocols import GRID, MODULE, WeightsAdapter, call
+from vitzoo.parts.protocols import GRID, MODULE, TABLE, WeightsAdapter, call
 from vitzoo.schema.spec import Spec
 
 HEADS = ("head.",)
@@ -126,10 +126,10 @@ def _resample(result: Adapted, model: VisionTransformer, native_size: tuple[int,
     what = model.checked_parts.get
     old = call(what("patch_embed"), model.patch_embed.grid, (native_size,), GRID)
     with torch.device("meta"):
-        expected = call(what("pos_embed"), model.positions.initial_table, (old,), None)
+        expected = call(what("pos_embed"), model.positions.initial_table, (old,), TABLE)
     if expected is not None and table.shape == expected.shape:
         inputs = table, old, model.grid_size
-        moved = call(what("pos_embed"), model.positions.resample, inputs, None)
+        moved = call(what("pos_embed"), model.positions.resample, inputs, TABLE)
         result.tensors["pos_embed"] = table if moved is None else moved
         result.resampled.append("pos_embed")
         result.positions = table, old

@@ -17,7 +17,7 @@ from vitzoo.network.inputs import explained
 from vitzoo.parts.block import Blocks, Merged, unmerged
 from vitzoo.parts.heads import classes_of, described_head, linear_head
 from vitzoo.parts.init import normal_
-from vitzoo.parts.protocols import GRID, MODULE, NAMES, call
+from vitzoo.parts.protocols import BIAS, GRID, MODULE, NAMES, TABLE, TENSOR, call
 from vitzoo.schema.reader import pair
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import PartSpec
@@ -439,7 +439,7 @@ class VisionTransformer(nn.Module):
         grid = self._run("patch_embed", self.patch_embed.grid, GRID, size)
         if grid != self.grid_size and self.pos_embed is not None:
             table, old = self._source()
-            fresh = self._run("pos_embed", self.positions.resample, None, table, old, grid)
+            fresh = self._run("pos_embed", self.positions.resample, TABLE, table, old, grid)
             self.loaded_positions = table.detach().clone(), old
             if fresh is not None:
                 fresh = fresh.to(self.pos_embed, copy=True)
@@ -460,7 +460,7 @@ class VisionTransformer(nn.Module):
         loaded, grid = self.loaded_positions
         if loaded.is_meta or table.is_meta:
             return table, self.grid_size
-        shown = self._run("pos_embed", self.positions.resample, None, loaded, grid, self.grid_size)
+        shown = self._run("pos_embed", self.positions.resample, TABLE, loaded, grid, self.grid_size)
         same = shown is not None and torch.equal(shown.to(table), table)
         return (loaded, grid) if same else (table, self.grid_size)
 
@@ -483,7 +483,7 @@ class VisionTransformer(nn.Module):
             raise InvalidInput(str(error)) from error
         table: Tensor | None = None
         if self.pos_embed is not None:
-            table = self._run("pos_embed", self.positions.resample, None, *self._source(), grid)
+            table = self._run("pos_embed", self.positions.resample, TABLE, *self._source(), grid)
             table = None if table is None else table.to(self.pos_embed)
         part: Any = self.positions
         positions = deepcopy(part, {id(shared): shared for shared in part.parameters()})
@@ -568,7 +568,9 @@ class VisionTransformer(nn.Module):
         if rotate is not None:
             rotate = partial(self._rotated, layer=layer)
         if bias is not None:
-            bias = self._run("pos_embed", bias, None, self.pos_embed, layer)
+            bias = self._run("pos_embed", bias, BIAS, self.pos_embed, layer)
+            if not isinstance(bias, Tensor):
+                bias = partial(self._run, "pos_embed", bias, TENSOR)
         return rotate, bias
 
     def _rotated(self, x: Tensor, layer: int) -> Tensor:

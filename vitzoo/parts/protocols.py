@@ -26,10 +26,14 @@ from vitzoo.schema.reader import describe
 
 Expected = tuple[int, ...] | str | None
 GRID, MODULE, NAMES = "two positive whole numbers", "a torch.nn.Module", "a collection of names"
+TENSOR, TABLE, BIAS = "a tensor", "a tensor or None", "a tensor or a function of the queries"
 RESULTS: dict[str, Callable[[Any], bool]] = {  # by what is expected
     GRID: lambda x: isinstance(x, tuple | list) and [*map(type, x)] == [int] * 2 and min(x) > 0,
     MODULE: lambda one: isinstance(one, nn.Module),
     NAMES: lambda one: isinstance(one, Collection) and all(isinstance(n, str) for n in one),
+    TENSOR: lambda one: isinstance(one, Tensor),
+    TABLE: lambda one: one is None or isinstance(one, Tensor),
+    BIAS: lambda one: isinstance(one, Tensor) or callable(one),
 }
 
 

@@ -171,6 +171,8 @@ def defined_at(code: object) -> str:
 
     place = getattr(unwrap(code), "__code__", None) if callable(code) else None
     found = f"{place.co_filename}:{place.co_firstlineno}" if place else where_defined(code)
+    if found.startswith(HERE):  # a method that the class of a plugin inherits
+        found = where_defined(getattr(code, "__self__", code))
     return "" if code is None or found.startswith(HERE) else found
 
 

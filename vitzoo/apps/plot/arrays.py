@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from vitzoo.errors import InvalidOption, short_repr
 from vitzoo.network.model import VisionTransformer
+from vitzoo.parts import protocols
 from vitzoo.parts.protocols import GRID, call
 
 Array = NDArray[Any]
@@ -103,7 +105,9 @@ def position_similarity(
     prefix = model.num_prefix_tokens
     (layer,) = model.block_indices([layer])
     tokens = sample.new_zeros(1, prefix + n, model.embed_dim)
-    added = _numpy(positions(tokens, model.pos_embed, layer))[0, prefix:]  # (n, d)
+    run = partial(call, model.checked_parts.get("pos_embed"))
+    # of shape (n, d)
+    added = _numpy(run(positions, (tokens, model.pos_embed, layer), tokens.shape))[0, prefix:]
     if added.any():
         if heads is not None:
             raise InvalidOption(f"positions that are added to tokens have no heads; got {heads!r}")
@@ -111,13 +115,14 @@ def position_similarity(
     attention: Any = getattr(model.blocks[layer], "attn", None)
     if hasattr(positions, "rotate"):
         ones = sample.new_ones(1, attention.num_heads, prefix + n, attention.head_dim)
-        rotated = _numpy(positions.rotate(ones, layer))[0, :, prefix:]  # (heads, n, head_dim)
+        # of shape (heads, n, head_dim)
+        rotated = _numpy(run(positions.rotate, (ones, layer), ones.shape))[0, :, prefix:]
         chosen = rotated[_heads(heads, len(rotated))]
         similarity = np.mean([_cosines(one) for one in chosen], axis=0)
         return {"similarity": similarity.reshape(*grid, *grid)}, ROTATED
     bias: Any = None
     if hasattr(positions, "attention_bias"):
-        bias = positions.attention_bias(model.pos_embed, layer)
+        bias = run(positions.attention_bias, (model.pos_embed, layer), protocols.BIAS)
     if isinstance(bias, Tensor):
         values = _numpy(bias)[:, prefix:, prefix:]
         values = values[_heads(heads, len(values))].mean(axis=0)
