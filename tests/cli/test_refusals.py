@@ -75,3 +75,14 @@ def test_a_token_is_looked_for_without_torch_and_network_libraries(tmp_path):
 def test_packages_are_checked_without_torch(found, text):
     status, shown = found[1][text]
     assert (status, "pip install" in shown) == (1, True), (status, shown)
+
+
+@pytest.mark.parametrize("text", ["plot rollout vit_digits . --out a.png", "predict vit_digits ."])
+def test_a_folder_without_images_is_refused_before_torch_is_imported(tmp_path, text):
+    code = "import sys; sys.modules['torch'] = None; from vitzoo.cli.main import main\n"
+    code += "sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *text.split()], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "contains no images" in done.stderr

@@ -30,6 +30,7 @@ REFUSED = [
     ("embed vit_digits taken.png --out full", 2, "full has other files"),
     ("embed vit_digits gone.png --out new", 1, "no file gone.png"),
     ("embed vit_digits taken.png --out new --shard 1", 2, "INDEX/COUNT"),
+    ("embed vit_digits taken.png --out new --shard 5/2", 2, "INDEX/COUNT"),
     ("push vit_digits net --dry-run --folder new", 2, "owner/name"),
     ("push vit_digits acme/net --dry-run", 2, "--folder"),
     ("push vit_digits acme/net --dry-run --folder full", 2, "full has other files"),
@@ -37,6 +38,10 @@ REFUSED = [
     ("push vit_digits acme/net", 4, "offline"),
     ("link vit_digits full --for timm", 2, "full has other files"),
     ("probe vit_digits gone", 2, "gone: there is no such folder"),
+    ("probe vit_digits taken.png", 2, "taken.png: there is no such folder or table"),
+    ("probe vit_digits full --test-share 2", 2, "--test-share"),
+    ("bench vit_digits --ways eager,nope", 2, "nope"),
+    ("predict hf://acme taken.png", 2, "hf://owner/repo"),
     ("probe vit_digits full --save a.txt", 2, "a.txt"),
     ("probe vit_digits full --confusion taken.png", 2, "taken.png already exists"),
 ]

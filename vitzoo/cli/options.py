@@ -32,7 +32,10 @@ def check_model(model: str, weights: str | None = None) -> None:
         VitzooError: as `create` raises it later for the same name.
     """
     from vitzoo.files.names import PATHS, WEIGHTS
+    from vitzoo.schema.rows import choose, parts_of_address
 
+    if model.startswith("hf://"):
+        parts_of_address(model)
     if "://" in model or not model or os.path.exists(model):  # noqa: PTH110  # a long name is False
         return
     if model.endswith(WEIGHTS):
@@ -40,7 +43,6 @@ def check_model(model: str, weights: str | None = None) -> None:
     if model.endswith(PATHS):
         return
     from vitzoo.registry.registry import registry
-    from vitzoo.schema.rows import choose
 
     name, _, stated = model.partition(":")
     variant = registry().variant(name)

@@ -84,7 +84,7 @@ def test_the_table_fits_80_columns(run, fakes, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--ways", "quick"], ["quick", "eager, compile"]),
+        (["--ways", "quick"], ["quick", "'eager', 'compile'"]),
         (["--batch", "1,x"], ["1,8", "'1,x'"]),
         (["--batch", "0"], ["from 1", "[0]"]),
         (["--rounds", "5"], ["from 6", "95 %", "5"]),

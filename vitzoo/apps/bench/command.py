@@ -30,8 +30,8 @@ BENCH = (
 
 
 def _names(value: str) -> list[str]:
-    """Read names with commas."""
-    return [name.strip() for name in value.split(",")]
+    """Read names of ways with commas."""
+    return [click.Choice(WAYS).convert(name.strip(), None, None) for name in value.split(",")]
 
 
 def _sizes(value: str) -> list[int]:

@@ -150,6 +150,6 @@ def embed_command(
 def _shard(text: str | None) -> tuple[int, int] | None:
     """Return (index, count) from INDEX/COUNT."""
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text) if text else None
-    if text and not match:
+    if text and not (match and int(match[1]) < int(match[2])):
         raise InvalidOption(f"--shard must be INDEX/COUNT, such as 0/4, got {text!r}")
     return (int(match[1]), int(match[2])) if match else None

@@ -116,12 +116,13 @@ def plot_command(
     from vitzoo.plugin.requirements import check_extra
 
     check_extra("plot", "vitzoo plot")
-    from vitzoo.apps.plot.plot import plot
-    from vitzoo.factory import create
     from vitzoo.images.decode import find_images
 
     files = find_images(images)
     check_count(kind, len(files))
+    from vitzoo.apps.plot.plot import plot
+    from vitzoo.factory import create
+
     saved = Path(model).suffix == SAFETENSORS
     pretrained = not (untrained or saved)
     network = create(

@@ -51,7 +51,7 @@ MOST_SHOWN = 5  # unreadable images that are named
 )
 @click.option(
     "--test-share",
-    type=float,
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.2,
     show_default=True,
     help="Share of each class that is drawn for the test if the data has no split.",
@@ -97,9 +97,10 @@ def probe_command(
     if confusion:
         check_figure(confusion, "--confusion", PICTURES, force=force)
         check_extra("plot", "vitzoo probe --confusion")
-    if not data.exists():
+    is_table = data.suffix.lower() in (".csv", ".tsv", ".parquet") and data.is_file()
+    if not is_table and not data.is_dir():
         raise InvalidOption(
-            f"{data}: there is no such folder or file; expected a folder with a folder for each "
+            f"{data}: there is no such folder or table; expected a folder with a folder for each "
             "class, or a .csv, .tsv or .parquet file"
         )
     check_model(model, options["weights"])
