@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import fields, replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -16,11 +17,11 @@ from torch.utils._device import DeviceContext
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.saved import check_plugins
-from vitzoo.errors import InvalidOption, short_repr
+from vitzoo.errors import InvalidOption, MissingDependency, short_repr
 from vitzoo.keywords import check_keywords
 from vitzoo.loading.adapt import HEAD_FIELDS, Adaptation
 from vitzoo.loading.load import load
-from vitzoo.loading.request import Request, changed, with_adapter
+from vitzoo.loading.request import Adapter, Request, changed, with_adapter
 from vitzoo.loading.source import choose_source, chosen_over, without_published_classifier
 from vitzoo.log import log
 from vitzoo.network.build import build, make_dynamic
@@ -148,7 +149,7 @@ def create(
         dropout=dropout,
     )
     zoo = registry()
-    request = with_adapter(resolve(name, zoo), adapter, zoo)
+    request = with_adapter(resolve(name, zoo), _opened(adapter), zoo)
     wanted = changed(request.spec, request.changes, call)
     source = choose_source(request, weights, pretrained, zoo, mmap=mmap)
     if source is None or source.remote:  # before any download, so that a wrong argument raises here
@@ -191,6 +192,21 @@ def create(
     result: Any = _moved(model, device)
     result.create_again = partial(create, deepcopy(name), **deepcopy(again))  # for `lora`
     return _finish(result, wanted, report, preprocessing, checkpoint)
+
+
+def _opened(folder: object) -> Adapter | None:
+    """Open an adapter with the code of `apps/train`, which the core does not know otherwise."""
+    if folder is None:
+        return None
+    try:
+        app = import_module("vitzoo.apps.train.adapter")
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            f"create(adapter=) needs vitzoo.apps.train, which cannot be imported: {error}; install "
+            "vitzoo again"
+        ) from error
+    adapter: Adapter = app.open_adapter(folder)
+    return adapter
 
 
 def _call_changes(**arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -3,10 +3,12 @@
 import hashlib
 
 import pytest
+import safetensors.torch
 import tomlkit
 
+import vitzoo
 from helpers import SPEC
-from load_helpers import PREPROCESSING
+from load_helpers import PREPROCESSING, fill
 
 
 @pytest.fixture
@@ -52,3 +54,18 @@ def saved(tmp_path):
         return folder / "model.safetensors"
 
     return save
+
+
+@pytest.fixture
+def augreg(zoo):
+    """Register weights with 5 and with 11 classes; return (name, models by weights name)."""
+    models, rows = {}, {}
+    for seed, (weights, classes) in enumerate({"in1k": 5, "in21k": 11}.items()):
+        models[weights] = fill(vitzoo.create(SPEC | {"num_classes": classes}), seed)
+        data = safetensors.torch.save(models[weights].state_dict())
+        labels = [f"{weights}-{i}" for i in range(classes)]
+        rows[weights] = (
+            data,
+            {"num_classes": classes, "default": weights == "in1k", "labels": labels},
+        )
+    return zoo(rows), models

@@ -19,10 +19,10 @@ from typing import Any, TextIO
 
 from vitzoo.authoring.plugin_check import ENDING
 from vitzoo.authoring.plugin_state import place
-from vitzoo.authoring.plugin_why import named
 from vitzoo.errors import PluginError, VitzooError
 from vitzoo.plugin.guard import defined_at, raised_at
 from vitzoo.plugin.info import OFF, PluginInfo
+from vitzoo.plugin.origin import named
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.rows import CheckpointFormat, Contribution, Variant
 from vitzoo.schema.terms import CORE_BUILDER

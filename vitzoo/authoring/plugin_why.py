@@ -6,9 +6,9 @@ import hashlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,28 +18,13 @@ from vitzoo.errors import RegistryError, did_you_mean
 from vitzoo.plugin.entry_points import normal
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import CORE, LOCAL, OFF, PluginInfo
+from vitzoo.plugin.origin import Named, named
 from vitzoo.plugin.package_files import module_file
-from vitzoo.plugin.source_lines import where_declared, where_defined
+from vitzoo.plugin.source_lines import where_defined
 from vitzoo.plugin.switches import NOT
 from vitzoo.registry.listing_cache import index_path, read_listing
 from vitzoo.registry.registry import Registry
-from vitzoo.schema.kinds import HOOKS, KIND_OF_HOOK
-from vitzoo.schema.rows import Contribution, Variant
 from vitzoo.settings import registry_files
-
-HOOK_OF_CLASS = {cls: hook for hook, cls in HOOKS.items()}
-
-
-@dataclass(frozen=True)
-class Named:
-    """One contribution; `defined` and `location` are `file:line`, or `file`, or empty."""
-
-    name: str
-    kind: str
-    target: str
-    defined: str
-    location: str
-    hidden: bool = False
 
 
 def called(infos: Mapping[str, PluginInfo], name: str) -> dict[str, PluginInfo]:
@@ -50,26 +35,6 @@ def called(infos: Mapping[str, PluginInfo], name: str) -> dict[str, PluginInfo]:
         for key, info in infos.items()
         if info.entry_point and normal(name) == normal(info.distribution)
     }
-
-
-def named(
-    info: PluginInfo,
-    row: Contribution | Variant,
-    *,
-    hidden: bool = False,
-    lookup: Callable[[str], str] = where_defined,
-) -> Named:
-    """Describe a contribution of a plugin; `lookup` returns where an import path is defined."""
-    hook, inside = HOOK_OF_CLASS[type(row)], row.name.rpartition("/")[2]
-    target = row.builder if isinstance(row, Variant) else row.target
-    return Named(
-        inside if info.namespace == CORE else f"{info.namespace}/{inside}",
-        KIND_OF_HOOK.get(hook, "variant"),
-        target if isinstance(target, str) else str(getattr(target, "__qualname__", target)),
-        lookup(target) if isinstance(target, str) else where_defined(target),
-        where_declared(info.location, hook, inside),
-        hidden,
-    )
 
 
 def traces(name: str) -> list[dict[str, Any]]:

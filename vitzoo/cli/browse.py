@@ -330,7 +330,7 @@ def _meaning(
     weights: Weights | None = None,
     known_as: str | None = None,
 ) -> dict[str, Any]:
-    from vitzoo.authoring.plugin_why import named
+    from vitzoo.plugin.origin import named
 
     info = zoo.host.infos[namespace]
     found = asdict(named(info, row))

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
-from vitzoo.checkpoint.saved import read_network, read_saved
+from vitzoo.checkpoint.saved import Saved, read_network, read_saved
 from vitzoo.errors import CheckpointError, InvalidOption, short_repr
 from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.sidecars import Sidecars, open_described, sidecars_at, sidecars_beside
 from vitzoo.foreign.stated import stated_by
 from vitzoo.loading.adapt import HEAD_FIELDS
-from vitzoo.loading.adapter import Adapter, open_adapter
 from vitzoo.registry.registry import Registry
 from vitzoo.report import LoadReport
 from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
@@ -29,6 +28,33 @@ OVERRIDDEN = ("num_classes", "in_chans", "image_size", "pre_norm", *PARTS_OF_WEI
 """Fields of a spec, besides `block`, that weights may override."""
 FREE = ("variant", "dropout", "drop_path")
 """Fields of a spec that change neither tensors nor results in evaluation."""
+
+
+class Adapter(Protocol):
+    """What `create` does with an open adapter; `apps/train` reads those of PEFT's format."""
+
+    @property
+    def folder(self) -> str:
+        """Its path, for messages."""
+
+    @property
+    def trained(self) -> Saved:
+        """Network, labels and preprocessing that it was trained with."""
+
+    def weights_of(self, variant: Variant | None) -> str | None:
+        """Return the name of the weights that it was trained on, None if unknown."""
+
+    def check_base(self, sha256: str, source: str) -> None:
+        """Raise CheckpointError for weights that it was not trained on."""
+
+    def described(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return the weights file with the labels and the preprocessing of the adapter."""
+
+    def check(self, model: nn.Module) -> None:
+        """Raise CheckpointError, with all problems, unless it fits a model."""
+
+    def merge(self, model: nn.Module, report: LoadReport, *, check_finite: bool) -> LoadReport:
+        """Merge it into a model with loaded weights; return the report with its tensors."""
 
 
 @dataclass(frozen=True)
@@ -96,21 +122,14 @@ def changed(spec: Spec, *changes: Mapping[str, Any]) -> Spec:
     return spec
 
 
-def with_adapter(request: Request, folder: object, zoo: Registry) -> Request:
-    """Return the request with an adapter, and with the network that it was trained with.
-
-    Args:
-        request: of the first argument of `create`.
-        folder: of the adapter; None: no adapter.
-        zoo: the registry.
+def with_adapter(request: Request, adapter: Adapter | None, zoo: Registry) -> Request:
+    """Return the request with an adapter, if any, and with the network that it was trained with.
 
     Raises:
-        InvalidOption, CheckpointError: as `open_adapter`, or the adapter was trained on a network
-            of other sizes.
+        CheckpointError: the adapter was trained on a network of other sizes.
     """
-    if folder is None:
+    if adapter is None:
         return request
-    adapter = open_adapter(folder)
     data, asked = adapter.trained.network(zoo).to_data(), request.spec.to_data()
     other = [
         f"{key} = {short_repr(data.get(key))}, not {short_repr(asked.get(key))}"

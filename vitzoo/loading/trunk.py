@@ -1,4 +1,8 @@
-"""A classifier on the weights of its trunk, which are in another file."""
+"""A classifier on the weights of its trunk, which are in another file.
+
+This is part of the core, although `apps/probe` alone makes such files: a classifier file is a kind
+of checkpoint, and `create` and `predict` read it without that app.
+"""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitzoo.apps.train.adapter import pattern_of, record
 from vitzoo.errors import InvalidOption, VitzooError
-from vitzoo.loading.adapter import pattern_of, record
 from vitzoo.log import log
 from vitzoo.network.model import VisionTransformer
 from vitzoo.registry.registry import registry

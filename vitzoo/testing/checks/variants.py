@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 import vitzoo
-from vitzoo.apps.train.lora import lora
 from vitzoo.errors import InvalidOption
 from vitzoo.factory import create
 from vitzoo.network.model import VisionTransformer
@@ -156,6 +155,8 @@ def check_lora(subject: VariantSubject) -> None:
     and its outputs change those of the network. No part has a module named like the head. A network
     that is no `vitzoo.VisionTransformer` is refused.
     """
+    from vitzoo.apps.train.lora import lora  # here, because an app is optional
+
     made = small_copy(subject)
     if not issubclass(type(made), VisionTransformer):
         try:

@@ -13,8 +13,8 @@ from torch import nn
 import vitzoo
 from helpers import SPEC, fill, randn, refuses, says
 from limited import run_limited
+from vitzoo.apps.train.adapter import PREFIX
 from vitzoo.errors import CheckpointError, InvalidOption
-from vitzoo.loading.adapter import PREFIX
 
 WITHOUT_EFFECT = {  # what PEFT 0.21 also writes
     "auto_mapping": {
