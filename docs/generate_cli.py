@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 
-from vitzoo.cli.main import COMMANDS, cli
+from vitzoo.cli.commands import COMMANDS
+from vitzoo.cli.main import cli
 
 PAGE = Path(__file__).with_name("cli.md")
 INTRO = """\
@@ -123,6 +124,7 @@ vitzoo.variants(where="pretraining=self-supervised or pretraining_data~laion")
 
 ## Plugins
 
+[Plugins can add commands](plugins.md#commands), which `vitzoo --help` lists below those of vitzoo.
 `vitzoo --no-plugins COMMAND` runs a command without plugins. `vitzoo rm`, `vitzoo lock` and
 `vitzoo plugins new` read no plugins except those that the given names belong to. A broken plugin
 does not stop `vitzoo plugins`, `vitzoo plugins check` and `vitzoo plugins why`, even if

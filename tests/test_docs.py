@@ -310,9 +310,13 @@ def documented_plugin(distribution, monkeypatch):
     files = dict(
         re.findall(r"^`(acme_vit/\S+)`[^\n]*\n\n```\w+\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     )
-    assert set(files) == {"acme_vit/registry.toml", "acme_vit/overlap.py"}
+    assert set(files) == {"acme_vit/registry.toml", "acme_vit/overlap.py", "acme_vit/command.py"}
     files["acme_vit/__init__.py"] = ""
-    monkeypatch.syspath_prepend(distribution("acme-vit", "acme = acme_vit:registry.toml", files))
+    groups = re.findall(r"^\[project\.entry-points\.(.+)\]\n(.+)$", page, re.MULTILINE)
+    points = "\n".join(
+        f"[{group.strip(chr(34))}]\n{row.replace(chr(34), '')}" for group, row in groups
+    )
+    monkeypatch.syspath_prepend(distribution("acme-vit", points.removeprefix("[vitzoo]\n"), files))
     cache = importlib.import_module("vitzoo.registry.registry")._registry
     cache.cache_clear()
     yield
@@ -322,6 +326,14 @@ def documented_plugin(distribution, monkeypatch):
 
 
 @pytest.mark.docs
+@pytest.mark.usefixtures("documented_plugin")
+def test_the_documented_command_works(run):
+    assert run("largest", "vit_ti16", "--top", "1") == (0, "head.weight\t192000\n", "")
+    code, out, _ = run("largest", "--help")
+    assert (code, "--top INTEGER" in out) == (0, True)
+    assert "largest  of acme-vit 1.0" in run("--help")[1]
+
+
 @pytest.mark.usefixtures("documented_plugin")
 def test_the_documented_plugin_works():
     import torch

@@ -290,7 +290,8 @@ def test_no_check_of_an_argument_is_an_assert():
 HELP = """
 import json, sys
 import click
-from vitzoo.cli.main import COMMANDS, cli, main
+from vitzoo.cli.commands import COMMANDS
+from vitzoo.cli.main import cli, main
 
 def helps(command, path):
     main([*path, "--help"])

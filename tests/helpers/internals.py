@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vitzoo.cli.main import COMMANDS as COMMANDS, cli as cli, main as main
+from vitzoo.cli.commands import COMMANDS as COMMANDS
+from vitzoo.cli.main import cli as cli, main as main
 from vitzoo.registry.registry import (
     Registry as Registry,
     _registry as _registry,

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from vitzoo.authoring.plugin_state import place
-from vitzoo.authoring.plugin_why import called
+from vitzoo.authoring.plugin_state import called, place, with_commands
 from vitzoo.errors import UnknownName, did_you_mean
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.importing import search_path
@@ -83,7 +82,7 @@ def check(names: Sequence[str] = (), *, timeout: float = TIMEOUT) -> Iterator[Ch
     """Import and test everything that plugins contribute, one plugin after another.
 
     Args:
-        names: namespaces or distributions; if empty, all plugins except the core.
+        names: namespaces, commands or distributions; if empty, all plugins except the core.
         timeout: seconds for one plugin.
     """
     for info in _chosen(names):
@@ -102,14 +101,15 @@ def check(names: Sequence[str] = (), *, timeout: float = TIMEOUT) -> Iterator[Ch
 
 
 def _chosen(names: Sequence[str]) -> list[PluginInfo]:
-    infos = PluginHost().infos
+    infos = with_commands(PluginHost())
     if not names:
         return [info for key, info in infos.items() if key != CORE]
     found: dict[str, PluginInfo] = {}
     for name in names:
         hits = called(infos, name)
         if not hits:
-            known = {*infos, *(info.distribution for info in infos.values() if info.entry_point)}
+            known = {key.removeprefix("vitzoo ") for key in infos}
+            known |= {info.distribution for info in infos.values() if info.entry_point}
             near = did_you_mean(name, known) or f"; installed: {', '.join(infos)}"
             install = install_command(name)
             raise UnknownName(f"no plugin {name!r} is installed{install and '; '}{install or near}")

@@ -17,10 +17,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
+import click
+
 from vitzoo.authoring.plugin_check import ENDING
-from vitzoo.authoring.plugin_state import place
+from vitzoo.authoring.plugin_state import place, with_commands
 from vitzoo.errors import PluginError, VitzooError
+from vitzoo.plugin.commands import import_command
 from vitzoo.plugin.guard import defined_at, raised_at
+from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import OFF, PluginInfo
 from vitzoo.plugin.origin import named
 from vitzoo.registry.registry import Registry, registry
@@ -65,8 +69,17 @@ def main() -> None:
     faulthandler.dump_traceback_later(request["timeout"], exit=True)
     with Path(request["notes"]).open("w", encoding="utf-8") as file:
         notes = Notes(file)
-        probe(request["namespace"], notes)
+        command = request["namespace"].startswith("vitzoo ")
+        (probe_command if command else probe)(request["namespace"], notes)
         notes.write(step=ENDING, location="")
+
+
+def probe_command(name: str, notes: Notes) -> None:
+    """Import a command of a plugin, and write its help."""
+    info = with_commands(PluginHost())[name]
+    with notes.step(name, place(info), info, None):
+        command = import_command(info)
+        command.get_help(click.Context(command, info_name=name))
 
 
 def probe(namespace: str, notes: Notes) -> None:

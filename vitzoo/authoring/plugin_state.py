@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vitzoo.cli.commands import COMMANDS
+from vitzoo.plugin.commands import command_states
+from vitzoo.plugin.entry_points import normal
+from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import PluginInfo
 from vitzoo.plugin.package_files import module_file, package_folders
 
@@ -15,6 +20,24 @@ STATE = (
 RAISED_AT = re.compile(r"\(([^()]+):(\d+)\)$")
 TOML_LINE = re.compile(r" at line (\d+) column \d+$")
 TOML_TABLE = re.compile(r"\[(\w+)\.(\w+)[.\]]")
+
+
+def with_commands(host: PluginHost) -> dict[str, PluginInfo]:
+    """Return the states of all plugins by namespace, and of their commands by `vitzoo NAME`."""
+    infos = host.infos  # finds the plugins
+    commands = command_states(host.found, host.switches, COMMANDS)
+    return infos | {f"vitzoo {key}": info for key, info in commands.items()}
+
+
+def called(infos: Mapping[str, PluginInfo], name: str) -> dict[str, PluginInfo]:
+    """Return the plugins and commands called `name`, or else those of that distribution."""
+    names = name, f"vitzoo {name}"
+    own = {key: info for key, info in infos.items() if key in names or info.namespace in names}
+    return own or {
+        key: info
+        for key, info in infos.items()
+        if info.entry_point and normal(name) == normal(info.distribution)
+    }
 
 
 def state_row(info: PluginInfo) -> dict[str, Any]:
@@ -41,7 +64,7 @@ def place(info: PluginInfo) -> str:
 
 def _file(entry_point: str) -> str:
     module, _, file = entry_point.partition(":")
-    if not file:
+    if not file.endswith(".toml"):
         return str(module_file(module) or "") if module else ""
     paths = [folder / file for folder in package_folders(module)]
     return str(next((path for path in paths if path.is_file()), ""))

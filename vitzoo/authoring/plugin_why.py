@@ -6,18 +6,18 @@ import hashlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vitzoo.authoring.plugin_state import STATE, state_row
+from vitzoo.authoring.plugin_state import STATE, called, state_row, with_commands
 from vitzoo.errors import RegistryError, did_you_mean
-from vitzoo.plugin.entry_points import normal
+from vitzoo.plugin.entry_points import GROUP
 from vitzoo.plugin.host import PluginHost
-from vitzoo.plugin.info import CORE, LOCAL, OFF, PluginInfo
+from vitzoo.plugin.info import CORE, LOCAL, OFF, PluginInfo, found_info
 from vitzoo.plugin.origin import Named, named
 from vitzoo.plugin.package_files import module_file
 from vitzoo.plugin.source_lines import where_defined
@@ -27,29 +27,19 @@ from vitzoo.registry.registry import Registry
 from vitzoo.settings import registry_files
 
 
-def called(infos: Mapping[str, PluginInfo], name: str) -> dict[str, PluginInfo]:
-    """Return the plugins of the namespace `name`, or, if it is free, of that distribution."""
-    own = {key: info for key, info in infos.items() if name in (key, info.namespace)}
-    return own or {
-        key: info
-        for key, info in infos.items()
-        if info.entry_point and normal(name) == normal(info.distribution)
-    }
-
-
 def traces(name: str) -> list[dict[str, Any]]:
     """Return how the plugins called `name` were found and read, or where they were searched for.
 
     Args:
-        name: a namespace, `namespace/name`, or a distribution.
+        name: a namespace, `namespace/name`, a command, or a distribution.
 
     Returns:
-        For each plugin: `name`, the keys of `STATE`, `steps` in order, and `contributions`, as far
-        as they are known without an import.
+        For each plugin and command: `name`, the keys of `STATE`, `steps` in order, and
+        `contributions`, as far as they are known without an import.
     """
     host = PluginHost()
     namespace, _, inside = name.partition("/")
-    chosen = called(host.infos, namespace)
+    chosen = called(with_commands(host), namespace)
     if chosen:
         found = [_trace(host, key, info, inside) for key, info in chosen.items()]
     elif namespace == LOCAL and (files := registry_files()):
@@ -68,7 +58,7 @@ def _data(info: PluginInfo, steps: list[str], known: list[Named]) -> dict[str, A
 def _trace(host: PluginHost, key: str, info: PluginInfo, inside: str) -> dict[str, Any]:
     steps = list(info.trace)
     if info.state == "conflict":
-        rivals = [found for found in host.found if found.namespace == info.namespace]
+        rivals = [found for found in host.found if found_info(found).namespace == info.namespace]
         steps = [
             f"{found.owner} in {found.location or 'an unknown folder'} claims the namespace: "
             f"{found.namespace} = {found.value}"
@@ -83,10 +73,12 @@ def _trace(host: PluginHost, key: str, info: PluginInfo, inside: str) -> dict[st
         info = host.infos[key]
         steps += info.trace[done:]
     if info.state == "lazy":
-        file = module_file(info.entry_point) or "not found"
+        module, name = info.entry_point.partition(":")[0], info.namespace.removeprefix("vitzoo ")
+        file = module_file(module) or "not found"
+        used = "one of its names" if name == info.namespace else f"`{info.namespace}`"
         steps += [
-            f"the module {info.entry_point} ({file}) is imported when one of its names is used",
-            f"`vitzoo plugins check {info.namespace}` imports it now, in a separate process",
+            f"the module {module} ({file}) is imported when {used} is used",
+            f"`vitzoo plugins check {name}` imports it now, in a separate process",
         ]
     known = _contributions(host, key)
     steps += _counted(known)
@@ -168,7 +160,8 @@ def _searched(host: PluginHost, namespace: str) -> Iterator[str]:
     folders = [entry or "the current directory" for entry in sys.path]
     yield f"no installed distribution has an entry point {namespace!r} in the group 'vitzoo'"
     yield f"searched the metadata of distributions in: {', '.join(folders)}"
-    having = [f"{found.owner} ({found.namespace})" for found in host.found]
+    rows = [row for row in host.found if row.group == GROUP]
+    having = [f"{row.owner} ({row.namespace})" for row in rows]
     yield f"distributions with an entry point in that group: {', '.join(having) or 'none'}"
     names = {name for row in host.found for name in (row.namespace, row.distribution)} | {CORE}
     if near := did_you_mean(namespace, names):

@@ -32,11 +32,11 @@ LEFT_OUT = (
 def plugins_command(context: click.Context, as_json: bool) -> None:
     """List the installed plugins, check plugins, or write a new one.
 
-    A plugin is a Python package that adds variants, parts or checkpoint formats to vitzoo. This
-    command reads the manifests of plugins and imports no code. A plugin without a manifest is
-    `lazy`: its contributions are unknown until its module is imported. A plugin that cannot be used
-    is listed with its cause and fix, and the exit code is still 0; use `vitzoo plugins check` for
-    an exit code of 1.
+    A plugin is a Python package that adds variants, parts, checkpoint formats or commands to
+    vitzoo. This command reads the manifests of plugins and imports no code. A plugin without a
+    manifest is `lazy`: its contributions are unknown until its module is imported. A command of a
+    plugin has a row of its own, `vitzoo NAME`. A plugin that cannot be used is listed with its
+    cause and fix, and the exit code is still 0; use `vitzoo plugins check` for an exit code of 1.
 
     \b
     Examples:
@@ -73,14 +73,14 @@ def plugins_command(context: click.Context, as_json: bool) -> None:
 def check_command(names: tuple[str, ...], timeout: float, as_json: bool) -> None:
     """Import and test plugins, each in a separate process.
 
-    NAME is a namespace or a distribution. Without NAME, every plugin that is not disabled is
-    checked. Requirements must be installed, and every target must be importable. Parts must
-    pass the conformance tests of vitzoo.testing, except long tests and tests that need sample
-    files. Variants are built without memory and their parameters are counted; of the networks that
-    a plugin's own builder makes, only one of each architecture is built. Weights files inside the
-    package are compared with size and sha256 of their entries. What was left out is printed as
-    "not tested". A process that exceeds the time limit is killed with all processes that it
-    started. The exit code is 1 if there is a problem.
+    NAME is a namespace, a command of a plugin, or a distribution. Without NAME, every plugin that
+    is not disabled is checked. Requirements must be installed, and every target and command must be
+    importable. Parts must pass the conformance tests of vitzoo.testing, except long tests and tests
+    that need sample files. Variants are built without memory and their parameters are counted; of
+    the networks that a plugin's own builder makes, only one of each architecture is built. Weights
+    files inside the package are compared with size and sha256 of their entries. What was left out
+    is printed as "not tested". A process that exceeds the time limit is killed with all processes
+    that it started. The exit code is 1 if there is a problem.
 
     \b
     Examples:
@@ -113,8 +113,8 @@ def why_command(name: str, as_json: bool) -> None:
     """Explain how vitzoo found a plugin, or why it did not.
 
     The steps are printed in the order in which vitzoo takes them. NAME is a namespace, a name in it
-    such as acme/overlap, or a distribution. Nothing is imported. The exit code is 1 if no such
-    plugin is installed.
+    such as acme/overlap, a command of a plugin, or a distribution. Nothing is imported. The exit
+    code is 1 if no such plugin is installed.
 
     \b
     Examples:
@@ -213,12 +213,15 @@ def compile_command(name: str, out: Path | None, force: bool) -> None:
 
 
 def _states() -> list[dict[str, Any]]:
-    from vitzoo.authoring.plugin_state import state_row
+    from vitzoo.authoring.plugin_state import state_row, with_commands
     from vitzoo.registry.registry import registry
 
     zoo = registry()
+    plugins = [(info, counts) for _, info, counts in zoo.overview()]
+    others = with_commands(zoo.host).values()
+    plugins += [(info, None) for info in others if info.namespace.startswith("vitzoo ")]
     rows = []
-    for _, info, counts in zoo.overview():
+    for info, counts in plugins:
         row = state_row(info) | dict(zip(COLUMNS[-3:], counts or (None,) * 3, strict=True))
         rows.append({key: row[key] for key in (*COLUMNS, *DETAILS)})
     for warning in zoo.host.switches.unmatched(zoo.host.found):
@@ -233,7 +236,8 @@ def _print_details(rows: list[dict[str, Any]]) -> None:
             echo()
             title = f"{row['namespace']} ({row['distribution']}): {row['state']}"
             print_fields({key.replace("_", " "): row[key] for key in DETAILS if row[key]}, title)
-    if lazy := [row["namespace"] for row in rows if row["state"] == "lazy"]:
+    modules = (row["namespace"] for row in rows if row["state"] == "lazy")
+    if lazy := [name for name in modules if " " not in name]:  # no commands
         echo(
             f"\nlazy: using one of its names imports the plugin's module, for instance vitzoo list "
             f"'{lazy[0]}/*'; vitzoo plugins check imports it in a separate process"

@@ -6,16 +6,16 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
-from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import click
 
 import vitzoo
+from vitzoo.cli.commands import COMMANDS, own_command, own_commands, restore_help
 from vitzoo.cli.environment import Stream, diverted, set_for_command
-from vitzoo.cli.output import Context, echo, say
+from vitzoo.cli.output import echo, say
 from vitzoo.errors import VitzooError, printable
 from vitzoo.plugin import importing
 
@@ -32,56 +32,25 @@ vitzoo %s: Vision Transformers by name. Type first:
   vitzoo predict vit_digits FOLDER           classify images
   vitzoo COMMAND --help                      all options
 In Python: vitzoo.create('vit_b16', pretrained=True)"""
-COMMANDS = {  # module and summary, for `vitzoo --help`, which then imports no command
-    "list": ("cli.listing", "List variants: the networks that vitzoo can build by name."),
-    "show": ("cli.browse", "Show the weights, the network and the sources of a variant."),
-    "which": ("cli.browse", "Show the call that creates what NAME means, and its code."),
-    "summary": ("cli.summary", "Show the layers of a network: shapes, operations and memory."),
-    "plot": ("apps.plot.command", "Draw what MODEL has learned, or what it does with IMAGES."),
-    "bench": ("apps.bench.command", "Measure the ways to run MODEL here, and recommend the best."),
-    "predict": ("apps.predict.command", "Classify images with MODEL."),
-    "embed": ("apps.embed.command", "Write embeddings of many images to Parquet files."),
-    "probe": ("apps.probe.command", "Measure how well features of MODEL tell classes apart."),
-    "fetch": ("cli.weights", "Download the weights of each NAME and check their sha256."),
-    "verify": ("cli.weights", "Compare weights files with their recorded sha256."),
-    "rm": ("cli.weights", "Delete the weights of each NAME from the store."),
-    "import": ("cli.weights", "Copy weights FILES into the store."),
-    "lock": ("cli.weights", "Show the lock file, or replace pins in it."),
-    "convert": ("apps.convert.command", "Convert weights to another checkpoint format."),
-    "export": ("apps.export.command", "Write a network for onnxruntime, torch or OpenVINO."),
-    "link": (
-        "apps.publish.command",
-        "Write verified weights to a folder that another library loads.",
-    ),
-    "push": ("apps.publish.command", "Upload a model with its card to a repository of the Hub."),
-    "site": (
-        "apps.site.command",
-        "Write a web site of all networks and weights to the folder OUT.",
-    ),
-    "registry": (
-        "authoring.registry_command",
-        "Check registry files, and add pins and entries to them.",
-    ),
-    "plugins": (
-        "authoring.plugins_command",
-        "List the installed plugins, check plugins, or write a new one.",
-    ),
-}
 
 
 class LazyGroup(click.Group):
     """A group of commands that imports the module of a command only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the command names."""
-        return list(COMMANDS)
+        """Return the names of vitzoo's commands; those of plugins are found when they are used."""
+        return own_commands()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands; their modules are not imported."""
-        width = formatter.width - 6 - max(map(len, COMMANDS))
-        stubs = [click.Command(name, help=text) for name, (_, text) in COMMANDS.items()]
+        own, others = own_commands(), _of_plugins()
+        width = formatter.width - 6 - max(map(len, own))
+        stubs = [click.Command(name, help=COMMANDS[name][1]) for name in own]
         with formatter.section("Commands"):
             formatter.write_dl([(str(one.name), one.get_short_help_str(width)) for one in stubs])
+        if others:
+            with formatter.section("Commands of plugins"):
+                formatter.write_dl([(name, f"of {owner}") for name, owner in others.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -90,31 +59,44 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.exceptions.NoSuchCommand as error:  # click suggests only imported commands
+            names = [*own_commands(), *_of_plugins()]
             name = error.command_name
-            raise click.exceptions.NoSuchCommand(name, possibilities=COMMANDS, ctx=ctx) from None
+            raise click.exceptions.NoSuchCommand(name, possibilities=names, ctx=ctx) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command called `cmd_name`, None if it does not exist."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = import_module(f"vitzoo.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, f"{cmd_name}_command")
-        for one in (command, *getattr(command, "commands", {}).values()):
-            one.context_class = Context
-            _restore_help(one)
-        return command
+        """Return the command called `cmd_name`, of vitzoo or else of a plugin; None if unknown."""
+        if cmd_name in own_commands():
+            return own_command(cmd_name)
+        from vitzoo.plugin.commands import find_command
+
+        try:
+            return find_command(cmd_name, COMMANDS)
+        except VitzooError:
+            if ctx.resilient_parsing:  # a shell completes words
+                return None
+            raise
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Run a command; what its function returns is no exit code."""
+        super().invoke(ctx)
 
 
-def _restore_help(command: click.Command) -> None:
-    """Read the help of a command from its source, because `python -OO` drops docstrings."""
-    if sys.flags.optimize < 2 or command.help or command.callback is None:
-        return
-    import ast
-    import inspect
+def _of_plugins() -> dict[str, str]:
+    """Return the commands of plugins, and the distribution of each; nothing is imported."""
+    from vitzoo.plugin.entry_points import may_have_commands
 
-    with suppress(OSError):  # there is no source, only bytecode
-        function = ast.parse(inspect.getsource(command.callback)).body[0]
-        command.help = ast.get_docstring(cast(ast.FunctionDef, function))
+    if not may_have_commands():
+        return {}
+    from vitzoo.plugin.commands import usable_commands
+
+    return usable_commands(COMMANDS)
+
+
+def _no_plugins(_: click.Context, __: click.Parameter, value: bool) -> None:
+    if value:
+        from vitzoo.plugin.switches import NOT
+
+        set_for_command(NOT, "*")
 
 
 @click.group(
@@ -128,9 +110,16 @@ def _restore_help(command: click.Command) -> None:
     ),
 )
 @click.version_option(vitzoo.__version__, prog_name="vitzoo")
-@click.option("--no-plugins", is_flag=True, help="Use no plugins, only vitzoo itself.")
+@click.option(
+    "--no-plugins",
+    is_flag=True,
+    is_eager=True,  # before --help, and before a command of a plugin is searched for
+    expose_value=False,
+    callback=_no_plugins,
+    help="Use no plugins, only vitzoo itself.",
+)
 @click.pass_context
-def cli(context: click.Context, no_plugins: bool) -> None:
+def cli(context: click.Context) -> None:
     """A model zoo for Vision Transformers: networks built by name, weights checked by sha256.
 
     A variant is a registered network, such as vit_b16. `vitzoo list --all` shows all variants, and
@@ -144,10 +133,6 @@ def cli(context: click.Context, no_plugins: bool) -> None:
       vitzoo predict vit_digits digit.png
       vitzoo --no-plugins list
     """
-    if no_plugins:
-        from vitzoo.plugin.switches import NOT
-
-        set_for_command(NOT, "*")
     if context.invoked_subcommand is None:
         echo(START % vitzoo.__version__)
 
@@ -178,7 +163,7 @@ def _run(args: Sequence[str] | None) -> int:
             from vitzoo.cli.completion import complete
 
             return complete(cli, COMPLETE, instruction)
-        _restore_help(cli)
+        restore_help(cli)
         code = cli.main(args, prog_name="vitzoo", standalone_mode=False)
     except click.ClickException as error:
         error.message = printable(error.message)  # type: ignore[misc]  # arguments may be file names

@@ -20,20 +20,23 @@ if TYPE_CHECKING:  # importing it takes milliseconds, which names of the core do
     from importlib.metadata import Distribution
 
 GROUP = "vitzoo"
+COMMANDS = "vitzoo.commands"
 MAX_ENTRY_POINTS = 1024 * 1024  # characters of one entry_points.txt; usual files have some hundred
 MAX_SHOWN = 500  # characters of a name or value in messages
 
 
 class Found(NamedTuple):
-    """An entry point of the group `vitzoo`.
+    """An entry point of the group `vitzoo` or `vitzoo.commands`.
 
     Args:
-        namespace: name of the entry point.
-        value: `package:file.toml` or `package.module`.
+        namespace: name of the entry point; of a command, the command.
+        value: `package:file.toml` or `package.module`; of a command, `package.module:name`.
         distribution, version: the distribution that has the entry point.
         location: metadata folder of the distribution.
         here: whether that folder is in the current directory.
         damage: why the metadata cannot be read; empty if it can.
+        group: of the entry point.
+        siblings: of a command, the namespaces of the distribution's plugins.
     """
 
     namespace: str
@@ -43,6 +46,8 @@ class Found(NamedTuple):
     location: str = ""
     here: bool = False
     damage: str = ""
+    group: str = GROUP
+    siblings: tuple[str, ...] = ()
 
     @property
     def owner(self) -> str:
@@ -51,7 +56,7 @@ class Found(NamedTuple):
 
 
 def find_plugins() -> list[Found]:
-    """Return the entry points of all distributions, each distribution once.
+    """Return the entry points of both groups of all distributions, each distribution once.
 
     An installed distribution takes precedence over one of the same name in the current directory.
     """
@@ -64,6 +69,24 @@ def find_plugins() -> list[Found]:
         if not here:
             seen.add(key)
     return [row for row in found if not (row.here and normal(row.distribution) in seen)]
+
+
+def may_have_commands() -> bool:
+    """Tell whether an installed distribution may have commands, from the bytes of its metadata.
+
+    `vitzoo --help` asks this first, because few users have such a distribution, and importing
+    `importlib.metadata` takes more than half as long as the command. An archive may have some.
+    """
+    from glob import escape, iglob
+
+    for place in map(str, sys.path):
+        if os.path.isfile(place):  # noqa: PTH113
+            return True
+        for file in iglob(f"{escape(place)}/*.*-info/entry_points.txt"):  # noqa: PTH207
+            with suppress(OSError), open(file, "rb") as metadata:  # noqa: PTH123
+                if f"[{COMMANDS}]".encode() in metadata.read(MAX_ENTRY_POINTS):
+                    return True
+    return False
 
 
 def normal(name: str) -> str:
@@ -95,7 +118,7 @@ def _look_at(distribution: Distribution) -> tuple[list[Found], str, bool]:
     try:
         entry_points = _entry_points(distribution)
     except Exception as error:  # noqa: BLE001  # undecodable or malformed
-        if isinstance(error, UnicodeDecodeError) and f"[{GROUP}]".encode() not in error.object:
+        if isinstance(error, UnicodeDecodeError) and not _mentioned(error.object.decode("latin1")):
             return [], stem, here
         damage = f"{folder}/entry_points.txt: {type(error).__name__}: {error}"
         return [Found(stem, "", stem, location=folder, here=here, damage=damage)], stem, here
@@ -104,6 +127,7 @@ def _look_at(distribution: Distribution) -> tuple[list[Found], str, bool]:
         with suppress(Exception):  # missing or damaged METADATA
             header = distribution.metadata
             name, version = header["Name"] or "", header["Version"] or ""
+    siblings = tuple(name for name, _, group in entry_points if group == GROUP)
     found = [
         Found(
             printable(namespace, MAX_SHOWN),
@@ -112,25 +136,32 @@ def _look_at(distribution: Distribution) -> tuple[list[Found], str, bool]:
             version=printable(version, MAX_SHOWN),
             location=folder,
             here=here,
+            group=group,
+            siblings=() if group == GROUP else siblings,
         )
-        for namespace, value in entry_points
+        for namespace, value, group in entry_points
     ]
     return found, stem, here
 
 
-def _entry_points(distribution: Distribution) -> list[tuple[str, str]]:
-    """Return (name, value) of the entry points of the group.
+def _entry_points(distribution: Distribution) -> list[tuple[str, str, str]]:
+    """Return (name, value, group) of the entry points of both groups.
 
     Raises:
         ValueError: the file `entry_points.txt` is too large, or has a malformed line in any group.
         TypeError: the same, as some versions of Python raise it.
     """
     text = distribution.read_text("entry_points.txt") or ""
-    if f"[{GROUP}]" not in text:
+    if not _mentioned(text):
         return []
     if len(text) > MAX_ENTRY_POINTS:
         raise ValueError(f"must have at most {MAX_ENTRY_POINTS} characters")
-    return [(one.name, one.value) for one in distribution.entry_points if one.group == GROUP]
+    every = distribution.entry_points
+    return [(one.name, one.value, one.group) for one in every if one.group in (GROUP, COMMANDS)]
+
+
+def _mentioned(text: str) -> bool:
+    return f"[{GROUP}]" in text or f"[{COMMANDS}]" in text
 
 
 def _is_here(folder: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import UnionType
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 from vitzoo.errors import CheckpointError, PluginError, VitzooError, printable
 from vitzoo.plugin.info import PluginInfo, renewal
-from vitzoo.plugin.package_files import is_installed
+from vitzoo.plugin.package_files import is_installed, near
 from vitzoo.plugin.source_lines import where_defined
 from vitzoo.plugin.switches import NOT
 from vitzoo.schema.reader import describe
@@ -54,6 +55,8 @@ class Owner(NamedTuple):
     def __str__(self) -> str:
         version = f"{self.info.distribution} {self.info.version}".strip()
         entry = f"{self.kind} {self.name!r} of " if self.kind else ""
+        if self.kind == "command":
+            return f"command {self.name!r} of {version}"
         return f"{entry}plugin {self.info.namespace!r} ({version})"
 
     def calling(self, code: object, name: str) -> Converting:
@@ -68,6 +71,14 @@ class Owner(NamedTuple):
             problem += f": {type(error).__name__}: {text_of(error)}"
         file = f"{self.file}: " if self.file else ""
         return PluginError(f"{file}{self}: {problem}{at and f' ({at})'}; {self.fix(error, at)}")
+
+    def failed(self, target: str, error: BaseException, place: str) -> PluginInfo:
+        """Return the state after an import of `package.module:name` that is written in `place`."""
+        top = target.partition(":")[0].partition(".")[0]
+        cause = f"{self}: cannot import {target!r}: {reason_of(error, top)}"
+        at = raised_at(error, top)  # empty: there is no such module, or no such name in it
+        fix = self.fix(error, at) if at else self.fix(None, place) + near(target)
+        return replace(self.info, state="failed", cause=cause, fix=fix)
 
     def fix(self, error: BaseException | None, at: str) -> str:
         """Return the fix of an error that was raised at a line, which may be unknown."""

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo.errors import IncompatibleManifest, PluginError, VitzooError
-from vitzoo.plugin.entry_points import Found, find_plugins
+from vitzoo.plugin.entry_points import GROUP, Found, find_plugins
 from vitzoo.plugin.guard import GuardedFormat, Owner, raised_at, reason_of, text_of
 from vitzoo.plugin.importing import import_module
 from vitzoo.plugin.info import (
@@ -27,15 +27,13 @@ from vitzoo.plugin.info import (
     TROUBLE,
     PluginInfo,
     claimed,
-    found_info,
-    malformed,
     may_have,
     outdone,
-    renewal,
+    refused,
 )
-from vitzoo.plugin.package_files import manifest_path, near, package_folders
+from vitzoo.plugin.package_files import manifest_path, package_folders
 from vitzoo.plugin.source_lines import where_defined
-from vitzoo.plugin.switches import NOT, ONLY, STRICT, Switches
+from vitzoo.plugin.switches import STRICT, Switches
 from vitzoo.schema.reader import describe
 from vitzoo.schema.terms import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
 
@@ -114,7 +112,7 @@ class PluginHost:
         with LOCK:
             if not self._discovered:
                 self.found = find_plugins()
-                self._sort_out(self.found)
+                self._sort_out([found for found in self.found if found.group == GROUP])
                 self._discovered = True
                 _warn(self.switches.unmatched(self.found))
 
@@ -208,16 +206,12 @@ class PluginHost:
         if not isinstance(target, str):
             return target
         module, _, name = target.partition(":")
-        top = module.partition(".")[0]
         try:
             found = getattr(import_module(module), name)
         except (Exception, SystemExit) as error:
             if namespace == CORE:
                 raise
-            cause = f"{owner}: cannot import {target!r}: {reason_of(error, top)}"
-            at = raised_at(error, top)  # empty: there is no such module, or no such name in it
-            fix = owner.fix(error, at) if at else owner.fix(None, f"the target in {info.location}")
-            info = replace(info, state="failed", cause=cause, fix=fix + near(target) * (not at))
+            info = owner.failed(target, error, f"the target in {info.location}")
             self._infos[namespace] = info
             raise PluginError(info.trouble) from error
         if info.state == "failed" and repr(target) in info.cause:
@@ -274,7 +268,7 @@ class PluginHost:
         claims: dict[str, list[Found]] = {}
         off: list[PluginInfo] = []
         for found in plugins:
-            info = self._why_not(found)
+            info = refused(found, self.switches)
             if info is None:
                 claims.setdefault(found.namespace, []).append(found)
             else:
@@ -294,19 +288,6 @@ class PluginHost:
         states |= self._infos
         order = sorted(states, key=lambda name: (name != CORE, name == LOCAL, name))
         self._infos = {name: states[name] for name in order}
-
-    def _why_not(self, found: Found) -> PluginInfo | None:
-        """Return the state of a disabled or malformed plugin, None for others."""
-        info = found_info(found)
-        if off := self.switches.why_off(found):
-            variable = ONLY if ONLY in off else NOT
-            trace = (info.trace[0], f"switches: {off}")
-            fix = f"change {variable}"
-            return replace(info, state="disabled", cause=off, fix=fix, trace=trace)
-        if cause := malformed(found):
-            fix = renewal(found, found.distribution)
-            return replace(info, state="broken", cause=cause, fix=fix)
-        return None
 
     def _try(self, found: Found) -> Outcome | None:
         info = self._infos[found.namespace]

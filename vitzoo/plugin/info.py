@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from vitzoo.plugin.entry_points import Found, normal
-from vitzoo.plugin.switches import NOT
+from vitzoo.plugin.entry_points import COMMANDS, Found, normal
+from vitzoo.plugin.switches import NOT, ONLY, Switches
 from vitzoo.schema.reader import NAMESPACE
 from vitzoo.schema.record import Record
 
 CORE = "core"
 LOCAL = "local"
 ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:\w+\.toml)?", re.ASCII)
+MANIFEST_OR_MODULE = (
+    "'package:file.toml' for a manifest next to the package's code, or 'package.module'"
+)
+COMMAND = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 FIRST_PARTY = {  # namespaces that only these distributions may use
     "hybrid": "vitzoo-hybrid",
     "deit": "vitzoo-deit",
@@ -37,7 +42,8 @@ class PluginInfo(Record):
     """One plugin and its state.
 
     Args:
-        namespace: name of the entry point, the part before the slash in the plugin's names.
+        namespace: name of the entry point, the part before the slash in the plugin's names; for a
+            plugin's command `vitzoo NAME`.
         state: `core`, `loaded`, `lazy` (not read yet), `failed` (one of its targets cannot be
             imported; its other names work), `disabled` (by a setting), `incompatible` (needs a
             newer vitzoo), `broken` (cannot be read or imported), or `conflict` (two distributions
@@ -76,26 +82,41 @@ class PluginInfo(Record):
         return self.state == "broken" and not self.entry_point
 
 
-def malformed(found: Found) -> str:
-    """Return the reason why an entry point cannot be a plugin, empty if it can."""
-    namespace, entry_point = found.namespace, f"{found.owner}: its entry point {found.value!r}"
-    owner = FIRST_PARTY.get(namespace)
+def refused(found: Found, switches: Switches, own: Collection[str] = ()) -> PluginInfo | None:
+    """Return the state of a disabled or malformed plugin or command, None for others.
+
+    `own` are the commands of vitzoo.
+    """
+    info = found_info(found)
+    if off := switches.why_off(found):
+        fix = f"change {ONLY if ONLY in off else NOT}"
+        trace = (info.trace[0], f"switches: {off}")
+        return replace(info, state="disabled", cause=off, fix=fix, trace=trace)
+    if cause := _malformed(found, own):
+        return replace(info, cause=cause, fix=renewal(found, found.distribution))
+    return None
+
+
+def _malformed(found: Found, own: Collection[str]) -> str:
+    """Return the reason why an entry point cannot be a plugin or a command, empty if it can."""
+    name, entry_point = found.namespace, f"{found.owner}: its entry point {found.value!r}"
+    what, form, expected = "namespace", ENTRY_POINT, MANIFEST_OR_MODULE
+    owner = FIRST_PARTY.get(name)
+    reserved = "vitzoo" if name in (CORE, LOCAL) else owner and f"the distribution {owner}"
+    if found.group == COMMANDS:
+        what, form, expected = "command", COMMAND, "'package.module:name_of_the_click_command'"
+        owner, reserved = None, "vitzoo" if name in own else None
     if found.damage:
         return f"its metadata cannot be read: {found.damage}"
-    if namespace in (CORE, LOCAL):
-        return f"its namespace {namespace!r} is reserved for vitzoo"
-    if not NAMESPACE.fullmatch(namespace):
+    if not NAMESPACE.fullmatch(name):
         return (
-            f"its namespace {namespace!r}, the name of the entry point, must be 1 to 64 lower-case "
+            f"its {what} {name!r}, the name of the entry point, must be 1 to 64 lower-case "
             "letters, digits, '-' and '_', starting with a letter"
         )
-    if owner and normal(found.distribution) != owner:
-        return f"its namespace {namespace!r} is reserved for the distribution {owner}"
-    if not ENTRY_POINT.fullmatch(found.value):
-        return (
-            f"{entry_point} is malformed; write 'package:file.toml' for a manifest next to the "
-            "package's code, or 'package.module'"
-        )
+    if reserved and normal(found.distribution) != owner:
+        return f"its {what} {name!r} is reserved for {reserved}"
+    if not form.fullmatch(found.value):
+        return f"{entry_point} is malformed; write {expected}"
     if re.split(r"[.:]", found.value)[0] == "vitzoo":
         return f"{entry_point} must name a package of the plugin, not vitzoo"
     return ""
@@ -118,16 +139,17 @@ def install_command(namespace: str) -> str:
 
 
 def claimed(rivals: list[Found]) -> PluginInfo:
-    """Return the state of a namespace: `lazy` for one entry point, `conflict` for several."""
+    """Return the state of a namespace or command: `lazy` for one entry point, else `conflict`."""
     info, first = found_info(rivals[0]), rivals[0]
     if len(rivals) == 1:
         return replace(info, state="lazy")
     owners = sorted({found.owner for found in rivals})
-    cause = f"the namespace {info.namespace!r} is claimed by {' and '.join(owners)}"
+    what = "command" if first.group == COMMANDS else "namespace"
+    cause = f"the {what} {first.namespace!r} is claimed by {' and '.join(owners)}"
     fix = f"disable one of the distributions with {NOT}, or uninstall it"
     if len(owners) == 1:
         values = " and ".join(sorted(found.value for found in rivals))
-        cause = f"{owners[0]} has two entry points named {info.namespace!r}: {values}"
+        cause = f"{owners[0]} has two entry points named {first.namespace!r}: {values}"
         fix = renewal(first, first.distribution)
     return replace(info, state="conflict", cause=cause, fix=fix)
 
@@ -144,7 +166,7 @@ def found_info(found: Found) -> PluginInfo:
     """Return the state of a plugin whose entry point was found, and is not checked yet."""
     where = f" in {found.location}" if found.location else ""
     return PluginInfo(
-        found.namespace,
+        f"vitzoo {found.namespace}" if found.group == COMMANDS else found.namespace,
         "broken",
         distribution=found.distribution,
         version=found.version,

@@ -95,5 +95,6 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _matches(entry: str, found: Found) -> bool:
-    """Tell whether an entry is the namespace or the distribution of a plugin."""
-    return entry == found.namespace or normal(entry) == normal(found.distribution)
+    """Tell whether an entry is the namespace or the distribution of a plugin or of a command."""
+    names = (found.namespace, *found.siblings)
+    return entry in names or normal(entry) == normal(found.distribution)
