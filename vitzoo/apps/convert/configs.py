@@ -19,7 +19,7 @@ from vitzoo.foreign.stated import read_changes, stated_by, timm_spec
 from vitzoo.formats import Format
 from vitzoo.formats.config import Config, ConfigTable
 from vitzoo.formats.unsupported import DEFAULTS
-from vitzoo.registry.registry import Registry
+from vitzoo.registry.registry import Registry, describe
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.rows import Preprocessing
@@ -100,7 +100,7 @@ def timm_of(
     """
     lacking: list[str] = []
     pools = POOLS + NORMS if layout.name == "timm" else POOLS
-    for name, tag in _architectures(spec, zoo):
+    for name, tag in _architectures(spec):
         base = _base(name, zoo)
         if base is None:
             continue
@@ -257,13 +257,13 @@ def _timm(
     return config | {"num_features": spec.embed_dim, "pretrained_cfg": inner}
 
 
-def _architectures(spec: Spec, zoo: Registry) -> Iterator[tuple[str, str]]:
+def _architectures(spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield timm's names of a network with their tags, and then the name of a plain ViT."""
     name, seen = spec.variant or "", set()
     while name and name not in seen:
         seen.add(name)
         try:
-            variant = zoo.variant(name)
+            variant = describe(name)
         except VitzooError:
             break
         for library, known in variant.known_as:

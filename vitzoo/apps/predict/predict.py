@@ -16,7 +16,7 @@ from vitzoo.errors import ImageError, InvalidOption, short_repr
 from vitzoo.images.decode import find_images
 from vitzoo.images.lookup import transform
 from vitzoo.keywords import check_each, check_types
-from vitzoo.registry.registry import registry
+from vitzoo.registry.registry import variants
 from vitzoo.schema.spec import Spec
 
 MOST = 2**31 - 1  # classes or images that an argument may ask for
@@ -159,13 +159,13 @@ def _inputs(
 def _with_classifier(model: nn.Module) -> str:
     """Return the end of a message: weights of the same architecture that have a classifier."""
     spec: Any = getattr(model, "spec", None)
-    zoo = registry()
-    own = zoo.variants.get(spec.variant or "") if spec else None
+    every = {variant.name: variant for variant in variants()}
+    own = every.get(spec.variant or "") if spec else None
     if own is None:
         return "; pass num_classes= and train the new classifier"
     found = [
         f"create({variant.name!r}, weights={row.name!r})"
-        for variant in zoo.variants.values()
+        for variant in every.values()
         for row in variant.weights
         if row.num_classes
         and (row.label_set or row.labels)

@@ -22,7 +22,7 @@ from vitzoo.inventory import parts_of, verify
 from vitzoo.keywords import check_choice, check_types
 from vitzoo.registry.foreign_names import is_tag
 from vitzoo.registry.label_sets import known_labels
-from vitzoo.registry.registry import Registry, registry
+from vitzoo.registry.registry import Registry, describe, registry
 from vitzoo.schema.rows import choose
 from vitzoo.store.store import Store
 
@@ -150,7 +150,7 @@ def _opened(name: str, weights: str | None, zoo: Registry) -> Source:
             f"link takes the name of registered weights, and {name} is a file; for a file of "
             f"vitzoo.save: vitzoo push {name} OWNER/NAME --for LIBRARY --dry-run --folder DIR"
         )
-    row = choose(zoo.variant(variant), weights)  # raises for a path or an address
+    row = choose(describe(variant), weights)  # raises for a path or an address
     name = f"{variant}:{row.name}"
     for found in verify(name):  # `open_source` would download a damaged file again
         if found.state == "damaged":
