@@ -202,6 +202,26 @@ def test_what_is_no_file_of_embeddings_is_left_out(tmp_path, own):
         assert outcome.text == "[]" or kind == "right", kind
 
 
+@pytest.mark.faults
+@pytest.mark.usefixtures("own_home")
+def test_equal_rows_of_a_file_of_embeddings_are_kept_once(tmp_path):
+    """The file has less than 1 MB, its rows take gigabytes."""
+    metadata = {"vitzoo.fingerprint": json.dumps({"weights": "a"})}
+    flat = pa.array(np.zeros(3 * 2_000_000, np.float32))
+    columns = {
+        "sha256": pa.array(["0" * 64]).take(pa.array(np.zeros(2_000_000, np.int64))),
+        "pooled": pa.FixedSizeListArray.from_arrays(flat, 3),
+    }
+    table = pa.table(columns).replace_schema_metadata(metadata)
+    path = tmp_path / f"{'0' * 64}.parquet"
+    with parquet.ParquetWriter(path, table.schema, compression="zstd") as writer:
+        for _ in range(4):
+            writer.write_table(table)
+    assert path.stat().st_size < 1_000_000
+    (found,) = run_limited(CACHE, [str(tmp_path)], seconds=120)
+    assert found.text == str(["0" * 64])
+
+
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800", "a" * 300])
 def test_impossible_names_of_the_folder_of_embeddings(some, untrained, tmp_path, name):
     with refuses(StoreError, tmp_path):

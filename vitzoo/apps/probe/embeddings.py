@@ -19,7 +19,7 @@ from vitzoo.apps.embed.parquet_rows import open_parquet, rows_at_once
 from vitzoo.apps.predict.cores import cores
 from vitzoo.apps.predict.fingerprint import hash_data
 from vitzoo.apps.predict.predictor import Decoded, Predictor
-from vitzoo.apps.probe.labelled import Image
+from vitzoo.apps.probe.labelled import ROWS, Image
 from vitzoo.errors import ImageError, printable
 from vitzoo.files.access import make_folder_or_raise, replacing, unwritable
 from vitzoo.files.names import SHA256
@@ -111,16 +111,19 @@ class EmbeddingCache:
                 if kind.value_type not in FLOATS or kind.list_size != self.width:
                     return {}
                 columns = ["sha256", POOLED]
+                found: dict[str, Vector] = {}
                 for i in range(file.num_row_groups):  # refuses pages that unpack to gigabytes
-                    rows_at_once(str(path), file.metadata.row_group(i), columns)
-                return self._vectors(file.read(columns=columns))
+                    rows = rows_at_once(str(path), file.metadata.row_group(i), columns, ROWS)
+                    for batch in file.iter_batches(rows, row_groups=[i], columns=columns):
+                        found |= self._vectors(batch)
+                return found
         except ImageError:
             return {}
 
     def _vectors(self, table: Any) -> dict[str, Vector]:
-        """Return the embeddings in a table; rows without one are left out."""
-        table = table.filter(table[POOLED].is_valid()).combine_chunks()
-        flat = _narrow(table[POOLED].combine_chunks().flatten().to_numpy())
+        """Return the embeddings in a batch of rows; rows without one are left out."""
+        table = table.filter(table[POOLED].is_valid())
+        flat = _narrow(table[POOLED].flatten().to_numpy(zero_copy_only=False))
         vectors = flat.reshape(-1, self.width)
         whole = np.isfinite(vectors).all(axis=1)  # `embed` writes NaN for images with an error
         hashes = np.array(table["sha256"].cast("string").to_pylist(), dtype=object)
