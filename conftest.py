@@ -7,6 +7,7 @@ import datetime as dt
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -35,6 +36,9 @@ hypothesis.settings.register_profile(
     "thorough", max_examples=200, deadline=None, derandomize=True, database=None
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "vitzoo"))
+
+# Files whose tests share large checkpoints, built distributions or environments.
+SHARING = re.compile(r"parity|install|test_archives|test_files")
 
 LOCAL_REGISTRY = """\
 api = 1
@@ -340,18 +344,31 @@ def to_toml() -> Callable[[dict[Any, Any]], str]:
     return write
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m deselects, and before xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # before -m deselects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Add the markers that follow from others.
-
-    The conformance tests that compile get theirs here, because plugins elsewhere need not have it.
-    Files of large checkpoints or environments, which their tests share, stay in one process.
-    """
+    """Give the conformance tests that compile their marker; plugins elsewhere need not have it."""
     for item in items:
         if getattr(item, "originalname", "") == "test_part_compiles":
             item.add_marker(pytest.mark.compile)
-        if any(item.get_closest_marker(name) for name in ("parity", "install")):
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadgroup`, keep the tests of a file that share checkpoints or environments.
+
+    All other tests are distributed one by one. Groups that are markers have no effect: xdist 3.8
+    writes them into the ids of tests, which pytest 9 does not let it change.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if SHARING.search(file) else nodeid
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
