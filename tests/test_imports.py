@@ -197,6 +197,7 @@ for folder in ("files", "schema", "plugin", "registry", "store", "apps.site"):
     package = importlib.import_module(f"vitzoo.{folder}")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
+import vitzoo.inventory  # fetch and verify
 heavy = ("torch", "numpy", "vitzoo.network.model")
 print(json.dumps([name for name in sys.modules if name in heavy]))
 print("vitzoo.store.download" in sys.modules)

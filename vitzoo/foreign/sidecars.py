@@ -11,9 +11,8 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vitzoo.checkpoint.checkpoint import Checkpoint, open_file
 from vitzoo.errors import EntryNotFound, InvalidOption, StoreError, printable
 from vitzoo.files.access import read_regular
 from vitzoo.files.strict_json import strict_json
@@ -21,6 +20,9 @@ from vitzoo.schema.reader import MAX_PX, describe
 from vitzoo.schema.rows import Preprocessing, parts_of_address
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.obtain import read_small, together
+
+if TYPE_CHECKING:
+    from vitzoo.checkpoint.checkpoint import Checkpoint
 
 CONFIG = "config.json"
 OPEN_CLIP = "open_clip_config.json"
@@ -58,6 +60,8 @@ def sidecars_beside(path: Path) -> Sidecars:
 
 def open_described(path: Path) -> Checkpoint:
     """Open unregistered weights, with what their sidecars state; see `open_file`."""
+    from vitzoo.checkpoint.checkpoint import open_file  # which imports torch
+
     return beside(open_file(path), sidecars_beside(path))
 
 
