@@ -175,7 +175,7 @@ def _selected(
     each = not set(used).isdisjoint(OF_WEIGHTS)
     rows = candidates = _candidates(zoo, patterns, families, each_weights=each)
     if tests:
-        rows = [row for row in rows if all(test(row) for test in tests)]
+        rows = [row for row in rows if all(one.test(row) for one in tests)]
     conflicts: list[str] = []
     if here:
         rows, conflicts = _with_local_weights(rows, each_weights=each)
@@ -193,13 +193,13 @@ def _selected(
 
 
 def _tests(conditions: Iterable[str]) -> tuple[list[Any], list[str]]:
-    """Read conditions; return a function for each that tests a row, and the fields they use."""
+    """Read conditions; return them and the fields that they use."""
     if not conditions:
         return [], []
-    from vitzoo.registry.conditions import comparisons, where
+    from vitzoo.registry.conditions import where
 
     tests = [where(condition) for condition in conditions]
-    return tests, [one.field for test in tests for one in comparisons(test)]
+    return tests, [field for one in tests for field in one.fields]
 
 
 def _candidates(

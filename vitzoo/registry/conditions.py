@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from vitzoo.errors import InvalidOption, short_repr
 from vitzoo.registry.listing import KINDS, check_field
@@ -24,24 +23,13 @@ from vitzoo.schema.reader import describe
 from vitzoo.text import listed
 
 EXAMPLE = "write conditions such as 'params<100M and (license=mit or license=apache-2.0)'"
-TOKEN = re.compile(
-    r"""\s*(?P<token><=|>=|!=|==|[=<>~(),]|'[^']*'|"[^"]*"|[^\s()<>=!~,'"]+|\S)|\s+\Z"""
-)
+TOKEN = re.compile(r"""\s*((?P<word>[^\s()<>=!~,'"]+|'[^']*'|"[^"]*")|<=|>=|!=|==|\S|\Z)""")
+REST = re.compile(r"\s*([=<>~]|!=|in\s*\()", re.IGNORECASE)  # of a condition, without its field
 NUMBER = re.compile(r"([-+]?)(\d+)(?:\.(\d+))?(?:e([-+]?\d+))?([kmbg]?)")
 SIZE = re.compile(r"(\d+)x(\d+)")
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
-COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "~": lambda value, part: part in value,
-}
-OF_NUMBERS = ("=", "!=", "<", "<=", ">", ">=", "in")
-OPERATORS = {"text": ("=", "!=", "~", "in"), "number": OF_NUMBERS, "size": OF_NUMBERS}
-SYMBOLS = ("=", "==", "!=", "<", "<=", ">", ">=", "~", "in")
-NO_WORD = (*SYMBOLS[:-1], "!", "(", ")", ",", "'", '"', "")  # "": the end
+COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+SYMBOLS = ("=", "==", "!=", *COMPARE, "~", "in")
 NEEDS = {
     "text": "text",
     "number": "a number such as 100M",
@@ -49,83 +37,26 @@ NEEDS = {
 }
 SHOWN_DIGITS = 3  # `vitzoo list` writes 5,717,416 as 5.72M
 SHOWN_VALUES = 12  # of a text field, in a note
-LONGEST = 2_000  # characters
 DEEPEST = 20  # nested parentheses
 
 Row = Mapping[str, Any]
 Test = Callable[[Row], bool]
 
 
-class Token(NamedTuple):
-    """A word, a symbol or a quoted text, and its position: 1 for the first character."""
-
-    text: str
-    position: int
-
-    @property
-    def quoted(self) -> bool:
-        """Whether the token is a text in quotes."""
-        return self.text[:1] in ("'", '"') and len(self.text) > 1
-
-
-class Number(NamedTuple):
-    """A number, and how far an equal number may be from it."""
-
-    value: float
-    slack: float = 0.0
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Compares a field with values; a missing value meets only `!=`.
+class Condition(NamedTuple):
+    """A condition that was read.
 
     Args:
-        field: a key of `KINDS`.
-        symbol: an operator; `in` is written as `=` with several values.
-        values: one of them must match: lower-case text, `Number`, or (height, width) in px.
+        test: tells whether a row meets it.
+        fields: the last comparison with each field that it names.
     """
 
-    field: str
-    symbol: str
-    values: tuple[Any, ...]
-
-    def __call__(self, row: Row) -> bool:
-        """Tell whether a row meets the comparison."""
-        value = row[self.field]
-        if value is None:
-            return self.symbol == "!="
-        if self.symbol == "!=":
-            return not self._matches(value, "=")
-        return self._matches(value, self.symbol)
-
-    def _matches(self, value: Any, symbol: str) -> bool:
-        compare = COMPARE[symbol]
-        if KINDS[self.field] == "size":  # height and width must both match
-            sides = _sides(str(value)) or (0, 0)
-            return any(all(map(compare, sides, wanted)) for wanted in self.values)
-        if KINDS[self.field] == "number":
-            return any(
-                (symbol == "=" and abs(value - number) < slack) or compare(value, number)
-                for number, slack in self.values
-            )
-        value = value.lower() if isinstance(value, str) else value
-        return any(compare(value, wanted) for wanted in self.values)
+    test: Test
+    fields: Mapping[str, Test]
 
 
-@dataclass(frozen=True)
-class Joined:
-    """Several conditions: all of them must be met, or any."""
-
-    word: Literal["and", "or"]
-    parts: tuple[Test, ...]
-
-    def __call__(self, row: Row) -> bool:
-        """Tell whether a row meets the conditions."""
-        return (all if self.word == "and" else any)(part(row) for part in self.parts)
-
-
-def where(condition: str) -> Test:
-    """Read a condition, and return the function that tells whether a row meets it.
+def where(condition: str) -> Condition:
+    """Read a condition.
 
     Texts are compared without regard to case; `~` tests whether a text contains another. Numbers
     may have a suffix k, M or B. A number is equal to those that round to it: `5.72M` to 5,717,416.
@@ -136,15 +67,15 @@ def where(condition: str) -> Test:
         UnknownOption: the condition names an unknown field.
         InvalidOption: the condition cannot be read, or a value has the wrong type.
 
-    >>> where("params<100M and depth in (12, 24)")({"params": 86_567_656, "depth": 12})
+    >>> where("params<100M and depth in (12, 24)").test({"params": 86_567_656, "depth": 12})
     True
     """
     if not isinstance(condition, str):
         raise InvalidOption(f"a condition must be text, got {describe(condition)}; {EXAMPLE}")
     parser = _Parser(condition, "the condition")
     test = parser.condition()
-    parser.end("'and', 'or' or the end")
-    return test
+    parser.read("'and', 'or' or the end", "")
+    return Condition(test, parser.fields)
 
 
 def required(field: str, value: object) -> Test:
@@ -161,153 +92,162 @@ def required(field: str, value: object) -> Test:
     """
     field = check_field(field)
     kind = KINDS[field]
-    if value is None:
-        return lambda row: row[field] is None
     if callable(value):
         return lambda row: bool(value(row[field]))
+    number = isinstance(value, int | float) and not isinstance(value, bool) and kind != "text"
+    if value is None or number:
+        return lambda row: bool(row[field] == value)
     if not isinstance(value, str):
-        if kind == "text" or isinstance(value, bool) or not isinstance(value, int | float):
-            raise InvalidOption(
-                f"{field} must be {NEEDS[kind]}, or a condition such as "
-                f"{'~part' if kind == 'text' else '<100'!r}, got {describe(value)}"
-            )
-        return Comparison(field, "=", ((value, value) if kind == "size" else Number(value),))
+        raise InvalidOption(
+            f"{field} must be {NEEDS[kind]}, or a condition such as "
+            f"{'~part' if kind == 'text' else '<100'!r}, got {describe(value)}"
+        )
+    plain = not REST.match(value)
+    if kind == "text" and plain:
+        return lambda row: row[field] is not None and row[field].lower() == value.lower()
     parser = _Parser(value, f"the value of {field}")
-    if kind == "text" and not parser.starts_with_operator():
-        return Comparison(field, "=", (value.lower(),))
-    test = parser.comparison(field, symbol="" if parser.starts_with_operator() else "=")
-    parser.end("the end")
+    test = parser.comparison(field, "=" if plain else "")
+    parser.read("the end", "")
     return test
+
+
+def unmet(conditions: Iterable[Condition], rows: Sequence[Row]) -> list[str]:
+    """Say which values the fields of those comparisons have that no row meets."""
+    every = {field: test for one in conditions for field, test in one.fields.items()}
+    return [
+        _values(field, [row[field] for row in rows if row[field] is not None])
+        for field, test in every.items()
+        if not any(map(test, rows))
+    ]
 
 
 class _Parser:
     """Reads a condition from left to right."""
 
     def __init__(self, text: str, what: str) -> None:
-        if len(text) > LONGEST:
-            raise InvalidOption(f"{what} must have at most {LONGEST} characters, got {len(text)}")
-        self.text, self.what = text, what
-        matches = [match for match in TOKEN.finditer(text) if match["token"]]
-        self.tokens = [Token(match["token"], match.start("token") + 1) for match in matches]
-        self.tokens.append(Token("", len(text) + 1))  # the end
-        self.at = 0
-        self.depth = 0
+        self.shown = f"{what} {short_repr(text)}"
+        self.tokens = TOKEN.finditer(text)
+        self.next = next(self.tokens)
+        self.fields: dict[str, Test] = {}
 
-    def condition(self) -> Test:
-        return self._joined("or", lambda: self._joined("and", self.unit, ","))
+    def condition(self, depth: int = 0) -> Test:
+        """Read conditions that `or` joins."""
+        every = [self.every(depth)]
+        while self.read("", "or"):
+            every.append(self.every(depth))
+        return lambda row: any(test(row) for test in every)
 
-    def unit(self) -> Test:
-        if not self.take("("):
-            return self.comparison(self.field())
-        self.depth += 1
-        if self.depth > DEEPEST:
-            self.fail(f"at most {DEEPEST} nested parentheses", self.tokens[self.at - 1])
-        test = self.condition()
-        if not self.take(")"):
-            self.fail("'and', 'or' or ')'")
-        self.depth -= 1
-        return test
+    def every(self, depth: int) -> Test:
+        """Read conditions that `and` joins."""
+        units = [self.unit(depth)]
+        while self.read("", "and", ","):
+            units.append(self.unit(depth))
+        return lambda row: all(test(row) for test in units)
 
-    def field(self) -> str:
-        token = self.tokens[self.at]
-        if token.text.lower() in ("and", "or", "in"):
+    def unit(self, depth: int) -> Test:
+        if self.next[1] == "(" and depth == DEEPEST:
+            self.fail(f"at most {DEEPEST} nested parentheses")
+        if self.read("", "("):
+            test = self.condition(depth + 1)
+            self.read("'and', 'or' or ')'", ")")
+            return test
+        if self.next[1].lower() in ("and", "or", "in"):
             self.fail("a field")
-        place = f" at character {token.position} of {self._shown()}"
-        return check_field(self.word("a field").text, place)
+        place = self.place()
+        field = check_field(self.read("a field"), place)
+        self.fields[field] = self.comparison(field)
+        return self.fields[field]
 
-    def comparison(self, field: str, *, symbol: str = "") -> Comparison:
-        token, kind = self.tokens[self.at], KINDS[field]
-        if not (symbol := symbol or self.take(*SYMBOLS)):
-            self.fail(f"an operator ({' '.join(SYMBOLS)})")
-        symbol = "=" if symbol == "==" else symbol
-        if symbol not in OPERATORS[kind]:
-            known = ", ".join(OPERATORS[kind][:-1])
+    def comparison(self, field: str, symbol: str = "") -> Test:
+        """Read an operator, unless it is given, and values; a missing value meets only `!=`."""
+        text, place = KINDS[field] == "text", self.place()
+        symbol = symbol or self.read(f"an operator ({' '.join(SYMBOLS)})", *SYMBOLS).lower()
+        known = ("=", "!=", "~") if text else ("=", "!=", *COMPARE)
+        if symbol not in (*known, "==", "in"):
             raise InvalidOption(
-                f"{field} is {'text' if kind == 'text' else 'a number'} and is compared with "
-                f"{known} or in, got {symbol!r} at character {token.position} of {self._shown()}; "
+                f"{field} is {'text' if text else 'a number'} and is compared with "
+                f"{', '.join(known)} or in, got {symbol!r}{place}; {EXAMPLE}"
+            )
+        if symbol == "in":
+            self.read("'(' and a list of values", "(")
+            tests = [self.value(field, "=")]
+            while self.read("", ","):
+                tests.append(self.value(field, "="))
+            self.read("',' or ')'", ")")
+        else:
+            tests = [self.value(field, symbol if symbol in ("~", *COMPARE) else "=")]
+
+        def met(row: Row) -> bool:
+            value = row[field]
+            return (value is not None and any(test(value) for test in tests)) != (symbol == "!=")
+
+        return met
+
+    def value(self, field: str, symbol: str) -> Callable[[Any], bool]:
+        """Read a value, and return the function that compares others with it."""
+        kind, place = KINDS[field], self.place()
+        word = self.read("a value")
+        text = (word[1:-1] if word[0] in "'\"" else word).lower()
+        if kind == "text":
+            return lambda value: text in value.lower() if symbol == "~" else text == value.lower()
+        size = SIZE.fullmatch(text) if kind == "size" else None
+        numbers = size.groups() if size else (text, text) if kind == "size" else (text,)
+        tests: list[Any] = [_compared(number, symbol) for number in numbers]
+        if None in tests:
+            raise InvalidOption(
+                f"{field} must be compared with {NEEDS[kind]}, got {short_repr(word)}{place}; "
                 f"{EXAMPLE}"
             )
-        if symbol != "in":
-            return Comparison(field, symbol, (self.value(field),))
-        if not self.take("("):
-            self.fail("'(' and a list of values")
-        values = [self.value(field)]
-        while self.take(","):
-            values.append(self.value(field))
-        if not self.take(")"):
-            self.fail("',' or ')'")
-        return Comparison(field, "=", tuple(values))
+        return lambda value: all(map(operator.call, tests, _numbers(kind, value)))
 
-    def value(self, field: str) -> Any:
-        """Read a value of the type of a field."""
-        token, kind = self.word("a value"), KINDS[field]
-        text = (token.text[1:-1] if token.quoted else token.text).lower()
-        value = text if kind == "text" else _sides(text) if kind == "size" else _number(text)
-        if value is None:
-            raise InvalidOption(
-                f"{field} must be compared with {NEEDS[kind]}, got {short_repr(token.text)} at "
-                f"character {token.position} of {self._shown()}; {EXAMPLE}"
-            )
-        return value
+    def read(self, expected: str, *wanted: str) -> str:
+        """Read the next token if it is one of `wanted`, or any word if there are none of them.
 
-    def starts_with_operator(self) -> bool:
-        first = self.tokens[0].text.lower()
-        return first in SYMBOLS and (first != "in" or self.tokens[1].text == "(")
-
-    def word(self, what: str) -> Token:
-        """Read a word or a quoted text."""
-        token = self.tokens[self.at]
-        if token.text in NO_WORD:
-            self.fail(what)
-        self.at += 1
-        return token
-
-    def take(self, *wanted: str) -> str:
-        """Read the next token if it is one of `wanted`, and return it; else return ""."""
-        text = self.tokens[self.at].text.lower()
-        if text not in wanted:
-            return ""
-        self.at += 1
-        return text
-
-    def end(self, expected: str) -> None:
-        if self.tokens[self.at].text:
+        Another token is an error; if nothing is `expected`, "" is returned.
+        """
+        token = self.next
+        if token[1].lower() in wanted if wanted else token["word"]:
+            self.next = next(self.tokens, token)
+            return token[1]
+        if expected:
             self.fail(expected)
+        return ""
 
-    def fail(self, expected: str, token: Token | None = None) -> NoReturn:
-        token = token or self.tokens[self.at]
-        found = short_repr(token.text) if token.text else "the end"
+    def place(self) -> str:
+        return f" at character {self.next.start(1) + 1} of {self.shown}"
+
+    def fail(self, expected: str) -> NoReturn:
+        found = short_repr(self.next[1]) if self.next[1] else "the end"
         raise InvalidOption(
-            f"cannot read {self._shown()}: expected {expected} at character {token.position}, got "
-            f"{found}; {EXAMPLE}"
+            f"cannot read {self.shown}: expected {expected} at character "
+            f"{self.next.start(1) + 1}, got {found}; {EXAMPLE}"
         )
 
-    def _joined(self, word: Literal["and", "or"], part: Callable[[], Test], also: str = "") -> Test:
-        parts = [part()]
-        while self.take(word, also or word):
-            parts.append(part())
-        return parts[0] if len(parts) == 1 else Joined(word, tuple(parts))
 
-    def _shown(self) -> str:
-        return f"{self.what} {short_repr(self.text)}"
+def _compared(text: str, symbol: str) -> Callable[[float], bool] | None:
+    """Return the function that compares numbers with the one in a text, None if it has none.
+
+    A number is equal to those that round to it as it is written, with at least `SHOWN_DIGITS`
+    digits: `86M` is 86.0M.
+    """
+    if not (match := NUMBER.fullmatch(text)):
+        return None
+    sign, whole, decimals, exponent, unit = match.groups(default="")
+    wanted = float(f"{sign}{whole}.{decimals}e{exponent or 0}") * UNITS[unit]
+    if symbol != "=":
+        return lambda number: COMPARE[symbol](number, wanted)
+    digits = len((whole + decimals).lstrip("0"))
+    last = int(exponent or 0) - len(decimals) - max(0, SHOWN_DIGITS - digits)  # power of ten
+    slack = float(f"5e{last - 1}") * UNITS[unit]
+    return lambda number: number == wanted or abs(number - wanted) < slack
 
 
-def comparisons(test: Test) -> Iterator[Comparison]:
-    """Return the comparisons of a condition that `where` has read."""
-    if isinstance(test, Comparison):
-        yield test
-    for part in test.parts if isinstance(test, Joined) else ():
-        yield from comparisons(part)
-
-
-def unmet(tests: Iterable[Test], rows: Sequence[Row]) -> list[str]:
-    """Say which values the fields of those comparisons have that no row meets."""
-    every = {one.field: one for test in tests for one in comparisons(test)}
-    return [
-        _values(field, [row[field] for row in rows if row[field] is not None])
-        for field, one in every.items()
-        if not any(map(one, rows))
-    ]
+def _numbers(kind: str, value: Any) -> tuple[float, ...]:
+    """Return the number of a field, or (height, width) in px."""
+    if kind == "number":
+        return (value,)
+    height, _, width = str(value).partition("x")
+    return int(height), int(width or height)
 
 
 def _values(field: str, values: list[Any]) -> str:
@@ -316,25 +256,3 @@ def _values(field: str, values: list[Any]) -> str:
     if KINDS[field] != "number":
         return f"{field} has the values {listed(sorted(set(map(str, values))), SHOWN_VALUES)}"
     return f"{field} has values from {min(values):,} to {max(values):,}"
-
-
-def _number(text: str) -> Number | None:
-    """Read a number; it is equal to numbers that round to it as it is written.
-
-    At least `SHOWN_DIGITS` digits count: `86M` is 86.0M.
-    """
-    if not (match := NUMBER.fullmatch(text)):
-        return None
-    sign, whole, decimals, exponent, unit = match.groups(default="")
-    digits = len((whole + decimals).lstrip("0"))
-    last = int(exponent or 0) - len(decimals) - max(0, SHOWN_DIGITS - digits)  # power of ten
-    value = float(f"{sign}{whole}.{decimals}e{exponent or 0}")
-    return Number(value * UNITS[unit], float(f"5e{last - 1}") * UNITS[unit])
-
-
-def _sides(text: str) -> tuple[float, float] | None:
-    """Return (height, width) of a size written as one number or as HEIGHTxWIDTH."""
-    if match := SIZE.fullmatch(text):
-        return float(match[1]), float(match[2])
-    number = _number(text)
-    return None if number is None else (number.value, number.value)

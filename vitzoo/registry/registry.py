@@ -456,7 +456,7 @@ def variants(
     patterns = [pattern] if isinstance(pattern, str) else pattern
     patterns = check_each("variants", "pattern", patterns, "text")
     tests = [required(field, value) for field, value in filters.items()]
-    tests += [] if where is None else [met(where)]
+    tests += [] if where is None else [met(where).test]
     zoo = registry()
     rows = zoo.listing(patterns, each_weights=True)
     met_by = {row["name"]: row for row in rows if all(test(row) for test in tests)}
