@@ -293,8 +293,7 @@ def pipe(path, _own):
 DAMAGES = {
     "garbage": lambda path, _: path.write_bytes(os.urandom(100)),
     "empty": lambda path, _: path.write_bytes(b""),
-    "deep": lambda path, _: path.write_bytes(b"[" * 4000),
-    "huge": lambda path, _: path.write_text(path.read_text() + " " * 5000),
+    "writable": lambda path, _: path.chmod(0o666),
     "no-hash": put(sha256=""),
     "number-as-hash": put(sha256=10**63),
     "hash-in-capitals": put(sha256="A" * 64),

@@ -100,11 +100,10 @@ def test_special_file_as_spec_is_refused(net, make, words, suffix):
         vitzoo.create(path)
 
 
-@pytest.mark.parametrize("make", [make for make, _ in READ_WHOLE.values()], ids=READ_WHOLE)
+@pytest.mark.parametrize("make", [make for make, _ in KINDS.values()], ids=KINDS)
 def test_special_file_as_listing_index_is_ignored(net, make):
     manifest = net.root / "site" / "faulty" / "registry.toml"
-    path = listing_cache.index_path(manifest, "faulty")
-    assert path is not None
+    path = listing_cache.Entry.of(manifest, "faulty").path
     path.parent.mkdir(parents=True)
     make(path)
     assert [row["name"] for row in registry().listing(["faulty/*"])] == [net.name]

@@ -61,9 +61,11 @@ def test_an_edited_manifest_is_read_again(tmp_path, new_registry):
 
 
 @pytest.mark.parametrize("change", ["version", "core", "namespace", "place"])
-def test_what_an_index_was_made_from_is_in_its_name(entry, tmp_path, monkeypatch, change):
+def test_an_entry_states_what_it_was_made_from(entry, tmp_path, monkeypatch, change):
     manifest, namespace = tmp_path / "site/acme/registry.toml", "acme"
-    assert index.index_path(manifest, namespace) == entry
+    before = index.Entry.of(manifest, namespace)
+    assert before.path == entry
+    assert before.read()
     index._version.cache_clear()
     if change == "version":
         monkeypatch.setattr(index, "__version__", "99")
@@ -76,9 +78,26 @@ def test_what_an_index_was_made_from_is_in_its_name(entry, tmp_path, monkeypatch
     else:
         (tmp_path / "copy").mkdir()
         manifest = manifest.rename(tmp_path / "copy/registry.toml")
-    assert index.index_path(manifest, namespace) != entry
+    assert index.Entry.of(manifest, namespace).read() is None
     monkeypatch.undo()
     index._version.cache_clear()
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646])
+def test_an_entry_that_another_user_may_edit_is_not_trusted(entry, new_registry, mode):
+    add_unregistered(entry)
+    entry.chmod(mode)
+    new_registry()
+    assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/net", "acme/other"]
+    assert not entry.stat().st_mode & 0o022
+    assert "acme/ghost" not in entry.read_text()
+
+
+def test_an_entry_of_another_user_is_not_trusted(entry, new_registry, monkeypatch):
+    add_unregistered(entry)
+    monkeypatch.setattr("os.geteuid", lambda: entry.stat().st_uid + 1)
+    new_registry()
+    assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/net", "acme/other"]
 
 
 def rows_of(entry: Path) -> list:
@@ -86,15 +105,15 @@ def rows_of(entry: Path) -> list:
 
 
 def write_rows(entry: Path, rows: list) -> None:
-    entry.write_text(json.dumps([1, 1, rows]), encoding="utf-8")
+    made_from = json.loads(entry.read_text(encoding="utf-8"))[0]
+    entry.write_text(json.dumps([made_from, 1, 1, rows]), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"{", b"null", b"5", b'"x"', b"[5]", b"[[]]", b"[[1]]", b"\xff\xfe",
-        b"[" * 10**5, b'[{"name": "acme/net"}]', b"9" * 5000, b"[1, 1]", b"[1, 1, 1]",
-        b"[1, 1, [5]]", b"[1, [], []]", b'["x", 1, []]', b"[1, null, []]", b"[1, NaN, []]",
+        b"", b"{", b"null", b"5", b'"x"', b"[5]", b"[[]]", b"\xff\xfe", b"9" * 5000, b"[1, 1, 1]",
+        b'["x", 1, 1, [5]]', b'["x", 1, 1, 5]', b'["x", 1, 1, []]',
     ],
 )  # fmt: skip
 def test_garbage_in_the_index_is_replaced(entry, new_registry, data):
@@ -191,39 +210,20 @@ def test_without_a_home_listing_works(acme, monkeypatch, home, new_registry):
 
 def test_concurrent_writers_leave_a_whole_index(acme, folder):
     path = acme()
-    place = index.index_path(path, "acme")
+    entry = index.Entry.of(path, "acme")
     registry().listing(["acme/*"])
-    listing = index.read_listing(place)
+    listing = entry.read()
     assert (len(listing.rows), listing.parts, listing.formats) == (2, 1, 1)
-    together(lambda: [index.write_listing(place, listing) for _ in range(10)])
-    assert index.read_listing(place) == listing
+    together(lambda: [entry.write(listing) for _ in range(10)])
+    assert entry.read() == listing
     assert not [p for p in folder.iterdir() if p.suffix != ".json"]
 
 
-def test_old_entries_are_cleared(acme, folder, monkeypatch, new_registry):
-    """There is room for the entries in use twice, here those of `acme` and of the core."""
-    monkeypatch.setattr(index, "MAX_ENTRIES", 2)
-    monkeypatch.setenv("VITZOO_PLUGINS", "acme")
+def test_a_manifest_has_one_entry(acme, folder, new_registry):
     path = acme()
-    for i in range(6):
+    for i in range(3):
         path.write_text(MANIFEST + f"# {i}\n")
         new_registry()
         registry().listing(["acme/*"])
-        assert index.index_path(path, "acme") in folder.iterdir()
-    assert len(list(folder.iterdir())) == 4
-
-
-def test_a_cache_with_more_entries_than_usual_is_used(acme, monkeypatch, new_registry):
-    """Entries in use are never cleared, or every listing would parse their manifests again."""
-    monkeypatch.setattr(index, "MAX_ENTRIES", 1)
-    acme()
-    registry().listing()
-    assert len(registry().host.rows) > 2  # first-party plugins
-    new_registry()
-    monkeypatch.setattr(plugins, "read_manifest", without(plugins.read_manifest))
-    assert "acme/net" in [row["name"] for row in registry().listing()]
-
-
-def without(read):
-    """Return a function that reads the core's manifest only."""
-    return lambda path, **given: read(path, **given) if path == index.CORE_MANIFEST else fails()
+        assert index.Entry.of(path, "acme").read()
+    assert len([p for p in folder.iterdir() if b"acme/net" in p.read_bytes()]) == 1

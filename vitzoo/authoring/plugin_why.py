@@ -22,7 +22,7 @@ from vitzoo.plugin.origin import Named, named
 from vitzoo.plugin.package_files import module_file
 from vitzoo.plugin.source_lines import where_defined
 from vitzoo.plugin.switches import NOT
-from vitzoo.registry.listing_cache import index_path, read_listing
+from vitzoo.registry.listing_cache import Entry
 from vitzoo.registry.registry import Registry
 from vitzoo.settings import registry_files
 
@@ -108,8 +108,8 @@ def _manifest(path: Path, namespace: str) -> Iterator[str]:
     with suppress(OSError):
         data = path.read_bytes()
         yield f"the manifest {path}: {len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}"
-    index = index_path(path, namespace)
-    listing = None if index is None else read_listing(index)
+    entry = Entry.of(path, namespace)
+    listing = entry and entry.read()
     if listing is None:
         yield "the listing cache lacks its variants: the next `vitzoo list` reads the manifest"
     else:

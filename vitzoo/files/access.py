@@ -84,6 +84,22 @@ def read_regular(path: Path, limit: int, kind: Kind = StoreError) -> bytes | Non
     return data
 
 
+def read_own(path: Path) -> bytes | None:
+    """Return the bytes of a file that only this user may write to; None for any other file.
+
+    Raises:
+        StoreError: it is a link, a folder, a pipe or a device, or cannot be opened.
+        OSError: the disk has an error.
+    """
+    fd = open_regular(path)
+    if fd is None:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        status = os.fstat(fd)
+        own = status.st_uid == os.geteuid() and not status.st_mode & 0o022
+        return file.read() if own else None
+
+
 def read_limited(file: BinaryIO, limit: int) -> bytes | None:
     """Return the bytes of an open file, None if it has more than `limit`.
 

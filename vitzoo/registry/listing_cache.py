@@ -1,7 +1,8 @@
 """A cache of the listed fields of a plugin's variants, so that listings parse no manifest.
 
-The file name of a cache entry is a hash of the manifest, the core's manifest and the listed
-columns. The cache serves listings only: variants and their hashes always come from the manifest.
+A manifest has one entry. The entry states from what it was made: the manifest, the core's manifest
+and the listed columns. The cache serves listings only: variants and their hashes always come from
+the manifest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vitzoo import __version__, settings
 from vitzoo.errors import InvalidOption
-from vitzoo.files.access import read_regular, write_atomic
+from vitzoo.files.access import read_own, read_regular, write_atomic
 from vitzoo.registry.listing import ENTRIES, FIELDS, OF_WEIGHTS, Row, fields, of_weights
 from vitzoo.schema.terms import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
 
@@ -23,10 +24,8 @@ if TYPE_CHECKING:
 
 KNOWN_AS = "known_as"
 HUB = "the Hub"
-SHAPE = 3  # version of the rows
+SHAPE = 4  # version of the rows
 COLUMNS = (*FIELDS, ENTRIES, KNOWN_AS)
-MAX_ENTRIES = 1024  # also of former versions of manifests
-MAX_INDEX = 16 * MAX_PLUGIN_MANIFEST
 
 
 class Listing(NamedTuple):
@@ -53,49 +52,52 @@ def row_of(variant: Variant) -> Row:
     return fields(variant) | {ENTRIES: entries, KNOWN_AS: names}
 
 
-def index_path(manifest: Path, namespace: str) -> Path | None:
-    """Return the path of a manifest's cache entry, None if there is no folder for it."""
-    # An unreadable or large file, or no folder for the cache.
-    with suppress(OSError, InvalidOption):
-        home, text = settings.home(), read_regular(manifest, MAX_PLUGIN_MANIFEST)
-        if home is None or text is None:
-            return None
-        from hashlib import sha256
+class Entry(NamedTuple):
+    """The cache entry of a manifest.
 
-        made_from = sha256(text)
-        made_from.update(os.fsencode(f"\0{namespace}\0{manifest}\0{_version()}"))
-        return home / "cache" / "listing" / f"{made_from.hexdigest()}.json"
-    return None
+    Args:
+        path: of the entry.
+        made_from: hash of everything that the rows depend on.
+    """
 
+    path: Path
+    made_from: str
 
-def read_listing(path: Path) -> Listing | None:
-    """Return a cache entry, None if it is missing or damaged."""
-    import json
+    @classmethod
+    def of(cls, manifest: Path, namespace: str) -> Entry | None:
+        """Return the entry of a manifest; None if it cannot be read, or without a home."""
+        from hashlib import sha256  # costs milliseconds, which `vitzoo show` has not
 
-    try:
-        parts, formats, table = json.loads(read_regular(path, MAX_INDEX) or b"")
-        rows = [dict(zip(COLUMNS, row, strict=True)) for row in table]
-        return Listing(rows, int(parts), int(formats))
-    except (OSError, ValueError, TypeError, RecursionError):
+        with suppress(OSError, InvalidOption):
+            home, text = settings.home(), read_regular(manifest, MAX_PLUGIN_MANIFEST)
+            if home is not None and text is not None:
+                name = sha256(os.fsencode(f"{namespace}\0{manifest}")).hexdigest()
+                made_from = sha256(text + _version().encode()).hexdigest()
+                return cls(home / "cache" / "listing" / f"{name}.json", made_from)
         return None
 
+    def read(self) -> Listing | None:
+        """Return what was written, None if there is nothing, or it is damaged, old or unsafe."""
+        import json
 
-def write_listing(path: Path, listing: Listing) -> None:
-    """Write a cache entry, if its folder can be written."""
-    import json
+        try:
+            made_from, parts, formats, table = json.loads(read_own(self.path) or b"")
+            rows = [dict(zip(COLUMNS, row, strict=True)) for row in table]
+        except (OSError, ValueError, TypeError):
+            return None
+        return Listing(rows, parts, formats) if made_from == self.made_from else None
 
-    table = [[row[c] for c in COLUMNS] for row in listing.rows]
-    data = json.dumps([listing.parts, listing.formats, table]).encode()
-    with suppress(OSError):
-        write_atomic(path, data, lasting=False)
+    def write(self, listing: Listing) -> None:
+        """Write the entry, if its folder can be written."""
+        import json
 
-
-def clear_oldest(folder: Path, used: int) -> None:
-    """Delete the oldest entries beyond a limit, which leaves room for twice the `used` ones."""
-    with suppress(OSError):  # another process deletes them, too
-        entries = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
-        for path in entries[: max(0, len(entries) - max(MAX_ENTRIES, 2 * used))]:
-            path.unlink(missing_ok=True)
+        table = [[row[c] for c in COLUMNS] for row in listing.rows]
+        data = json.dumps([self.made_from, listing.parts, listing.formats, table]).encode()
+        with suppress(OSError):
+            self.path.unlink(
+                missing_ok=True
+            )  # others might write to it; the new file is the user's
+            write_atomic(self.path, data, lasting=False)
 
 
 @lru_cache(maxsize=1)

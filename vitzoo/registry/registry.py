@@ -22,14 +22,7 @@ from vitzoo.plugin.host import LOCK, PluginHost
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command
 from vitzoo.plugin.switches import NOT, VARIABLES
 from vitzoo.registry.listing import FIELDS, LABEL, Row, for_each_weights
-from vitzoo.registry.listing_cache import (
-    Listing,
-    clear_oldest,
-    index_path,
-    read_listing,
-    row_of,
-    write_listing,
-)
+from vitzoo.registry.listing_cache import Entry, Listing, row_of
 from vitzoo.schema.reader import describe as describe_value
 
 if TYPE_CHECKING:  # `vitzoo list` imports no data class
@@ -57,8 +50,6 @@ class Registry:
         self._cached: dict[str, Listing] = {}  # of manifests that have not been read
         self.aliases: dict[str, str] = {}
         self._unusable: dict[str, RegistryError] = {}  # variants of the user's files
-        # the folder of the listing cache, after an entry was written
-        self._wrote: Path | None = None
         if local:
             self._read_local(local)
         if self.host.switches.strict:
@@ -254,9 +245,6 @@ class Registry:
         for namespace in self.host.manifests():
             with contextlib.suppress(PluginError):
                 cached += self._index(namespace)
-        if self._wrote is not None:
-            clear_oldest(self._wrote, len(self.host.rows) + len(self.host.manifests()))
-            self._wrote = None
         with LOCK:
             loaded = [row_of(variant) for variant in self._variants.values()]
         there = {row["namespace"] for row in loaded}
@@ -273,21 +261,17 @@ class Registry:
         if namespace in self._cached:
             return self._cached[namespace].rows
         path = self.host.manifest_path(namespace)
-        place = None if path is None else index_path(path, namespace)
-        listing = None if place is None else read_listing(place)
-        if listing is not None:
+        entry = path and Entry.of(path, namespace)
+        if listing := entry and entry.read():
             rows = [row for row in listing.rows if not self.host.switches.hides(row["name"])]
             self._cached[namespace] = listing._replace(rows=rows)
             return rows
         self._load(namespace)
-        every = self.host.unhidden(namespace)
-        if place is not None:
-            from vitzoo.schema.rows import Variant
-
-            variants = [row for row in every if isinstance(row, Variant)]
+        if entry:
+            every = self.host.unhidden(namespace)
+            variants = [row for row in every if type(row).__name__ == "Variant"]
             rows = [row_of(_named(namespace, variant)) for variant in variants]
-            write_listing(place, Listing(rows, *_counts(every)[1:]))
-            self._wrote = place.parent
+            entry.write(Listing(rows, *_counts(every)[1:]))
         return []
 
     def _load(self, namespace: str) -> None:

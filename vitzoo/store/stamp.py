@@ -8,10 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitzoo.errors import StoreError
-from vitzoo.files.access import open_regular
+from vitzoo.files.access import read_own
 
-MAX_STAMP = 4096
 GRAIN_NS = 50_000_000  # a change within this time of another might not show in a file's times
 
 
@@ -58,21 +56,11 @@ def _state(status: os.stat_result) -> tuple[int, int, int, int, int]:
 
 
 def read_stamp(path: Path) -> Stamp | None:
-    """Read a stamp; None if its owner, size, kind or content is not that of a stamp."""
+    """Read a stamp; None if another user may write to it, or it is none."""
     try:
-        fd = open_regular(path)
-    except StoreError:
+        stamp = Stamp(**json.loads(read_own(path) or b""))
+    except (OSError, ValueError, TypeError):
         return None
-    if fd is None:
-        return None
-    with os.fdopen(fd, "rb") as file:
-        status = os.fstat(fd)
-        if status.st_uid != os.geteuid() or status.st_size > MAX_STAMP:
-            return None
-        try:
-            stamp = Stamp(**json.loads(file.read()))
-        except (ValueError, TypeError, RecursionError):
-            return None
     good = all(type(number) is int for number in (*stamp.state, stamp.hashed_ns))
     good = good and type(stamp.sha256) is str
     return stamp if good and type(stamp.finite) is bool else None

@@ -195,8 +195,12 @@ class Store:
 
     def _write_stamp(self, stamp: Stamp, path: Path | None = None) -> None:
         with contextlib.suppress(OSError):  # without a stamp the file is hashed again
-            data = json.dumps(asdict(stamp)).encode()
-            write_atomic(path or self._stamp_path(stamp.sha256), data, lasting=path is None)
+            data, target = (
+                json.dumps(asdict(stamp)).encode(),
+                path or self._stamp_path(stamp.sha256),
+            )
+            target.unlink(missing_ok=True)  # others might write to it; the new file is the user's
+            write_atomic(target, data, lasting=path is None)
 
     def _prove(self, fd: int, path: Path, sha256: str, size: int | None, *, always: bool) -> None:
         now, status = time.time_ns(), os.fstat(fd)
