@@ -138,8 +138,10 @@ plugins = importlib.import_module("vitzoo.plugin.host")
 from vitzoo.cli.main import main
 from vitzoo.registry.registry import _registry
 read = []
-whole = plugins.PluginHost._read_manifest
-plugins.PluginHost._read_manifest = lambda *args: read.append(args[-1]) or whole(*args)
+whole = plugins.read_manifest
+plugins.read_manifest = lambda path, **options: (
+    (path != plugins.CORE_MANIFEST and read.append(path)) or whole(path, **options)
+)
 for args in json.loads(sys.argv[1]):
     _registry.cache_clear()
     read.clear()

@@ -80,7 +80,7 @@ def run(model):
 
 def in_finally(file, line):
     # Tells whether a line calls a function in `finally`: CPython runs no signal handler before.
-    return linecache.getline(file, line).strip().startswith("busy.discard(")
+    return linecache.getline(file, line).strip().startswith("self._reading.discard(")
 
 
 def tracer(files, act):

@@ -15,7 +15,7 @@ import vitzoo
 from helpers import LAZY_MODULE as MODULE, refuses
 from internals import registry
 from plugin_helpers import EVENTS, MANIFEST, state
-from vitzoo.errors import PluginError
+from vitzoo.errors import NetworkError, PluginError
 
 pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
 
@@ -84,14 +84,23 @@ def test_base_exceptions_of_a_plugin_pass_and_the_call_can_be_repeated(ask, kind
     assert state("acme").state == "loaded"
 
 
-@pytest.mark.parametrize("kind", [Expired, TimeoutError])
+@pytest.mark.parametrize("kind", [Expired, TimeoutError, NetworkError])
 def test_an_exception_of_a_signal_handler_is_not_kept(ask, kind, handled):
     """Python raises it in the code of the plugin, and so it is an error of the plugin."""
     handled(lambda *_: throw(kind("stop")))
-    with refuses(PluginError, "'acme'", f"{kind.__name__}: stop", "acme-parts"):
+    with refuses(PluginError, "'acme'", "stop", "acme-parts"):
         ask(alarm)
     assert ask()
-    assert state("acme").state == "loaded"
+    info = state("acme")
+    assert (info.state, info.trouble) == ("loaded", "")
+
+
+def test_an_import_error_of_a_module_is_kept(install):
+    root = install("globex-vit", "globex = globex", {"globex.py": "import no_such"})
+    for _ in range(2):
+        with refuses(PluginError, "'globex'", "No module named 'no_such'"):
+            vitzoo.describe("globex/net")
+        root.joinpath("globex.py").write_text(MODULE)
 
 
 @pytest.mark.parametrize("kind", [SystemExit, RuntimeError, MemoryError])

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo.authoring.plugin_state import STATE, called, state_row, with_commands
-from vitzoo.errors import RegistryError, did_you_mean
+from vitzoo.errors import PluginError, RegistryError, did_you_mean
+from vitzoo.plugin.discovery import found_info
 from vitzoo.plugin.entry_points import GROUP
 from vitzoo.plugin.host import PluginHost
-from vitzoo.plugin.info import CORE, LOCAL, OFF, PluginInfo, found_info
+from vitzoo.plugin.info import CORE, LOCAL, OFF, PluginInfo
 from vitzoo.plugin.origin import Named, named
 from vitzoo.plugin.package_files import module_file
 from vitzoo.plugin.source_lines import where_defined
@@ -67,8 +68,8 @@ def _trace(host: PluginHost, key: str, info: PluginInfo, inside: str) -> dict[st
     if key in host.manifests():
         path = host.manifest_path(key)
         steps += _manifest(path, key) if path and key != CORE else ()
-        if outcome := host.read(key):
-            host.admit(outcome)
+        with suppress(PluginError):  # the state has it
+            host.load(key)
         done = len(info.trace)
         info = host.infos[key]
         steps += info.trace[done:]
@@ -124,7 +125,7 @@ def _contributions(host: PluginHost, namespace: str) -> list[Named]:
     kept = {(type(row), row.name) for _, row in host.rows[namespace]}
     return [
         named(info, row, hidden=(type(row), row.name) not in kept, lookup=lookup)
-        for row in host.unhidden(namespace)
+        for _, row in host.contents[namespace].rows
     ]
 
 
@@ -146,8 +147,8 @@ def _inside(
     rows = [row for row in known if row.name == full]
     for row in rows:
         yield f"{full} is a {row.kind}" + (f", disabled: {NOT} lists it" if row.hidden else "")
-    if now := host.aliases(namespace).get(inside):
-        yield f"{full} is the former name of {namespace}/{now}"
+    if now := host.aliases.get(full):
+        yield f"{full} is the former name of {now}"
     elif not rows and namespace in host.rows:
         near = did_you_mean(full, [row.name for row in known])
         yield f"the plugin has no contribution {full}{near}"

@@ -10,9 +10,10 @@ import click
 
 from vitzoo.errors import PluginError
 from vitzoo.plugin import importing
+from vitzoo.plugin.discovery import claimed, refused
 from vitzoo.plugin.entry_points import COMMANDS, Found, find_plugins
 from vitzoo.plugin.guard import Owner
-from vitzoo.plugin.info import TROUBLE, PluginInfo, claimed, refused
+from vitzoo.plugin.info import TROUBLE, PluginInfo
 from vitzoo.plugin.source_lines import where_defined
 from vitzoo.plugin.switches import STRICT, Switches
 from vitzoo.schema.reader import describe

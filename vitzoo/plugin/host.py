@@ -9,29 +9,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vitzoo.errors import IncompatibleManifest, PluginError, VitzooError
+from vitzoo.errors import IncompatibleManifest, PluginError, RegistryError
+from vitzoo.plugin.discovery import sort_out
 from vitzoo.plugin.entry_points import GROUP, Found, find_plugins
 from vitzoo.plugin.guard import GuardedFormat, Owner, raised_at, reason_of, text_of
 from vitzoo.plugin.importing import import_module
-from vitzoo.plugin.info import (
-    CORE,
-    LOCAL,
-    OFF,
-    TROUBLE,
-    PluginInfo,
-    claimed,
-    may_have,
-    outdone,
-    refused,
-)
-from vitzoo.plugin.package_files import manifest_path, package_folders
+from vitzoo.plugin.info import CORE, LOCAL, OFF, TROUBLE, PluginInfo
+from vitzoo.plugin.package_files import manifest_path
 from vitzoo.plugin.source_lines import where_defined
 from vitzoo.plugin.switches import STRICT, Switches
 from vitzoo.schema.reader import describe
@@ -41,64 +32,68 @@ if TYPE_CHECKING:  # a listing of known manifests imports neither their data cla
     import pluggy
 
     from vitzoo.schema.manifest import Manifest
-    from vitzoo.schema.rows import Contribution, Target, Variant
+    from vitzoo.schema.rows import Contribution, Variant
     from vitzoo.schema.spec import Spec
 
 Rows = tuple[tuple[str, Any], ...]  # (hook name, entry) pairs
+Parts = dict[str, dict[str, tuple[str, "Contribution"]]]  # (namespace, entry) by kind and name
 LOCK = threading.RLock()  # held while attributes change; no code of a plugin runs under it
-LASTING = (ImportError, SyntaxError, VitzooError)  # another import would raise the same error
+LASTING = (ImportError, SyntaxError, PluginError, RegistryError)  # the same error would come again
 
 
-class Outcome(NamedTuple):
-    """The result of reading or importing a plugin."""
+class Contents(NamedTuple):
+    """What a plugin has.
 
-    info: PluginInfo
-    plugin: object | None = None  # manifest or module; None if the plugin cannot be used
-    rows: Rows = ()
-    aliases: Mapping[str, str] = MappingProxyType({})
-    package: str = ""  # contains the plugin's data files
-    error: BaseException | None = None  # why the plugin cannot be used
+    Args:
+        plugin: the manifest or module.
+        rows: all entries, including disabled names.
+        aliases: former names of variants, and their present names.
+        package: contains the plugin's data files.
+    """
+
+    plugin: object
+    rows: Rows
+    aliases: Mapping[str, str]
+    package: str
 
 
 class PluginHost:
-    """Keeps the states and entries of all plugins by namespace. The core is the first plugin.
-
-    No lock is held while the code of a plugin runs, so a plugin that hangs blocks only the threads
-    that use its names.
+    """Keeps the states and entries of all plugins. The core is the first plugin.
 
     Args:
         switches: which plugins are enabled; None reads the environment.
 
     Attributes:
-        rows: (hook name, entry) pairs of the loaded plugins, without disabled names.
+        found: the entry points of the installed plugins.
+        contents: what the plugins that were read have, by namespace.
+        rows: their entries without disabled names, by namespace.
+        variants, parts, aliases: the same entries by their full names.
     """
 
     def __init__(self, switches: Switches | None = None) -> None:
         self.switches = Switches.read() if switches is None else switches
-        self.rows: dict[str, Rows] = {}
         self.found: list[Found] = []
+        self.contents: dict[str, Contents] = {}
+        self.rows: dict[str, Rows] = {}
+        self.variants: dict[str, Variant] = {}
+        self.parts: Parts = defaultdict(dict)
+        self.aliases: dict[str, str] = {}
         self._infos = {CORE: PluginInfo(CORE, "core", location=str(CORE_MANIFEST))}
-        self._waiting = {CORE: Found(CORE, "vitzoo:registry.toml", "vitzoo")}
-        self._outcomes: dict[str, Outcome] = {}
+        self._unread = {CORE: Found(CORE, "vitzoo:registry.toml", "vitzoo")}
         self._discovered = False
-        self._busy = threading.local()
-        self._core: Manifest | None = None
-        folders_of = cache(package_folders)  # one package may have the manifests of many plugins
-        self._manifest_path = partial(manifest_path, folders_of=folders_of)
+        self._reading: set[tuple[int, str]] = set()  # by which thread
 
-    @property
+    @cached_property
     def core(self) -> Manifest:
         """The manifest of the core."""
-        if self._core is None:
-            self._core = read_manifest(CORE_MANIFEST, package="vitzoo", installed=True)
-        return self._core
+        return read_manifest(CORE_MANIFEST, package="vitzoo", installed=True)
 
     @property
     def manager(self) -> pluggy.PluginManager:
         """A new manager of pluggy with the core and the plugins that have been read."""
         from vitzoo.plugin.hook_calls import new_manager
 
-        read = {name: outcome.plugin for name, outcome in self._outcomes.items()}
+        read = {name: contents.plugin for name, contents in self.contents.items()}
         return new_manager({CORE: self.core, **read})
 
     @property
@@ -112,7 +107,12 @@ class PluginHost:
         with LOCK:
             if not self._discovered:
                 self.found = find_plugins()
-                self._sort_out([found for found in self.found if found.group == GROUP])
+                ours = [found for found in self.found if found.group == GROUP]
+                states, unread = sort_out(ours, self.switches)
+                states |= self._infos
+                order = sorted(states, key=lambda name: (name != CORE, name == LOCAL, name))
+                self._infos = {name: states[name] for name in order}
+                self._unread |= unread
                 self._discovered = True
                 _warn(self.switches.unmatched(self.found))
 
@@ -120,71 +120,138 @@ class PluginHost:
         """Return the namespaces whose manifests have not been read yet."""
         self.discover()
         with LOCK:
-            return [name for name, found in self._waiting.items() if found.value.endswith(".toml")]
+            return [name for name, found in self._unread.items() if found.value.endswith(".toml")]
 
     def manifest_path(self, namespace: str) -> Path | None:
         """Return the path of a manifest that has not been read yet, None if it is missing."""
         try:
-            if namespace == CORE:
-                return CORE_MANIFEST
-            return self._manifest_path(self._waiting[namespace])
+            return CORE_MANIFEST if namespace == CORE else manifest_path(self._unread[namespace])
         except Exception:  # noqa: BLE001  # reading the manifest reports the error
             return None
 
-    def read(self, namespace: str) -> Outcome | None:
-        """Read the manifest of a plugin or import its module; `admit` then takes the result.
+    def load(self, namespace: str) -> None:
+        """Read a manifest or import a module, unless that is done, and record state and entries.
 
-        Returns:
-            None if the plugin was read before, or if this thread is reading it.
+        No lock is held while code of the plugin runs, so a plugin that hangs blocks only the
+        threads that use its names. Code of the plugin that asks for the plugin's own names finds
+        none. After an error that may not come again, the next call reads the plugin again.
+
+        Raises:
+            PluginError: the plugin cannot be used; the message has cause and fix.
         """
         if namespace != CORE:
             self.discover()
-        found = self._waiting.get(namespace)
-        busy: set[str] = self._busy.__dict__.setdefault("names", set())
-        if found is None or namespace in busy:
-            return None
-        try:
-            busy.add(namespace)
-            if namespace == CORE:  # its errors are raised
-                return _outcome_of(self.core, self._infos[CORE], "vitzoo")
-            return self._try(found)
-        finally:
-            busy.discard(namespace)
-
-    def admit(
-        self, outcome: Outcome, collect: Callable[[str], None] = lambda _namespace: None
-    ) -> None:
-        """Take the result of `read`; call `collect(namespace)` if its entries are new and usable.
-
-        After an exception in the middle, and after one that may not come again, such as that of the
-        handler of a signal, the plugin is read again when it is next used.
-        """
-        namespace = outcome.info.namespace
-        with LOCK:
-            if namespace in self._waiting:
-                self._admit(outcome)
-                if namespace in self.rows:
-                    collect(namespace)
-                if outcome.error is None or isinstance(outcome.error, LASTING):
-                    del self._waiting[namespace]
-
-    def check(self, namespace: str, error: BaseException | None = None) -> None:
-        """Raise `PluginError` with cause and fix, from `error`, if a plugin cannot be used."""
+        found, reading = self._unread.get(namespace), (threading.get_ident(), namespace)
+        result: tuple[PluginInfo, Contents | None] | None
+        error: BaseException | None = None
+        if found is not None and reading not in self._reading:
+            try:
+                self._reading.add(reading)
+                result = self._read(found, self._infos[namespace])
+            except (Exception, SystemExit) as raised:
+                if namespace == CORE:
+                    raise
+                error, result = raised, (self._failed(found, raised), None)
+            finally:
+                self._reading.discard(reading)
+            if result is not None:
+                self._record(*result, lasting=error is None or isinstance(error, LASTING))
         info = self._infos.get(namespace)
         if info is not None and info.state in OFF:
-            raise _unusable(info) from error
+            raise PluginError(
+                f"plugin {info.namespace!r} cannot be used: {info.trouble}"
+            ) from error
 
-    def unhidden(self, namespace: str) -> list[Any]:
-        """Return all entries of a loaded plugin, including disabled names."""
-        return [row for _, row in self._outcomes[namespace].rows]
+    def _read(self, found: Found, info: PluginInfo) -> tuple[PluginInfo, Contents] | None:
+        """Return state and contents of a plugin; None if other code is importing its module."""
+        if found.namespace == CORE:
+            return info, _contents(self.core, "vitzoo")
+        if found.value.endswith(".toml"):
+            path, package = manifest_path(found), found.value.partition(":")[0]
+            manifest = read_manifest(
+                path,
+                package=package.split(".")[0],
+                sizes=self.core.sizes,
+                limit=MAX_PLUGIN_MANIFEST,
+                installed=True,
+            )
+            step = f"read the manifest {path}; nothing imported"
+            return _loaded(info, str(path), step), _contents(manifest, package)
+        module = import_module(found.value)
+        if getattr(getattr(module, "__spec__", None), "_initializing", False):
+            return None
+        for namespace, other in self.contents.items():
+            if other.plugin is module:
+                raise PluginError(
+                    f"the plugin {namespace!r} already uses its module {found.value}; use one "
+                    "module for each namespace"
+                )
+        from vitzoo.plugin.hook_calls import module_rows
 
-    def aliases(self, namespace: str) -> Mapping[str, str]:
-        """Return the former names of a plugin's variants, and their present names."""
-        return self._outcomes[namespace].aliases if namespace in self._outcomes else {}
+        rows = module_rows(module, found.value, found.namespace)
+        location = text_of(getattr(module, "__file__", ""))
+        package = str(getattr(module, "__package__", None) or found.value)
+        step = f"imported {found.value} from {location}"
+        return _loaded(info, location, step), Contents(module, rows, {}, package)
+
+    def _failed(self, found: Found, error: BaseException) -> PluginInfo:
+        """Return the state of a plugin that cannot be read."""
+        info = self._infos[found.namespace]
+        at = "" if found.value.endswith(".toml") else where_defined(found.value)
+        reason = reason_of(error, info.package, at)
+        at = at and raised_at(error, info.package, at)
+        return replace(
+            info,
+            state="incompatible" if isinstance(error, IncompatibleManifest) else "broken",
+            cause=f"{found.owner}: {reason}",
+            fix=getattr(error, "fix", "") or Owner(info, found.namespace).fix(error, at),
+            trace=(*info.trace, f"failed: {reason}"),
+        )
+
+    def _record(self, info: PluginInfo, contents: Contents | None, *, lasting: bool) -> None:
+        """Set state and entries of a plugin, unless another thread did; `lasting`: for ever."""
+        namespace = info.namespace
+        with LOCK:
+            if namespace not in self._unread:
+                return
+            self._infos[namespace] = info
+            if contents is not None:
+                self.contents[namespace] = contents
+                rows = (
+                    (hook, row)
+                    for hook, row in contents.rows
+                    if not self.switches.hides(full_name(namespace, row.name))
+                )
+                self.rows[namespace] = tuple(rows)
+                self.add(namespace, self.rows[namespace], contents.aliases)
+                _warn(self.switches.unknown(namespace, self._names(namespace)))
+            if lasting:
+                del self._unread[namespace]
+
+    def add(self, namespace: str, rows: Rows, aliases: Mapping[str, str]) -> None:
+        """Add entries under their full names."""
+        from vitzoo.schema.kinds import KIND_OF_HOOK, VARIANT_HOOK
+
+        for former, present in aliases.items():
+            self.aliases[full_name(namespace, former)] = full_name(namespace, present)
+        for hook, row in rows:
+            name = full_name(namespace, row.name)
+            if hook == VARIANT_HOOK:
+                self.variants[name] = named(namespace, row)
+            else:
+                self.parts[KIND_OF_HOOK[hook]][name] = (namespace, row)
+
+    def add_local(self, paths: Sequence[Path], cause: str = "") -> None:
+        """Record the user's registry files as the plugin `local`; `cause` why names are missing."""
+        info = PluginInfo(LOCAL, "loaded", "", location=os.pathsep.join(map(str, paths)))
+        if cause:
+            fix = "install the plugin, or remove the variant"
+            info = replace(info, state="failed", cause=cause, fix=fix)
+        self._infos[LOCAL] = info
 
     def package(self, namespace: str) -> str:
         """Return the package of a plugin, for bundled files."""
-        return self._outcomes[namespace].package
+        return self.contents[namespace].package
 
     def import_target(self, namespace: str, row: Contribution | Variant) -> Any:
         """Import and return the target of an entry; a failure sets the plugin's state to `failed`.
@@ -196,7 +263,7 @@ class PluginHost:
         """
         from vitzoo.schema.rows import Variant
 
-        target: Target = row.builder if isinstance(row, Variant) else row.target
+        target: Any = row.builder if isinstance(row, Variant) else row.target
         info = self._infos[namespace]
         owner = Owner(info, f"{namespace}/{row.name.rpartition('/')[2]}")
         if row.requires:
@@ -244,14 +311,6 @@ class PluginHost:
         expected = "expected a torch.nn.Module with parameters"
         raise owner.error(f"it returned {describe(model)}, {expected}", build)
 
-    def add_local(self, paths: Sequence[Path], cause: str = "") -> None:
-        """Record the user's registry files as the plugin `local`; `cause` why names are missing."""
-        info = PluginInfo(LOCAL, "loaded", "", location=os.pathsep.join(map(str, paths)))
-        if cause:
-            fix = "install the plugin, or remove the variant"
-            info = replace(info, state="failed", cause=cause, fix=fix)
-        self._infos[LOCAL] = info
-
     def check_strict(self) -> None:
         """In strict mode, raise `PluginError` if a plugin fails or a switch matches nothing."""
         if not self.switches.strict:
@@ -263,104 +322,22 @@ class PluginHost:
         if bad:
             raise PluginError(f"{STRICT}=1, and there are problems: {'; '.join(bad)}")
 
-    def _sort_out(self, plugins: list[Found]) -> None:
-        """Set the state of every plugin that was found: the core first, then by name."""
-        claims: dict[str, list[Found]] = {}
-        off: list[PluginInfo] = []
-        for found in plugins:
-            info = refused(found, self.switches)
-            if info is None:
-                claims.setdefault(found.namespace, []).append(found)
-            else:
-                off.append(info)
-        states: dict[str, PluginInfo] = {}
-        for namespace, claimants in claims.items():
-            rivals = [found for found in claimants if not found.here] or claimants
-            off += [outdone(found, rivals[0]) for found in claimants if found not in rivals]
-            states[namespace] = claimed(rivals)
-            if len(rivals) == 1:
-                self._waiting[namespace] = rivals[0]
-        for info in off:
-            place = info.namespace
-            if place in states or place in (CORE, LOCAL) or not may_have(info):
-                place = f"{info.namespace} ({info.distribution})"
-            states[place] = info
-        states |= self._infos
-        order = sorted(states, key=lambda name: (name != CORE, name == LOCAL, name))
-        self._infos = {name: states[name] for name in order}
-
-    def _try(self, found: Found) -> Outcome | None:
-        info = self._infos[found.namespace]
-        try:
-            if found.value.endswith(".toml"):
-                return self._read_manifest(info, found)
-            return self._import_module(info, found)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # the state has it
-            at = "" if found.value.endswith(".toml") else where_defined(found.value)
-            reason = reason_of(error, info.package, at)
-            at = at and raised_at(error, info.package, at)
-            info = replace(
-                info,
-                state="incompatible" if isinstance(error, IncompatibleManifest) else "broken",
-                cause=f"{found.owner}: {reason}",
-                fix=getattr(error, "fix", "") or Owner(info, found.namespace).fix(error, at),
-                trace=(*info.trace, f"failed: {reason}"),
-            )
-            return Outcome(info, error=error)
-
-    def _read_manifest(self, info: PluginInfo, found: Found) -> Outcome:
-        path = self._manifest_path(found)
-        module, _, _ = found.value.partition(":")
-        manifest = read_manifest(
-            path,
-            package=module.split(".")[0],
-            sizes=self.core.sizes,
-            limit=MAX_PLUGIN_MANIFEST,
-            installed=True,
-        )
-        trace = (*info.trace, f"read the manifest {path}; nothing imported")
-        info = replace(info, state="loaded", location=str(path), trace=trace)
-        return _outcome_of(manifest, info, module)
-
-    def _import_module(self, info: PluginInfo, found: Found) -> Outcome | None:
-        module = import_module(found.value)
-        if getattr(getattr(module, "__spec__", None), "_initializing", False):
-            return None  # the module uses its own names during an import by other code
-        from vitzoo.plugin.hook_calls import module_rows
-
-        location = text_of(getattr(module, "__file__", ""))
-        rows = module_rows(module, found.value, info.namespace)
-        trace = (*info.trace, f"imported {found.value} from {location}")
-        info = replace(info, state="loaded", location=location, trace=trace)
-        package = getattr(module, "__package__", None)
-        return Outcome(info, module, rows, package=str(package or found.value))
-
-    def _admit(self, outcome: Outcome) -> None:
-        info, namespace = outcome.info, outcome.info.namespace
-        self._infos[namespace] = info
-        if outcome.plugin is None:
-            return
-        for first, other in self._outcomes.items():
-            if first != namespace and other.plugin is outcome.plugin:
-                cause = f"the plugin {first!r} already uses its module {info.entry_point}"
-                fix = "use one module for each namespace"
-                self._infos[namespace] = replace(info, state="broken", cause=cause, fix=fix)
-                return
-        self._outcomes[namespace] = outcome
-        self.rows[namespace] = tuple(
-            (hook, row)
-            for hook, row in outcome.rows
-            if namespace == CORE or not self.switches.hides(f"{namespace}/{row.name}")
-        )
-        _warn(self.switches.unknown(namespace, self._names(namespace)))
-
     def _names(self, namespace: str) -> set[str]:
         """Return all names of a loaded plugin, including aliases and disabled names."""
-        return {row.name for row in self.unhidden(namespace)} | {*self.aliases(namespace)}
+        contents = self.contents[namespace]
+        return {row.name for _, row in contents.rows} | {*contents.aliases}
 
 
-def _unusable(info: PluginInfo) -> PluginError:
-    return PluginError(f"plugin {info.namespace!r} cannot be used: {info.trouble}")
+def full_name(namespace: str, name: str) -> str:
+    """Return a name of a plugin as users write it."""
+    return name if namespace == CORE else f"{namespace}/{name}"
+
+
+def named(namespace: str, row: Variant) -> Variant:
+    """Return a variant with its full name."""
+    name = full_name(namespace, row.name)
+    spec = row.spec.with_values(variant=name)
+    return row.with_values(name=name, spec=spec, namespace=namespace)
 
 
 def read_manifest(path: Path, **options: Any) -> Manifest:
@@ -370,11 +347,16 @@ def read_manifest(path: Path, **options: Any) -> Manifest:
     return read(path, **options)
 
 
-def _outcome_of(manifest: Manifest, info: PluginInfo, package: str) -> Outcome:
-    return Outcome(info, manifest, manifest.entries(), manifest.aliases, package)
+def _contents(manifest: Manifest, package: str) -> Contents:
+    return Contents(manifest, manifest.entries(), manifest.aliases, package)
 
 
-def _warn(problems: list[str]) -> None:
+def _loaded(info: PluginInfo, location: str, step: str) -> PluginInfo:
+    trace = (*info.trace, step)
+    return replace(info, state="loaded", location=location, cause="", fix="", trace=trace)
+
+
+def _warn(problems: Iterable[str]) -> None:
     for problem in problems:
         from vitzoo.log import log  # costs milliseconds, and only problems need it
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -17,13 +16,10 @@ def data_file(package: str, file: str) -> Path | None:
     return _first([folder / "data" / file for folder in package_folders(package)])
 
 
-def manifest_path(found: Found, folders_of: Callable[[str], list[Path]]) -> Path:
-    """Return the path of a plugin's manifest; raise `PluginError` if it does not exist.
-
-    `folders_of` is `package_folders`, or remembers what it returned.
-    """
+def manifest_path(found: Found) -> Path:
+    """Return the path of a plugin's manifest; raise `PluginError` if it does not exist."""
     package, _, file = found.value.partition(":")
-    folders = folders_of(package)
+    folders = package_folders(package)
     if path := _first([folder / file for folder in folders]):
         return path
     where = f"is not in {', '.join(map(str, folders))}"

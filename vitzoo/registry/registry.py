@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from vitzoo import settings
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
 from vitzoo.keywords import check_each, check_types
-from vitzoo.plugin.host import LOCK, PluginHost
+from vitzoo.plugin.host import LOCK, Parts, PluginHost, full_name, named
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command
 from vitzoo.plugin.switches import NOT, VARIABLES
 from vitzoo.registry.listing import FIELDS, LABEL, Row, for_each_weights
@@ -28,8 +27,6 @@ from vitzoo.schema.reader import describe as describe_value
 if TYPE_CHECKING:  # `vitzoo list` imports no data class
     from vitzoo.registry.foreign_names import Match
     from vitzoo.schema.rows import Contribution, Variant
-
-Parts = dict[str, dict[str, tuple[str, "Contribution"]]]  # (namespace, entry) by kind and name
 
 
 class Registry:
@@ -45,10 +42,8 @@ class Registry:
 
     def __init__(self, local: Sequence[Path] = ()) -> None:
         self.host = PluginHost()
-        self._variants: dict[str, Variant] = {}
-        self._parts: Parts = defaultdict(dict)
+        self.aliases = self.host.aliases
         self._cached: dict[str, Listing] = {}  # of manifests that have not been read
-        self.aliases: dict[str, str] = {}
         self._unusable: dict[str, RegistryError] = {}  # variants of the user's files
         if local:
             self._read_local(local)
@@ -61,26 +56,28 @@ class Registry:
         """All variants by name, the core's first, without those of lazy module plugins."""
         self.load_manifests()
         with LOCK:
-            return dict(sorted(self._variants.items(), key=lambda item: _place(item[1].namespace)))
+            return dict(
+                sorted(self.host.variants.items(), key=lambda item: _place(item[1].namespace))
+            )
 
     @property
     def parts(self) -> Parts:
         """All parts and formats, without those of lazy module plugins."""
         self.load_manifests()
         with LOCK:
-            return {kind: dict(rows) for kind, rows in self._parts.items()}
+            return {kind: dict(rows) for kind, rows in self.host.parts.items()}
 
     def core_parts(self, kind: str) -> list[str]:
         """Return the names of the core's parts of a kind; no plugin is read."""
-        self._load(CORE)
+        self.host.load(CORE)
         with LOCK:
-            return [name for name, (whose, _) in self._parts[kind].items() if whose == CORE]
+            return [name for name, (whose, _) in self.host.parts[kind].items() if whose == CORE]
 
     def load_manifests(self) -> None:
         """Read the manifests of all plugins; the states of plugins record errors."""
         for namespace in self.host.manifests():
             with contextlib.suppress(PluginError):
-                self._load(namespace)
+                self.host.load(namespace)
 
     def variant(self, name: str) -> Variant:
         """Return the variant of a name or of a former name (alias).
@@ -97,9 +94,9 @@ class Registry:
         name = self.aliases.get(name, name)
         if error := self._unusable.get(name):
             raise RegistryError(str(error)) from error
-        if name not in self._variants:
+        if name not in self.host.variants:
             raise UnknownName(self._unknown_variant(name))
-        return self._variants[name]
+        return self.host.variants[name]
 
     def base(self, name: str) -> Variant:
         """Return the variant that a variant of a user's registry file may start from.
@@ -176,7 +173,7 @@ class Registry:
         """
         with contextlib.suppress(PluginError):
             self._load_namespace_of(row["name"])
-        return self._variants.get(row["name"])
+        return self.host.variants.get(row["name"])
 
     def part(self, kind: str, name: str) -> Any:
         """Import and return the constructor of a part, or a checkpoint format."""
@@ -185,8 +182,8 @@ class Registry:
     def contribution(self, kind: str, name: str) -> tuple[str, Contribution]:
         """Return the namespace and the entry of a part; its code is not imported."""
         self._load_namespace_of(name)
-        if name in self._parts[kind]:
-            return self._parts[kind][name]
+        if name in self.host.parts[kind]:
+            return self.host.parts[kind][name]
         self._check_namespace_of(name, kind)
         rows = self.parts[kind]
         near = did_you_mean(name, rows)
@@ -209,14 +206,14 @@ class Registry:
         for name, info in list(self.host.infos.items()):
             if any(off.startswith(f"{name}/") for off in self.host.switches.off):
                 with contextlib.suppress(PluginError):
-                    self._load(name)  # it may have parts that are disabled
+                    self.host.load(name)  # it may have parts that are disabled
             if name in self._cached and name in self.host.manifests():
                 listing, path = self._cached[name], self.host.manifest_path(name)
                 state = info.state if name == CORE else "loaded"
                 counts = len(listing.rows), listing.parts, listing.formats
                 yield name, replace(info, state=state, location=str(path)), counts
             elif name == LOCAL:
-                own = (row for row in self._variants.values() if row.namespace == LOCAL)
+                own = (row for row in self.host.variants.values() if row.namespace == LOCAL)
                 yield name, info, _counts(own)
             else:
                 rows = [row for _, row in self.host.rows.get(name, ())]
@@ -228,8 +225,8 @@ class Registry:
         Only the plugin that the name belongs to is read. A part comes before a variant.
         """
         self._load_namespace_of(name)
-        found = [rows[name] for rows in self._parts.values() if name in rows]
-        variant = self._variants.get(name)
+        found = [rows[name] for rows in self.host.parts.values() if name in rows]
+        variant = self.host.variants.get(name)
         return [*found, *([(variant.namespace, variant)] if variant else [])]
 
     def known_elsewhere(self, name: str) -> list[Match]:
@@ -246,7 +243,7 @@ class Registry:
             with contextlib.suppress(PluginError):
                 cached += self._index(namespace)
         with LOCK:
-            loaded = [row_of(variant) for variant in self._variants.values()]
+            loaded = [row_of(variant) for variant in self.host.variants.values()]
         there = {row["namespace"] for row in loaded}
         return [*(row for row in cached if row["namespace"] not in there), *loaded]
 
@@ -266,35 +263,13 @@ class Registry:
             rows = [row for row in listing.rows if not self.host.switches.hides(row["name"])]
             self._cached[namespace] = listing._replace(rows=rows)
             return rows
-        self._load(namespace)
+        self.host.load(namespace)
         if entry:
-            every = self.host.unhidden(namespace)
+            every = [row for _, row in self.host.contents[namespace].rows]
             variants = [row for row in every if type(row).__name__ == "Variant"]
-            rows = [row_of(_named(namespace, variant)) for variant in variants]
+            rows = [row_of(named(namespace, variant)) for variant in variants]
             entry.write(Listing(rows, *_counts(every)[1:]))
         return []
-
-    def _load(self, namespace: str) -> None:
-        """Read a plugin, unless that is done; raise `PluginError` if it cannot be used."""
-        outcome = self.host.read(namespace)  # may run code of the plugin: no lock is held
-        if outcome is not None:
-            self.host.admit(outcome, self._collect)
-        self.host.check(namespace, outcome.error if outcome else None)
-
-    def _collect(self, namespace: str) -> None:
-        from vitzoo.schema.kinds import KIND_OF_HOOK, VARIANT_HOOK
-
-        rows, aliases = self.host.rows[namespace], self.host.aliases(namespace)
-        self._add(namespace, [row for hook, row in rows if hook == VARIANT_HOOK], aliases)
-        for hook, row in rows:
-            if hook != VARIANT_HOOK:
-                self._parts[KIND_OF_HOOK[hook]][_full(namespace, row.name)] = (namespace, row)
-
-    def _add(self, namespace: str, variants: Iterable[Variant], aliases: Mapping[str, str]) -> None:
-        for former, present in aliases.items():
-            self.aliases[_full(namespace, former)] = _full(namespace, present)
-        for row in variants:
-            self._variants[_full(namespace, row.name)] = _named(namespace, row)
 
     def _read_local(self, paths: Sequence[Path]) -> None:
         from vitzoo.schema.manifest import read_manifest
@@ -315,16 +290,16 @@ class Registry:
                         f"two files of VITZOO_REGISTRY define {LOCAL}/{name}: {first[name]} and "
                         f"{path}; rename one of them, or leave one file out of VITZOO_REGISTRY"
                     )
-            self._add(LOCAL, manifest.variants, manifest.aliases)
-            self._unusable |= {_full(LOCAL, n): error for n, error in manifest.unusable.items()}
+            self.host.add(LOCAL, manifest.entries(), manifest.aliases)
+            self._unusable |= {full_name(LOCAL, n): error for n, error in manifest.unusable.items()}
         self.host.add_local(paths, "; ".join(map(str, self._unusable.values())))
 
     def _load_namespace_of(self, name: str) -> None:
         namespace, slash, _ = name.partition("/")
         if not slash:
-            self._load(CORE)
+            self.host.load(CORE)
         elif namespace in self.host.infos:
-            self._load(namespace)
+            self.host.load(namespace)
 
     def _check_namespace_of(self, name: str, what: str) -> None:
         """Raise if a name is disabled, or if no plugin has its namespace."""
@@ -355,7 +330,7 @@ class Registry:
             return foreign_names.explain(name, elsewhere)
         base, _, weights = name.partition(":")
         self._load_namespace_of(base)
-        if weights and base in self._variants:
+        if weights and base in self.host.variants:
             call = foreign_names.create_call(base, weights=weights)
             return f"unknown variant {name!r}; the name of weights is an argument: {call}"
         if foreign_names.is_repository(name):
@@ -383,16 +358,6 @@ def _counts(rows: Iterable[Any]) -> tuple[int, int, int]:
 def _place(namespace: str) -> tuple[int, str]:
     """Return the sort key of a namespace in listings: the core first, the user's file last."""
     return {CORE: 0, LOCAL: 2}.get(namespace, 1), namespace
-
-
-def _full(namespace: str, name: str) -> str:
-    return name if namespace == CORE else f"{namespace}/{name}"
-
-
-def _named(namespace: str, row: Variant) -> Variant:
-    name = _full(namespace, row.name)
-    spec = row.spec.with_values(variant=name)
-    return row.with_values(name=name, spec=spec, namespace=namespace)
 
 
 def _switched_off(name: str) -> str:

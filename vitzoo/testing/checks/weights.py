@@ -173,7 +173,7 @@ def stand_in(variant: str, weights: str, file: Path) -> Iterator[None]:
     size, revision = file.stat().st_size, row.revision or SOME_COMMIT
     pinned = replace(row, size=size, predicted_size=None, sha256=sha256, revision=revision)
     rows = tuple(pinned if known is row else known for known in whole.weights)
-    variants = zoo._variants  # noqa: SLF001  # one entry of it is replaced for a while
+    variants = zoo.host.variants  # one entry of it is replaced for a while
     with TemporaryDirectory() as home:
         environment = {"VITZOO_HOME": home, "VITZOO_LOCK": f"{home}/vitzoo.lock"}
         variants[whole.name] = replace(whole, weights=rows)
