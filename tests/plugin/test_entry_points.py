@@ -95,7 +95,6 @@ def test_the_first_of_two_versions_counts(acme, tmp_path, new_registry):
     [
         b"[vitzoo]\nacme = acme:\xff.toml\n",
         b"[vitzoo]\nacme\n",
-        b"[vitzoo]\n" + b"# a comment\n" * 100_000,
     ],
 )
 def test_a_plugins_own_damaged_entry_points_are_shown(install, acme, data, new_registry):

@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # importing it takes milliseconds, which names of the core do
 
 GROUP = "vitzoo"
 COMMANDS = "vitzoo.commands"
-MAX_ENTRY_POINTS = 1024 * 1024  # characters of one entry_points.txt; usual files have some hundred
 MAX_SHOWN = 500  # characters of a name or value in messages
 
 
@@ -148,14 +147,12 @@ def _entry_points(distribution: Distribution) -> list[tuple[str, str, str]]:
     """Return (name, value, group) of the entry points of both groups.
 
     Raises:
-        ValueError: the file `entry_points.txt` is too large, or has a malformed line in any group.
+        ValueError: the file `entry_points.txt` has a malformed line in any group.
         TypeError: the same, as some versions of Python raise it.
     """
     text = distribution.read_text("entry_points.txt") or ""
     if not _mentioned(text):
         return []
-    if len(text) > MAX_ENTRY_POINTS:
-        raise ValueError(f"must have at most {MAX_ENTRY_POINTS} characters")
     every = distribution.entry_points
     return [(one.name, one.value, one.group) for one in every if one.group in (GROUP, COMMANDS)]
 

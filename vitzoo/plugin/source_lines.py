@@ -12,7 +12,6 @@ from typing import Any
 
 from vitzoo.plugin.package_files import module_file
 
-MAX_SOURCE = 4 * 1024 * 1024  # bytes that are parsed
 MAX_HOPS = 8  # imports that are followed
 HEADER = re.compile(r"""\s*\[\s*(\w+)\s*\.\s*["']?(\w+)""")
 
@@ -49,8 +48,7 @@ def _named(target: object) -> tuple[str, str]:
 def _definition(file: Path, name: str) -> ast.stmt | None:
     """Return the last statement of a module that defines `name`."""
     try:
-        with file.open("rb") as source:
-            tree = ast.parse(source.read(MAX_SOURCE))
+        tree = ast.parse(file.read_bytes())
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None
     found = [node for node in _statements(tree.body) if name in _defined_names(node)]

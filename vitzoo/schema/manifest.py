@@ -7,7 +7,6 @@ such an entry as a manifest would have it, and `Entries` reads both.
 from __future__ import annotations
 
 import dataclasses
-import marshal
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -60,9 +59,6 @@ from vitzoo.settings import expanded
 
 API = 1
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-PLAIN_REQUIREMENT = re.compile(
-    r"[A-Za-z0-9]+([._-]+[A-Za-z0-9]+)*(([<>!=~]=|[<>])\d+(\.\d+)+(,([<>!=~]=|[<>])\d+(\.\d+)+)*)?"
-)
 PARTS = ("patch_embed", "pos_embed", "pool", "head")
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim")
 RESULT_SETS = ("imagenet", "imagenet_real", "cifar10", "cifar100", "pets", "flowers")
@@ -250,7 +246,6 @@ class Entries(Record):
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
     folder: Path | None = None
     base: Callable[[str], Variant] | None = None
-    _known: dict[bytes, Preprocessing] = field(default_factory=dict)
 
     def contribution(self, cls: type[Contribution], name: str, reader: Reader) -> Contribution:
         """Read a part or a checkpoint format."""
@@ -310,7 +305,7 @@ class Entries(Record):
             name=name,
             pin=reader.one_of("pin", tuple(PIN_NEEDS)),
             format=reader.text("format"),
-            preprocessing=self._preprocessing(reader),
+            preprocessing=_preprocessing(reader),
             license=self._needed(reader, "license"),
             source=self._needed(reader, "source"),
             pretraining=pretraining,
@@ -319,17 +314,6 @@ class Entries(Record):
         )
         _check_pin(row, reader, sized=self.sized)
         return row
-
-    def _preprocessing(self, reader: Reader) -> Preprocessing:
-        """Read a preprocessing table; equal tables of a manifest are one object."""
-        try:
-            table = marshal.dumps(reader.table.get("preprocessing"), 2)  # 1, 1.0 and true differ
-        except ValueError:  # it has a date, or is too deep
-            return _preprocessing(reader)
-        if table not in self._known:
-            self._known[table] = _preprocessing(reader)
-        reader.take("preprocessing", dict)
-        return self._known[table]
 
     def _place(self, reader: Reader) -> dict[str, Any]:
         """Read where a file is."""
@@ -389,8 +373,6 @@ def _requires(reader: Reader, key: str = "requires") -> tuple[str, ...]:
 
 @cache
 def _not_a_requirement(text: str) -> str:
-    if PLAIN_REQUIREMENT.fullmatch(text):
-        return ""  # listings need not import packaging
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
