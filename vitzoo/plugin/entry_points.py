@@ -83,7 +83,7 @@ def may_have_commands() -> bool:
             return True
         for file in iglob(f"{escape(place)}/*.*-info/entry_points.txt"):  # noqa: PTH207
             with suppress(OSError), open(file, "rb") as metadata:  # noqa: PTH123
-                if f"[{COMMANDS}]".encode() in metadata.read(MAX_ENTRY_POINTS):
+                if f"[{COMMANDS}]".encode() in metadata.read():
                     return True
     return False
 
