@@ -20,9 +20,11 @@ from vitzoo.plugin.hook_calls import module_rows
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.importing import import_module
 from vitzoo.plugin.package_files import module_file
+from vitzoo.schema.entries import TARGET
 from vitzoo.schema.kinds import HOOKS
-from vitzoo.schema.manifest import API, TARGET, read_manifest, table_of
+from vitzoo.schema.manifest import API, read_manifest
 from vitzoo.schema.rows import Variant
+from vitzoo.schema.tables import table_of
 from vitzoo.schema.terms import CORE_BUILDER, MAX_PLUGIN_MANIFEST
 
 Table = dict[str, Any]

@@ -42,10 +42,12 @@ from vitzoo.network.build import build
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.manifest import API, Entries, Manifest, network_table, plain, read_manifest
+from vitzoo.schema.entries import Entries
+from vitzoo.schema.manifest import API, Manifest, read_manifest
 from vitzoo.schema.reader import NAME, NAME_RULE, Reader
 from vitzoo.schema.rows import Preprocessing, Variant, Weights, choose
 from vitzoo.schema.spec import Spec
+from vitzoo.schema.tables import network_table, plain
 from vitzoo.schema.terms import CORE_BUILDER, MAX_MANIFEST
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.obtain import obtain

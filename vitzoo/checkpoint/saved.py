@@ -12,7 +12,8 @@ from vitzoo.errors import CheckpointError, UnknownName, short_repr
 from vitzoo.files.names import SHA256
 from vitzoo.plugin.info import install_command
 from vitzoo.registry.registry import Registry
-from vitzoo.schema.manifest import API, read_preprocessing
+from vitzoo.schema.entries import read_preprocessing
+from vitzoo.schema.manifest import API
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import Spec

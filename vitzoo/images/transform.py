@@ -18,7 +18,7 @@ from torch import Tensor
 from vitzoo.errors import InvalidOption
 from vitzoo.images.decode import read_image
 from vitzoo.log import log
-from vitzoo.schema.manifest import read_preprocessing
+from vitzoo.schema.entries import read_preprocessing
 from vitzoo.schema.reader import Reader, describe, pair
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec

@@ -1,6 +1,6 @@
 """Checks of a module plugin: its hook functions, and the entries that they return.
 
-The entries pass the checks of a manifest (`vitzoo.schema.manifest`) before anything uses them.
+The entries pass the checks of a manifest (`vitzoo.schema.entries`) before anything uses them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.plugin.guard import defined_at
 from vitzoo.plugin.hookspecs import hookimpl
-from vitzoo.schema.manifest import Entries, are_pairs, table_of
+from vitzoo.schema.entries import Entries
 from vitzoo.schema.reader import NAME, NAME_RULE, Reader, describe
 from vitzoo.schema.rows import (
     Contribution,
@@ -23,6 +23,7 @@ from vitzoo.schema.rows import (
     Weights,
 )
 from vitzoo.schema.spec import Spec
+from vitzoo.schema.tables import are_pairs, table_of
 
 
 def check_marks(module: object, value: str, hooks: Collection[str]) -> None:

@@ -1,0 +1,367 @@
+"""Reading one entry of a registry file or of a module plugin, and checking every value.
+
+`table_of` (`vitzoo.schema.tables`) writes an entry that a hook returns as a manifest would have it,
+so that the same checks apply.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from vitzoo.errors import InvalidOption, VitzooError, did_you_mean
+from vitzoo.files.names import COMMIT, INDEX, SHA256, not_https, valid_file, valid_https, valid_repo
+from vitzoo.schema.figures import (
+    RESULT_KEYS,
+    Evaluation,
+    check_results,
+    percentage,
+    positive,
+    read_throughput,
+    shared_results,
+)
+from vitzoo.schema.reader import REQUIRED, Reader, describe
+from vitzoo.schema.recipes import read_recipe
+from vitzoo.schema.record import Record
+from vitzoo.schema.rows import (
+    OBJECTIVES,
+    Contribution,
+    PaperResult,
+    PartFact,
+    Preprocessing,
+    Recipe,
+    Target,
+    Throughput,
+    Variant,
+    Weights,
+    preprocessing_values,
+)
+from vitzoo.schema.spec import LIMITS, BlockSpec, Option, PartSpec, Spec
+from vitzoo.schema.terms import CORE_BUILDER
+from vitzoo.settings import expanded
+
+TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+PARTS = ("patch_embed", "pos_embed", "pool", "head")
+NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim")
+RESULT_SETS = ("imagenet", "imagenet_real", "cifar10", "cifar100", "pets", "flowers")
+PIN_NEEDS = {
+    "confirmed": "sha256, size and, on the Hub, revision",
+    "reported": "sha256, revision and size or predicted_size",
+    "first-use": "repo and size or predicted_size",
+}
+
+
+@dataclass(frozen=True)
+class Entries(Record):
+    """Reads the entries of a registry file or of a module plugin, and checks every value.
+
+    Args:
+        package: top-level package that targets must lie in; None forbids builders and files in it.
+        sizes: that variants may name.
+        sized: whether weights must state `size` or `predicted_size`.
+        module: whether a module plugin returned the entries: a target may then be an object, and
+            the `source` of a variant and the `source` and `license` of weights may be missing.
+        pretraining: objective and data of the pre-training of weights that state no others.
+        evaluations: sources of results by name, which weights may name.
+        measurements: measurements of images per second by name, which variants may name.
+        recipes: recipes of fine-tuning by name, which weights may name.
+        folder: of a user's registry file, where relative paths start; None forbids `path`.
+        base: returns a registered variant; None forbids to start from one.
+    """
+
+    package: str | None
+    sizes: Mapping[str, Spec] = field(default_factory=dict)
+    sized: bool = True
+    module: bool = False
+    pretraining: tuple[str, str] = ("", "")
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    measurements: Mapping[str, Throughput] = field(default_factory=dict)
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    folder: Path | None = None
+    base: Callable[[str], Variant] | None = None
+
+    def contribution(self, cls: type[Contribution], name: str, reader: Reader) -> Contribution:
+        """Read a part or a checkpoint format."""
+        return cls(
+            name,
+            target=self._target(reader, "target"),
+            summary=reader.text("summary"),
+            source=reader.text("source", ""),
+            requires=_requires(reader),
+        )
+
+    def variant(self, name: str, reader: Reader) -> Variant:
+        """Read a variant with its weights."""
+        start = self._start(reader)
+        spec, same = Spec.read(reader, start.spec), False
+        if start.base:
+            same, spec = spec == start.spec, spec.with_values(variant=None)
+        if start.base and not same:  # these figures belong to the network of the base
+            start = start.with_values(gmacs=None, activations=None, throughput=())
+        row = start.with_values(
+            **reader.each(OF_VARIANT),
+            name=name,
+            summary=reader.text("summary"),
+            spec=spec,
+            params=reader.count("params", start.params if same else REQUIRED),
+            throughput=read_throughput(reader, self.measurements) or start.throughput,
+            source=self._needed(reader, "source"),
+            weights=tuple(reader.rows("weights", self._weights)),
+        )
+        _check_variant(row, reader)
+        return row
+
+    def _start(self, reader: Reader) -> Variant:
+        """Return the variant whose values missing keys have."""
+        if self.base is not None and "variant" in reader:
+            if "size" in reader:
+                raise reader.fail("variant and size both state a network; remove one of them")
+            try:
+                found = self.base(reader.text("variant"))
+            except VitzooError as error:
+                raise reader.fail(f"variant must be a registered variant: {error}") from error
+            return found.with_values(base=found.name, known_as=(), paper_results=())
+        stated: dict[str, Any] = {}
+        if self.package is not None and "builder" in reader:
+            stated["builder"] = self._target(reader, "builder")
+        if "size" in reader:
+            stated["spec"] = self.sizes[reader.one_of("size", tuple(self.sizes))]
+        return WITHOUT_NETWORK.with_values(**stated)
+
+    def _weights(self, name: str, reader: Reader) -> Weights:
+        stated = {**shared_results(reader, self.evaluations), **reader.each(OF_WEIGHTS)}
+        check_results(reader, stated)
+        pretraining, data = read_pretraining(reader, self.pretraining)
+        row = WITHOUT_FILE.with_values(
+            **stated,
+            **self._place(reader),
+            name=name,
+            pin=reader.one_of("pin", tuple(PIN_NEEDS)),
+            format=reader.text("format"),
+            preprocessing=_preprocessing(reader),
+            license=self._needed(reader, "license"),
+            source=self._needed(reader, "source"),
+            pretraining=pretraining,
+            pretraining_data=data,
+            recipe=read_recipe(reader, self.recipes) if reader.given("recipe") else None,
+        )
+        _check_pin(row, reader, sized=self.sized)
+        return row
+
+    def _place(self, reader: Reader) -> dict[str, Any]:
+        """Read where a file is."""
+        places = ("repo", "url") if self.folder is None else ("repo", "url", "path")
+        stated = [key for key in places if key in reader]
+        if len(stated) > 1:
+            raise reader.fail(f"{' and '.join(stated)} name two places; remove one of them")
+        if not stated and self.package is None:
+            raise reader.fail(
+                f"weights need one of {', '.join(places)}, which say where the file is"
+            )
+        if stated in ([], ["repo"]):
+            return {"file": reader.text("file")}
+        if "file" in reader:
+            raise reader.fail(f"file is the path in a repo; {stated[0]} alone names the file")
+        return {"url": _url(reader)} if stated == ["url"] else {"path": self._path(reader)}
+
+    def _path(self, reader: Reader) -> str:
+        """Read the path of a file, which may be relative to the registry file."""
+        text = reader.text("path")
+        if text.endswith((INDEX, "/")):
+            raise reader.fail(
+                f"path must be one weights file, got {text!r}; `vitzoo convert` writes a folder or "
+                "an index of several files to one"
+            )
+        try:
+            return str((self.folder or Path()) / expanded(text, "path"))
+        except InvalidOption as error:
+            raise reader.fail(str(error)) from error
+
+    def _needed(self, reader: Reader, key: str) -> str:
+        """Read a text that a manifest must state and a module plugin may leave out."""
+        return reader.text(key, "" if self.module else REQUIRED)
+
+    def _target(self, reader: Reader, key: str) -> Target:
+        target: Any = reader.take(key, object) if self.module else reader.text(key)
+        if self.module and not isinstance(target, str | None):
+            return target  # the object itself
+        inside = str(target).partition(":")[0].partition(".")[0] == self.package
+        if not (inside and TARGET.fullmatch(target)):
+            form = f"'package.module:Name' inside the package {self.package!r}"
+            form += ", or an object" if self.module else ""
+            raise reader.fail(f"{key} must be {form}, got {describe(target)}")
+        return str(target)
+
+
+def _requires(reader: Reader, key: str = "requires") -> tuple[str, ...]:
+    requires = reader.texts(key, [])
+    for text in requires:
+        if problem := _not_a_requirement(text):
+            raise reader.fail(
+                f"requires lists {text!r}, which pip cannot read ({problem}); write a requirement "
+                "such as 'timm>=1.0'"
+            )
+    return requires
+
+
+@cache
+def _not_a_requirement(text: str) -> str:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        Requirement(text)
+    except InvalidRequirement as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
+def _url(reader: Reader) -> str:
+    url = reader.take("url", str)
+    if not valid_https(url):
+        raise reader.fail(f"url {not_https(url)}")
+    return str(url)
+
+
+def read_pretraining(reader: Reader, default: tuple[str, str] = ("", "")) -> tuple[str, str]:
+    """Read objective and data of the pre-training."""
+    given = reader.given("pretraining")
+    objective = reader.one_of("pretraining", OBJECTIVES) if given else default[0]
+    return objective, reader.text("pretraining_data", default[1])
+
+
+def _paper_results(reader: Reader, key: str) -> tuple[PaperResult, ...]:
+    found = []
+    for number, table in enumerate(reader.take(key, list), 1):
+        row = Reader(table, f"{reader.where} {key} {number}", reader.error)
+        accuracies = ((name, percentage(row, name)) for name in row.given(*RESULT_SETS))
+        found.append(
+            PaperResult(
+                pretraining_data=row.text("pretraining_data"),
+                epochs=row.count("epochs"),
+                accuracies=tuple(accuracies),
+                exaflops=row.take("exaflops", float),
+                source=row.text("source"),
+            )
+        )
+        row.done()
+    return tuple(found)
+
+
+def _known_as(reader: Reader, key: str) -> tuple[tuple[str, str], ...]:
+    sub = reader.sub(key)
+    return () if sub is None else tuple((library, sub.text(library)) for library in sub.table)
+
+
+def _check_variant(row: Variant, reader: Reader) -> None:
+    if sum(weights.default for weights in row.weights) > 1:
+        raise reader.fail("at most one entry of the weights may be the default")
+    for name in row.accepts:
+        fields = {field.name for field in dataclasses.fields(Spec)}
+        if name not in fields:
+            hint = did_you_mean(name, fields)
+            raise reader.fail(f"accepts lists {name!r}, which is no field of a spec{hint}")
+    if row.builder == CORE_BUILDER:
+        for name in NUMBERS:
+            if not getattr(row.spec, name):
+                raise reader.fail(f"{name} must be given, by itself or by a 'size'")
+
+
+def _block_options(reader: Reader, key: str = "block") -> tuple[tuple[str, Option], ...]:
+    sub = reader.sub(key)
+    if sub is None:
+        return ()
+    block = BlockSpec.read(sub, BlockSpec())
+    return tuple((key, getattr(block, key)) for key in sub.table)
+
+
+def _part_or_options(reader: Reader, key: str) -> PartFact:
+    """Read a part, or options for the part of the variant."""
+    value = reader.take(key, object, None)
+    if value is None:
+        return ()
+    if value == {}:
+        raise reader.fail(f"{key} must name a part, or set options of the variant's part, got {{}}")
+    where = f"{reader.where}: {key}"
+    if isinstance(value, Mapping) and "name" not in value:
+        return PartSpec.parse({**value, "name": key}, where, reader.error).options
+    return PartSpec.parse(value, where, reader.error)
+
+
+def _preprocessing(reader: Reader) -> Preprocessing:
+    sub = reader.sub("preprocessing")
+    if sub is None:
+        raise reader.fail("missing table 'preprocessing'")
+    row = read_preprocessing(sub)
+    sub.done()
+    return row
+
+
+def read_preprocessing(reader: Reader) -> Preprocessing:
+    """Read the keys of a preprocessing table."""
+    return Preprocessing(**preprocessing_values(reader))
+
+
+def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
+    """Refuse weights whose keys do not identify one file, or whose path is unsafe."""
+    elsewhere = row.url or row.path
+    size = row.size or not (sized or elsewhere)
+    about = size or (row.predicted_size and not elsewhere)
+    if row.repo and not valid_repo(row.repo):
+        raise reader.fail(f"repo must be 'owner/name' on the Hub, got {row.repo!r}")
+    in_folder = bool(row.repo or row.bundled)
+    if in_folder and (not valid_file(row.file) or ("/" in row.file and not row.repo)):
+        form = "a plain relative path" if row.repo else "a plain file name"
+        raise reader.fail(f"file must be {form}, got {row.file!r}")
+    if row.gated and not row.repo:
+        raise reader.fail("gated = true needs a repo: only the Hub asks users to accept terms")
+    if row.revision and not COMMIT.fullmatch(row.revision):
+        raise reader.fail(f"revision must be a 40-digit lower-case commit, got {row.revision!r}")
+    if row.sha256 and not SHA256.fullmatch(row.sha256):
+        raise reader.fail(f"sha256 must be 64 lower-case hex digits, got {row.sha256!r}")
+    needed = {
+        "confirmed": (row.sha256, size, row.revision or not row.repo),
+        "reported": (row.sha256, about, row.revision or elsewhere),
+        "first-use": (row.repo, about),
+    }[row.pin]
+    if elsewhere and not all(needed):
+        key = "url" if row.url else "path"
+        raise reader.fail(
+            f"weights with a {key} need sha256, size and pin = 'confirmed' or 'reported', got "
+            f"pin = {row.pin!r}; only files on the Hub can be trusted on first use"
+        )
+    if elsewhere and row.revision:
+        raise reader.fail("revision is the commit of a repo; remove it")
+    if not all(needed):
+        raise reader.fail(f"weights with pin = {row.pin!r} need {PIN_NEEDS[row.pin]}")
+    if row.pin == "first-use" and row.sha256:
+        raise reader.fail("weights with a sha256 need pin = 'reported' or pin = 'confirmed'")
+
+
+WITHOUT_FILE = Weights("")
+WITHOUT_NETWORK = Variant("", summary="", spec=Spec(), params=0)
+OF_VARIANT: dict[str, Callable[[Reader, str], Any]] = {  # keys that may be missing
+    "gmacs": positive,
+    "activations": Reader.count,
+    "accepts": Reader.texts,
+    "requires": _requires,
+    "paper": Reader.text,
+    "paper_results": _paper_results,
+    "known_as": _known_as,
+    "timm_block": _block_options,
+    "timm_pool": _part_or_options,
+}
+OF_WEIGHTS: dict[str, Callable[[Reader, str], Any]] = {  # these, too
+    **dict.fromkeys(("repo", "revision", "sha256", "label_set"), Reader.text),
+    **dict.fromkeys(("size", "predicted_size"), Reader.count),
+    "num_classes": partial(Reader.count, least=0, most=LIMITS["num_classes"]),
+    **dict.fromkeys(("pre_norm", "gated", "default"), Reader.flag),
+    "labels": Reader.texts,
+    "block": _block_options,
+    **dict.fromkeys(PARTS, _part_or_options),
+    **RESULT_KEYS,
+}
