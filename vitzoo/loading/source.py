@@ -135,26 +135,26 @@ class SavedClassifier(WeightsSource):
         where, trunk = self.checkpoint.source, self.trunk
         needs = f"{where} needs the weights of {trunk} with sha256 {trunk.sha256}"
         file = f"the path of {trunk.file}" if trunk.file else "a file with this sha256"
-        fix = f"pass {file}: --weights FILE (weights=)"
+        other = f"pass {file}: --weights FILE (weights=)"
         if self.given is not None:
             if not on_hub(self.given) and not os.path.lexists(self.given):
                 raise CheckpointError(
-                    f"{needs}; weights={short_repr(os.fspath(self.given))} is no file; {fix}"
+                    f"{needs}; weights={short_repr(os.fspath(self.given))} is no file; {other}"
                 )
             return identified(open_unregistered(self.given, self.zoo), self.zoo)
         if not trunk.weights:
             path = Path(where).with_name(trunk.file or "?")
             if not path.is_file():
-                raise CheckpointError(f"{needs}, which are not in the same folder; {fix}")
+                raise CheckpointError(f"{needs}, which are not in the same folder; {other}")
             return identified(open_unregistered(path, self.zoo), self.zoo)
         name, _, weights = trunk.weights.partition(":")
         try:
             variant = self.zoo.variant(name)
             row = choose(variant, weights)
         except (UnknownName, WeightsUnavailable) as error:
-            raise CheckpointError(f"{needs}: {error}; {fix}") from error
+            raise CheckpointError(f"{needs}: {error}; {other}") from error
         if row.sha256 not in ("", trunk.sha256):
-            raise HashMismatch(f"{needs}; the registry has sha256 {row.sha256}; {fix}")
+            raise HashMismatch(f"{needs}; the registry has sha256 {row.sha256}; {other}")
         return identified(open_hub_file(HubFile.of(variant, row, self.zoo)), self.zoo)
 
 
@@ -415,10 +415,10 @@ def _not_as_authors(trained: Spec, variant: Variant | None, zoo: Registry) -> st
     method = dict(part.options).get("resample", option.default if option else theirs)
     if method == theirs:
         return ""
-    fix = {"name": part.name, **dict(part.options), "resample": theirs}
+    same = {"name": part.name, **dict(part.options), "resample": theirs}
     return (
         f"pos_embed.resample = {method}, not {theirs} as in the authors' code, which "
-        f"pos_embed={fix} gives"
+        f"pos_embed={same} gives"
     )
 
 
