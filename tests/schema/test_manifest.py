@@ -324,14 +324,6 @@ def test_a_date_in_a_preprocessing_is_refused(problem):
     says(said, "interpolation must be a string", "date")
 
 
-def test_weights_with_equal_preprocessing_share_it(read):
-    text = change("[aliases]", f"{SECOND}\n[aliases]").replace("default = true\n", "")
-    (variant,) = read(text).variants
-    first, second = variant.weights
-    assert first.preprocessing is second.preprocessing
-    assert first.preprocessing.interpolation == "bicubic"
-
-
 def test_a_table_must_be_a_table(problem):
     says(problem("api = 1\nheads = 1"), "heads", "table", "1 (int)")
     says(problem("api = 1\nheads = { flat = 1 }"), "[heads.flat]", "table", "1 (int)")
