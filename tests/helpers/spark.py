@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from debian import need
+from packages import install
 
 PYSPARK = "pyspark>=4,<5"
 
@@ -19,19 +19,7 @@ def need_java() -> None:
 
 def pyspark_in(folder: Path) -> dict[str, str]:
     """Install pyspark in a folder; return the environment in which a script uses it locally."""
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-compile",
-        "--target",
-        folder,
-        PYSPARK,
-    ]
-    done = subprocess.run([*pip, "--no-cache-dir"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
+    install(folder, PYSPARK)
     scratch = folder / "scratch"
     scratch.mkdir()
     settings = {

@@ -141,7 +141,6 @@ def test_whole_numbers_name_the_fix(model):
 
 def test_nothing_is_explained_as_long_as_images_fit(model, monkeypatch):
     monkeypatch.setattr("vitzoo.network.inputs.explained", None)
-    monkeypatch.setattr("vitzoo.network.model.explained", None)
     assert model(IMAGES).shape == (2, 5)
 
 

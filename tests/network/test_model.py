@@ -926,7 +926,7 @@ class OwnFeatures(VisionTransformer):
     {
         "dropout": lambda model: setattr(model.train().blocks[-1].mlp.drop, "p", 0.1),
         "attention dropout": lambda model: setattr(
-            model.train().blocks[-1].attn, "attention_dropout", 0.1
+            model.train().blocks[-1].attn.attn_drop, "p", 0.1
         ),
         "a hook of gradients": lambda model: model.blocks[-1].register_full_backward_hook(
             lambda *_: None
@@ -1010,8 +1010,9 @@ def test_dropout_acts_after_positions_projection_and_mlp():
     expected = {"pos_drop"}
     for i in range(3):
         expected |= {f"blocks.{i}.attn.proj_drop", f"blocks.{i}.mlp.drop"}
-    assert rates == dict.fromkeys(expected, 0.1)
-    assert {block.attn.attention_dropout for block in model.blocks} == {0.0}
+    assert {name for name, rate in rates.items() if rate} == expected
+    assert set(rates.values()) == {0.0, 0.1}  # 0 for the attention probabilities
+    assert {block.attn.attn_drop.p for block in model.blocks} == {0.0}
 
 
 @pytest.mark.parametrize("head", ["linear", "tanh", "mlp"])

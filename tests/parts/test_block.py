@@ -297,5 +297,5 @@ def test_every_block_gets_the_options():
         assert block.attn.qkv.bias is block.attn.proj.bias is None
         assert block.mlp.fc1.bias is block.mlp.fc2.bias is None
         assert block.attn.scale == 0.3
-        assert block.attn.attention_dropout == 0.2
+        assert block.attn.attn_drop.p == 0.2
     assert model.norm.eps == 1e-3

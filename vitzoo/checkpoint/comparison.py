@@ -31,7 +31,7 @@ FREE = {  # attributes that do not change the outputs in evaluation, or that the
         "inplace",
         "rate",
         "drop_prob",
-        "attention_dropout",
+        "fused_attn",
     ),
     *("spec", "load_report", "labels", "preprocessing", "checked_parts", "loaded_positions"),
 }

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from vitzoo.errors import InvalidOption, UnknownName, UnknownOption, VitzooError, did_you_mean
-from vitzoo.network.model import VisionTransformer, checked_parts
+from vitzoo.network.calls import checked_parts
+from vitzoo.network.model import VisionTransformer
 from vitzoo.parts import protocols
 from vitzoo.parts.attention import Attention
 from vitzoo.parts.block import (

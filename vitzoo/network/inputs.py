@@ -1,4 +1,4 @@
-"""Messages about inputs that a model does not accept: what they are, and how to prepare them."""
+"""Inputs that a model does not accept: what they are, and how to prepare them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
+
+from vitzoo.errors import InvalidInput
 
 PREPARE = "vitzoo.transform(model)"  # prepares one image: a path or a Pillow image
+
+
+def check_images(images: Any, channels: int, image_size: tuple[int, int]) -> None:
+    """Raise InvalidInput for images that are no floating tensor (b, channels, *image_size).
+
+    torch.fx traces without images, and `torch.jit.trace` warns about branches on shapes.
+    """
+    if isinstance(images, Proxy):
+        return
+    fits = isinstance(images, Tensor) and images.dim() == 4 and images.is_floating_point()
+    traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    if not fits or not (traced or images.shape[1:] == (channels, *image_size)):
+        raise InvalidInput(explained(images, channels, image_size))
 
 
 def explained(images: object, channels: int, image_size: tuple[int, int]) -> str:

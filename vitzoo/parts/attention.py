@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.init import layer, xavier_uniform_
@@ -36,11 +38,17 @@ class Attention(nn.Module):
         norm: norm over d before the output projection.
         proj_bias: whether the output projection has a bias.
 
+    Attributes:
+        fused_attn: whether one fused operation computes the attention. If False, `attn_drop` gets
+            the probabilities (b, heads, n, n), so that a hook of it sees them, as in timm.
+
     Raises:
         InvalidOption: num_heads does not divide embed_dim.
 
     Source: arXiv:2010.11929, appendix A; compared with timm's `Attention` and `EvaAttention`.
     """
+
+    fused_attn = True
 
     def __init__(
         self,
@@ -64,7 +72,6 @@ class Attention(nn.Module):
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
         self.scale = self.head_dim**-0.5 if qk_scale is None else qk_scale
-        self.attention_dropout = attention_dropout
         self.qkv = layer(nn.Linear, embed_dim, 3 * embed_dim, bias=qkv_bias is True)
         some = qkv_bias == "qv"
         self.q_bias = nn.Parameter(torch.zeros(embed_dim)) if some else None
@@ -72,6 +79,7 @@ class Attention(nn.Module):
         self.q_norm = q_norm or nn.Identity()
         self.k_norm = k_norm or nn.Identity()
         self.norm = norm or nn.Identity()
+        self.attn_drop = nn.Dropout(attention_dropout)
         self.proj = layer(nn.Linear, embed_dim, embed_dim, bias=proj_bias)
         self.proj_drop = nn.Dropout(dropout)
         xavier_uniform_(self.qkv, fused=3)
@@ -90,10 +98,13 @@ class Attention(nn.Module):
         `with_keys` returns the keys (b, heads, n, head_dim), too.
         """
         q, k, v = self._project(x, rotate)  # (b, heads, n, head_dim) each
-        rate = self.attention_dropout if self.training else 0.0
         q = q[:, :, :tokens]
-        added = self._added(bias, q)
-        x = F.scaled_dot_product_attention(q, k, v, added, dropout_p=rate, scale=self.scale)
+        if self.fused_attn:
+            rate = self.attn_drop.p if self.training else 0.0
+            added = self._added(bias, q)
+            x = F.scaled_dot_product_attention(q, k, v, added, dropout_p=rate, scale=self.scale)
+        else:
+            x = self.attn_drop(self._attended(q, k, bias)) @ v
         x = self.norm(x.transpose(1, 2).flatten(2))  # (b, n, d)
         x = self.proj_drop(self.proj(x))
         return (x, k) if with_keys else x
@@ -101,6 +112,9 @@ class Attention(nn.Module):
     def probabilities(self, x: Tensor, rotate: Rotate = None, bias: Bias = None) -> Tensor:
         """Return the attention probabilities of (b, n, d) tokens: (b, heads, n, n)."""
         q, k, _ = self._project(x, rotate)
+        return self._attended(q, k, bias)
+
+    def _attended(self, q: Tensor, k: Tensor, bias: Bias) -> Tensor:
         products = q @ k.transpose(-2, -1) * self.scale
         added = self._added(bias, q)
         return (products if added is None else products + added).softmax(dim=-1)
@@ -108,14 +122,18 @@ class Attention(nn.Module):
     def _added(self, bias: Bias, q: Tensor) -> Tensor | None:
         if bias is None:
             return None
-        added = bias[None, :, : q.shape[2]] if isinstance(bias, Tensor) else bias(q * self.scale)
+        if isinstance(bias, Tensor | Proxy):
+            added: Any = bias[None, :, : q.shape[2]]
+        else:
+            added = bias(q * self.scale)
         return added.to(q.dtype)
 
     def _project(self, x: Tensor, rotate: Rotate) -> tuple[Tensor, Tensor, Tensor]:
         qkv = self.qkv(x)
         if self.q_bias is not None and self.v_bias is not None:
             qkv = qkv + torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))
-        qkv = qkv.reshape(*x.shape[:2], 3, self.num_heads, self.head_dim)
+        b, n, _ = x.shape
+        qkv = qkv.reshape(b, n, 3, self.num_heads, self.head_dim)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         q, k = self.q_norm(q), self.k_norm(k)
         return (q, k, v) if rotate is None else (rotate(q), rotate(k), v)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -301,11 +302,19 @@ class Blocks(nn.Sequential):
     Shapes: (b, n, d) to (b, n, d).
     """
 
-    def forward(self, x: Tensor, encode: Callable[[Any, int], Any] | None = None) -> Tensor:
-        """Encode (b, n, d) tokens; `encode(x, layer)` calls a block with its positions."""
+    def forward(
+        self, x: Tensor, run: Callable[[Any, int], Any] | None = None, count: int | None = None
+    ) -> Tensor:
+        """Encode (b, n, d) tokens.
+
+        Args:
+            x: the tokens.
+            run: calls a block, given by its index, with its positions.
+            count: number of first blocks that are run; all if None.
+        """
         encoded: Any = x
-        for layer, block in enumerate(self):
-            encoded = block(encoded) if encode is None else encode(encoded, layer)
+        for layer, block in enumerate(islice(self, count)):
+            encoded = block(encoded) if run is None else run(encoded, layer)
         return unmerged(encoded)
 
 

@@ -63,7 +63,7 @@ class MaskDropPath(nn.Module):
         first = x if tokens is None else x[:, :tokens]
         if not self.training or self.rate == 0.0:
             return first + added
-        kept = x.new_empty((x.shape[0],) + (1,) * (x.dim() - 1)).bernoulli_(1 - self.rate)
+        kept = x.new_empty(x.shape[0], 1, 1).bernoulli_(1 - self.rate)
         return first + added * (kept / (1 - self.rate))
 
     def extra_repr(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -47,6 +49,7 @@ class ConvPatchEmbed(nn.Module):
             raise InvalidOption(f"bias must be true or false, got {bias!r}")
         self.patch_size = patch_size
         self.in_chans = in_chans
+        self._image_size: tuple[int, int] | None = None
         self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, stride=patch_size, bias=bias)
         lecun_normal_(self.proj.weight)
         if self.proj.bias is not None:
@@ -56,6 +59,25 @@ class ConvPatchEmbed(nn.Module):
     def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Return the (h, w) grid of patches, see `tiled`."""
         return tiled(image_size, self.patch_size, getattr(self, "grid_multiple", (1, 1)))
+
+    def expect(self, image_size: tuple[int, int]) -> None:
+        """Let the properties below, which are those of timm, describe images of (h, w) px."""
+        self._image_size = image_size
+
+    @property
+    def img_size(self) -> tuple[int, int] | None:
+        """(h, w) in px of the images of the network, None outside a network."""
+        return self._image_size
+
+    @property
+    def grid_size(self) -> tuple[int, int] | None:
+        """(h, w) in patches of the images of the network, None outside a network."""
+        return None if self._image_size is None else self.grid(self._image_size)
+
+    @property
+    def num_patches(self) -> int | None:
+        """Number n of patches of the images of the network, None outside a network."""
+        return None if self._image_size is None else math.prod(self.grid(self._image_size))
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.proj(images)  # (b, d, h / patch, w / patch)

@@ -165,13 +165,15 @@ class AttentionPool(nn.Module):
         read = tokens if self.prefix else tokens[:, num_prefix_tokens:]
         q = self._heads(self.q(self.latent.expand(tokens.shape[0], -1, -1)))
         kv = self.kv(read)  # (b, n, 2 d)
-        k, v = map(self._heads, kv.chunk(2, dim=-1))  # (b, heads, n, d / heads) each
+        k, v = kv.chunk(2, dim=-1)
+        k, v = self._heads(k), self._heads(v)  # (b, heads, n, d / heads) each
         x = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # (b, 1, d)
         x = self.proj(x)
         return (x + self.mlp(self.norm(x)))[:, 0]
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+        b, n, d = x.shape
+        return x.reshape(b, n, self.num_heads, d // self.num_heads).transpose(1, 2)
 
 
 def check_class_token(name: str, class_token: bool) -> None:

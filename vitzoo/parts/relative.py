@@ -7,6 +7,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.attention import Bias
@@ -98,7 +99,7 @@ class RelativePositions(nn.Module):
         n = (vectors.shape[0] + 1) // 2
         patches = queries[:, :, self.num_prefix_tokens :]
         # Where the pool reads prefix tokens only: OpenVINO has no empty tensors.
-        traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        traced = torch.jit.is_tracing() or isinstance(queries, Proxy)  # type: ignore[attr-defined, no-untyped-call]
         if not traced and not patches.shape[2]:
             return queries.new_zeros(*queries.shape[:3], self.num_prefix_tokens + n)
         products = torch.einsum("bhqc,ohc->bhqo", patches, vectors.to(queries.dtype))
@@ -106,7 +107,7 @@ class RelativePositions(nn.Module):
         q = torch.arange(patches.shape[2], device=queries.device)
         k = torch.arange(n, device=queries.device)
         offsets = q[:, None] - k + n - 1  # (t - p, n) rows of the table
-        logits = products.gather(-1, offsets.expand(*products.shape[:2], -1, -1))
+        logits = products.gather(-1, offsets.expand(products.shape[0], products.shape[1], -1, -1))
         return F.pad(logits, (self.num_prefix_tokens, 0, prefix, 0))
 
 

@@ -56,7 +56,7 @@ class DistilledHead(nn.Module):
         Raises:
             InvalidInput: the input is not two tokens.
         """
-        if tokens.dim() != 3 or tokens.shape[1] != 2:
+        if isinstance(tokens, Tensor) and (tokens.dim() != 3 or tokens.shape[1] != 2):
             raise InvalidInput(
                 "head 'deit/distilled' reads the class and the distillation token, (b, 2, d), got "
                 f"{tuple(tokens.shape)}; the network needs num_registers = 1 and "

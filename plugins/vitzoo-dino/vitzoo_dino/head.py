@@ -44,7 +44,7 @@ class ClassAndMean(nn.Module):
         Raises:
             InvalidInput: the input is not two vectors.
         """
-        if tokens.dim() != 3 or tokens.shape[1] != 2:
+        if isinstance(tokens, Tensor) and (tokens.dim() != 3 or tokens.shape[1] != 2):
             raise InvalidInput(
                 "head 'dinov2/class_and_mean' reads the class token and the mean of the patch "
                 f"tokens, (b, 2, d), got {tuple(tokens.shape)}; the network needs "

@@ -79,7 +79,8 @@ class ResNetEmbed(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed (b, c, h, w) images as (b, n, d) tokens."""
-        self.grid((images.shape[2], images.shape[3]))  # the padding is right for these only
+        if isinstance(images, Tensor):  # torch.fx traces without images
+            self.grid((images.shape[2], images.shape[3]))  # the padding is right for these only
         x = self.backbone(images)  # (b, features, h / stride, w / stride)
         x = self.proj(x)  # (b, d, h / patch, w / patch)
         return x.flatten(2).transpose(1, 2)  # (b, n, d)

@@ -120,6 +120,7 @@ def changes(model: nn.Module) -> tuple[str, ...]:
             "has a forward hook": found["_forward_hooks"] or found["_forward_pre_hooks"],
             "is compiled": found.get("_compiled_call_impl") or _path(module) == COMPILED,
             "is in training mode": module.training,
+            "has no fused attention": found.get("fused_attn") is False,
         }
         rows += [f"{name or 'the model'} {what}" for what, value in state.items() if value]
     every = vars(torch.nn.modules.module)

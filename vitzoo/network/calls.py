@@ -1,0 +1,144 @@
+"""How a network calls its parts: patch embedder, positions, pool and head.
+
+Results of parts in `checked_parts` are checked, but not while a tool records the operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Proxy
+
+from vitzoo.parts.block import Merged
+from vitzoo.parts.protocols import call
+from vitzoo.schema.spec import PartSpec
+
+if TYPE_CHECKING:
+    from vitzoo.parts.attention import Bias, Rotate
+    from vitzoo.parts.protocols import Expected, PatchEmbedder, Pool, PositionEmbedding
+    from vitzoo.schema.rows import Preprocessing
+    from vitzoo.schema.spec import Spec
+
+Size = tuple[int, int]
+
+
+class Network(nn.Module):
+    """The attributes that the classes beside `VisionTransformer` read, and calls of its parts."""
+
+    image_size: Size
+    grid_size: Size
+    embed_dim: int
+    num_prefix_tokens: int
+    spec: Spec | None
+    labels: tuple[str, ...]
+    preprocessing: Preprocessing | None
+    checked_parts: dict[str, str]
+    dynamic: bool
+    loaded_positions: tuple[Tensor, Size] | None
+    patch_embed: PatchEmbedder
+    cls_token: nn.Parameter | None
+    reg_token: nn.Parameter | None
+    pos_embed: nn.Parameter | None
+    positions: PositionEmbedding
+    norm_pre: nn.Module
+    blocks: nn.Sequential
+    norm: nn.Module
+    pool: Pool | None
+    attn_pool: Pool | None
+    fc_norm: nn.Module
+    head: Any  # users assign any module
+    _plain_head: bool  # whether the head is a module without the attributes of `Head`
+
+    def _patches(self, images: Tensor) -> Tensor:
+        """Map (b, c, h, w) images to (b, n, d) patches."""
+        (rows, columns), d = self.grid_size, self.embed_dim
+        shape = partial(_shape, images, rows * columns, d)
+        return self._run("patch_embed", self.patch_embed, shape, images)
+
+    def _positioned(self, x: Any, layer: int) -> Any:
+        """Add the positions before block `layer` to (b, p + n, d) tokens.
+
+        Only the first call is one of the module, with its hooks. Tools that list modules in the
+        order of their calls, as torchinfo, would take a call between two blocks for a second
+        network.
+        """
+        if isinstance(x, Merged):
+            return x  # merged tokens have no position
+        part: Any = self.positions
+        part = part.forward if layer else part
+        return self._run("pos_embed", part, lambda: x.shape, x, self.pos_embed, layer)
+
+    def _acts(self, layer: int) -> tuple[Rotate, Bias]:
+        """Return the rotation and the attention bias of the positions for block `layer`."""
+        rotate: Any = getattr(self.positions, "rotate", None)
+        bias: Any = getattr(self.positions, "attention_bias", None)
+        if bias is not None:
+            bias = self._run("pos_embed", bias, None, self.pos_embed, layer)
+        if rotate is None:
+            return None, bias
+        return lambda x: self._run("pos_embed", rotate, lambda: x.shape, x, layer), bias
+
+    @property
+    def _pool(self) -> Any:
+        return self.pool if self.attn_pool is None else self.attn_pool
+
+    def _pooled(self, tokens: Tensor) -> Tensor:
+        """Map (b, p + n, d) tokens to the (b, d) or (b, t, d) that the head reads."""
+        several = getattr(self._pool, "tokens", None)
+        shape = partial(_shape, tokens, *((several,) if several else ()), self.embed_dim)
+        inputs = tokens, self.num_prefix_tokens, self.grid_size
+        return self.fc_norm(self._run("pool", self._pool, shape, *inputs))
+
+    def _logits(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Map (b, d) or (b, t, d) to (b, k) logits, or to pre-logits."""
+        head = self.head
+        if self._plain_head:
+            return x if pre_logits else head(x)
+
+        def shape() -> Expected:
+            classes = 0 if pre_logits else head.num_classes
+            if x.dim() == 3 and not (classes or getattr(head, "tokens", None)):
+                return None  # the features of each of several tokens
+            return (x.shape[0], classes or head.pre_logits_dim)
+
+        return self._run("head", head, shape, x, pre_logits)
+
+    def _run(
+        self, field: str, part: Any, expected: Expected | Callable[[], Expected], *inputs: Any
+    ) -> Any:
+        """Call a part or one of its methods; check the result of parts in `checked_parts`."""
+        what = self.checked_parts.get(field)
+        if what is None or recorded(*inputs):
+            return part(*inputs)
+        return call(what, part, inputs, expected() if callable(expected) else expected)
+
+    def _note(self, **changes: Any) -> None:
+        """Let the spec describe changes of the network."""
+        if self.spec is not None:
+            self.spec = replace(self.spec, **changes)
+            self.checked_parts = checked_parts(self.spec)
+
+
+def recorded(*inputs: object) -> bool:
+    """Whether torch.compile, torch.export, `torch.jit.trace` or torch.fx records operations."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return True
+    return any(isinstance(x, Proxy) for x in inputs)
+
+
+def checked_parts(spec: Spec) -> dict[str, str]:
+    """Return the names of the parts of a spec that are not vitzoo's own, by field."""
+    return {
+        field: f"{field} {chosen.name!r}"
+        for field, chosen in vars(spec).items()
+        if isinstance(chosen, PartSpec) and (chosen.opaque or "/" in chosen.name)
+    }
+
+
+def _shape(first: Tensor, *others: int) -> tuple[int, ...]:
+    return (first.shape[0], *others)

@@ -1,0 +1,114 @@
+"""Images of other sizes: `set_input_size`, and networks that take images of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy, deepcopy
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from vitzoo.errors import InvalidInput, InvalidOption
+from vitzoo.network.calls import Network, Size
+from vitzoo.parts.patch_embed import ConvPatchEmbed
+from vitzoo.parts.protocols import GRID
+from vitzoo.schema.reader import pair
+
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M", bound="Sizes")
+Method = Callable[Concatenate[M, Tensor, P], R]
+
+
+def for_any_size(method: Method[M, P, R]) -> Method[M, P, R]:
+    """Let a method of a model with `dynamic` act on the model for the size of its images."""
+
+    @wraps(method)
+    def sized(self: M, images: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(self._sized(images) if self.dynamic else self, images, *args, **kwargs)
+
+    return sized
+
+
+class Sizes(Network):
+    """Changes of the image size. Learned positions are interpolated."""
+
+    @torch.no_grad()
+    def set_input_size(self, image_size: int | Size) -> None:
+        """Accept images of another size from now on; interpolate learned positions.
+
+        Positions are interpolated from the table that was loaded, so that a change of the size and
+        back loses nothing. Positions that were trained since are interpolated as they are.
+
+        Args:
+            image_size: (height, width) in px, or one number for both.
+
+        Raises:
+            InvalidOption: the size is not a whole number of patches.
+        """
+        size = pair(image_size, "image_size", InvalidOption)
+        grid = self._run("patch_embed", self.patch_embed.grid, GRID, size)
+        if grid != self.grid_size and self.pos_embed is not None:
+            table, old = self._source()
+            fresh = self._run("pos_embed", self.positions.resample, None, table, old, grid)
+            self.loaded_positions = table.detach().clone(), old
+            if fresh is not None:
+                fresh = fresh.to(self.pos_embed, copy=True)
+                self.pos_embed = nn.Parameter(fresh, requires_grad=self.pos_embed.requires_grad)
+        self._run("pos_embed", self.positions.to_grid, None, grid)
+        self._take(size, grid)
+        self._note(image_size=size)
+
+    def _take(self, image_size: Size, grid_size: Size) -> None:
+        self.image_size, self.grid_size = image_size, grid_size
+        if isinstance(self.patch_embed, ConvPatchEmbed):
+            self.patch_embed.expect(image_size)
+
+    def _source(self) -> tuple[Tensor, Size]:
+        """Return the table to interpolate, and its grid.
+
+        This is the loaded table, as long as `pos_embed` equals its interpolation. Otherwise, and
+        where gradients must reach `pos_embed`, it is `pos_embed`.
+        """
+        table: Tensor = self.pos_embed  # type: ignore[assignment]  # callers checked
+        if self.loaded_positions is None or (table.requires_grad and torch.is_grad_enabled()):
+            return table, self.grid_size
+        loaded, grid = self.loaded_positions
+        if loaded.is_meta or table.is_meta:
+            return table, self.grid_size
+        shown = self._run("pos_embed", self.positions.resample, None, loaded, grid, self.grid_size)
+        same = shown is not None and torch.equal(shown.to(table), table)
+        return (loaded, grid) if same else (table, self.grid_size)
+
+    def _sized(self: M, images: Tensor) -> M:
+        """Return the model for the size of (b, c, h, w) images; it shares all parameters.
+
+        Raises:
+            InvalidInput: the size is not a whole number of patches.
+        """
+        if not isinstance(images, Tensor) or images.dim() != 4:
+            return self
+        if images.shape[2:] == self.image_size or images.shape[1] != self.patch_embed.in_chans:
+            return self
+        size = images.shape[2], images.shape[3]
+        try:
+            grid = self._run("patch_embed", self.patch_embed.grid, GRID, size)
+        except InvalidOption as error:
+            raise InvalidInput(str(error)) from error
+        table: Tensor | None = None
+        if self.pos_embed is not None:
+            table = self._run("pos_embed", self.positions.resample, None, *self._source(), grid)
+            table = None if table is None else table.to(self.pos_embed)
+        part: Any = self.positions
+        positions = deepcopy(part, {id(shared): shared for shared in part.parameters()})
+        self._run("pos_embed", positions.to_grid, None, grid)
+        model = copy(self)
+        vars(model).update(
+            _parameters={**self._parameters, "pos_embed": table},
+            _modules={**self._modules, "positions": positions},
+            image_size=size,
+            grid_size=grid,
+        )
+        return model
