@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,8 +56,9 @@ class Network(nn.Module):
     def _patches(self, images: Tensor) -> Tensor:
         """Map (b, c, h, w) images to (b, n, d) patches."""
         (rows, columns), d = self.grid_size, self.embed_dim
-        shape = partial(_shape, images, rows * columns, d)
-        return self._run("patch_embed", self.patch_embed, shape, images)
+        return self._run(
+            "patch_embed", self.patch_embed, lambda x: (len(x), rows * columns, d), images
+        )
 
     def _positioned(self, x: Any, layer: int) -> Any:
         """Add the positions before block `layer` to (b, p + n, d) tokens.
@@ -71,7 +71,7 @@ class Network(nn.Module):
             return x  # merged tokens have no position
         part: Any = self.positions
         part = part.forward if layer else part
-        return self._run("pos_embed", part, lambda: x.shape, x, self.pos_embed, layer)
+        return self._run("pos_embed", part, Tensor.size, x, self.pos_embed, layer)
 
     def _acts(self, layer: int) -> tuple[Rotate, Bias]:
         """Return the rotation and the attention bias of the positions for block `layer`."""
@@ -81,7 +81,7 @@ class Network(nn.Module):
             bias = self._run("pos_embed", bias, None, self.pos_embed, layer)
         if rotate is None:
             return None, bias
-        return lambda x: self._run("pos_embed", rotate, lambda: x.shape, x, layer), bias
+        return lambda x: self._run("pos_embed", rotate, Tensor.size, x, layer), bias
 
     @property
     def _pool(self) -> Any:
@@ -90,9 +90,10 @@ class Network(nn.Module):
     def _pooled(self, tokens: Tensor) -> Tensor:
         """Map (b, p + n, d) tokens to the (b, d) or (b, t, d) that the head reads."""
         several = getattr(self._pool, "tokens", None)
-        shape = partial(_shape, tokens, *((several,) if several else ()), self.embed_dim)
+        vectors = (several, self.embed_dim) if several else (self.embed_dim,)
         inputs = tokens, self.num_prefix_tokens, self.grid_size
-        return self.fc_norm(self._run("pool", self._pool, shape, *inputs))
+        x = self._run("pool", self._pool, lambda x: (len(x), *vectors), *inputs)
+        return self.fc_norm(x)
 
     def _logits(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Map (b, d) or (b, t, d) to (b, k) logits, or to pre-logits."""
@@ -100,22 +101,25 @@ class Network(nn.Module):
         if self._plain_head:
             return x if pre_logits else head(x)
 
-        def shape() -> Expected:
+        def shape(x: Tensor) -> Expected:
             classes = 0 if pre_logits else head.num_classes
             if x.dim() == 3 and not (classes or getattr(head, "tokens", None)):
                 return None  # the features of each of several tokens
-            return (x.shape[0], classes or head.pre_logits_dim)
+            return (len(x), classes or head.pre_logits_dim)
 
         return self._run("head", head, shape, x, pre_logits)
 
     def _run(
-        self, field: str, part: Any, expected: Expected | Callable[[], Expected], *inputs: Any
+        self, field: str, part: Any, expected: Expected | Callable[[Any], Expected], *inputs: Any
     ) -> Any:
-        """Call a part or one of its methods; check the result of parts in `checked_parts`."""
+        """Call a part or one of its methods; check the result of parts in `checked_parts`.
+
+        `expected` is as in `call`, or a function that maps the first input to it.
+        """
         what = self.checked_parts.get(field)
         if what is None or recorded(*inputs):
             return part(*inputs)
-        return call(what, part, inputs, expected() if callable(expected) else expected)
+        return call(what, part, inputs, expected(inputs[0]) if callable(expected) else expected)
 
     def _note(self, **changes: Any) -> None:
         """Let the spec describe changes of the network."""
@@ -138,7 +142,3 @@ def checked_parts(spec: Spec) -> dict[str, str]:
         for field, chosen in vars(spec).items()
         if isinstance(chosen, PartSpec) and (chosen.opaque or "/" in chosen.name)
     }
-
-
-def _shape(first: Tensor, *others: int) -> tuple[int, ...]:
-    return (first.shape[0], *others)
