@@ -266,16 +266,42 @@ def test_global_hooks_see_all_tokens_of_every_block(kind):
     model, seen = make(), []
 
     def note(module, *values):
-        if isinstance(module, vitzoo.parts.Block):
-            values = values[0] if isinstance(values[0], tuple) else values
-            seen.append(tuple(values[0].shape))
+        if isinstance(module, vitzoo.parts.Block | vitzoo.parts.Mlp):
+            last = values[-1]  # inputs before a call, else outputs or their gradients
+            seen.append((last[0] if isinstance(last, tuple) else last).shape)
 
     handle = GLOBAL[kind](note)
     try:
         model(IMAGES.clone().requires_grad_()).sum().backward()
     finally:
         handle.remove()
-    assert seen == [TOKENS] * 3
+    assert seen == [TOKENS] * 6
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace")  # it is deprecated
+def test_a_recorded_network_computes_all_tokens():
+    model, seen = make(), []
+    mlp = model.blocks[-1].mlp
+    forward = mlp.forward
+    mlp.forward = lambda x: (seen.append(tuple(x.shape)), forward(x))[1]
+    model(IMAGES)
+    assert seen.pop() == (2, 1, 48)
+    torch.jit.trace(model, IMAGES, check_trace=False)
+    assert seen == [TOKENS]
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("way", ["export", "compile"])
+def test_a_compiled_network_computes_all_tokens(way):
+    model, graphs = make(), []
+    if way == "export":
+        graphs.append(torch.export.export(model, (IMAGES,)).graph_module)
+    else:
+        torch.compile(model, backend=lambda graph, _: graphs.append(graph) or graph)(IMAGES)
+    (graph,) = graphs
+    found = [n.meta for n in graph.graph.nodes if "layer_norm" in str(n.target)]
+    shapes = [tuple(m.get("val", m.get("example_value")).shape) for m in found]
+    assert shapes == [TOKENS] * 7  # two in each block, and the last
 
 
 @pytest.mark.parametrize("name", ["blocks", "blocks.2", "blocks.2.attn", "norm", "pool"])
