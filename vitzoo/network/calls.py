@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 
 from vitzoo.parts.block import Merged
-from vitzoo.parts.protocols import call
+from vitzoo.parts.protocols import BIAS, TENSOR, call
 from vitzoo.schema.spec import PartSpec
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ class Network(nn.Module):
         rotate: Any = getattr(self.positions, "rotate", None)
         bias: Any = getattr(self.positions, "attention_bias", None)
         if bias is not None:
-            bias = self._run("pos_embed", bias, None, self.pos_embed, layer)
+            bias = self._run("pos_embed", bias, BIAS, self.pos_embed, layer)
+            if not isinstance(bias, Tensor):
+                bias = partial(self._run, "pos_embed", bias, TENSOR)
         if rotate is None:
             return None, bias
         return lambda x: self._run("pos_embed", rotate, Tensor.size, x, layer), bias

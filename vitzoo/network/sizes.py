@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitzoo.errors import InvalidInput, InvalidOption
 from vitzoo.network.calls import Network, Size
 from vitzoo.parts.patch_embed import ConvPatchEmbed
-from vitzoo.parts.protocols import GRID
+from vitzoo.parts.protocols import GRID, TABLE
 from vitzoo.schema.reader import pair
 
 P = ParamSpec("P")
@@ -52,7 +52,7 @@ class Sizes(Network):
         grid = self._run("patch_embed", self.patch_embed.grid, GRID, size)
         if grid != self.grid_size and self.pos_embed is not None:
             table, old = self._source()
-            fresh = self._run("pos_embed", self.positions.resample, None, table, old, grid)
+            fresh = self._run("pos_embed", self.positions.resample, TABLE, table, old, grid)
             self.loaded_positions = table.detach().clone(), old
             if fresh is not None:
                 fresh = fresh.to(self.pos_embed, copy=True)
@@ -78,7 +78,7 @@ class Sizes(Network):
         loaded, grid = self.loaded_positions
         if loaded.is_meta or table.is_meta:
             return table, self.grid_size
-        shown = self._run("pos_embed", self.positions.resample, None, loaded, grid, self.grid_size)
+        shown = self._run("pos_embed", self.positions.resample, TABLE, loaded, grid, self.grid_size)
         same = shown is not None and torch.equal(shown.to(table), table)
         return (loaded, grid) if same else (table, self.grid_size)
 
@@ -99,7 +99,7 @@ class Sizes(Network):
             raise InvalidInput(str(error)) from error
         table: Tensor | None = None
         if self.pos_embed is not None:
-            table = self._run("pos_embed", self.positions.resample, None, *self._source(), grid)
+            table = self._run("pos_embed", self.positions.resample, TABLE, *self._source(), grid)
             table = None if table is None else table.to(self.pos_embed)
         part: Any = self.positions
         positions = deepcopy(part, {id(shared): shared for shared in part.parameters()})
