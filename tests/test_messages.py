@@ -641,7 +641,7 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "few_rounds": lambda _: vitzoo.bench(rounds=5),
         "no_way": lambda _: vitzoo.bench(ways=["bf61"]),
         "not_on_this_device": lambda _: choose_ways(["openvino"], "cuda"),
-        "wrapped": lambda _: vitzoo.bench(torch.nn.DataParallel(model())),
+        "not_of_vitzoo": lambda _: vitzoo.bench(torch.nn.Linear(1, 1)),
         "half": lambda _: vitzoo.bench(model().bfloat16()),
     },
     "probe": {

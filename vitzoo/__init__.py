@@ -90,9 +90,9 @@ if TYPE_CHECKING:
         WeightsUnavailable as WeightsUnavailable,
     )
     from vitzoo.factory import create as create
-    from vitzoo.images.lookup import labels as labels, transform as transform
     from vitzoo.images.transform import Transform as Transform
     from vitzoo.inventory import Verification as Verification, fetch as fetch, verify as verify
+    from vitzoo.known import labels as labels, transform as transform
     from vitzoo.network.model import VisionTransformer as VisionTransformer
     from vitzoo.plugin.hookspecs import hookimpl as hookimpl
     from vitzoo.plugin.info import PluginInfo as PluginInfo
@@ -142,9 +142,9 @@ _NAMES = {
         "StoreError UnknownName VitzooError WeightsError WeightsUnavailable"
     ),
     "factory": "create",
-    "images.lookup": "labels transform",
     "images.transform": "Transform",
     "inventory": "Verification fetch verify",
+    "known": "labels transform",
     "network.model": "VisionTransformer",
     "plugin.hookspecs": "hookimpl",
     "plugin.info": "PluginInfo",

@@ -19,14 +19,15 @@ from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.saved import check_plugins
 from vitzoo.errors import InvalidOption, MissingDependency, short_repr
 from vitzoo.keywords import check_keywords
+from vitzoo.known import network_of
 from vitzoo.loading.adapt import HEAD_FIELDS, Adaptation
 from vitzoo.loading.load import load
 from vitzoo.loading.request import Adapter, Request, changed, with_adapter
-from vitzoo.loading.source import choose_source, chosen_over, without_published_classifier
+from vitzoo.loading.source import chosen_over, without_published_classifier
 from vitzoo.log import log
 from vitzoo.network.build import build, make_dynamic
 from vitzoo.network.model import VisionTransformer
-from vitzoo.opening import resolve
+from vitzoo.opening import UNTRAINED, is_model, resolve, weights_source
 from vitzoo.parts.init import WithoutData
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
@@ -60,7 +61,7 @@ def _hint(name: str) -> str:
 def create(
     name: str | os.PathLike[str] | Mapping[str, Any] | Spec,
     *,
-    pretrained: bool = False,
+    pretrained: bool = UNTRAINED,
     weights: str | os.PathLike[str] | None = None,
     num_classes: int | None = None,
     in_chans: int | None = None,
@@ -84,11 +85,11 @@ def create(
     An argument that is None keeps the value of the variant, the spec or the saved file.
 
     Args:
-        name: the network: a registered name (`vitzoo list --all` shows all), a spec (a mapping, or
-            the path of a TOML or JSON file), the path of a file written by `vitzoo.save`, or a
-            folder or an address "hf://owner/repo" whose config describes its weights.
-        pretrained: whether to load the default weights of the variant. With `adapter` its weights
-            are loaded in any case.
+        name: the network, see docs/create.md#which-network: a registered name (`vitzoo list --all`
+            shows all) such as "vit_b16" or "vit_b16:augreg_in21k", a path, an address
+            "hf://owner/repo" or a spec.
+        pretrained: whether to load the default weights of the variant. The weights of
+            "variant:weights" and of `adapter` are loaded in any case.
         weights: weights to load instead of the default weights: a weights name of the variant, an
             address "hf://owner/repo@revision/file", or a path. The path is a safetensors file, an
             npz file, the index of several safetensors files, or a folder with one of these.
@@ -149,9 +150,9 @@ def create(
         dropout=dropout,
     )
     zoo = registry()
-    request = with_adapter(resolve(name, zoo), _opened(adapter), zoo)
+    request = with_adapter(resolve(name, zoo, weights), _opened(adapter), zoo)
     wanted = changed(request.spec, request.changes, call)
-    source = choose_source(request, weights, pretrained, zoo, mmap=mmap)
+    source = weights_source(request, weights, pretrained, zoo, mmap=mmap)
     if source is None or source.remote:  # before any download, so that a wrong argument raises here
         place = "meta" if source else device
         model = _network(wanted, ready, request, zoo, dynamic, place)
@@ -304,12 +305,33 @@ def _finish(
     return result
 
 
-def check_alone(weights: object) -> None:
-    """Raise InvalidOption for weights that are passed with a model object."""
-    if weights is not None:
+def open_network(
+    model: Any, weights: Any = None, *, pretrained: bool = True, **options: Any
+) -> Any:
+    """Return the network that an app was given: that in a model, or a new one of `create`.
+
+    Args:
+        model: the network, see docs/create.md#which-network.
+        weights, pretrained: as in `create`; the default weights of a variant are loaded.
+        options: further arguments of `create`, which a model ignores.
+
+    Raises:
+        InvalidOption: vitzoo did not create the model, or it is passed with weights.
+        VitzooError: as `create`.
+    """
+    if not is_model(model):
+        return create(model, pretrained=pretrained, weights=weights, **options)
+    check_alone(weights, pretrained=pretrained)
+    return network_of(model)
+
+
+def check_alone(weights: object, *, pretrained: bool = True) -> None:
+    """Raise InvalidOption for weights, or for none of them, with a model object."""
+    if weights is not None or not pretrained:
+        name, value = ("weights", weights) if weights is not None else ("untrained", True)
         raise InvalidOption(
-            f"a model object has its weights, got weights={short_repr(weights)}; leave weights= "
-            "out, or pass the name of the model"
+            f"a model object has its weights, got {name}={short_repr(value)}; leave {name}= out, "
+            "or pass the name of the model"
         )
 
 

@@ -13,7 +13,6 @@ from typing import Literal
 from vitzoo import settings
 from vitzoo.errors import (
     IntegrityError,
-    InvalidOption,
     PinError,
     StoreError,
     UnknownName,
@@ -21,13 +20,13 @@ from vitzoo.errors import (
 )
 from vitzoo.files.access import hash_file, open_regular
 from vitzoo.files.folder_manifest import MANIFEST, read_manifest
-from vitzoo.files.names import INDEX, WEIGHTS
+from vitzoo.files.names import INDEX
 from vitzoo.files.shard_index import read_index, weights_in
 from vitzoo.foreign.sidecars import files_at, sidecars_at
 from vitzoo.keywords import check_types
-from vitzoo.registry.foreign_names import is_repository
+from vitzoo.opening import Registered, locate
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.rows import Variant, choose, parts_of_address
+from vitzoo.schema.rows import choose, parts_of_name
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 from vitzoo.store.obtain import obtain, stored
@@ -67,7 +66,7 @@ def fetch(name: str, weights: str | None = None, note: Note | None = None) -> Pa
     """Download a file into the store, unless it is there, verify it and return its path.
 
     Args:
-        name: a registered variant, `variant:weights`, or `hf://owner/repo@revision/file`.
+        name: a variant, `variant:weights` or an address, see docs/create.md#which-network.
         weights: name of the variant's weights; None for the default weights.
         note: called with (bytes so far, bytes in all) during a download.
 
@@ -138,10 +137,7 @@ def _parallel(work: Callable[[Sequence[str]], None], groups: Sequence[Sequence[s
 
 def _checked(name: str, weights: str | None) -> HubFile | None:
     """Check the arguments of `fetch`; return the file, None for that of an address on the Hub."""
-    on_hub = name.startswith("hf://")
-    if on_hub:
-        parts_of_address(name)  # raises if the address is malformed
-    file = None if on_hub else _named(name, weights, registry())
+    file = _named(name, weights, registry())
     if (file is None or not file.entry.bundled) and settings.home() is None:
         raise StoreError("VITZOO_HOME is ':memory:', so there is no store to fetch into")
     return file
@@ -160,9 +156,9 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
     """Hash files and compare them with their pins; opens no socket and ignores stamps.
 
     Args:
-        name_or_path: a variant (all of its weights), `variant:weights`, an hf:// address, a path
-            (all shards, for the path of an index or folder; for a folder that `link` or `push`
-            wrote, all its files), or None for all files in the store and all bundled files.
+        name_or_path: see docs/create.md#which-network. A variant means all of its weights, the path
+            of an index or folder all shards, that of a folder of `link` or `push` all its files.
+            None: all files in the store and all bundled files.
 
     Raises:
         CheckpointError: an index or a folder that names no files, or a damaged `vitzoo.json`.
@@ -173,21 +169,10 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
         every = [(file, _verify(file, pins)) for file in _registered(zoo)]
         here = [row for file, row in every if row.state != "missing" or file.entry.bundled]
         return here + _strangers({row.sha256 for row in here}, zoo, pins)
-    text = os.fspath(name_or_path)
-    if text.startswith("hf://"):
-        return [_verify(HubFile.at(text), pins)]
-    if isinstance(name_or_path, os.PathLike) or text.endswith(("/", *WEIGHTS)):
-        return _verify_path(Path(text), zoo, pins)
-    name, weights = parts_of(text, None)
-    if weights is not None:
-        return [_verify(_named(name, weights, zoo), pins)]
-    try:
-        variant = zoo.variant(name)
-    except UnknownName:
-        if os.path.isdir(text):  # noqa: PTH112  # False for a name that is too long
-            return _verify_path(Path(text), zoo, pins)
-        raise
-    return [_verify(file, pins) for file in _files_of(variant, zoo)]
+    found = locate(name_or_path, zoo=zoo)
+    if isinstance(found, Path):
+        return _verify_path(found, zoo, pins)
+    return [_verify(file, pins) for file in _files_of(_located(name_or_path), zoo)]
 
 
 def local() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
@@ -201,11 +186,11 @@ def local() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     pins = _pins()
     for entry in _registered(registry()):
         file, conflict = _pinned(entry, pins)
-        variant, _, name = file.label.partition(":")
+        variant, name = parts_of_name(file.label)
         if conflict:
             conflicts.setdefault(variant, []).append(f"{file.label}: {conflict}")
         elif file.entry.bundled or stored(file):
-            found.setdefault(variant, []).append(name)
+            found.setdefault(variant, []).append(str(name))
     return found, conflicts
 
 
@@ -247,55 +232,55 @@ def remove(name: str, weights: str | None = None) -> int:
     """Remove the files of a variant, or of an hf:// address, from the store.
 
     Args:
-        name: the variant, `variant:weights`, or `hf://owner/repo@revision/file`.
+        name: a variant, `variant:weights` or an address, see docs/create.md#which-network.
         weights: name of its weights; None for all.
 
     Returns:
         The number of freed bytes.
 
     Raises:
-        UnknownName: no such variant or weights.
+        UnknownName, WeightsUnavailable: no such variant, or no such weights.
     """
-    zoo, home = registry(), settings.home()
-    name, weights = parts_of(name, weights)
-    on_hub = name.startswith("hf://")
-    known = [HubFile.at(name)] if on_hub else _files_of(zoo.variant(name), zoo)
-    files = [file for file in known if weights in (None, file.entry.name)]
-    if not files:
-        raise UnknownName(f"{name} has no weights {weights!r}")
+    home = settings.home()
+    found = _located(name, weights)
+    if isinstance(found, Registered) and (weights or not found.variant.weights):
+        found = replace(found, row=choose(found.variant, weights))
+    files = _files_of(found, registry())
     pins = _pins()
     hashes = [file.pinned(pins).pin.sha256 for file in files if not file.entry.bundled]
     return sum(Store(home).remove(sha256) for sha256 in hashes if sha256) if home else 0
 
 
-def parts_of(name: str, weights: str | None) -> tuple[str, str | None]:
-    """Split `variant:weights`; return any other name with `weights`."""
-    variant, colon, stated = name.partition(":")
-    if not colon or name.startswith("hf://") or is_repository(name):
-        return name, weights
-    if weights not in (None, stated):
-        raise InvalidOption(
-            f"{name} names the weights {stated!r}, but weights is {weights!r}; pass one of them"
-        )
-    return variant, stated
+def _located(name: object, weights: str | None = None) -> Registered | str:
+    """Return the variant or the address that the arguments of `fetch` name."""
+    found = locate(name, weights)
+    if isinstance(found, Registered | str):
+        return found
+    raise UnknownName(
+        f"{name} is no name of weights, expected a variant, VARIANT:WEIGHTS or "
+        "hf://OWNER/REPO@REVISION/FILE; `vitzoo list --all` shows all variants"
+    )
 
 
-def _named(name: str, weights: str | None, zoo: Registry) -> HubFile:
-    """Return the file that the arguments of `fetch` name."""
-    if name.startswith("hf://"):
-        return HubFile.at(name)
-    name, weights = parts_of(name, weights)
-    variant = zoo.variant(name)
-    return HubFile.of(variant, choose(variant, weights), zoo)
+def _named(name: str, weights: str | None, zoo: Registry) -> HubFile | None:
+    """Return the file that the arguments of `fetch` name, None for an address."""
+    found = _located(name, weights)
+    if isinstance(found, str):
+        return None
+    return HubFile.of(found.variant, found.row or choose(found.variant, weights), zoo)
 
 
-def _files_of(variant: Variant, zoo: Registry) -> list[HubFile]:
-    return [HubFile.of(variant, entry, zoo) for entry in variant.weights]
+def _files_of(found: Registered | str, zoo: Registry) -> list[HubFile]:
+    """Return the file at an address, the named file of a variant, or all of its files."""
+    if isinstance(found, str):
+        return [HubFile.at(found)]
+    rows = (found.row,) if found.row else found.variant.weights
+    return [HubFile.of(found.variant, row, zoo) for row in rows]
 
 
 def _registered(zoo: Registry) -> Iterator[HubFile]:
     for variant in zoo.variants.values():
-        yield from _files_of(variant, zoo)
+        yield from (HubFile.of(variant, entry, zoo) for entry in variant.weights)
 
 
 def _pinned(file: HubFile, pins: Pins) -> tuple[HubFile, str]:
@@ -426,7 +411,8 @@ def relock(name: str, weights: str | None = None) -> None:
         PinError: the registry pins the file, or the lock file is frozen and stays unchanged.
         NetworkError: the trusted Hub endpoint does not answer; the lock file stays unchanged.
     """
-    files = files_at(name) if name.startswith("hf://") else [_named(name, weights, registry())]
+    file = _named(name, weights, registry())
+    files = [file] if file else files_at(name)
     if files[0].entry.sha256:
         raise PinError(f"{files[0].label} is pinned by the registry; there is nothing to lock")
     if settings.frozen():

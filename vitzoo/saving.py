@@ -19,6 +19,7 @@ from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.access import check_path, writing_to
 from vitzoo.images.transform import check_preprocessing
 from vitzoo.keywords import check_types
+from vitzoo.known import network_of
 from vitzoo.loading.adapt import LOADABLE
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.registry import Registry, registry
@@ -63,7 +64,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
     """
     check_types("save", path=(path, "text or a path"))
     target = check_path(path)
-    own, zoo = unwrapped(model), registry()
+    own, zoo = whole_network(model), registry()
     metadata = metadata_of(own, own.spec, zoo)
     tensors = tensors_of(own, own.spec, zoo)
     check_storable(tensors)
@@ -141,24 +142,18 @@ def _shared(spec: Spec, zoo: Registry) -> Spec:
     return replace(spec, variant=None)
 
 
-def unwrapped(model: Any) -> Any:
-    """Return the model inside wrappers of torch, which must have a spec.
+def whole_network(model: Any) -> Any:
+    """Return the network of `create` in a model, which has all of its tensors.
 
     Raises:
-        InvalidOption: it has none, is sharded, or has adapters that are not merged.
+        InvalidOption: as `network_of`; or it is sharded, or has adapters that are not merged.
     """
     given = type(model).__name__
     if type(model).__module__.startswith("torch.distributed.fsdp."):
         raise InvalidOption(f"{given} is sharded by fully_shard; {SHARDED}")
-    while not isinstance(getattr(model, "__dict__", {}).get("spec"), Spec):
-        if callable(getattr(model, "merge_and_unload", None)):
-            raise InvalidOption(f"{given} has adapters that are not merged; {ADAPTERS}")
-        of_torch = isinstance(model, nn.Module) and type(model).__module__.startswith("torch.")
-        inner = of_torch and getattr(model, "_orig_mod", getattr(model, "module", None))
-        if not isinstance(inner, nn.Module):
-            raise InvalidOption(f"{given} has no spec; pass a model made by vitzoo.create")
-        model = inner
-    return model
+    if callable(getattr(model, "merge_and_unload", None)):
+        raise InvalidOption(f"{given} has adapters that are not merged; {ADAPTERS}")
+    return network_of(model)
 
 
 def _labels(model: Any, spec: Spec) -> list[str]:

@@ -64,6 +64,7 @@ UNKNOWN = [  # the name of a network; the exit code is 1
     "link vit_nope new --for timm",
     "probe vit_nope full",
     "bench vit_nope",
+    "summary vit_nope",
 ]
 
 

@@ -29,7 +29,7 @@ from vitzoo.errors import (
 )
 from vitzoo.factory import create
 from vitzoo.files.access import check_target, make_folder_or_raise, read_regular, writing_to
-from vitzoo.files.names import INDEX, SHA256, not_https, valid_https, without_query
+from vitzoo.files.names import INDEX, SHA256, not_https, on_hub, valid_https, without_query
 from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.overrides import of_entry
 from vitzoo.foreign.sidecars import sidecars_at
@@ -37,8 +37,9 @@ from vitzoo.keywords import check_choice
 from vitzoo.loading.adapt import CLASSIFIERS, Adaptation, adapt
 from vitzoo.loading.misfit import check, fitting
 from vitzoo.loading.request import differences
-from vitzoo.loading.source import on_hub, open_unregistered
+from vitzoo.loading.source import open_unregistered
 from vitzoo.network.build import build
+from vitzoo.opening import registered
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import Registry, registry
@@ -377,9 +378,9 @@ def _preprocessing(found: Measured, stated: Stated, zoo: Registry) -> tuple[Prep
     """Return the preprocessing of the weights, and where it comes from."""
     model, name = found.model, stated.preprocessing
     if name:
-        variant, _, weights = name.partition(":")
-        row = choose(zoo.variant(variant), weights or None)
-        preprocessing, origin = row.preprocessing, f"that of {variant}:{row.name}"
+        other = registered(name, zoo)
+        row = other.row or choose(other.variant, None)
+        preprocessing, origin = row.preprocessing, f"that of {other.name}:{row.name}"
     elif model.preprocessing is None:
         raise InvalidOption(
             "the preprocessing of the images is not known; add --preprocessing NAME, a registered "

@@ -20,6 +20,7 @@ from vitzoo.cli.output import (
     print_rows,
     say,
 )
+from vitzoo.opening import registered
 from vitzoo.registry.foreign_names import (
     QUICK,
     call,
@@ -31,7 +32,7 @@ from vitzoo.registry.foreign_names import (
 from vitzoo.registry.listing import commercial_use
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.kinds import KINDS
-from vitzoo.schema.rows import Contribution, Recipe, Throughput, Variant, Weights, choose
+from vitzoo.schema.rows import Contribution, Recipe, Throughput, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.schema.terms import CORE_BUILDER, FURTHER_RESULTS, RESULTS
 from vitzoo.text import px
@@ -122,11 +123,8 @@ def which_command(name: str, as_json: bool) -> None:
 
 def _named(zoo: Registry, name: str) -> tuple[Variant, Weights | None]:
     """Return the variant of a name, and the weights of `variant:weights`."""
-    variant, colon, weights = name.partition(":")
-    if not colon or is_repository(name) or name.startswith("hf://"):
-        return zoo.variant(name), None
-    found = zoo.variant(variant)
-    return found, choose(found, weights)
+    found = registered(name, zoo)
+    return found.variant, found.row
 
 
 def _show_to_people(variant: Variant) -> None:

@@ -33,10 +33,11 @@ def set_for_command(name: str, value: str) -> None:
 
 def without_plugins(names: Iterable[str] = ()) -> None:
     """Read no plugin until the command has ended, except the plugins that `names` belong to."""
+    from vitzoo.files.names import on_hub
     from vitzoo.plugin.switches import NOT, STRICT
 
     set_for_command(STRICT, "")
-    if all("/" not in name or name.startswith("hf://") for name in names):
+    if all("/" not in name or on_hub(name) for name in names):
         set_for_command(NOT, "*")
 
 

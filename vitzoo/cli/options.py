@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from vitzoo.errors import CheckpointError, ImageError, printable
+from vitzoo.errors import ImageError, printable
 
 PATH = click.Path(path_type=Path)
 flag = partial(click.option, is_flag=True)
@@ -23,32 +23,6 @@ weights_or_file_option = click.option(
     "--weights",
     help="Name of weights of the variant, or a weights file; the default weights if not given.",
 )
-
-
-def check_model(model: str, weights: str | None = None) -> None:
-    """Refuse an unknown name, and a file that is not there, before torch is imported.
-
-    Raises:
-        VitzooError: as `create` raises it later for the same name.
-    """
-    from vitzoo.files.names import PATHS, WEIGHTS
-    from vitzoo.schema.rows import choose, parts_of_address
-
-    if model.startswith("hf://"):
-        parts_of_address(model)
-    if "://" in model or not model or os.path.exists(model):  # noqa: PTH110  # a long name is False
-        return
-    if model.endswith(WEIGHTS):
-        raise CheckpointError(f"cannot read {model}: there is no such file")
-    if model.endswith(PATHS):
-        return
-    from vitzoo.registry.registry import registry
-
-    name, _, stated = model.partition(":")
-    variant = registry().variant(name)
-    wanted = stated or weights
-    if wanted and not wanted.endswith(PATHS) and not os.path.exists(wanted):  # noqa: PTH110
-        choose(variant, wanted)
 
 
 def check_there(paths: Iterable[str | Path]) -> None:

@@ -15,6 +15,7 @@ from vitzoo.cli.options import (
     size_option,
 )
 from vitzoo.cli.output import echo, megabytes, on_terminal, print_json, print_rows
+from vitzoo.opening import check
 
 IN_LATER_BLOCK = re.compile(r"blocks\.[1-9]\d*\.")
 
@@ -46,21 +47,24 @@ def summary_command(
 ) -> None:
     """Show the layers of a network: shapes, operations and memory.
 
-    NAME is a variant, or a file (.toml or .json) with a spec, that is, the description of a
-    network. The options change the network. No weights are loaded and no memory is allocated for
-    parameters.
+    NAME is a variant, VARIANT:WEIGHTS, a path (also of a spec) or hf://OWNER/REPO: see
+    docs/create.md#which-network. The options change the network. No weights are loaded and no
+    memory is allocated for parameters.
 
     \b
     Examples:
       vitzoo summary vit_b16
+      vitzoo summary vit_b16:augreg_in21k
       vitzoo summary vit_b16 --image-size 256
       vitzoo summary vit_b16 --image-size 224x336
       vitzoo summary vit_h14 --all --json
     """
+    check(name)
     from vitzoo.factory import create
+    from vitzoo.known import known
     from vitzoo.network.summary import summarize
 
-    summary = summarize(create(name, device="meta", **arguments), batch_size)
+    summary = summarize(create(known(name).spec, device="meta", **arguments), batch_size)
     if as_json:
         print_json(summary)
         return

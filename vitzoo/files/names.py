@@ -31,6 +31,11 @@ MAX_ADDRESS = 2048
 WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 
 
+def on_hub(name: object) -> bool:
+    """Tell whether a name of a network or of weights is an address that begins with hf://."""
+    return isinstance(name, str) and name.startswith("hf://")
+
+
 def valid_https(text: str) -> bool:
     """Tell whether `text` is the https address of a file, without user, password and fragment."""
     return len(text) <= MAX_ADDRESS and bool(HTTPS.fullmatch(text)) and has_host(text)

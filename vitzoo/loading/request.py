@@ -20,7 +20,7 @@ from vitzoo.registry.registry import Registry
 from vitzoo.report import LoadReport
 from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
 from vitzoo.schema.reader import Reader
-from vitzoo.schema.rows import Preprocessing, Variant
+from vitzoo.schema.rows import Preprocessing, Variant, Weights
 from vitzoo.schema.spec import Spec
 from vitzoo.store.hub_file import HubFile
 
@@ -66,6 +66,7 @@ class Request:
         changes: values of a user's spec that differ from its variant, in `block` and the fields of
             `OVERRIDDEN`, as plain data under the keys of a spec.
         variant: the registered variant, whose builder and weights are used.
+        row: the weights that the argument names after the variant, if it does.
         saved: the file written by `save`, if the argument is one.
         address: the folder or Hub repository whose configs describe the network, if it is one.
         on_hub: the configs and the weights file at the address, if it is one on the Hub.
@@ -76,6 +77,7 @@ class Request:
     spec: Spec
     changes: Mapping[str, Any] = field(default_factory=dict)
     variant: Variant | None = None
+    row: Weights | None = None
     saved: Checkpoint | None = None
     address: str = ""
     on_hub: tuple[Sidecars, HubFile] | None = None
@@ -171,7 +173,7 @@ def _saved(checkpoint: Checkpoint, where: str, zoo: Registry) -> Request:
     spec, variant = read_network(saved.reader(zoo), zoo)
     labels, preprocessing = saved.labels, saved.preprocessing
     found = saved.add_to(checkpoint)
-    return Request(spec, {}, variant, found, labels=labels, preprocessing=preprocessing)
+    return Request(spec, variant=variant, saved=found, labels=labels, preprocessing=preprocessing)
 
 
 def from_folder(path: Path, zoo: Registry) -> Request:

@@ -13,16 +13,15 @@ from typing import Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
 from vitzoo.checkpoint.detect import format_of, identified
-from vitzoo.checkpoint.saved import Trunk, described, fix, read_saved
+from vitzoo.checkpoint.saved import Trunk, described, fix
 from vitzoo.errors import (
     CheckpointError,
     HashMismatch,
-    InvalidOption,
     UnknownName,
     WeightsUnavailable,
     short_repr,
 )
-from vitzoo.files.names import PATHS, valid_repo
+from vitzoo.files.names import on_hub
 from vitzoo.foreign.overrides import Overrides, fixed, of_entry, of_file
 from vitzoo.foreign.sidecars import Sidecars, beside, open_described, sidecars_at
 from vitzoo.foreign.stated import stated_by
@@ -34,8 +33,7 @@ from vitzoo.plugin.guard import note_of
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
 from vitzoo.schema.manifest import CORE_BUILDER
-from vitzoo.schema.reader import NAME, describe
-from vitzoo.schema.rows import Variant, Weights, choose, parts_of_address
+from vitzoo.schema.rows import Variant, Weights, choose, parts_of_name
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.store.hub_file import HubFile
 
@@ -147,7 +145,7 @@ class SavedClassifier(WeightsSource):
             if not path.is_file():
                 raise CheckpointError(f"{needs}, which are not in the same folder; {other}")
             return identified(open_unregistered(path, self.zoo), self.zoo)
-        name, _, weights = trunk.weights.partition(":")
+        name, weights = parts_of_name(trunk.weights)
         try:
             variant = self.zoo.variant(name)
             row = choose(variant, weights)
@@ -270,73 +268,6 @@ class WeightsFile(WeightsSource):
         return replace(base, **{name: getattr(saved, name) for name in fields})
 
 
-def choose_source(
-    request: Request, weights: object, pretrained: bool, zoo: Registry, *, mmap: bool = False
-) -> WeightsSource | None:
-    """Return the source of the weights of a call, None for random initialisation."""
-    for name, value in (("pretrained", pretrained), ("mmap", mmap)):
-        if not isinstance(value, bool):
-            raise InvalidOption(f"{name} must be True or False, got {describe(value)}")
-    saved = read_saved(request.saved) if request.saved else None
-    if request.saved and saved and saved.trunk:
-        return SavedClassifier(request.spec, request.saved, saved.trunk, _place(weights), zoo)
-    if request.saved or request.address:
-        if weights is not None:
-            place = request.saved.source if request.saved else request.address
-            raise InvalidOption(f"{place} contains weights; leave weights= out")
-        if request.saved:
-            return SavedModel(request.spec, request.saved)
-        return WeightsFile(request, request.address, zoo, remote=on_hub(request.address))
-    return _named_source(request, weights, pretrained, zoo, mmap=mmap)
-
-
-def _named_source(
-    request: Request, weights: object, pretrained: bool, zoo: Registry, *, mmap: bool
-) -> WeightsSource | None:
-    """Return the source of the weights for a registered name or a spec."""
-    if weights is None and request.adapter:
-        weights, pretrained = request.adapter.weights_of(request.variant), True
-    if weights is None and not pretrained:
-        if mmap:
-            raise InvalidOption(
-                "mmap is True, but this call loads no weights that could be mapped; pass "
-                "weights=FILE, or leave mmap out"
-            )
-        return None
-    if weights == "":
-        raise InvalidOption(
-            "weights is '' (an unset shell variable?), expected a weights name, a path or "
-            "hf://owner/repo@revision/file; leave weights= out, or pass pretrained=True for the "
-            "default weights"
-        )
-    weights = _place(weights)
-    if weights is not None and on_hub(weights):
-        parts_of_address(str(weights))  # raises if the address is malformed
-        return WeightsFile(request, weights, zoo, remote=True)
-    if weights is not None and is_path(weights, request.variant):
-        return WeightsFile(request, weights, zoo)
-    if request.variant is None:
-        raise WeightsUnavailable(
-            "a spec that names no variant has no registered weights; pass a file: "
-            "weights='model.safetensors'"
-        )
-    row = choose(request.variant, weights)  # type: ignore[arg-type]  # a name or None here
-    if request.adapter and row.sha256:  # before a download
-        request.adapter.check_base(row.sha256, f"{request.variant.name}:{row.name}")
-    return RegisteredWeights(request, request.variant, row, zoo)
-
-
-def _place(weights: object) -> str | os.PathLike[str] | None:
-    if weights is None or isinstance(weights, str | os.PathLike):
-        return weights
-    raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
-
-
-def on_hub(address: object) -> bool:
-    """Return whether an address begins with hf://."""
-    return isinstance(address, str) and address.startswith("hf://")
-
-
 def open_unregistered(address: str | os.PathLike[str], zoo: Registry) -> Checkpoint:
     """Open a file without registry entry: a path, or an address on the Hub."""
     if not on_hub(address):
@@ -385,22 +316,6 @@ def chosen_over(trained: Spec, wanted: Spec) -> tuple[str, ...]:
     }
     pairs |= {f"block.{k}": (old["block"].get(k), new["block"].get(k)) for k in block}
     return tuple(f"{name} = {new}, not the weights' {old}" for name, (old, new) in pairs.items())
-
-
-def is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
-    """Return whether `weights` is a path; raise CheckpointError for the name of a repository."""
-    if not isinstance(weights, str):
-        return True
-    there = os.path.lexists(weights)
-    if NAME.fullmatch(weights):
-        own = variant is not None and any(row.name == weights for row in variant.weights)
-        return there and not own
-    if not there and valid_repo(weights) and not weights.endswith(PATHS):
-        raise CheckpointError(
-            f"{weights}: there is no such file; to load a file from the Hub, add its revision and "
-            f"name: weights='hf://{weights}@main/model.safetensors'"
-        )
-    return True
 
 
 def _not_as_authors(trained: Spec, variant: Variant | None, zoo: Registry) -> str:

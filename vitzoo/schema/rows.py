@@ -437,6 +437,12 @@ def parts_of_address(address: str) -> tuple[str, str, str]:
     return match["repo"], match["revision"] or MAIN, match["file"] or ""
 
 
+def parts_of_name(name: str) -> tuple[str, str | None]:
+    """Return the variant and the weights of `variant:weights`; None without a colon."""
+    variant, colon, weights = name.partition(":")
+    return variant, weights if colon else None
+
+
 def choose(variant: Variant, name: str | None) -> Weights:
     """Return the weights called `name`, or the default weights if `name` is None.
 

@@ -32,8 +32,10 @@ from vitzoo.errors import (
     printable,
 )
 from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
+from vitzoo.files.names import on_hub
 from vitzoo.log import log
 from vitzoo.plugin.package_files import data_file
+from vitzoo.schema.rows import parts_of_name
 from vitzoo.store.hub_cache import from_hub_cache
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
@@ -205,9 +207,9 @@ def _warn(file: HubFile, pin: Pin, path: Path | None) -> None:
 
 
 def _fetch_command(file: HubFile) -> str:
-    if file.label.startswith("hf://"):
+    if on_hub(file.label):
         return f"vitzoo fetch {file.label}"
-    variant, _, name = file.label.partition(":")
+    variant, name = parts_of_name(file.label)
     return f"vitzoo fetch {variant} --weights {name}"
 
 

@@ -414,7 +414,6 @@ REFUSED = {
     "bf16": (lambda: vitzoo.create(SPEC).bfloat16(), ["torch.bfloat16", "torch.float32"]),
     "labels": (lambda: model_on(labels=("a", "b")), ["2 names", "5 classes", "model.labels"]),
     "a module": (lambda: nn.Linear(2, 3), ["Linear", "no spec", "vitzoo.create"]),
-    "wrapped": (lambda: nn.DataParallel(vitzoo.create(SPEC)), ["DataParallel", "its module"]),
     "a number": (lambda: 7, ["7", "registered name", "vitzoo.create"]),
 }
 

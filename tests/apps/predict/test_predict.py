@@ -226,9 +226,3 @@ def test_names_from_outside_cannot_write_to_the_terminal(run, classifier, tmp_pa
         assert r"\x1b[2J\xff/a.png" in out
         assert r"\x1b[31mred\n" in out
     assert (out + err).replace("\n", "").replace("\t", "").isprintable()
-
-
-@pytest.mark.parametrize("model", ["vit_digits", torch.nn.Linear(2, 2)], ids=["name", "module"])
-def test_only_models_of_create_can_predict(model):
-    with pytest.raises(InvalidOption, match=r"predict needs a model.*vitzoo\.create"):
-        list(vitzoo.predict(model, ["x.png"]))

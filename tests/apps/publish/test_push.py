@@ -518,7 +518,7 @@ def test_wrong_arguments(model, tmp_path):
 
 def test_the_folder_is_checked_before_a_network_is_made(tmp_path, monkeypatch):
     (tmp_path / "other").touch()
-    monkeypatch.setattr(module, "create", None)  # a call raises
+    monkeypatch.setattr(module, "open_network", None)  # a call raises
     with refuses(InvalidOption, tmp_path, "other", "name a new folder"):
         vitzoo.push("vit_digits", REPO, folder=tmp_path, dry_run=True)
     with refuses(InvalidOption, "message", "''"):

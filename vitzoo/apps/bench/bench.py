@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from vitzoo.apps.bench.worker import Job
 from vitzoo.apps.predict.fingerprint import versions
 from vitzoo.apps.predict.predict import MOST
 from vitzoo.errors import InvalidOption, VitzooError, printable, short_repr
-from vitzoo.factory import check_place, create
-from vitzoo.files.names import SAFETENSORS
-from vitzoo.images.lookup import spec_of
+from vitzoo.factory import check_place, open_network
+from vitzoo.opening import Registered, is_model, locate
+from vitzoo.schema.spec import Spec
 
 MODEL = "vit_digits"  # in the package
 BATCHES = (1, 8)
@@ -34,7 +34,7 @@ LONGEST = 300  # characters of the text of an error of torch
 
 
 def bench(
-    model: str | os.PathLike[str] | nn.Module = MODEL,
+    model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module = MODEL,
     *,
     weights: str | os.PathLike[str] | None = None,
     untrained: bool = False,
@@ -54,11 +54,10 @@ def bench(
     is a row with its cause. Nothing is kept on the disk.
 
     Args:
-        model: a registered name, whose weights are loaded; a file of `vitzoo.save`; or a model of
-            `create` in float32.
-        weights: as in `create`, if `model` is a name.
-        untrained: load no weights; the network gets random ones. Only if `model` is a name or the
-            path of a spec.
+        model: the network, see docs/create.md#which-network, in float32. A variant gets its default
+            weights.
+        weights: as in `create`.
+        untrained: load no weights; the network gets random ones. Only for a variant or a spec.
         ways: names: `eager`, `compile`, `freeze` (compiled with frozen weights), `bf16`,
             `onnxruntime`, `openvino`, `torchao` (int8, compiled), `ort-int8` (int8 by
             onnxruntime); `timm`, `timm-compile` and `timm-bf16` are timm's network with the same
@@ -93,11 +92,12 @@ def bench(
         threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
         job = Job("", where, False, sizes, inputs, threads, precision)
         rows, waited = measure(names, job, rounds, float(seconds), on_progress, exact=untrained)
-    passed = isinstance(model, nn.Module)
+    passed = is_model(model)
+    named = isinstance(model, str | os.PathLike)
     arguments = "" if passed else _arguments(model, weights, device, untrained=untrained)
-    shell = "" if passed or untrained else _shell(model, weights)
+    shell = _shell(model, weights) if named and not untrained else ""
     return Benchmark(
-        model=(network.spec.variant or type(network).__name__) if passed else str(model),
+        model=str(model) if named else network.spec.variant or type(network).__name__,
         weights=_source(network, untrained=untrained, passed=passed),
         images=what,
         device=place,
@@ -142,15 +142,9 @@ def _checked(batches: Any, rounds: Any, seconds: Any) -> tuple[int, ...]:
 def _network(model: Any, weights: Any, device: Any, *, untrained: bool) -> tuple[Any, str]:
     """Return the network in float32, and the device that is measured."""
     check_place(None, device)
-    if isinstance(model, nn.Module):
-        network: Any = model
-        if weights is not None or untrained:
-            raise InvalidOption("a model has its weights; leave weights and untrained out")
-        spec_of(network)
-    elif untrained and weights is not None:
+    if untrained and weights is not None:
         raise InvalidOption(f"untrained loads no weights, got weights={short_repr(weights)}")
-    else:
-        network = create(model, pretrained=not untrained, weights=weights)
+    network = open_network(model, weights, pretrained=not untrained)
     first = next(network.parameters())
     place = torch.device(device) if device else first.device
     if first.dtype != torch.float32:
@@ -195,10 +189,12 @@ def _shell(model: Any, weights: Any) -> str:
 
 def _arguments(model: Any, weights: Any, device: Any, *, untrained: bool) -> str:
     """Return the arguments of `create` that give the model."""
-    bare = untrained or str(model).endswith(SAFETENSORS)
+    found = locate(model)
+    bare = untrained or not isinstance(found, Registered) or found.row
     loaded = f"weights={os.fspath(weights)!r}" if weights else "" if bare else "pretrained=True"
     place = f"device={str(device)!r}" if device else ""
-    return ", ".join(text for text in (repr(os.fspath(model)), loaded, place) if text)
+    name = os.fspath(model) if isinstance(model, os.PathLike) else model
+    return ", ".join(text for text in (repr(name), loaded, place) if text)
 
 
 def _source(network: Any, *, untrained: bool, passed: bool) -> str:

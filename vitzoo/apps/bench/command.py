@@ -11,7 +11,6 @@ import click
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
-    check_model,
     check_there,
     flag,
     json_option,
@@ -19,6 +18,7 @@ from vitzoo.cli.options import (
     weights_or_file_option,
 )
 from vitzoo.cli.output import on_terminal, print_json, print_rows, say
+from vitzoo.opening import check
 
 WAYS = (
     "eager", "compile", "freeze", "bf16", "onnxruntime", "openvino", "torchao", "ort-int8",
@@ -64,11 +64,13 @@ def _sizes(value: str) -> list[int]:
 def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Measure the ways to run MODEL here, and recommend the best.
 
-    MODEL is a variant with published weights, or a file written by vitzoo.save; vit_digits, which
-    is part of vitzoo, if it is left out. Each way runs in a process of its own, and all take turns.
-    Printed are images per second, how much faster than eager that is (both with 95 % intervals),
-    peak memory beyond that of an empty process, and the agreement with eager: the smallest cosine
-    of the outputs, and the part of the images with the same best class.
+    MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
+    docs/create.md#which-network. Without it, vit_digits is measured, which is part of vitzoo.
+
+    Each way runs in a process of its own, and all take turns. Printed are images per second, how
+    much faster than eager that is (both with 95 % intervals), peak memory beyond that of an empty
+    process, and the agreement with eager: the smallest cosine of the outputs, and the part of the
+    images with the same best class.
 
     A way is recommended if it is at least 1.1x as fast at the lower end of the interval, with a
     cosine of at least 0.999. A way that fails is a line with its cause. On the CPU, all installed
@@ -83,7 +85,7 @@ def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options
       vitzoo bench vit_b16 --device cuda --batch 64 --json
     """
     check_there(images)
-    check_model(model, options["weights"])
+    check(model, options["weights"])
     from vitzoo.apps.bench.bench import bench
 
     done = bench(model, images=images or None, on_progress=say, **options)

@@ -10,12 +10,12 @@ import click
 from vitzoo.apps.convert.checks import check_convert
 from vitzoo.cli.options import (
     PATH,
-    check_model,
     flag,
     force_option,
     json_option,
 )
 from vitzoo.cli.output import print_rows, say
+from vitzoo.opening import check
 
 COLUMNS = ("target", "written", "kept", "renamed", "transposed", "split", "stacked")
 
@@ -46,8 +46,8 @@ def convert_command(
     """Convert weights to another checkpoint format.
 
     A checkpoint format is a library's naming and layout of the same tensors: timm, torchvision,
-    transformers_vit, google, vit_jax, big_vision, or one of a plugin. IN is a safetensors or npz
-    file, the index of a sharded checkpoint, or a registered NAME or NAME:WEIGHTS. OUT ends in .npz
+    transformers_vit, google, vit_jax, big_vision, or one of a plugin. IN is a variant,
+    VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see docs/create.md#which-network. OUT ends in .npz
     for google, vit_jax and big_vision, and in .safetensors for all other formats. The written file
     is read back and compared bit by bit before it replaces OUT.
 
@@ -64,7 +64,7 @@ def convert_command(
     """
     _check(to, {"--heads": heads, "--variant": variant}, key, from_pickle=from_pickle)
     check_convert(to, target, force=force)
-    check_model(source)
+    check(source)
     from vitzoo.apps.convert.conversion import convert, convert_pickle
 
     if to is None:

@@ -21,14 +21,15 @@ from vitzoo.checkpoint.writers import FOREIGN, write_npz, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption, PluginError, printable
 from vitzoo.factory import create
 from vitzoo.files.access import writing_to
-from vitzoo.files.names import INDEX, NPZ, PATHS
+from vitzoo.files.names import INDEX, NPZ, on_hub
 from vitzoo.files.shard_index import SHARD, index_of
 from vitzoo.foreign import overrides
 from vitzoo.foreign.sidecars import open_described
 from vitzoo.formats import Format
 from vitzoo.keywords import check_types
 from vitzoo.loading.misfit import fitting
-from vitzoo.loading.source import on_hub, open_unregistered
+from vitzoo.loading.source import open_unregistered
+from vitzoo.opening import Registered, locate
 from vitzoo.plugin.guard import for_file, not_inverse, note_of
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.reader import describe
@@ -99,7 +100,7 @@ def convert(
     name. Nothing in a file is executed.
 
     Args:
-        source: a safetensors, npz or index file, or a registered `name` or `name:weights`.
+        source: the weights, see docs/create.md#which-network; a file need not state its network.
         to: name of a checkpoint format.
         target: path of the new file; `.npz` for Google's formats, `.safetensors` for the others.
         num_heads: number of attention heads, if a format needs it and the source does not state it.
@@ -111,8 +112,8 @@ def convert(
         CheckpointError: the format of the source is unknown, or the target format has no name for
             one of its tensors, or cannot describe its network.
     """
-    paths = {"source": (source, "text or a path"), "target": (target, "text or a path")}
-    check_types("convert", to=(to, "text"), variant=(variant, "text or None"), **paths)
+    check_types("convert", to=(to, "text"), variant=(variant, "text or None"))
+    check_types("convert", target=(target, "text or a path"))
     path = Path(target)
     check_convert(to, path, force=force)  # `writing_to` checks the path again
     zoo = registry()
@@ -204,24 +205,22 @@ def convert_pickle(
 
 
 def open_source(source: str | os.PathLike[str], variant: str | None, zoo: Registry) -> Source:
-    """Open the file of a path, an address on the Hub, or a registered `name` or `name:weights`."""
+    """Open the weights file of a path, of an address on the Hub, or of a variant."""
     named = None if variant is None else zoo.variant(variant)
-    if source == "":
+    found = locate(source, zoo=zoo)
+    if isinstance(found, Registered):
+        file = HubFile.of(found.variant, found.row or choose(found.variant, None), zoo)
+        return Source(identified(open_hub_file(file), zoo), zoo, found.variant.spec, named)
+    if not isinstance(found, str | Path):
         raise InvalidOption(
-            "the source is '' (an unset shell variable?), expected a path, a variant or "
-            "hf://owner/repo@revision/file"
+            f"expected weights in a file, got {describe(source)}; write them to one first: "
+            "vitzoo.save(model, 'model.safetensors')"
         )
-    path = Path(source)
-    there = os.path.exists(path)  # noqa: PTH110  # False for a name that is too long
-    if on_hub(source) or not isinstance(source, str) or source.endswith(PATHS) or there:
-        if there:
-            _check_whole(path)
-        checkpoint = identified(open_unregistered(source, zoo), zoo)
-        return Source(checkpoint, zoo, checkpoint.spec or (named.spec if named else None), named)
-    name, _, weights = source.partition(":")
-    row = zoo.variant(name)
-    file = HubFile.of(row, choose(row, weights or None), zoo)
-    return Source(identified(open_hub_file(file), zoo), zoo, row.spec, named)
+    opened = open_unregistered(found, zoo)
+    if isinstance(found, Path):
+        _check_whole(found)
+    checkpoint = identified(opened, zoo)
+    return Source(checkpoint, zoo, checkpoint.spec or (named.spec if named else None), named)
 
 
 def _check_whole(path: Path) -> None:

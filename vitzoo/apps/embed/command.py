@@ -6,14 +6,14 @@ import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from vitzoo.apps.embed.bar import progress_bar
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
-    check_model,
     check_there,
     flag,
     json_option,
@@ -21,12 +21,8 @@ from vitzoo.cli.options import (
 )
 from vitzoo.cli.output import on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption
-from vitzoo.files.names import SAFETENSORS
+from vitzoo.opening import check
 from vitzoo.text import is_terminal
-
-if TYPE_CHECKING:
-    pass
-from vitzoo.apps.embed.bar import progress_bar
 
 
 @click.command("embed")
@@ -100,9 +96,12 @@ def embed_command(
     Each image is one row, in the order of the sources: key, error, width, height, sha256 of its
     bytes, and one column per --output. An image that cannot be read is a row with its error.
 
+    MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
+    docs/create.md#which-network.
+
     SRC are folders (with subfolders), images, uncompressed .tar archives, .parquet files, lists
     (.txt) of one path per line, and patterns of these. vitzoo expands * and {000..009}, so quote
-    them. MODEL is a variant with published weights, or a file written by vitzoo.save.
+    them.
 
     The same command computes only what is missing, also after it was killed. An image has the same
     vector, bit for bit, whatever --batch-size, --workers and --shard are.
@@ -119,7 +118,7 @@ def embed_command(
     from vitzoo.apps.embed.out import check_out
 
     check_out(out.absolute())
-    check_model(model, options["weights"])
+    check(model, options["weights"])
     from vitzoo.plugin.requirements import check_extra
 
     check_extra("parquet", "vitzoo embed")
@@ -129,7 +128,7 @@ def embed_command(
 
     with progress_bar("embed", with_work=True) as on_progress:
         done = embed(
-            Path(model) if Path(model).suffix == SAFETENSORS else model,
+            model,
             sources,
             out,
             dtype=getattr(torch, dtype) if dtype else None,

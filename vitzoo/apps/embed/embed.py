@@ -124,8 +124,8 @@ def embed(
     `shard`. A call on the same folder computes only the parts that are missing.
 
     Args:
-        model: a name, a path, an address or a model, as for `Predictor`; or a Predictor, with
-            which `weights`, `outputs`, `dtype`, `device` and `chunk` are left out.
+        model: the network, as for `Predictor`; or a Predictor, with which `weights`, `outputs`,
+            `dtype`, `device` and `chunk` are left out.
         sources: folders (with subfolders), image files, uncompressed tar archives, Parquet files,
             lists (.txt) of one path per line, and patterns of these: `*`, `**`, `{000..009}`.
         out: folder for the Parquet files and `_manifest.json`.

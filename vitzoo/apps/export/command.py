@@ -11,13 +11,13 @@ from vitzoo.apps.export.checks import EXTRAS, OUTPUTS, check_export
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
-    check_model,
     check_there,
     flag,
     json_option,
     weights_or_file_option,
 )
 from vitzoo.cli.output import print_rows, say
+from vitzoo.opening import check
 
 EXPORTED = ("folder", "files", "to", "output", "difference")
 EXPORTED_INT8 = (*EXPORTED, "cosine", "speed")
@@ -51,7 +51,10 @@ def export_command(
 
     DIR gets the network (model.onnx, model.pt2, or model.xml with model.bin), preprocessing.json
     and, if the class names are known, labels.json. The network takes batches of any size. It runs
-    without vitzoo. MODEL is a variant with published weights, or a file written by vitzoo.save.
+    without vitzoo.
+
+    MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
+    docs/create.md#which-network.
 
     The written file is run with batches of 1, 3 and 8 images before DIR gets its name. The command
     fails, and writes nothing, if an element of the output differs from vitzoo's by more than 1e-4.
@@ -65,7 +68,7 @@ def export_command(
     """
     check_there(int8)
     check_export(to, folder, options["output"], int8=bool(int8), force=options["force"])
-    check_model(model, options["weights"])
+    check(model, options["weights"])
     from vitzoo.plugin.requirements import check_extra
 
     check_extra(EXTRAS[to], f"vitzoo export --to {to}")

@@ -19,13 +19,14 @@ from vitzoo.apps.export.int8 import quantise, smallest_cosine, speed
 from vitzoo.apps.export.targets import BATCH, TARGETS, Run, Target
 from vitzoo.apps.predict.fingerprint import hash_tensors
 from vitzoo.apps.predict.outputs import LOGITS, POOLED, Outputs
-from vitzoo.errors import ExportError, InvalidOption, short_repr
-from vitzoo.factory import check_alone, create
+from vitzoo.errors import ExportError, InvalidOption
+from vitzoo.factory import open_network
 from vitzoo.files.access import writing_folder
 from vitzoo.images.decode import find_images
-from vitzoo.images.lookup import spec_of, transform
 from vitzoo.images.transform import MODES
 from vitzoo.keywords import check_each, check_types
+from vitzoo.known import transform
+from vitzoo.opening import is_model
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.spec import Spec
 
@@ -75,7 +76,7 @@ class _Output(nn.Module):
 
 
 def export(
-    model: str | os.PathLike[str] | nn.Module,
+    model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
     to: str,
     folder: str | os.PathLike[str],
     *,
@@ -93,11 +94,11 @@ def export(
     The model is set to evaluation mode.
 
     Args:
-        model: a registered name, whose weights are loaded; a file of `vitzoo.save`; or a model of
-            `create`, on the CPU and in float32.
+        model: the network, see docs/create.md#which-network, on the CPU and in float32. A variant
+            gets its default weights.
         to: `onnx`, `torch` or `openvino`.
         folder: path of the new folder.
-        weights: as in `create`, if `model` is a name.
+        weights: as in `create`.
         output: `logits` for what `model(images)` returns, or `pooled` for the features that the
             head reads.
         int8: paths of sample images, or of folders with images. The network is quantised to int8,
@@ -121,11 +122,12 @@ def export(
     check_extra(EXTRAS[to], f"vitzoo export --to {to}")
     target = TARGETS[to]
     with writing_folder(path, EXPORTED, force=force) as new:
-        network, sha256 = _network(model, weights)
+        network = open_network(model, weights)
         _check_network(network)
         samples = None if int8 is None else prepared(network, "int8", int8)
         described = _described(network, output, "float32" if samples is None else "int8")
-        described["weights"] = sha256 or hash_tensors(network)
+        report = None if is_model(model) else network.load_report
+        described["weights"] = (report and report.sha256) or hash_tensors(network)
         part, file = _Output(network, output).eval(), new / target.file
         if samples is None:
             checked = _write(part, network.spec, target, described, file)
@@ -140,23 +142,8 @@ def export(
     return Export(path, files, to, output, BATCHES, **checked)
 
 
-def _network(model: Any, weights: Any) -> tuple[Any, str]:
-    """Return the model, and the SHA-256 of its weights file if it was read here."""
-    if isinstance(model, nn.Module):
-        check_alone(weights)
-        return model, ""
-    if not isinstance(model, str | os.PathLike):
-        raise InvalidOption(
-            f"export takes a registered name, the path of a file of vitzoo.save or a model of "
-            f"vitzoo.create, got {short_repr(model)}"
-        )
-    network = create(model, pretrained=True, weights=weights)
-    return network, network.load_report.sha256 if network.load_report else ""
-
-
 def _check_network(network: Any) -> None:
     """Raise InvalidOption unless the network can be traced, compared and described."""
-    spec_of(network)
     tensors = [*network.parameters(), *network.buffers()]
     devices = sorted({tensor.device.type for tensor in tensors} - {"cpu"})
     dtypes = {str(t.dtype) for t in tensors if t.is_floating_point()} - {"torch.float32"}

@@ -12,7 +12,6 @@ from vitzoo.apps.plot.kinds import KINDS, check_count, check_kind
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
-    check_model,
     check_there,
     flag,
     force_option,
@@ -23,7 +22,7 @@ from vitzoo.cli.options import (
 )
 from vitzoo.cli.output import print_rows, say
 from vitzoo.files.access import check_figure
-from vitzoo.files.names import SAFETENSORS
+from vitzoo.opening import check
 
 RANGE = re.compile(r"(-?\d+)(?:-(\d+))?", re.ASCII)
 
@@ -84,9 +83,10 @@ def plot_command(
 ) -> None:
     """Draw what MODEL has learned, or what it does with IMAGES.
 
-    MODEL is a variant with published weights, or a file written by vitzoo.save. IMAGES are files or
-    folders; subfolders are not searched. The same call writes the same bytes. Printed are names,
-    shapes and ranges of the numbers that are drawn; vitzoo.plot in Python returns the numbers.
+    MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
+    docs/create.md#which-network. IMAGES are files or folders; subfolders are not searched. The
+    same call writes the same bytes. Printed are names, shapes and ranges of the numbers that are
+    drawn; vitzoo.plot in Python returns the numbers.
 
     \b
     KIND is one of:
@@ -112,7 +112,7 @@ def plot_command(
     check_there(images)
     if not any(path.is_dir() for path in images):
         check_count(kind, len(images))
-    check_model(model, weights)
+    check(model, weights)
     from vitzoo.plugin.requirements import check_extra
 
     check_extra("plot", "vitzoo plot")
@@ -123,10 +123,8 @@ def plot_command(
     from vitzoo.apps.plot.plot import plot
     from vitzoo.factory import create
 
-    saved = Path(model).suffix == SAFETENSORS
-    pretrained = not (untrained or saved)
     network = create(
-        model, pretrained=pretrained, weights=weights, image_size=image_size, device=device
+        model, pretrained=not untrained, weights=weights, image_size=image_size, device=device
     )
     say(network.load_report.summary())  # type: ignore[union-attr]
     drawn = plot(kind, network, files, **options)

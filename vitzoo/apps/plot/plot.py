@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,16 +19,20 @@ from vitzoo.apps.plot.arrays import Arrays, Layers, Patch
 from vitzoo.apps.plot.figures import Seen
 from vitzoo.apps.plot.kinds import check_count, check_kind
 from vitzoo.apps.plot.sheet import Title, image_bytes, own_settings
-from vitzoo.errors import InvalidInput, InvalidOption, short_repr
+from vitzoo.apps.predict.predict import sample_of
+from vitzoo.errors import InvalidInput, InvalidOption
+from vitzoo.factory import open_network
 from vitzoo.files.access import check_figure, writing_to
 from vitzoo.images.decode import find_images
-from vitzoo.images.lookup import transform
 from vitzoo.images.transform import default_preprocessing, statistics
 from vitzoo.keywords import check_keywords
+from vitzoo.known import network_of, transform, unwrapped
 from vitzoo.network.inputs import explained
 from vitzoo.network.model import VisionTransformer
+from vitzoo.opening import is_model
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.reader import describe
+from vitzoo.schema.spec import Spec
 from vitzoo.text import escaped
 
 if TYPE_CHECKING:
@@ -185,7 +189,7 @@ MAKE: dict[str, Callable[[Request], Made]] = {
 @check_keywords()
 def plot(
     kind: str,
-    model: nn.Module,
+    model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
     images: Images = None,
     *,
     layers: Layers = None,
@@ -214,7 +218,7 @@ def plot(
 
     Args:
         kind: one of these names.
-        model: a model of `create`.
+        model: the network, see docs/create.md#which-network. A variant gets its default weights.
         images: paths of images and folders, Pillow images, or inputs (c, h, w) or (b, c, h, w) of
             the model. `filters` and `positions` use none.
         layers: blocks: their indices, negative from the end; an int n: the last n; None: all
@@ -233,9 +237,7 @@ def plot(
         InvalidInput: the model does not accept an input.
         ImageError: a file is missing or no readable image.
 
-    >>> import vitzoo
-    >>> model = vitzoo.create("vit_digits", pretrained=True)
-    >>> plot("filters", model).arrays["filters"].shape
+    >>> plot("filters", "vit_digits").arrays["filters"].shape
     (28, 7, 7, 1)
     """
     options = {"layers": layers, "heads": heads, "query": query}
@@ -249,26 +251,15 @@ def plot(
 
 
 def _network(model: object) -> VisionTransformer:
-    if isinstance(model, VisionTransformer):
-        if next(model.parameters()).is_meta:
-            raise InvalidOption(
-                "the model is on the device 'meta', which stores no numbers; create it on another "
-                "device, such as 'cpu'"
-            )
-        return model
-    if not isinstance(model, nn.Module):
+    network = unwrapped(model) if is_model(model) else open_network(model)
+    if not isinstance(network, VisionTransformer):  # which needs no spec here
         raise InvalidOption(
-            f"plot needs a model, got {short_repr(model)}; pass vitzoo.create(NAME, "
-            "pretrained=True)"
+            "plot reads the attention maps and tokens of a vitzoo.VisionTransformer, got "
+            f"{network_of(network).spec.variant}, a {type(network).__name__}; choose a variant of "
+            "vitzoo's parts"
         )
-    variant = getattr(getattr(model, "spec", None), "variant", None)
-    if variant is None:
-        got, fix = f"a {type(model).__name__}", "of a wrapped model, pass its module"
-    else:
-        got, fix = f"{variant}, a {type(model).__name__}", "choose a variant of vitzoo's parts"
-    raise InvalidOption(
-        f"plot reads the attention maps and tokens of a vitzoo.VisionTransformer, got {got}; {fix}"
-    )
+    sample_of(network)
+    return network
 
 
 def _inputs(model: VisionTransformer, images: Images) -> list[tuple[str, Callable[[], Tensor]]]:

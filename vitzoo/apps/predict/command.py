@@ -14,14 +14,13 @@ from click.exceptions import Exit
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
-    check_model,
     check_there,
     json_option,
     weights_or_file_option,
 )
 from vitzoo.cli.output import on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption
-from vitzoo.files.names import SAFETENSORS
+from vitzoo.opening import check
 
 if TYPE_CHECKING:
     from vitzoo.apps.predict.predict import Prediction
@@ -50,10 +49,12 @@ def predict_command(
 ) -> None:
     """Classify images with MODEL.
 
-    The most probable classes of each image are printed. MODEL is a variant with published weights,
-    or a file written by vitzoo.save. IMAGES are files or folders; subfolders are not searched. For
-    a file that cannot be read, an error is printed; the other images are still classified, and the
-    exit code is 1.
+    The most probable classes of each image are printed. IMAGES are files or folders; subfolders are
+    not searched. For a file that cannot be read, an error is printed; the other images are still
+    classified, and the exit code is 1.
+
+    MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
+    docs/create.md#which-network.
 
     \b
     Examples:
@@ -63,7 +64,7 @@ def predict_command(
     """
     if top < 1:
         raise InvalidOption(f"--top must be at least 1, got {top}")
-    check_model(model, weights)
+    check(model, weights)
     unreadable: list[ImageError] = []
 
     def note(error: ImageError) -> None:
@@ -80,8 +81,7 @@ def predict_command(
     from vitzoo.apps.predict.predict import predict
     from vitzoo.factory import create
 
-    saved = Path(model).suffix == SAFETENSORS
-    network = create(model, pretrained=not saved, weights=weights, device=device)
+    network = create(model, pretrained=True, weights=weights, device=device)
     say(network.load_report.summary())  # type: ignore[union-attr]
     _print(predict(network, files, top=top, on_error=note), as_json=as_json)
     if unreadable:

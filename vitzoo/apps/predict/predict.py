@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.errors import ImageError, InvalidOption, short_repr
+from vitzoo.factory import open_network
 from vitzoo.images.decode import find_images
-from vitzoo.images.lookup import transform
 from vitzoo.keywords import check_each, check_types
+from vitzoo.known import network_of, transform
+from vitzoo.opening import is_model
 from vitzoo.registry.registry import variants
 from vitzoo.schema.spec import Spec
 
@@ -36,26 +38,23 @@ class Prediction:
 
 
 def check_classifier(model: nn.Module) -> None:
-    """Raise InvalidOption unless a model has a classifier."""
-    if not isinstance(model, nn.Module) or not hasattr(model, "num_classes"):
-        raise InvalidOption(
-            f"predict needs a model of vitzoo.create, got {short_repr(model)}; pass "
-            "vitzoo.create(NAME, pretrained=True), and of a wrapped model its module"
-        )
-    described: Any = model  # `create` sets num_classes on modules of other classes, too
-    classes: int = described.num_classes
+    """Raise InvalidOption unless a model is a network of vitzoo with a classifier."""
+    network = network_of(model)
+    classes: int = network.num_classes
     if not classes:
-        raise InvalidOption(f"the model has no classifier, only features{_with_classifier(model)}")
-    if getattr(getattr(model, "head", None), "embedding", False):
+        raise InvalidOption(
+            f"the model has no classifier, only features{_with_classifier(network)}"
+        )
+    if getattr(getattr(network, "head", None), "embedding", False):
         raise InvalidOption(
             f"the model returns an embedding of {classes} numbers, not classes; compare embeddings "
             "with each other, or pass num_classes= for a new classifier and train it"
-            f"{_with_classifier(model)}"
+            f"{_with_classifier(network)}"
         )
 
 
 def predict(
-    model: nn.Module,
+    model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
     images: Iterable[str | os.PathLike[str]],
     *,
     top: int = 5,
@@ -65,7 +64,7 @@ def predict(
     """Classify image files batch by batch; the model is set to evaluation mode.
 
     Args:
-        model: a model of `create`.
+        model: the network, see docs/create.md#which-network. A variant gets its default weights.
         images: paths of files and folders.
         top: number of classes to return for each image.
         batch_size: number of images in a batch.
@@ -80,23 +79,24 @@ def predict(
     check_types(
         "predict", images=(images, "an iterable"), on_error=(on_error, "a function or None")
     )
-    check_classifier(model)
+    network: Any = model if is_model(model) else open_network(model)
+    check_classifier(network)
     check_count("top", top)
     check_count("batch_size", batch_size)
     if isinstance(images, str | os.PathLike):
         raise InvalidOption(f"images must be a list of paths, got {str(images)!r}; put it into []")
     paths = check_each("predict", "images", images, "text or a path")
-    names = class_names(model)
-    sample = sample_of(model)
+    names = class_names(network_of(network))
+    sample = sample_of(network)
 
     def predictions() -> Iterator[Prediction]:
-        model.eval()
+        network.eval()
         files = find_images([Path(path) for path in paths], on_error)
-        inputs = _inputs(files, transform(model), on_error)
+        inputs = _inputs(files, transform(network), on_error)
         while chunk := list(itertools.islice(inputs, batch_size)):
             batch = torch.stack([x for _, x in chunk]).to(sample.device, sample.dtype)
             with torch.inference_mode():
-                best = best_classes(model(batch), names, top)
+                best = best_classes(network(batch), names, top)
             yield from (Prediction(file, rows) for (file, _), rows in zip(chunk, best, strict=True))
 
     return predictions()

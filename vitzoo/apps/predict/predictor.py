@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -47,11 +47,11 @@ from vitzoo.errors import (
     IntegrityError,
     InvalidInput,
     InvalidOption,
-    UnknownName,
     printable,
     short_repr,
 )
 from vitzoo.factory import check_alone, check_place, create
+from vitzoo.files.names import on_hub
 from vitzoo.images.decode import (
     UNNAMED,
     UNNAMED_BYTES,
@@ -61,10 +61,9 @@ from vitzoo.images.decode import (
     loaded,
     read_bytes,
 )
-from vitzoo.images.lookup import transform
 from vitzoo.keywords import check_keywords, check_types
-from vitzoo.loading.source import is_path, on_hub
-from vitzoo.registry.registry import registry
+from vitzoo.known import network_of, transform, unwrapped
+from vitzoo.opening import Registered, is_model, is_path, locate
 from vitzoo.schema.spec import Spec
 
 CPU = "cpu"
@@ -145,8 +144,8 @@ class Predictor:
     hooks, is not pickled.
 
     Args:
-        model: the network: a name, a path or an address as in `vitzoo.create`, with its default
-            weights; "name:weights"; or a model of `create`, which is set to evaluation mode.
+        model: the network, see docs/create.md#which-network. A variant gets its default weights; a
+            model of `create` is set to evaluation mode.
         weights: weights to use instead of the default weights, as in `vitzoo.create`.
         outputs: names of the outputs; the default is `pooled`. `labels` (the most probable
             classes), `logits`, `pooled` (the embedding that the classifier reads), and names of
@@ -195,7 +194,7 @@ class Predictor:
         check_count("chunk", 1 if chunk is None else chunk)
         self._request: Any = None
         self._weights_sha256 = self._loaded = ""
-        if isinstance(model, nn.Module):
+        if is_model(model):
             network = _placed(model, weights, dtype, device)
         else:
             self._request = _absolute(model, weights)
@@ -490,9 +489,11 @@ def _placed(
     dtype: torch.dtype | None,
     device: torch.device | str | None,
 ) -> nn.Module:
-    """Return a model object, or a copy if it gets another type or device."""
+    """Return the network in a model, or a copy if it gets another type or device."""
     check_alone(weights)
     check_place(dtype, device)
+    network_of(model)  # raises if vitzoo did not create it
+    model = unwrapped(model, compiled=False)
     sample = sample_of(model)
     there = torch.empty(0, device=device or sample.device, dtype=dtype or sample.dtype)
     if (there.device, there.dtype) == (sample.device, sample.dtype):
@@ -502,16 +503,12 @@ def _placed(
 
 def _absolute(model: Any, weights: Any) -> tuple[Any, Any]:
     """Return both arguments with absolute paths: a worker may have another working folder."""
-    variant = None
-    if isinstance(model, str) and not on_hub(model):
-        with suppress(UnknownName):
-            variant = registry().variant(model)
-        if variant is None and os.path.exists(model):  # noqa: PTH110  # never raises
-            model = Path(model)
-        elif variant is None and weights is None and ":" in model:
-            model, _, weights = model.partition(":")  # as in the commands
-    if isinstance(model, os.PathLike):
-        model = Path(model).absolute()
+    found, variant = locate(model, weights), None
+    if isinstance(found, Path):
+        model = found.absolute()
+    elif isinstance(found, Registered):
+        model, variant = found.name, found.variant
+        weights = found.row.name if found.row else weights
     if weights and isinstance(weights, str | os.PathLike) and not on_hub(weights):
         weights = Path(weights).absolute() if is_path(weights, variant) else weights
     return model, weights

@@ -11,13 +11,13 @@ from click.exceptions import Exit
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
-    check_model,
     force_option,
     json_option,
     weights_or_file_option,
 )
 from vitzoo.cli.output import on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption
+from vitzoo.opening import check
 
 if TYPE_CHECKING:
     from vitzoo.apps.probe.probe import Probe
@@ -74,6 +74,9 @@ def probe_command(
 ) -> None:
     """Measure how well features of MODEL tell classes apart.
 
+    MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
+    docs/create.md#which-network.
+
     DATA is a folder with one folder of images for each class, or with folders train and test (or
     val) that have these; or a .csv, .tsv or .parquet file with the columns path and label, and
     perhaps split. The network is not trained. k-NN and logistic regression are fitted to the
@@ -103,7 +106,7 @@ def probe_command(
             f"{data}: there is no such folder or table; expected a folder with a folder for each "
             "class, or a .csv, .tsv or .parquet file"
         )
-    check_model(model, options["weights"])
+    check(model, options["weights"])
     check_extra("probe", "vitzoo probe")
     from vitzoo.apps.probe.probe import probe
 

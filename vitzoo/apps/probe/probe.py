@@ -29,17 +29,13 @@ from vitzoo.apps.probe.labelled import LabelledImage, read_labelled
 from vitzoo.checkpoint.saved import Trunk
 from vitzoo.errors import InvalidOption
 from vitzoo.files.access import check_path
+from vitzoo.files.names import on_hub
 from vitzoo.keywords import check_keywords, check_types
 from vitzoo.loading.request import changed
-from vitzoo.loading.source import (
-    RegisteredWeights,
-    SavedClassifier,
-    choose_source,
-    on_hub,
-)
+from vitzoo.loading.source import RegisteredWeights, SavedClassifier
 from vitzoo.network.build import build
 from vitzoo.network.model import VisionTransformer
-from vitzoo.opening import resolve
+from vitzoo.opening import is_model, resolve, weights_source
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.registry.registry import registry
 from vitzoo.saving import save_classifier
@@ -54,7 +50,7 @@ NEIGHBOURS = (10, 20, 100, 200)
 MOST_SEED = 2**32 - 1
 LEAST_TRAINED = 2  # training images of a class: one to fit, one to choose C
 MOST_NAMED = 10  # classes in a message
-MODEL = str | os.PathLike[str] | nn.Module
+MODEL = str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module
 
 
 @dataclass(frozen=True)
@@ -270,7 +266,7 @@ def probe(
     the same result.
 
     Args:
-        model: a name, a path or an address as in `create`, or a model of `create`.
+        model: the network, see docs/create.md#which-network. A variant gets its default weights.
         data: a folder with one folder of images for each class, or with folders `train` and `test`
             (or `val`) that have these; or a `.csv`, `.tsv` or `.parquet` file with a column of
             images, one of labels, and perhaps one of splits.
@@ -301,7 +297,7 @@ def probe(
     labelled = read_labelled(source, **columns)
     images, unused = _used(labelled.images)
     _parts(images, labelled.classes, source, test_share, seed)  # raises before any computation
-    dtype = None if isinstance(model, nn.Module) else torch.float32
+    dtype = None if is_model(model) else torch.float32
     predictor = Predictor(model, weights=weights, outputs=(POOLED,), dtype=dtype, device=device)
     every = _embedded(predictor, images, embeddings, progress)
     pairs = list(zip(images, every, strict=True))
@@ -319,7 +315,7 @@ def probe(
     hashes = [one.sha256 for _, one in pairs if one.vector is not None]
     trained_on = {hashes[i] for i in train}
     return Probe(
-        model=_name(model),
+        model=_name(model, predictor.model),
         weights=predictor.fingerprint().weights,
         classes=labelled.classes,
         train=tuple(readable[i].name for i in train),
@@ -337,8 +333,8 @@ def probe(
     )
 
 
-def _name(model: MODEL) -> str:
-    return type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
+def _name(model: MODEL, network: object) -> str:
+    return os.fspath(model) if isinstance(model, str | os.PathLike) else type(network).__name__
 
 
 def _check(test_share: object, seed: object) -> None:
@@ -429,15 +425,16 @@ def _to_save(
     """Return what `Probe.save` writes beside the classifier, or why it cannot."""
     again = "vitzoo.save the network, and probe the file"
     network: Any = predictor.model
-    if isinstance(model, nn.Module):
+    if is_model(model):
         return f"the network was given as an object, so no file has its weights; {again}"
     zoo = registry()
     request = resolve(model, zoo)
-    source = choose_source(request, weights, pretrained=True, zoo=zoo)
+    source = weights_source(request, weights, True, zoo)
     if request.changes:
         return f"the network is not the one of its weights; {again}"
     if not isinstance(network, VisionTransformer) or len(predictor.shapes[POOLED]) != 1:
-        return f"{_name(model)} cannot get a linear classifier of this kind; train its own head"
+        name = _name(model, network)
+        return f"{name} cannot get a linear classifier of this kind; train its own head"
     own: Any = network.spec
     spec = changed(own, {"num_classes": count, "head": "linear"})
     with torch.device("meta"):

@@ -12,7 +12,6 @@ from vitzoo.apps.publish.checks import PUSHED, check_push
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
-    check_model,
     flag,
     json_option,
     weights_option,
@@ -20,6 +19,7 @@ from vitzoo.cli.options import (
 from vitzoo.cli.output import print_rows, say
 from vitzoo.files.access import check_folder
 from vitzoo.files.folder_manifest import own_files
+from vitzoo.opening import check
 
 
 @click.command("link")
@@ -40,10 +40,11 @@ def link_command(
 ) -> None:
     """Write verified weights to a folder that another library loads.
 
-    NAME is a variant or VARIANT:WEIGHTS. The file of the store is copied if LIBRARY reads its
-    checkpoint format, else converted; its sha256 is checked on the way. DIR also gets the configs
-    of the library, and vitzoo.json, with which `vitzoo verify DIR` checks the folder again. The
-    library itself checks nothing. On stderr is the call that loads the folder.
+    NAME is a variant or VARIANT:WEIGHTS: see docs/create.md#which-network. The file of the store is
+    copied if LIBRARY reads its checkpoint format, else converted; its sha256 is checked on the way.
+    DIR also gets the configs of the library, and vitzoo.json, with which `vitzoo verify DIR` checks
+    the folder again. The library itself checks nothing. On stderr is the call that loads the
+    folder.
 
     \b
     Examples:
@@ -52,7 +53,7 @@ def link_command(
       vitzoo link clip/vit_b32 b32 --for transformers --json
     """
     check_folder(folder.absolute(), own_files(folder), force=force)
-    check_model(name, weights)
+    check(name, weights)
     from vitzoo.apps.publish.link import link
 
     done = link(name, folder, library, weights=weights, force=force)
@@ -90,10 +91,12 @@ def push_command(
 ) -> None:
     """Upload a model with its card to a repository of the Hub.
 
-    MODEL is a file of vitzoo.save, a variant or VARIANT:WEIGHTS. The folder has weights, configs,
-    a model card (README.md) and vitzoo.json. vitzoo loads it, and so do timm and transformers if
-    they have the network. Every file is hashed again before it is sent. The token comes from
-    HF_TOKEN or `hf auth login`, and goes to the Hub alone.
+    MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
+    docs/create.md#which-network.
+
+    The folder has weights, configs, a model card (README.md) and vitzoo.json. vitzoo loads it, and
+    so do timm and transformers if they have the network. Every file is hashed again before it is
+    sent. The token comes from HF_TOKEN or `hf auth login`, and goes to the Hub alone.
 
     \b
     Examples:
@@ -102,7 +105,7 @@ def push_command(
       vitzoo push vit_digits acme/digits --for transformers
     """
     check_push(repo, folder, **options)
-    check_model(model)
+    check(model)
     if not options["dry_run"]:
         from vitzoo.apps.publish.upload import check_upload
 

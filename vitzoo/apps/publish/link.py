@@ -14,15 +14,15 @@ from vitzoo.apps.convert.conversion import Source, convert, network_of, open_sou
 from vitzoo.apps.publish.libraries import LIBRARIES, Network, Target, target_of, warn_about_images
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
-from vitzoo.errors import HashMismatch, InvalidOption, StoreError, UnknownName
+from vitzoo.errors import HashMismatch, InvalidOption, StoreError, UnknownName, short_repr
 from vitzoo.files.access import copy_hashed, make_folder_or_raise, writing_folder, writing_to
 from vitzoo.files.folder_manifest import own_files, write_manifest
-from vitzoo.files.names import SAFETENSORS
-from vitzoo.inventory import parts_of, verify
+from vitzoo.inventory import verify
 from vitzoo.keywords import check_choice, check_types
+from vitzoo.opening import Registered, locate
 from vitzoo.registry.foreign_names import is_tag
 from vitzoo.registry.label_sets import known_labels
-from vitzoo.registry.registry import Registry, describe, registry
+from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.rows import choose
 from vitzoo.store.store import Store
 
@@ -65,7 +65,8 @@ def link(
     also gets the configs of the library, and `vitzoo.json`, with which `verify` checks it again.
 
     Args:
-        name: a registered `name` or `name:weights`.
+        name: a variant or `variant:weights`, see docs/create.md#which-network; no other network has
+            verified weights.
         folder: path of the new folder.
         library: `timm`, `transformers`, `open_clip` or `torchvision`.
         weights: name of the weights; None for those in `name`, or else the default weights.
@@ -77,8 +78,7 @@ def link(
         IntegrityError: the file has another hash than the registry states.
         WeightsError: one of its kinds, as for `fetch`.
     """
-    check_types("link", name=(name, "text"), folder=(folder, "text or a path"))
-    check_types("link", weights=(weights, "text or None"))
+    check_types("link", folder=(folder, "text or a path"), weights=(weights, "text or None"))
     check_choice("library", library, LIBRARIES)
     path, zoo = Path(folder), registry()
     with writing_folder(path, own_files(path), force=force) as part:
@@ -144,18 +144,19 @@ def timm_overlay(tag: str, folder: str | os.PathLike[str] | None = None) -> dict
 
 def _opened(name: str, weights: str | None, zoo: Registry) -> Source:
     """Open the verified file of registered weights."""
-    variant, weights = parts_of(name, weights)
-    if name.endswith(SAFETENSORS):
+    found = locate(name, weights, zoo)
+    if not isinstance(found, Registered):
+        given = name if isinstance(found, str | Path) else "MODEL"
         raise InvalidOption(
-            f"link takes the name of registered weights, and {name} is a file; for a file of "
-            f"vitzoo.save: vitzoo push {name} OWNER/NAME --for LIBRARY --dry-run --folder DIR"
+            f"link takes the name of registered weights, got {short_repr(name)}; for another "
+            f"network: vitzoo push {given} OWNER/NAME --for LIBRARY --dry-run --folder DIR"
         )
-    row = choose(describe(variant), weights)  # raises for a path or an address
-    name = f"{variant}:{row.name}"
-    for found in verify(name):  # `open_source` would download a damaged file again
-        if found.state == "damaged":
+    row = found.row or choose(found.variant, weights)
+    name = f"{found.variant.name}:{row.name}"
+    for one in verify(name):  # `open_source` would download a damaged file again
+        if one.state == "damaged":
             raise HashMismatch(
-                f"{name}: {found.path}: {found.detail}; `vitzoo fetch {name}` downloads it again"
+                f"{name}: {one.path}: {one.detail}; `vitzoo fetch {name}` downloads it again"
             )
     return open_source(name, None, zoo)
 

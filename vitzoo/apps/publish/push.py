@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from vitzoo.apps.convert.conversion import convert
 from vitzoo.apps.publish.checks import PUSHED, check_push
@@ -21,14 +19,18 @@ from vitzoo.apps.publish.model_card import Card, Origin, model_card
 from vitzoo.apps.publish.upload import check_upload, upload
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption, StoreError, VitzooError
-from vitzoo.factory import create
+from vitzoo.factory import open_network
 from vitzoo.files.access import writing_folder
 from vitzoo.files.folder_manifest import MANIFEST, own_files, write_manifest
 from vitzoo.log import log
+from vitzoo.opening import Registered, is_model, locate
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.saving import save, unwrapped
-from vitzoo.schema.reader import describe
-from vitzoo.schema.rows import Variant, choose
+from vitzoo.saving import save, whole_network
+from vitzoo.schema.rows import Variant, parts_of_name
+from vitzoo.schema.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import nn
 
 CARD = "README.md"
 
@@ -54,7 +56,7 @@ class Pushed:
 
 
 def push(
-    model: str | os.PathLike[str] | nn.Module,
+    model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
     repo: str,
     *,
     folder: str | os.PathLike[str] | None = None,
@@ -75,7 +77,7 @@ def push(
     Each file is hashed when it is written and compared before it is sent.
 
     Args:
-        model: a registered `name` or `name:weights`, the path of a file of `save`, or a model.
+        model: the network, see docs/create.md#which-network. A variant gets its default weights.
         repo: `owner/name`.
         folder: where to write the folder; None writes a temporary one.
         dry_run: write the folder, and upload nothing.
@@ -134,26 +136,16 @@ def push(
 
 def _model(model: object, zoo: Registry) -> tuple[Any, Origin]:
     """Return the model, and the registered weights that it was loaded from."""
-    if isinstance(model, nn.Module):
-        made: Any = unwrapped(model)
-        return made, _origin(made, zoo)
-    if not isinstance(model, str | os.PathLike):
-        raise InvalidOption(f"model must be a name, a path or a model, got {describe(model)}")
-    name, colon, weights = str(model).partition(":")
-    variant = _variant(name, zoo) if isinstance(model, str) else None
-    if variant is None:
-        made = create(model)  # raises for a name that is not registered
-        if made.load_report.sha256 == "":
-            raise InvalidOption(f"{model} has no weights; pass a file of vitzoo.save")
-        return made, _origin(made, zoo)
-    row = choose(variant, weights if colon else None)
-    made = create(name, weights=row.name)
-    return made, Origin(variant, row, not made.load_report.reinitialised)
+    made = whole_network(model) if is_model(model) else open_network(model)
+    origin = _origin(made, zoo)
+    if isinstance(locate(model, zoo=zoo), Registered):
+        origin = replace(origin, unchanged=not made.load_report.reinitialised)
+    return made, origin
 
 
 def _origin(model: Any, zoo: Registry) -> Origin:
     report = model.load_report
-    name, _, weights = (report.trunk or report.source).partition(":")
+    name, weights = parts_of_name(report.trunk or report.source)
     variant = _variant(name, zoo)
     row = next((w for w in variant.weights if w.name == weights), None) if variant else None
     return Origin(variant, row, below_head=bool(report.trunk)) if row else Origin()

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from vitzoo.apps.train.layers import REST, SAME_LAYER, Key, inner, keys_of, numbers_of
+from vitzoo.apps.train.layers import REST, SAME_LAYER, Key, keys_of, numbers_of
 from vitzoo.errors import InvalidOption, short_repr
+from vitzoo.known import unwrapped
 from vitzoo.text import listed
 
 HEAD = "head"
@@ -45,7 +46,7 @@ def freeze(model: nn.Module, *, until: str | int) -> list[str]:
         >>> len(vitzoo.freeze(vitzoo.create("vit_ti16"), until="head"))
         150
     """
-    network = inner(model)
+    network = unwrapped(model)
     names = _before_head(network) if until == HEAD else _before(network, until)
     parameters = dict(network.named_parameters())
     for name in names:

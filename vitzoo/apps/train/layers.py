@@ -9,28 +9,10 @@ from typing import Any
 from torch import nn
 
 from vitzoo.errors import InvalidOption
-from vitzoo.schema.reader import describe
 
 SAME_LAYER = 99999  # timm's mark of what belongs to the layer before it, such as the final norm
 REST = (float("inf"),)  # what no pattern matches: head, attention pool and norms behind the trunk
 Key = tuple[float, ...]
-
-
-def inner(model: nn.Module) -> nn.Module:
-    """Return the network inside DistributedDataParallel, torch.compile or PEFT."""
-    found: Any = model
-    while True:
-        if hasattr(found, "_orig_mod"):
-            found = found._orig_mod  # noqa: SLF001  # torch.compile has no public name for it
-        elif isinstance(found, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            found = found.module
-        elif hasattr(found, "get_base_model"):
-            found = found.get_base_model()
-        else:
-            break
-    if not isinstance(found, nn.Module):
-        raise InvalidOption(f"expected a network, got {describe(found)}; pass that of create")
-    return found
 
 
 def keys_of(model: nn.Module) -> dict[str, Key]:

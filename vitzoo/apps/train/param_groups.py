@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from vitzoo.apps.train.layers import inner, keys_of, numbers_of
+from vitzoo.apps.train.layers import keys_of, numbers_of
 from vitzoo.errors import InvalidOption, short_repr
+from vitzoo.known import unwrapped
 
 
 def param_groups(
@@ -53,7 +54,7 @@ def param_groups(
     _check("lr", lr, lambda rate: 0 < rate < math.inf, "a finite number above 0")
     _check("layer_decay", layer_decay, lambda decay: 0 < decay <= 1, "in (0, 1], such as 0.75")
     _check("weight_decay", weight_decay, lambda decay: 0 <= decay < math.inf, "0 or above, finite")
-    network: Any = inner(model)
+    network: Any = unwrapped(model)
     named = dict(network.named_parameters())
     layers = dict.fromkeys(named, 0) if layer_decay == 1 else numbers_of(keys_of(network))
     last = max(layers.values(), default=0)

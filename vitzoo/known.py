@@ -1,0 +1,178 @@
+"""What is known about a network without its tensors, and the network inside wrappers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from vitzoo.errors import InvalidOption, UnknownName
+from vitzoo.foreign.overrides import of_entry
+from vitzoo.images.transform import (
+    Transform,
+    check_preprocessing,
+    make_transform,
+    warn_of_default,
+)
+from vitzoo.keywords import check_keywords
+from vitzoo.opening import Registered, is_model, locate, resolve
+from vitzoo.registry.label_sets import SETS, check_label_set, class_names, known_labels
+from vitzoo.registry.registry import registry
+from vitzoo.schema.reader import describe
+from vitzoo.schema.rows import Preprocessing
+from vitzoo.schema.spec import Spec
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known about a network.
+
+    Args:
+        spec: the network.
+        preprocessing: of its images, None if it is not known.
+        labels: class names in the order of the logits, empty if they are not known.
+    """
+
+    spec: Spec
+    preprocessing: Preprocessing | None = None
+    labels: tuple[str, ...] = ()
+
+
+def known(name_or_model: object) -> Known:
+    """Return what is known about a network without its tensors.
+
+    For a variant without a name of weights, preprocessing and labels are those of its default
+    weights.
+
+    Raises:
+        VitzooError: as `resolve`, or vitzoo did not create the model.
+    """
+    found, zoo = locate(name_or_model), registry()
+    if is_model(found):
+        model = network_of(found)
+        preprocessing = check_preprocessing(getattr(model, "preprocessing", None))
+        return Known(model.spec, preprocessing, tuple(getattr(model, "labels", ())))
+    request = resolve(name_or_model, zoo)
+    spec, labels, row, variant = request.spec, request.labels, request.row, request.variant
+    preprocessing = request.preprocessing_of(spec)
+    if row:
+        spec, preprocessing = of_entry(row, zoo).apply(spec, zoo, variant), row.preprocessing
+    elif variant and not (request.saved or request.address):
+        row = variant.default_weights
+    if row:
+        labels = known_labels(row.label_set, row.labels)
+    fit = isinstance(found, Registered) or len(labels) == spec.num_classes
+    return Known(spec, preprocessing, labels if fit else ())
+
+
+@check_keywords()
+def transform(
+    name_or_model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    crop_pct: float | None = None,
+    crop_mode: str | None = None,
+    interpolation: str | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> Transform:
+    """Return a function that maps an image (a path or a Pillow image) to a (c, h, w) input.
+
+    An argument that is None keeps the value of the weights; `image_size` that of the model.
+
+    Args:
+        name_or_model: the network, see docs/create.md#which-network. The default weights of a
+            variant state the preprocessing.
+        image_size: (height, width) of the input in px, or one number for both.
+        crop_pct: share of the resized image's shorter side that the crop keeps, in (0, 1].
+        crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash`.
+        interpolation: `nearest`, `bilinear`, `bicubic` or `lanczos`.
+        mean, std: one number per channel, for pixel values in [0, 1].
+
+    Raises:
+        UnknownName, UnknownOption: a name or an argument does not exist.
+        InvalidOption: a value is not possible, or vitzoo did not create the model.
+
+    >>> transform("vit_digits", image_size=32, crop_mode="squash").image_size
+    (32, 32)
+    """
+    asked = {
+        "image_size": image_size,
+        "crop_pct": crop_pct,
+        "crop_mode": crop_mode,
+        "interpolation": interpolation,
+        "mean": mean,
+        "std": std,
+    }
+    changes = {key: value for key, value in asked.items() if value is not None}
+    found = known(name_or_model)
+    if found.preprocessing is None and not {"mean", "std"} <= changes.keys():
+        warn_of_default(found.spec)
+    return make_transform(found.spec, found.preprocessing, changes)
+
+
+def labels(
+    name_or_model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
+) -> tuple[str, ...]:
+    """Return the class names in the order of the logits; empty if they are unknown.
+
+    Args:
+        name_or_model: the network, see docs/create.md#which-network, or a label set such as
+            `imagenet-1k`. The default weights of a variant state the classes.
+
+    Raises:
+        UnknownName: the name does not exist.
+
+    >>> labels("vit_digits")[:3], labels("imagenet-1k")[:2]
+    (('0', '1', '2'), ('tench', 'goldfish'))
+    """
+    if isinstance(name_or_model, str) and name_or_model in SETS:
+        return class_names(name_or_model)
+    try:
+        return known(name_or_model).labels
+    except UnknownName:
+        if isinstance(name_or_model, str) and name_or_model.lower().startswith("imagenet"):
+            check_label_set(name_or_model)
+        raise
+
+
+def network_of(model: Any) -> Any:
+    """Return the network of `create` in a model.
+
+    Raises:
+        InvalidOption: vitzoo did not create it.
+    """
+    network = unwrapped(model)
+    if isinstance(getattr(network, "spec", None), Spec):
+        return network
+    raise InvalidOption(
+        f"{type(network).__name__} has no spec; pass a model made by vitzoo.create, alone or in a "
+        "wrapper of torch or PEFT"
+    )
+
+
+def unwrapped(model: Any, *, compiled: bool = True) -> Any:
+    """Return the network inside torch.compile, (Distributed)DataParallel, FSDP, an average or PEFT.
+
+    Args:
+        model: a module; any other value is an InvalidOption.
+        compiled: whether torch.compile is taken off, too.
+    """
+    if not is_model(model):
+        raise InvalidOption(f"expected a network, got {describe(model)}; pass that of create")
+    found: Any = model
+    while not isinstance(vars(found).get("spec"), Spec):
+        inner = None
+        if type(found).__module__.startswith("torch."):
+            inner = getattr(found, "module", None)
+            if "_orig_mod" in found._modules:  # noqa: SLF001  # torch.compile has no public name
+                inner = found._orig_mod if compiled else None  # noqa: SLF001
+        elif callable(getattr(found, "get_base_model", None)):  # of PEFT
+            inner = found.get_base_model()
+        if not is_model(inner):
+            break
+        found = inner
+    return found
