@@ -26,9 +26,8 @@ BESIDE_CORE = ("apps", "authoring", "testing", "ray")
 LAYERS = """
     errors settings report text keywords log < files < schema < plugin < registry < store
     < parts formats < network < checkpoint < foreign < loading < images < opening
-    < factory saving inventory < cli.completion cli.options cli.environment cli.output
-    < apps.predict < apps.embed < apps.probe apps.convert apps.export
-    apps.plot apps.train < apps.publish < apps.bench apps.site < ray testing < authoring < cli"""
+    < known < factory saving inventory < cli < apps.predict < apps.embed
+    < apps.probe apps.convert apps.export apps.plot apps.train < apps.publish < apps.bench apps.site < ray testing < authoring"""
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 RANKS = {name: rank for rank, row in enumerate(LAYERS.split("<")) for name in row.split()}
 WRITE = """
@@ -93,13 +92,8 @@ def longest_chain(imports: Imports) -> int:
 
 
 def place(module: str, moves: dict[str, str]) -> str:
-    """Return the folder of a module in `vitzoo/`, of an app with its name.
-
-    What all commands share is in `cli`, too, and has its own layer.
-    """
+    """Return the folder of a module in `vitzoo/`, of an app with its name."""
     parts = moves.get(module, module).split(".")[1:]
-    if ".".join(parts) in RANKS:
-        return ".".join(parts)
     return ".".join(parts[: 1 + (parts[:1] == ["apps"])])
 
 

@@ -129,7 +129,9 @@ def _wait(image: Image.Image, held: ExitStack) -> None:
 
 def _check_scans(image: Image.Image, name: str) -> None:
     """Check the number of scans of a JPEG that is not loaded: each costs that of a whole image."""
-    if not getattr(image, "tile", ()) or image.format not in ("JPEG", "MPO"):
+    if image.format not in ("JPEG", "MPO") or not isinstance(image, ImageFile.ImageFile):
+        return
+    if not image.tile or image.fp is None:
         return
     image.fp.seek(image.tile[0].offset)
     data, most, scans, position = image.fp.read(), max_scans(), 0, 2
