@@ -27,7 +27,8 @@ LAYERS = """
     errors settings report text keywords log < files < schema < plugin < registry < store
     < parts formats < network < checkpoint < foreign < loading < images < opening
     < known < factory saving inventory < cli < apps.predict < apps.embed
-    < apps.probe apps.convert apps.export apps.plot apps.train < apps.publish < apps.bench apps.site < ray testing < authoring"""
+    < apps.probe apps.convert apps.export apps.plot apps.train < apps.publish
+    < apps.bench apps.site < ray testing < authoring"""
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 RANKS = {name: rank for rank, row in enumerate(LAYERS.split("<")) for name in row.split()}
 WRITE = """

@@ -14,7 +14,7 @@ from internals import main
 from vitzoo import inventory, settings
 from vitzoo.errors import InvalidOption, VitzooError, WeightsError
 from vitzoo.files.access import make_folder, replacing, write_atomic
-from vitzoo.images.decode import find_images
+from vitzoo.images.find import find_images
 from vitzoo.store.lockfile import Lock, Pin
 from vitzoo.store.store import Store
 from vitzoo.testing.hub import COMMIT

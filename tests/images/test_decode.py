@@ -26,7 +26,8 @@ from limited import run_limited
 from vitzoo.errors import ImageError, InvalidOption
 from vitzoo.files.access import CHUNK, read_limited
 from vitzoo.images import decode
-from vitzoo.images.decode import find_images, open_image, printable, read_bytes, read_image
+from vitzoo.images.decode import open_image, printable, read_bytes, read_image
+from vitzoo.images.find import find_images
 
 PHOTO = Image.fromarray(load_sample_images().images[0]).resize((64, 43))
 RGB = np.asarray(PHOTO).astype(int)

@@ -297,6 +297,20 @@ def test_the_summary_of_a_wrong_builder_is_an_error(install, capsys, code):
     says(capsys.readouterr().err, *OF_BUILDER, "site/globex/code.py:3")
 
 
+def test_a_network_of_a_builder_that_takes_no_images_is_an_error(install, capsys):
+    network = """\
+class Net(torch.nn.Linear):
+    def forward(self, images): return super().forward(images)
+
+def build(spec): return Net(5, 5)
+"""
+    installed(install, BUILDER % network, BUILT)
+    assert main(["summary", "globex/net"]) == 1
+    said = capsys.readouterr().err
+    says(said, *OF_BUILDER, "the network failed: RuntimeError:", "site/globex/code.py:4")
+    assert "Traceback" not in said
+
+
 # Parts.
 
 PARTS = """\

@@ -111,6 +111,12 @@ HEADS = "import vitzoo\n@vitzoo.hookimpl\ndef vitzoo_heads():"
             ("hook 'vitzoo_hats'", "globex", "'vitzoo_heads'"),
         ),
         (
+            f"import itertools\n{HEADS} return (vitzoo.Head('a', 1, 'x') for _ in ENDLESS)".replace(
+                "ENDLESS", "itertools.count()"
+            ),
+            ("vitzoo_heads", "20000 entries"),
+        ),
+        (
             f"{HEADS} return [vitzoo.Head('a', 1, 'x'), vitzoo.Head('a', 2, 'y')]",
             ("vitzoo_heads", "'a'", "rename"),
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +17,8 @@ from vitzoo.cli.options import (
 )
 from vitzoo.cli.output import echo, megabytes, on_terminal, print_json, print_rows
 from vitzoo.opening import check
+from vitzoo.registry.registry import registry
+from vitzoo.schema.terms import CORE_BUILDER
 
 IN_LATER_BLOCK = re.compile(r"blocks\.[1-9]\d*\.")
 
@@ -64,7 +67,9 @@ def summary_command(
     from vitzoo.known import known
     from vitzoo.network.summary import summarize
 
-    summary = summarize(create(known(name).spec, device="meta", **arguments), batch_size)
+    network: Any = create(known(name).spec, device="meta", **arguments)
+    with _calling(network):
+        summary = summarize(network, batch_size)
     if as_json:
         print_json(summary)
         return
@@ -93,3 +98,12 @@ def summary_command(
         return
     costs = {"matmul FLOPs": summary.flops, "MACs": macs, "activation bytes": summary.activations}
     echo("\t".join(f"{what}: {n}" for what, n in costs.items()))
+
+
+def _calling(network: Any) -> AbstractContextManager[None]:
+    """Convert an error of the network that a plugin's builder has made into a PluginError."""
+    zoo, spec = registry(), network.spec
+    variant = zoo.variant(spec.variant) if spec.variant else None
+    if variant is None or variant.builder == CORE_BUILDER:
+        return nullcontext()
+    return zoo.host.builder_of(variant).calling(type(network).forward, "the network")

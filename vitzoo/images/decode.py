@@ -10,11 +10,10 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from io import BytesIO
-from pathlib import Path
 from threading import Lock, RLock
 from typing import BinaryIO
 
@@ -25,10 +24,6 @@ from vitzoo.errors import ImageError, InvalidOption, printable
 from vitzoo.files.access import read_limited
 from vitzoo.settings import max_scans
 
-SUFFIXES = (
-    ".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".avif",
-    ".jp2",
-)  # fmt: skip
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF", "JPEG2000")
 DEEP = ("I", "F")  # first letters of the modes with more than 8 bits
 STRAIGHT = {"La": "LA", "RGBa": "RGBA"}  # premultiplied modes, and the modes without
@@ -178,44 +173,6 @@ def _flat(image: Image.Image, mode: str, scale: float | None) -> Image.Image:
     elif image.mode not in ("1", "L", "RGB"):
         image = image.convert("RGB")
     return image.convert(mode)
-
-
-def find_images(
-    paths: Iterable[Path], on_error: Callable[[ImageError], object] | None = None
-) -> list[Path]:
-    """Replace each folder by the image files directly in it, sorted by name.
-
-    A missing path, an unreadable folder and a folder without images raise ImageError, or are passed
-    to `on_error`.
-    """
-    found: list[Path] = []
-    for path in paths:
-        try:
-            found += _images_at(path)
-        except ImageError as error:
-            if on_error is None:
-                raise
-            on_error(error)
-    return found
-
-
-def _images_at(path: Path) -> list[Path]:
-    name = printable(path)
-    try:
-        if not os.path.lexists(path):
-            raise ImageError(f"there is no file {name}")
-        if not path.is_dir():
-            return [path]
-        inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
-    except OSError as error:
-        raise ImageError(f"cannot read {name}: {error.strerror}") from error
-    inside = [p for p in inside if not os.path.isdir(p)]  # noqa: PTH112  # never raises
-    if not inside:
-        raise ImageError(
-            f"the folder {name} contains no images ({', '.join(SUFFIXES)}); its subfolders are not "
-            "searched"
-        )
-    return inside
 
 
 @cache

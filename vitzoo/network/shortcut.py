@@ -28,7 +28,8 @@ def short_cut(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor
         def run(x: Any, layer: int) -> Any:
             return self._encode(x, layer, reads if layer == last else None)
 
-        return self.forward_head(self.norm(self.blocks(self.embed(images), run=run)))
+        # `forward`, because the call of a module keeps its inputs until it returns
+        return self.forward_head(self.norm(self.blocks.forward(self.embed(images), run=run)))
 
     return shorter
 

@@ -303,7 +303,7 @@ class Blocks(nn.Sequential):
     """
 
     def forward(
-        self, x: Tensor, run: Callable[[Any, int], Any] | None = None, count: int | None = None
+        self, x: Any, run: Callable[[Any, int], Any] | None = None, count: int | None = None
     ) -> Tensor:
         """Encode (b, n, d) tokens.
 
@@ -312,10 +312,9 @@ class Blocks(nn.Sequential):
             run: calls a block, given by its index, with its positions.
             count: number of first blocks that are run; all if None.
         """
-        encoded: Any = x
         for layer, block in enumerate(islice(self, count)):
-            encoded = block(encoded) if run is None else run(encoded, layer)
-        return unmerged(encoded)
+            x = block(x) if run is None else run(x, layer)  # no name keeps the first tokens
+        return unmerged(x)
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:

@@ -299,9 +299,7 @@ class PluginHost:
         The builder of a base gets the name of the base. Raises as `import_target`, and
         `PluginError` if the builder fails, or returns no network.
         """
-        name = variant.base or variant.name
-        build = self.import_target(variant.maker, variant)
-        owner = Owner(self._infos[variant.maker], name, "builder of")
+        build, owner = self.import_target(variant.maker, variant), self.builder_of(variant)
         with owner.calling(build, "it"):
             model = build(replace(spec, variant=variant.base) if variant.base else spec)
             from torch import nn  # which the builder has imported
@@ -310,6 +308,11 @@ class PluginHost:
                 return model
         expected = "expected a torch.nn.Module with parameters"
         raise owner.error(f"it returned {describe(model)}, {expected}", build)
+
+    def builder_of(self, variant: Variant) -> Owner:
+        """Return the plugin whose builder makes a variant, for errors of its code."""
+        name = variant.base or variant.name
+        return Owner(self._infos[variant.maker], name, "builder of")
 
     def check_strict(self) -> None:
         """In strict mode, raise `PluginError` if a plugin fails or a switch matches nothing."""

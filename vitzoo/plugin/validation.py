@@ -25,6 +25,8 @@ from vitzoo.schema.rows import (
 from vitzoo.schema.spec import Spec
 from vitzoo.schema.tables import are_pairs, table_of
 
+MAX_ROWS = 20_000  # of one hook; an endless generator would fill the memory
+
 
 def check_marks(module: object, value: str, hooks: Collection[str]) -> None:
     """Refuse hook functions without `@vitzoo.hookimpl`, and decorated functions that are no hooks.
@@ -78,7 +80,9 @@ def check_rows(
         found = f"{hook} returned a {type(rows).__name__}"
         raise PluginError(f"{found}, expected a list of entries; return [entry]")
     entries = Entries(package, module=True)
-    for row in rows:
+    for number, row in enumerate(rows):
+        if number >= MAX_ROWS:
+            raise PluginError(f"{hook} returns more than {MAX_ROWS} entries; is it endless?")
         if not isinstance(row, cls) or not _is_named(row):
             raise PluginError(
                 f"{hook} must return {cls.__name__} objects named with {NAME_RULE}, "

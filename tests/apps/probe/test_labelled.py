@@ -209,6 +209,14 @@ def test_whole_numbers_of_any_size_and_sign_are_labels_in_their_order(rows, tabl
     assert read_labelled(table(f"path,label\n{text}")).classes == expected
 
 
+def test_more_rows_than_can_be_held_are_refused_before_they_are_read(rows, monkeypatch):
+    monkeypatch.setattr(labelled, "MAX_ROWS", 3)
+    path = rows({"image": [b"1"] * 4, "label": [1] * 4})
+    monkeypatch.setattr(labelled, "rows_at_once", None)  # a call raises
+    with refuses(InvalidOption, "4 rows", "the most is 3", "fewer rows"):
+        read_labelled(path)
+
+
 @pytest.mark.parametrize("struct", [False, True])
 def test_the_images_of_a_parquet_file_are_read_one_by_one(rows, struct):
     """100 images of 256 KiB: neither the listing nor reading them has more than some in memory."""

@@ -14,7 +14,6 @@ from vitzoo.apps.embed.bar import progress_bar
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
-    check_there,
     flag,
     json_option,
     weights_or_file_option,
@@ -114,9 +113,10 @@ def embed_command(
       torchrun --nproc-per-node 4 -m vitzoo embed vit_b16 photos/ --out vectors/
     """
     chosen = _shard(shard)
-    check_there(source for source in sources if not re.search(r"[*?\[{]", source))
     from vitzoo.apps.embed.out import check_out
+    from vitzoo.apps.embed.sources import check_sources
 
+    check_sources(sources)
     check_out(out.absolute())
     check(model, options["weights"])
     from vitzoo.plugin.requirements import check_extra

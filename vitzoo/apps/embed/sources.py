@@ -23,7 +23,7 @@ from vitzoo.apps.embed.items import Item, Piece, as_text, read_file, read_whole
 from vitzoo.apps.embed.parquet_rows import ParquetRows
 from vitzoo.apps.embed.tar_members import TarMembers
 from vitzoo.errors import ImageError, InvalidOption, printable, short_repr
-from vitzoo.images.decode import SUFFIXES
+from vitzoo.images.find import SUFFIXES
 
 MAX_LIST = 2**32  # bytes of a list file
 MAX_EXPANDED = 100_000  # names that the braces of one source may stand for
@@ -175,10 +175,30 @@ def _paths_of(source: str, *, former: bool) -> list[str]:
         globbed = former and not _is_endless(name)
         found = glob.iglob(name, recursive=True) if globbed else _matches(name)  # noqa: PTH207
         if not glob.has_magic(name) or not (matches := sorted(found)):
-            missing = "are no files that match" if glob.has_magic(name) else "is no file"
-            raise ImageError(f"there {missing} {printable(name)}")
+            raise _missing(name)
         paths += matches
     return paths
+
+
+def check_sources(sources: Iterable[str]) -> None:
+    """Refuse a source that names nothing, and a folder without images; no file is opened.
+
+    Raises:
+        ImageError: as `find_pieces` raises it.
+    """
+    for source in sources:
+        for name in [source] if os.path.lexists(source) else expand_braces(source):
+            if os.path.isdir(name):  # noqa: PTH112  # never raises
+                _first_below(name)
+            elif not os.path.lexists(name) and (
+                not glob.has_magic(name) or next(_matches(name), None) is None
+            ):
+                raise _missing(name)
+
+
+def _missing(name: str) -> ImageError:
+    what = "are no files that match" if glob.has_magic(name) else "is no file"
+    return ImageError(f"there {what} {printable(name)}")
 
 
 def _matches(pattern: str, root: str = "") -> Iterator[str]:
@@ -289,23 +309,33 @@ def _piece_of(path: str, column: str | None) -> Piece:
 
 def _images_below(folder: str) -> list[str]:
     """Return the paths of the image files in a folder and its subfolders, sorted."""
+    found = sorted(_walked(folder))
+    return found or [_first_below(folder)]
+
+
+def _first_below(folder: str) -> str:
+    """Return an image file in a folder or its subfolders; raise ImageError if there is none."""
+    if (found := next(_walked(folder), None)) is None:
+        raise ImageError(
+            f"the folder {printable(folder)} contains no images ({', '.join(SUFFIXES)}); name "
+            "archives in it with a pattern, such as 'folder/*.tar'"
+        )
+    return found
+
+
+def _walked(folder: str) -> Iterator[str]:
+    """Yield the paths of the image files in a folder and its subfolders."""
 
     def refuse(error: OSError) -> None:
         name = printable(error.filename)
         raise ImageError(f"cannot read the folder {name}: {error.strerror}") from error
 
-    found = [
+    return (
         os.path.join(place, name)  # noqa: PTH118  # a Path would be slower
         for place, _, names in os.walk(folder, onerror=refuse)
         for name in names
         if name.lower().endswith(SUFFIXES)
-    ]
-    if not found:
-        raise ImageError(
-            f"the folder {printable(folder)} contains no images ({', '.join(SUFFIXES)}); name "
-            "archives in it with a pattern, such as 'folder/*.tar'"
-        )
-    return sorted(found)
+    )
 
 
 def _listed(path: str) -> Files:

@@ -16,7 +16,7 @@ from vitzoo.errors import (
     ImageError,
     printable,
 )
-from vitzoo.images.decode import SUFFIXES
+from vitzoo.images.find import SUFFIXES
 
 MAX_HEADER = 2**20  # bytes of the headers of one tar member, long names included
 MAX_DIGITS = 255  # in a row in a pax header, as in the name of a file

@@ -22,7 +22,7 @@ from vitzoo.apps.predict.outputs import LOGITS, POOLED, Outputs
 from vitzoo.errors import ExportError, InvalidOption
 from vitzoo.factory import open_network
 from vitzoo.files.access import writing_folder
-from vitzoo.images.decode import find_images
+from vitzoo.images.find import find_images
 from vitzoo.images.transform import MODES
 from vitzoo.keywords import check_each, check_types
 from vitzoo.known import transform

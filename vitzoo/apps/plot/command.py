@@ -116,7 +116,7 @@ def plot_command(
     from vitzoo.plugin.requirements import check_extra
 
     check_extra("plot", "vitzoo plot")
-    from vitzoo.images.decode import find_images
+    from vitzoo.images.find import find_images
 
     files = find_images(images)
     check_count(kind, len(files))

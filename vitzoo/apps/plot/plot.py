@@ -23,7 +23,7 @@ from vitzoo.apps.predict.predict import sample_of
 from vitzoo.errors import InvalidInput, InvalidOption
 from vitzoo.factory import open_network
 from vitzoo.files.access import check_figure, writing_to
-from vitzoo.images.decode import find_images
+from vitzoo.images.find import find_images
 from vitzoo.images.transform import default_preprocessing, statistics
 from vitzoo.keywords import check_keywords
 from vitzoo.known import network_of, transform, unwrapped

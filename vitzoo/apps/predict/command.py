@@ -73,7 +73,7 @@ def predict_command(
 
     if not any(map(os.path.lexists, images)):
         check_there(images)  # raises
-    from vitzoo.images.decode import find_images
+    from vitzoo.images.find import find_images
 
     files = find_images(images, note)  # a missing file is reported before a download
     if not files:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitzoo.errors import ImageError, InvalidOption, short_repr
 from vitzoo.factory import open_network
-from vitzoo.images.decode import find_images
+from vitzoo.images.find import find_images
 from vitzoo.keywords import check_each, check_types
 from vitzoo.known import network_of, transform
 from vitzoo.opening import is_model

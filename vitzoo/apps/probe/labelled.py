@@ -15,7 +15,7 @@ from typing import Any
 
 from vitzoo.apps.embed.parquet_rows import kind_of, open_parquet, read_cell, rows_at_once
 from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable, short_repr
-from vitzoo.images.decode import SUFFIXES
+from vitzoo.images.find import SUFFIXES
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.reader import describe
 
@@ -23,6 +23,7 @@ CSV, TSV, PARQUET = ".csv", ".tsv", ".parquet"
 IMAGE, LABEL, SPLIT = ("path", "image", "file_name", "file"), ("label", "class"), ("split",)
 TRAIN, TEST, VALIDATION = ("train", "training"), ("test",), ("val", "valid", "validation")
 Image = Path | bytes | Callable[[], bytes]
+MAX_ROWS = 2**24  # of a Parquet file; each takes memory and time
 ROWS = 1024  # of a Parquet file that are in memory at once
 MAX_TEXT = 4096  # characters of a label or a path in a Parquet file, as Linux allows for a path
 MAX_NAMES = 2**24  # bytes of the metadata with class names
@@ -178,6 +179,10 @@ def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
     try:
         with open_parquet(str(data)) as file:
             schema, count = file.schema_arrow, file.metadata.num_rows
+            if count > MAX_ROWS:
+                raise InvalidOption(
+                    f"{data} has {count} rows, the most is {MAX_ROWS}; write fewer rows to the file"
+                )
             names = _columns(data, schema.names, columns)
             _check_types(data, schema, names)
             stored = kind_of(schema.field(names[0]).type) == "bytes"
