@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName, WeightsUnavailable
 from vitzoo.files.access import read_regular
 from vitzoo.files.names import INDEX, NPZ, PATHS, SAFETENSORS, on_hub, valid_repo
+from vitzoo.files.shard_index import weights_in
 from vitzoo.files.strict_json import strict_json
 from vitzoo.files.strict_toml import strict_toml
 from vitzoo.registry.foreign_names import is_repository
@@ -282,7 +283,7 @@ def is_model(value: object) -> TypeGuard[nn.Module]:
 
 
 def _check_there(path: Path) -> None:
-    """Raise an error if nothing is at a path; its reader names other problems."""
+    """Raise an error if nothing is at a path, or no weights in a folder."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -290,6 +291,7 @@ def _check_there(path: Path) -> None:
         raise error(f"cannot read {path}: there is no such file") from None
     except (OSError, ValueError):
         return
+    weights_in(path)
 
 
 def _is_spec(path: Path) -> bool:

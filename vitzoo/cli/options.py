@@ -25,6 +25,23 @@ weights_or_file_option = click.option(
 )
 
 
+DEVICE = re.compile(
+    r"(cpu|cuda|mps|xpu|hpu|mtia|xla|npu|maia|ipu|meta|privateuseone)(:\d{1,4})?", re.ASCII
+)
+
+
+def device_name(value: str) -> str:
+    """Return the name of a device of torch, which decides whether it is there."""
+    if not DEVICE.fullmatch(value):
+        raise click.BadParameter(f"expected a device such as cpu, cuda or cuda:1; got {value!r}")
+    return value
+
+
+device_option = click.option(
+    "--device", type=device_name, metavar="NAME", help="Device to compute on, such as cpu or cuda."
+)
+
+
 def check_there(paths: Iterable[str | Path]) -> None:
     """Refuse a path at which nothing is, before Pillow and torch are imported."""
     for path in paths:

@@ -12,6 +12,7 @@ from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
     check_there,
+    device_option,
     flag,
     json_option,
     matched,
@@ -59,7 +60,7 @@ def _sizes(value: str) -> list[int]:
 )  # fmt: skip
 @click.option("--rounds", default=9, show_default=True, help="Turns of each way, at least 6.")
 @click.option("--seconds", default=30.0, show_default=True, help="Time of all turns together.")
-@click.option("--device", help="Device to compute on, such as cpu or cuda.")
+@device_option
 @json_option
 def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Measure the ways to run MODEL here, and recommend the best.

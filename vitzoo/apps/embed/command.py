@@ -14,6 +14,7 @@ from vitzoo.apps.embed.bar import progress_bar
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
+    device_name,
     flag,
     json_option,
     weights_or_file_option,
@@ -54,7 +55,10 @@ from vitzoo.text import is_terminal
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="Type to compute in; that of the weights if not given.",
 )
-@click.option("--device", help="Device, such as cpu or cuda: under torchrun that of LOCAL_RANK.")
+@click.option(
+    "--device", type=device_name, metavar="NAME",
+    help="Device, such as cpu or cuda: under torchrun that of LOCAL_RANK.",
+)  # fmt: skip
 @click.option("--column", help="Column of Parquet files with the bytes or the paths of images.")
 @click.option(
     "--shard",

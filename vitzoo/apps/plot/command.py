@@ -13,6 +13,7 @@ from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
     check_there,
+    device_option,
     flag,
     force_option,
     json_option,
@@ -65,7 +66,7 @@ def _patch(value: str) -> tuple[int, int]:
     "--query", metavar="ROW,COLUMN", type=_patch,
     help="Draw the attention of this patch, not of the class token.",
 )  # fmt: skip
-@click.option("--device", help="Device to compute on, such as cpu or cuda.")
+@device_option
 @force_option
 @json_option
 def plot_command(

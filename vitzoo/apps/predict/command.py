@@ -15,6 +15,7 @@ from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
     check_there,
+    device_option,
     json_option,
     weights_or_file_option,
 )
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Print this number of the best classes for each image.",
 )
-@click.option("--device", help="Device to compute on, such as cpu or cuda.")
+@device_option
 @json_option
 def predict_command(
     model: str,

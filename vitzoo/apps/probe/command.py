@@ -11,6 +11,7 @@ from click.exceptions import Exit
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
+    device_option,
     force_option,
     json_option,
     weights_or_file_option,
@@ -60,7 +61,7 @@ MOST_SHOWN = 5  # unreadable images that are named
 @click.option("--image-column", metavar="NAME", help="Column of paths or images in a file.")
 @click.option("--label-column", metavar="NAME", help="Column of classes in a file.")
 @click.option("--split-column", metavar="NAME", help="Column of train, val and test in a file.")
-@click.option("--device", help="Device to compute on, such as cpu or cuda.")
+@device_option
 @force_option
 @json_option
 def probe_command(
