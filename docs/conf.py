@@ -108,7 +108,9 @@ def reference(module: str) -> str:
 def directive(name: str, value: object, *, error: bool, page: str) -> list[str]:
     """Return the lines that document one name; `page` describes the constants."""
     if inspect.isclass(value):
-        return [f".. auto{'exception' if error else 'class'}:: {name}", "   :members:"]
+        lines = [f".. auto{'exception' if error else 'class'}:: {name}", "   :members:"]
+        # The methods of the network are in several classes.
+        return [*lines, "   :inherited-members: Module"] if name == "VisionTransformer" else lines
     if inspect.isfunction(value):
         return [f".. autofunction:: {name}"]
     if get_origin(value):  # an alias of a type

@@ -140,6 +140,9 @@ def test_every_public_name_is_in_the_reference(site, pages):
         assert {f"{module}.{name}" for name in public} - page.anchors == set()
     text = (site / "docs" / "api" / "vitzoo.html").read_text(encoding="utf-8")
     assert all(f"vitzoo.errors.{name}" in text for name in exceptions)
+    methods = ("forward", "features", "set_input_size", "reset_classifier", "num_reg_tokens")
+    anchors = pages[site / "docs" / "api" / "vitzoo.html"].anchors
+    assert {f"vitzoo.VisionTransformer.{name}" for name in methods} <= anchors
 
 
 def test_the_reference_has_the_text_of_the_docstrings(site):
