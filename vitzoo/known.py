@@ -5,18 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from vitzoo.errors import InvalidOption, UnknownName
 from vitzoo.foreign.overrides import of_entry
-from vitzoo.images.transform import (
-    Transform,
-    check_preprocessing,
-    make_transform,
-    warn_of_default,
-)
 from vitzoo.keywords import check_keywords
 from vitzoo.opening import Registered, is_model, locate, resolve
 from vitzoo.registry.label_sets import SETS, check_label_set, class_names, known_labels
@@ -24,6 +18,9 @@ from vitzoo.registry.registry import registry
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
+
+if TYPE_CHECKING:
+    from vitzoo.images.transform import Transform
 
 
 @dataclass(frozen=True)
@@ -52,6 +49,8 @@ def known(name_or_model: object) -> Known:
     """
     found, zoo = locate(name_or_model), registry()
     if is_model(found):
+        from vitzoo.images.transform import check_preprocessing
+
         model = network_of(found)
         preprocessing = check_preprocessing(getattr(model, "preprocessing", None))
         return Known(model.spec, preprocessing, tuple(getattr(model, "labels", ())))
@@ -108,6 +107,8 @@ def transform(
         "std": std,
     }
     changes = {key: value for key, value in asked.items() if value is not None}
+    from vitzoo.images.transform import make_transform, warn_of_default  # with Pillow
+
     found = known(name_or_model)
     if found.preprocessing is None and not {"mean", "std"} <= changes.keys():
         warn_of_default(found.spec)

@@ -80,7 +80,7 @@ class Network(nn.Module):
         bias: Any = getattr(self.positions, "attention_bias", None)
         if bias is not None:
             bias = self._run("pos_embed", bias, BIAS, self.pos_embed, layer)
-            if not isinstance(bias, Tensor):
+            if not isinstance(bias, Tensor | Proxy):
                 bias = partial(self._run, "pos_embed", bias, TENSOR)
         if rotate is None:
             return None, bias

@@ -54,6 +54,9 @@ PIN_NEEDS = {
     "reported": "sha256, revision and size or predicted_size",
     "first-use": "repo and size or predicted_size",
 }
+PLAIN_REQUIREMENT = re.compile(
+    r"[A-Za-z0-9]+([._-]+[A-Za-z0-9]+)*(([<>!=~]=|[<>])\d+(\.\d+)+(,([<>!=~]=|[<>])\d+(\.\d+)+)*)?"
+)
 
 
 @dataclass(frozen=True)
@@ -211,6 +214,8 @@ def _requires(reader: Reader, key: str = "requires") -> tuple[str, ...]:
 
 @cache
 def _not_a_requirement(text: str) -> str:
+    if PLAIN_REQUIREMENT.fullmatch(text):
+        return ""  # listings need not import packaging
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
