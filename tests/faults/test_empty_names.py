@@ -34,10 +34,10 @@ def test_empty_weights_of_a_spec_are_refused(net):
     ("call", "kind"),
     [
         (lambda: vitzoo.create(""), InvalidOption),
-        (lambda: vitzoo.fetch(""), UnknownName),
+        (lambda: vitzoo.fetch(""), InvalidOption),
         (lambda: vitzoo.fetch("vit_digits", ""), WeightsUnavailable),
         (lambda: vitzoo.fetch("vit_digits:"), WeightsUnavailable),
-        (lambda: vitzoo.verify(""), UnknownName),
+        (lambda: vitzoo.verify(""), InvalidOption),
         (lambda: vitzoo.describe(""), UnknownName),
         (lambda: vitzoo.transform(""), VitzooError),
         (lambda: vitzoo.labels(""), VitzooError),
