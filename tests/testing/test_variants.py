@@ -142,7 +142,7 @@ def test_a_part_with_the_name_of_the_head(complaint, monkeypatch):
 def test_a_network_of_another_class_is_not_adapted(complaint, acme, monkeypatch):
     acme()
     VARIANT.check_lora(VARIANT.VariantSubject("acme/own"))
-    monkeypatch.setattr(VARIANT, "lora", lambda _, **__: {})
+    monkeypatch.setattr("vitzoo.apps.train.lora.lora", lambda _, **__: {})
     assert "adapts Sequential" in complaint(VARIANT.check_lora, VARIANT.VariantSubject("acme/own"))
 
 
