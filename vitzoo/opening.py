@@ -291,7 +291,8 @@ def _check_there(path: Path) -> None:
         raise error(f"cannot read {path}: there is no such file") from None
     except (OSError, ValueError):
         return
-    weights_in(path)
+    if not _is_spec(path):
+        weights_in(path)
 
 
 def _is_spec(path: Path) -> bool:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -341,6 +342,7 @@ def test_one_shard_points_to_the_index(folder, small):
 
 @pytest.mark.parametrize("name", [INDEX, "net.npz"])
 def test_weights_that_do_not_name_their_network(folder, name):
+    np.savez(folder / "net.npz", kernel=np.zeros(1))
     with pytest.raises(CheckpointError, match=rf"{name} .*vitzoo\.save.*weights="):
         vitzoo.create(folder / name)
 
