@@ -305,10 +305,10 @@ def _of_path(path: Path, zoo: Registry) -> Request:
     from vitzoo.loading.request import from_folder, from_mapping, from_saved, nameless
 
     _check_there(path)
-    if os.path.isdir(path):  # noqa: PTH112  # False for a name that is too long
-        return from_folder(path, zoo)
     if _is_spec(path):
         return from_mapping(_parse(path), str(path), zoo)
+    if os.path.isdir(path):  # noqa: PTH112  # False for a name that is too long
+        return from_folder(path, zoo)
     if path.suffix == SAFETENSORS:
         return from_saved(path, zoo)
     if not path.name.endswith((NPZ, INDEX)):
