@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 import vitzoo
 
 OURS = Path(vitzoo.__file__).parent
-NETWORKS = tuple(str(OURS / name) for name in ("build.py", "model.py", "parts"))
+NETWORKS = tuple(str(OURS / name) for name in ("network", "parts"))
 
 
 class OtherDefaults(TorchFunctionMode):
