@@ -209,7 +209,10 @@ class PluginHost:
         )
 
     def _record(self, info: PluginInfo, contents: Contents | None, *, lasting: bool) -> None:
-        """Set state and entries of a plugin, unless another thread did; `lasting`: for ever."""
+        """Set state and entries of a plugin, unless another thread did.
+
+        If `lasting`, the plugin is not read again.
+        """
         namespace = info.namespace
         with LOCK:
             if namespace not in self._unread:
