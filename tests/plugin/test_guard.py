@@ -420,7 +420,7 @@ class build(torch.nn.Linear):
 def test_a_network_that_ends_the_process_is_an_error_of_the_command(install, capsys, code):
     root = installed(install, WALK.format(code), BUILT)
     assert main(["summary", "globex/net"]) == 1
-    says(capsys.readouterr().err, f"{root}/globex/code.py:5", "ended the command", "SystemExit")
+    says(capsys.readouterr().err, f"{root}/globex/code.py:5", "the network failed", "SystemExit")
 
 
 def test_a_part_that_ends_the_process_is_an_error_of_each_command(install, small, tmp_path, capsys):

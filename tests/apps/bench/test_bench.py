@@ -90,7 +90,7 @@ def test_the_table_fits_80_columns(run, fakes, monkeypatch):
         (["--rounds", "5"], ["from 6", "95 %", "5"]),
         (["--seconds", "0"], ["above 0", "0.0"]),
         (["--untrained", "--weights", "digits_v1"], ["untrained", "'digits_v1'"]),
-        (["--device", "gpu"], ["device 'gpu'", "cannot be used"]),
+        (["--device", "gpu"], ["'gpu'", "cuda:1"]),
         (["--images", "none.png"], ["no file none.png"]),
     ],
 )
