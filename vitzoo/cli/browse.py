@@ -31,7 +31,7 @@ from vitzoo.registry.foreign_names import (
 )
 from vitzoo.registry.listing import commercial_use
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.kinds import KINDS
+from vitzoo.schema.kinds import KINDS, PARTS_OF_WEIGHTS
 from vitzoo.schema.rows import Contribution, Recipe, Throughput, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.schema.terms import CORE_BUILDER, FURTHER_RESULTS, RESULTS
@@ -398,7 +398,7 @@ def _overrides(weights: Weights, spec: Spec) -> str:
     """Write the settings in which weights differ from their variant, such as `pool=mean`."""
     new: dict[str, Any] = {f"block.{key}": value for key, value in weights.block}
     old: dict[str, Any] = {f"block.{k}": v for k, v in spec.block.to_data().items()}
-    for field in ("patch_embed", "pos_embed", "pool", "head"):
+    for field in PARTS_OF_WEIGHTS:
         override, part = getattr(weights, field), getattr(spec, field)
         if isinstance(override, PartSpec):
             new[field], old[field] = override.to_data(), part.to_data()

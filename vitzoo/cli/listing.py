@@ -19,7 +19,7 @@ from vitzoo.registry.listing import (
     LABEL,
     MEASUREMENTS,
     OF_WEIGHTS,
-    Row,
+    Listed,
     check_field,
     commercial_use,
     pareto,
@@ -166,7 +166,7 @@ def _selected(
     order: str | None,
     trade_off: str | None,
     here: bool,
-) -> tuple[list[Row], list[str], list[str]]:
+) -> tuple[list[Listed], list[str], list[str]]:
     """Return the rows that the options select, contradictions about pins, and the fields used."""
     tests, used = _tests(conditions)
     keys = sort_keys(order) if order else []
@@ -204,7 +204,7 @@ def _tests(conditions: Iterable[str]) -> tuple[list[Any], list[str]]:
 
 def _candidates(
     zoo: Registry, patterns: tuple[str, ...], families: tuple[str, ...], *, each_weights: bool
-) -> list[Row]:
+) -> list[Listed]:
     """Return the rows of patterns and families; say which plugins have failed.
 
     Raises:
@@ -222,7 +222,9 @@ def _candidates(
     return [row for row in rows if row["namespace"] in families] if families else rows
 
 
-def _with_local_weights(rows: list[Row], *, each_weights: bool) -> tuple[list[Row], list[str]]:
+def _with_local_weights(
+    rows: list[Listed], *, each_weights: bool
+) -> tuple[list[Listed], list[str]]:
     """Return the rows with stored weights, and contradictions about the pins of variants."""
     from vitzoo.inventory import local
 

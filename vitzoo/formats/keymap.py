@@ -20,7 +20,7 @@ Key = str | tuple[str, ...]
 Names = Mapping[Any, Key]  # of str or tuple; keys of a mapping are invariant
 Tensors = Mapping[str, Tensor]
 Reshape = Callable[[str, Tensor], Tensor | None]
-Row = tuple[tuple[str, ...], tuple[str, ...]]
+Pair = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ def unheld(name: str, keys: Iterable[str]) -> CheckpointError:
 class _Rows:
     """The rows of a map by the keys that they read, as templates for block numbers."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
-        groups: dict[str, dict[str, list[Row]]] = {}
+    def __init__(self, rows: Iterable[Pair]) -> None:
+        groups: dict[str, dict[str, list[Pair]]] = {}
         for row in sorted(rows, key=lambda row: -len(row[0])):
             for source in dict.fromkeys(row[0]):
                 head, mark, rest = source.rpartition("{}")
@@ -173,7 +173,7 @@ class _Rows:
                     yield [[text.format(*match.groups()) for text in side] for side in row]
 
 
-def _expanded(names: Names, before: str, before_model: str) -> Iterator[Row]:
+def _expanded(names: Names, before: str, before_model: str) -> Iterator[Pair]:
     """Yield the rows of a table with full keys, and modules as weights and biases."""
     for row in names.items():
         left, right = ((keys,) if isinstance(keys, str) else keys for keys in row)

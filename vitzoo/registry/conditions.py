@@ -39,8 +39,7 @@ SHOWN_DIGITS = 3  # `vitzoo list` writes 5,717,416 as 5.72M
 SHOWN_VALUES = 12  # of a text field, in a note
 DEEPEST = 20  # nested parentheses
 
-Row = Mapping[str, Any]
-Test = Callable[[Row], bool]
+Test = Callable[[Mapping[str, Any]], bool]
 
 
 class Condition(NamedTuple):
@@ -111,7 +110,7 @@ def required(field: str, value: object) -> Test:
     return test
 
 
-def unmet(conditions: Iterable[Condition], rows: Sequence[Row]) -> list[str]:
+def unmet(conditions: Iterable[Condition], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say which values the fields of those comparisons have that no row meets."""
     every = {field: test for one in conditions for field, test in one.fields.items()}
     return [
@@ -177,7 +176,7 @@ class _Parser:
         else:
             tests = [self.value(field, symbol if symbol in ("~", *COMPARE) else "=")]
 
-        def met(row: Row) -> bool:
+        def met(row: Mapping[str, Any]) -> bool:
             value = row[field]
             return (value is not None and any(test(value) for test in tests)) != (symbol == "!=")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vitzoo.files.names import valid_repo
 from vitzoo.files.strict_toml import loads
-from vitzoo.registry.listing import Row
+from vitzoo.registry.listing import Listed
 from vitzoo.registry.listing_cache import HUB, KNOWN_AS
 from vitzoo.schema.reader import NAME
 from vitzoo.schema.rows import Variant, Weights
@@ -27,7 +27,7 @@ TAGS = Path(__file__).with_name("timm_tags.toml")
 
 
 def find(
-    name: str, rows: Iterable[Row], variant_of: Callable[[Row], Variant | None]
+    name: str, rows: Iterable[Listed], variant_of: Callable[[Listed], Variant | None]
 ) -> list[Match]:
     """Return the variants that another library, a paper or the Hub calls `name`.
 

@@ -48,10 +48,10 @@ NON_COMMERCIAL = re.compile(r"\bnc\b|non-?commercial")  # in the name of a licen
 ENTRIES = "entries"  # of a row: the values of `OF_WEIGHTS` of each weights entry
 LABEL = "label"  # of the row of a weights entry: `variant`, or `variant:weights`
 
-Row = dict[str, Any]
+Listed = dict[str, Any]
 
 
-def fields(variant: Variant) -> Row:
+def fields(variant: Variant) -> Listed:
     """Return the values of `FIELDS`, which listings, `--where` and `--sort` use.
 
     The fields in `OF_WEIGHTS` are those of the default weights. Images per second belong to the
@@ -89,7 +89,7 @@ def of_weights(weights: Weights) -> list[Any]:
     ]
 
 
-def for_each_weights(row: Row) -> list[Row]:
+def for_each_weights(row: Listed) -> list[Listed]:
     """Return the row of a variant once for each of its weights entries, with its `LABEL`.
 
     A variant without weights has one row.
@@ -134,7 +134,7 @@ def sort_keys(order: str) -> list[tuple[str, bool]]:
     return keys
 
 
-def sort(rows: Iterable[Row], keys: Iterable[tuple[str, bool]]) -> list[Row]:
+def sort(rows: Iterable[Listed], keys: Iterable[tuple[str, bool]]) -> list[Listed]:
     """Sort rows by the fields of `sort_keys`; rows without a value come last."""
     rows = list(rows)
     for key, downwards in reversed(list(keys)):
@@ -155,7 +155,7 @@ def pareto_fields(text: str) -> list[str]:
     return found
 
 
-def pareto(rows: Iterable[Row], compared: list[str]) -> list[Row]:
+def pareto(rows: Iterable[Listed], compared: list[str]) -> list[Listed]:
     """Return the rows than which no other row is better, sorted by the first field.
 
     Another row is better if it is at least as good in all fields and better in one. A higher value
@@ -163,7 +163,7 @@ def pareto(rows: Iterable[Row], compared: list[str]) -> list[Row]:
     left out.
     """
     signs = [-1 if field in HIGHER else 1 for field in compared]
-    points: list[tuple[tuple[float, ...], Row]] = []
+    points: list[tuple[tuple[float, ...], Listed]] = []
     for row in rows:
         values = [row[field] for field in compared]
         if None not in values:
@@ -171,7 +171,7 @@ def pareto(rows: Iterable[Row], compared: list[str]) -> list[Row]:
             costs = (sign * amount for sign, amount in zip(signs, amounts, strict=True))
             points.append((tuple(costs), row))
     points.sort(key=lambda point: point[0])
-    best: list[tuple[tuple[float, ...], Row]] = []
+    best: list[tuple[tuple[float, ...], Listed]] = []
     for point, row in points:  # a better row comes before those than which it is better
         if not any(other != point and _no_worse(other, point) for other, _ in best):
             best.append((point, row))

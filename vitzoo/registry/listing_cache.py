@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from vitzoo import __version__, settings
 from vitzoo.errors import InvalidOption
 from vitzoo.files.access import read_own, read_regular, write_atomic
-from vitzoo.registry.listing import ENTRIES, FIELDS, OF_WEIGHTS, Row, fields, of_weights
+from vitzoo.registry.listing import ENTRIES, FIELDS, OF_WEIGHTS, Listed, fields, of_weights
 from vitzoo.schema.terms import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ class Listing(NamedTuple):
         parts, formats: the number of its parts and of its checkpoint formats.
     """
 
-    rows: list[Row]
+    rows: list[Listed]
     parts: int
     formats: int
 
 
-def row_of(variant: Variant) -> Row:
+def row_of(variant: Variant) -> Listed:
     """Return the listed fields of a variant, of its weights entries, and its names outside vitzoo.
 
     These names are (library, name, "") for the network and (`HUB`, repository, weights) for files.

@@ -20,7 +20,7 @@ from vitzoo.keywords import check_each, check_types
 from vitzoo.plugin.host import LOCK, Parts, PluginHost, full_name, named
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command
 from vitzoo.plugin.switches import NOT, VARIABLES
-from vitzoo.registry.listing import FIELDS, LABEL, Row, for_each_weights
+from vitzoo.registry.listing import FIELDS, LABEL, Listed, for_each_weights
 from vitzoo.registry.listing_cache import Entry, Listing, row_of
 from vitzoo.schema.reader import describe as describe_value
 
@@ -124,7 +124,9 @@ class Registry:
             )
         return self.variant(name)
 
-    def listing(self, patterns: Iterable[str] = ("*",), *, each_weights: bool = False) -> list[Row]:
+    def listing(
+        self, patterns: Iterable[str] = ("*",), *, each_weights: bool = False
+    ) -> list[Listed]:
         """Return the listed fields of the variants whose names match a shell-style pattern.
 
         With `each_weights`, every weights entry of a variant has a row, whose `LABEL` names it.
@@ -159,14 +161,14 @@ class Registry:
         names = [*(row["name"] for row in rows), *whole]
         return [p for p, now in present.items() if not any(fnmatchcase(n, now) for n in names)]
 
-    def _renamed(self, pattern: str, rows: Iterable[Row]) -> str:
+    def _renamed(self, pattern: str, rows: Iterable[Listed]) -> str:
         """Return the present name if `pattern` is an alias that matches no row."""
         if any(fnmatchcase(row["name"], pattern) for row in rows):
             return pattern
         self._load_namespace_of(pattern)  # the listing cache has no aliases
         return pattern if self.host.switches.hides(pattern) else self.aliases.get(pattern, pattern)
 
-    def listed(self, row: Row) -> Variant | None:
+    def listed(self, row: Listed) -> Variant | None:
         """Return the variant of a listed row, None if the plugin does not have it.
 
         The variant always comes from the plugin, never from the listing cache.
@@ -236,9 +238,9 @@ class Registry:
         rows = sorted(self._rows(), key=lambda row: _place(row["namespace"]))
         return foreign_names.find(name, rows, self.listed)
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[Listed]:
         """Return a row for every variant; the rows of unread manifests come from the cache."""
-        cached: list[Row] = []
+        cached: list[Listed] = []
         for namespace in self.host.manifests():
             with contextlib.suppress(PluginError):
                 cached += self._index(namespace)
@@ -247,7 +249,7 @@ class Registry:
         there = {row["namespace"] for row in loaded}
         return [*(row for row in cached if row["namespace"] not in there), *loaded]
 
-    def _index(self, namespace: str) -> list[Row]:
+    def _index(self, namespace: str) -> list[Listed]:
         """Return the cached rows of a manifest.
 
         Without a cache entry, load the plugin, write the entry and return an empty list.

@@ -25,17 +25,18 @@ from vitzoo.schema.figures import (
     read_throughput,
     shared_results,
 )
+from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
 from vitzoo.schema.reader import REQUIRED, Reader, describe
 from vitzoo.schema.recipes import read_recipe
 from vitzoo.schema.record import Record
 from vitzoo.schema.rows import (
     OBJECTIVES,
     Contribution,
+    ImportTarget,
     PaperResult,
     PartFact,
     Preprocessing,
     Recipe,
-    Target,
     Throughput,
     Variant,
     Weights,
@@ -46,7 +47,6 @@ from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo.settings import expanded
 
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-PARTS = ("patch_embed", "pos_embed", "pool", "head")
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim")
 RESULT_SETS = ("imagenet", "imagenet_real", "cifar10", "cifar100", "pets", "flowers")
 PIN_NEEDS = {
@@ -189,7 +189,7 @@ class Entries(Record):
         """Read a text that a manifest must state and a module plugin may leave out."""
         return reader.text(key, "" if self.module else REQUIRED)
 
-    def _target(self, reader: Reader, key: str) -> Target:
+    def _target(self, reader: Reader, key: str) -> ImportTarget:
         target: Any = reader.take(key, object) if self.module else reader.text(key)
         if self.module and not isinstance(target, str | None):
             return target  # the object itself
@@ -367,6 +367,6 @@ OF_WEIGHTS: dict[str, Callable[[Reader, str], Any]] = {  # these, too
     **dict.fromkeys(("pre_norm", "gated", "default"), Reader.flag),
     "labels": Reader.texts,
     "block": _block_options,
-    **dict.fromkeys(PARTS, _part_or_options),
+    **dict.fromkeys(PARTS_OF_WEIGHTS, _part_or_options),
     **RESULT_KEYS,
 }

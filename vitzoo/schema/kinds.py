@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from vitzoo.schema import rows
+from vitzoo.schema.rows import (
+    CheckpointFormat,
+    Contribution,
+    DropPathPolicyEntry,
+    HeadEntry,
+    PatchEmbedderEntry,
+    PoolEntry,
+    PositionEmbeddingEntry,
+    Variant,
+)
 
 
 class Kind(NamedTuple):
@@ -19,7 +28,7 @@ class Kind(NamedTuple):
 
     name: str
     hook: str
-    row: type[rows.Contribution]
+    row: type[Contribution]
     field: str = ""
 
     @property
@@ -29,17 +38,17 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("patch embedder", "vitzoo_patch_embedders", rows.PatchEmbedder, "patch_embed"),
-    Kind("position embedding", "vitzoo_position_embeddings", rows.PositionEmbedding, "pos_embed"),
-    Kind("pool", "vitzoo_pools", rows.Pool, "pool"),
-    Kind("head", "vitzoo_heads", rows.Head, "head"),
-    Kind("drop-path policy", "vitzoo_drop_path_policies", rows.DropPathPolicy, "drop_path"),
-    Kind("checkpoint format", "vitzoo_checkpoint_formats", rows.CheckpointFormat),
+    Kind("patch embedder", "vitzoo_patch_embedders", PatchEmbedderEntry, "patch_embed"),
+    Kind("position embedding", "vitzoo_position_embeddings", PositionEmbeddingEntry, "pos_embed"),
+    Kind("pool", "vitzoo_pools", PoolEntry, "pool"),
+    Kind("head", "vitzoo_heads", HeadEntry, "head"),
+    Kind("drop-path policy", "vitzoo_drop_path_policies", DropPathPolicyEntry, "drop_path"),
+    Kind("checkpoint format", "vitzoo_checkpoint_formats", CheckpointFormat),
 )
 FORMAT_HOOK, VARIANT_HOOK = "vitzoo_checkpoint_formats", "vitzoo_variants"
-HOOKS: dict[str, type[rows.Contribution] | type[rows.Variant]] = {
+HOOKS: dict[str, type[Contribution] | type[Variant]] = {
     **{kind.hook: kind.row for kind in KINDS},
-    VARIANT_HOOK: rows.Variant,
+    VARIANT_HOOK: Variant,
 }
 KIND_OF_HOOK = {kind.hook: kind.name for kind in KINDS}
 KIND_OF_FIELD = {kind.field: kind.name for kind in KINDS if kind.field}

@@ -20,7 +20,7 @@ from vitzoo.schema.terms import CORE_BUILDER, PERMISSIVE
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # Pillow has these, in upper case
 CROP_MODES = ("center", "squash")
 OBJECTIVES = ("supervised", "self-supervised", "image-text")  # of pre-training
-Target = str | Callable[..., Any]
+ImportTarget = str | Callable[..., Any]
 PartFact = PartSpec | tuple[tuple[str, Option], ...]  # a part, or options for the variant's part
 
 
@@ -37,30 +37,38 @@ class Contribution(Record):
     """
 
     name: str
-    target: Target
+    target: ImportTarget
     summary: str
     source: str = ""
     requires: tuple[str, ...] = ()
 
 
-class PatchEmbedder(Contribution):
+class PatchEmbedderEntry(Contribution):
     """Converts an image to tokens; see `vitzoo.parts.PatchEmbedder`."""
 
 
-class PositionEmbedding(Contribution):
+class PositionEmbeddingEntry(Contribution):
     """Adds the positions of the patches; see `vitzoo.parts.PositionEmbedding`."""
 
 
-class Pool(Contribution):
+class PoolEntry(Contribution):
     """Reduces the tokens to one or a few vectors; see `vitzoo.parts.protocols.Pool`."""
 
 
-class Head(Contribution):
+class HeadEntry(Contribution):
     """Computes logits from pooled features; see `vitzoo.parts.Head`."""
 
 
-class DropPathPolicy(Contribution):
+class DropPathPolicyEntry(Contribution):
     """Chooses the drop-path rate of every block; see `vitzoo.parts.DropPathPolicy`."""
+
+
+# The public names, in `vitzoo`; `vitzoo.parts` has protocols of the same names.
+PatchEmbedder = PatchEmbedderEntry
+PositionEmbedding = PositionEmbeddingEntry
+Pool = PoolEntry
+Head = HeadEntry
+DropPathPolicy = DropPathPolicyEntry
 
 
 @dataclass(frozen=True)
@@ -358,7 +366,7 @@ class Variant(Record):
     gmacs: float | None = None
     activations: int | None = None
     throughput: tuple[Throughput, ...] = ()
-    builder: Target = CORE_BUILDER
+    builder: ImportTarget = CORE_BUILDER
     accepts: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     paper: str = ""

@@ -317,7 +317,9 @@ def test_token_colours_are_scaled_principal_components(model, images, layers):
     with torch.no_grad():  # one by one: close eigenvalues enlarge the rounding of another batch
         outputs = [model.features(image[None], names) for image in images]
     for i, name in enumerate(names):
-        rows = torch.cat([one[name] for one in outputs])[:, prefix:].double().reshape(-1, 24).numpy()
+        rows = (
+            torch.cat([one[name] for one in outputs])[:, prefix:].double().reshape(-1, 24).numpy()
+        )
         components, shares = by_eigenvectors(rows, 3)
         same(found["components"][i], components)
         same(found["variance"][i], shares)

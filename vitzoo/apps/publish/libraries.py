@@ -47,7 +47,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Target:
+class LibraryFolder:
     """How a library stores a network in a folder.
 
     Args:
@@ -76,7 +76,7 @@ def warn_about_images(library: str, spec: Spec) -> None:
         )
 
 
-def target_of(network: Network, library: str, zoo: Registry) -> Target:
+def target_of(network: Network, library: str, zoo: Registry) -> LibraryFolder:
     """Return how a library stores a network.
 
     Raises:
@@ -92,7 +92,7 @@ def target_of(network: Network, library: str, zoo: Registry) -> Target:
     )
 
 
-def _first(network: Network, library: str, zoo: Registry) -> tuple[Target | None, str]:
+def _first(network: Network, library: str, zoo: Registry) -> tuple[LibraryFolder | None, str]:
     """Return how a library stores a network, or what the library lacks first."""
     lacking = ""
     for layout in _layouts(network, library, zoo):
@@ -115,7 +115,7 @@ def _layouts(network: Network, library: str, zoo: Registry) -> Iterator[Format]:
         yield zoo.part(KIND, name)
 
 
-def _target(network: Network, library: str, layout: Format, zoo: Registry) -> Target:
+def _target(network: Network, library: str, layout: Format, zoo: Registry) -> LibraryFolder:
     spec, head = network.spec, {k for k in network.tensors if k.startswith("head.")}
     if layout.name != network.format:
         if lacking := layout.unsupported(spec):
@@ -125,7 +125,7 @@ def _target(network: Network, library: str, layout: Format, zoo: Registry) -> Ta
     if head == {"head.weight", "head.bias"}:  # one layer, whatever its name and its first values
         network = replace(network, spec=replace(spec, head=PartSpec("linear")))
     configs, call = _FILES[library](network, layout, zoo)
-    return Target(library, layout.with_heads(spec.num_heads), weights, configs, call)
+    return LibraryFolder(library, layout.with_heads(spec.num_heads), weights, configs, call)
 
 
 Files = tuple[dict[str, Mapping[str, Any]], str]

@@ -11,7 +11,13 @@ from typing import Any
 
 from vitzoo import settings
 from vitzoo.apps.convert.conversion import Source, convert, network_of, open_source
-from vitzoo.apps.publish.libraries import LIBRARIES, Network, Target, target_of, warn_about_images
+from vitzoo.apps.publish.libraries import (
+    LIBRARIES,
+    LibraryFolder,
+    Network,
+    target_of,
+    warn_about_images,
+)
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import HashMismatch, InvalidOption, StoreError, UnknownName, short_repr
@@ -181,7 +187,7 @@ def _network(opened: Source) -> Network:
     )
 
 
-def _write_weights(checkpoint: Checkpoint, target: Target, path: Path) -> bool:
+def _write_weights(checkpoint: Checkpoint, target: LibraryFolder, path: Path) -> bool:
     """Write the weights file of a library; return whether it is a copy of the file in the store.
 
     Raises:

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from vitzoo.apps.convert.conversion import convert
 from vitzoo.apps.publish.checks import PUSHED, check_push
-from vitzoo.apps.publish.libraries import MODEL, Network, Target, target_of, warn_about_images
+from vitzoo.apps.publish.libraries import (
+    MODEL,
+    LibraryFolder,
+    Network,
+    target_of,
+    warn_about_images,
+)
 from vitzoo.apps.publish.model_card import Card, Origin, model_card
 from vitzoo.apps.publish.upload import check_upload, upload
 from vitzoo.checkpoint.checkpoint import open_file
@@ -198,7 +204,7 @@ def _folder(folder: str | os.PathLike[str] | None, *, force: bool) -> Iterator[P
         ) from error
 
 
-def _write(model: Any, library: str | None, folder: Path, zoo: Registry) -> Target | None:
+def _write(model: Any, library: str | None, folder: Path, zoo: Registry) -> LibraryFolder | None:
     """Write weights and configs; return how a library loads them, None if only vitzoo does."""
     saved = save(model, folder / MODEL)
     network = Network(
@@ -222,7 +228,7 @@ def _write(model: Any, library: str | None, folder: Path, zoo: Registry) -> Targ
     return found
 
 
-def _target(network: Network, library: str | None, zoo: Registry) -> Target | None:
+def _target(network: Network, library: str | None, zoo: Registry) -> LibraryFolder | None:
     if library == "vitzoo":
         return None
     try:
@@ -234,7 +240,7 @@ def _target(network: Network, library: str | None, zoo: Registry) -> Target | No
         return None
 
 
-def _call(target: Target | None, repo: str) -> str:
+def _call(target: LibraryFolder | None, repo: str) -> str:
     if target is None:
         return ""
     place = f"hf-hub:{repo}" if target.library == "timm" else repo

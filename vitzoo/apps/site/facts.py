@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from vitzoo.apps.site import index_data as index
 from vitzoo.apps.site.links import file_address, file_place, link, linked
+from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
 from vitzoo.schema.rows import PartFact, Variant, Weights
 from vitzoo.schema.spec import BlockSpec, PartSpec
 from vitzoo.schema.terms import CORE_BUILDER, RESULTS
@@ -153,7 +154,7 @@ def _setting(value: Any) -> str:
 def _overrides(weights: Weights) -> str:
     """Write the settings that weights state over those of their variant."""
     stated = [_options((f"block.{key}", value) for key, value in weights.block)]
-    for name in ("patch_embed", "pos_embed", "pool", "head"):
+    for name in PARTS_OF_WEIGHTS:
         part: PartFact = getattr(weights, name)
         if isinstance(part, PartSpec):
             stated.append(" ".join(filter(None, (f"{name}={part.name}", _options(part.options)))))
