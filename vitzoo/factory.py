@@ -26,9 +26,11 @@ from vitzoo.loading.request import Adapter, Request, changed, with_adapter
 from vitzoo.loading.source import chosen_over, without_published_classifier
 from vitzoo.log import log
 from vitzoo.network.build import build, make_dynamic
+from vitzoo.network.calls import checked_parts
 from vitzoo.network.model import VisionTransformer
 from vitzoo.opening import UNTRAINED, is_model, resolve, weights_source
 from vitzoo.parts.init import WithoutData
+from vitzoo.parts.protocols import Blaming
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import LoadReport
@@ -153,44 +155,46 @@ def create(
     request = with_adapter(resolve(name, zoo, weights), _opened(adapter), zoo)
     wanted = changed(request.spec, request.changes, call)
     source = weights_source(request, weights, pretrained, zoo, mmap=mmap)
-    if source is None or source.remote:  # before any download, so that a wrong argument raises here
-        place = "meta" if source else device
-        model = _network(wanted, ready, request, zoo, dynamic, place)
-    if source is None:
-        report = LoadReport("random initialisation", reinitialised=tuple(model.state_dict()))
-        model.to(device=device, dtype=dtype)
-        return _finish(model, wanted, report, request.preprocessing_of(wanted))
+    with Blaming(checked_parts(wanted)):
+        if source is None or source.remote:  # a wrong argument raises here, before any download
+            place = "meta" if source else device
+            model = _network(wanted, ready, request, zoo, dynamic, place)
+        if source is None:
+            report = LoadReport("random initialisation", reinitialised=tuple(model.state_dict()))
+            model.to(device=device, dtype=dtype)
+            return _finish(model, wanted, report, request.preprocessing_of(wanted))
 
-    changes = _merged(request.changes, call)
-    trained = source.trained(changes)
-    wanted = changed(trained, request.changes, call)
-    wanted = without_published_classifier(wanted, source, changes)
-    model = _network(wanted, ready, request, zoo, dynamic, "meta")
-    checkpoint = replace(request.described(source.opened()), mapped=mmap)  # fetch after all checks
-    preprocessing, note = _preprocessing(checkpoint, request, wanted)
-    adaptation = Adaptation.between(
-        trained,
-        wanted,
-        asked=request.head_fields | (HEAD_FIELDS & call.keys()),
-        resampling=source.resampling(trained, wanted, changes),
-    )
-    dtype = dtype or (None if source.keeps_dtype else torch.get_default_dtype())
-    assumed = (*source.assumed(changes, wanted), *chosen_over(trained, wanted), *note)
-    elsewhere = torch.get_default_device().type != "cpu"
-    with DeviceContext("cpu") if elsewhere else nullcontext():  # the tensors of a file are there
-        report = load(
-            model,
-            checkpoint,
-            adaptation,
-            zoo,
-            dtype=dtype,
-            assumed=assumed,
-            check_finite=check_finite,
+        changes = _merged(request.changes, call)
+        trained = source.trained(changes)
+        wanted = changed(trained, request.changes, call)
+        wanted = without_published_classifier(wanted, source, changes)
+        model = _network(wanted, ready, request, zoo, dynamic, "meta")
+        opened = source.opened()  # fetches the file, after all checks
+        checkpoint = replace(request.described(opened), mapped=mmap)
+        preprocessing, note = _preprocessing(checkpoint, request, wanted)
+        adaptation = Adaptation.between(
+            trained,
+            wanted,
+            asked=request.head_fields | (HEAD_FIELDS & call.keys()),
+            resampling=source.resampling(trained, wanted, changes),
         )
-        report = request.merged(model, report, check_finite=check_finite)
+        dtype = dtype or (None if source.keeps_dtype else torch.get_default_dtype())
+        assumed = (*source.assumed(changes, wanted), *chosen_over(trained, wanted), *note)
+        elsewhere = torch.get_default_device().type != "cpu"
+        with DeviceContext("cpu") if elsewhere else nullcontext():  # a file's tensors are there
+            report = load(
+                model,
+                checkpoint,
+                adaptation,
+                zoo,
+                dtype=dtype,
+                assumed=assumed,
+                check_finite=check_finite,
+            )
+            report = request.merged(model, report, check_finite=check_finite)
+        result: Any = _moved(model, device)
     given = {key: value for key, value in call.items() if key not in ready}
     again = {"pretrained": pretrained, "weights": weights, "dtype": dtype, "mmap": mmap, **given}
-    result: Any = _moved(model, device)
     result.create_again = partial(create, deepcopy(name), **deepcopy(again))  # for `lora`
     return _finish(result, wanted, report, preprocessing, checkpoint)
 

@@ -386,6 +386,19 @@ def test_a_part_that_fails_while_it_computes(install, small, images, error):
         model(images)
 
 
+@pytest.mark.parametrize(
+    "method", ["state_dict", "_load_from_state_dict", "_apply", "named_parameters"]
+)
+def test_a_part_whose_method_of_a_module_fails(install, small, method):
+    code = f"class part(vitzoo.parts.LinearHead):\n    def {method}(self, *_, **__): {{}}['lost']"
+    installed(install, PARTS % code, PART.format("heads"))
+    whose = ("head 'globex/part'", "plugin 'globex' (globex-vit 1.0)", "KeyError: 'lost'", ":4")
+    with refuses(PluginError, *whose, "vitzoo plugins check globex"):
+        vitzoo.create(small, head="globex/part", dtype=torch.float64)
+        vitzoo.create(small, head="globex/part", device="meta")
+        vitzoo.create("vit_digits", pretrained=True, num_classes=10, head="globex/part")
+
+
 def test_an_exception_of_torchs_own_passes_through_a_part(install, small, images):
     """`torch.utils.checkpoint` ends a recomputation with an exception that a part must not stop."""
     code = "import torch.utils.checkpoint as c\nclass part(vitzoo.parts.LinearHead):\n"

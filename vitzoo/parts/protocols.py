@@ -15,16 +15,17 @@ such parameters, and no parameters of other parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from importlib.metadata import entry_points
-from typing import Any, Protocol, runtime_checkable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption, PluginError, VitzooError
-from vitzoo.plugin.guard import Converting, defined_at, reason_of
+from vitzoo.plugin.guard import Converting, defined_at, passes, raised_at, reason_of
 from vitzoo.schema.reader import describe
 
 Expected = tuple[int, ...] | str | None
+ELSEWHERE = "elsewhere"
 GRID, MODULE, NAMES = "two positive whole numbers", "a torch.nn.Module", "a collection of names"
 TENSOR, TABLE, BIAS = "a tensor", "a tensor or None", "a tensor or a function of the queries"
 RESULTS: dict[str, Callable[[Any], bool]] = {  # by what is expected
@@ -238,8 +239,7 @@ def blame(
         error: that the code of the part raised.
         code: of the part, to name its line if no `error` does.
     """
-    namespace, slash, _ = what.partition("'")[2].partition("/")
-    found = next(iter(entry_points(group="vitzoo", name=namespace)), None) if slash else None
+    namespace, slash, found = _plugin_of(what)
     at = defined_at(code) if slash else ""
     if error is not None:
         problem += f": {reason_of(error, found.module.partition('.')[0] if found else '', at)}"
@@ -252,3 +252,32 @@ def blame(
         f"{what} of plugin {namespace!r}{owner}: {problem}; choose another part, or correct this "
         f"one: `vitzoo plugins check {namespace}` checks it"
     )
+
+
+class Blaming(NamedTuple):
+    """Names the plugin of a part if code of the plugin raises in a `with` block.
+
+    This is for methods of `nn.Module` that a part replaces, such as `state_dict`.
+
+    Args:
+        parts: field and registered name, such as `head 'acme/cosine'`, by field.
+    """
+
+    parts: Mapping[str, str]
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if not isinstance(error, Exception | SystemExit) or passes(error):
+            return
+        for what in self.parts.values():
+            found = _plugin_of(what)[2]
+            if found and raised_at(error, found.module.partition(".")[0], ELSEWHERE) != ELSEWHERE:
+                raise blame(what, "failed", error) from error
+
+
+def _plugin_of(what: str) -> tuple[str, str, EntryPoint | None]:
+    """Return the namespace of a part, "/" for a part of a plugin, and the plugin's entry point."""
+    namespace, slash, _ = what.partition("'")[2].partition("/")
+    found = next(iter(entry_points(group="vitzoo", name=namespace)), None) if slash else None
+    return namespace, slash, found
