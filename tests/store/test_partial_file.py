@@ -86,6 +86,7 @@ def test_every_writer_has_a_file_of_its_own(tmp_path):
     assert (contents(one), contents(other)) == (b"one", b"other")
     one.release()
     assert leftovers(common) == [common]
+    os.utime(common, (1, 1))  # an hour later, no other process continues the file that one does
     again = Partial(common, 9)
     assert contents(again) == b"one"
     assert leftovers(common) == []
