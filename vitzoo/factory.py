@@ -19,7 +19,6 @@ from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.saved import check_plugins
 from vitzoo.errors import InvalidOption, MissingDependency, short_repr
 from vitzoo.keywords import check_keywords
-from vitzoo.known import network_of
 from vitzoo.loading.adapt import HEAD_FIELDS, Adaptation
 from vitzoo.loading.load import load
 from vitzoo.loading.request import Adapter, Request, changed, with_adapter
@@ -28,6 +27,7 @@ from vitzoo.log import log
 from vitzoo.network.build import build, make_dynamic
 from vitzoo.network.calls import checked_parts
 from vitzoo.network.model import VisionTransformer
+from vitzoo.network.wrappers import network_of
 from vitzoo.opening import UNTRAINED, is_model, resolve, weights_source
 from vitzoo.parts.init import WithoutData
 from vitzoo.parts.protocols import Blaming

@@ -1,4 +1,4 @@
-"""What is known about a network without its tensors, and the network inside wrappers."""
+"""What is known about a network without its tensors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from vitzoo.errors import InvalidOption, UnknownName
+from vitzoo.errors import UnknownName
 from vitzoo.foreign.overrides import of_entry
 from vitzoo.keywords import check_keywords
+from vitzoo.network.wrappers import network_of
 from vitzoo.opening import Registered, is_model, locate, resolve
 from vitzoo.registry.label_sets import SETS, check_label_set, class_names, known_labels
 from vitzoo.registry.registry import registry
-from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
 
@@ -138,42 +138,3 @@ def labels(
         if isinstance(name_or_model, str) and name_or_model.lower().startswith("imagenet"):
             check_label_set(name_or_model)
         raise
-
-
-def network_of(model: Any) -> Any:
-    """Return the network of `create` in a model.
-
-    Raises:
-        InvalidOption: vitzoo did not create it.
-    """
-    network = unwrapped(model)
-    if isinstance(getattr(network, "spec", None), Spec):
-        return network
-    raise InvalidOption(
-        f"{type(network).__name__} has no spec; pass a model made by vitzoo.create, alone or in a "
-        "wrapper of torch or PEFT"
-    )
-
-
-def unwrapped(model: Any, *, compiled: bool = True) -> Any:
-    """Return the network inside torch.compile, (Distributed)DataParallel, FSDP, an average or PEFT.
-
-    Args:
-        model: a module; any other value is an InvalidOption.
-        compiled: whether torch.compile is taken off, too.
-    """
-    if not is_model(model):
-        raise InvalidOption(f"expected a network, got {describe(model)}; pass that of create")
-    found: Any = model
-    while not isinstance(vars(found).get("spec"), Spec):
-        inner = None
-        if type(found).__module__.startswith("torch."):
-            inner = getattr(found, "module", None)
-            if "_orig_mod" in found._modules:  # noqa: SLF001  # torch.compile has no public name
-                inner = found._orig_mod if compiled else None  # noqa: SLF001
-        elif callable(getattr(found, "get_base_model", None)):  # of PEFT
-            inner = found.get_base_model()
-        if not is_model(inner):
-            break
-        found = inner
-    return found

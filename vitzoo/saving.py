@@ -19,8 +19,8 @@ from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.access import check_path, writing_to
 from vitzoo.images.transform import check_preprocessing
 from vitzoo.keywords import check_types
-from vitzoo.known import network_of
 from vitzoo.loading.adapt import LOADABLE
+from vitzoo.network.wrappers import network_of
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.manifest import API

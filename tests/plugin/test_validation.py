@@ -188,7 +188,7 @@ HOOK = "import vitzoo\n\n@vitzoo.hookimpl\ndef vitzoo_pools{}\n"
     [
         (
             "(): return vitzoo.Pool('a', print, 'a')",
-            "vitzoo_pools returned a Pool, expected a list of entries",
+            "vitzoo_pools returned a PoolEntry, expected a list of entries",
         ),
         ("(): pass", "vitzoo_pools returned a NoneType, expected a list of entries"),
         ("(): return 5", "vitzoo_pools returned a int, expected a list of entries"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
 
@@ -14,7 +14,10 @@ from vitzoo.plugin.guard import defined_at
 from vitzoo.plugin.hookspecs import hookimpl
 from vitzoo.plugin.validation import check_marks, check_rows, check_twice
 from vitzoo.schema.kinds import HOOKS
-from vitzoo.schema.manifest import Manifest
+from vitzoo.schema.record import Record
+
+if TYPE_CHECKING:
+    from vitzoo.schema.manifest import Manifest
 
 Rows = tuple[tuple[str, Any], ...]  # (hook name, entry) pairs
 
@@ -33,7 +36,8 @@ def new_manager(plugins: Mapping[str, object]) -> pluggy.PluginManager:
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
     for namespace, plugin in plugins.items():
-        known = ManifestPlugin(plugin) if isinstance(plugin, Manifest) else plugin
+        manifest = isinstance(plugin, Record)
+        known = ManifestPlugin(cast("Manifest", plugin)) if manifest else plugin
         manager.register(known, name=namespace)
     return manager
 

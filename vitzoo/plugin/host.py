@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo.errors import IncompatibleManifest, PluginError, RegistryError
-from vitzoo.plugin.discovery import sort_out
 from vitzoo.plugin.entry_points import GROUP, Found, find_plugins
 from vitzoo.plugin.guard import GuardedFormat, Owner, raised_at, reason_of, text_of
 from vitzoo.plugin.importing import import_module
@@ -106,6 +105,8 @@ class PluginHost:
         """Find the installed plugins, unless that is done; no plugin is imported."""
         with LOCK:
             if not self._discovered:
+                from vitzoo.plugin.discovery import sort_out
+
                 self.found = find_plugins()
                 ours = [found for found in self.found if found.group == GROUP]
                 states, unread = sort_out(ours, self.switches)

@@ -85,8 +85,8 @@ def check_rows(
             raise PluginError(f"{hook} returns more than {MAX_ROWS} entries; is it endless?")
         if not isinstance(row, cls) or not _is_named(row):
             raise PluginError(
-                f"{hook} must return {cls.__name__} objects named with {NAME_RULE}, "
-                f"got {describe(row)}"
+                f"{hook} must return {_public(cls)} objects named with {NAME_RULE}, got "
+                f"{describe(row)}"
             )
         where = f"{hook}: {row.name!r}"
         if isinstance(row, Variant):
@@ -110,7 +110,7 @@ def _check_objects(row: Variant, reader: Reader) -> None:
         found = getattr(row, field)
         if not isinstance(found, tuple | list) or not all(isinstance(item, cls) for item in found):
             raise reader.fail(
-                f"{field} must be a list of {cls.__name__} objects, got {describe(found)}"
+                f"{field} must be a list of {_public(cls)} objects, got {describe(found)}"
             )
     for weights in row.weights:
         if not _is_named(weights):
@@ -126,3 +126,8 @@ def _check_objects(row: Variant, reader: Reader) -> None:
             raise reader.fail(f"two entries of its {field} have the same name")
     if not are_pairs(row.known_as):
         raise reader.fail(f"known_as must be (library, name) pairs, got {describe(row.known_as)}")
+
+
+def _public(cls: type) -> str:
+    """Return the name in `vitzoo` of a class of entries."""
+    return cls.__name__.removesuffix("Entry")

@@ -22,12 +22,12 @@ from vitzoo.schema.figures import (
     check_results,
     percentage,
     positive,
+    read_recipe,
     read_throughput,
     shared_results,
 )
 from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
 from vitzoo.schema.reader import REQUIRED, Reader, describe
-from vitzoo.schema.recipes import read_recipe
 from vitzoo.schema.record import Record
 from vitzoo.schema.rows import (
     OBJECTIVES,

@@ -1,7 +1,7 @@
-"""Reading results of weights and images per second from a manifest; torch-free.
+"""Reading results of weights, images per second and recipes from a manifest; torch-free.
 
-Two tables at the top of a manifest state the source of many figures once: `evaluations` the source
-of results, `measurements` the source of images per second.
+Three tables at the top of a manifest state once what many entries share: `evaluations` the source
+of results, `measurements` the source of images per second, `recipes` how weights were fine-tuned.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 from vitzoo.errors import did_you_mean
 from vitzoo.files.names import SHORT_COMMIT
 from vitzoo.schema.reader import NAME, NAME_RULE, REQUIRED, Reader
-from vitzoo.schema.rows import Throughput
+from vitzoo.schema.rows import Recipe, Throughput
 from vitzoo.schema.terms import FURTHER_RESULTS, RESULTS
 
 T = TypeVar("T")
 Evaluation = Mapping[str, str]  # texts by field of `Weights`
+SHARES = ("layer_decay", "drop_path", "random_erasing", "label_smoothing", "ema")  # at most 1
+STRENGTHS = ("weight_decay", "warm_up", "clip", "mixup", "cutmix")
 TEXTS = ("evaluation", "evaluation_source", "evaluation_commit")
 
 
@@ -123,6 +125,60 @@ def commit_of(reader: Reader, key: str, default: str = REQUIRED) -> str:
     value = reader.text(key, default)
     if value and not SHORT_COMMIT.fullmatch(value):
         raise reader.fail(f"{key} must be 7 to 40 lower-case hex digits, got {value!r}")
+    return value
+
+
+def read_recipes(reader: Reader) -> dict[str, Recipe]:
+    """Read the table `recipes` of a manifest."""
+    return dict(reader.rows("recipes", lambda name, row: (name, _recipe(row))))
+
+
+def read_recipe(reader: Reader, known: Mapping[str, Recipe]) -> Recipe | None:
+    """Read the recipe of weights: the name of one of the manifest, or a table.
+
+    Args:
+        reader: of the weights.
+        known: the recipes of the manifest.
+    """
+    if not isinstance(reader.table.get("recipe", {}), Mapping):
+        return known_row(reader, "recipes", reader.text("recipe"), known)
+    sub = reader.sub("recipe")
+    if sub is None:
+        return None
+    row = _recipe(sub)
+    sub.done()
+    return row
+
+
+def _recipe(reader: Reader) -> Recipe:
+    lengths = {
+        key: reader.count(key)
+        for key in ("epochs", "steps")
+        if reader.take(key, object, None) is not None
+    }
+    if len(lengths) != 1:
+        stated = " and ".join(lengths) or "neither"
+        raise reader.fail(f"a recipe states its length as epochs or as steps, got {stated}")
+    shares = {key: _number(reader, key, most=1) for key in SHARES}
+    values: dict[str, Any] = lengths | shares | {key: _number(reader, key) for key in STRENGTHS}
+    return Recipe(
+        data=reader.text("data"),
+        optimizer=reader.text("optimizer"),
+        lr=positive(reader, "lr"),
+        batch_size=reader.count("batch_size"),
+        image_size=reader.size("image_size"),
+        augmentation=reader.text("augmentation", ""),
+        source=reader.text("source"),
+        commit=commit_of(reader, "commit", ""),
+        **values,
+    )
+
+
+def _number(reader: Reader, key: str, most: float = 2**31) -> float | None:
+    value = reader.take(key, float, None)
+    if value is not None and not 0 <= value <= most:
+        limit = " to 1" if most == 1 else ""
+        raise reader.fail(f"{key} must be a number from 0{limit}, got {value}")
     return value
 
 

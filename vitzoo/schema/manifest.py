@@ -12,10 +12,9 @@ from vitzoo.errors import IncompatibleManifest, PluginError, RegistryError, did_
 from vitzoo.files.access import read_regular
 from vitzoo.files.strict_toml import loads, strict_toml
 from vitzoo.schema.entries import NUMBERS, Entries, read_pretraining
-from vitzoo.schema.figures import read_evaluations, read_measurements
+from vitzoo.schema.figures import read_evaluations, read_measurements, read_recipes
 from vitzoo.schema.kinds import HOOKS, KINDS, VARIANT_HOOK
 from vitzoo.schema.reader import Reader
-from vitzoo.schema.recipes import read_recipes
 from vitzoo.schema.record import Record
 from vitzoo.schema.rows import Contribution, Variant
 from vitzoo.schema.spec import LIMITS, Spec

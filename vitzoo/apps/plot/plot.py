@@ -26,9 +26,10 @@ from vitzoo.files.access import check_figure, writing_to
 from vitzoo.images.find import find_images
 from vitzoo.images.transform import default_preprocessing, statistics
 from vitzoo.keywords import check_keywords
-from vitzoo.known import network_of, transform, unwrapped
+from vitzoo.known import transform
 from vitzoo.network.inputs import explained
 from vitzoo.network.model import VisionTransformer
+from vitzoo.network.wrappers import network_of, unwrapped
 from vitzoo.opening import is_model
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.reader import describe

@@ -16,7 +16,8 @@ from vitzoo.errors import ImageError, InvalidOption, short_repr
 from vitzoo.factory import open_network
 from vitzoo.images.find import find_images
 from vitzoo.keywords import check_each, check_types
-from vitzoo.known import network_of, transform
+from vitzoo.known import transform
+from vitzoo.network.wrappers import network_of
 from vitzoo.opening import is_model
 from vitzoo.registry.registry import variants
 from vitzoo.schema.spec import Spec

@@ -62,7 +62,8 @@ from vitzoo.images.decode import (
     read_bytes,
 )
 from vitzoo.keywords import check_keywords, check_types
-from vitzoo.known import network_of, transform, unwrapped
+from vitzoo.known import transform
+from vitzoo.network.wrappers import network_of, unwrapped
 from vitzoo.opening import Registered, is_model, is_path, locate
 from vitzoo.schema.spec import Spec
 

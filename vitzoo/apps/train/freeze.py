@@ -10,7 +10,7 @@ from torch import nn
 
 from vitzoo.apps.train.layers import REST, SAME_LAYER, Key, keys_of, numbers_of
 from vitzoo.errors import InvalidOption, short_repr
-from vitzoo.known import unwrapped
+from vitzoo.network.wrappers import unwrapped
 from vitzoo.text import listed
 
 HEAD = "head"

@@ -11,7 +11,7 @@ from torch import nn
 
 from vitzoo.apps.train.layers import keys_of, numbers_of
 from vitzoo.errors import InvalidOption, short_repr
-from vitzoo.known import unwrapped
+from vitzoo.network.wrappers import unwrapped
 
 
 def param_groups(
