@@ -188,7 +188,7 @@ def test_listing_many_namespaces_takes_linear_work(net):
 
         def listing():
             net.forget()
-            found = [row["name"] for row in registry().listing([f"many{count}x*"])]
+            found = [row["name"] for row in registry().index.listing([f"many{count}x*"])]
             assert len(found) == count
 
         counts = [calls_of(listing) for _ in range(2)]

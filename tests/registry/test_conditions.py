@@ -246,7 +246,7 @@ def test_a_value_of_a_wrong_type_is_refused(field, value, message):
 def test_every_field_of_a_listing_has_a_kind():
     from internals import registry
 
-    for row in registry().listing():
+    for row in registry().index.listing():
         assert tuple(row) == FIELDS
         for field, value in row.items():
             types = {"text": str, "number": int | float, "size": int | str}[KINDS[field]]

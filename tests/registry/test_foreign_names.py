@@ -16,7 +16,7 @@ from internals import registry
 from vitzoo.errors import UnknownName
 from vitzoo.files.strict_toml import loads
 from vitzoo.registry import foreign_names
-from vitzoo.registry.foreign_names import HUB, call, explain
+from vitzoo.registry.foreign_names import HUB, call, explain, known_elsewhere
 
 ROOT = Path(__file__).parents[2]
 PAGE = runpy.run_path(str(ROOT / "tests" / "parity_table.py"), run_name="parity_table")
@@ -47,7 +47,7 @@ def test_every_tag_with_a_file_is_answered_with_its_network_and_file():
     assert len(REPOSITORIES) > 400
     for name, repo in REPOSITORIES.items():
         architecture = name.partition(".")[0]
-        matches = zoo.known_elsewhere(name)
+        matches = known_elsewhere(name, zoo)
         if not matches:
             unknown.append(name)
             continue
@@ -66,7 +66,7 @@ def test_every_tag_with_a_file_is_answered_with_its_network_and_file():
 def test_every_architecture_with_a_name_is_answered_with_it():
     zoo = registry()
     for architecture, row in ROWS.items():
-        matches = zoo.known_elsewhere(architecture)
+        matches = known_elsewhere(architecture, zoo)
         if row.ours() != PAGE["CARRIED"]:
             assert f"`{matches[0][1].name}`" == row.ours(), architecture
 
@@ -80,13 +80,13 @@ def test_former_names_are_those_of_timm():
 
 def test_tags_without_an_entry_are_listed_with_their_repositories():
     zoo = registry()
-    without = {name for name in REPOSITORIES if zoo.known_elsewhere(name)[0][2] is None}
+    without = {name for name in REPOSITORIES if known_elsewhere(name, zoo)[0][2] is None}
     assert TABLES["without_entry"] == {name: REPOSITORIES[name] for name in without}
 
 
 @pytest.mark.parametrize("name", TABLES["former"])
 def test_a_former_name_is_answered_with_the_weights_of_its_tag(name):
-    for _, variant, weights in registry().known_elsewhere(name)[:1]:
+    for _, variant, weights in known_elsewhere(name, registry())[:1]:
         assert weights.repo == f"timm/{TABLES['former'][name]}"
         with refuses(UnknownName, repr(name), "timm", repr(variant.name), repr(weights.name)):
             registry().variant(name)
@@ -111,7 +111,7 @@ def test_repositories_of_the_authors_are_those_that_timm_states(module):
 
 @pytest.mark.parametrize("repo", TABLES["hub"])
 def test_a_repository_of_the_authors_is_answered_with_the_network_of_its_tag(repo):
-    tag, matches = TABLES["hub"][repo], registry().known_elsewhere(repo)
+    tag, matches = TABLES["hub"][repo], known_elsewhere(repo, registry())
     architecture = tag.partition(".")[0]
     library, variant, weights = matches[0]
     assert library == HUB
@@ -148,7 +148,7 @@ def test_a_repository_of_the_authors_is_answered_with_the_network_of_its_tag(rep
     ],
 )
 def test_names_of_other_libraries(name, expected):
-    matches = registry().known_elsewhere(name)
+    matches = known_elsewhere(name, registry())
     assert call(name, matches[0]).startswith(f"vitzoo.create({expected}")
     with refuses(UnknownName, name, expected):
         registry().variant(name)
@@ -186,7 +186,7 @@ def test_a_tag_without_an_entry_is_answered_with_its_network_and_the_call(name, 
 
 
 def test_the_networks_of_vitzoo_come_before_wrappers():
-    matches = registry().known_elsewhere("eva_giant_patch14_224")
+    matches = known_elsewhere("eva_giant_patch14_224", registry())
     own = [variant.builder == foreign_names.CORE_BUILDER for _, variant, _ in matches]
     assert own == sorted(own, reverse=True)
 

@@ -88,7 +88,7 @@ def probe(namespace: str, notes: Notes) -> None:
     zoo = registry()
     zoo.load_manifests()
     with suppress(PluginError):  # the plugin's state then has the cause
-        zoo.listing([f"{namespace}/*"])
+        zoo.index.listing([f"{namespace}/*"])
     info = zoo.host.infos[namespace]
     if info.state in OFF:
         notes.problem("the plugin", info.trouble, place(info))

@@ -23,7 +23,7 @@ from vitzoo.plugin.origin import Named, named
 from vitzoo.plugin.package_files import module_file
 from vitzoo.plugin.source_lines import where_defined
 from vitzoo.plugin.switches import NOT
-from vitzoo.registry.listing_cache import Entry
+from vitzoo.registry.index import Entry
 from vitzoo.registry.registry import Registry
 from vitzoo.settings import registry_files
 

@@ -217,7 +217,7 @@ def _states() -> list[dict[str, Any]]:
     from vitzoo.registry.registry import registry
 
     zoo = registry()
-    plugins = [(info, counts) for _, info, counts in zoo.overview()]
+    plugins = [(info, counts) for _, info, counts in zoo.index.overview()]
     others = with_commands(zoo.host).values()
     plugins += [(info, None) for info in others if info.namespace.startswith("vitzoo ")]
     rows = []

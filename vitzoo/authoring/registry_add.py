@@ -208,7 +208,7 @@ def _before(target: Path, name: str, zoo: Registry, *, force: bool) -> bytes:
             f"{target}: {name!r} is the former name of a variant; choose another name"
         )
     if name not in (*(row.name for row in manifest.variants), *manifest.unusable):
-        if zoo.listing([f"{LOCAL}/{name}"]):
+        if zoo.index.listing([f"{LOCAL}/{name}"]):
             raise RegistryError(
                 f"{LOCAL}/{name} is in another file of VITZOO_REGISTRY; choose another name"
             )

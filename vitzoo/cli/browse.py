@@ -27,6 +27,7 @@ from vitzoo.registry.foreign_names import (
     create_call,
     is_repository,
     is_tag,
+    known_elsewhere,
     repository,
 )
 from vitzoo.registry.listing import commercial_use
@@ -290,8 +291,8 @@ def _call(variant: Variant, weights: Weights | None = None) -> str:
 
 
 def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
-    zoo.listing([name])  # imports the module of a lazy plugin
-    elsewhere = zoo.known_elsewhere(name)
+    zoo.index.listing([name])  # imports the module of a lazy plugin
+    elsewhere = known_elsewhere(name, zoo)
     tagged = "." in name and all(weights is None for _, _, weights in elsewhere)
     without_entry = tagged and is_tag(name)
     if without_entry:

@@ -19,9 +19,9 @@ def complete_names(_: click.Context, __: click.Parameter, incomplete: str) -> li
     from vitzoo.registry.registry import registry
 
     with suppress(VitzooError):
-        names = [row["name"] for row in registry().listing()]
+        names = [row["name"] for row in registry().index.listing()]
         if ":" in incomplete:
-            rows = registry().listing(each_weights=True)
+            rows = registry().index.listing(each_weights=True)
             names = [f"{row['name']}:{row['weights']}" for row in rows if row["weights"]]
         if found := [name for name in names if name.startswith(incomplete)]:
             return found
@@ -46,7 +46,7 @@ def complete_families(_: click.Context, __: click.Parameter, incomplete: str) ->
     from vitzoo.registry.registry import registry
 
     with suppress(VitzooError):
-        families = dict.fromkeys(row["namespace"] for row in registry().listing())
+        families = dict.fromkeys(row["namespace"] for row in registry().index.listing())
         return [name for name in families if name.startswith(incomplete)]
     return []
 

@@ -211,13 +211,13 @@ def _candidates(
         UnknownName: a pattern matches no name, or there is no such family.
     """
     own = tuple("*" if name == CORE else f"{name}/*" for name in families)
-    rows = zoo.listing(patterns or own or ("*",), each_weights=each_weights)
+    rows = zoo.index.listing(patterns or own or ("*",), each_weights=each_weights)
     for info in zoo.host.infos.values():
         if info.state in TROUBLE:
             say(f"vitzoo: plugin {info.namespace!r} has failed: {info.trouble}")
     for former in [pattern for pattern in patterns if pattern in zoo.aliases]:
         say(f"vitzoo: {former!r} is the former name of {zoo.aliases[former]!r}")
-    if missing := zoo.unmatched((*patterns, *own)):
+    if missing := zoo.index.unmatched((*patterns, *own)):
         raise UnknownName(_no_match(zoo, missing))
     return [row for row in rows if row["namespace"] in families] if families else rows
 
@@ -279,7 +279,7 @@ def _fit(
 def _print_families(zoo: Registry) -> None:
     """Print a line for each family of the plugins, and say how to list one."""
     families: dict[str, dict[str, Any]] = {}
-    for row in zoo.listing(each_weights=True):
+    for row in zoo.index.listing(each_weights=True):
         if (name := row["namespace"]) in (CORE, LOCAL):
             continue
         family = families.setdefault(name, {"variants": set(), "weights": 0, "best top1": 0})
@@ -304,7 +304,7 @@ def _print_families(zoo: Registry) -> None:
 
 def _no_match(zoo: Registry, patterns: list[str]) -> str:
     """Return the error message about patterns that match no variant, with suggestions."""
-    rows = zoo.listing()
+    rows = zoo.index.listing()
     spaces = {row["namespace"] for row in rows} - {CORE}
     spaces |= {info.namespace for info in zoo.host.infos.values() if info.state == "lazy"}
     names = [*(f"{space}/*" for space in spaces), *(row["name"] for row in rows)]

@@ -14,7 +14,7 @@ from vitzoo.formats import Format, merged
 from vitzoo.formats.config import Config, check_config
 from vitzoo.formats.transformers import WITH_BIAS
 from vitzoo.plugin.info import FIRST_PARTY, install_command
-from vitzoo.registry.foreign_names import current
+from vitzoo.registry.foreign_names import current, known_elsewhere
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import Reader
@@ -224,7 +224,7 @@ def _quick(config: Config) -> dict[str, Any]:
 
 
 def _variant(name: str, zoo: Registry) -> Variant | None:
-    matches = zoo.known_elsewhere(name)
+    matches = known_elsewhere(name, zoo)
     return next((v for _, v, _ in matches if ("timm", name) in v.known_as), None)
 
 

@@ -75,6 +75,11 @@ class PluginInfo(Record):
         return self.state == "broken" and not self.entry_point
 
 
+def place(namespace: str) -> tuple[int, str]:
+    """Return the sort key of a namespace in listings: the core first, the user's file last."""
+    return {CORE: 0, LOCAL: 2}.get(namespace, 1), namespace
+
+
 def install_command(namespace: str) -> str:
     """Return how to install the first-party plugin of a namespace, empty for other namespaces.
 

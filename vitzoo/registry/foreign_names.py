@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitzoo.files.names import valid_repo
 from vitzoo.files.strict_toml import loads
-from vitzoo.registry.listing import Listed
-from vitzoo.registry.listing_cache import HUB, KNOWN_AS
+from vitzoo.plugin.info import place
+from vitzoo.registry.listing import HUB, KNOWN_AS
 from vitzoo.schema.reader import NAME
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.terms import CORE_BUILDER
+
+if TYPE_CHECKING:
+    from vitzoo.registry.registry import Registry
 
 Match = tuple[str, Variant, Weights | None]
 """The library, the variant with that name, and the weights that the name selects."""
@@ -26,23 +30,22 @@ TIMM = "timm"
 TAGS = Path(__file__).with_name("timm_tags.toml")
 
 
-def find(
-    name: str, rows: Iterable[Listed], variant_of: Callable[[Listed], Variant | None]
-) -> list[Match]:
+def known_elsewhere(name: str, zoo: Registry) -> list[Match]:
     """Return the variants that another library, a paper or the Hub calls `name`.
 
     A timm tag (`vit_base_patch16_224.augreg_in21k`) also selects the weights of that name, and a
     Hub repository the weights that are stored there. A match of the whole name excludes matches
-    of the name without its tag. `variant_of` returns the variant of a row of the listing.
+    of the name without its tag.
     """
-    rows, plain, name = list(rows), _plain(name), current(name)
+    plain, name = _plain(name), current(name)
+    rows = sorted(zoo.index.rows(), key=lambda row: place(row["namespace"]))
     architecture, _, tag = name.partition(".")
     files = f"{TIMM}/{architecture}."  # of an architecture without a variant of its own
     for known in (plain, name, f"{TIMM}/{name}", architecture, files):
         found: list[Match] = []
         for row in rows:
             meant = [pair for pair in row[KNOWN_AS] if _means(pair[1], known)]
-            if meant and (variant := variant_of(row)):
+            if meant and (variant := zoo.index.variant(row)):
                 wanted = next((own for _, _, own in meant if own), tag)
                 weights = next((w for w in variant.weights if w.name == wanted), None)
                 found.append((_library(meant[0][0], plain, known), variant, weights))

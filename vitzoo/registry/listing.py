@@ -46,6 +46,8 @@ HEADINGS = {"image_size": "px", "num_classes": "classes", "gmacs": "GMACs"}  # i
 ALSO = {heading.lower(): field for field, heading in HEADINGS.items()}
 NON_COMMERCIAL = re.compile(r"\bnc\b|non-?commercial")  # in the name of a license
 ENTRIES = "entries"  # of a row: the values of `OF_WEIGHTS` of each weights entry
+KNOWN_AS = "known_as"  # of a row: the names of the network and of its files elsewhere
+HUB = "the Hub"
 LABEL = "label"  # of the row of a weights entry: `variant`, or `variant:weights`
 
 Listed = dict[str, Any]

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitzoo import settings
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
 from vitzoo.keywords import check_each, check_types
-from vitzoo.plugin.host import LOCK, Parts, PluginHost, full_name, named
-from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command
+from vitzoo.plugin.host import LOCK, Parts, PluginHost, full_name
+from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command, place
 from vitzoo.plugin.switches import NOT, VARIABLES
-from vitzoo.registry.listing import FIELDS, LABEL, Listed, for_each_weights
-from vitzoo.registry.listing_cache import Entry, Listing, row_of
 from vitzoo.schema.reader import describe as describe_value
 
 if TYPE_CHECKING:  # `vitzoo list` imports no data class
-    from vitzoo.registry.foreign_names import Match
+    from vitzoo.registry.index import Index
     from vitzoo.schema.rows import Contribution, Variant
 
 
@@ -43,7 +40,6 @@ class Registry:
     def __init__(self, local: Sequence[Path] = ()) -> None:
         self.host = PluginHost()
         self.aliases = self.host.aliases
-        self._cached: dict[str, Listing] = {}  # of manifests that have not been read
         self._unusable: dict[str, RegistryError] = {}  # variants of the user's files
         if local:
             self._read_local(local)
@@ -51,13 +47,20 @@ class Registry:
             self.load_manifests()
             self.host.check_strict()
 
+    @cached_property
+    def index(self) -> Index:
+        """The rows of all variants, for listings."""
+        from vitzoo.registry.index import Index
+
+        return Index(self)
+
     @property
     def variants(self) -> dict[str, Variant]:
         """All variants by name, the core's first, without those of lazy module plugins."""
         self.load_manifests()
         with LOCK:
             return dict(
-                sorted(self.host.variants.items(), key=lambda item: _place(item[1].namespace))
+                sorted(self.host.variants.items(), key=lambda item: place(item[1].namespace))
             )
 
     @property
@@ -88,7 +91,7 @@ class Registry:
         """
         if not isinstance(name, str):
             raise UnknownName(f"the name of a variant must be text, got {describe_value(name)}")
-        self._load_namespace_of(name)
+        self.load_namespace_of(name)
         if name in self.aliases and self.host.switches.hides(name):
             raise PluginError(_switched_off(name))
         name = self.aliases.get(name, name)
@@ -124,66 +127,13 @@ class Registry:
             )
         return self.variant(name)
 
-    def listing(
-        self, patterns: Iterable[str] = ("*",), *, each_weights: bool = False
-    ) -> list[Listed]:
-        """Return the listed fields of the variants whose names match a shell-style pattern.
-
-        With `each_weights`, every weights entry of a variant has a row, whose `LABEL` names it.
-
-        A manifest that was listed before is not parsed again. A pattern with the namespace of a
-        lazy module plugin (`acme/*`) imports that plugin.
-        """
-        patterns = list(patterns)
-        for pattern in patterns:  # raises PluginError if this plugin cannot be used
-            namespace, slash, _ = pattern.partition("/")
-            if slash and namespace in self.host.manifests():
-                self._index(namespace)
-            elif slash:
-                self._load_namespace_of(pattern)
-        every = self._rows()
-        patterns = [self._renamed(pattern, every) for pattern in patterns]
-        rows = [row for row in every if any(fnmatchcase(row["name"], p) for p in patterns)]
-        rows.sort(key=lambda row: _place(row["namespace"]))
-        if each_weights:
-            rows = [entry for row in rows for entry in for_each_weights(row)]
-        keys = (*FIELDS, LABEL) if each_weights else FIELDS
-        return [{key: row[key] for key in keys} for row in rows]
-
-    def unmatched(self, patterns: Iterable[str]) -> list[str]:
-        """Return the patterns that match no variant; `listing` has read their plugins.
-
-        `mim/*` is no such pattern, because that plugin is installed: it has parts and no variants.
-        """
-        rows = self._rows()
-        whole = [f"{namespace}/*" for namespace in self.host.infos]
-        present = {pattern: self._renamed(pattern, rows) for pattern in patterns}
-        names = [*(row["name"] for row in rows), *whole]
-        return [p for p, now in present.items() if not any(fnmatchcase(n, now) for n in names)]
-
-    def _renamed(self, pattern: str, rows: Iterable[Listed]) -> str:
-        """Return the present name if `pattern` is an alias that matches no row."""
-        if any(fnmatchcase(row["name"], pattern) for row in rows):
-            return pattern
-        self._load_namespace_of(pattern)  # the listing cache has no aliases
-        return pattern if self.host.switches.hides(pattern) else self.aliases.get(pattern, pattern)
-
-    def listed(self, row: Listed) -> Variant | None:
-        """Return the variant of a listed row, None if the plugin does not have it.
-
-        The variant always comes from the plugin, never from the listing cache.
-        """
-        with contextlib.suppress(PluginError):
-            self._load_namespace_of(row["name"])
-        return self.host.variants.get(row["name"])
-
     def part(self, kind: str, name: str) -> Any:
         """Import and return the constructor of a part, or a checkpoint format."""
         return self.host.part(*self.contribution(kind, name))
 
     def contribution(self, kind: str, name: str) -> tuple[str, Contribution]:
         """Return the namespace and the entry of a part; its code is not imported."""
-        self._load_namespace_of(name)
+        self.load_namespace_of(name)
         if name in self.host.parts[kind]:
             return self.host.parts[kind][name]
         self._check_namespace_of(name, kind)
@@ -196,82 +146,15 @@ class Registry:
         self.load_manifests()
         return list(self.host.infos.values())
 
-    def overview(self) -> Iterator[tuple[str, PluginInfo, tuple[int, int, int] | None]]:
-        """Yield the name and the state of every plugin, and the numbers of its contributions.
-
-        These are variants, parts and checkpoint formats; None if they are not known. A manifest
-        that was listed before is not read, because it could be used.
-        """
-        from dataclasses import replace
-
-        self._rows()
-        for name, info in list(self.host.infos.items()):
-            if any(off.startswith(f"{name}/") for off in self.host.switches.off):
-                with contextlib.suppress(PluginError):
-                    self.host.load(name)  # it may have parts that are disabled
-            if name in self._cached and name in self.host.manifests():
-                listing, path = self._cached[name], self.host.manifest_path(name)
-                state = info.state if name == CORE else "loaded"
-                counts = len(listing.rows), listing.parts, listing.formats
-                yield name, replace(info, state=state, location=str(path)), counts
-            elif name == LOCAL:
-                own = (row for row in self.host.variants.values() if row.namespace == LOCAL)
-                yield name, info, _counts(own)
-            else:
-                rows = [row for _, row in self.host.rows.get(name, ())]
-                yield name, self.host.infos[name], _counts(rows) if rows else None
-
     def named(self, name: str) -> list[tuple[str, Contribution | Variant]]:
         """Return the namespace and the entry of every part, or of the variant, called `name`.
 
         Only the plugin that the name belongs to is read. A part comes before a variant.
         """
-        self._load_namespace_of(name)
+        self.load_namespace_of(name)
         found = [rows[name] for rows in self.host.parts.values() if name in rows]
         variant = self.host.variants.get(name)
         return [*found, *([(variant.namespace, variant)] if variant else [])]
-
-    def known_elsewhere(self, name: str) -> list[Match]:
-        """Return the variants that another library or the Hub calls `name`."""
-        from vitzoo.registry import foreign_names
-
-        rows = sorted(self._rows(), key=lambda row: _place(row["namespace"]))
-        return foreign_names.find(name, rows, self.listed)
-
-    def _rows(self) -> list[Listed]:
-        """Return a row for every variant; the rows of unread manifests come from the cache."""
-        cached: list[Listed] = []
-        for namespace in self.host.manifests():
-            with contextlib.suppress(PluginError):
-                cached += self._index(namespace)
-        with LOCK:
-            loaded = [row_of(variant) for variant in self.host.variants.values()]
-        there = {row["namespace"] for row in loaded}
-        return [*(row for row in cached if row["namespace"] not in there), *loaded]
-
-    def _index(self, namespace: str) -> list[Listed]:
-        """Return the cached rows of a manifest.
-
-        Without a cache entry, load the plugin, write the entry and return an empty list.
-
-        Raises:
-            PluginError: the manifest cannot be used.
-        """
-        if namespace in self._cached:
-            return self._cached[namespace].rows
-        path = self.host.manifest_path(namespace)
-        entry = path and Entry.of(path, namespace)
-        if listing := entry and entry.read():
-            rows = [row for row in listing.rows if not self.host.switches.hides(row["name"])]
-            self._cached[namespace] = listing._replace(rows=rows)
-            return rows
-        self.host.load(namespace)
-        if entry:
-            every = [row for _, row in self.host.contents[namespace].rows]
-            variants = [row for row in every if type(row).__name__ == "Variant"]
-            rows = [row_of(named(namespace, variant)) for variant in variants]
-            entry.write(Listing(rows, *_counts(every)[1:]))
-        return []
 
     def _read_local(self, paths: Sequence[Path]) -> None:
         from vitzoo.schema.manifest import read_manifest
@@ -296,7 +179,8 @@ class Registry:
             self._unusable |= {full_name(LOCAL, n): error for n, error in manifest.unusable.items()}
         self.host.add_local(paths, "; ".join(map(str, self._unusable.values())))
 
-    def _load_namespace_of(self, name: str) -> None:
+    def load_namespace_of(self, name: str) -> None:
+        """Read the plugin that a name belongs to, if it is installed."""
         namespace, slash, _ = name.partition("/")
         if not slash:
             self.host.load(CORE)
@@ -328,10 +212,10 @@ class Registry:
     def _unknown_variant(self, name: str) -> str:
         from vitzoo.registry import foreign_names
 
-        if elsewhere := self.known_elsewhere(name):
+        if elsewhere := foreign_names.known_elsewhere(name, self):
             return foreign_names.explain(name, elsewhere)
         base, _, weights = name.partition(":")
-        self._load_namespace_of(base)
+        self.load_namespace_of(base)
         if weights and base in self.host.variants:
             call = foreign_names.create_call(base, weights=weights)
             return f"unknown variant {name!r}; the name of weights is an argument: {call}"
@@ -345,21 +229,9 @@ class Registry:
         if name.startswith(("/", "./", "../", "~")):
             return f"unknown variant {name!r}: it is a path, and there is no such file or folder"
         self._check_namespace_of(name, "variant")
-        known = [*(row["name"] for row in self.listing()), *self.aliases]
+        known = [*(row["name"] for row in self.index.listing()), *self.aliases]
         near = did_you_mean(name, [name for name in known if not self.host.switches.hides(name)])
         return f"unknown variant {name!r}{near or '; `vitzoo list --all` shows all'}"
-
-
-def _counts(rows: Iterable[Any]) -> tuple[int, int, int]:
-    """Return the numbers of variants, parts and checkpoint formats."""
-    kinds = [type(row).__name__ for row in rows]
-    variants, formats = kinds.count("Variant"), kinds.count("CheckpointFormat")
-    return variants, len(kinds) - variants - formats, formats
-
-
-def _place(namespace: str) -> tuple[int, str]:
-    """Return the sort key of a namespace in listings: the core first, the user's file last."""
-    return {CORE: 0, LOCAL: 2}.get(namespace, 1), namespace
 
 
 def _switched_off(name: str) -> str:
@@ -409,9 +281,9 @@ def variants(
     tests = [required(field, value) for field, value in filters.items()]
     tests += [] if where is None else [met(where).test]
     zoo = registry()
-    rows = zoo.listing(patterns, each_weights=True)
+    rows = zoo.index.listing(patterns, each_weights=True)
     met_by = {row["name"]: row for row in rows if all(test(row) for test in tests)}
-    found = (zoo.listed(row) for row in met_by.values())
+    found = (zoo.index.variant(row) for row in met_by.values())
     return [variant for variant in found if variant is not None]
 
 

@@ -19,6 +19,7 @@ from vitzoo.foreign.stated import read_changes, stated_by, timm_spec
 from vitzoo.formats import Format
 from vitzoo.formats.config import Config, ConfigTable
 from vitzoo.formats.unsupported import DEFAULTS
+from vitzoo.registry.foreign_names import known_elsewhere
 from vitzoo.registry.registry import Registry, describe
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.manifest import CORE_BUILDER
@@ -276,7 +277,7 @@ def _architectures(spec: Spec) -> Iterator[tuple[str, str]]:
 
 def _base(name: str, zoo: Registry) -> Spec | None:
     """Return the network that timm builds by a name."""
-    matches = zoo.known_elsewhere(name)
+    matches = known_elsewhere(name, zoo)
     variant = next((v for _, v, _ in matches if any(k == "timm" for k, _ in v.known_as)), None)
     if variant is None:
         return None

@@ -26,7 +26,7 @@ from vitzoo.files.folder_manifest import own_files, write_manifest
 from vitzoo.inventory import verify
 from vitzoo.keywords import check_choice, check_types
 from vitzoo.opening import Registered, locate
-from vitzoo.registry.foreign_names import is_tag
+from vitzoo.registry.foreign_names import is_tag, known_elsewhere
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.rows import choose
@@ -123,7 +123,7 @@ def timm_overlay(tag: str, folder: str | os.PathLike[str] | None = None) -> dict
     """
     check_types("timm_overlay", tag=(tag, "text"), folder=(folder, "text or a path or None"))
     zoo = registry()
-    match = next((m for m in zoo.known_elsewhere(tag) if m[0] == "timm" and m[2]), None)
+    match = next((m for m in known_elsewhere(tag, zoo) if m[0] == "timm" and m[2]), None)
     if match is None or "." not in tag:
         more = "; its weights have no entry" if is_tag(tag) else ""
         raise UnknownName(

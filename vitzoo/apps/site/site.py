@@ -90,7 +90,7 @@ def _load_all(zoo: Registry) -> tuple[PluginInfo, ...]:
     for info in zoo.plugins():
         if info.state == "lazy":
             with contextlib.suppress(PluginError):
-                zoo.listing([f"{info.namespace}/*"])
+                zoo.index.listing([f"{info.namespace}/*"])
     return tuple(info for info in zoo.plugins() if info.state in TROUBLE)
 
 

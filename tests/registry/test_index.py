@@ -15,9 +15,13 @@ from plugin_helpers import MANIFEST, fails, names, together
 from vitzoo.errors import UnknownName
 
 plugins = importlib.import_module("vitzoo.plugin.host")
-index = importlib.import_module("vitzoo.registry.listing_cache")
+index = importlib.import_module("vitzoo.registry.index")
 
 pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
+
+
+def listed(pattern: str) -> list[str]:
+    return [row["name"] for row in registry().index.listing([pattern])]
 
 
 @pytest.fixture
@@ -41,15 +45,15 @@ def test_a_listing_does_not_parse_again(monkeypatch):
     registry()
     with monkeypatch.context() as patch:
         patch.setattr(plugins, "read_manifest", fails)
-        assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/net", "acme/other"]
-        assert [row["name"] for row in registry().listing(["vit_b16"])] == ["vit_b16"]
+        assert listed("acme/*") == ["acme/net", "acme/other"]
+        assert listed("vit_b16") == ["vit_b16"]
 
 
 @pytest.mark.usefixtures("entry")
 def test_the_index_says_what_the_manifest_says():
-    rows = {row["name"]: row for row in registry().listing(["acme/*"])}
+    rows = {row["name"]: row for row in registry().index.listing(["acme/*"])}
     vitzoo.describe("acme/net")
-    assert {row["name"]: row for row in registry().listing(["acme/*"])} == rows
+    assert {row["name"]: row for row in registry().index.listing(["acme/*"])} == rows
 
 
 @pytest.mark.usefixtures("entry")
@@ -57,7 +61,7 @@ def test_an_edited_manifest_is_read_again(tmp_path, new_registry):
     path = tmp_path / "site/acme/registry.toml"
     path.write_text(path.read_text().replace('"a network"', '"an edited one"'))
     new_registry()
-    assert "an edited one" in [row["summary"] for row in registry().listing(["acme/*"])]
+    assert "an edited one" in [row["summary"] for row in registry().index.listing(["acme/*"])]
 
 
 @pytest.mark.parametrize("change", ["version", "core", "namespace", "place"])
@@ -88,7 +92,7 @@ def test_an_entry_that_another_user_may_edit_is_not_trusted(entry, new_registry,
     add_unregistered(entry)
     entry.chmod(mode)
     new_registry()
-    assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/net", "acme/other"]
+    assert listed("acme/*") == ["acme/net", "acme/other"]
     assert not entry.stat().st_mode & 0o022
     assert "acme/ghost" not in entry.read_text()
 
@@ -97,7 +101,7 @@ def test_an_entry_of_another_user_is_not_trusted(entry, new_registry, monkeypatc
     add_unregistered(entry)
     monkeypatch.setattr("os.geteuid", lambda: entry.stat().st_uid + 1)
     new_registry()
-    assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/net", "acme/other"]
+    assert listed("acme/*") == ["acme/net", "acme/other"]
 
 
 def rows_of(entry: Path) -> list:
@@ -128,7 +132,7 @@ def test_a_cut_index_is_replaced(entry, new_registry):
     for end in (0, 1, len(data) // 2, len(data) - 1):
         entry.write_bytes(data[:end])
         new_registry()
-        assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/net", "acme/other"]
+        assert listed("acme/*") == ["acme/net", "acme/other"]
 
 
 def test_a_folder_in_place_of_an_index_is_ignored(entry, new_registry):
@@ -168,19 +172,19 @@ def test_pins_are_never_taken_from_the_index(entry, new_registry):
         rows[0][index.COLUMNS.index(field)] = value
     write_rows(entry, rows)
     new_registry()
-    (listed,) = registry().listing(["acme/net"])
-    assert listed["weights"] == "evil"  # what is shown comes from it
+    (row,) = registry().index.listing(["acme/net"])
+    assert row["weights"] == "evil"  # what is shown comes from it
     (variant,) = vitzoo.variants("acme/net")
     assert (variant.weights, variant.params, variant.spec.embed_dim) == ((), 5717416, 192)
-    (listed,) = registry().listing(["acme/net"])
-    assert listed["weights"] is None
+    (row,) = registry().index.listing(["acme/net"])
+    assert row["weights"] is None
 
 
 @pytest.mark.usefixtures("entry")
 def test_a_variant_that_is_off_is_in_the_index_but_not_listed(switch):
     switch(off="acme/net")
-    assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/other"]
-    assert [row["name"] for row in registry().listing(["*/net"])] == []
+    assert listed("acme/*") == ["acme/other"]
+    assert listed("*/net") == []
     switch(off="")
     assert names("acme/*") == ["acme/net", "acme/other"]
 
@@ -188,9 +192,9 @@ def test_a_variant_that_is_off_is_in_the_index_but_not_listed(switch):
 def test_an_index_written_while_a_name_is_off_has_it(acme, switch):
     acme()
     switch(off="acme/net")
-    assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/other"]
+    assert listed("acme/*") == ["acme/other"]
     switch(off="")
-    assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/net", "acme/other"]
+    assert listed("acme/*") == ["acme/net", "acme/other"]
 
 
 def test_listing_works_where_the_index_cannot_be_written(acme, folder):
@@ -205,13 +209,13 @@ def test_without_a_home_listing_works(acme, monkeypatch, home, new_registry):
     acme()
     monkeypatch.setenv("VITZOO_HOME", home)
     new_registry()
-    assert [row["name"] for row in registry().listing(["acme/*"])] == ["acme/net", "acme/other"]
+    assert listed("acme/*") == ["acme/net", "acme/other"]
 
 
 def test_concurrent_writers_leave_a_whole_index(acme, folder):
     path = acme()
     entry = index.Entry.of(path, "acme")
-    registry().listing(["acme/*"])
+    registry().index.listing(["acme/*"])
     listing = entry.read()
     assert (len(listing.rows), listing.parts, listing.formats) == (2, 1, 1)
     together(lambda: [entry.write(listing) for _ in range(10)])
@@ -224,6 +228,6 @@ def test_a_manifest_has_one_entry(acme, folder, new_registry):
     for i in range(3):
         path.write_text(MANIFEST + f"# {i}\n")
         new_registry()
-        registry().listing(["acme/*"])
+        registry().index.listing(["acme/*"])
         assert index.Entry.of(path, "acme").read()
     assert len([p for p in folder.iterdir() if b"acme/net" in p.read_bytes()]) == 1
