@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
@@ -23,14 +24,7 @@ import grimp
 
 PUBLIC = {"vitzoo", *(f"vitzoo.{m}" for m in ("errors", "parts", "formats", "testing", "ray"))}
 BESIDE_CORE = ("apps", "authoring", "testing", "ray")
-LAYERS = """
-    errors settings report text keywords log < files < schema < plugin < registry < store
-    < parts formats < network < checkpoint < foreign < loading < images < opening
-    < known < factory saving inventory < cli < apps.predict < apps.embed
-    < apps.probe apps.convert apps.export apps.plot apps.train < apps.publish
-    < apps.bench apps.site < ray testing < authoring"""
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-RANKS = {name: rank for rank, row in enumerate(LAYERS.split("<")) for name in row.split()}
 WRITE = """
 import sys, vitzoo
 from safetensors.torch import save_file
@@ -42,6 +36,15 @@ vitzoo.create("vit_ti16", weights=sys.argv[1])
 print(*(sys.modules[m].__file__ for m in sys.modules if m.split(".")[0] == "vitzoo"), sep="\\n")
 """
 Imports = dict[str, set[str]]
+
+
+def ranks() -> dict[str, int]:
+    """Return the rank of each folder and app from the contracts of import-linter, 0 for the top."""
+    project = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text("utf-8"))
+    folders, apps = (c["layers"] for c in project["tool"]["importlinter"]["contracts"][:2])
+    at = folders.index("apps")
+    rows = [*folders[:at], *(re.sub(r"(\w+)", r"apps.\1", row) for row in apps), *folders[at + 1 :]]
+    return {name: rank for rank, row in enumerate(rows) for name in re.findall(r"[\w.]+", row)}
 
 
 def lines_of_code(path: Path) -> int:
@@ -100,10 +103,11 @@ def place(module: str, moves: dict[str, str]) -> str:
 
 def against_layers(imports: Imports, moves: dict[str, str]) -> Iterator[str]:
     """Yield the imports of modules by those of a lower layer."""
+    rank = ranks()
     for module, imported in imports.items():
-        rank = RANKS.get(place(module, moves), len(RANKS))
+        own = rank.get(place(module, moves), -1)
         for other in imported:
-            if rank < RANKS.get(place(other, moves), 0):
+            if own > rank.get(place(other, moves), own):
                 yield f"{module} imports {other}"
 
 

@@ -228,9 +228,11 @@ def process(net, tmp_path):
 
 
 def test_every_command_and_function_is_called(calls, functions):
-    assert {name.partition(",")[0] for name in calls} == set(commands())
+    missing = set(commands()) ^ {name.partition(",")[0] for name in calls}
+    assert not missing, f"add calls of {missing} to the fixture `calls`, or remove them"
     public = {name for name in vitzoo.__all__ if inspect.isfunction(getattr(vitzoo, name))}
-    assert {name.partition(",")[0] for name in functions} == {f"vitzoo.{name}" for name in public}
+    missing = {f"vitzoo.{name}" for name in public} ^ {name.partition(",")[0] for name in functions}
+    assert not missing, f"add calls of {missing} to the fixture `functions`, or remove them"
 
 
 @pytest.mark.parametrize("variable", ["VITZOO_OFFLINE", "HF_HUB_OFFLINE"])

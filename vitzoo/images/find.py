@@ -1,4 +1,7 @@
-"""Image files by their names; without Pillow, NumPy and torch."""
+"""Image files by their names, for `predict`; without Pillow, NumPy and torch.
+
+`apps/embed/sources.py` reads folders with subfolders, patterns, lists, archives and Parquet files.
+"""
 
 from __future__ import annotations
 

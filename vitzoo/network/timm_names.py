@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitzoo.network.calls import Network
 from vitzoo.parts.heads import classes_of
-from vitzoo.parts.pool import AttentionPool, ClassPool, MeanPool
+from vitzoo.parts.pools import AttentionPool, ClassPool, MeanPool
 from vitzoo.parts.pos_embed import LearnedPositions
 from vitzoo.parts.protocols import NAMES
 from vitzoo.schema.rows import Preprocessing

@@ -41,7 +41,7 @@ from vitzoo.parts.patch_embed import (
     UnfoldPatchEmbed as UnfoldPatchEmbed,
     tiled as tiled,
 )
-from vitzoo.parts.pool import (
+from vitzoo.parts.pools import (
     AttentionPool as AttentionPool,
     ClassMeanPool as ClassMeanPool,
     ClassPool as ClassPool,

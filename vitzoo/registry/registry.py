@@ -216,6 +216,8 @@ class Registry:
             return foreign_names.explain(name, elsewhere)
         base, _, weights = name.partition(":")
         self.load_namespace_of(base)
+        if kinds := [kind for kind, rows in self.host.parts.items() if name in rows]:
+            return f"unknown variant {name!r}: it is a {kinds[0]}; `vitzoo which {name}` shows it"
         if weights and base in self.host.variants:
             call = foreign_names.create_call(base, weights=weights)
             return f"unknown variant {name!r}; the name of weights is an argument: {call}"
