@@ -328,7 +328,7 @@ def test_a_stamp_of_another_user_is_ignored(own, monkeypatch):
 
 def test_the_number_of_stamps_is_bounded(own, monkeypatch):
     """Files may share the place of a stamp: the last one has it."""
-    monkeypatch.setattr("vitzoo.store.store.OWN_STAMPS", 1)
+    monkeypatch.setattr("vitzoo.store.stamp.OWN_STAMPS", 1)
     first, other = own.path, own.path.with_name("other.safetensors")
     other.write_bytes(own.data(2))
     time.sleep(0.06)
@@ -352,7 +352,7 @@ def test_without_a_place_for_stamps_a_file_is_hashed_at_each_load(own, monkeypat
         def full(*_, **__):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("vitzoo.store.store.write_atomic", full)
+        monkeypatch.setattr("vitzoo.store.stamp.write_atomic", full)
     for _ in range(2):
         assert not own.load().stamped
     assert not own.net.home.is_dir()

@@ -151,7 +151,7 @@ def test_full_disk_without_a_stamp_hashes_the_file(net, hub, monkeypatch, hashed
     import vitzoo.store.store
 
     with monkeypatch.context() as patch:
-        patch.setattr(vitzoo.store.store, "write_atomic", no_space)
+        patch.setattr(vitzoo.store.stamp, "write_atomic", no_space)
         net.assert_right(net.create())
         net.assert_right(net.create())
     assert len(hub.file_requests()) == 1

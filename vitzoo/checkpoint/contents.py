@@ -19,8 +19,7 @@ from vitzoo import settings
 from vitzoo.errors import CheckpointError
 from vitzoo.files.access import open_regular
 from vitzoo.files.safetensors import TensorInfo
-from vitzoo.store.stamp import Stamp
-from vitzoo.store.store import Store
+from vitzoo.store.stamp import Stamp, Stamps
 
 CHUNK = 4 * 1024 * 1024  # stays in the cache between reading, hashing and the search
 BITS = {  # integers of the same width, and the bits of infinity or, where there is none, of NaN
@@ -98,8 +97,8 @@ class Contents:
 
     def keep(self, *, finite: bool) -> None:
         """Write the stamp of the file, if it may have one."""
-        if self.new_stamp and (store := _store()):
-            store.write_own_stamp(replace(self.new_stamp, finite=finite))
+        if self.new_stamp:
+            Stamps(settings.home()).write(replace(self.new_stamp, finite=finite), own=True)
 
 
 def open_own(path: Path) -> OpenFile:
@@ -130,8 +129,8 @@ def contents(file: OpenFile, reading: Reading, numbers: Iterable[TensorInfo]) ->
     data = _mapped(file) if reading.mapped else _memory(file.size)
     if reading.verified:
         return Contents(data)
-    store = _store() if file.own and reading.stamps else None
-    stamp = store and store.own_stamp(status)
+    stamped = bool(file.own) and reading.stamps
+    stamp = Stamps(settings.home()).find(status) if stamped else None
     if stamp:
         if not reading.mapped:
             _fill_whole(file, memoryview(data))
@@ -141,13 +140,8 @@ def contents(file: OpenFile, reading: Reading, numbers: Iterable[TensorInfo]) ->
     sha256, finite = _read(file, data, numbers, fill=not reading.mapped)
     file.check()
     new = Stamp.of(status, sha256, now)
-    keep = store and new.fits(os.fstat(file.fd))
+    keep = stamped and new.fits(os.fstat(file.fd))
     return Contents(data, sha256, finite, new_stamp=new if keep else None)
-
-
-def _store() -> Store | None:
-    home = settings.home()
-    return Store(home) if home else None
 
 
 def _mapped(file: OpenFile) -> Any:

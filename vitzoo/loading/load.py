@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from vitzoo.network.model import VisionTransformer
 from vitzoo.plugin.guard import note_of
 from vitzoo.registry.registry import Registry
 from vitzoo.report import LoadReport
-from vitzoo.store.store import Store
+from vitzoo.store.stamp import Stamps
 from vitzoo.text import listed
 
 
@@ -95,15 +96,14 @@ def _assign(slots: Slots, adapted: Adapted, dtype: torch.dtype | None) -> tuple[
 
 def _check_values(found: Tensors, checkpoint: Checkpoint) -> None:
     """Raise CheckpointError for NaN, infinity or only zeros; a stamp in the store skips this."""
-    home = settings.home()
-    store = Store(home) if home and checkpoint.sha256 else None
-    stamp = store and store.read_stamp(checkpoint.sha256)
-    if stamp and stamp.finite and stamp.fits(os.fstat(checkpoint.file.fd)):
+    stamps, status = Stamps(settings.home()), os.fstat(checkpoint.file.fd)
+    stamp = stamps.find(status, checkpoint.sha256) if checkpoint.sha256 else None
+    if stamp and stamp.finite:
         return
     floats = {n: t for n, t in found.tensors.items() if t.dtype in LOADABLE}
     odd = [] if found.finite else [n for n, t in floats.items() if not t.isfinite().all()]
     raise_if(checkpoint.source, ("with NaN or infinite values", odd))
     if floats and not any(t.any() for t in floats.values()):
         raise CheckpointError(f"{checkpoint.source}: every tensor in it is zero")
-    if store:
-        store.note_finite(checkpoint.file.fd, checkpoint.sha256)
+    if stamp:
+        stamps.write(replace(stamp, finite=True))

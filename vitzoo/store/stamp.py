@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from vitzoo.files.access import read_own
+from vitzoo.files.access import read_own, write_atomic
+from vitzoo.files.names import SHA256
 
 GRAIN_NS = 50_000_000  # a change within this time of another might not show in a file's times
+OWN_STAMPS = 1024  # files of the user's own; a later file replaces the stamp of an earlier one
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,6 @@ class Stamp:
     sha256: str
     finite: bool = False
 
-    @property
-    def state(self) -> tuple[int, int, int, int, int]:
-        """The fields that `fits` compares."""
-        return self.device, self.inode, self.size, self.mtime_ns, self.ctime_ns
-
     @classmethod
     def of(cls, status: os.stat_result, sha256: str, hashed_ns: int) -> Stamp:
         """Make the stamp of a file from its state right before it was hashed."""
@@ -45,9 +43,10 @@ class Stamp:
 
     def fits(self, status: os.stat_result) -> bool:
         """Tell whether the file is the hashed one and, by its times, unchanged since."""
+        state = self.device, self.inode, self.size, self.mtime_ns, self.ctime_ns
         newest = max(self.mtime_ns, self.ctime_ns)
         unchanged = 0 < newest <= self.hashed_ns - GRAIN_NS and self.hashed_ns <= time.time_ns()
-        return self.state == _state(status) and unchanged
+        return state == _state(status) and unchanged
 
 
 def _state(status: os.stat_result) -> tuple[int, int, int, int, int]:
@@ -55,12 +54,47 @@ def _state(status: os.stat_result) -> tuple[int, int, int, int, int]:
     return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
 
 
+class Stamps:
+    """The stamps in a store.
+
+    Args:
+        home: the folder of the store; with None there are no stamps and none are written.
+    """
+
+    def __init__(self, home: Path | None) -> None:
+        self.folder = home and home / "stamps"
+
+    def find(self, status: os.stat_result, sha256: str = "") -> Stamp | None:
+        """Return the stamp of a file in this state; None if there is none, or it does not fit.
+
+        Args:
+            status: of the open file.
+            sha256: of a file in the store; empty for a file of the user's own.
+        """
+        path = self._path(status.st_ino, sha256)
+        stamp = path and read_stamp(path)
+        fits = stamp and sha256 in ("", stamp.sha256) and stamp.fits(status)
+        return stamp if fits else None
+
+    def write(self, stamp: Stamp, *, own: bool = False) -> None:
+        """Write the stamp of a file in the store, or of a file of the user's own."""
+        if path := self._path(stamp.inode, "" if own else stamp.sha256):
+            with contextlib.suppress(OSError):  # without a stamp the file is hashed again
+                path.unlink(missing_ok=True)  # others might write to it; the new file is the user's
+                write_atomic(path, json.dumps(asdict(stamp)).encode(), lasting=not own)
+
+    def _path(self, inode: int, sha256: str) -> Path | None:
+        """Return the path of a stamp; files of the user's own share a bounded number of paths."""
+        name = sha256 or f"own/{inode % OWN_STAMPS}"
+        return self.folder and self.folder / f"{name}.json"
+
+
 def read_stamp(path: Path) -> Stamp | None:
     """Read a stamp; None if another user may write to it, or it is none."""
     try:
         stamp = Stamp(**json.loads(read_own(path) or b""))
+        *numbers, sha256, finite = vars(stamp).values()
+        good = all(type(number) is int for number in numbers) and type(finite) is bool
+        return stamp if good and SHA256.fullmatch(sha256) else None
     except (OSError, ValueError, TypeError):
         return None
-    good = all(type(number) is int for number in (*stamp.state, stamp.hashed_ns))
-    good = good and type(stamp.sha256) is str
-    return stamp if good and type(stamp.finite) is bool else None

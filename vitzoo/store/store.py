@@ -16,11 +16,9 @@ has all of them is not hashed again, unless its times are as recent as the clock
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 
 from vitzoo.errors import HashMismatch, IntegrityError, PinError, SizeMismatch, StoreError
@@ -30,13 +28,10 @@ from vitzoo.files.access import (
     make_folder_or_raise,
     open_regular,
     sync_folder,
-    write_atomic,
 )
 from vitzoo.files.names import SHA256
 from vitzoo.store.partial_file import Partial, leftovers
-from vitzoo.store.stamp import GRAIN_NS, Stamp, read_stamp
-
-OWN_STAMPS = 1024  # files of the user's own; a later file replaces the stamp of an earlier one
+from vitzoo.store.stamp import GRAIN_NS, Stamp, Stamps
 
 
 class Store:
@@ -48,6 +43,7 @@ class Store:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self.stamps = Stamps(home)
 
     def path(self, sha256: str) -> Path:
         """Return the path of the file with that sha256, whether it exists or not."""
@@ -95,30 +91,6 @@ class Store:
             raise
         return fd
 
-    def note_finite(self, fd: int, sha256: str) -> None:
-        """Write to the stamp of the open file, if it has one, that its tensors are finite."""
-        stamp = self.read_stamp(sha256)
-        if stamp is not None and stamp.fits(os.fstat(fd)):
-            self._write_stamp(replace(stamp, finite=True))
-
-    def read_stamp(self, sha256: str) -> Stamp | None:
-        """Return the stamp of a file, None if there is no valid one."""
-        return read_stamp(self._stamp_path(sha256))
-
-    def own_stamp(self, status: os.stat_result) -> Stamp | None:
-        """Return the stamp of a file of the user's own in this state, None if there is none."""
-        stamp = read_stamp(self._own_stamp_path(status.st_ino))
-        good = stamp and SHA256.fullmatch(stamp.sha256) and stamp.fits(status)
-        return stamp if good else None
-
-    def write_own_stamp(self, stamp: Stamp) -> None:
-        """Write the stamp of a file of the user's own."""
-        self._write_stamp(stamp, self._own_stamp_path(stamp.inode))
-
-    def _own_stamp_path(self, inode: int) -> Path:
-        """Return a path that other files have, too, so that the number of stamps is bounded."""
-        return self.home / "stamps" / "own" / f"{inode % OWN_STAMPS}.json"
-
     @contextlib.contextmanager
     def receive(self, sha256: str, bound: int) -> Iterator[Partial]:
         """Open the partial file of a sha256; after the block, move it into the store.
@@ -153,7 +125,7 @@ class Store:
                 "VITZOO_HOME to another disk; the bytes are kept for the next try"
             ) from error
         time.sleep(GRAIN_NS / 1e9)  # a later change of the file changes its times
-        self._write_stamp(Stamp.of(os.fstat(fd), sha256, time.time_ns()))
+        self.stamps.write(Stamp.of(os.fstat(fd), sha256, time.time_ns()))
 
     def _quarantine(self, sha256: str) -> Path | None:
         """Move a damaged file to quarantine; return its new path, None if it cannot be moved."""
@@ -193,26 +165,16 @@ class Store:
     def _stamp_path(self, sha256: str) -> Path:
         return self.home / "stamps" / f"{sha256}.json"
 
-    def _write_stamp(self, stamp: Stamp, path: Path | None = None) -> None:
-        with contextlib.suppress(OSError):  # without a stamp the file is hashed again
-            data, target = (
-                json.dumps(asdict(stamp)).encode(),
-                path or self._stamp_path(stamp.sha256),
-            )
-            target.unlink(missing_ok=True)  # others might write to it; the new file is the user's
-            write_atomic(target, data, lasting=path is None)
-
     def _prove(self, fd: int, path: Path, sha256: str, size: int | None, *, always: bool) -> None:
         now, status = time.time_ns(), os.fstat(fd)
-        stamp = None if always else self.read_stamp(sha256)
-        if stamp is None or stamp.sha256 != sha256 or not stamp.fits(status):
+        if always or not self.stamps.find(status, sha256):
             actual = hash_file(fd)
             if actual != sha256:
                 if size in (None, status.st_size):
                     raise self._damaged(HashMismatch, path, sha256, f"sha256 {actual}")
                 found = f"{status.st_size} bytes instead of {size}"
                 raise self._damaged(SizeMismatch, path, sha256, found)
-            self._write_stamp(Stamp.of(status, sha256, now))
+            self.stamps.write(Stamp.of(status, sha256, now))
         if size not in (None, status.st_size):
             raise PinError(
                 f"the file with sha256 {sha256} has {status.st_size} bytes, but the registry or "

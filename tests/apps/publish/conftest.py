@@ -65,7 +65,7 @@ class Zoo:
         if stamped:
             time.sleep(0.06)
             stamp = Stamp.of(path.stat(), self.entry["sha256"], time.time_ns())
-            Store(self.home)._write_stamp(stamp)
+            Store(self.home).stamps.write(stamp)
             fd = Store(self.home).open(self.entry["sha256"], None)  # the stamp fits
             assert fd is not None
             os.close(fd)
