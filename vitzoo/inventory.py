@@ -22,7 +22,7 @@ from vitzoo.files.access import hash_file, open_regular
 from vitzoo.files.folder_manifest import MANIFEST, read_manifest
 from vitzoo.files.names import INDEX
 from vitzoo.files.shard_index import read_index, weights_in
-from vitzoo.foreign.sidecars import files_at, sidecars_at
+from vitzoo.foreign.hub import files_at, sidecars_at
 from vitzoo.keywords import check_types
 from vitzoo.opening import Registered, locate
 from vitzoo.registry.registry import Registry, registry

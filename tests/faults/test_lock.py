@@ -28,7 +28,6 @@ from vitzoo.errors import (
 )
 from vitzoo.foreign.sidecars import SIDECARS
 from vitzoo.inventory import relock
-from vitzoo.loading import source
 from vitzoo.store import lockfile, locks
 
 DEAD = "http://127.0.0.1:9"  # nothing answers there
@@ -741,7 +740,7 @@ def test_lock_update_during_a_download(locked, hub, monkeypatch, when):
             update()
             return opened
 
-        monkeypatch.setattr(source, "open_hub_file", update_after)
+        monkeypatch.setattr(checkpoint, "open_hub_file", update_after)
     model = locked.create()
     expected = new_sha256 if when == "before" else old_sha256
     assert sha256_of(model) == model.load_report.sha256 == expected

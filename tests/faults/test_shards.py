@@ -16,7 +16,7 @@ from vitzoo import verify
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.files.shard_index import MAX_INDEX, MAX_SHARDS
-from vitzoo.foreign.sidecars import open_described
+from vitzoo.foreign.opened import open_described
 from vitzoo.inventory import import_file
 
 NAMES = [f"model-{i:05}-of-00003.safetensors" for i in (1, 2, 3)]

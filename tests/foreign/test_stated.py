@@ -14,7 +14,7 @@ import vitzoo
 from helpers import says
 from internals import registry
 from vitzoo.errors import CheckpointError, InvalidOption
-from vitzoo.foreign.stated import stated_by
+from vitzoo.foreign.overrides import stated_by
 
 TINY = {"depth": 2, "embed_dim": 64, "num_heads": 2, "img_size": 32, "num_classes": 5}
 SIZES = {

@@ -9,7 +9,7 @@ import torch
 
 import vitzoo
 from internals import CORE_BUILDER
-from vitzoo.foreign.stated import timm_spec
+from vitzoo.foreign.changes import timm_spec
 from vitzoo_timm.native import spec_of
 
 pytestmark = pytest.mark.parity  # builds all of them on `meta`

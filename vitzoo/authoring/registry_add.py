@@ -31,13 +31,13 @@ from vitzoo.factory import create
 from vitzoo.files.access import check_target, make_folder_or_raise, read_regular, writing_to
 from vitzoo.files.names import INDEX, SHA256, not_https, on_hub, valid_https, without_query
 from vitzoo.files.shard_index import weights_in
+from vitzoo.foreign.hub import sidecars_at
+from vitzoo.foreign.opened import open_unregistered
 from vitzoo.foreign.overrides import of_entry
-from vitzoo.foreign.sidecars import sidecars_at
 from vitzoo.keywords import check_choice
 from vitzoo.loading.adapt import CLASSIFIERS, Adaptation, adapt
 from vitzoo.loading.misfit import check, fitting
 from vitzoo.loading.request import differences
-from vitzoo.loading.source import open_unregistered
 from vitzoo.network.build import build
 from vitzoo.opening import registered
 from vitzoo.plugin.info import LOCAL

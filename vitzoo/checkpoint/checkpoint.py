@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -28,9 +28,11 @@ from vitzoo.files.safetensors import Header
 from vitzoo.files.shard_index import index_of, is_json, weights_in
 from vitzoo.schema.rows import Preprocessing, Weights
 from vitzoo.schema.spec import Spec
-from vitzoo.store import obtain
-from vitzoo.store.hub_file import HubFile
-from vitzoo.store.progress import progress
+
+if TYPE_CHECKING:
+    from vitzoo.registry.registry import Registry
+    from vitzoo.schema.rows import Variant
+    from vitzoo.store.hub_file import HubFile
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,18 @@ def open_file(path: Path) -> Checkpoint:
     return Checkpoint(source, container)
 
 
-def open_hub_file(file: HubFile) -> Checkpoint:
+def open_registered(variant: Variant, row: Weights, zoo: Registry) -> Checkpoint:
     """Open the verified file of registered weights; download it if necessary."""
+    from vitzoo.store.hub_file import HubFile
+
+    return open_hub_file(HubFile.of(variant, row, zoo))
+
+
+def open_hub_file(file: HubFile) -> Checkpoint:
+    """Open a verified file; download it if necessary."""
+    from vitzoo.store import obtain
+    from vitzoo.store.progress import progress
+
     with progress(file.label) as note:
         fd, sha256 = obtain.obtain(file, note)
     entry = file.entry

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.containers import Container, Tensors
@@ -14,8 +14,10 @@ from vitzoo.checkpoint.contents import Reading
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.formats import Format, Keys
 from vitzoo.plugin.guard import for_file
-from vitzoo.registry.registry import Registry
 from vitzoo.text import escaped, fold, listed
+
+if TYPE_CHECKING:
+    from vitzoo.registry.registry import Registry
 
 PREFIX = r"(?:module|_orig_mod|backbone|model|net|encoder|student|teacher|visual\.trunk|visual)\."
 PREFIXES = re.compile(f"(?:{PREFIX}){{1,4}}")  # that are removed, one before the other

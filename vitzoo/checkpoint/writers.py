@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitzoo.checkpoint.containers import DTYPES
+from vitzoo.checkpoint.containers import NAMES
 from vitzoo.checkpoint.contents import is_finite
 from vitzoo.errors import CheckpointError
 from vitzoo.files.safetensors import MAX_HEADER
 
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
 IN_NUMPY = NAMES.keys() - {torch.float8_e4m3fn, torch.float8_e5m2}
 ALIGNMENT = 8
 FOREIGN = {"format": "pt"}  # transformers accepts no safetensors file without this

@@ -8,22 +8,23 @@ source replaces an earlier one. A file written by `vitzoo.save` states all setti
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import CheckpointError, UnknownName
-from vitzoo.foreign.stated import Stated, stated_by, timm_spec
+from vitzoo.foreign.changes import changed, timm_spec
 from vitzoo.formats import Format, merged
-from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
 from vitzoo.schema.manifest import CORE_BUILDER
-from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
+
+if TYPE_CHECKING:
+    from vitzoo.foreign.stated import Stated
+    from vitzoo.registry.registry import Registry
 
 OF_TIMM = "timm"  # the checkpoint format, and the last part of those of plugins
 
@@ -50,7 +51,7 @@ class Overrides:
         """
         own = fixed(variant)
         default = {key: value for key, value in self.default.items() if key not in own}
-        return _apply(_apply(spec, default, zoo), self.stated)
+        return changed(changed(spec, default, zoo), self.stated)
 
     def assumed(self, spec: Spec, changes: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the settings that neither file, registry entry nor user (`changes`) states."""
@@ -103,11 +104,31 @@ def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = Non
     return Overrides(default, merged(stated.settings(), shown), stated)
 
 
+def stated_by(
+    config: Mapping[str, Any], zoo: Registry, layout: Format | None = None
+) -> Stated | None:
+    """Return what the configs of a file state, None if they state nothing about a network.
+
+    Args:
+        config: the keys of the configs.
+        zoo: the registry.
+        layout: the checkpoint format of the file, if it is known.
+
+    Raises:
+        CheckpointError: a key states something that the model cannot do.
+    """
+    if not config:
+        return None
+    from vitzoo.foreign.stated import read_configs
+
+    return read_configs(config, zoo, layout)
+
+
 def _asked(layout: Format, method: str, zoo: Registry, *arguments: Any) -> dict[str, Any]:
     """Return what a method of a format states; PluginError if it states no network."""
     found: dict[str, Any] = getattr(layout, method)(*arguments)
     try:
-        spec = _apply(Spec(), found)
+        spec = changed(Spec(), found)
         for name in found.keys() & KIND_OF_FIELD.keys():
             zoo.contribution(KIND_OF_FIELD[name], getattr(spec, name).name)
     except (CheckpointError, UnknownName) as error:
@@ -129,28 +150,3 @@ def fixed(variant: Variant | None) -> frozenset[str]:
     if variant is None or variant.builder == CORE_BUILDER:
         return frozenset()
     return frozenset((*PARTS_OF_WEIGHTS, "block", "pre_norm")) - frozenset(variant.accepts)
-
-
-def _apply(spec: Spec, overrides: Mapping[str, Any], zoo: Registry | None = None) -> Spec:
-    """Return the spec with overrides; with a registry, skip options that its parts lack."""
-    if not overrides:
-        return spec
-    changes = dict(overrides)
-    for name, value in overrides.items():
-        if name in KIND_OF_FIELD and isinstance(value, Mapping) and "name" not in value:
-            changes[name] = _with_options(getattr(spec, name), name, value, zoo)
-    reader = Reader(changes, "config overrides of the weights", CheckpointError)
-    result = Spec.read(reader, spec)
-    reader.done()
-    return result
-
-
-def _with_options(
-    part: PartSpec, name: str, options: Mapping[str, Any], zoo: Registry | None
-) -> dict[str, Any] | PartSpec:
-    if part.opaque:
-        return part
-    if zoo is not None:
-        known = inspect.signature(zoo.part(KIND_OF_FIELD[name], part.name)).parameters
-        options = {key: value for key, value in options.items() if key in known}
-    return {"name": part.name, **dict(part.options), **options}

@@ -6,21 +6,23 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitzoo.errors import CheckpointError, MissingDependency, PluginError, printable, short_repr
 from vitzoo.foreign import timm_config
+from vitzoo.foreign.changes import changed, timm_spec
 from vitzoo.formats import Format, merged
 from vitzoo.formats.config import Config, check_config
 from vitzoo.formats.transformers import WITH_BIAS
 from vitzoo.plugin.info import FIRST_PARTY, install_command
 from vitzoo.registry.foreign_names import current, known_elsewhere
-from vitzoo.registry.registry import Registry
 from vitzoo.schema.manifest import CORE_BUILDER
-from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant
-from vitzoo.schema.spec import PartSpec, Spec
+from vitzoo.schema.spec import Spec
 from vitzoo.text import escaped, listed
+
+if TYPE_CHECKING:
+    from vitzoo.registry.registry import Registry
 
 SETTINGS = ("block", "pool", "patch_embed", "pos_embed", "pre_norm")
 """Keys of a spec that no tensor shows, in a config of any library."""
@@ -29,6 +31,7 @@ STRUCTURE = (
     *("class_token", "num_registers", "final_norm"),
 )
 OF_BLOCKS = ("hidden_act", "layer_norm_eps", "qkv_bias")  # keys of transformers
+WHERE = "config of the weights"
 OPEN_CLIP = "open_clip"  # stands for the model type of an `open_clip_config.json`
 
 
@@ -60,8 +63,9 @@ class Stated:
         """
         if self.variant:
             own = self.variant.builder == CORE_BUILDER
-            return read_changes(self.changes, timm_spec(self.variant) if own else self.variant.spec)
-        return read_changes(self.whole() if self.whole else self.changes, None)
+            spec = timm_spec(self.variant) if own else self.variant.spec
+            return changed(spec, self.changes, where=WHERE)
+        return changed(Spec(), self.whole() if self.whole else self.changes, where=WHERE)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that no tensor shows, as changes of a spec."""
@@ -84,7 +88,7 @@ class Stated:
         Raises:
             CheckpointError: the configs describe another network.
         """
-        spec = self.spec() if self.variant else read_changes(self.changes, base)
+        spec = self.spec() if self.variant else changed(base, self.changes, where=WHERE)
         if self.variant and self.variant.builder != CORE_BUILDER:
             return base
         if self.unread and not base.embed_dim:  # the builder of a plugin states no sizes
@@ -128,28 +132,8 @@ class Stated:
         return f"config.json states {'; '.join(rows)}{fix}" if rows else ""
 
 
-def timm_spec(variant: Variant) -> Spec:
-    """Return a variant with the settings of timm's network of the same name."""
-    pool = variant.timm_pool
-    changes: dict[str, Any] = {"block": dict(variant.timm_block)} if variant.timm_block else {}
-    if pool:
-        changes["pool"] = pool.to_data() if isinstance(pool, PartSpec) else dict(pool)
-    return read_changes(changes, variant.spec)
-
-
-def stated_by(config: Config, zoo: Registry, layout: Format | None = None) -> Stated | None:
-    """Return what the configs of a file state, None if they state nothing about a network.
-
-    Args:
-        config: the keys of the configs.
-        zoo: the registry.
-        layout: the checkpoint format of the file, if it is known.
-
-    Raises:
-        CheckpointError: a key states something that the model cannot do.
-    """
-    if not config:
-        return None
+def read_configs(config: Config, zoo: Registry, layout: Format | None) -> Stated | None:
+    """Return what the configs of a file state, see `stated_by`."""
     if not timm_config.is_timm(config) and (tower := timm_config.of_open_clip(config)):
         return _of_timm(tower, zoo)
     own = not {"model_cfg", "vision_cfg"}.isdisjoint(config)
@@ -259,14 +243,3 @@ def _plugin_of(kind: str, zoo: Registry) -> str:
 
 def _unknown(keys: list[str]) -> tuple[str, ...]:
     return (f"unknown keys of config.json have no effect: {listed(keys)}",) if keys else ()
-
-
-def read_changes(changes: Mapping[str, Any], base: Spec | None) -> Spec:
-    """Return a spec with changes; options without a name are those of the part of `base`."""
-    base = base or Spec()
-    for name in SETTINGS[1:-1]:
-        value = changes.get(name)
-        if isinstance(value, Mapping) and "name" not in value:
-            part = getattr(base, name)
-            changes = {**changes, name: {"name": part.name, **dict(part.options), **value}}
-    return Spec.read(Reader(changes, "config of the weights", CheckpointError), base)

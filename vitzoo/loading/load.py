@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -18,10 +19,12 @@ from vitzoo.loading.assign import Slots
 from vitzoo.loading.misfit import check, raise_if
 from vitzoo.network.model import VisionTransformer
 from vitzoo.plugin.guard import note_of
-from vitzoo.registry.registry import Registry
 from vitzoo.report import LoadReport
 from vitzoo.store.stamp import Stamps
 from vitzoo.text import listed
+
+if TYPE_CHECKING:
+    from vitzoo.registry.registry import Registry
 
 
 def load(

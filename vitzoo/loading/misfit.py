@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from vitzoo.errors import CheckpointError
 from vitzoo.loading.adapt import CLASSIFIERS, LOADABLE, PRE_LOGITS, Adapted
-from vitzoo.registry.registry import Registry
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.text import fold, listed
+
+if TYPE_CHECKING:
+    from vitzoo.registry.registry import Registry
 
 MAX_NAMES = 4  # of variants in a message
 

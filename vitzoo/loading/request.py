@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import nn
 
@@ -13,16 +13,19 @@ from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
 from vitzoo.checkpoint.saved import Saved, read_network, read_saved
 from vitzoo.errors import CheckpointError, InvalidOption, short_repr
 from vitzoo.files.shard_index import weights_in
-from vitzoo.foreign.sidecars import Sidecars, open_described, sidecars_at, sidecars_beside
-from vitzoo.foreign.stated import stated_by
+from vitzoo.foreign.opened import at_hub, open_described
+from vitzoo.foreign.overrides import stated_by
+from vitzoo.foreign.sidecars import Sidecars, sidecars_beside
 from vitzoo.loading.adapt import HEAD_FIELDS
-from vitzoo.registry.registry import Registry
 from vitzoo.report import LoadReport
 from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Preprocessing, Variant, Weights
 from vitzoo.schema.spec import Spec
-from vitzoo.store.hub_file import HubFile
+
+if TYPE_CHECKING:
+    from vitzoo.registry.registry import Registry
+    from vitzoo.store.hub_file import HubFile
 
 OVERRIDDEN = ("num_classes", "in_chans", "image_size", "pre_norm", *PARTS_OF_WEIGHTS)
 """Fields of a spec, besides `block`, that weights may override."""
@@ -203,7 +206,7 @@ def from_hub(address: str, zoo: Registry) -> Request:
         CheckpointError: the repository does not state the network of its weights.
         WeightsError: a file is missing, or could not be verified.
     """
-    sidecars, file = sidecars_at(address)
+    sidecars, file = at_hub(address)
     if not sidecars.config:
         checkpoint = open_hub_file(file)
         if read_saved(checkpoint):

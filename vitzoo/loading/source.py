@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_registered
 from vitzoo.checkpoint.detect import format_of, identified
-from vitzoo.checkpoint.saved import Trunk, described, fix
+from vitzoo.checkpoint.saved import Trunk, fix
 from vitzoo.errors import (
     CheckpointError,
     HashMismatch,
@@ -22,20 +22,21 @@ from vitzoo.errors import (
     short_repr,
 )
 from vitzoo.files.names import on_hub
-from vitzoo.foreign.overrides import Overrides, fixed, of_entry, of_file
-from vitzoo.foreign.sidecars import Sidecars, beside, open_described, sidecars_at
-from vitzoo.foreign.stated import stated_by
+from vitzoo.foreign.opened import at_hub, open_address, open_unregistered
+from vitzoo.foreign.overrides import Overrides, fixed, of_entry, of_file, stated_by
 from vitzoo.loading.adapt import HEADS
 from vitzoo.loading.request import Request, differences
-from vitzoo.loading.trunk import with_head
 from vitzoo.log import log
 from vitzoo.plugin.guard import note_of
-from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
 from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.rows import Variant, Weights, choose, parts_of_name
 from vitzoo.schema.spec import PartSpec, Spec
-from vitzoo.store.hub_file import HubFile
+
+if TYPE_CHECKING:
+    from vitzoo.foreign.sidecars import Sidecars
+    from vitzoo.registry.registry import Registry
+    from vitzoo.store.hub_file import HubFile
 
 FORMAT = "checkpoint format"
 PRE_LOGITS = ("tanh", "mlp")  # heads with a layer before the classifier
@@ -91,7 +92,7 @@ class RegisteredWeights(WeightsSource):
         return _not_as_authors(trained, self.variant, self.zoo)
 
     def opened(self) -> Checkpoint:
-        return open_hub_file(HubFile.of(self.variant, self.row, self.zoo))
+        return open_registered(self.variant, self.row, self.zoo)
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,8 @@ class SavedClassifier(WeightsSource):
         return self.spec
 
     def opened(self) -> Checkpoint:
+        from vitzoo.loading.trunk import with_head
+
         return with_head(self._opened_trunk(), self.checkpoint, self.trunk, self.zoo)
 
     def _opened_trunk(self) -> Checkpoint:
@@ -153,7 +156,7 @@ class SavedClassifier(WeightsSource):
             raise CheckpointError(f"{needs}: {error}; {other}") from error
         if row.sha256 not in ("", trunk.sha256):
             raise HashMismatch(f"{needs}; the registry has sha256 {row.sha256}; {other}")
-        return identified(open_hub_file(HubFile.of(variant, row, self.zoo)), self.zoo)
+        return identified(open_registered(variant, row, self.zoo), self.zoo)
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ class WeightsFile(WeightsSource):
 
     @cached_property
     def _hub(self) -> tuple[Sidecars, HubFile]:
-        return self.request.on_hub or sidecars_at(str(self.address))
+        return self.request.on_hub or at_hub(str(self.address))
 
     @cached_property
     def _overrides(self) -> Overrides:
@@ -266,19 +269,6 @@ class WeightsFile(WeightsSource):
                 ) from error
         fields = ("image_size", "num_classes", "block", "pre_norm", *PARTS_OF_WEIGHTS)
         return replace(base, **{name: getattr(saved, name) for name in fields})
-
-
-def open_unregistered(address: str | os.PathLike[str], zoo: Registry) -> Checkpoint:
-    """Open a file without registry entry: a path, or an address on the Hub."""
-    if not on_hub(address):
-        return described(open_described(Path(address)), zoo)
-    return open_address(sidecars_at(str(address)), zoo)
-
-
-def open_address(found: tuple[Sidecars, HubFile], zoo: Registry) -> Checkpoint:
-    """Open the weights file of an address on the Hub, with its sidecars."""
-    sidecars, file = found
-    return described(beside(open_hub_file(file), sidecars), zoo)
 
 
 def without_published_classifier(

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
-from vitzoo.checkpoint.containers import Container, Tensors
+from vitzoo.checkpoint.containers import NAMES, Container, Tensors
 from vitzoo.checkpoint.contents import Reading
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.checkpoint.saved import Trunk
-from vitzoo.checkpoint.writers import NAMES
 from vitzoo.errors import CheckpointError, HashMismatch
 from vitzoo.files.safetensors import Header, TensorInfo
 from vitzoo.formats import Format
 from vitzoo.loading.adapt import HEADS
-from vitzoo.registry.registry import Registry
 from vitzoo.text import listed
+
+if TYPE_CHECKING:
+    from vitzoo.registry.registry import Registry
 
 HEAD = ("head.weight", "head.bias")
 T = TypeVar("T")

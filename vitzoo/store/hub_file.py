@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from vitzoo import settings
 from vitzoo.errors import PinError
-from vitzoo.registry.registry import Registry
 from vitzoo.schema.rows import Variant, Weights, from_address
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
+
+if TYPE_CHECKING:
+    from vitzoo.registry.registry import Registry
 
 UNKNOWN_SIZE_SLACK = 4096  # bytes that a predicted size may be wrong by
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from vitzoo.errors import CheckpointError, InvalidOption, VitzooError
 from vitzoo.foreign import timm_config
-from vitzoo.foreign.sidecars import RESAMPLE, of_open_clip, read_processor
-from vitzoo.foreign.stated import read_changes, stated_by, timm_spec
+from vitzoo.foreign.changes import changed, timm_spec
+from vitzoo.foreign.overrides import stated_by
+from vitzoo.foreign.preprocessing import RESAMPLE, of_open_clip, read_processor
 from vitzoo.formats import Format
 from vitzoo.formats.config import Config, ConfigTable
 from vitzoo.formats.unsupported import DEFAULTS
@@ -141,7 +142,7 @@ def transformers_of(
             for values in product(*free.values()):
                 attempt = config | dict(zip(free, values, strict=True))
                 try:
-                    found = read_changes(layout.spec_in(attempt), None)
+                    found = changed(Spec(), layout.spec_in(attempt))
                 except VitzooError:
                     continue
                 lack = differing(spec, found, zoo)
@@ -197,7 +198,7 @@ def open_clip_of(
     model = {"embed_dim": spec.num_classes, "vision_cfg": tower, "text_cfg": text, **quick}
     config: dict[str, Any] = {"model_cfg": model}
     try:
-        found = read_changes(layout.spec_in(config), None)
+        found = changed(Spec(), layout.spec_in(config))
     except VitzooError as error:
         raise CheckpointError(str(error)) from error
     if lack := differing(spec, found, zoo):
@@ -304,8 +305,8 @@ def _values(table: ConfigTable, spec: Spec, base: Spec | None, zoo: Registry) ->
         for value in _numbers(spec):
             try:
                 changes = one.read({key: value})
-                if changes and comparable(read_changes(changes, spec), zoo) == wanted:
-                    if not base or comparable(read_changes(changes, base), zoo) != usual:
+                if changes and comparable(changed(spec, changes), zoo) == wanted:
+                    if not base or comparable(changed(base, changes), zoo) != usual:
                         found[key] = value
                     break
             except VitzooError:

@@ -24,11 +24,10 @@ from vitzoo.files.access import writing_to
 from vitzoo.files.names import INDEX, NPZ, on_hub
 from vitzoo.files.shard_index import SHARD, index_of
 from vitzoo.foreign import overrides
-from vitzoo.foreign.sidecars import open_described
+from vitzoo.foreign.opened import open_described, open_unregistered
 from vitzoo.formats import Format
 from vitzoo.keywords import check_types
 from vitzoo.loading.misfit import fitting
-from vitzoo.loading.source import open_unregistered
 from vitzoo.opening import Registered, locate
 from vitzoo.plugin.guard import for_file, not_inverse, note_of
 from vitzoo.registry.registry import Registry, registry

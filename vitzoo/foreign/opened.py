@@ -1,0 +1,52 @@
+"""Opening files without registry entry, with what their metadata or sidecars state."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
+from vitzoo.checkpoint.saved import described
+from vitzoo.files.names import on_hub
+from vitzoo.foreign.sidecars import Sidecars, sidecars_beside
+
+if TYPE_CHECKING:
+    from vitzoo.registry.registry import Registry
+    from vitzoo.store.hub_file import HubFile
+
+
+def open_unregistered(address: str | os.PathLike[str], zoo: Registry) -> Checkpoint:
+    """Open a file without registry entry: a path, or an address on the Hub."""
+    if not on_hub(address):
+        return described(open_described(Path(address)), zoo)
+    return open_address(at_hub(str(address)), zoo)
+
+
+def open_described(path: Path) -> Checkpoint:
+    """Open the file at a path, with what its sidecars state; see `open_file`."""
+    return _beside(open_file(path), sidecars_beside(path))
+
+
+def at_hub(address: str) -> tuple[Sidecars, HubFile]:
+    """Return the sidecars and the weights file at an address; see `sidecars_at`."""
+    from vitzoo.foreign.hub import sidecars_at  # a path needs no code for the Hub
+
+    return sidecars_at(address)
+
+
+def open_address(found: tuple[Sidecars, HubFile], zoo: Registry) -> Checkpoint:
+    """Open the weights file of an address on the Hub, with its sidecars."""
+    sidecars, file = found
+    return described(_beside(open_hub_file(file), sidecars), zoo)
+
+
+def _beside(checkpoint: Checkpoint, sidecars: Sidecars) -> Checkpoint:
+    return replace(
+        checkpoint,
+        labels=sidecars.labels,
+        preprocessing=sidecars.preprocessing,
+        config=sidecars.config,
+        notes=sidecars.notes,
+    )
