@@ -216,12 +216,12 @@ def test_a_model_from_npz(small, randomise, tmp_path, save):
 
 
 def test_npz_misfit_is_refused_before_the_data_is_read(small, randomise, tmp_path, monkeypatch):
-    import vitzoo.checkpoint.containers
+    import vitzoo.checkpoint.npz
 
     def unread(*_, **__):
         raise AssertionError("data was read")
 
-    monkeypatch.setattr(vitzoo.checkpoint.containers, "contents", unread)
+    monkeypatch.setattr(vitzoo.checkpoint.npz, "contents", unread)
     right = {n: t.numpy() for n, t in randomise(vitzoo.create(small)).state_dict().items()}
     right["norm.weight"] = right["norm.weight"][:3]
     np.savez(tmp_path / "own.npz", **right)

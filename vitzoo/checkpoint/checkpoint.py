@@ -12,20 +12,11 @@ import torch
 from torch import Tensor
 
 from vitzoo import settings
-from vitzoo.checkpoint.containers import (
-    DTYPES,
-    Container,
-    NpzFile,
-    SafetensorsFile,
-    Shards,
-    Tensors,
-    view,
-)
+from vitzoo.checkpoint.containers import DTYPES, Container, SafetensorsFile, Tensors, view
 from vitzoo.checkpoint.contents import OpenFile, Reading, open_own
 from vitzoo.errors import HashMismatch
-from vitzoo.files.npz import ZIP_MAGIC
-from vitzoo.files.safetensors import Header
-from vitzoo.files.shard_index import index_of, is_json, weights_in
+from vitzoo.files.safetensors import ZIP_MAGIC, Header, is_json
+from vitzoo.files.shard_index import index_of, weights_in
 from vitzoo.schema.rows import Preprocessing, Weights
 from vitzoo.schema.spec import Spec
 
@@ -138,9 +129,11 @@ def open_file(path: Path) -> Checkpoint:
     index = index_of(path)
     source = f"{path} (a shard of {index})" if index else str(path)
     file = open_own(path)
-    sharded = is_json(os.pread(file.fd, 64, 0))
-    container = Shards(file, path) if sharded else _container(file, source)
-    return Checkpoint(source, container)
+    if not is_json(os.pread(file.fd, 64, 0)):
+        return Checkpoint(source, _container(file, source))
+    from vitzoo.checkpoint.shards import Shards
+
+    return Checkpoint(source, Shards(file, path))
 
 
 def open_registered(variant: Variant, row: Weights, zoo: Registry) -> Checkpoint:
@@ -171,5 +164,8 @@ def open_hub_file(file: HubFile) -> Checkpoint:
 
 def _container(file: OpenFile, source: str) -> Container:
     """Read the header of a file, whose first bytes show its type."""
-    kind = NpzFile if os.pread(file.fd, 4, 0) in ZIP_MAGIC else SafetensorsFile
-    return kind(file, source)
+    if os.pread(file.fd, 4, 0) not in ZIP_MAGIC:
+        return SafetensorsFile(file, source)
+    from vitzoo.checkpoint.npz import NpzFile
+
+    return NpzFile(file, source)

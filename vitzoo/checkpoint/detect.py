@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
@@ -19,6 +20,7 @@ from vitzoo.text import escaped, fold, listed
 if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
 
+OWN_KEYS = "timm"  # the format that does not rename keys
 PREFIX = r"(?:module|_orig_mod|backbone|model|net|encoder|student|teacher|visual\.trunk|visual)\."
 PREFIXES = re.compile(f"(?:{PREFIX}){{1,4}}")  # that are removed, one before the other
 STARTS = re.compile(rf"(?:{PREFIX}|[^.]+\.)((?:{PREFIX}){{,3}})")  # that a network may be behind
@@ -82,8 +84,9 @@ def identified(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
 
 def _matching(keys: Keys, source: str, zoo: Registry) -> tuple[str, str]:
     """Return the name of the format that matches, empty for none, and the failures of plugins."""
-    core = sorted(zoo.core_parts("checkpoint format"))
-    found = [name for name in core if zoo.part("checkpoint format", name).matches(keys)]
+    core = sorted(zoo.core_parts("checkpoint format"), key=lambda name: (name != OWN_KEYS, name))
+    matching = (name for name in core if zoo.part("checkpoint format", name).matches(keys))
+    found = [*islice(matching, 1)]  # each layout has one format of the core
     others = [] if found else sorted(zoo.parts["checkpoint format"].keys() - set(core))
     failed = ""
     for name in others:

@@ -21,6 +21,7 @@ from math import prod
 from vitzoo.errors import CheckpointError
 from vitzoo.files.safetensors import (
     ITEM_SIZES,
+    ZIP_MAGIC,
     TensorInfo,
     check_count,
     check_shape,
@@ -29,7 +30,6 @@ from vitzoo.files.safetensors import (
 )
 from vitzoo.text import escaped
 
-ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second begins an empty zip
 MAX_DIRECTORY = 2 * 1024 * 1024
 MAX_NPY_HEADER = 1024
 MAX_INFLATION = 8  # times the size of the file; compression hardly reduces trained weights

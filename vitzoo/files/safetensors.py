@@ -36,6 +36,7 @@ LOOKS = {
     b"\x1f\x8b": "a gzip file",
     b"{": "a JSON text",
 }
+ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second begins an empty zip
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 
 
@@ -166,6 +167,11 @@ def _check_coverage(
             f"{source} has {size} bytes, its header describes {position}; the file is truncated, "
             "or other bytes were appended"
         )
+
+
+def is_json(start: bytes) -> bool:
+    """Tell whether a file with these first bytes is a JSON table, but not a safetensors file."""
+    return start.lstrip(b"\t\n\r ").startswith(b"{") and b"\0" not in start[:8]
 
 
 def looks_like(start: bytes, source: str) -> str:

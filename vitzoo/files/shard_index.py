@@ -22,11 +22,6 @@ MAX_SHARDS = 128  # each stays open
 SHARD = re.compile(r"(.+)-\d+-of-\d+\.safetensors")
 
 
-def is_json(start: bytes) -> bool:
-    """Tell whether a file with these first bytes is a JSON table, but not a safetensors file."""
-    return start.lstrip(b"\t\n\r ").startswith(b"{") and b"\0" not in start[:8]
-
-
 def read_index(fd: int, source: str) -> dict[str, str]:
     """Return the file of every tensor, in the order of the index.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_registered
-from vitzoo.checkpoint.detect import format_of, identified
+from vitzoo.checkpoint.detect import OWN_KEYS, format_of, identified
 from vitzoo.checkpoint.saved import Trunk, fix
 from vitzoo.errors import (
     CheckpointError,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 FORMAT = "checkpoint format"
 PRE_LOGITS = ("tanh", "mlp")  # heads with a layer before the classifier
-OWN_KEYS = "timm"  # the format that does not rename keys
 
 
 class WeightsSource(ABC):
