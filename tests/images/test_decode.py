@@ -1,6 +1,5 @@
 """Image files of every kind: correct pixels, and clear errors for damaged files."""
 
-import errno
 import io
 import os
 import random
@@ -291,7 +290,7 @@ def test_no_pixels():
 
 
 def test_a_missing_file_and_a_folder(tmp_path):
-    with refuses(ImageError, tmp_path / "none.png", os.strerror(errno.ENOENT)):
+    with refuses(ImageError, "there is no file", tmp_path / "none.png"):
         open_image(tmp_path / "none.png")
     with refuses(ImageError, tmp_path, "folder", "image file"):
         open_image(tmp_path)
@@ -310,7 +309,7 @@ def test_a_pipe_or_device_does_not_hang(tmp_path, kind):
     caught = []
 
     def read():
-        with refuses(ImageError, path, "pipe", "device", "image file"):
+        with refuses(ImageError, path, kind.rpartition(" ")[2], "image file"):
             open_image(path)
         caught.append(True)
 

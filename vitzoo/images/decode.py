@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from io import BytesIO
+from pathlib import Path
 from threading import Lock, RLock
-from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from vitzoo.errors import ImageError, InvalidOption, printable
-from vitzoo.files.access import read_limited
+from vitzoo.files.access import read_regular
 from vitzoo.settings import max_scans
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF", "JPEG2000")
@@ -90,11 +89,12 @@ def decode_bytes(
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """Return the bytes of an image file; raise ImageError if it has more than `MAX_BYTES`."""
-    name = printable(path)
-    with _explained(name), _open_regular(path, name) as file:
-        data = read_limited(file, MAX_BYTES)
+    try:
+        data = read_regular(Path(path), MAX_BYTES, ImageError)
+    except ImageError as error:
+        raise ImageError(f"{error}; expected an image file") from error
     if data is None:
-        raise ImageError(f"{name} has more than {MAX_BYTES} bytes, the most of an image file")
+        raise ImageError(f"there is no file {printable(path)}")
     return data
 
 
@@ -180,18 +180,6 @@ def _formats() -> tuple[str, ...]:
     """Return those of `FORMATS` that this Pillow reads; other formats may start programs."""
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)
-
-
-def _open_regular(path: str | os.PathLike[str], name: str) -> BinaryIO:
-    # O_NONBLOCK: do not wait for a pipe
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    found = os.fstat(fd)
-    kind = stat.S_IFMT(found.st_mode)
-    wrong = {stat.S_IFDIR: "a folder", stat.S_IFREG: "" if found.st_size else "empty"}
-    if said := wrong.get(kind, "a pipe or a device"):
-        os.close(fd)
-        raise ImageError(f"{name} is {said}, expected an image file")
-    return os.fdopen(fd, "rb")
 
 
 @contextmanager

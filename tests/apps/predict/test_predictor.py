@@ -205,12 +205,12 @@ BAD = {
     "many channels": (lambda: np.zeros((3, 3, 5), np.uint8), ("(3, 3, 5)", "1 to 4")),
     "empty Pillow": (lambda: Image.new("RGB", (0, 5)), ("no pixels", "0x5")),
     "closed": (closed, ("cannot read the image",)),
-    "missing": (lambda: "nope.png", ("nope.png", "No such file")),
+    "missing": (lambda: "nope.png", ("nope.png", "no file")),
     "null": (lambda: "a\0b", ("a\\x00b", "null")),
     "folder": (lambda: DIGITS, ("digits", "a folder")),
     "device": (lambda: "/dev/zero", ("/dev/zero", "device")),
     "odd": (Odd, ("odd",)),
-    "terminal": (lambda: "\x1b[2J.png", (r"\x1b[2J.png", "No such file")),
+    "terminal": (lambda: "\x1b[2J.png", (r"\x1b[2J.png", "no file")),
 }
 
 
