@@ -5,16 +5,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from helpers import refuses
 from vitzoo.errors import StoreError
-from vitzoo.store import partial_file
-from vitzoo.store.partial_file import AHEAD, Partial, leftovers
+from vitzoo.store.partial_file import Partial, leftovers
 
 DATA = bytes(range(256)) * 20_000  # 5 MB
 
@@ -104,58 +101,3 @@ def test_a_file_that_was_moved_is_not_given_back(tmp_path):
     partial.release()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["part.0123", "whole"]
     assert (tmp_path / "whole").read_bytes() == b"left"
-
-
-def test_bytes_are_hashed_in_another_thread_a_bounded_number_behind(tmp_path):
-    """The writer waits if the hash is far behind: pieces that wait take memory."""
-    partial, go, threads = Partial(tmp_path / "part", len(DATA)), threading.Event(), set()
-    digest = partial._digest
-
-    class Slow:
-        def update(self, data: bytes) -> None:
-            threads.add(threading.get_ident())
-            go.wait(10)
-            digest.update(data)
-
-        hexdigest = digest.hexdigest
-
-    partial._digest = Slow()
-    pieces = [DATA[i : i + 1000] for i in range(0, 1000 * (AHEAD + 5), 1000)]
-    writer = threading.Thread(target=lambda: [partial.write(piece) for piece in pieces])
-    writer.start()
-    while partial.size < 1000 * AHEAD:
-        time.sleep(0.001)
-    writer.join(0.1)
-    assert partial.size == 1000 * AHEAD
-    go.set()
-    writer.join()
-    assert contents(partial) == b"".join(pieces)
-    assert len(threads) == 1
-    assert threads.isdisjoint({threading.get_ident(), writer.ident})
-    partial.release()
-
-
-def test_a_long_file_is_synced_while_it_is_written(tmp_path, monkeypatch):
-    """The sync at the end is short; one that failed before is not forgotten."""
-    monkeypatch.setattr(partial_file, "SYNCED", 1000)
-    synced, error = [], OSError(errno.EIO, os.strerror(errno.EIO))
-
-    def fdatasync(fd: int) -> None:
-        synced.append((fd, threading.get_ident(), os.fstat(fd).st_size))
-        if len(synced) == 2:
-            raise error
-
-    monkeypatch.setattr(os, "fdatasync", fdatasync)
-    memory, partial = Partial(None, len(DATA)), Partial(tmp_path / "part", len(DATA))
-    for _ in range(5):
-        memory.write(DATA[:600])
-        partial.write(DATA[:600])
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        partial.sync()
-    with refuses(StoreError, os.strerror(errno.EIO), 3600, len(DATA), "make room"):
-        partial.write(DATA[:600])
-    assert [fd for fd, _, _ in synced] == [partial.fd] * 2
-    assert threading.get_ident() not in {thread for _, thread, _ in synced}
-    assert contents(partial) == DATA[:600] * 6
-    memory.release()
-    partial.release()

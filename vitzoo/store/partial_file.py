@@ -1,4 +1,4 @@
-"""A partial file: an unfinished download, hashed in a thread while it is written; torch-free."""
+"""A partial file: an unfinished download, hashed while it is written; torch-free."""
 
 from __future__ import annotations
 
@@ -8,51 +8,13 @@ import os
 import secrets
 import stat
 import time
-from collections import deque
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from vitzoo.errors import StoreError
 from vitzoo.files.access import CHUNK, copy_blocks, unwritable
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
 ABANDONED = 600.0  # seconds; a download without a byte is ended long before by its limits
-AHEAD = 16  # pieces, each of about 1 MB, that may wait to be hashed
-SYNCED = 32 * CHUNK  # bytes after which the file is synced, so that the sync at its end is short
 FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-
-
-class _Aside:
-    """Calls that run in another thread, one after the other.
-
-    Args:
-        most: calls that may wait; `run` waits before it adds a further one.
-    """
-
-    def __init__(self, most: int) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
-        self._most = most
-        self._thread = ThreadPoolExecutor(1, "vitzoo-partial")
-        self._calls: deque[Future[Any]] = deque()
-
-    def run(self, call: Callable[..., object], *arguments: object) -> None:
-        """Add a call; raise what an earlier one raised."""
-        self.finish(self._most - 1)
-        self._calls.append(self._thread.submit(call, *arguments))
-
-    def finish(self, left: int = 0) -> None:
-        """Wait until at most `left` calls have not ended; raise what one of them raised."""
-        while len(self._calls) > left:
-            self._calls[0].result()
-            self._calls.popleft()
-
-    def close(self) -> None:
-        """Drop the calls that wait, and wait for the one that runs."""
-        self._thread.shutdown(cancel_futures=True)
 
 
 class Partial:
@@ -75,8 +37,6 @@ class Partial:
         self.path = path and path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         self.size = 0
         self._digest = hashlib.sha256()
-        self._hashing, self._syncing = _Aside(AHEAD), _Aside(1)
-        self._synced = 0
         if path is None or self.path is None:
             self.fd = os.memfd_create("vitzoo", os.MFD_CLOEXEC)
         else:
@@ -86,7 +46,6 @@ class Partial:
     @property
     def sha256(self) -> str:
         """The sha256 of the bytes so far."""
-        self._hashing.finish()
         return self._digest.hexdigest()
 
     def write(self, chunk: bytes) -> None:
@@ -99,31 +58,19 @@ class Partial:
         try:
             while view:
                 written = os.pwrite(self.fd, view, self.size)
-                self._hashing.run(self._digest.update, view[:written])
+                self._digest.update(view[:written])
                 self.size += written
                 view = view[written:]
-            if self.path is not None and self.size - self._synced >= SYNCED:
-                self._synced = self.size
-                self._syncing.run(os.fdatasync, self.fd)
         except OSError as error:
             raise StoreError(
                 f"cannot write {self.path or 'memory'}: {error.strerror} after {self.size} "
                 f"of {self.bound} bytes; make room, or point VITZOO_HOME to another disk"
             ) from error
 
-    def sync(self) -> None:
-        """Sync the file to disk.
-
-        Raises:
-            OSError: the disk has an error.
-        """
-        self._syncing.finish()
-        os.fsync(self.fd)
-
     def restart(self) -> None:
         """Remove all bytes."""
         os.ftruncate(self.fd, 0)
-        self.size = self._synced = 0
+        self.size = 0
         self._digest = hashlib.sha256()
 
     def copy(self, source: int) -> None:
@@ -156,8 +103,6 @@ class Partial:
 
     def release(self) -> None:
         """Rename the file to its common name, for a later run; remove it if it is empty."""
-        self._hashing.close()
-        self._syncing.close()
         os.close(self.fd)
         if self.path is None or self.common is None:
             return
@@ -189,7 +134,7 @@ class Partial:
 
     def _hash_beginning(self) -> None:
         while chunk := os.pread(self.fd, CHUNK, self.size):
-            self._hashing.run(self._digest.update, chunk)
+            self._digest.update(chunk)
             self.size += len(chunk)
 
 

@@ -116,7 +116,7 @@ class Store:
         try:
             make_folder(path.parent)
             os.fchmod(fd, 0o444)
-            partial.sync()
+            os.fsync(fd)
             partial.move(path)
             sync_folder(path.parent)
         except OSError as error:
