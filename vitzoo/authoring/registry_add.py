@@ -36,7 +36,7 @@ from vitzoo.foreign.opened import open_unregistered
 from vitzoo.foreign.overrides import of_entry
 from vitzoo.keywords import check_choice
 from vitzoo.loading.adapt import CLASSIFIERS, Adaptation, adapt
-from vitzoo.loading.misfit import check, fitting
+from vitzoo.loading.load import check, fitting
 from vitzoo.loading.request import differences
 from vitzoo.network.build import build
 from vitzoo.opening import registered

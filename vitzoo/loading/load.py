@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitzoo import settings
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.containers import Tensors
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import CheckpointError
-from vitzoo.loading.adapt import LOADABLE, Adaptation, Adapted, adapt, fresh_head
+from vitzoo.loading.adapt import (
+    CLASSIFIERS,
+    LOADABLE,
+    PRE_LOGITS,
+    Adaptation,
+    Adapted,
+    adapt,
+    fresh_head,
+)
 from vitzoo.loading.assign import Slots
-from vitzoo.loading.misfit import check, raise_if
 from vitzoo.network.model import VisionTransformer
 from vitzoo.plugin.guard import note_of
 from vitzoo.report import LoadReport
+from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.store.stamp import Stamps
-from vitzoo.text import listed
+from vitzoo.text import fold, listed
 
 if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
+
+MAX_NAMES = 4  # of variants in a message
 
 
 def load(
@@ -110,3 +121,107 @@ def _check_values(found: Tensors, checkpoint: Checkpoint) -> None:
         raise CheckpointError(f"{checkpoint.source}: every tensor in it is zero")
     if stamp:
         stamps.write(replace(stamp, finite=True))
+
+
+def fitting(tensors: Mapping[str, Tensor], zoo: Registry) -> str:
+    """Return the end of a message, with the core variants whose shapes the tensors have."""
+    numbers = _numbers(tensors)
+    variants = zoo.host.core.variants if numbers else ()
+    names = [row.name for row in variants if _numbers_of(row.spec) == numbers]
+    return f"; the tensors fit {' or '.join(names[:MAX_NAMES])}" if names else ""
+
+
+def _numbers(tensors: Mapping[str, Tensor]) -> tuple[object, ...]:
+    """Return depth and main shapes of a network; empty if the tensors do not show them."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    kernel, mlp = shapes.get("patch_embed.proj.weight", ()), shapes.get("blocks.0.mlp.fc1.weight")
+    if len(kernel) != 4 or mlp is None or len(mlp) != 2:
+        return ()
+    depth = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
+    return depth, kernel, mlp, "cls_token" in shapes, shapes.get("pos_embed")
+
+
+def _numbers_of(spec: Spec) -> tuple[object, ...]:
+    (h, w), d = spec.patch_size, spec.embed_dim
+    tokens = spec.image_size[0] // h * (spec.image_size[1] // w) + spec.class_token
+    table = (1, tokens + spec.num_registers, d) if spec.pos_embed == PartSpec("learned") else None
+    return spec.depth, (d, spec.in_chans, h, w), (spec.mlp_dim, d), spec.class_token, table
+
+
+def check(
+    plan: Adapted, expected: Mapping[str, Tensor], source: str, zoo: Registry, note: str = ""
+) -> None:
+    """Raise CheckpointError, with all problems, unless adapted tensors without data fit a model.
+
+    `note` is the end of its message.
+    """
+    missing = [n for n in expected if n not in plan.tensors and n not in plan.fresh]
+    unexpected = [name for name in plan.tensors if name not in expected]
+    both = {name: (t, expected[name]) for name, t in plan.tensors.items() if name in expected}
+    unfit = [name for name, (found, own) in both.items() if found.shape != own.shape]
+    shapes = [
+        f"{n} is {tuple(both[n][0].shape)}, the model has {tuple(both[n][1].shape)}" for n in unfit
+    ]
+    types = [
+        f"{name} is {found.dtype}"
+        for name, (found, own) in both.items()
+        if found.dtype not in (LOADABLE if own.is_floating_point() else (own.dtype,))
+    ]
+    hint = _hint(plan, expected, missing, unexpected, unfit, zoo)
+    raise_if(
+        source,
+        ("missing", missing),
+        ("unexpected", unexpected),
+        ("with another shape", shapes),
+        ("of a type that weights do not have", types),
+        hint=(hint or _unnamed_kernel(plan, expected, unfit)) + note,
+    )
+
+
+def _hint(
+    plan: Adapted,
+    expected: Mapping[str, Tensor],
+    missing: list[str],
+    unexpected: list[str],
+    unfit: list[str],
+    zoo: Registry,
+) -> str:
+    """Return the end of a message, with an argument or a variant that the tensors would fit."""
+    if not all(name.startswith("head.") for name in (*missing, *unexpected, *unfit)):
+        same = _numbers(plan.tensors) == _numbers(expected)
+        return "" if same else fitting(plan.tensors, zoo)
+    if unfit and not missing and not unexpected:
+        for name in CLASSIFIERS:
+            shape = tuple(plan.tensors[name].shape) if name in unfit else ()
+            if len(shape) == 2 and shape[1:] == expected[name].shape[1:]:
+                return f"; the file has {shape[0]} classes: pass num_classes={shape[0]}"
+    if any(name.startswith(PRE_LOGITS) for name in (*missing, *unfit)):
+        return (
+            "; pre-logits are newly initialised only for head=: pass head='linear' for a head "
+            "without them, or head= with the name of this head"
+        )
+    if missing and not unexpected and not any(name.startswith("head.") for name in plan.tensors):
+        return "; the file has no classifier: pass num_classes=, 0 for none or K for a fresh one"
+    return ""
+
+
+def _unnamed_kernel(plan: Adapted, expected: Mapping[str, Tensor], unfit: list[str]) -> str:
+    """Return the end of a message about a patch embedder that does not name its kernel."""
+    for name in unfit if plan.unnamed else ():
+        shape, wanted = tuple(plan.tensors[name].shape), tuple(expected[name].shape)
+        own = name.removeprefix("patch_embed.")
+        if own != name and len(shape) == 4 and (shape[0], *shape[2:]) == (wanted[0], *wanted[2:]):
+            return (
+                "; to adapt this kernel to other in_chans, the patch embedder needs an attribute "
+                f"input_conv = {own!r}"
+            )
+    return ""
+
+
+def raise_if(source: str, *groups: tuple[str, list[str]], hint: str = "") -> None:
+    """Raise the error about a file that does not fit, if any group of problems has one."""
+    problems = [f"{len(rows)} {what}: {listed(fold(rows))}" for what, rows in groups if rows]
+    if problems:
+        raise CheckpointError(
+            f"{source} does not fit the model; problems with tensors: " + "; ".join(problems) + hint
+        )

@@ -21,7 +21,7 @@ from vitzoo.errors import CheckpointError, InvalidOption, short_repr
 from vitzoo.files.access import read_regular
 from vitzoo.files.strict_json import strict_json
 from vitzoo.loading.adapt import LOADABLE
-from vitzoo.loading.misfit import raise_if
+from vitzoo.loading.load import raise_if
 from vitzoo.report import LoadReport
 from vitzoo.schema.reader import Reader, describe
 from vitzoo.schema.rows import Variant
