@@ -733,7 +733,7 @@ def world(hub: Hub) -> Iterator[World]:
         pytest.MonkeyPatch.context() as p,
     ):
         clock = _Clock()
-        for name in ("download", "stop"):
+        for name in ("download", "locks"):
             p.setattr(importlib.import_module(f"vitzoo.store.{name}"), "time", clock)
         yield World(Path(folder).resolve(), p, hub)
     for name in set(sys.modules) - modules:

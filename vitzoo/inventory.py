@@ -29,9 +29,9 @@ from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.rows import choose, parts_of_name
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
+from vitzoo.store.locks import ended_by
 from vitzoo.store.obtain import obtain, stored
 from vitzoo.store.progress import Note, Show
-from vitzoo.store.stop import ended_by
 from vitzoo.store.store import Store
 
 AT_ONCE = 4  # downloads

@@ -138,7 +138,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     stand_in = Clock()
-    for name in ("download", "stop"):
+    for name in ("download", "locks"):
         monkeypatch.setattr(importlib.import_module(f"vitzoo.store.{name}"), "time", stand_in)
     return stand_in
 

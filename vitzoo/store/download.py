@@ -45,9 +45,9 @@ from vitzoo.store.hub_client import (
     within,
 )
 from vitzoo.store.hub_file import HubFile
+from vitzoo.store.locks import pause
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
-from vitzoo.store.stop import pause
 
 PROGRESS = 1024 * 1024  # bytes after which attempts are counted from zero again
 OTHER_ENDPOINT = "set another endpoint in VITZOO_ENDPOINTS"

@@ -1,18 +1,55 @@
-"""Lock files that keep processes apart; torch-free."""
+"""Waits that can be ended: of downloads in other threads, and for lock files; torch-free.
+
+Ctrl-C interrupts the main thread only. The other threads look at an event, at least every `SLICE`
+seconds while they wait.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from vitzoo.log import log
-from vitzoo.store.stop import SLICE, check
 
 NOTICE = 2.0  # seconds of waiting after which a line says so
+SLICE = 0.2  # seconds
+_event: ContextVar[threading.Event | None] = ContextVar("event", default=None)
+
+
+class Stopped(BaseException):
+    """The download was told to end; its partial file is kept."""
+
+
+@contextmanager
+def ended_by(event: threading.Event) -> Iterator[None]:
+    """Let `check` and `pause` raise `Stopped` in this thread once the event is set."""
+    token = _event.set(event)
+    try:
+        yield
+    finally:
+        _event.reset(token)
+
+
+def check() -> None:
+    """Raise `Stopped` if this thread was told to end."""
+    event = _event.get()
+    if event is not None and event.is_set():
+        raise Stopped
+
+
+def pause(seconds: float) -> None:
+    """Sleep; raise `Stopped` as soon as this thread is told to end."""
+    event = _event.get()
+    if event is None:
+        time.sleep(seconds)
+    elif event.wait(seconds):
+        raise Stopped
 
 
 @contextmanager

@@ -36,7 +36,6 @@ from vitzoo.files.names import on_hub
 from vitzoo.log import log
 from vitzoo.plugin.package_files import data_file
 from vitzoo.schema.rows import parts_of_name
-from vitzoo.store.hub_cache import from_hub_cache
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 from vitzoo.store.locks import locked
@@ -273,10 +272,14 @@ def _check_room(home: Path, file: HubFile, partial: Partial) -> None:
 
 
 def _fill(file: HubFile, partial: Partial, note: Note | None) -> None:
-    if file.entry.path:
-        _copy(file, Path(file.entry.path), partial)
+    if path := file.entry.path:
+        fix = "put the right file there, or correct the entry in the registry file"
+        source = open_regular(Path(path), follow=True)
+        if source is None:
+            raise WeightsUnavailable(f"{file.label}: there is no file {path}; {fix}")
+        _copy(file, source, path, partial, fix)
         return
-    if file.entry.repo and from_hub_cache(file, partial):
+    if file.entry.repo and _from_hub_cache(file, partial):
         return
     if settings.offline():
         size = f"{file.size} bytes" if file.size else "size not known"
@@ -307,15 +310,37 @@ def _fill(file: HubFile, partial: Partial, note: Note | None) -> None:
     raise type(worst)(f"{len(failures)} endpoints failed. {others}") from worst
 
 
-def _copy(file: HubFile, path: Path, partial: Partial) -> None:
-    """Copy a file of the user, which may change later, and check the copy."""
-    fix = "put the right file there, or correct the entry in the registry file"
-    source = open_regular(path, follow=True)
-    if source is None:
-        raise WeightsUnavailable(f"{file.label}: there is no file {path}; {fix}")
+def _from_hub_cache(file: HubFile, partial: Partial) -> bool:
+    """Copy the file from the Hub cache of the user, if it is there and has the right sha256."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    name = repo_folder_name(repo_id=file.entry.repo, repo_type="model")
+    folder = Path(constants.HF_HUB_CACHE) / name
+    blob = folder / "blobs" / file.pin.sha256
+    without_links = folder / "snapshots" / file.revision / file.entry.file
+    for path in (blob, without_links):
+        source = None
+        with contextlib.suppress(StoreError):
+            source = open_regular(path, follow=True)
+        if source is None:
+            continue
+        try:
+            _copy(file, source, path, partial, "it is ignored")
+        except IntegrityError as error:
+            log.warning("%s", error)
+        else:
+            return True
+    return False
+
+
+def _copy(
+    file: HubFile, source: int, path: str | os.PathLike[str], partial: Partial, fix: str
+) -> None:
+    """Copy an open file of the user, which may change later, and check the copy; close the file."""
     with os.fdopen(source, "rb"):
         size = os.fstat(source).st_size
-        if size != file.size:
+        if file.size not in (None, size):
             raise SizeMismatch(
                 f"{file.label}: {path} has {size} bytes, expected {file.size}; {fix}"
             )
