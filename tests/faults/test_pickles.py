@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 import vitzoo
 from helpers import refuses, same
 from internals import main
+from vitzoo.apps.convert import pickles
 from vitzoo.apps.convert.conversion import convert_pickle
-from vitzoo.checkpoint import pickles
 from vitzoo.errors import CheckpointError
 
 MB = 1024 * 1024
@@ -216,4 +216,4 @@ def test_nothing_else_reads_a_pickle():
         "apps/embed/workers.py",  # whether an error can be sent, from its own pickle
         "testing/checks/modules.py",  # copies the modules of plugins
     )
-    assert sorted(found) == sorted(["checkpoint/pickle_worker.py", *own])
+    assert sorted(found) == sorted(["apps/convert/pickle_worker.py", *own])

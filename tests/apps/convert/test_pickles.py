@@ -10,7 +10,7 @@ import vitzoo
 from helpers import fill, message, refuses, same, says
 from internals import main
 from vitzoo.apps.convert.conversion import convert_pickle
-from vitzoo.checkpoint.pickle_worker import chosen
+from vitzoo.apps.convert.pickle_worker import chosen
 from vitzoo.errors import CheckpointError, InvalidOption
 
 TABLE = {"a": torch.ones(2), "b": torch.zeros(1)}

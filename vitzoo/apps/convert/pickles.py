@@ -32,7 +32,7 @@ ANSWER = 64 * 1024  # bytes
 KEPT = ("PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LC_ALL")  # environment variables
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']; "
-    "from vitzoo.checkpoint.pickle_worker import main; main()"
+    "from vitzoo.apps.convert.pickle_worker import main; main()"
 )
 
 

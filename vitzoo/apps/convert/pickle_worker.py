@@ -1,4 +1,4 @@
-"""Write the tensors of a pickle as safetensors; `vitzoo.checkpoint.pickles` starts this process.
+"""Write the tensors of a pickle as safetensors; `vitzoo.apps.convert.pickles` starts this process.
 
 Nothing that a pickle names is called, except what torch's weights-only loader allows (tensors,
 numbers, texts and their containers) and `argparse.Namespace`, in which scripts of training keep
@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from vitzoo.checkpoint.pickles import Limits
+from vitzoo.apps.convert.pickles import Limits
 from vitzoo.checkpoint.writers import write_safetensors
 from vitzoo.errors import CheckpointError
 from vitzoo.files.safetensors import check_count, place
