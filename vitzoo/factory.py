@@ -19,9 +19,9 @@ from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.saved import check_plugins
 from vitzoo.errors import InvalidOption, MissingDependency, short_repr
 from vitzoo.keywords import check_keywords
-from vitzoo.loading.adapt import HEAD_FIELDS, Adaptation
+from vitzoo.loading.adapt import Adaptation
 from vitzoo.loading.load import load
-from vitzoo.loading.request import Adapter, Request, changed, with_adapter
+from vitzoo.loading.request import HEAD_FIELDS, Adapter, Request, changed, with_adapter
 from vitzoo.loading.source import chosen_over, without_published_classifier
 from vitzoo.log import log
 from vitzoo.network.build import build, make_dynamic
@@ -35,10 +35,10 @@ from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import LoadReport
 from vitzoo.schema.kinds import PARTS
-from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import BlockSpec, Spec
+from vitzoo.schema.terms import CORE_BUILDER
 
 OF_TIMM = {  # timm's names of block options
     "init_values": "layer_scale",

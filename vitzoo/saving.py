@@ -13,17 +13,17 @@ from typing import Any
 from torch import Tensor, nn
 
 from vitzoo.checkpoint.comparison import ADAPTERS, tensors_of
-from vitzoo.checkpoint.saved import METADATA, Trunk
+from vitzoo.checkpoint.saved import API, METADATA, Trunk
 from vitzoo.checkpoint.writers import FOREIGN, all_finite, check_storable, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
-from vitzoo.files.access import check_path, writing_to
+from vitzoo.files.access import writing_to
+from vitzoo.files.names import check_path
 from vitzoo.images.transform import check_preprocessing
 from vitzoo.keywords import check_types
 from vitzoo.loading.adapt import LOADABLE
 from vitzoo.network.wrappers import network_of
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.manifest import API
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec

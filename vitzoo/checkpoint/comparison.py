@@ -14,8 +14,8 @@ from vitzoo.errors import InvalidOption, UnknownName, VitzooError, short_repr
 from vitzoo.network.build import build
 from vitzoo.parts.block import Blocks
 from vitzoo.parts.heads import LinearHead, NoHead
-from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.spec import PartSpec, Spec
+from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo.text import fold, listed
 
 if TYPE_CHECKING:

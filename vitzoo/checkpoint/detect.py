@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.containers import Container, Tensors
 from vitzoo.checkpoint.contents import Reading
 from vitzoo.errors import CheckpointError, VitzooError
@@ -18,6 +17,7 @@ from vitzoo.plugin.guard import for_file
 from vitzoo.text import escaped, fold, listed
 
 if TYPE_CHECKING:
+    from vitzoo.checkpoint.checkpoint import Checkpoint
     from vitzoo.registry.registry import Registry
 
 OWN_KEYS = "timm"  # the format that does not rename keys

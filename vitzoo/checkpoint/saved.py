@@ -7,20 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.errors import CheckpointError, UnknownName, short_repr
 from vitzoo.files.names import SHA256
 from vitzoo.plugin.info import install_command
 from vitzoo.schema.entries import read_preprocessing
-from vitzoo.schema.manifest import API
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import Spec
 
 if TYPE_CHECKING:
+    from vitzoo.checkpoint.checkpoint import Checkpoint
     from vitzoo.registry.registry import Registry
 
 METADATA = "vitzoo"
+API = 1  # version of the metadata
 COMPLETE = {"embed_dim", "depth", "num_heads", "mlp_dim", "block", "pool", "pos_embed"}
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from vitzoo.errors import InvalidOption, StoreError, VitzooError, short_repr
-from vitzoo.files.names import SAFETENSORS
 
 Kind = type[VitzooError]
 CHUNK = 1024 * 1024
@@ -323,14 +322,6 @@ def check_figure(
             "file so"
         )
     check_target(target, force=force)
-    return target
-
-
-def check_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path that ends in .safetensors."""
-    target = Path(path)
-    if target.suffix != SAFETENSORS:
-        raise InvalidOption(f"the path must end in .safetensors, got {str(path)!r}")
     return target
 
 

@@ -6,8 +6,11 @@ refused.
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
+from vitzoo.errors import InvalidOption
 from vitzoo.settings import has_host
 
 SAFETENSORS, NPZ, INDEX = ".safetensors", ".npz", ".safetensors.index.json"
@@ -69,3 +72,11 @@ def valid_file(text: str) -> bool:
     """Tell whether `text` is a plain relative path that every operating system allows."""
     device = any(WINDOWS_DEVICE.fullmatch(part) for part in text.split("/"))
     return bool(FILE.fullmatch(text)) and ".." not in text and len(text) <= 255 and not device
+
+
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path that ends in .safetensors."""
+    target = Path(path)
+    if target.suffix != SAFETENSORS:
+        raise InvalidOption(f"the path must end in .safetensors, got {str(path)!r}")
+    return target

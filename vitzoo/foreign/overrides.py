@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import CheckpointError, UnknownName
 from vitzoo.foreign.changes import changed, timm_spec
 from vitzoo.formats import Format, merged
 from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
-from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
+from vitzoo.schema.terms import CORE_BUILDER
 
 if TYPE_CHECKING:
+    from vitzoo.checkpoint.checkpoint import Checkpoint
     from vitzoo.foreign.stated import Stated
     from vitzoo.registry.registry import Registry
 

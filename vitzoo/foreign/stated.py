@@ -16,9 +16,9 @@ from vitzoo.formats.config import Config, check_config
 from vitzoo.formats.transformers import WITH_BIAS
 from vitzoo.plugin.info import FIRST_PARTY, install_command
 from vitzoo.registry.foreign_names import current, known_elsewhere
-from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import Spec
+from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo.text import escaped, listed
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from itertools import combinations
 from vitzoo.formats.base import Format
 from vitzoo.formats.unsupported import attention_like_blocks, free
 
+HEADS = ("head.",)  # beginnings of the names of a head
 MARKS = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight")
 
 

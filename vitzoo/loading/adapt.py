@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitzoo.formats.timm import HEADS
 from vitzoo.network.model import VisionTransformer
 from vitzoo.parts.init import WithoutData
 from vitzoo.parts.protocols import GRID, MODULE, TABLE, WeightsAdapter, call
 from vitzoo.schema.spec import Spec
 
-HEADS = ("head.",)
-HEAD_FIELDS = frozenset({"num_classes", "head"})
 CLASSIFIERS = ("head.weight", "head.fc.weight")
 PRE_LOGITS = "head.pre_logits."
 LOADABLE = (torch.float32, torch.float16, torch.bfloat16)
@@ -47,7 +46,7 @@ class Adaptation:
     ) -> Adaptation:
         """Return the adaptation from the network of the weights to the network of the model.
 
-        `asked` are the fields of `HEAD_FIELDS` that the user or an adapter states.
+        `asked` are the fields of the head that the user or an adapter states.
         """
         heads = {trained.head.name, wanted.head.name}
         return cls(

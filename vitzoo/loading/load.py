@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo import settings
-from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.containers import Tensors
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import CheckpointError
@@ -33,6 +32,7 @@ from vitzoo.store.stamp import Stamps
 from vitzoo.text import fold, listed
 
 if TYPE_CHECKING:
+    from vitzoo.checkpoint.checkpoint import Checkpoint
     from vitzoo.registry.registry import Registry
 
 MAX_NAMES = 4  # of variants in a message

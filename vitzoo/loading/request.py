@@ -16,7 +16,6 @@ from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.opened import at_hub, open_described
 from vitzoo.foreign.overrides import stated_by
 from vitzoo.foreign.sidecars import Sidecars, sidecars_beside
-from vitzoo.loading.adapt import HEAD_FIELDS
 from vitzoo.report import LoadReport
 from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
 from vitzoo.schema.reader import Reader
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
     from vitzoo.store.hub_file import HubFile
 
+HEAD_FIELDS = frozenset({"num_classes", "head"})
+"""Fields of a spec that describe the head."""
 OVERRIDDEN = ("num_classes", "in_chans", "image_size", "pre_norm", *PARTS_OF_WEIGHTS)
 """Fields of a spec, besides `block`, that weights may override."""
 FREE = ("variant", "dropout", "drop_path")

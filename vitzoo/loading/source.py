@@ -24,14 +24,14 @@ from vitzoo.errors import (
 from vitzoo.files.names import on_hub
 from vitzoo.foreign.opened import at_hub, open_address, open_unregistered
 from vitzoo.foreign.overrides import Overrides, fixed, of_entry, of_file, stated_by
-from vitzoo.loading.adapt import HEADS
+from vitzoo.formats.timm import HEADS
 from vitzoo.loading.request import Request, differences
 from vitzoo.log import log
 from vitzoo.plugin.guard import note_of
 from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
-from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.rows import Variant, Weights, choose, parts_of_name
 from vitzoo.schema.spec import PartSpec, Spec
+from vitzoo.schema.terms import CORE_BUILDER
 
 if TYPE_CHECKING:
     from vitzoo.foreign.sidecars import Sidecars

@@ -18,7 +18,7 @@ from vitzoo.checkpoint.saved import Trunk
 from vitzoo.errors import CheckpointError, HashMismatch
 from vitzoo.files.safetensors import Header, TensorInfo
 from vitzoo.formats import Format
-from vitzoo.loading.adapt import HEADS
+from vitzoo.formats.timm import HEADS
 from vitzoo.text import listed
 
 if TYPE_CHECKING:

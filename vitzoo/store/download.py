@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 import httpx2
@@ -44,10 +45,12 @@ from vitzoo.store.hub_client import (
     whole,
     within,
 )
-from vitzoo.store.hub_file import HubFile
 from vitzoo.store.locks import pause
-from vitzoo.store.partial_file import Partial
-from vitzoo.store.progress import Note
+
+if TYPE_CHECKING:
+    from vitzoo.store.hub_file import HubFile
+    from vitzoo.store.partial_file import Partial
+    from vitzoo.store.progress import Note
 
 PROGRESS = 1024 * 1024  # bytes after which attempts are counted from zero again
 OTHER_ENDPOINT = "set another endpoint in VITZOO_ENDPOINTS"

@@ -361,13 +361,13 @@ def test_nothing_is_written_if_a_folder_of_embed_has_every_image(
 
 def test_each_image_is_read_once(some, untrained, kept, monkeypatch):
     opened = []
-    open_regular = decode._open_regular
+    read_regular = decode.read_regular
 
-    def counted(path, name):
+    def counted(path, *rest):
         opened.append(path)
-        return open_regular(path, name)
+        return read_regular(path, *rest)
 
-    monkeypatch.setattr(decode, "_open_regular", counted)
+    monkeypatch.setattr(decode, "read_regular", counted)
     (some / "4" / "a.png").write_bytes(b"no image")
     for _ in range(2):
         found = vitzoo.probe(untrained, some, embeddings=kept)

@@ -93,7 +93,8 @@ def probe_command(
       vitzoo probe dinov2/vit_s14 birds.csv --label-column species --json
       vitzoo probe vit_b16 flowers/ --confusion f.png --save f.safetensors
     """
-    from vitzoo.files.access import check_figure, check_path, check_target, writing_to
+    from vitzoo.files.access import check_figure, check_target, writing_to
+    from vitzoo.files.names import check_path
     from vitzoo.plugin.requirements import check_extra
 
     if save:

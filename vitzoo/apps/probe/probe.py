@@ -28,8 +28,7 @@ from vitzoo.apps.probe.embeddings import POOLED, Embedded, EmbeddingCache, embed
 from vitzoo.apps.probe.labelled import LabelledImage, read_labelled
 from vitzoo.checkpoint.saved import Trunk
 from vitzoo.errors import InvalidOption
-from vitzoo.files.access import check_path
-from vitzoo.files.names import on_hub
+from vitzoo.files.names import check_path, on_hub
 from vitzoo.keywords import check_keywords, check_types
 from vitzoo.loading.request import changed
 from vitzoo.loading.source import RegisteredWeights, SavedClassifier
