@@ -425,7 +425,7 @@ def relock(name: str, weights: str | None = None) -> None:
         )
     from vitzoo.store.hub_metadata import request_pin, request_pins  # imports network libraries
 
-    pins = request_pins(files) if len(files) > 1 else [request_pin(files[0])]
+    pins = request_pins(files)
     if all(pin.absent for file, pin in zip(files, pins, strict=True) if not file.small):
         request_pin(files[0])  # raises the error about a missing file
     for file, pin in zip(files, pins, strict=True):

@@ -37,7 +37,7 @@ from vitzoo.log import log
 from vitzoo.plugin.package_files import data_file
 from vitzoo.schema.rows import parts_of_name
 from vitzoo.store.hub_file import HubFile
-from vitzoo.store.lockfile import UNPINNED, Lock, Pin
+from vitzoo.store.lockfile import UNPINNED, Lock
 from vitzoo.store.locks import locked
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
@@ -74,11 +74,8 @@ def obtain(file: HubFile, note: Note | None = None) -> tuple[int, str]:
             f"were read, {file.pin.sha256} instead of {carried.sha256}; try again"
         )
     first_use = not file.entry.sha256 and (not file.pin.sha256 or file.pin is carried)
-    if not file.pin.sha256:
-        file = replace(file, pin=_first_use(file))
-    elif first_use:
-        _show_terms(file)
-        _warn(file, file.pin, settings.lock_path())
+    if first_use:
+        file = _first_used(file)
     fd = _stored(file)
     if fd is None:
         fd = _bring(file, note)
@@ -121,15 +118,17 @@ def _bundled(file: HubFile) -> int:
     return fd
 
 
-def _first_use(file: HubFile) -> Pin:
-    """Request the pin of a file from the trusted Hub endpoint, if the settings allow it."""
-    _check_first_use(file)
+def _first_used(file: HubFile) -> HubFile:
+    """Return a file with the pin that the trusted Hub endpoint states; ask if it is not known."""
+    if not file.pin.sha256:
+        _check_first_use(file)
     _show_terms(file)
-    from vitzoo.store.hub_metadata import request_pin  # imports network libraries
+    if not file.pin.sha256:
+        from vitzoo.store.hub_metadata import request_pin  # imports network libraries
 
-    pin, path = request_pin(file), settings.lock_path()
-    _warn(file, pin, path)
-    return pin
+        file = replace(file, pin=request_pin(file))
+    _warn(file)
+    return file
 
 
 def together(files: Sequence[HubFile]) -> list[HubFile]:
@@ -161,7 +160,7 @@ def together(files: Sequence[HubFile]) -> list[HubFile]:
         if not pin.absent and not file.small:
             continue  # of weights: pinned once their bytes are verified
         if not pin.absent:
-            _warn(file, pin, lock.path)
+            _warn(replace(file, pin=pin))
         lock.add(file.address, pin)
     return [replace(file, pin=pins.get(file, file.pin)) for file in files]
 
@@ -192,9 +191,9 @@ def _check_first_use(file: HubFile) -> None:
         )
 
 
-def _warn(file: HubFile, pin: Pin, path: Path | None) -> None:
-    lock = "no lock file records them"
-    if path:
+def _warn(file: HubFile) -> None:
+    lock, pin = "no lock file records them", file.pin
+    if path := settings.lock_path():
         lock = f"the lock file {printable(path)} now requires them"
     with contextlib.suppress(*UNWRITABLE):
         warnings.warn(
