@@ -19,7 +19,7 @@ import torch
 
 import vitzoo
 from helpers import refuses, says
-from vitzoo.checkpoint import contents
+from vitzoo.checkpoint import containers
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.store.stamp import Stamp
@@ -31,13 +31,13 @@ OTHER_USER = 65534
 def passes(monkeypatch):
     """The files that were hashed and searched for NaN."""
     found = []
-    real = contents._read
+    real = containers._read
 
     def count(file, *args, **kwargs):
         found.append(file.own)
         return real(file, *args, **kwargs)
 
-    monkeypatch.setattr(contents, "_read", count)
+    monkeypatch.setattr(containers, "_read", count)
     return found
 
 
@@ -185,14 +185,14 @@ def meanwhile(monkeypatch):
     """Change the file after its first bytes were read."""
 
     def call(change):
-        real, left = contents._fill, [change]
+        real, left = containers._fill, [change]
 
         def fill(*args):
             real(*args)
             while left:
                 left.pop()()
 
-        monkeypatch.setattr(contents, "_fill", fill)
+        monkeypatch.setattr(containers, "_fill", fill)
 
     return call
 
@@ -230,7 +230,7 @@ def test_rewritten_while_read(own, meanwhile, stamped):
 def test_truncated_while_read(own, meanwhile, stamped, monkeypatch):
     if stamped:
         own.load()
-    monkeypatch.setattr(contents, "CHUNK", 1024)
+    monkeypatch.setattr(containers, "CHUNK", 1024)
     meanwhile(lambda: os.truncate(own.path, 2000))
     with pytest.raises(CheckpointError, match=r"truncated at byte 20\d\d while"):
         own.load()
@@ -491,7 +491,7 @@ def test_a_mapped_file_is_not_read(own, monkeypatch):
     def never(*_):
         raise AssertionError("the file was read")
 
-    monkeypatch.setattr(contents, "_fill", never)
+    monkeypatch.setattr(containers, "_fill", never)
     assert own.load(mmap=True).stamped
     with pytest.raises(AssertionError, match="was read"):
         own.load()

@@ -12,8 +12,16 @@ import torch
 from torch import Tensor
 
 from vitzoo import settings
-from vitzoo.checkpoint.containers import DTYPES, Container, SafetensorsFile, Tensors, view
-from vitzoo.checkpoint.contents import OpenFile, Reading, open_own
+from vitzoo.checkpoint.containers import (
+    DTYPES,
+    Container,
+    OpenFile,
+    Reading,
+    SafetensorsFile,
+    Tensors,
+    open_own,
+    view,
+)
 from vitzoo.errors import HashMismatch
 from vitzoo.files.safetensors import ZIP_MAGIC, Header, is_json
 from vitzoo.files.shard_index import index_of, weights_in

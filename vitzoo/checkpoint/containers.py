@@ -1,14 +1,27 @@
-"""Containers of tensors on disk, and the reader of safetensors files."""
+"""Tensors on disk: their bytes, read or mapped, hashed and searched for NaN; safetensors files."""
 
 from __future__ import annotations
 
+import hashlib
+import mmap
+import os
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vitzoo.checkpoint.contents import OpenFile, Reading, contents
+from vitzoo import settings
+from vitzoo.errors import CheckpointError
+from vitzoo.files.access import open_regular
 from vitzoo.files.safetensors import Header, TensorInfo, read_header
+from vitzoo.store.stamp import Stamp, Stamps
 
 DTYPES = {
     "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64,
@@ -18,6 +31,209 @@ DTYPES = {
     "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+CHUNK = 4 * 1024 * 1024  # stays in the cache between reading, hashing and the search
+BITS = {  # integers of the same width, and the bits of infinity or, where there is none, of NaN
+    "F64": ("i8", 0x7FF0_0000_0000_0000), "F32": ("i4", 0x7F80_0000), "F16": ("i2", 0x7C00),
+    "BF16": ("i2", 0x7F80), "F8_E5M2": ("i1", 0x7C), "F8_E4M3": ("i1", 0x7F),
+}  # fmt: skip
+
+
+class OpenFile:
+    """A file descriptor of a regular file; it is closed with the last reference.
+
+    Args:
+        fd: the descriptor.
+        own: the path of a file of the user's own, which may change; empty for a registered file.
+    """
+
+    def __init__(self, fd: int, own: str = "") -> None:
+        self.fd, self.own = fd, own
+        self.opened = os.fstat(fd)
+        self.size = self.opened.st_size
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            os.close(self.fd)
+
+    def check(self) -> None:
+        """Raise CheckpointError if a file of the user's own was written to since it was opened."""
+        now = os.fstat(self.fd)
+        same = now.st_size == self.size
+        if self.own and not (same and now.st_mtime_ns == self.opened.st_mtime_ns):
+            how = "its time did" if same else f"from {self.size} to {now.st_size} bytes"
+            raise CheckpointError(
+                f"{self.own} changed while it was read ({how}); load it again when the program "
+                "that writes it has finished"
+            )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a file is read.
+
+    Args:
+        mapped: map the file: processes share the memory, and writing changes a private copy. A
+            change of the file may change what is mapped. By default it is read into memory.
+        verified: its bytes were hashed and cannot change; they are not hashed again.
+        stamps: a file of the user's own that has not changed since it was hashed is not hashed
+            again.
+    """
+
+    mapped: bool = False
+    verified: bool = False
+    stamps: bool = False
+
+
+VERIFIED = Reading(mapped=True, verified=True)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The bytes of a file, in a writable buffer.
+
+    Args:
+        data: the buffer.
+        sha256: of the bytes, empty if they were verified before.
+        finite: whether the floating-point numbers are known to be finite.
+        stamped: whether `sha256` and `finite` are from a stamp.
+        new_stamp: the stamp to write when the bytes have been checked.
+    """
+
+    data: Any
+    sha256: str = ""
+    finite: bool = False
+    stamped: bool = False
+    new_stamp: Stamp | None = None
+
+    def keep(self, *, finite: bool) -> None:
+        """Write the stamp of the file, if it may have one."""
+        if self.new_stamp:
+            Stamps(settings.home()).write(replace(self.new_stamp, finite=finite), own=True)
+
+
+def open_own(path: Path) -> OpenFile:
+    """Open an unregistered file; raise CheckpointError if it is missing or no regular file."""
+    fd = open_regular(path, follow=True, kind=CheckpointError)
+    if fd is None:
+        raise CheckpointError(f"cannot read {path}: there is no such file")
+    file = OpenFile(fd, str(path))
+    try:
+        os.pread(fd, 1, 0)
+    except OSError as error:  # a damaged disk, or /proc/self/mem
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+    return file
+
+
+def contents(file: OpenFile, reading: Reading, numbers: Iterable[TensorInfo]) -> Contents:
+    """Return the bytes of a whole file.
+
+    Args:
+        file: the open file.
+        reading: how to read it.
+        numbers: the tensors whose numbers are searched for NaN and infinity.
+
+    Raises:
+        CheckpointError: the file changed since it was opened, or is larger than the memory.
+    """
+    status, now = os.fstat(file.fd), time.time_ns()
+    data = _mapped(file) if reading.mapped else _memory(file.size)
+    if reading.verified:
+        return Contents(data)
+    stamped = bool(file.own) and reading.stamps
+    stamp = Stamps(settings.home()).find(status) if stamped else None
+    if stamp:
+        if not reading.mapped:
+            _fill_whole(file, memoryview(data))
+        file.check()
+        if stamp.fits(os.fstat(file.fd)):
+            return Contents(data, stamp.sha256, stamp.finite, stamped=True)
+    sha256, finite = _read(file, data, numbers, fill=not reading.mapped)
+    file.check()
+    new = Stamp.of(status, sha256, now)
+    keep = stamped and new.fits(os.fstat(file.fd))
+    return Contents(data, sha256, finite, new_stamp=new if keep else None)
+
+
+def _mapped(file: OpenFile) -> Any:
+    data = mmap.mmap(file.fd, 0, access=mmap.ACCESS_COPY)
+    if len(data) != file.size:
+        file.check()
+    return data
+
+
+def _memory(size: int) -> Any:
+    """Return a buffer of zeros, whose pages the kernel makes when they are first written."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > memory:
+        raise CheckpointError(
+            f"the file has {size} bytes, and this machine only {memory} bytes of memory; use "
+            "a machine with more"
+        )
+    return mmap.mmap(-1, size, access=mmap.ACCESS_COPY)
+
+
+def _fill_whole(file: OpenFile, view: memoryview) -> None:
+    """Read a whole file in two threads: most of the time is that of making the buffer's pages."""
+    with ThreadPoolExecutor(2) as pool:
+        starts = range(0, file.size, CHUNK)
+        for done in [pool.submit(_fill, file, view[at : at + CHUNK], at) for at in starts]:
+            done.result()
+
+
+def _fill(file: OpenFile, target: memoryview, position: int) -> None:
+    """Read bytes at a position until a part of the buffer is full."""
+    while target:
+        count = os.preadv(file.fd, [target], position)
+        if not count:
+            raise CheckpointError(f"the file was truncated at byte {position} while it was read")
+        target, position = target[count:], position + count
+
+
+def _read(
+    file: OpenFile, data: Any, numbers: Iterable[TensorInfo], *, fill: bool
+) -> tuple[str, bool]:
+    """Read a file in pieces; return its sha256, and whether its numbers are finite.
+
+    One thread reads a piece and searches it while another one hashes the pieces before it.
+    """
+    digest, finite, view = hashlib.sha256(), True, memoryview(data)
+    with ThreadPoolExecutor(1) as hashing:
+        for start, end, dtype in _pieces(numbers, file.size):
+            piece = view[start:end]
+            if fill:
+                _fill(file, piece, start)
+            hashing.submit(digest.update, piece)
+            finite = finite and is_finite(piece, dtype)
+    return digest.hexdigest(), finite
+
+
+def _pieces(numbers: Iterable[TensorInfo], size: int) -> Iterator[tuple[int, int, str]]:
+    """Yield start, end and number type of all pieces of a file; no number is in two pieces."""
+    spans = [(0, 0, "")]
+    for info in sorted(numbers, key=lambda info: info.start):
+        start, end, dtype = spans[-1]
+        if (info.start, info.dtype) == (end, dtype):
+            spans[-1] = (start, info.end, dtype)
+        else:
+            spans += [(end, info.start, ""), (info.start, info.end, info.dtype)]
+    for start, end, dtype in (*spans, (spans[-1][1], size, "")):
+        for position in range(start, end, CHUNK):
+            yield position, min(end, position + CHUNK), dtype
+
+
+def is_finite(data: memoryview, dtype: str) -> bool:
+    """Tell whether no number of a buffer is NaN or infinite; True for integers.
+
+    As integers, the bits of the numbers of one sign are in the order of their magnitude, and those
+    of infinity and NaN are the greatest. The search takes no memory, and nothing can overflow.
+    """
+    if dtype not in BITS or not data:
+        return True
+    kind, infinity = BITS[dtype]
+    signed = np.frombuffer(data, f"<{kind}")
+    unsigned = signed.view(f"<u{signed.itemsize}")
+    sign = 1 << (8 * signed.itemsize - 1)
+    return int(signed.max()) < infinity and int(unsigned.max()) < infinity + sign
 
 
 class Tensors(NamedTuple):

@@ -9,8 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from vitzoo.checkpoint.containers import Container, Tensors
-from vitzoo.checkpoint.contents import Reading
+from vitzoo.checkpoint.containers import Container, Reading, Tensors
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.formats import Format, Keys
 from vitzoo.plugin.guard import for_file

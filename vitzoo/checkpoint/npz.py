@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitzoo.checkpoint.containers import Tensors, view
-from vitzoo.checkpoint.contents import OpenFile, Reading, contents, is_finite
+from vitzoo.checkpoint.containers import OpenFile, Reading, Tensors, contents, is_finite, view
 from vitzoo.errors import CheckpointError
 from vitzoo.files.npz import Member, read_directory
 from vitzoo.files.safetensors import Header

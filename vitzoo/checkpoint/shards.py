@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from vitzoo.checkpoint.containers import SafetensorsFile, Tensors
-from vitzoo.checkpoint.contents import OpenFile, Reading, open_own
+from vitzoo.checkpoint.containers import OpenFile, Reading, SafetensorsFile, Tensors, open_own
 from vitzoo.errors import CheckpointError
 from vitzoo.files.safetensors import Header, check_count
 from vitzoo.files.shard_index import read_index

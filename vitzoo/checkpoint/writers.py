@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitzoo.checkpoint.containers import NAMES
-from vitzoo.checkpoint.contents import is_finite
+from vitzoo.checkpoint.containers import NAMES, is_finite
 from vitzoo.errors import CheckpointError
 from vitzoo.files.safetensors import MAX_HEADER
 

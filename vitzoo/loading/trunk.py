@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
-from vitzoo.checkpoint.containers import NAMES, Container, Tensors
-from vitzoo.checkpoint.contents import Reading
+from vitzoo.checkpoint.containers import NAMES, Container, Reading, Tensors
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.checkpoint.saved import Trunk
 from vitzoo.errors import CheckpointError, HashMismatch

@@ -14,7 +14,7 @@ from torch import Tensor
 from vitzoo.apps.convert.checks import check_convert
 from vitzoo.apps.convert.pickles import write_tensors
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
-from vitzoo.checkpoint.contents import VERIFIED, OpenFile, open_own
+from vitzoo.checkpoint.containers import VERIFIED, OpenFile, open_own
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.saved import METADATA
 from vitzoo.checkpoint.writers import FOREIGN, write_npz, write_safetensors

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
-from vitzoo.checkpoint.containers import DTYPES, SafetensorsFile
-from vitzoo.checkpoint.contents import Reading, open_own
+from vitzoo.checkpoint.containers import DTYPES, Reading, SafetensorsFile, open_own
 from vitzoo.checkpoint.saved import Saved, parsed
 from vitzoo.errors import CheckpointError, InvalidOption, short_repr
 from vitzoo.files.access import read_regular

@@ -9,9 +9,16 @@ import pytest
 import safetensors.torch
 import torch
 
-from vitzoo.checkpoint import contents as module
-from vitzoo.checkpoint.containers import DTYPES, SafetensorsFile
-from vitzoo.checkpoint.contents import BITS, CHUNK, Reading, is_finite, open_own
+from vitzoo.checkpoint import containers as module
+from vitzoo.checkpoint.containers import (
+    BITS,
+    CHUNK,
+    DTYPES,
+    Reading,
+    SafetensorsFile,
+    is_finite,
+    open_own,
+)
 
 KINDS = {
     name: torch.tensor([], dtype=DTYPES[name]).element_size() for name in BITS
