@@ -72,7 +72,7 @@ class Stamps:
             sha256: of a file in the store; empty for a file of the user's own.
         """
         path = self._path(status.st_ino, sha256)
-        stamp = path and read_stamp(path)
+        stamp = read_stamp(path) if path else None
         fits = stamp and sha256 in ("", stamp.sha256) and stamp.fits(status)
         return stamp if fits else None
 
