@@ -9,14 +9,11 @@ from vitzoo.registry.registry import (
     _registry as _registry,
     registry as registry,
 )
+from vitzoo.schema.addresses import from_address as from_address
 from vitzoo.schema.entries import Entries as Entries
 from vitzoo.schema.manifest import Manifest as Manifest, read_manifest as read_manifest
 from vitzoo.schema.reader import Reader as Reader
-from vitzoo.schema.rows import (
-    Contribution as Contribution,
-    choose as choose,
-    from_address as from_address,
-)
+from vitzoo.schema.rows import Contribution as Contribution, choose as choose
 from vitzoo.schema.tables import table_of as table_of
 from vitzoo.schema.terms import (
     CORE_BUILDER as CORE_BUILDER,

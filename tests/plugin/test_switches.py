@@ -68,7 +68,7 @@ def test_a_plugin_that_is_off_is_not_read(acme, switch, monkeypatch):
     acme("no TOML at all")
     switch(off="acme")
     with monkeypatch.context() as patch:
-        patch.setattr(plugins, "manifest_path", fails)
+        patch.setattr("vitzoo.plugin.package_files.manifest_path", fails)
         assert state("acme").state == "disabled"
         assert "acme/net" not in names()
 

@@ -21,17 +21,10 @@ from vitzoo.cli.output import (
     say,
 )
 from vitzoo.opening import registered
-from vitzoo.registry.foreign_names import (
-    QUICK,
-    call,
-    create_call,
-    is_repository,
-    is_tag,
-    known_elsewhere,
-    repository,
-)
+from vitzoo.registry.foreign_names import QUICK, call, create_call, is_tag, known_elsewhere
 from vitzoo.registry.listing import commercial_use
 from vitzoo.registry.registry import Registry, registry
+from vitzoo.schema.addresses import is_repository, repository
 from vitzoo.schema.kinds import KINDS, PARTS_OF_WEIGHTS
 from vitzoo.schema.rows import Contribution, Recipe, Throughput, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec

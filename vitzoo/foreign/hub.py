@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitzoo.errors import EntryNotFound
 from vitzoo.foreign.sidecars import SIDECARS, Sidecars, read_sidecars
-from vitzoo.schema.rows import parts_of_address
+from vitzoo.schema.addresses import parts_of_address
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.obtain import read_small, together
 

@@ -28,8 +28,9 @@ from vitzoo.formats.timm import HEADS
 from vitzoo.loading.request import Request, differences
 from vitzoo.log import log
 from vitzoo.plugin.guard import note_of
+from vitzoo.schema.addresses import parts_of_name
 from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
-from vitzoo.schema.rows import Variant, Weights, choose, parts_of_name
+from vitzoo.schema.rows import Variant, Weights, choose
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.schema.terms import CORE_BUILDER
 

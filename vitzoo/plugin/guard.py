@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 from vitzoo.errors import CheckpointError, PluginError, VitzooError, printable
 from vitzoo.plugin.info import PluginInfo, renewal
-from vitzoo.plugin.package_files import is_installed, near
-from vitzoo.plugin.source_lines import where_defined
 from vitzoo.plugin.switches import NOT
 from vitzoo.schema.reader import describe
 
@@ -77,11 +75,15 @@ class Owner(NamedTuple):
         top = target.partition(":")[0].partition(".")[0]
         cause = f"{self}: cannot import {target!r}: {reason_of(error, top)}"
         at = raised_at(error, top)  # empty: there is no such module, or no such name in it
+        from vitzoo.plugin.package_files import near
+
         fix = self.fix(error, at) if at else self.fix(None, place) + near(target)
         return replace(self.info, state="failed", cause=cause, fix=fix)
 
     def fix(self, error: BaseException | None, at: str) -> str:
         """Return the fix of an error that was raised at a line, which may be unknown."""
+        from vitzoo.plugin.package_files import is_installed
+
         lacking = str(getattr(error, "name", "")).partition(".")[0]
         fix = f"correct {at}, " if at else ""
         if at and isinstance(error, ModuleNotFoundError) and not is_installed(lacking):
@@ -179,6 +181,8 @@ def passes(error: BaseException) -> bool:
 def defined_at(code: object) -> str:
     """Return `file:line` of a function, or of the class of an object, outside vitzoo."""
     from inspect import unwrap
+
+    from vitzoo.plugin.source_lines import where_defined  # reads source files
 
     place = getattr(unwrap(code), "__code__", None) if callable(code) else None
     found = f"{place.co_filename}:{place.co_firstlineno}" if place else where_defined(code)

@@ -21,8 +21,6 @@ from vitzoo.plugin.entry_points import GROUP, Found, find_plugins
 from vitzoo.plugin.guard import GuardedFormat, Owner, raised_at, reason_of, text_of
 from vitzoo.plugin.importing import import_module
 from vitzoo.plugin.info import CORE, LOCAL, OFF, TROUBLE, PluginInfo
-from vitzoo.plugin.package_files import manifest_path
-from vitzoo.plugin.source_lines import where_defined
 from vitzoo.plugin.switches import STRICT, Switches
 from vitzoo.schema.reader import describe
 from vitzoo.schema.terms import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
@@ -125,8 +123,12 @@ class PluginHost:
 
     def manifest_path(self, namespace: str) -> Path | None:
         """Return the path of a manifest that has not been read yet, None if it is missing."""
+        if namespace == CORE:
+            return CORE_MANIFEST
+        from vitzoo.plugin.package_files import manifest_path
+
         try:
-            return CORE_MANIFEST if namespace == CORE else manifest_path(self._unread[namespace])
+            return manifest_path(self._unread[namespace])
         except Exception:  # noqa: BLE001  # reading the manifest reports the error
             return None
 
@@ -168,6 +170,8 @@ class PluginHost:
         if found.namespace == CORE:
             return info, _contents(self.core, "vitzoo")
         if found.value.endswith(".toml"):
+            from vitzoo.plugin.package_files import manifest_path
+
             path, package = manifest_path(found), found.value.partition(":")[0]
             manifest = read_manifest(
                 path,
@@ -197,6 +201,8 @@ class PluginHost:
 
     def _failed(self, found: Found, error: BaseException) -> PluginInfo:
         """Return the state of a plugin that cannot be read."""
+        from vitzoo.plugin.source_lines import where_defined
+
         info = self._infos[found.namespace]
         at = "" if found.value.endswith(".toml") else where_defined(found.value)
         reason = reason_of(error, info.package, at)

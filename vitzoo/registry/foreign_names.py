@@ -8,11 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitzoo.files.names import valid_repo
 from vitzoo.files.strict_toml import loads
 from vitzoo.plugin.info import place
 from vitzoo.registry.listing import HUB, KNOWN_AS
-from vitzoo.schema.reader import NAME
+from vitzoo.schema.addresses import ADDRESS, repository
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.terms import CORE_BUILDER
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 Match = tuple[str, Variant, Weights | None]
 """The library, the variant with that name, and the weights that the name selects."""
 
-ADDRESS = re.compile(r"(?:hf-hub:|hf_hub:|hf://|hf:|https://huggingface\.co/)")  # owner/name
 ENUM = re.compile(r"(ViT_[A-Z]_\d\d)_Weights(\.\w+)?")  # of torchvision
 QUICK = re.compile(r"_quickgelu|-quickgelu$")  # in names of timm, and at the end of open_clip's
 QUICK_GELU = {"activation": "quick_gelu"}
@@ -130,22 +128,10 @@ def explain(name: str, matches: list[Match]) -> str:
     return f"unknown variant {name!r}: that is {', and '.join(meanings.values())}"
 
 
-def repository(name: str) -> str:
-    """Return the address of the Hub repository that a name may mean, empty if it means none."""
-    repo = ADDRESS.sub("", name, count=1).rstrip("/")
-    return f"hf://{repo}" if valid_repo(repo) else ""
-
-
 def hub_call(name: str) -> str:
     """Return how to load the Hub repository that a name may mean, empty if it means none."""
     address = repository(name)
     return address and f"; for a repository of the Hub: {create_call(address)}"
-
-
-def is_repository(name: str) -> bool:
-    """Tell whether a name is a repository of the Hub, because no variant can have such a name."""
-    other = ADDRESS.match(name) or not NAME.fullmatch(name.partition("/")[2])
-    return bool(other and repository(name))
 
 
 def _plain(name: str) -> str:

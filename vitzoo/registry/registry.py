@@ -211,6 +211,7 @@ class Registry:
 
     def _unknown_variant(self, name: str) -> str:
         from vitzoo.registry import foreign_names
+        from vitzoo.schema.addresses import is_repository
 
         if elsewhere := foreign_names.known_elsewhere(name, self):
             return foreign_names.explain(name, elsewhere)
@@ -221,7 +222,7 @@ class Registry:
         if weights and base in self.host.variants:
             call = foreign_names.create_call(base, weights=weights)
             return f"unknown variant {name!r}; the name of weights is an argument: {call}"
-        if foreign_names.is_repository(name):
+        if is_repository(name):
             return f"unknown variant {name!r}{foreign_names.hub_call(name)}"
         if os.path.isfile(name) or ("/" in name and os.path.isdir(name)):  # noqa: PTH112, PTH113
             return (

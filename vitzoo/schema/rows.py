@@ -5,13 +5,12 @@ Hooks return these frozen objects, and manifests are read into them. Torch-free.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vitzoo.errors import InvalidOption, WeightsUnavailable, did_you_mean
-from vitzoo.files.names import valid_file, valid_repo, valid_revision, without_query
+from vitzoo.files.names import without_query
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.record import Record
 from vitzoo.schema.spec import Option, PartSpec, Spec
@@ -399,56 +398,6 @@ class Variant(Record):
         if weights is None or len(weights.preprocessing.mean) != spec.in_chans:
             return None
         return weights.preprocessing
-
-
-HF_ADDRESS = re.compile(r"hf://(?P<repo>[^@/]+/[^@/]+)(@(?P<revision>[^/]+))?(/(?P<file>.+))?")
-MAIN = "main"  # the revision of an address without one
-
-
-def from_address(address: str) -> Weights:
-    """Return the weights entry of `hf://owner/repo[@revision]/file`; it has no hash.
-
-    Raises:
-        InvalidOption: the address has another form, or names an index of several files.
-    """
-    repo, revision, file = parts_of_address(address)
-    if not file:
-        raise InvalidOption(
-            f"a Hub file is written hf://owner/repo@revision/file, got {address[:300]!r}"
-        )
-    if file.endswith(".index.json"):
-        raise InvalidOption(
-            f"{address} is an index of several files, and each of them needs a hash. Download "
-            f"them (hf download {repo} --revision {revision} --local-dir FOLDER) and pass "
-            "weights='FOLDER/'"
-        )
-    return Weights(address, file=file, repo=repo, revision=revision, pin="first-use", format="")
-
-
-def parts_of_address(address: str) -> tuple[str, str, str]:
-    """Return repository, revision and file of an hf:// address; the file may be empty.
-
-    Raises:
-        InvalidOption: the address has another form.
-    """
-    match = HF_ADDRESS.fullmatch(address)
-    if not (
-        match
-        and valid_repo(match["repo"])
-        and valid_revision(match["revision"] or MAIN)
-        and valid_file(match["file"] or MAIN)
-    ):
-        raise InvalidOption(
-            "an address on the Hub is written hf://owner/repo, hf://owner/repo@revision or "
-            f"hf://owner/repo@revision/file, got {address[:300]!r}"
-        )
-    return match["repo"], match["revision"] or MAIN, match["file"] or ""
-
-
-def parts_of_name(name: str) -> tuple[str, str | None]:
-    """Return the variant and the weights of `variant:weights`; None without a colon."""
-    variant, colon, weights = name.partition(":")
-    return variant, weights if colon else None
 
 
 def choose(variant: Variant, name: str | None) -> Weights:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from vitzoo import settings
 from vitzoo.errors import PinError
-from vitzoo.schema.rows import Variant, Weights, from_address
+from vitzoo.schema.addresses import from_address
+from vitzoo.schema.rows import Variant, Weights
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
 from vitzoo.files.names import on_hub
 from vitzoo.log import log
 from vitzoo.plugin.package_files import data_file
-from vitzoo.schema.rows import parts_of_name
+from vitzoo.schema.addresses import parts_of_name
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import UNPINNED, Lock
 from vitzoo.store.locks import locked

@@ -32,7 +32,8 @@ from vitzoo.log import log
 from vitzoo.opening import Registered, is_model, locate
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.saving import save, whole_network
-from vitzoo.schema.rows import Variant, parts_of_name
+from vitzoo.schema.addresses import parts_of_name
+from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import Spec
 
 if TYPE_CHECKING:
