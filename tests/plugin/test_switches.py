@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 
 import pytest
@@ -12,8 +11,6 @@ from helpers import LAZY_MODULE as MODULE, refuses, says
 from internals import registry
 from plugin_helpers import fails, names, state
 from vitzoo.errors import InvalidOption, PluginError, UnknownName
-
-plugins = importlib.import_module("vitzoo.plugin.host")
 
 pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
 
