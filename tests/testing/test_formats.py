@@ -121,7 +121,7 @@ FORMATS = testing.checks.formats
 @pytest.mark.parametrize(
     ("check", "made", "words"),
     [
-        (FORMATS.check_protocol, object(), "'object' is no vitzoo.formats.Format"),
+        (FORMATS.check_protocol, object(), "'object': it is no vitzoo.formats.Format"),
         (
             FORMATS.check_matches,
             ClaimsNothing("acme"),
@@ -146,12 +146,12 @@ FORMATS = testing.checks.formats
         (
             FORMATS.check_round_trip,
             LosesTensor("acme"),
-            "missing blocks.0.mlp.fc1.bias, blocks.1.mlp",
+            "blocks.0.mlp.fc1.bias is missing, blocks.1.mlp",
         ),
         (
             FORMATS.check_round_trip,
             InPlace("acme"),
-            "from_model changes its argument: cls_token differs",
+            "from_model changes its argument: cls_token, pos_embed",
         ),
         (
             FORMATS.check_meta,
@@ -181,12 +181,12 @@ FORMATS = testing.checks.formats
         (
             FORMATS.check_executes_nothing,
             Evaluates("acme"),
-            "given keys that look like code: compile",
+            "keys that look like code cause compile",
         ),
         (
             FORMATS.check_executes_nothing,
             Opens("acme"),
-            "given keys that look like code: open /dev/null",
+            "keys that look like code cause open /dev/null",
         ),
         (
             FORMATS.check_overrides,

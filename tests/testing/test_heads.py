@@ -131,8 +131,8 @@ HEADS = testing.checks.heads
         (HEADS.check_no_classes, EmptyLogits, "its logits should be (2, 32), but are (2, 0)"),
         (HEADS.check_no_classes, ScaledWithoutClasses, "returns other numbers than its pre-logits"),
         (MODULE.check_gradients, Detaches, "no gradient reaches its inputs"),
-        (HEADS.check_reset, KeepsClasses, "reset(7) gives num_classes 5, pre_logits_dim 32"),
-        (HEADS.check_reset, ForgetsTokens, "after reset it reads another number of tokens"),
+        (HEADS.check_reset, KeepsClasses, "reset(7) gives num_classes 5, expected 7"),
+        (HEADS.check_reset, ForgetsTokens, "reset(7) gives tokens None, expected 2"),
         (HEADS.check_reset, ResetsItself, "reset changes the outputs of the old head"),
         (HEADS.check_reset, SharesLayer, "after reset both heads share layer.weight, layer.bias"),
     ],
@@ -216,7 +216,7 @@ def test_an_option_without_default_and_sample_is_named(complaint):
         return [0.0 if i < start * depth else rate for i in range(depth)]
 
     said = complaint(check_drop_path_policy, late)
-    assert "drop-path policy 'late' needs start, which vitzoo does not pass" in said
+    assert "drop-path policy 'late': vitzoo passes depth, but no value for start" in said
     for check in (POLICIES.check_rates, POLICIES.check_meta, POLICIES.check_trains):
         assert "'start'" in complaint(check, POLICIES.DropPathPolicy(late))
     check_drop_path_policy(late, start=0.5)

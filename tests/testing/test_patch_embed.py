@@ -348,12 +348,12 @@ EMBEDDER, MODULE = testing.checks.patch_embed, testing.checks.modules
     [
         (MODULE.check_constructor, ByPosition, "takes 'patch_size' by position"),
         (MODULE.check_constructor, AnyKeyword, "takes **options, which vitzoo never passes"),
-        (MODULE.check_constructor, Needy, "needs stride, which vitzoo does not pass (it passes"),
+        (MODULE.check_constructor, Needy, "embed_dim, but no value for stride"),
         (MODULE.check_protocol, Loose, "Loose is no torch.nn.Module"),
         (MODULE.check_protocol, WithoutChannels, "WithoutChannels lacks in_chans"),
         (EMBEDDER.check_grid, FixedChannels, "in_chans is 3, but it was built for 1 channels"),
         (EMBEDDER.check_grid, TransposedGrid, "tokens of shape (2, 12, 32), but it is (2"),
-        (EMBEDDER.check_grid, WidthFirst, "becomes (4, 4) instead of (4, 2) when its height"),
+        (EMBEDDER.check_grid, WidthFirst, "becomes (4, 4) instead of (4, 2) when the height"),
         (EMBEDDER.check_grid, SquareGrid, "give tokens of shape (2, 4, 32), but it is (2, 8"),
         (EMBEDDER.check_grid, ListGrid, "returns [2, 4]"),
         (EMBEDDER.check_grid, EvenGrid, "refuses an image of 3x4 patches: 3x4 is odd"),
@@ -361,20 +361,20 @@ EMBEDDER, MODULE = testing.checks.patch_embed, testing.checks.modules
         (EMBEDDER.check_grid, OneNumber, "grid_multiple is 2"),
         (EMBEDDER.check_order, ColumnByColumn, "token 3 should see the top right of the image"),
         (EMBEDDER.check_order, UpsideDown, "on a 2x4 grid, token 3 should see the top right"),
-        (EMBEDDER.check_sizes, NoTokens, "grid((1, 32)) returns (0, 4), expected at least"),
+        (EMBEDDER.check_sizes, NoTokens, "grid((1, 32)) returns (0, 4), expected (rows, col"),
         (EMBEDDER.check_sizes, OtherError, "grid((17, 32)) raises AssertionError: bad size"),
         (EMBEDDER.check_input_conv, WrongInput, "is 'conv.weight', no key of its state dict"),
         (EMBEDDER.check_input_conv, WrongKernel, "input_conv names 'proj.bias' of shape (32,)"),
-        (MODULE.check_initialisation, Unwritten, "leaves shift uninitialised"),
+        (MODULE.check_initialisation, Unwritten, "leaves NaN, infinity or no value in shift"),
         (MODULE.check_initialisation, OfItsOwn, "it starts with different values of shift"),
-        (MODULE.check_weight_decay, Misspelt, "names 'proj.wieght'; its parameters are shift"),
+        (MODULE.check_weight_decay, Misspelt, "proj.bias; no_weight_decay() names 'proj.wieght'"),
         (MODULE.check_gradients, Detached, "its result has no gradient"),
         (MODULE.check_gradients, IdleBias, "no gradient reaches shift"),
         (MODULE.check_dtypes, InSingle, "in float64 its result is float32"),
         (MODULE.check_dtypes, MixedTypes, "fails when used in float64: RuntimeError"),
         (MODULE.check_dtypes, CoarseInDouble, "in float64 and in float32 it gives different"),
-        (MODULE.check_meta, OnCpu, "built under torch.device('meta'), shift takes memory"),
-        (MODULE.check_meta, StaysOnMeta, "shift stays on meta after loading; the state dict"),
+        (MODULE.check_meta, OnCpu, "torch.device('meta'), memory is taken by shift"),
+        (MODULE.check_meta, StaysOnMeta, "lacks what then stays on meta after loading: shift"),
         (MODULE.check_meta, ReadsValues, "embed_dim=32 under torch.device('meta'): RuntimeError: "),
         (MODULE.check_compiles, Branches, "fails when compiled as one graph"),
         (MODULE.check_copies, Lambda, "fails when pickled"),
@@ -393,7 +393,7 @@ def test_sample_options_that_do_not_fit(complaint):
     assert (
         "cannot be built from patch_size=(8, 8), in_chans=3, embed_dim=32, bias=yes: bias" in said
     )
-    assert "give options that it accepts in the `options` table" in said
+    assert "give other values in the tables `options` or `sizes`" in said
 
 
 def test_an_option_that_a_spec_cannot_hold(complaint):

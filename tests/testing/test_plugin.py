@@ -112,7 +112,7 @@ def test_a_plugin_that_needs_its_main_process(complaint, acme, monkeypatch):
     monkeypatch.setenv("ACME_PID", str(os.getpid()))
     acme(("from torch import nn\n", f"from torch import nn\n{guard}"))
     said = complaint(WHOLE.check_spawned, "acme")
-    assert "plugin 'acme' fails in a spawned worker: PluginError" in said
+    assert "plugin 'acme': a spawned worker fails: PluginError" in said
     assert "a worker starts afresh" in said
 
 
@@ -129,7 +129,10 @@ def test_a_plugin_that_ends_the_worker(complaint, acme, monkeypatch):
     ("change", "words"),
     [
         (lambda found: found["names"].pop(), "a spawned worker has other variants: ['acme/net']"),
-        (lambda found: found["params"].update({"acme/own": 7}), "'acme/own' has 7 parameters"),
+        (
+            lambda found: found["params"].update({"acme/own": 7}),
+            "'acme/own' with 7 parameters, this",
+        ),
     ],
 )
 def test_a_plugin_that_differs_in_a_worker(complaint, acme, monkeypatch, change, words):

@@ -109,7 +109,7 @@ POOLS = testing.checks.pools
         (POOLS.check_network, RemembersGrid, "after set_input_size it differs"),
         (POOLS.check_network, OtherWithoutGradients, "without gradients"),
         (MODULE.check_instances, MixesSamples, "depends on the other samples"),
-        (MODULE.check_constructor, NeedsMore, "needs depth, which vitzoo does not pass"),
+        (MODULE.check_constructor, NeedsMore, "but no value for depth"),
     ],
 )
 def test_a_broken_pool(blames, check, part, words):

@@ -151,7 +151,7 @@ POSITIONS = testing.checks.positions
         (POSITIONS.check_tokens, NoAutocast, "rotate returns torch.float32 for bfloat16 queries"),
         (POSITIONS.check_tokens, BiasOfPatches, "attention bias of 9 tokens, it gives (2, 8, 8)"),
         (POSITIONS.check_tokens, BiasOfQueries, "attention bias of 8 tokens, it gives (2, 8)"),
-        (POSITIONS.check_tokens, MixesQueries, "the bias of the first 1 of 8 queries changes"),
+        (POSITIONS.check_tokens, MixesQueries, "the bias of 1 of 8 queries changes"),
         (POSITIONS.check_resample, SwapsGrid, "(4, 2), it is (1, 18, 32), expected (1, 10"),
         (POSITIONS.check_resample, ChangesItsOwn, "resampled to its own grid, its table changes"),
         (POSITIONS.check_resample, SingleTable, "in torch.float64 on cpu, it is torch.float32"),

@@ -134,8 +134,8 @@ def test_authors_read_what_is_wrong_and_what_to_do(author):
     assert [line.split()[1].partition("::")[2] for line in failed] == [
         "TestAcme::test_variant_params[acme/net]"
     ]
-    assert "AssertionError: variant 'acme/net' states params = 1, the network has 32613" in said
-    assert "write params = 32613, or correct the sizes of the variant" in said
+    assert "AssertionError: variant 'acme/net': it states params = 1, the network has 32613" in said
+    assert "write params = 32613, or correct its sizes" in said
     assert "vitzoo/testing/" not in said, "frames of vitzoo.testing are hidden"
 
 
@@ -185,7 +185,7 @@ def test_an_option_without_a_sample_is_said_once(author, acme):
     manifest = acme.manifest.replace("[heads.cosine]", LATE)
     files = {"acme_vit/registry.toml": manifest, "acme_vit/parts.py": acme.parts + POLICY}
     said = author("-k", "late", "-rs", files=files)
-    assert said.count("needs start, which vitzoo does not pass") == 1
+    assert said.count("vitzoo passes depth, but no value for start") == 1
     assert "1 failed" in said
     assert "'acme/late' was not tested, because it needs start: see the failure of" in said
     more = 'options = {"acme/late": {"start": 0.5}}'

@@ -41,7 +41,7 @@ def test_a_broken_variant(acme, changes, check, words):
 @pytest.mark.parametrize(
     ("body", "check", "words"),
     [
-        ("nn.Linear(3, 5, device='cpu')", VARIANT.check_params, "0.weight, 0.bias takes memory"),
+        ("nn.Linear(3, 5, device='cpu')", VARIANT.check_params, "memory is taken by 0.weight, 0.b"),
         ("nn.Linear(2, 5)", VARIANT.check_runs, "fails when a small copy of it runs: RuntimeError"),
         ("nn.Flatten(), nn.Linear(3072, 7)", VARIANT.check_runs, "logits (2, 7), expected finite"),
         ("nn.Flatten(), nn.Linear(3072, 5).requires_grad_(False), nn.LayerNorm(5), Idle()",
@@ -116,8 +116,13 @@ def stops_gradients(mlp, x):
     ("part", "method", "broken", "words"),
     [
         (Attention, "_project", reads_the_weight, "no attribute 'weight'"),
-        (Mlp, "forward", leaves_out_a_layer, "blocks.0.mlp.fc1, blocks.1.mlp.fc1 is not called"),
-        (Mlp, "forward", stops_gradients, "mlp.fc1 does not change the outputs"),
+        (Mlp, "forward", leaves_out_a_layer, "does not call blocks.0.mlp.fc1, blocks.1.mlp.fc1"),
+        (
+            Mlp,
+            "forward",
+            stops_gradients,
+            "the outputs do not change with those of blocks.0.mlp.fc1",
+        ),
     ],
     ids=["weight", "call", "gradient"],
 )
@@ -131,9 +136,9 @@ def test_a_network_that_passes_adapters_by(complaint, monkeypatch, part, method,
 
 
 def test_a_part_with_the_name_of_the_head(complaint, monkeypatch):
-    copy = VARIANT.small_copy(VARIANT.VariantSubject("vit_digits"))
+    copy, images = VARIANT.small_copy(VARIANT.VariantSubject("vit_digits"))
     copy.patch_embed.forehead = torch.nn.Identity()
-    monkeypatch.setattr(VARIANT, "small_copy", lambda _: copy)
+    monkeypatch.setattr(VARIANT, "small_copy", lambda _: (copy, images))
     said = complaint(VARIANT.check_lora, VARIANT.VariantSubject("vit_digits"))
     assert "patch_embed.forehead" in said
     assert "other names" in said
@@ -178,9 +183,9 @@ def of(**changes):
     ("changes", "check", "words"),
     [
         ({"format": "acme"}, WEIGHTS.check_row, "there is no checkpoint format 'acme'"),
-        ({"label_set": "imagenet-21k"}, WEIGHTS.check_row, "but 'imagenet-21k' names 21843"),
-        ({"labels": ("cat",)}, WEIGHTS.check_row, "have 1000 classes, but labels names 1"),
-        ({"license": " "}, WEIGHTS.check_row, "states no license"),
+        ({"label_set": "imagenet-21k"}, WEIGHTS.check_row, "label set 'imagenet-21k' has 21843"),
+        ({"labels": ("cat",)}, WEIGHTS.check_row, "1000 classes, but its list of labels has 1"),
+        ({"license": " "}, WEIGHTS.check_row, "no license is stated"),
         ({"preprocessing": Preprocessing(mean=(0.5,), std=(0.5,))}, WEIGHTS.check_row, "1 means"),
     ],
 )  # fmt: skip

@@ -19,12 +19,14 @@ from torch import Tensor, nn
 from vitzoo.errors import InvalidOption, VitzooError
 from vitzoo.network.build import construct
 from vitzoo.registry.registry import registry
+from vitzoo.text import listed
 
 __tracebackhide__ = True
 ON_META = (
     "pass device='cpu' to every torch call of the constructor that computes values, such as tables "
     "of angles or lists of rates"
 )
+GIVE = "give other values in the tables `options` or `sizes` of the test class"
 CORRECT = "correct the error that this message quotes"
 TOLERANCE = 5e-5  # relative to the largest number compared, and to 1 if all are smaller
 PREFIX = 2  # prefix tokens
@@ -66,8 +68,55 @@ class Sizes:
 USUAL = Sizes(), *(Sizes(patch_size=(px, px)) for px in (16, 32)), Sizes(num_classes=0)
 
 
+def require(holds: object, problem: str, fix: str) -> None:
+    """Raise AssertionError unless `holds` is true: what is wrong, and how to correct it."""
+    if not holds:
+        raise AssertionError(f"{problem}\n  {fix}") from None
+
+
+class Tested:
+    """What a check tests. Its name begins the message of each failure."""
+
+    def fail(self, problem: str, fix: str) -> NoReturn:
+        """Raise AssertionError: what is wrong, and how to correct it."""
+        raise AssertionError(f"{self}: {problem}\n  {fix}") from None
+
+    def require(self, holds: object, problem: str, fix: str) -> None:
+        """Fail unless `holds` is true."""
+        require(holds, f"{self}: {problem}", fix)
+
+    def require_none(self, names: list[str], problem: str, fix: str) -> None:
+        """Fail if there are any names; they end the problem."""
+        self.require(not names, f"{problem} {listed(names)}", fix)
+
+    def require_same(self, actual: Any, expected: Any, problem: str, fix: str) -> None:
+        """Compare results element by element, with the tolerance of single precision."""
+        for one, other in zip(flat(actual), flat(expected), strict=True):
+            shapes = f"{tuple(one.shape)}, expected {tuple(other.shape)}"
+            self.require(one.shape == other.shape, f"{problem}: its shape is {shapes}", fix)
+            if other.numel():
+                allowed = TOLERANCE * max(1.0, float(other.detach().abs().max()))
+                worst = float((one.double() - other.double()).detach().abs().max())
+                at_most = f"{worst:.2g}, expected at most {allowed:.2g}"
+                self.require(worst <= allowed, f"{problem}: they differ by up to {at_most}", fix)
+
+    @contextmanager
+    def doing(self, what: str, fix: str = CORRECT) -> Iterator[None]:
+        """Turn an error of the plugin's code into a failure that says what was being done."""
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", category=DeprecationWarning)  # of torch's code
+                yield
+        except (AssertionError, VitzooError):
+            raise
+        except Exception as error:
+            raise AssertionError(
+                f"{self} fails when {what}: {type(error).__name__}: {error}\n  {fix}"
+            ) from error
+
+
 @dataclass(frozen=True)
-class Subject:
+class Subject(Tested):
     """A part under test.
 
     Args:
@@ -106,7 +155,10 @@ class Subject:
     @property
     def lacking(self) -> list[str]:
         """Arguments of the constructor that have neither a default nor a sample."""
-        parameters = inspect.signature(self.constructor).parameters.values()
+        try:
+            parameters = inspect.signature(self.constructor).parameters.values()
+        except Exception:  # noqa: BLE001  # the checks report it
+            return []
         needed = [p.name for p in parameters if p.default is p.empty and p.kind is p.KEYWORD_ONLY]
         known = (*self.numbers, *self.usual, *self.given)
         return [name for name in needed if name not in known]
@@ -145,16 +197,12 @@ class Subject:
         said = ", ".join(f"{key}={value}" for key, value in given.items())
         on_meta = torch.get_default_device().type == "meta"
         where, fix = (" under torch.device('meta')", ON_META) if on_meta else ("", CORRECT)
-        with torch.random.fork_rng(devices=[]), doing(self, f"built from {said}{where}", fix):
+        with torch.random.fork_rng(devices=[]), self.doing(f"built from {said}{where}", fix):
             torch.manual_seed(0)
             try:
                 return self.build(**changes)
             except InvalidOption as error:
-                fail(
-                    f"{self} cannot be built from {said}: {error}",
-                    "give options that it accepts in the `options` table of the test class, or "
-                    "other sizes in its `sizes` table",
-                )
+                self.fail(f"it cannot be built from {said}: {error}", GIVE)
 
     def number(self, name: str) -> Any:
         """Return a number of the network by the name of a constructor's argument."""
@@ -178,10 +226,9 @@ class Subject:
 
     def in_network(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return (spec of a small network around the part, parts given as ready objects)."""
-        spec = network(self.sizes)
+        spec = network(self.sizes, {"num_registers": PREFIX - 1})
         if self.name:
-            spec[self.field_of_spec] = {"name": self.name, **self.given}
-            return spec, {}
+            return spec | {self.field_of_spec: {"name": self.name, **self.given}}, {}
         return spec, {self.field_of_spec: self.part()}
 
 
@@ -213,6 +260,16 @@ class ModuleSubject(Subject, ABC):
     @abstractmethod
     def inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
         """Draw inputs of `module`."""
+
+    def require_module(self, part: Any) -> None:
+        """Fail unless a part is a module with all attributes and methods of its protocol."""
+        kind, protocol = type(part).__name__, self.protocol
+        fix = "derive the class from torch.nn.Module"
+        self.require(isinstance(part, nn.Module), f"{kind} is no torch.nn.Module", fix)
+        wanted = {*dir(protocol), *protocol.__annotations__}
+        missing = sorted(n for n in wanted if n[0] != "_" and not hasattr(part, n))
+        fix = f"add what the protocol vitzoo.parts.{protocol.__name__} lists"
+        self.require_none(missing, f"{kind} lacks", fix)
 
 
 def network(sizes: Sizes, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -259,52 +316,3 @@ def flat(result: Any) -> list[Tensor]:
 def shape_of(result: Any) -> object:
     """Return the shape of a tensor as a tuple; of anything else, the name of its type."""
     return tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-
-
-def fail(problem: str, fix: str) -> NoReturn:
-    """Raise AssertionError: what is wrong, and how to correct it."""
-    raise AssertionError(f"{problem}\n  {fix}") from None
-
-
-def require(holds: object, problem: str, fix: str) -> None:
-    """Fail unless `holds` is true."""
-    if not holds:
-        fail(problem, fix)
-
-
-@contextmanager
-def doing(subject: object, what: str, fix: str = CORRECT) -> Iterator[None]:
-    """Turn an error of the plugin's code into a failure that says what was being done."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=DeprecationWarning)  # of torch's own code
-            yield
-    except (AssertionError, VitzooError):
-        raise
-    except Exception as error:
-        raise AssertionError(
-            f"{subject} fails when {what}: {type(error).__name__}: {error}\n  {fix}"
-        ) from error
-
-
-def require_same(actual: Any, expected: Any, problem: str, fix: str) -> None:
-    """Compare results element by element, with the tolerance of single precision."""
-    for one, other in zip(flat(actual), flat(expected), strict=True):
-        shapes = f"{tuple(one.shape)}, expected {tuple(other.shape)}"
-        require(one.shape == other.shape, f"{problem}: its shape is {shapes}", fix)
-        difference = (one.double() - other.double()).abs().detach()
-        allowed = TOLERANCE * max(1.0, float(other.detach().abs().max())) if other.numel() else 0.0
-        worst = float(difference.max()) if difference.numel() else 0.0
-        at_most = f"{worst:.2g}, expected at most {allowed:.2g}"
-        require(worst <= allowed, f"{problem}: they differ by up to {at_most}", fix)
-
-
-def require_module(subject: ModuleSubject, part: Any) -> None:
-    """Fail unless a part is a module with all attributes and methods of its protocol."""
-    name = type(part).__name__
-    fix = "derive the class from torch.nn.Module"
-    require(isinstance(part, nn.Module), f"{subject}: {name} is no torch.nn.Module", fix)
-    wanted = {*dir(subject.protocol), *subject.protocol.__annotations__}
-    missing = sorted(n for n in wanted if n[0] != "_" and not hasattr(part, n))
-    fix = f"add what the protocol vitzoo.parts.{subject.protocol.__name__} lists"
-    require(not missing, f"{subject}: {name} lacks {', '.join(missing)}", fix)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
+from unittest import SkipTest
 
 import pytest
 
@@ -51,9 +52,15 @@ def of(argument: str, check: Callable[[Any], None]) -> Callable[..., None]:
     """
 
     def test(self: PluginTests, *args: Any, **kwargs: Any) -> None:
-        given = [*args, *kwargs.values()]  # pytest passes a keyword
-        subject = given[0] if given else self.namespace
-        check(subject.rounded() if isinstance(subject, Subject) else subject)
+        (subject,) = (*args, *kwargs.values()) or (self.namespace,)  # pytest passes a keyword
+        if isinstance(subject, Subject):
+            if check is not modules.check_constructor and (lacking := subject.lacking):
+                raise SkipTest(
+                    f"{subject} was not tested, because it needs {', '.join(lacking)}: see the "
+                    "failure of test_part_constructor"
+                )
+            subject = subject.rounded()
+        check(subject)
 
     names = ["self", argument] if argument else ["self"]
     signature = inspect.Signature([inspect.Parameter(n, KEYWORD) for n in names])
@@ -99,11 +106,8 @@ class PluginTests:
         for table in ("options", "sizes", "networks"):
             for name in getattr(self, table):
                 near = did_you_mean(name, known) or f"; it has: {', '.join(sorted(known))}"
-                require(
-                    name in known,
-                    f"{type(self).__name__}.{table} names {name!r}{near}",
-                    "use the registered name, with the namespace",
-                )
+                problem = f"{type(self).__name__}.{table} names {name!r}{near}"
+                require(name in known, problem, "use the registered name, with the namespace")
 
     def test_plugin_archives(self, tmp_path: Path) -> None:
         """An sdist of the project, and a wheel that is built from it, contain the manifest, the
@@ -180,19 +184,6 @@ class PluginTests:
                 params = [pytest.param(subject, id=name) for name, subject in found]
                 metafunc.parametrize(argument, params or nothing)
 
-    @pytest.fixture(autouse=True)
-    def _has_samples(self, request: pytest.FixtureRequest) -> None:
-        """Let `test_part_constructor` alone fail for a part that needs an option."""
-        params = getattr(request.node, "callspec", None)
-        for subject in params.params.values() if params else ():
-            if request.node.originalname == "test_part_constructor":
-                continue
-            if isinstance(subject, Subject) and (lacking := _lacking(subject)):
-                pytest.skip(
-                    f"{subject} was not tested, because it needs {', '.join(lacking)}: see the "
-                    "failure of test_part_constructor"
-                )
-
 
 @lru_cache(maxsize=1)  # pytest collects the classes one after the other
 def _subjects(tests: type[PluginTests], zoo: Registry) -> dict[str, list[tuple[str, Any]]]:
@@ -255,13 +246,6 @@ def _parts(
             yield label, cls(None, name, sizes, options)
 
 
-def _lacking(subject: Subject) -> list[str]:
-    try:
-        return subject.lacking
-    except Exception:  # noqa: BLE001  # the test itself reports it
-        return []
-
-
 def _names(tests: type[PluginTests], kind: str, zoo: Registry) -> list[str]:
     """Return the registered names of a loaded plugin's parts of one kind."""
     return [name for name, (owner, _) in zoo.parts[kind].items() if owner == tests.namespace]
@@ -278,13 +262,12 @@ def _variants(tests: type[PluginTests]) -> list[vitzoo.Variant]:
 
 def _is_empty(item: pytest.Item) -> bool:
     """Tell whether a test has nothing to check, or builds archives that the class switches off."""
-    cls: Any = getattr(item, "cls", None)
-    if not inspect.isclass(cls) or not issubclass(cls, PluginTests):
+    cls = getattr(item, "cls", None)
+    if not (inspect.isclass(cls) and issubclass(cls, PluginTests)):
         return False
-    if getattr(item, "originalname", "") == "test_plugin_archives" and not cls.archives:
-        return True
-    params: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
-    return any(value is None for value in params.values())
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    off = item.name == "test_plugin_archives" and not cls.archives
+    return off or any(value is None for value in params.values())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -146,10 +145,8 @@ def check_registered(kind: str, name: str) -> str:
     cls = next(cls for cls in CHECKS if cls.kind == kind)
     subject = cls(None, name).fitted()
     if subject is None:
-        with suppress(Exception):  # no signature
-            if lacking := cls(None, name).lacking:
-                return f"it needs {', '.join(lacking)}"
-        return "it accepts none of the usual sizes"
+        lacking = ", ".join(cls(None, name).lacking)
+        return f"it needs {lacking}" if lacking else "it accepts none of the usual sizes"
     large = isinstance(subject, ModuleSubject) and subject.params() > LARGE
     fast = OF_LARGE if large else {*CHECKS[cls]} - SLOW
     _run((check for check in CHECKS[cls] if check in fast), subject)

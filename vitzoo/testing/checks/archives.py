@@ -15,7 +15,7 @@ from vitzoo.plugin.info import CORE
 from vitzoo.plugin.package_files import data_file, module_file
 from vitzoo.registry.registry import registry
 from vitzoo.testing.checks.plugin import info_of, run_python
-from vitzoo.testing.subject import fail, require
+from vitzoo.testing.subject import require
 
 __tracebackhide__ = True
 INCLUDE = (
@@ -33,20 +33,14 @@ def check_archives(namespace: str, project: Path, folder: Path) -> None:
     wheel, sdist = _built(project, folder)
     for path, name in needed(namespace).items():
         for kind, archive in (("wheel", wheel), ("sdist", sdist)):
-            held = {n: data for n, data in archive.items() if f"/{n}".endswith(f"/{name}")}
+            held = [data for n, data in archive.items() if f"/{n}".endswith(f"/{name}")]
             require(held, f"the {kind} of {project} has no {name}", INCLUDE)
-            require(
-                path.read_bytes() in held.values(),
-                f"{name} in the {kind} of {project} differs from the installed file {path}",
-                "install the plugin again, or build it from the folder that is installed",
-            )
+            problem = f"{name} in the {kind} of {project} differs from the installed file {path}"
+            require(path.read_bytes() in held, problem, "install the plugin again")
     points = [data.decode() for n, data in wheel.items() if n.endswith("/entry_points.txt")]
-    named = any(f"{namespace} =" in text for text in points)
-    require(
-        named or namespace == CORE,
-        f"the wheel of {project} has no entry point {namespace!r}",
-        f"add it to [project.entry-points.{GROUP}] in pyproject.toml",
-    )
+    named = namespace == CORE or any(f"{namespace} =" in text for text in points)
+    problem = f"the wheel of {project} has no entry point {namespace!r}"
+    require(named, problem, f"add it to [project.entry-points.{GROUP}] in pyproject.toml")
 
 
 def needed(namespace: str) -> dict[Path, str]:
@@ -81,15 +75,16 @@ def project_of(namespace: str, test: Path) -> Path:
             return folder
         if namespace == CORE and project.get("name") == "vitzoo":
             return folder
-    problem = f"no pyproject.toml above {test} declares the namespace {namespace!r}"
-    return fail(problem, "set project = Path(...) in the test class, or archives = False")
+    raise AssertionError(
+        f"no pyproject.toml above {test} declares the namespace {namespace!r}\n"
+        "  set project = Path(...) in the test class, or archives = False"
+    )
 
 
 def _built(project: Path, folder: Path) -> Iterator[dict[str, bytes]]:
     """Build without network access; yield the files of the wheel, then those of the sdist."""
-    if find_spec("build") is None:
-        problem = "wheel and sdist cannot be built: the package 'build' is not installed"
-        fail(problem, INSTALL)
+    problem = "wheel and sdist cannot be built: the package 'build' is not installed"
+    require(find_spec("build"), problem, INSTALL)
     done = run_python("-m", "build", "--no-isolation", "--outdir", str(folder), str(project))
     output = f"{done.stdout}\n{done.stderr}"[-3000:]
     problem = f"wheel and sdist of {project} cannot be built:\n{output}"

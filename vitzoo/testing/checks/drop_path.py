@@ -10,7 +10,7 @@ import torch
 
 from vitzoo.errors import InvalidOption
 from vitzoo.factory import create
-from vitzoo.testing.subject import Subject, doing, fail, require
+from vitzoo.testing.subject import GIVE, Subject
 
 __tracebackhide__ = True
 DEPTHS = (1, 2, 12, 40)
@@ -30,10 +30,7 @@ class DropPathPolicy(Subject):
         try:
             return list(self.build(depth=depth))
         except InvalidOption as error:
-            fail(
-                f"{self} cannot be called for {depth} blocks: {error}",
-                "give options that it accepts in the `options` table of the test class",
-            )
+            self.fail(f"it cannot be called for {depth} blocks: {error}", GIVE)
 
 
 def check_rates(subject: DropPathPolicy) -> None:
@@ -41,24 +38,21 @@ def check_rates(subject: DropPathPolicy) -> None:
     same numbers at every call.
     """
     for depth in DEPTHS:
-        with doing(subject, f"called for {depth} blocks", RATES):
+        with subject.doing(f"called for {depth} blocks", RATES):
             rates, again = subject.rates(depth), subject.rates(depth)
-        count = f"{subject}: it returns {len(rates)} rates for {depth} blocks, expected {depth}"
-        require(len(rates) == depth, count, RATES)
+        problem = f"it returns {len(rates)} rates for {depth} blocks, expected {depth}"
+        subject.require(len(rates) == depth, problem, RATES)
         wrong = [rate for rate in rates if not _is_rate(rate)]
-        require(not wrong, f"{subject}: for {depth} blocks a rate is {wrong[:1]}", RATES)
-        require(rates == again, f"{subject}: two calls for {depth} blocks differ", RATES)
+        subject.require(not wrong, f"for {depth} blocks a rate is {wrong[:1]}", RATES)
+        subject.require(rates == again, f"two calls for {depth} blocks differ", RATES)
 
 
 def check_meta(subject: DropPathPolicy) -> None:
     """Under `torch.device("meta")` the policy returns the same rates."""
-    with torch.device("meta"), doing(subject, "called under torch.device('meta')", RATES):
+    with torch.device("meta"), subject.doing("called under torch.device('meta')", RATES):
         rates = subject.rates(12)
-    require(
-        all(map(_is_rate, rates)) and rates == subject.rates(12),
-        f"{subject}: under torch.device('meta') it returns other rates: {rates}",
-        RATES,
-    )
+    same = all(map(_is_rate, rates)) and rates == subject.rates(12)
+    subject.require(same, f"under torch.device('meta') it returns other rates: {rates}", RATES)
 
 
 def check_trains(subject: DropPathPolicy) -> None:
@@ -66,7 +60,7 @@ def check_trains(subject: DropPathPolicy) -> None:
     policy = partial(subject.constructor, **subject.given)
     spec, _ = subject.in_network()
     ready: dict[str, Any] = {} if subject.name else {"drop_path": policy}
-    with doing(subject, "a network trains with it"):
+    with subject.doing("a network trains with it"):
         policy(depth=3)  # raises its own error, before `create` converts it
         model = create(spec | {"depth": 3}, **ready).train()
         model(subject.images(batch=4)).sum().backward()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -18,7 +19,7 @@ from vitzoo.formats import Format
 from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
 from vitzoo.testing.events import EXECUTION, watched
-from vitzoo.testing.subject import Sizes, doing, fail, fill, network, require
+from vitzoo.testing.subject import Sizes, Tested, fill, network
 
 __tracebackhide__ = True
 KIND = "checkpoint format"
@@ -39,13 +40,19 @@ DERIVE = "make it with Format(name, keymap=..., marks=...), or derive its class 
 EXECUTES = "look keys up in tables; never import, open or evaluate a key"
 NO_VALUES = "use shapes only, not values; skip a check of values if tensor.is_meta"
 CONFIG = (
-    "config.json may contain any JSON: check types, and raise vitzoo.CheckpointError for values "
-    "that the model does not support"
+    'return changes to a spec, such as {"block": {"norm_eps": 1e-5}}; config.json may contain any '
+    "JSON: check types, and raise vitzoo.CheckpointError for values that the model does not support"
+)
+FIRST = "write a key that only this format has; vitzoo tries the core's formats first"
+SUFFIX = "set it to .safetensors or .npz, the file types that vitzoo writes"
+OTHER_NETWORK = (
+    "if the format is for other networks, describe one in the `networks` table of the test class, "
+    'such as {"num_registers": 1}'
 )
 
 
 @dataclass(frozen=True)
-class FormatSubject:
+class FormatSubject(Tested):
     """A checkpoint format under test.
 
     Args:
@@ -72,22 +79,15 @@ class FormatSubject:
         try:
             return self.format.from_model(_tensors(self.network))
         except CheckpointError as error:
-            fail(
-                f"{self}: from_model refuses the weights of a small ViT: {error}",
-                "if the format is for other networks, describe one in the `networks` table of the "
-                'test class, such as {"num_registers": 1}',
-            )
+            self.fail(f"from_model refuses the weights of a small ViT: {error}", OTHER_NETWORK)
 
 
 def check_protocol(subject: FormatSubject) -> None:
     """The target is a `vitzoo.formats.Format`. Its `suffix` is `.safetensors` or `.npz`."""
     tested = subject.format
-    require(isinstance(tested, Format), f"{subject} is no vitzoo.formats.Format", DERIVE)
-    require(
-        tested.suffix in (SAFETENSORS, NPZ),
-        f"{subject}: suffix is {tested.suffix!r}",
-        "set it to .safetensors or .npz, the file types that vitzoo writes",
-    )
+    subject.require(isinstance(tested, Format), "it is no vitzoo.formats.Format", DERIVE)
+    right = tested.suffix in (SAFETENSORS, NPZ)
+    subject.require(right, f"suffix is {tested.suffix!r}", SUFFIX)
 
 
 def check_matches(subject: FormatSubject) -> None:
@@ -95,28 +95,21 @@ def check_matches(subject: FormatSubject) -> None:
     None of the core's formats matches its files.
     """
     tested, own = subject.format, list(subject.written())
-    with doing(subject, "asked whether it matches keys"):
+    with subject.doing("asked whether it matches keys"):
         found = tested.matches(own)
         junk = [keys for keys in ([], list(STRANGE)) if tested.matches(keys)]
-    shown = ", ".join(own[:3])
-    require(found is True, f"{subject} does not match its own files ({shown}, ...)", MATCH)
-    require(not junk, f"{subject} matches {junk[:1]}, which are keys of no format", MATCH)
+    shown = f"({', '.join(own[:3])}, ...)"
+    subject.require(found is True, f"it does not match its own files {shown}", MATCH)
+    subject.require(not junk, f"it matches {junk[:1]}, which are keys of no format", MATCH)
     zoo = registry()
     for name in zoo.parts[KIND]:
         if "/" in name or name == subject.name:
             continue
-        require(
-            not zoo.part(KIND, name).matches(own),
-            f"{subject}: the core's format {name!r} also matches its files ({shown}, ...), and "
-            "vitzoo tries the core's formats first",
-            "write a key that only this format has, or use the core's format",
-        )
+        problem = f"the core's format {name!r} also matches its files {shown}"
+        subject.require(not zoo.part(KIND, name).matches(own), problem, FIRST)
         for keys in _core_keys(name):
-            require(
-                not tested.matches(keys),
-                f"{subject} matches files of the core's format {name!r} ({keys[0]}, ...)",
-                MATCH,
-            )
+            problem = f"it matches files of the core's format {name!r} ({keys[0]}, ...)"
+            subject.require(not tested.matches(keys), problem, MATCH)
 
 
 def check_round_trip(subject: FormatSubject) -> None:
@@ -128,7 +121,7 @@ def check_round_trip(subject: FormatSubject) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         tensors = {name: tensor.to(dtype) for name, tensor in _tensors(subject.network).items()}
         before = {name: tensor.clone() for name, tensor in tensors.items()}
-        with doing(subject, f"writing and reading {dtype}"):
+        with subject.doing(f"writing and reading {dtype}"):
             again = tested.to_model(tested.from_model(tensors))
         _require_equal(subject, again, before)
         _require_equal(subject, tensors, before, "from_model changes its argument")
@@ -140,25 +133,18 @@ def check_meta(subject: FormatSubject) -> None:
     """
     tested, written = subject.format, subject.written()
     hollow = {name: tensor.to("meta") for name, tensor in _tensors(subject.network).items()}
-    with doing(subject, "working on tensors of the meta device", NO_VALUES):
+    with subject.doing("working on tensors of the meta device", NO_VALUES):
         there = tested.from_model(hollow)
         back = tested.to_model({name: tensor.to("meta") for name, tensor in written.items()})
     real = tested.to_model(written)
     for what, found, expected in (("from_model", there, written), ("to_model", back, real)):
-        kinds, wanted = (
-            {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()}
-            for tensors in (found, expected)
-        )
-        changed = ", ".join(n for n in kinds if kinds[n] != wanted.get(n, kinds[n]))[:200]
-        require(
-            kinds == wanted,
-            f"{subject}: on meta, {what} gives other names, shapes or dtypes: "
-            f"{changed or _other_names(found, expected)}",
+        subject.require_none(
+            _differing(found, expected, lambda one, other: one.shape == other.shape),
+            f"on meta, {what} gives other names, shapes or dtypes:",
             NO_VALUES,
         )
         data = [name for name, tensor in found.items() if not tensor.is_meta]
-        problem = f"{subject}: {what} makes data from tensors on meta: {', '.join(data[:3])}"
-        require(not data, problem, NO_VALUES)
+        subject.require_none(data, f"{what} makes data from tensors on meta:", NO_VALUES)
 
 
 def check_unknown_keys(subject: FormatSubject) -> None:
@@ -169,20 +155,20 @@ def check_unknown_keys(subject: FormatSubject) -> None:
     known = tested.to_model(written)
     extra = {name: torch.full((2, 3), 7.0) for name in STRANGE if name not in written}
     what = f"unknown keys such as {STRANGE[0]!r}"
-    with doing(subject, f"reading {what}", UNKNOWN):
+    with subject.doing(f"reading {what}", UNKNOWN):
         read = tested.to_model({**written, **extra})
     lost = [name for name in extra if name not in read or not torch.equal(read[name], extra[name])]
-    require(not lost, f"{subject}: to_model loses or changes {lost}", UNKNOWN)
+    subject.require(not lost, f"to_model loses or changes {lost}", UNKNOWN)
     _require_equal(subject, {n: t for n, t in read.items() if n in known}, known)
     try:
-        with doing(subject, f"writing {what}"):
+        with subject.doing(f"writing {what}"):
             kept = tested.from_model({**_tensors(subject.network), STRANGE[0]: extra[STRANGE[0]]})
     except CheckpointError as error:
-        unnamed = f"{subject}: from_model refuses {STRANGE[0]!r} without naming it: {error}"
-        require(STRANGE[0] in str(error), unnamed, REFUSE)
+        unnamed = f"from_model refuses {STRANGE[0]!r} without naming it: {error}"
+        subject.require(STRANGE[0] in str(error), unnamed, REFUSE)
         return
-    dropped = f"{subject}: from_model silently drops {STRANGE[0]!r}"
-    require(STRANGE[0] in tested.to_model(kept), dropped, REFUSE)
+    dropped = f"from_model silently drops {STRANGE[0]!r}"
+    subject.require(STRANGE[0] in tested.to_model(kept), dropped, REFUSE)
 
 
 def check_executes_nothing(subject: FormatSubject) -> None:
@@ -190,10 +176,10 @@ def check_executes_nothing(subject: FormatSubject) -> None:
     tested, written = subject.format, subject.written()
     hostile = {**written, **dict.fromkeys(STRANGE, torch.zeros(1))}
     tested.matches(list(written)), tested.to_model(written)  # the first call may import modules
-    with watched(EXECUTION) as seen, doing(subject, "given keys that look like code"):
+    with watched(EXECUTION) as seen, subject.doing("given keys that look like code"):
         tested.matches(list(hostile))
         tested.to_model(hostile)
-    require(not seen, f"{subject}: given keys that look like code: {', '.join(seen[:3])}", EXECUTES)
+    subject.require_none(seen, "keys that look like code cause", EXECUTES)
 
 
 def check_overrides(subject: FormatSubject) -> None:
@@ -204,16 +190,15 @@ def check_overrides(subject: FormatSubject) -> None:
     odd: list[dict[str, Any]] = [{"a": [1]}, {"hidden_act": [], "layer_norm_eps": "x"}]
     for config in ({}, *odd):
         for of in ((), keys):
-            what = f"{subject}: overrides({config}, ...)"
+            call = f"overrides({config}, ...)"
             try:
                 found = tested.overrides(config, of)
                 Overrides(found).apply(Spec(embed_dim=32, depth=2, num_heads=2), registry())
             except VitzooError as error:
-                if not config or not isinstance(error, CheckpointError):
-                    fix = 'return changes to a spec, such as {"block": {"norm_eps": 1e-5}}'
-                    fail(f"{what} cannot be used: {error}", f"{fix}; {CONFIG}")
+                refused = config and isinstance(error, CheckpointError)
+                subject.require(refused, f"{call} cannot be used: {error}", CONFIG)
             except Exception as error:  # noqa: BLE001  # the message quotes it
-                fail(f"{what} raises {type(error).__name__}: {error}", CONFIG)
+                subject.fail(f"{call} raises {type(error).__name__}: {error}", CONFIG)
 
 
 def _tensors(changes: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -224,13 +209,10 @@ def _tensors(changes: Mapping[str, Any]) -> dict[str, Tensor]:
 @cache
 def _core_keys(name: str) -> list[list[str]]:
     """Return the keys that a format of the core writes for two small networks."""
-    core = registry().part(KIND, name).with_heads(Sizes().num_heads)
-    found = []
+    core, found = registry().part(KIND, name).with_heads(Sizes().num_heads), []
     for changes in ({}, HEADLESS):
-        try:
+        with suppress(CheckpointError):
             found.append(list(core.from_model(_tensors(changes))))
-        except CheckpointError:
-            continue
     return found
 
 
@@ -240,13 +222,16 @@ def _require_equal(
     expected: Mapping[str, Tensor],
     problem: str = "to_model does not return the weights that from_model wrote",
 ) -> None:
-    names = _other_names(found, expected)
-    require(found.keys() == expected.keys(), f"{subject}: {problem}: {names}", BITS)
-    for name, tensor in expected.items():
-        same = found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
-        require(same, f"{subject}: {problem}: {name} differs", BITS)
+    subject.require_none(_differing(found, expected, torch.equal), f"{problem}:", BITS)
 
 
-def _other_names(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
-    gone, new = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
-    return f"missing {', '.join(gone[:2]) or 'none'}; unexpected {', '.join(new[:2]) or 'none'}"
+def _differing(
+    found: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    same: Callable[[Tensor, Tensor], bool],
+) -> list[str]:
+    """Say which tensors are missing, unexpected, or differ in type or in what `same` compares."""
+    gone = [f"{name} is missing" for name in expected if name not in found]
+    new = [f"{name} is unexpected" for name in found if name not in expected]
+    both = {name: (found[name], t) for name, t in expected.items() if name in found}
+    return gone + new + [n for n, (a, b) in both.items() if a.dtype != b.dtype or not same(a, b)]

@@ -8,20 +8,16 @@ import torch
 from torch import Tensor
 
 from vitzoo.parts import protocols
-from vitzoo.testing.subject import (
-    ModuleSubject,
-    doing,
-    draw,
-    fill,
-    require,
-    require_module,
-    require_same,
-    shape_of,
-)
+from vitzoo.testing.checks.modules import shared
+from vitzoo.testing.subject import ModuleSubject, draw, fill, shape_of
 
 __tracebackhide__ = True
 RESET = "reset(num_classes) returns a new head of the same kind and does not change this head"
 NO_CLASSES = "with num_classes=0 a head has no classifier and returns the pre-logits"
+CALL = (
+    "a call (x, pre_logits=False) returns (b, num_classes), with pre_logits=True "
+    f"(b, pre_logits_dim); {NO_CLASSES}"
+)
 
 
 class Head(ModuleSubject):
@@ -55,22 +51,19 @@ def check_outputs(subject: Head) -> None:
     """Logits are (b, num_classes), pre-logits are (b, pre_logits_dim). `num_classes` is the number
     of classes that the head was built for.
     """
-    part = fill(subject.part())
-    require(
-        part.num_classes == subject.sizes.num_classes,
-        f"{subject}: num_classes is {part.num_classes!r}, but it was built for "
-        f"{subject.sizes.num_classes} classes",
-        "set self.num_classes = num_classes",
-    )
+    part: Any = fill(subject.part())
+    built, stated = subject.sizes.num_classes, part.num_classes
+    problem = f"num_classes is {stated!r}, but it was built for {built} classes"
+    subject.require(stated == built, problem, "set self.num_classes = num_classes")
     _require_shapes(subject, part)
 
 
 def check_no_classes(subject: Head) -> None:
     """With `num_classes=0` the head returns the pre-logits."""
-    with doing(subject, "built with num_classes=0", NO_CLASSES):
+    with subject.doing("built with num_classes=0", NO_CLASSES):
         part: Any = subject.part(num_classes=0)
-    problem = f"{subject}: built with num_classes=0, num_classes is {part.num_classes!r}"
-    require(part.num_classes == 0, problem, NO_CLASSES)
+    problem = f"built with num_classes=0, num_classes is {part.num_classes!r}"
+    subject.require(part.num_classes == 0, problem, NO_CLASSES)
     _require_shapes(subject, fill(part))
 
 
@@ -82,44 +75,34 @@ def check_reset(subject: Head) -> None:
     with torch.no_grad():
         before = part(*subject.inputs())
     for num_classes in (7, 0):
-        with doing(subject, f"reset({num_classes}) is called", RESET):
+        with subject.doing(f"reset({num_classes}) is called", RESET):
             fresh: Any = part.reset(num_classes)
-        require_module(subject, fresh)
-        require(
-            (fresh.num_classes, fresh.pre_logits_dim) == (num_classes, part.pre_logits_dim),
-            f"{subject}: reset({num_classes}) gives num_classes {fresh.num_classes}, "
-            f"pre_logits_dim {fresh.pre_logits_dim}; expected {num_classes}, {part.pre_logits_dim}",
-            RESET,
-        )
-        require(
-            getattr(fresh, "tokens", None) == getattr(part, "tokens", None),
-            f"{subject}: after reset it reads another number of tokens",
-            RESET,
-        )
+        subject.require_module(fresh)
+        expected: dict[str, Any] = {"num_classes": num_classes}
+        expected |= {n: getattr(part, n, None) for n in ("pre_logits_dim", "tokens")}
+        for name, value in expected.items():
+            problem = f"reset({num_classes}) gives {name} {getattr(fresh, name, None)}"
+            same = getattr(fresh, name, None) == value
+            subject.require(same, f"{problem}, expected {value}", RESET)
         _require_shapes(subject, fresh.eval())
-        mine = {p.data_ptr() for p in part.parameters() if p.numel()}
-        shared = [n for n, p in fresh.named_parameters() if p.data_ptr() in mine]
-        require(not shared, f"{subject}: after reset both heads share {', '.join(shared)}", RESET)
+        subject.require_none(shared(part, fresh), "after reset both heads share", RESET)
     with torch.no_grad():
         after = part(*subject.inputs())
-    require_same(after, before, f"{subject}: reset changes the outputs of the old head", RESET)
+    subject.require_same(after, before, "reset changes the outputs of the old head", RESET)
 
 
 def _require_shapes(subject: Head, part: Any) -> None:
     (x,) = subject.inputs()
-    with torch.no_grad(), doing(subject, "called in evaluation mode"):
+    with torch.no_grad(), subject.doing("called in evaluation mode"):
         logits, pre_logits = part.eval()(x), part(x, pre_logits=True)
-    for what, result, expected in (
-        ("logits", logits, (2, part.num_classes or part.pre_logits_dim)),
-        ("pre-logits", pre_logits, (2, part.pre_logits_dim)),
+    classes, width = part.num_classes, part.pre_logits_dim
+    numbers = f"with num_classes {classes} and pre_logits_dim {width}"
+    for what, result, size in (
+        ("logits", logits, classes or width),
+        ("pre-logits", pre_logits, width),
     ):
-        require(
-            shape_of(result) == expected,
-            f"{subject}: with num_classes {part.num_classes} and pre_logits_dim "
-            f"{part.pre_logits_dim} its {what} should be {expected}, but are {shape_of(result)}",
-            "a call (x, pre_logits=False) returns (b, num_classes), with pre_logits=True "
-            f"(b, pre_logits_dim); {NO_CLASSES}",
-        )
-    if not part.num_classes:
-        problem = f"{subject}: with num_classes=0 it returns other numbers than its pre-logits"
-        require_same(logits, pre_logits, problem, NO_CLASSES)
+        problem = f"{numbers} its {what} should be {(2, size)}, but are {shape_of(result)}"
+        subject.require(shape_of(result) == (2, size), problem, CALL)
+    if not classes:
+        problem = "with num_classes=0 it returns other numbers than its pre-logits"
+        subject.require_same(logits, pre_logits, problem, NO_CLASSES)

@@ -15,35 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitzoo.errors import InvalidOption
 from vitzoo.factory import create
 from vitzoo.saving import save
 from vitzoo.schema.spec import PartSpec
-from vitzoo.testing.subject import (
-    ON_META,
-    ModuleSubject,
-    Subject,
-    doing,
-    fail,
-    fill,
-    flat,
-    require,
-    require_module,
-    require_same,
-)
+from vitzoo.testing.subject import ON_META, ModuleSubject, Subject, Tested, fill, flat
 
 __tracebackhide__ = True
+KEYWORDS = "write `*,` before the first argument of the constructor; vitzoo passes keywords"
+NAMED = "name every option in the constructor; vitzoo then refuses misspelt options"
 DATA = "use options that are strings, numbers, booleans or lists of them"
-NO_FIXED_TYPE = (
-    "compute in the dtype of the inputs: pass no fixed dtype=, and convert buffers with "
-    "`.to(x.dtype)`"
-)
-SAVED = (
-    "compute only with the constructor's arguments and with what the state dict holds (parameters "
-    "and buffers)"
-)
+DTYPE = "compute in the dtype of the inputs: without dtype=, and with `.to(x.dtype)` for buffers"
+WITHOUT_DATA = "make parameters without device= and .cpu(); vitzoo builds networks on meta"
+SAVED = "compute only with the constructor's arguments, parameters and buffers"
+NO_BRANCHES = "use no .item(), no print and no branches on values of tensors in forward"
+USED = "use the parameter in forward without detaching it, or freeze it with requires_grad_(False)"
 
 
 def check_constructor(subject: Subject) -> None:
@@ -54,22 +42,14 @@ def check_constructor(subject: Subject) -> None:
     if getattr(subject.constructor, "__init__", None) is nn.Module.__init__:
         return  # the class defines no constructor
     for parameter in inspect.signature(subject.constructor).parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            fail(
-                f"{subject} takes **{parameter.name}, which vitzoo never passes",
-                "name every option in the constructor; vitzoo then refuses misspelt options",
-            )
-        require(
-            parameter.kind is parameter.KEYWORD_ONLY,
-            f"{subject} takes {parameter.name!r} by position",
-            "write `*,` before the first argument of the constructor; vitzoo passes keywords",
-        )
-    require(
-        not subject.lacking,
-        f"{subject} needs {', '.join(subject.lacking)}, which vitzoo does not pass (it passes "
-        f"{', '.join((*subject.numbers, *subject.usual))})",
-        "give the argument a default, or a value in the `options` table of the test class",
-    )
+        name, kind = parameter.name, parameter.kind
+        problem = f"it takes **{name}, which vitzoo never passes"
+        subject.require(kind is not parameter.VAR_KEYWORD, problem, NAMED)
+        subject.require(kind is parameter.KEYWORD_ONLY, f"it takes {name!r} by position", KEYWORDS)
+    passed = ", ".join((*subject.numbers, *subject.usual))
+    problem = f"vitzoo passes {passed}, but no value for"
+    fix = "give the argument a default, or a value in the `options` table of the test class"
+    subject.require_none(subject.lacking, problem, fix)
 
 
 def check_options(subject: Subject) -> None:
@@ -78,13 +58,13 @@ def check_options(subject: Subject) -> None:
         read = PartSpec.parse({"name": subject.name or "part", **subject.options}, "options")
         again = PartSpec.parse(read.to_data(), "options")
     except InvalidOption as error:
-        fail(f"{subject}: a spec cannot hold its sample options: {error}", DATA)
-    require(again == read, f"{subject}: a spec changes its options: {read} to {again}", DATA)
+        subject.fail(f"a spec cannot hold its sample options: {error}", DATA)
+    subject.require(again == read, f"a spec changes its options: {read} to {again}", DATA)
 
 
 def check_protocol(subject: ModuleSubject) -> None:
     """The part is a `torch.nn.Module` with all attributes and methods of its protocol."""
-    require_module(subject, subject.part())
+    subject.require_module(subject.part())
 
 
 def check_instances(subject: ModuleSubject) -> None:
@@ -92,22 +72,14 @@ def check_instances(subject: ModuleSubject) -> None:
     on the other samples of the batch nor on random numbers.
     """
     one, other = subject.module(), subject.module(filled=False)
-    mine = {p.data_ptr(): name for name, p in one.named_parameters() if p.numel()}
-    shared = [mine[p.data_ptr()] for p in other.parameters() if p.data_ptr() in mine]
-    require(
-        not shared,
-        f"{subject}: two instances share {', '.join(shared)}",
-        "make parameters in the constructor (a table in initial_table), not in the module or class",
-    )
+    fix = "make parameters in the constructor, or in initial_table"
+    subject.require_none(shared(one, other), "two instances share", fix)
     inputs = subject.inputs(batch=3)
+    problem = "the result for a sample depends on the other samples, or on random numbers"
+    fix = "in evaluation mode use neither random numbers nor statistics of the batch"
     with torch.no_grad():
-        require_same(
-            one(*(x[:1] for x in inputs)),
-            [x[:1] for x in flat(one(*inputs))],
-            f"{subject}: in evaluation mode the result for a sample depends on the other samples "
-            "of the batch, or on random numbers",
-            "in evaluation mode use neither random numbers nor statistics of the batch",
-        )
+        alone, whole = one(*(x[:1] for x in inputs)), flat(one(*inputs))
+    subject.require_same(alone, [x[:1] for x in whole], problem, fix)
 
 
 def check_initialisation(subject: ModuleSubject) -> None:
@@ -122,19 +94,13 @@ def check_initialisation(subject: ModuleSubject) -> None:
     one, again = made
     state = [*one.named_parameters(), *one.named_buffers()]
     unwritten = [name for name, tensor in state if not tensor.isfinite().all()]
-    require(
-        not unwritten,
-        f"{subject}: the constructor leaves {', '.join(unwritten)} uninitialised, NaN or infinite",
-        "initialise every parameter in the constructor, for example with torch.nn.init",
-    )
+    fix = "initialise every parameter in the constructor, for example with torch.nn.init"
+    subject.require_none(unwritten, "the constructor leaves NaN, infinity or no value in", fix)
     same = dict(again.named_parameters())
     other = [name for name, p in one.named_parameters() if not torch.equal(p, same[name])]
-    require(
-        not other,
-        f"{subject}: built twice after torch.manual_seed(0), it starts with different values of "
-        f"{', '.join(other)}",
-        "draw from torch's global generator, not from numpy, random or another generator",
-    )
+    problem = "built twice after torch.manual_seed(0), it starts with different values of"
+    fix = "draw from torch's global generator, not from numpy, random or another generator"
+    subject.require_none(other, problem, fix)
 
 
 def check_weight_decay(subject: ModuleSubject) -> None:
@@ -143,56 +109,37 @@ def check_weight_decay(subject: ModuleSubject) -> None:
     if not hasattr(part, "no_weight_decay"):
         return
     fix = "return the names, within the part, of parameters without weight decay"
-    with doing(subject, "asked for no_weight_decay()", fix):
+    with subject.doing("asked for no_weight_decay()", fix):
         names = list(part.no_weight_decay())
     known = dict(part.named_parameters())
-    unknown = ", ".join(repr(name) for name in names if name not in known)
-    require(
-        not unknown,
-        f"{subject}: no_weight_decay() names {unknown}; its parameters are "
-        f"{', '.join(known) or 'none'}",
-        fix,
-    )
+    problem = f"it has the parameters {', '.join(known) or '(none)'}; no_weight_decay() names"
+    subject.require_none([repr(n) for n in names if n not in known], problem, fix)
 
 
 def check_gradients(subject: ModuleSubject) -> None:
     """Every parameter and every input of the part gets a gradient that is finite and not zero."""
     module = subject.module()
     inputs = [x.requires_grad_() for x in subject.inputs()]
-    with doing(subject, "called on its inputs"):
+    with subject.doing("called on its inputs"):
         outputs = flat(module(*inputs))
     generator = torch.Generator().manual_seed(5)
     weighted = [(x * torch.randn(x.shape, generator=generator)).sum() for x in outputs]
     loss = torch.stack(weighted).sum()
     parameters = {n: p for n, p in module.named_parameters() if p.requires_grad and p.numel()}
-    require(
-        loss.requires_grad or not parameters,
-        f"{subject}: its result has no gradient",
-        "use no .detach(), .data, .item() and no torch.no_grad() in forward",
-    )
+    fix = "use no .detach(), .data, .item() and no torch.no_grad() in forward"
+    subject.require(loss.requires_grad or not parameters, "its result has no gradient", fix)
     if loss.requires_grad:
-        with doing(subject, "its gradients are computed"):
+        with subject.doing("its gradients are computed"):
             loss.backward()  # type: ignore[no-untyped-call]  # torch has no type for it
-    idle = [name for name, p in parameters.items() if p.grad is None or not p.grad.any()]
-    require(
-        not idle,
-        f"{subject}: no gradient reaches {', '.join(idle)}",
-        "use the parameter in forward without detaching it, remove it, or freeze it with "
-        "requires_grad_(False)",
-    )
-    broken = [
-        name for name, p in parameters.items() if p.grad is None or not p.grad.isfinite().all()
-    ]
-    require(
-        not broken,
-        f"{subject}: the gradient of {', '.join(broken)} has NaN or infinite numbers",
-        "torch.autograd.set_detect_anomaly(True) names the operation that causes it",
-    )
-    require(
-        all(x.grad is not None and x.grad.any() for x in inputs),
-        f"{subject}: no gradient reaches its inputs, so the parts before it cannot learn",
-        "compute with the input itself, not with x.detach() or x.data",
-    )
+    gradients = {name: p.grad for name, p in parameters.items()}
+    idle = [name for name, grad in gradients.items() if grad is None or not grad.any()]
+    subject.require_none(idle, "no gradient reaches", USED)
+    broken = [n for n, grad in gradients.items() if grad is None or not grad.isfinite().all()]
+    detect = "torch.autograd.set_detect_anomaly(True) names the operation that causes it"
+    subject.require_none(broken, "NaN or infinite numbers are in the gradient of", detect)
+    reached = all(x.grad is not None and x.grad.any() for x in inputs)
+    problem = "no gradient reaches its inputs, so the parts before it cannot learn"
+    subject.require(reached, problem, "compute with the input, not with x.detach() or x.data")
 
 
 def check_dtypes(subject: ModuleSubject) -> None:
@@ -205,19 +152,15 @@ def check_dtypes(subject: ModuleSubject) -> None:
         for dtype in (torch.float64, torch.bfloat16):
             name = str(dtype).removeprefix("torch.")
             cast = copy.deepcopy(module).to(dtype)
-            with doing(subject, f"used in {name}", NO_FIXED_TYPE):
+            with subject.doing(f"used in {name}", DTYPE):
                 results = flat(cast(*(x.to(dtype) for x in inputs)))
-            types = {str(x.dtype).removeprefix("torch.") for x in results}
-            require(
-                types == {name},
-                f"{subject}: in {name} its result is {', '.join(sorted(types))}",
-                NO_FIXED_TYPE,
-            )
+            types = ", ".join(sorted({str(x.dtype).removeprefix("torch.") for x in results}))
+            subject.require(types == name, f"in {name} its result is {types}", DTYPE)
             finite = all(x.isfinite().all() for x in results)
-            require(finite, f"{subject}: in {name} its result is NaN or infinite", NO_FIXED_TYPE)
+            subject.require(finite, f"in {name} its result is NaN or infinite", DTYPE)
             if dtype is torch.float64:
-                problem = f"{subject}: in float64 and in float32 it gives different numbers"
-                require_same(results, expected, problem, NO_FIXED_TYPE)
+                problem = "in float64 and in float32 it gives different numbers"
+                subject.require_same(results, expected, problem, DTYPE)
 
 
 def check_meta(subject: ModuleSubject) -> None:
@@ -227,25 +170,15 @@ def check_meta(subject: ModuleSubject) -> None:
     real = subject.module()
     with torch.device("meta"):
         hollow = subject.module(filled=False).eval()
-    held = [name for name, p in hollow.named_parameters() if not p.is_meta]
-    require(
-        not held,
-        f"{subject}: built under torch.device('meta'), {', '.join(held)} takes memory",
-        "make parameters without device= and without .cpu(); vitzoo builds networks on meta before "
-        "it loads their weights",
-    )
-    with doing(subject, "a state dict is loaded into the part built on meta"):
+    require_no_memory(subject, hollow)
+    with subject.doing("a state dict is loaded into the part built on meta"):
         hollow.load_state_dict(real.state_dict(), strict=True, assign=True)
     state = [*hollow.named_parameters(), *hollow.named_buffers()]
     left = [name for name, tensor in state if tensor.is_meta]
-    require(
-        not left,
-        f"{subject}: {', '.join(left)} stays on meta after loading; the state dict lacks it",
-        "compute buffers that are not saved (persistent=False) with device='cpu' in the "
-        "constructor",
-    )
-    problem = f"{subject}: built on meta and loaded, it gives other numbers"
-    _require_same_results(subject, hollow, real, problem, ON_META)
+    problem = "the state dict lacks what then stays on meta after loading:"
+    fix = "compute buffers that are not saved (persistent=False) with device='cpu'"
+    subject.require_none(left, problem, fix)
+    _require_same_results(subject, hollow, real, "built on meta and loaded", ON_META)
 
 
 def check_compiles(subject: ModuleSubject) -> None:
@@ -253,22 +186,19 @@ def check_compiles(subject: ModuleSubject) -> None:
     module = subject.module()
     torch.compiler.reset()
     compiled = torch.compile(module, fullgraph=True, backend="eager")
-    fix = "use no .item(), no print and no branches on values of tensors in forward"
-    problem = f"{subject}: compiled, it gives other numbers"
-    _require_same_results(subject, compiled, module, problem, fix, "compiled as one graph")
+    _require_same_results(subject, compiled, module, "compiled as one graph", NO_BRANCHES)
 
 
 def check_copies(subject: ModuleSubject) -> None:
     """A deep copy and a pickled copy of the part give the same numbers."""
     module = subject.module()
     fix = "keep no lambdas, open files or local classes in attributes"
-    for what in ("deep-copied", "pickled"):
-        with doing(subject, what, fix):
-            again = copy.deepcopy(module)
-            if what == "pickled":
-                again = pickle.loads(pickle.dumps(module))  # noqa: S301  # just written
-        problem = f"{subject}: {what}, it gives other numbers"
-        _require_same_results(subject, again, module, problem, fix)
+    with subject.doing("deep-copied", fix):
+        copied = copy.deepcopy(module)
+    with subject.doing("pickled", fix):
+        pickled = pickle.loads(pickle.dumps(module))  # noqa: S301  # just written
+    _require_same_results(subject, copied, module, "deep-copied", fix)
+    _require_same_results(subject, pickled, module, "pickled", fix)
 
 
 def check_saved(subject: Subject) -> None:
@@ -276,16 +206,16 @@ def check_saved(subject: Subject) -> None:
     spec, and it gives the same numbers.
     """
     spec, ready = subject.in_network()
-    with doing(subject, "a network is created with it"):
+    with subject.doing("a network is created with it"):
         model: Any = fill(create(spec, **ready))
     images = subject.images()
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         path = save(model, Path(folder, "network.safetensors"))
-        with doing(subject, "a saved network is restored", SAVED):
+        with subject.doing("a saved network is restored", SAVED):
             again: Any = create(path, **(subject.in_network()[1])).eval()
-        require(again.spec == model.spec, f"{subject}: restored with another spec", SAVED)
-        problem = f"{subject}: a saved network gives other numbers after it is restored"
-        require_same(again(images), model(images), problem, SAVED)
+        subject.require(again.spec == model.spec, "it is restored with another spec", SAVED)
+        problem = "a saved network gives other numbers after it is restored"
+        subject.require_same(again(images), model(images), problem, SAVED)
 
 
 @contextmanager
@@ -299,16 +229,24 @@ def _nan_in_new_memory() -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
 
 
+def shared(one: nn.Module, other: nn.Module) -> list[str]:
+    """Return the parameters of `other` that are also parameters of `one`."""
+    known = {p.data_ptr() for p in one.parameters() if p.numel()}
+    return [name for name, p in other.named_parameters() if p.data_ptr() in known]
+
+
+def require_no_memory(subject: Tested, module: nn.Module) -> None:
+    """Fail if a module that was built on `meta` has parameters with data."""
+    held = [name for name, p in module.named_parameters() if not p.is_meta]
+    subject.require_none(held, "built under torch.device('meta'), memory is taken by", WITHOUT_DATA)
+
+
 def _require_same_results(
-    subject: ModuleSubject,
-    module: Callable[..., Any],
-    reference: nn.Module,
-    problem: str,
-    fix: str,
-    what: str = "called on its inputs",
+    subject: ModuleSubject, module: Callable[..., Any], reference: nn.Module, what: str, fix: str
 ) -> None:
-    inputs: tuple[Tensor, ...] = subject.inputs()
+    """Fail unless a module gives the numbers of the one that it was made of by `what`."""
+    inputs = subject.inputs()
     with torch.no_grad():
-        with doing(subject, what, fix):
+        with subject.doing(what, fix):
             results = module(*inputs)
-        require_same(results, reference(*inputs), problem, fix)
+        subject.require_same(results, reference(*inputs), f"{what}, it gives other numbers", fix)

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from contextlib import suppress
 from math import lcm
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitzoo.errors import InvalidOption
 from vitzoo.parts import protocols
-from vitzoo.testing.subject import ModuleSubject, Sizes, Subject, doing, draw, fail, fill, require
+from vitzoo.testing.subject import ModuleSubject, Sizes, Subject, draw, fill
 
 __tracebackhide__ = True
-ORDER = (
-    "return tokens row by row, for example `x.flatten(2).transpose(1, 2)` of x (b, d, h, w); sizes "
-    "are (height, width)"
+ORDER = "return tokens row by row, such as x.flatten(2).transpose(1, 2) of x (b, d, h, w)"
+REFUSE = "raise vitzoo.InvalidOption for a size that does not fit, as vitzoo.parts.tiled does"
+FEW_GRIDS = (
+    "if only some grids fit, set the attribute grid_multiple = (rows, columns), or give "
+    "Sizes(grid_size=...) in the `sizes` table of the test class"
 )
-REFUSE = (
-    "raise vitzoo.InvalidOption for an image_size that does not fit, as vitzoo.parts.tiled does"
+MULTIPLE = "set grid_multiple to (rows, columns), positive integers: (2, 2) for even numbers"
+AGREE = "let grid and forward agree; tokens are (b, n, d) with n = rows * columns"
+KERNEL = (
+    "input_conv is the name, in the state dict, of the kernel (out, in_chans, h, w) that reads the "
+    "image; vitzoo adapts it to other channels when it loads weights"
 )
 
 
@@ -44,10 +49,11 @@ class PatchEmbedder(ModuleSubject):
 
     def rounded(self) -> Subject:
         """Return the subject; multiples of the part's `grid_multiple` replace the default grid."""
+        subject: Subject = self
         if self.sizes.grid_size == Sizes.grid_size:
             with suppress(Exception), torch.random.fork_rng(devices=[]):  # the checks report it
-                return cast(Subject, self.changed(grid_size=_default_grid(self.build())))
-        return self
+                subject = self.changed(grid_size=_default_grid(self.build()))
+        return subject
 
 
 def check_grid(subject: PatchEmbedder) -> None:
@@ -58,35 +64,27 @@ def check_grid(subject: PatchEmbedder) -> None:
     The grid of `sizes` must work. If `sizes` changes the default grid, the part may refuse others.
     """
     rows, columns = subject.sizes.grid_size
-    part = subject.part()
+    part, image_size = subject.part(), subject.sizes.image_size
     high, wide = _grid_multiple(subject, part)
-    _require_grid(subject, part, subject.sizes.image_size)
+    grid = _require_grid(subject, part, image_size)
     side = _up(rows, lcm(high, wide))
-    twice = (2 * rows, columns)
     turned = (_up(columns, high), _up(rows, wide))
     may_refuse = subject.sizes.grid_size != _default_grid(part)
+    twice = (2 * rows, columns)
     for grid_size in ((side, side), turned, (rows + high, columns), (rows, columns + wide), twice):
-        image_size = subject.sizes.in_px(grid_size)
-        if may_refuse and _refuses(part, image_size):
+        size = subject.sizes.in_px(grid_size)
+        if may_refuse and _refuses(part, size):
             continue
-        _require_grid(subject, part, image_size)
-        if grid_size == twice:
-            low, tall = part.grid(subject.sizes.image_size), part.grid(image_size)
-            require(
-                low[0] < tall[0] and low[1] == tall[1],
-                f"{subject}: the grid of an image becomes {tall} instead of {low} when its height "
-                "is doubled, expected more rows and as many columns",
-                "sizes and grids are (height, width)",
-            )
+        found = _require_grid(subject, part, size)
+        problem = f"the grid becomes {found} instead of {grid} when the height is doubled"
+        higher = found[0] > grid[0] and found[1] == grid[1]
+        subject.require(grid_size != twice or higher, problem, "sizes are (height, width)")
     for in_chans in (1, subject.sizes.in_chans, 4):
         other = subject.changed(in_chans=in_chans)
         part = other.part()
-        require(
-            part.in_chans == in_chans,
-            f"{subject}: in_chans is {part.in_chans!r}, but it was built for {in_chans} channels",
-            "set self.in_chans = in_chans",
-        )
-        _require_grid(other, part, subject.sizes.image_size)
+        problem = f"in_chans is {part.in_chans!r}, but it was built for {in_chans} channels"
+        subject.require(part.in_chans == in_chans, problem, "set self.in_chans = in_chans")
+        _require_grid(other, part, image_size)
 
 
 def check_order(subject: PatchEmbedder) -> None:
@@ -96,22 +94,23 @@ def check_order(subject: PatchEmbedder) -> None:
     The gradients of these tokens show which pixels they see. A part whose tokens all see the whole
     image passes.
     """
-    grid = rows, columns = subject.sizes.grid_size
+    rows, columns = subject.sizes.grid_size
     part: Any = fill(subject.part())
-    images = draw(1, subject.sizes.in_chans, *subject.sizes.in_px(grid)).requires_grad_()
+    images = subject.images(batch=1).requires_grad_()
     tokens = part(images)
     if not tokens.requires_grad:
         return  # check_gradients reports it
+    ends = columns - 1, columns * (rows - 1)
     seen = []
-    for token in (columns - 1, columns * (rows - 1)):
+    for token in ends:
         (gradient,) = torch.autograd.grad(tokens[0, token].pow(2).sum(), images, retain_graph=True)
         seen.append(_centre(gradient[0], subject.sizes.patch_size))
     (top, right), (bottom, left) = seen
-    require(
+    subject.require(
         right - left > -0.5 and bottom - top > -0.5,
-        f"{subject}: on a {rows}x{columns} grid, token {columns - 1} should see the top right of "
-        f"the image and token {columns * (rows - 1)} the bottom left, but they see patches "
-        f"(row {top:.1f}, column {right:.1f}) and (row {bottom:.1f}, column {left:.1f})",
+        f"on a {rows}x{columns} grid, token {ends[0]} should see the top right of the image and "
+        f"token {ends[1]} the bottom left, but they see patches (row {top:.1f}, column "
+        f"{right:.1f}) and (row {bottom:.1f}, column {left:.1f})",
         ORDER,
     )
 
@@ -124,17 +123,11 @@ def check_sizes(subject: PatchEmbedder) -> None:
     part = subject.part()
     for size in ((height + 1, width), (height, width - 1), (1, width), (height, 1)):
         try:
-            grid = part.grid(size)
-        except InvalidOption:
-            continue
+            refused = _refuses(part, size)
         except Exception as error:  # noqa: BLE001  # the message quotes it
-            fail(f"{subject}: grid({size}) raises {type(error).__name__}: {error}", REFUSE)
-        require(
-            isinstance(grid, tuple) and len(grid) == 2 and min(grid) > 0,
-            f"{subject}: grid({size}) returns {grid!r}, expected at least one row and column",
-            REFUSE,
-        )
-        _require_grid(subject, part, size)
+            subject.fail(f"grid({size}) raises {type(error).__name__}: {error}", REFUSE)
+        if not refused:
+            _require_grid(subject, part, size)
 
 
 def check_input_conv(subject: PatchEmbedder) -> None:
@@ -144,32 +137,20 @@ def check_input_conv(subject: PatchEmbedder) -> None:
     part = subject.changed(in_chans=5).part()
     name = getattr(part, "input_conv", None)
     state = part.state_dict()
-    fix = (
-        "input_conv is the name, in the state dict, of the kernel (out, in_chans, h, w) that reads "
-        "the image; vitzoo adapts it to other channels when it loads weights"
-    )
+    reading = [key for key, t in state.items() if t.dim() == 4 and t.shape[1] == 5]
     if name is None:
-        reading = [key for key, t in state.items() if t.dim() == 4 and t.shape[1] == 5]
-        found = reading[0] if reading else "proj.weight"
-        require(
-            "proj.weight" in (found, *reading),
-            f"{subject}: {found} reads the channels of the image, but there is no input_conv",
-            f"add the attribute input_conv = {found!r}; {fix}",
-        )
+        problem = f"there is no attribute input_conv = {reading[:1]}, which reads the channels"
+        subject.require(not reading or "proj.weight" in reading, problem, KERNEL)
         return
-    require(name in state, f"{subject}: input_conv is {name!r}, no key of its state dict", fix)
-    shape = tuple(state[name].shape)
-    require(
-        len(shape) == 4 and shape[1] == 5,
-        f"{subject}: with 5 channels, input_conv names {name!r} of shape {shape}",
-        fix,
-    )
+    subject.require(name in state, f"input_conv is {name!r}, no key of its state dict", KERNEL)
+    problem = f"with 5 channels, input_conv names {name!r} of shape {tuple(state[name].shape)}"
+    subject.require(name in reading, problem, KERNEL)
 
 
 def _default_grid(part: Any) -> tuple[int, int]:
     """Round the default grid up to multiples that a part states; rows and columns differ."""
     stated = getattr(part, "grid_multiple", (1, 1))
-    high, wide = stated if _is_pair(stated) and min(stated) > 0 else (1, 1)
+    high, wide = stated if _is_grid(stated) else (1, 1)
     rows, columns = _up(Sizes.grid_size[0], high), _up(Sizes.grid_size[1], wide)
     return rows, columns + wide * (rows == columns)
 
@@ -177,21 +158,12 @@ def _default_grid(part: Any) -> tuple[int, int]:
 def _grid_multiple(subject: PatchEmbedder, part: Any) -> tuple[int, int]:
     """Return the part's `grid_multiple`; fail unless it refuses grids that are no multiples."""
     stated = getattr(part, "grid_multiple", (1, 1))
-    require(
-        _is_pair(stated) and min(stated) > 0,
-        f"{subject}: grid_multiple is {stated!r}",
-        "set it to (rows, columns), positive integers: (2, 2) for even numbers of rows and columns",
-    )
+    subject.require(_is_grid(stated), f"grid_multiple is {stated!r}", MULTIPLE)
     rows, columns = subject.sizes.grid_size
     off = [(rows + 1, columns)] * (stated[0] > 1) + [(rows, columns + 1)] * (stated[1] > 1)
-    for grid_size in off:
-        image_size = subject.sizes.in_px(grid_size)
-        require(
-            _refuses(part, image_size),
-            f"{subject}: grid_multiple is {stated}, but grid({image_size}) accepts an image of "
-            f"{grid_size[0]}x{grid_size[1]} patches",
-            "raise vitzoo.InvalidOption for such a size, or correct grid_multiple",
-        )
+    for high, wide in off:
+        accepts = f"grid_multiple is {stated}, but grid accepts an image of {high}x{wide} patches"
+        subject.require(_refuses(part, subject.sizes.in_px((high, wide))), accepts, REFUSE)
     return stated
 
 
@@ -203,8 +175,9 @@ def _refuses(part: Any, image_size: tuple[int, int]) -> bool:
     return False
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(type(n) is int for n in value)
+def _is_grid(value: Any) -> bool:
+    pair = isinstance(value, tuple) and len(value) == 2
+    return pair and all(type(n) is int and n > 0 for n in value)
 
 
 def _up(count: int, multiple: int) -> int:
@@ -212,32 +185,24 @@ def _up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
-def _require_grid(subject: PatchEmbedder, part: Any, image_size: tuple[int, int]) -> None:
+def _require_grid(
+    subject: PatchEmbedder, part: Any, image_size: tuple[int, int]
+) -> tuple[int, int]:
+    """Return the grid of an image; fail unless the part gives as many tokens."""
     try:
-        grid = part.grid(image_size)
+        grid: tuple[int, int] = part.grid(image_size)
     except InvalidOption as error:
-        high, wide = subject.sizes.patch_size
-        fail(
-            f"{subject}: grid({image_size}) refuses an image of {image_size[0] / high:g}x"
-            f"{image_size[1] / wide:g} patches: {error}",
-            "if only some grids fit, set the attribute grid_multiple = (rows, columns), or give "
-            "Sizes(grid_size=...) in the `sizes` table of the test class",
-        )
-    require(
-        _is_pair(grid),
-        f"{subject}: grid({image_size}) returns {grid!r}",
-        "return a tuple of two integers, (rows, columns)",
-    )
+        high, wide = (n / px for n, px in zip(image_size, subject.sizes.patch_size, strict=True))
+        subject.fail(f"grid refuses an image of {high:g}x{wide:g} patches: {error}", FEW_GRIDS)
+    problem = f"grid({image_size}) returns {grid!r}, expected (rows, columns), at least 1"
+    subject.require(_is_grid(grid), problem, REFUSE)
     images = draw(2, part.in_chans, *image_size)
-    with torch.no_grad(), doing(subject, f"given images of {image_size} px"):
-        tokens = part.eval()(images)
+    with torch.no_grad(), subject.doing(f"given images of {image_size} px"):
+        shape = tuple(part.eval()(images).shape)
     expected = (2, grid[0] * grid[1], subject.sizes.embed_dim)
-    require(
-        tuple(tokens.shape) == expected,
-        f"{subject}: grid({image_size}) returns {grid}, so two images of that size should give "
-        f"tokens of shape {expected}, but it is {tuple(tokens.shape)}",
-        "let grid and forward agree; tokens are (b, n, d) with n = rows * columns",
-    )
+    problem = f"grid({image_size}) is {grid}, so two images should give tokens of shape {expected}"
+    subject.require(shape == expected, f"{problem}, but it is {shape}", AGREE)
+    return grid
 
 
 def _centre(gradient: Tensor, patch_size: tuple[int, int]) -> tuple[float, float]:

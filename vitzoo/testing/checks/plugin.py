@@ -24,12 +24,17 @@ from vitzoo.registry.registry import registry
 from vitzoo.schema.kinds import HOOKS
 from vitzoo.testing.checks.variants import count, one_of_each
 from vitzoo.testing.events import SOCKETS, watched
-from vitzoo.testing.subject import fail, require
+from vitzoo.testing.subject import require
 
 __tracebackhide__ = True
 TIMEOUT = 300  # seconds for another process
 LIST = "run `vitzoo list` to see the error"
 FRESH = "a worker starts afresh; let contributions not depend on modules imported earlier"
+INSTALL = (
+    "install it (pip install -e .); the name of its entry point in the group 'vitzoo' is the "
+    "namespace; a fresh process may lack a path that this process has"
+)
+MANIFEST = "declare contributions in a manifest (registry.toml), which is read without importing"
 LISTING = """
 import json, sys
 import vitzoo
@@ -49,17 +54,12 @@ print(json.dumps([names, states, code, sorted(sys.modules)]))
 def info_of(namespace: str) -> PluginInfo:
     """Load a plugin and return its state; fail if it cannot be used."""
     states = {row.namespace: row for row in registry().plugins()}
-    if namespace not in states:
-        near = did_you_mean(namespace, states) or f"; installed: {', '.join(states)}"
-        fail(
-            f"no plugin {namespace!r} is installed{near}",
-            "install it (pip install -e .); its entry point in the group 'vitzoo' has the "
-            "namespace as its name",
-        )
+    near = did_you_mean(namespace, states) or f"; installed: {', '.join(states)}"
+    require(namespace in states, f"no plugin {namespace!r} is installed{near}", INSTALL)
     try:
         vitzoo.variants(f"{namespace}/*")  # this loads it
     except PluginError as error:
-        fail(str(error), "correct this error; `vitzoo plugins` shows the state of every plugin")
+        require(False, str(error), "correct this error; `vitzoo plugins` shows all states")
     return next(row for row in registry().plugins() if row.namespace == namespace)
 
 
@@ -69,11 +69,9 @@ def check_loads(namespace: str) -> None:
     """
     info = info_of(namespace)
     require(info.state in ("core", "loaded"), f"plugin {namespace!r} is {info.state}", info.cause)
-    require(
-        registry().host.rows[namespace],
-        f"plugin {namespace!r} contributes nothing",
-        "add a part, a checkpoint format or a variant to its manifest",
-    )
+    problem = f"plugin {namespace!r} contributes nothing"
+    fix = "add a part, a checkpoint format or a variant to its manifest"
+    require(registry().host.rows[namespace], problem, fix)
 
 
 def check_discovery(namespace: str) -> None:
@@ -83,25 +81,16 @@ def check_discovery(namespace: str) -> None:
     info = info_of(namespace)
     names, states, code, modules = json.loads(_listing("", *_surroundings()))
     require(code == 0, f"`vitzoo list` ends with exit code {code}, expected 0", LIST)
-    own = () if namespace == CORE else (info.entry_point.partition(":")[0].partition(".")[0],)
-    found = [name for name in (*own, "torch") if name in modules]
-    require(
-        not found,
-        f"plugin {namespace!r}: listing imports {', '.join(found)}",
-        "declare contributions in a manifest (registry.toml), which is read without importing",
-    )
+    unwanted = {"torch"} if namespace == CORE else {"torch", info.package}
+    found = ", ".join(sorted(unwanted.intersection(modules)))
+    require(not found, f"plugin {namespace!r}: listing imports {found}", MANIFEST)
     state = states.get(namespace)
-    require(
-        state in (CORE, "loaded", "lazy"),
-        f"plugin {namespace!r} is {state} in a fresh process",
-        "install it (pip install -e .); a fresh process may lack a path that this process has",
-    )
+    problem = f"plugin {namespace!r} is {state} in a fresh process"
+    require(state in (CORE, "loaded", "lazy"), problem, INSTALL)
     missing = [v.name for v in vitzoo.variants(namespace=namespace) if v.name not in names]
-    require(
-        state == "lazy" or not missing,
-        f"a fresh process does not list {', '.join(missing[:3])}",
-        "install the plugin again; its installed manifest may be an old one",
-    )
+    problem = f"a fresh process does not list {', '.join(missing[:3])}"
+    fix = "install the plugin again; its installed manifest may be an old one"
+    require(state == "lazy" or not missing, problem, fix)
 
 
 def check_hooks(namespace: str) -> None:
@@ -119,13 +108,10 @@ def check_hooks(namespace: str) -> None:
             stated = typing.get_type_hints(function).get("return", Any)
         except Exception as error:  # noqa: BLE001  # the message quotes it
             problem = f"{what}: its annotations cannot be read: {type(error).__name__}: {error}"
-            fail(problem, "import the names that they use")
-        args = typing.get_args(stated)
-        require(
-            stated is Any or (args and args[0] in (HOOKS[name], Any, ...)),
-            f"{what} is annotated to return {stated}",
-            f"annotate it -> Iterable[vitzoo.{HOOKS[name].__name__}]",
-        )
+            require(False, problem, "import the names that they use")
+        right = stated is Any or typing.get_args(stated)[:1] in ((HOOKS[name],), (Any,), (...,))
+        fix = f"annotate it -> Iterable[vitzoo.{HOOKS[name].__name__}]"
+        require(right, f"{what} is annotated to return {stated}", fix)
 
 
 def check_spawned(namespace: str) -> None:
@@ -133,35 +119,25 @@ def check_spawned(namespace: str) -> None:
     [one variant of each architecture](#the-spawned-worker).
     """
     info_of(namespace)
-    found: Mapping[str, Any] = in_worker(namespace)
-    error = f"plugin {namespace!r} fails in a spawned worker: {found['error']}"
-    require(found["error"] is None, error, FRESH)
+    found = in_worker(namespace)
+    there = f"plugin {namespace!r}: a spawned worker"
+    require(found["error"] is None, f"{there} fails: {found['error']}", FRESH)
     here = {v.name: v.params for v in vitzoo.variants(namespace=namespace)}
-    require(
-        found["names"] == list(here),
-        f"plugin {namespace!r}: a spawned worker has other variants: {found['names']}; "
-        f"this process has {list(here)}",
-        FRESH,
-    )
+    problem = f"{there} has other variants: {found['names']}; this process has {list(here)}"
+    require(found["names"] == list(here), problem, FRESH)
     for name, params in found["params"].items():
-        # check_params reports a number that is wrong in this process, too.
-        require(
-            params in (here[name], count(create(name, device="meta"))),
-            f"plugin {namespace!r}: in a spawned worker {name!r} has {params} parameters, "
-            f"in this process {here[name]}",
-            FRESH,
-        )
+        problem = f"{there} builds {name!r} with {params} parameters, this process {here[name]}"
+        if params != here[name]:  # check_params reports a number that is wrong here, too
+            require(params == count(create(name, device="meta")), problem, FRESH)
 
 
 def check_offline(namespace: str) -> None:
     """No socket is opened while variants are listed, parts are imported and networks are built."""
     info_of(namespace)
-    sockets = in_worker(namespace)["sockets"]
-    require(
-        not sockets,
-        f"plugin {namespace!r} opens sockets while it is listed or built: {', '.join(sockets[:3])}",
-        "make no requests when a module is imported or a network is built",
-    )
+    sockets = ", ".join(in_worker(namespace)["sockets"][:3])
+    problem = f"plugin {namespace!r} opens sockets while it is listed or built: {sockets}"
+    fix = "make no requests when a module is imported or a network is built"
+    require(not sockets, problem, fix)
 
 
 def check_disabled(namespace: str) -> None:
@@ -169,12 +145,10 @@ def check_disabled(namespace: str) -> None:
     info_of(namespace)
     names, states, code, _ = json.loads(_listing(namespace, *_surroundings()))
     left = [name for name in names if name.startswith(f"{namespace}/")]
-    require(
-        not left and states.get(namespace) not in ("loaded", "lazy"),
-        f"VITZOO_DISABLE_PLUGINS={namespace}: the plugin is still {states.get(namespace)}, with "
-        f"{', '.join(left[:3]) or 'no variants'}",
-        "contribute through the plugin's entry point alone",
-    )
+    state, shown = states.get(namespace), ", ".join(left[:3]) or "no variants"
+    problem = f"VITZOO_DISABLE_PLUGINS={namespace}: the plugin is still {state}, with {shown}"
+    fix = "contribute through the plugin's entry point alone"
+    require(not left and state not in ("loaded", "lazy"), problem, fix)
     require(code == 0 and names, "vitzoo does not work without the plugin", LIST)
 
 

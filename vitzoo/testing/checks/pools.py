@@ -9,23 +9,11 @@ from torch import Tensor, nn
 
 from vitzoo.factory import create
 from vitzoo.parts import protocols
-from vitzoo.testing.subject import (
-    GRIDS,
-    PREFIX,
-    ModuleSubject,
-    doing,
-    draw,
-    fill,
-    require,
-    require_same,
-    shape_of,
-)
+from vitzoo.testing.subject import GRIDS, PREFIX, ModuleSubject, draw, fill, shape_of
 
 __tracebackhide__ = True
-CALL = (
-    "a call (tokens, num_prefix_tokens, grid_size) returns (b, d), or (b, t, d) if the pool has "
-    "the attribute tokens = t"
-)
+CALL = "a call (tokens, num_prefix_tokens, grid_size) returns (b, d), or (b, t, d) with tokens = t"
+NORM = "True: the final norm is applied to the tokens; False: it is applied to the pooled vector"
 READS = (
     "set reads to the number of tokens, from the first, that the result depends on; leave it out "
     "if the result depends on all tokens"
@@ -55,9 +43,8 @@ class Pool(ModuleSubject):
         return draw(batch, prefix + grid[0] * grid[1], self.sizes.embed_dim)
 
     def in_network(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return a spec with as many prefix tokens as the part is built for."""
+        """Return a spec without classes for a pool of several tokens."""
         spec, ready = super().in_network()
-        spec |= {"num_registers": PREFIX - 1}
         several = getattr(self.part(), "tokens", None)  # the core's classifiers read one vector
         return spec | ({"num_classes": 0} if several else {}), ready
 
@@ -83,18 +70,13 @@ def check_attributes(subject: Pool) -> None:
     None.
     """
     part = subject.part()
-    require(
-        isinstance(part.norm_first, bool),
-        f"{subject}: norm_first is {part.norm_first!r}, expected True or False",
-        "True: the final norm is applied to the tokens; False: it is applied to the pooled vector",
-    )
+    problem = f"norm_first is {part.norm_first!r}, expected True or False"
+    subject.require(isinstance(part.norm_first, bool), problem, NORM)
     for name in ("tokens", "reads"):
         value = getattr(part, name, None)
-        require(
-            value is None or (type(value) is int and value > 0),
-            f"{subject}: {name} is {value!r}, expected an integer of at least 1",
-            f"set {name} to a number of tokens, or leave it out",
-        )
+        problem = f"{name} is {value!r}, expected an integer of at least 1"
+        good = value is None or (type(value) is int and value > 0)
+        subject.require(good, problem, f"set {name} to a number of tokens, or leave it out")
 
 
 def check_outputs(subject: Pool) -> None:
@@ -107,10 +89,11 @@ def check_outputs(subject: Pool) -> None:
         expected = (2, *((several,) if several else ()), subject.sizes.embed_dim)
         for grid in GRIDS:
             what = f"given {prefix} prefix tokens and a {grid[0]}x{grid[1]} grid"
-            with torch.no_grad(), doing(subject, what, CALL):
+            with torch.no_grad(), subject.doing(what, CALL):
                 shape = shape_of(part(subject.tokens(grid, prefix), prefix, grid))
-            problem = f"{subject}: {what}, it gives {shape}, expected {expected}"
-            require(shape == expected, problem, CALL)
+            subject.require(
+                shape == expected, f"{what}, it gives {shape}, expected {expected}", CALL
+            )
 
 
 def check_reads(subject: Pool) -> None:
@@ -125,12 +108,12 @@ def check_reads(subject: Pool) -> None:
     tokens = subject.tokens(grid)
     others = torch.cat((tokens[:, :reads], draw(*tokens[:, reads:].shape, seed=7)), dim=1)
     what = f"given its first {reads} tokens alone"
-    with torch.no_grad(), doing(subject, what, READS):
+    with torch.no_grad(), subject.doing(what, READS):
         expected = part(tokens, PREFIX, grid)
-        results = part(others, PREFIX, grid), part(tokens[:, :reads], PREFIX, grid)
-    problem = f"{subject}: reads = {reads}, but other tokens change its result"
-    require_same(results[0], expected, problem, READS)
-    require_same(results[1], expected, f"{subject}: {what}, it gives other numbers", READS)
+        changed, alone = part(others, PREFIX, grid), part(tokens[:, :reads], PREFIX, grid)
+    problem = f"reads = {reads}, but other tokens change its result"
+    subject.require_same(changed, expected, problem, READS)
+    subject.require_same(alone, expected, f"{what}, it gives other numbers", READS)
 
 
 def check_network(subject: Pool) -> None:
@@ -140,13 +123,13 @@ def check_network(subject: Pool) -> None:
     With gradients it gets all tokens here, without gradients only those that the pool reads.
     """
     spec, ready = subject.in_network()
-    with doing(subject, "a network is created with it"):
+    with subject.doing("a network is created with it"):
         model: Any = fill(create(spec, **ready))
     for grid in (subject.sizes.grid_size, (5, 4)):
         resized = subject.changed(grid_size=grid)
         model.set_input_size(resized.sizes.image_size)
         images = resized.images()
-        with doing(subject, f"a network with a {grid[0]}x{grid[1]} grid uses it", ARGUMENTS):
+        with subject.doing(f"a network with a {grid[0]}x{grid[1]} grid uses it", ARGUMENTS):
             expected = model.forward_head(model.forward_features(images))
             with torch.no_grad():
                 result = model(images)
@@ -154,7 +137,7 @@ def check_network(subject: Pool) -> None:
                 fresh: Any = create(spec | {"image_size": size}, **ready)
                 fresh.load_state_dict(model.state_dict(), strict=True)
                 built = fresh.eval()(images)
-        problem = f"{subject}: without gradients, a network with it gives other numbers"
-        require_same(result, expected, problem, READS)
-        problem = f"{subject}: after set_input_size it differs from one built for that size"
-        require_same(built, expected, problem, ARGUMENTS)
+        problem = "without gradients, a network with it gives other numbers"
+        subject.require_same(result, expected, problem, READS)
+        problem = "after set_input_size it differs from one built for that size"
+        subject.require_same(built, expected, problem, ARGUMENTS)

@@ -9,24 +9,27 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.parts import protocols
-from vitzoo.testing.subject import (
-    GRIDS,
-    PREFIX,
-    ModuleSubject,
-    doing,
-    draw,
-    flat,
-    require,
-    require_same,
-    shape_of,
-)
+from vitzoo.testing.subject import GRIDS, PREFIX, ModuleSubject, draw, flat, shape_of
 
 __tracebackhide__ = True
 TABLE = (
     "initial_table(grid_size) returns a tensor (l, rows, width), or None if the part has no table"
 )
-RESAMPLE = "resample(table, old, new) returns a table of the shape of initial_table(new)"
+NEW = "make a new table in each call, or networks would share what they learn"
+RESAMPLE = (
+    "resample(table, old, new) returns a table of the shape of initial_table(new), with the dtype "
+    "and the device of table; vitzoo checks a file on meta before it reads the data"
+)
 TO_GRID = "to_grid(grid_size) recomputes everything that depends on the grid; dtype and device stay"
+SHAPES = "forward keeps the shape (b, p + n, d), rotate keeps (b, heads, p + n, head_dim)"
+BIAS = (
+    "return (heads, p + n, p + n), or a function from queries (b, heads, t, head_dim) to "
+    "(b, heads, t, p + n)"
+)
+QUERY = (
+    "compute each row of the bias from its query alone; the last block computes only the tokens "
+    "that the pool reads"
+)
 
 
 class PositionEmbedding(ModuleSubject):
@@ -51,18 +54,13 @@ class PositionEmbedding(ModuleSubject):
         tokens, part = draw(batch, count, sizes.embed_dim), self.part()
         uses_queries = hasattr(part, "rotate")
         if not uses_queries and hasattr(part, "attention_bias"):
-            with doing(self, "asked for its attention bias"):
+            with self.doing("asked for its attention bias"):
                 bias = part.attention_bias(part.initial_table(sizes.grid_size), 0)
             uses_queries = not isinstance(bias, Tensor)
         if not uses_queries:
             return (tokens,)
         head_dim = sizes.embed_dim // sizes.num_heads
         return tokens, draw(batch, sizes.num_heads, count, head_dim, seed=3)
-
-    def in_network(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return a spec with as many prefix tokens as the part is built for."""
-        spec, ready = super().in_network()
-        return spec | {"num_registers": PREFIX - 1}, ready
 
 
 class Positioned(nn.Module):
@@ -99,19 +97,17 @@ def check_table(subject: PositionEmbedding) -> None:
     """
     part = subject.part()
     for grid in GRIDS:
-        with doing(subject, f"asked for its table for the grid {grid}"):
+        call = f"initial_table({grid})"
+        with subject.doing(f"{call} is called"):
             table, again = part.initial_table(grid), part.initial_table(grid)
         if table is None:
-            require(again is None, f"{subject}: only some calls return None as its table", TABLE)
+            subject.require(again is None, f"only some calls of {call} return None", TABLE)
             continue
         good = isinstance(table, Tensor) and table.dim() == 3 and table.is_floating_point()
         said = f"a tensor {tuple(table.shape)}" if isinstance(table, Tensor) else repr(table)
-        require(good, f"{subject}: initial_table({grid}) returns {said}", TABLE)
-        require(
-            table.shape == again.shape and table.data_ptr() != again.data_ptr(),
-            f"{subject}: two calls of initial_table({grid}) return the same tensor, or two shapes",
-            "make a new table in each call, or networks would share what they learn",
-        )
+        subject.require(good, f"{call} returns {said}", TABLE)
+        new = table.shape == again.shape and table.data_ptr() != again.data_ptr()
+        subject.require(new, f"two calls of {call} return the same tensor, or two shapes", NEW)
 
 
 def check_tokens(subject: PositionEmbedding) -> None:
@@ -125,28 +121,21 @@ def check_tokens(subject: PositionEmbedding) -> None:
             tokens, *queries = subject.tokens(grid, prefix)
             table = part.initial_table(grid)
             what = f"given {prefix} prefix tokens and a {grid[0]}x{grid[1]} grid"
-            with torch.no_grad(), doing(subject, what):
+            with torch.no_grad(), subject.doing(what):
                 layers = range(subject.sizes.depth)
                 rotates = queries if hasattr(part, "rotate") else []
                 pairs = [(part(tokens, table, layer), tokens) for layer in layers]
                 pairs += [(part.rotate(x, layer), x) for layer in layers for x in rotates]
+                lower = [part.rotate(x.bfloat16(), 0) for x in rotates]
+                pairs += zip(lower, rotates, strict=True)
             for result, given in pairs:
-                require(
-                    result.shape == given.shape,
-                    f"{subject}: {what}, {tuple(given.shape)} becomes {tuple(result.shape)}",
-                    "keep the shape of the argument: (b, p + n, d) tokens in forward, "
-                    "(b, heads, p + n, head_dim) queries in rotate",
-                )
-            for given in rotates:
-                x = part.rotate(given.bfloat16(), 0)
-                require(
-                    x.dtype == torch.bfloat16 and x.shape == given.shape,
-                    f"{subject}: rotate returns {x.dtype} for bfloat16 queries, which occur in "
-                    "automatic mixed precision",
-                    "end with .to(x.dtype); queries, keys and values need one dtype",
-                )
+                problem = f"{what}, {tuple(given.shape)} becomes {tuple(result.shape)}"
+                subject.require(result.shape == given.shape, problem, SHAPES)
+            for x in lower:
+                problem = f"rotate returns {x.dtype} for bfloat16 queries, which autocast gives it"
+                subject.require(x.dtype == torch.bfloat16, problem, "end with .to(x.dtype)")
             if hasattr(part, "attention_bias"):
-                _require_bias(subject, part, table, tokens, queries)
+                _require_bias(subject, part, table, tokens.shape[1], queries)
 
 
 def check_resample(subject: PositionEmbedding) -> None:
@@ -157,29 +146,23 @@ def check_resample(subject: PositionEmbedding) -> None:
         part = subject.part(grid_size=old)
         table, wanted = part.initial_table(old), part.initial_table(new)
         what = f"its table is resampled from {old} to {new}"
-        with torch.no_grad(), doing(subject, what):
+        with torch.no_grad(), subject.doing(what):
             moved, kept = part.resample(table, old, new), part.resample(table, old, old)
         if table is None:
-            require(moved is None, f"{subject}: resample(None, ...) returns a table", RESAMPLE)
+            subject.require(moved is None, "resample(None, ...) returns a table", RESAMPLE)
             continue
         shape = tuple(wanted.shape)
-        require(
-            shape_of(moved) == shape,
-            f"{subject}: when {what}, it is {shape_of(moved)}, expected {shape}",
-            RESAMPLE,
-        )
-        problem = f"{subject}: resampled to its own grid, its table changes"
-        require_same(kept, table, problem, RESAMPLE)
+        problem = f"when {what}, it is {shape_of(moved)}, expected {shape}"
+        subject.require(shape_of(moved) == shape, problem, RESAMPLE)
+        problem = "resampled to its own grid, its table changes"
+        subject.require_same(kept, table, problem, RESAMPLE)
         for like in (table.double(), table.bfloat16(), table.to("meta")):
             kind = f"{like.dtype} on {like.device}"
-            with doing(subject, f"{what} in {kind}", RESAMPLE):
+            with subject.doing(f"{what} in {kind}", RESAMPLE):
                 again = part.resample(like, old, new)
-            require(
-                (again.shape, again.dtype, again.device) == (wanted.shape, like.dtype, like.device),
-                f"{subject}: when {what} in {kind}, it is {again.dtype} on {again.device}, "
-                f"{tuple(again.shape)}",
-                "keep dtype and device; vitzoo checks a file on meta before it reads the data",
-            )
+            found = f"{again.dtype} on {again.device}"
+            problem = f"when {what} in {kind}, it is {found}, {tuple(again.shape)}"
+            subject.require((found, again.shape) == (kind, wanted.shape), problem, RESAMPLE)
 
 
 def check_to_grid(subject: PositionEmbedding) -> None:
@@ -190,7 +173,7 @@ def check_to_grid(subject: PositionEmbedding) -> None:
     moved: Any = subject.module().double()
     built: Any = Positioned(subject.part(grid_size=new), new, subject.sizes.depth).double().eval()
     state = copy.deepcopy(moved.positions.state_dict())
-    with torch.no_grad(), doing(subject, f"moved from the grid {old} to {new}", TO_GRID):
+    with torch.no_grad(), subject.doing(f"moved from the grid {old} to {new}", TO_GRID):
         table = moved.positions.resample(moved.pos_embed, old, new)
         moved.positions.to_grid(new)
         built.positions.load_state_dict(state, strict=True)
@@ -198,38 +181,29 @@ def check_to_grid(subject: PositionEmbedding) -> None:
             module.pos_embed = None if table is None else nn.Parameter(table)
         given = [x.double() for x in subject.tokens(new, PREFIX)]
         results, expected = flat(moved(*given)), flat(built(*given))
-    problem = f"{subject}: after to_grid({new}) it differs from a part built for that grid"
-    require_same(results, expected, problem, TO_GRID)
+    after = f"after to_grid({new})"
+    problem = f"{after} it differs from a part built for that grid"
+    subject.require_same(results, expected, problem, TO_GRID)
     types = ", ".join(sorted({str(x.dtype) for x in results}))
-    problem = f"{subject}: after to_grid({new}) of a float64 part, results are {types}"
-    require(types == "torch.float64", problem, TO_GRID)
+    problem = f"{after} of a float64 part, results are {types}"
+    subject.require(types == "torch.float64", problem, TO_GRID)
 
 
 def _require_bias(
-    subject: PositionEmbedding, part: Any, table: Any, tokens: Tensor, queries: list[Tensor]
+    subject: PositionEmbedding, part: Any, table: Any, count: int, queries: list[Tensor]
 ) -> None:
-    count = tokens.shape[1]
     expected = (subject.sizes.num_heads, count, count)
     what = f"asked for the attention bias of {count} tokens"
     for layer in range(subject.sizes.depth):
-        with torch.no_grad(), doing(subject, what):
+        with torch.no_grad(), subject.doing(what):
             bias = part.attention_bias(table, layer)
             if not isinstance(bias, Tensor):
                 rows, (whole,) = bias, queries
                 bias = rows(whole)
                 for first in (1, count // 2, count - 1):
-                    require_same(
-                        rows(whole[:, :, :first]),
-                        bias[:, :, :first],
-                        f"{subject}: the bias of the first {first} of {count} queries changes "
-                        "without the other queries",
-                        "compute each row of the bias from its query alone; the last block "
-                        "computes only the tokens that the pool reads",
-                    )
+                    some = rows(whole[:, :, :first])
+                    problem = f"the bias of {first} of {count} queries changes without the others"
+                    subject.require_same(some, bias[:, :, :first], problem, QUERY)
                 bias = bias[0]
-        require(
-            tuple(bias.shape) == expected,
-            f"{subject}: {what}, it gives {tuple(bias.shape)}",
-            f"return (heads, p + n, p + n), here {expected}, or a function from queries "
-            "(b, heads, t, head_dim) to (b, heads, t, p + n)",
-        )
+        problem = f"{what}, it gives {tuple(bias.shape)}, expected {expected}"
+        subject.require(tuple(bias.shape) == expected, problem, BIAS)

@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import SkipTest
@@ -22,8 +23,8 @@ from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import Spec
-from vitzoo.testing.checks.modules import DATA
-from vitzoo.testing.subject import doing, draw, fail, fill, flat, require
+from vitzoo.testing.checks.modules import DATA, USED, require_no_memory
+from vitzoo.testing.subject import Tested, draw, fill, flat
 
 __tracebackhide__ = True
 LARGEST = 100_000_000  # parameters of a small copy; larger copies take too much memory
@@ -41,7 +42,7 @@ NETWORKS = "give numbers that fit in the `networks` table of the test class"
 
 
 @dataclass(frozen=True)
-class VariantSubject:
+class VariantSubject(Tested):
     """A variant under test.
 
     Args:
@@ -92,21 +93,12 @@ def one_of_each(namespace: str) -> list[str]:
 
 def check_params(subject: VariantSubject) -> None:
     """`params` is the number of parameters. Built on `meta`, the variant takes no memory."""
-    with doing(subject, "built on meta"), torch.device("meta"):
+    with subject.doing("built on meta"), torch.device("meta"):
         model = create(subject.name)  # device="meta" would move it there after it is built
     params, stated = count(model), subject.row.params
-    require(
-        params == stated,
-        f"{subject} states params = {stated}, the network has {params}",
-        f"write params = {params}, or correct the sizes of the variant",
-    )
-    held = [name for name, p in model.named_parameters() if not p.is_meta]
-    require(
-        not held,
-        f"{subject}: built on meta, {', '.join(held[:3])} takes memory",
-        "make parameters without device= in the builder; vitzoo builds networks on meta before it "
-        "loads their weights",
-    )
+    problem = f"it states params = {stated}, the network has {params}"
+    subject.require(params == stated, problem, f"write params = {params}, or correct its sizes")
+    require_no_memory(subject, model)
 
 
 def check_spec(subject: VariantSubject) -> None:
@@ -115,39 +107,28 @@ def check_spec(subject: VariantSubject) -> None:
     """
     spec = subject.row.spec
     data = spec.to_data()
-    with doing(subject, "its spec is written as TOML and JSON", DATA):
-        written = {
-            "TOML": tomllib.loads(tomlkit.dumps(data)),
-            "JSON": json.loads(json.dumps(data)),
-        }
-    for language, again in written.items():
+    with subject.doing("its spec is written as TOML and JSON", DATA):
+        toml, as_json = tomllib.loads(tomlkit.dumps(data)), json.loads(json.dumps(data))
+    for language, again in (("TOML", toml), ("JSON", as_json)):
         read = Spec.read(Reader(again, f"{subject}, {language}"), Spec(variant=spec.variant))
-        require(read == spec, f"{subject}: {language} changes its spec to {again}", DATA)
+        subject.require(read == spec, f"{language} changes its spec to {again}", DATA)
 
 
 def check_runs(subject: VariantSubject) -> None:
     """A small copy of the variant gives finite logits of the right shape. A loss gives every
     parameter a gradient.
     """
-    made = small_copy(subject)
-    images = draw(2, made.spec.in_chans, *made.spec.image_size)
-    with doing(subject, "a small copy of it runs", NETWORKS):
+    made, images = small_copy(subject)
+    with subject.doing("a small copy of it runs", NETWORKS):
         logits = made(images)
-    width = made.spec.num_classes
-    shape = tuple(logits.shape)
-    require(
-        shape[0] == 2 and (shape[1:] == (width,) or not width) and bool(logits.isfinite().all()),
-        f"{subject}: a small copy gives logits {shape}, expected finite ones of (2, {width})",
-        NETWORKS,
-    )
-    with doing(subject, "a small copy of it is trained"):
+    width, shape = made.spec.num_classes, tuple(logits.shape)
+    right = shape == (2, width) if width else shape[0] == 2
+    problem = f"a small copy gives logits {shape}, expected finite ones of (2, {width})"
+    subject.require(right and bool(logits.isfinite().all()), problem, NETWORKS)
+    with subject.doing("a small copy of it is trained"):
         (logits * torch.randn(logits.shape)).sum().backward()
     idle = [name for name, p in made.named_parameters() if p.requires_grad and p.grad is None]
-    require(
-        not idle,
-        f"{subject}: no gradient reaches {', '.join(idle[:5])}",
-        "use every parameter in forward, or freeze it with requires_grad_(False)",
-    )
+    subject.require_none(idle, "no gradient reaches", USED)
 
 
 def check_lora(subject: VariantSubject) -> None:
@@ -157,22 +138,16 @@ def check_lora(subject: VariantSubject) -> None:
     """
     from vitzoo.apps.train.lora import lora  # here, because an app is optional
 
-    made = small_copy(subject)
-    if not issubclass(type(made), VisionTransformer):
-        try:
+    made, images = small_copy(subject)
+    if not isinstance(made, VisionTransformer):
+        with suppress(InvalidOption):
             lora(made, r=1)
-        except InvalidOption:
-            return
-        fail(f"{subject}: vitzoo.lora adapts {type(made).__name__}", REPORT)
+            subject.fail(f"vitzoo.lora adapts {type(made).__name__}", REPORT)
+        return
     targets = lora(made, r=1)["target_modules"]
-    images = draw(2, made.spec.in_chans, *made.spec.image_size)
     heads = [name for name, _ in made.named_modules() if name.endswith("head") and name != "head"]
-    require(
-        not heads,
-        f"{subject}: the names of {', '.join(heads)} end with the name of the head, so PEFT trains "
-        "them like the head",
-        "give these modules other names",
-    )
+    problem = "PEFT trains modules whose names end with that of the head like the head:"
+    subject.require_none(heads, problem, "give these modules other names")
     with torch.no_grad():
         before = flat(made(images))
     added: dict[str, _Added] = {}
@@ -181,20 +156,19 @@ def check_lora(subject: VariantSubject) -> None:
             parent, _, child = name.rpartition(".")
             added[name] = _Added(layer, seed=len(added))
             setattr(made.get_submodule(parent), child, added[name])
-    with (
-        doing(subject, "its linear layers are wrapped as LoRA wraps them", CALLED),
-        torch.no_grad(),
-    ):
+    wrapped = subject.doing("its linear layers are wrapped as LoRA wraps them", CALLED)
+    with wrapped, torch.no_grad():
         after = flat(made(images))
     idle = [name for name, layer in added.items() if not layer.called]
+    subject.require_none(idle, "LoRA has no effect, because the network does not call", CALLED)
     same = all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
-    require(same and not idle, f"{subject}: {', '.join(idle) or 'a layer'} is not called", CALLED)
-    with doing(subject, "a small copy of it is trained with LoRA", CALLED):
+    subject.require(same, "with wrapped layers the outputs change", CALLED)
+    with subject.doing("a small copy of it is trained with LoRA", CALLED):
         # Drop path may drop a branch for some of the images, but not for so many.
         found = flat(made.train()(images.repeat(16, 1, 1, 1)))
         torch.autograd.backward([(x * draw(*x.shape)).sum() for x in found])
     idle = [n for n, a in added.items() if a.amount.grad is None or not a.amount.grad.any()]
-    require(not idle, f"{subject}: {', '.join(idle)} does not change the outputs", CALLED)
+    subject.require_none(idle, "the outputs do not change with those of", CALLED)
 
 
 class _Added(nn.Module):
@@ -215,8 +189,8 @@ class _Added(nn.Module):
         return found
 
 
-def small_copy(subject: VariantSubject) -> Any:
-    """Return a small copy of a variant, with parameters that reveal mistakes.
+def small_copy(subject: VariantSubject) -> tuple[Any, Tensor]:
+    """Return a small copy of a variant, with parameters that reveal mistakes, and two images.
 
     Raises:
         AssertionError: it cannot be built.
@@ -226,15 +200,15 @@ def small_copy(subject: VariantSubject) -> Any:
     try:
         params = count(create(spec, device="meta"))
     except InvalidOption as error:
-        problem = f"{subject}: a small copy cannot be built from {spec}: {error}"
-        raise AssertionError(f"{problem}\n  {NETWORKS}") from error
+        subject.fail(f"a small copy cannot be built from {spec}: {error}", NETWORKS)
     if params > LARGEST:
         raise SkipTest(
             f"{subject} was not run, because its small copy has {params} parameters; the limit is "
             f"{LARGEST}. Let its builder accept depth, or give smaller numbers in the `networks` "
             "table of the test class"
         )
-    return fill(create(spec))
+    made: Any = fill(create(spec))
+    return made, draw(2, made.spec.in_chans, *made.spec.image_size)
 
 
 def count(model: nn.Module) -> int:

@@ -13,26 +13,26 @@ from tempfile import TemporaryDirectory
 from unittest import mock
 
 import vitzoo
-from vitzoo.errors import HashMismatch, VitzooError
+from vitzoo.errors import HashMismatch, VitzooError, did_you_mean
 from vitzoo.formats import Format
 from vitzoo.inventory import import_file, verify
 from vitzoo.loading.request import Request
 from vitzoo.loading.source import RegisteredWeights
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import registry
-from vitzoo.schema.rows import Weights, choose
+from vitzoo.schema.rows import Variant, Weights, choose
 from vitzoo.schema.spec import Spec
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.obtain import obtain
 from vitzoo.testing.hub import COMMIT as SOME_COMMIT, Hub, serve as serve_file
-from vitzoo.testing.subject import fail, require
+from vitzoo.testing.subject import Tested
 
 __tracebackhide__ = True
 REPORT = "this is an error in vitzoo; please report it"
 
 
 @dataclass(frozen=True)
-class WeightsSubject:
+class WeightsSubject(Tested):
     """An entry of weights under test.
 
     Args:
@@ -70,45 +70,42 @@ def trained_spec(name: str, weights: str | None = None) -> Spec:
     return RegisteredWeights(request, variant, choose(variant, weights), zoo).trained({})
 
 
+def problems_of(variant: Variant, row: Weights) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with an entry of weights, and the fix; no file is read."""
+    formats, spec = registry().parts["checkpoint format"], variant.spec
+    if row.format not in formats:
+        near = did_you_mean(row.format, formats) or f"; there are: {', '.join(formats)}"
+        yield f"there is no checkpoint format {row.format!r}{near}", "choose a registered one"
+    classes = spec.num_classes if row.num_classes is None else row.num_classes
+    named = len(row.labels) if row.labels else SETS.get(row.label_set, classes)
+    if named != classes:
+        what = "its list of labels" if row.labels else f"the label set {row.label_set!r}"
+        problem = f"the weights have {classes} classes, but {what} has {named}"
+        yield problem, "correct num_classes, label_set or labels"
+    elif row.label_set not in SETS and (near := did_you_mean(row.label_set, SETS)):
+        yield f"unknown label set {row.label_set!r}{near}", "use the name of a known label set"
+    means, stds = len(row.preprocessing.mean), len(row.preprocessing.std)
+    if not means == stds == spec.in_chans:
+        problem = f"preprocessing has {means} means and {stds} stds for {spec.in_chans} channels"
+        yield problem, "give mean and std one number for each channel"
+    for key in ("license", "source"):
+        if not getattr(row, key).strip():
+            yield f"no {key} is stated", f"write {key} = ...; docs/registry.md lists the keys"
+
+
 def check_row(subject: WeightsSubject) -> None:
     """The entry names a registered checkpoint format, a license and a source. Its labels are as
     many as its classes, and `mean` and `std` have one number for each channel.
     """
-    row, spec = subject.row, vitzoo.describe(subject.variant).spec
-    formats = registry().parts["checkpoint format"]
-    require(
-        row.format in formats,
-        f"{subject}: there is no checkpoint format {row.format!r}",
-        f"choose a registered one: {', '.join(formats)}",
-    )
-    classes = spec.num_classes if row.num_classes is None else row.num_classes
-    named = len(row.labels) if row.labels else SETS.get(row.label_set, classes)
-    require(
-        named == classes,
-        f"{subject}: the weights have {classes} classes, but "
-        f"{'labels' if row.labels else repr(row.label_set)} names {named}",
-        "correct num_classes, label_set or labels",
-    )
-    means, stds = len(row.preprocessing.mean), len(row.preprocessing.std)
-    require(
-        means == stds == spec.in_chans,
-        f"{subject}: preprocessing has {means} means and {stds} stds for {spec.in_chans} channels",
-        "give mean and std one number for each channel",
-    )
-    for key in ("license", "source"):
-        fix = f"write {key} = ...; docs/registry.md lists the keys of weights"
-        require(getattr(row, key).strip(), f"{subject} states no {key}", fix)
+    for problem, fix in problems_of(vitzoo.describe(subject.variant), subject.row):
+        subject.fail(problem, fix)
 
 
 def check_bundled(subject: WeightsSubject) -> None:
     """A weights file inside the package has the SHA-256 of its entry."""
-    label = f"{subject.variant}:{subject.name}"
-    (found,) = (state for state in verify(subject.variant) if state.name == label)
-    require(
-        found.state == "ok",
-        f"{subject}: {subject.row.file}: {found.detail}",
-        "put the file into the package's `data` folder, and its size and SHA-256 into the entry",
-    )
+    (found,) = verify(f"{subject.variant}:{subject.name}")
+    fix = "put the file into the package's `data` folder, and its size and SHA-256 into the entry"
+    subject.require(found.state == "ok", f"{subject.row.file}: {found.detail}", fix)
 
 
 def check_served(subject: WeightsSubject) -> None:
@@ -118,32 +115,30 @@ def check_served(subject: WeightsSubject) -> None:
     row = subject.row
     right = b"stands in for " + repr(row).encode()
     wrong = bytes([right[0] ^ 1]) + right[1:]
-    label = f"{subject.variant}:{subject.name}"
-    with TemporaryDirectory() as home, listening(Path(home)) as hub:
-        sha256 = hub.add(row.repo, row.file, right, revision=row.revision or SOME_COMMIT)
-        pinned = replace(row, size=len(right), predicted_size=None)
-        if row.sha256:
-            pinned = replace(pinned, sha256=sha256)
+    file = HubFile(_pinned(row, right), f"{subject.variant}:{subject.name}")
+    with TemporaryDirectory() as home, listening(Path(home)) as hub, warnings.catch_warnings():
+        warnings.simplefilter("ignore", vitzoo.FirstUseWarning)
+        hub.add(row.repo, row.file, right, revision=row.revision or SOME_COMMIT)
         hub.always = lambda handler, _data: serve_file(handler, wrong)
         try:
-            _obtain(pinned, label)
+            os.close(obtain(file)[0])
         except HashMismatch:
             hub.always = None
         else:
-            fail(f"{subject}: a file with one changed bit is accepted", REPORT)
+            subject.fail("a file with one changed bit is accepted", REPORT)
         stored = any(Path(home).glob("sha256/*/*"))
-        require(not stored, f"{subject}: a file with one changed bit is stored", REPORT)
+        subject.require(not stored, "a file with one changed bit is stored", REPORT)
         try:
-            _obtain(pinned, label)
+            os.close(obtain(file)[0])
         except VitzooError as error:
             fix = "correct repo, file and revision of the entry"
-            fail(f"{subject}: the right file is refused: {error}", fix)
+            subject.fail(f"the right file is refused: {error}", fix)
 
 
-def _obtain(row: Weights, label: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", vitzoo.FirstUseWarning)
-        os.close(obtain(HubFile(row, label))[0])
+def _pinned(row: Weights, data: bytes) -> Weights:
+    """Return an entry with the size of a file and, unless it is pinned at first use, its hash."""
+    sha256 = row.sha256 and hashlib.sha256(data).hexdigest()
+    return replace(row, size=len(data), predicted_size=None, sha256=sha256)
 
 
 def checkpoint_formats() -> dict[str, Format]:
