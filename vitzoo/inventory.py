@@ -315,7 +315,7 @@ def _compared(
     name: str, path: Path, sha256: str, size: int = 0, *, follow: bool = False
 ) -> Verification:
     """Compare the bytes of a file with an expected size and SHA-256; `size` 0 means any size."""
-    found = _hashed(name, path, follow=follow)
+    found = hashed(name, path, follow=follow)
     if found.state != "unpinned":
         return replace(found, sha256=sha256)
     if found.sha256 == sha256 and size in (0, found.size):
@@ -349,7 +349,7 @@ def _verify_path(path: Path, zoo: Registry, pins: Pins) -> list[Verification]:
 
 def _identified(path: Path, labels: Mapping[str, list[str]]) -> Verification:
     """Hash a file and search its sha256 in `labels`."""
-    found = _hashed(str(path), path, follow=True)
+    found = hashed(str(path), path, follow=True)
     if found.state != "unpinned":
         return found
     if known := labels.get(found.sha256):
@@ -357,7 +357,7 @@ def _identified(path: Path, labels: Mapping[str, list[str]]) -> Verification:
     return replace(found, detail="neither the registry nor the lock names its sha256")
 
 
-def _hashed(name: str, path: Path, *, follow: bool = False) -> Verification:
+def hashed(name: str, path: Path, *, follow: bool = False) -> Verification:
     """Hash a file; the state of a readable file is `unpinned`."""
     try:
         fd = open_regular(path, follow=follow)

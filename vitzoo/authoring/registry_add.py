@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitzoo import settings
 from vitzoo.authoring.plugin_compile import section
@@ -34,20 +33,18 @@ from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.hub import sidecars_at
 from vitzoo.foreign.opened import open_unregistered
 from vitzoo.foreign.overrides import of_entry
+from vitzoo.formats.timm import HEADS
 from vitzoo.keywords import check_choice
-from vitzoo.loading.adapt import CLASSIFIERS, Adaptation, adapt
-from vitzoo.loading.load import check, fitting
+from vitzoo.loading.adapt import CLASSIFIERS
+from vitzoo.loading.load import fitting, raise_if
 from vitzoo.loading.request import differences
-from vitzoo.network.build import build
 from vitzoo.opening import registered
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.entries import Entries
 from vitzoo.schema.manifest import API, Manifest, read_manifest
-from vitzoo.schema.reader import NAME, NAME_RULE, Reader
+from vitzoo.schema.reader import NAME, NAME_RULE
 from vitzoo.schema.rows import Preprocessing, Variant, Weights, choose
-from vitzoo.schema.spec import Spec
 from vitzoo.schema.tables import network_table, plain
 from vitzoo.schema.terms import CORE_BUILDER, MAX_MANIFEST
 from vitzoo.store.hub_file import HubFile
@@ -84,34 +81,6 @@ class Stated:
 
 
 @dataclass(frozen=True)
-class Added:
-    """The result of `add`.
-
-    Args:
-        name: of the new variant, with `local/`.
-        file: the registry file.
-        variant: the registered variant that it starts from; empty for a network of its own.
-        classes: outputs of the classifier, 0 for none.
-        size, sha256: of the weights file.
-        dtype: types of its tensors.
-        format: its checkpoint format.
-        preprocessing: where the preprocessing comes from.
-        text: the new tables, as TOML.
-    """
-
-    name: str
-    file: Path
-    variant: str
-    classes: int
-    size: int
-    sha256: str
-    dtype: str
-    format: str
-    preprocessing: str
-    text: str
-
-
-@dataclass(frozen=True)
 class Measured:
     """A weights file that was loaded.
 
@@ -134,7 +103,7 @@ def add(
     *,
     force: bool = False,
     write: bool = True,
-) -> Added:
+) -> dict[str, Any]:
     """Load a weights file, and write a variant with an entry for it to a registry file.
 
     Args:
@@ -145,6 +114,12 @@ def add(
         file: the registry file, which may be missing.
         force: whether to replace an entry of the same name.
         write: False only returns the tables.
+
+    Returns:
+        `name` of the new variant with `local/`; the registry `file`; `variant` that it starts from,
+        empty for a network of its own; `classes` of the classifier, 0 for none; `size`, `sha256`
+        and `dtype` of the weights file; its checkpoint `format`; where the `preprocessing` comes
+        from; and the new tables as TOML `text`.
 
     Raises:
         InvalidOption: a value is not possible, or one is missing that the file does not state.
@@ -160,34 +135,30 @@ def add(
     before = _before(target, name, zoo, force=force)
     if stated.label_set:
         check_choice("the label set", stated.label_set, sorted(SETS))
-    with _measured(name, source, stated, target.parent, zoo) as found:
-        table, preprocessing = _table(found, stated, zoo)
-        variant = _read(name, table, target, zoo)
-        if overrides := _overrides(variant, found.model.spec, zoo):
-            table["weights"][MAIN] |= overrides
-            variant = _read(name, table, target, zoo)
-        _check_loads(variant, found, zoo)
-        text = _toml(name, table)
-        after = _joined(before, text)
-        if variant not in _parsed(after, target, zoo).variants:
-            raise RegistryError(f"{target}: the entry of {name} reads back differently")
-        dtypes = {info.dtype for info in found.checkpoint.header.tensors.values()}
+    found = _measured(name, source, stated, target.parent, zoo)
+    table, preprocessing = _table(found, stated, zoo)
+    variant = _joined(before, name, table, target, zoo)[2]
+    trained = of_entry(variant.weights[0], zoo).apply(variant.spec, zoo, variant)
+    # Overrides are needed if the checkpoint format has other defaults than the network.
+    table["weights"][MAIN] |= differences(trained, found.model.spec)
+    text, after, variant = _joined(before, name, table, target, zoo)
+    _check_loads(variant, found, zoo)
     if write:
         with writing_to(target.resolve()) as out:
             out.write(after)
     row = variant.weights[0]
-    return Added(
-        f"{LOCAL}/{name}",
-        target,
-        variant.base,
-        variant.spec.num_classes,
-        row.size or 0,
-        row.sha256,
-        " ".join(sorted(dtypes)),
-        row.format,
-        preprocessing,
-        text,
-    )
+    return {
+        "name": f"{LOCAL}/{name}",
+        "file": str(target),
+        "variant": variant.base,
+        "classes": variant.spec.num_classes,
+        "size": row.size or 0,
+        "sha256": row.sha256,
+        "dtype": " ".join(sorted({t.dtype for t in found.checkpoint.header.tensors.values()})),
+        "format": row.format,
+        "preprocessing": preprocessing,
+        "text": text,
+    }
 
 
 def _parsed(text: bytes, target: Path, zoo: Registry) -> Manifest:
@@ -203,21 +174,16 @@ def _before(target: Path, name: str, zoo: Registry, *, force: bool) -> bytes:
         )
     text = read_regular(target, MAX_MANIFEST) or f"api = {API}\n".encode()
     manifest = _parsed(text, target, zoo)
+    fix = "choose another name"
     if name in manifest.aliases:
-        raise RegistryError(
-            f"{target}: {name!r} is the former name of a variant; choose another name"
-        )
+        raise RegistryError(f"{target}: {name!r} is the former name of a variant; {fix}")
     if name not in (*(row.name for row in manifest.variants), *manifest.unusable):
         if zoo.index.listing([f"{LOCAL}/{name}"]):
-            raise RegistryError(
-                f"{LOCAL}/{name} is in another file of VITZOO_REGISTRY; choose another name"
-            )
+            raise RegistryError(f"{LOCAL}/{name} is in another file of VITZOO_REGISTRY; {fix}")
         return text
     if not force:
-        raise RegistryError(
-            f"{target} has a variant {name!r} already; choose another name, or replace it with "
-            "--force"
-        )
+        fix += ", or replace it with --force"
+        raise RegistryError(f"{target} has a variant {name!r} already; {fix}")
     import tomlkit
 
     document: Any = tomlkit.parse(text.decode())
@@ -225,36 +191,25 @@ def _before(target: Path, name: str, zoo: Registry, *, force: bool) -> bytes:
     return tomlkit.dumps(document).encode()
 
 
-@contextmanager
-def _measured(
-    name: str, source: str, stated: Stated, folder: Path, zoo: Registry
-) -> Iterator[Measured]:
+def _measured(name: str, source: str, stated: Stated, folder: Path, zoo: Registry) -> Measured:
     """Load the weights of a source."""
     if "://" in source and not on_hub(source):
         with _downloaded(name, source, stated) as path:
-            yield _loaded(path, without_query(source), {"url": source}, stated, zoo)
-    elif stated.sha256:
+            return _loaded(path, without_query(source), {"url": source}, stated, zoo)
+    if stated.sha256:
         raise InvalidOption("--sha256 is for https addresses; the hash of other files is computed")
-    elif on_hub(source):
+    if on_hub(source):
         file = sidecars_at(source)[1]
         place = {"repo": file.entry.repo, "file": file.entry.file}
         found = _loaded(source, source, place, stated, zoo)
-        commit = file.pinned().pin.commit
-        yield replace(found, place={**place, "revision": commit})
-    else:
-        path = _one_file(Path(source))
-        inside = path.is_relative_to(folder)
-        place = {"path": str(path.relative_to(folder) if inside else path)}
-        yield _loaded(path, str(path), place, stated, zoo)
-
-
-def _one_file(path: Path) -> Path:
-    path = weights_in(path)
+        return replace(found, place={**place, "revision": file.pinned().pin.commit})
+    path = weights_in(Path(source)).absolute()
     if path.name.endswith(INDEX):
         raise InvalidOption(
             f"{path} names several files, and an entry has one; vitzoo convert writes them to one"
         )
-    return path.absolute()
+    place = {"path": str(path.relative_to(folder) if path.is_relative_to(folder) else path)}
+    return _loaded(path, str(path), place, stated, zoo)
 
 
 @contextmanager
@@ -398,16 +353,19 @@ def _preprocessing(found: Measured, stated: Stated, zoo: Registry) -> tuple[Prep
     return preprocessing, origin
 
 
-def _read(name: str, table: Mapping[str, Any], target: Path, zoo: Registry) -> Variant:
-    """Read the tables as the registry will."""
-    entries = Entries(None, zoo.host.core.sizes, folder=target.parent, base=zoo.base)
-    return entries.variant(name, Reader(table, f"{target}: [variants.{name}]"))
+def _joined(
+    before: bytes, name: str, table: dict[str, Any], target: Path, zoo: Registry
+) -> tuple[str, bytes, Variant]:
+    """Return new tables as TOML, the registry file that ends with them, and the read variant."""
+    import tomlkit
 
-
-def _overrides(variant: Variant, spec: Spec, zoo: Registry) -> dict[str, Any]:
-    """Return the config overrides that the entry needs, because its format has other defaults."""
-    trained = of_entry(variant.weights[0], zoo).apply(variant.spec, zoo, variant)
-    return differences(trained, spec)
+    document = tomlkit.document()
+    document.append("variants", section({name: table}))
+    text = tomlkit.dumps(document).strip() + "\n"
+    end = b"\r\n" if before.count(b"\n") == before.count(b"\r\n") > 0 else b"\n"
+    after = before.rstrip() + 2 * end + text.encode().replace(b"\n", end)
+    read = _parsed(after, target, zoo).variants
+    return text, after, next(variant for variant in read if variant.name == name)
 
 
 def _check_loads(variant: Variant, found: Measured, zoo: Registry) -> None:
@@ -418,33 +376,16 @@ def _check_loads(variant: Variant, found: Measured, zoo: Registry) -> None:
     Raises:
         CheckpointError: the tensors do not fit, or a setting differs.
     """
-    row, spec = variant.weights[0], replace(found.model.spec, variant=None)
-    trained = of_entry(row, zoo).apply(variant.spec, zoo, variant)
+    report, spec = found.model.load_report, replace(found.model.spec, variant=None)
+    trained = of_entry(variant.weights[0], zoo).apply(variant.spec, zoo, variant)
     if trained != spec:
         raise CheckpointError(
             f"an entry cannot state the network of this file: {differences(trained, spec)} differ; "
             "save the model with vitzoo.save in the types of vitzoo, and add that file"
         )
-    with torch.device("meta"):
-        if variant.builder == CORE_BUILDER:
-            network: nn.Module = build(trained, part=zoo.part)
-        else:
-            network = zoo.host.network(variant, trained)
-    expected, checkpoint = network.state_dict(), found.checkpoint
-    layout = zoo.part("checkpoint format", row.format)
-    plan = adapt(layout.to_model(checkpoint.skeleton()), network, expected, Adaptation())
-    check(plan, expected, checkpoint.source, zoo)
-
-
-def _toml(name: str, table: dict[str, Any]) -> str:
-    import tomlkit
-
-    document = tomlkit.document()
-    document.append("variants", section({name: table}))
-    return tomlkit.dumps(document).strip() + "\n"
-
-
-def _joined(before: bytes, text: str) -> bytes:
-    """Return the text of a registry file with new tables at its end."""
-    end = b"\r\n" if before.count(b"\n") == before.count(b"\r\n") > 0 else b"\n"
-    return before.rstrip() + 2 * end + text.encode().replace(b"\n", end)
+    raise_if(
+        report.source,
+        ("missing or with another shape", [*report.reinitialised]),
+        ("unexpected", [name for name in report.dropped if name.startswith(HEADS)]),
+        ("of another image size", [*report.resampled]),
+    )

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitzoo.errors import StoreError, VitzooError, did_you_mean
-from vitzoo.files.access import hash_file, open_regular, read_regular
+from vitzoo.files.access import read_regular
 from vitzoo.files.strict_toml import strict_toml
+from vitzoo.inventory import hashed
 from vitzoo.plugin.info import TROUBLE
 from vitzoo.plugin.package_files import data_file, package_folders
-from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS
 from vitzoo.schema.manifest import Manifest, read_manifest
@@ -100,6 +100,8 @@ def problems_of(variant: Variant, file: Path | None = None) -> Iterator[str]:
         variant: registered, or an entry of `file`.
         file: a manifest beside the folder `data` of its package.
     """
+    from vitzoo.testing.checks.weights import problems_of as entry_problems  # imports torch
+
     zoo = registry()
     for field, kind in KIND_OF_FIELD.items():
         part: PartSpec = getattr(variant.spec, field)
@@ -108,21 +110,13 @@ def problems_of(variant: Variant, file: Path | None = None) -> Iterator[str]:
             yield f"{variant.name}: there is no {kind} {part.name!r}{near}"
     for row in variant.weights:
         label = f"{variant.name}:{row.name}"
-        if row.format not in zoo.parts["checkpoint format"]:
-            yield f"{label}: there is no checkpoint format {row.format!r}"
+        for problem, fix in entry_problems(variant, row):
+            yield f"{label}: {problem}; {fix}"
         if row.path or row.bundled:
             yield from _problems_of_file(label, row, _place(variant, row, file))
-        classes = variant.spec.num_classes if row.num_classes is None else row.num_classes
         size = row.size or row.predicted_size or 0
-        if not row.bundled and not _plausible(variant, row, classes, size):
+        if not row.bundled and not _plausible(variant, row, size):
             yield f"{label}: a file of {size} bytes does not fit {variant.params} parameters"
-        if row.labels and len(row.labels) != classes:
-            yield f"{label}: it lists {len(row.labels)} labels, the weights have {classes} classes"
-        expected = SETS.get(row.label_set, classes)
-        if expected != classes:
-            yield f"{label}: {row.label_set} has {expected} classes, the weights have {classes}"
-        elif row.label_set not in SETS and (near := did_you_mean(row.label_set, SETS)):
-            yield f"{label}: unknown label set {row.label_set!r}{near}"
 
 
 def _miscounted(variants: list[Variant]) -> Iterator[str]:
@@ -164,32 +158,26 @@ def _place(variant: Variant, row: Weights, file: Path | None) -> Path:
 
 def _problems_of_file(label: str, row: Weights, path: Path) -> Iterator[str]:
     """Compare a file of a package or of the user with its entry."""
-    try:
-        fd = open_regular(path, follow=True)
-    except StoreError as error:
-        yield f"{label}: {error}"
-        return
-    if fd is None:
-        yield f"{label}: there is no file {path}; put it there, or remove the entry"
-        return
-    with os.fdopen(fd, "rb"):
-        size, found = os.fstat(fd).st_size, hash_file(fd)
-    if (size, found) != (row.size or size, row.sha256):
+    found = hashed(label, path, follow=True)
+    if found.detail:
+        yield f"{label}: {path}: {found.detail}; put the file there, or remove the entry"
+    elif (found.size, found.sha256) != (row.size or found.size, row.sha256):
         yield (
-            f"{label}: {path} has {size} bytes and sha256 {found}, its entry says {row.size} bytes "
-            f"and sha256 {row.sha256}; put the right file there, or write these lines into the "
-            f'entry: size = {size}, sha256 = "{found}"'
+            f"{label}: {path} has {found.size} bytes and sha256 {found.sha256}, its entry says "
+            f"{row.size} bytes and sha256 {row.sha256}; put the right file there, or write these "
+            f'lines into the entry: size = {found.size}, sha256 = "{found.sha256}"'
         )
 
 
-def _plausible(variant: Variant, row: Weights, classes: int, size: int) -> bool:
+def _plausible(variant: Variant, row: Weights, size: int) -> bool:
     """Tell whether a file has the size of the network, without a head or with any head.
 
     Files of some formats also contain tensors that vitzoo ignores, such as a text tower. Of the
     core's formats, only files without a classifier may contain such tensors.
     """
-    zoo, width = registry(), variant.spec.embed_dim
-    trunk = variant.params - variant.spec.num_classes * (width + 1) - 2 * width**2
+    zoo, width, own = registry(), variant.spec.embed_dim, variant.spec.num_classes
+    classes = own if row.num_classes is None else row.num_classes
+    trunk = variant.params - own * (width + 1) - 2 * width**2
     most = variant.params + classes * (width + 1) + 2 * width**2
     known = row.format in zoo.parts["checkpoint format"]
     may_ignore = known and ("/" in row.format or row.num_classes == 0)

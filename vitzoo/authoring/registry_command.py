@@ -160,10 +160,10 @@ def add_command(
     if as_json:
         print_json(added)
     elif dry_run:
-        echo(added.text, nl=False)
+        echo(added["text"], nl=False)
     else:
         columns = ("name", "variant", "classes", "format", "dtype", "size", "sha256")
         print_rows([added], (*columns, "preprocessing"))
-        say(f"wrote {added.file}")
+        say(f"wrote {target}")
     if not dry_run and target not in files:
-        say(f"to use it: export VITZOO_REGISTRY={added.file}")
+        say(f"to use it: export VITZOO_REGISTRY={target}")
