@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption, VitzooError
-from vitzoo.network.build import construct
+from vitzoo.network.build import PROTOCOLS, construct
 from vitzoo.registry.registry import registry
+from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.text import listed
 
 __tracebackhide__ = True
@@ -131,19 +132,23 @@ class Subject(Tested):
     sizes: Sizes = Sizes()
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    kind: ClassVar[str]
     field_of_spec: ClassVar[str]
     numbers: ClassVar[tuple[str, ...]]
     usual: ClassVar[tuple[str, ...]] = ()  # numbers that an option of the same name replaces
     samples: ClassVar[Mapping[str, Any]] = {}
 
+    @classmethod
+    def kind(cls) -> str:
+        """Return the kind of the part."""
+        return KIND_OF_FIELD[cls.field_of_spec]
+
     def __str__(self) -> str:
-        return f"{self.kind} {self.name or getattr(self.constructor, '__name__', 'part')!r}"
+        return f"{self.kind()} {self.name or getattr(self.constructor, '__name__', 'part')!r}"
 
     @property
     def constructor(self) -> Callable[..., Any]:
         """The class or function that makes the part."""
-        found: Callable[..., Any] = self.make or registry().part(self.kind, self.name)
+        found: Callable[..., Any] = self.make or registry().part(self.kind(), self.name)
         return found
 
     @property
@@ -166,20 +171,19 @@ class Subject(Tested):
     def fitted(self) -> Subject | None:
         """Return the subject with usual sizes that the part accepts, None if it accepts none."""
         for sizes in USUAL:
-            subject = replace(self, sizes=sizes)
+            subject = replace(self, sizes=sizes).rounded()
             try:
                 with torch.random.fork_rng(devices=[]):
-                    return subject.accepted()
-            except InvalidOption:
-                continue
-            except Exception:  # noqa: BLE001  # the checks will report it
-                return subject
+                    subject.accept()
+            except Exception as error:  # noqa: BLE001  # the checks report the others
+                if isinstance(error, InvalidOption):
+                    continue
+            return subject
         return None
 
-    def accepted(self) -> Subject:
-        """Return the subject if the part can be built from its sizes, or raise InvalidOption."""
+    def accept(self) -> None:
+        """Raise InvalidOption if the part does not take its sizes."""
         self.build()
-        return self
 
     def rounded(self) -> Subject:
         """Return the subject with a grid that its part may take, if the default does not fit."""
@@ -236,8 +240,6 @@ class Subject(Tested):
 class ModuleSubject(Subject, ABC):
     """A part under test that is a `torch.nn.Module`."""
 
-    protocol: ClassVar[type]
-
     def module(self, *, filled: bool = True) -> nn.Module:
         """Build a module that maps `inputs` to the outputs of the part.
 
@@ -263,7 +265,7 @@ class ModuleSubject(Subject, ABC):
 
     def require_module(self, part: Any) -> None:
         """Fail unless a part is a module with all attributes and methods of its protocol."""
-        kind, protocol = type(part).__name__, self.protocol
+        kind, protocol = type(part).__name__, PROTOCOLS[self.field_of_spec]
         fix = "derive the class from torch.nn.Module"
         self.require(isinstance(part, nn.Module), f"{kind} is no torch.nn.Module", fix)
         wanted = {*dir(protocol), *protocol.__annotations__}

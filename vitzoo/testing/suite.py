@@ -40,7 +40,7 @@ from vitzoo.testing.subject import ModuleSubject, Sizes, Subject, require
 __tracebackhide__ = True
 Options = Mapping[str, Any]
 KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
-PARTS = {cls.kind.replace(" ", "_").replace("-", "_"): cls for cls in CHECKS}
+PARTS = {cls.kind().replace(" ", "_").replace("-", "_"): cls for cls in CHECKS}
 
 
 def of(argument: str, check: Callable[[Any], None]) -> Callable[..., None]:
@@ -234,8 +234,8 @@ def _several(given: Options | Sequence[Options]) -> list[Options]:
 def _parts(
     tests: type[PluginTests], cls: type[Subject], zoo: Registry
 ) -> Iterator[tuple[str, Subject]]:
-    for name in _names(tests, cls.kind, zoo):
-        full = f"{cls.kind} {name}"
+    for name in _names(tests, cls.kind(), zoo):
+        full = f"{cls.kind()} {name}"
         several = _several(tests.options.get(full, tests.options.get(name, {})))
         sizes = tests.sizes.get(full, tests.sizes.get(name, Sizes()))
         ambiguous = sum(name in rows for rows in zoo.parts.values()) > 1

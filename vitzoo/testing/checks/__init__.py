@@ -142,7 +142,7 @@ def check_registered(kind: str, name: str) -> str:
     if kind == formats.KIND:
         formats.check_protocol(formats.FormatSubject(None, name))
         return ""
-    cls = next(cls for cls in CHECKS if cls.kind == kind)
+    cls = next(cls for cls in CHECKS if cls.kind() == kind)
     subject = cls(None, name).fitted()
     if subject is None:
         lacking = ", ".join(cls(None, name).lacking)

@@ -20,7 +20,6 @@ RATES = "return one plain number in [0, 1) for each block, computed without torc
 class DropPathPolicy(Subject):
     """A drop-path policy under test."""
 
-    kind = "drop-path policy"
     field_of_spec = "drop_path"
     numbers = ("depth",)
     samples: ClassVar[Mapping[str, Any]] = {"rate": 0.1}

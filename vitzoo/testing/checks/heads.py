@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitzoo.parts import protocols
 from vitzoo.testing.checks.modules import shared
 from vitzoo.testing.subject import ModuleSubject, draw, fill, shape_of
 
@@ -23,10 +22,8 @@ CALL = (
 class Head(ModuleSubject):
     """A head under test."""
 
-    kind = "head"
     field_of_spec = "head"
     numbers = ("in_dim", "num_classes")
-    protocol = protocols.Head
 
     def inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
         """Draw (b, d) pooled features, or (b, t, d) for a head with `tokens = t`."""

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import InvalidOption
-from vitzoo.parts import protocols
 from vitzoo.testing.subject import ModuleSubject, Sizes, Subject, draw, fill
 
 __tracebackhide__ = True
@@ -31,21 +30,16 @@ KERNEL = (
 class PatchEmbedder(ModuleSubject):
     """A patch embedder under test."""
 
-    kind = "patch embedder"
     field_of_spec = "patch_embed"
     numbers = ("patch_size", "in_chans", "embed_dim")
-    protocol = protocols.PatchEmbedder
 
     def inputs(self, batch: int = 2) -> tuple[Tensor, ...]:
         """Draw (b, c, h, w) images."""
         return (self.images(batch),)
 
-    def accepted(self) -> Subject:
-        """Return the subject with a grid that the part accepts, or raise InvalidOption."""
-        part = self.build()
-        subject: Subject = self.changed(grid_size=_default_grid(part))
-        part.grid(subject.sizes.image_size)
-        return subject
+    def accept(self) -> None:
+        """Raise InvalidOption if the part does not take its sizes."""
+        self.build().grid(self.sizes.image_size)
 
     def rounded(self) -> Subject:
         """Return the subject; multiples of the part's `grid_multiple` replace the default grid."""

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.factory import create
-from vitzoo.parts import protocols
 from vitzoo.testing.subject import GRIDS, PREFIX, ModuleSubject, draw, fill, shape_of
 
 __tracebackhide__ = True
@@ -24,11 +23,9 @@ ARGUMENTS = "compute from the arguments of the call; set_input_size changes the 
 class Pool(ModuleSubject):
     """A pool under test."""
 
-    kind = "pool"
     field_of_spec = "pool"
     numbers = ("num_prefix_tokens", "class_token", "embed_dim")
     usual = ("num_heads", "mlp_dim", "norm_eps", "activation")
-    protocol = protocols.Pool
 
     def wrap(self, part: nn.Module) -> nn.Module:
         """Return a module that calls the pool with the numbers of the network."""

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitzoo.parts import protocols
 from vitzoo.testing.subject import GRIDS, PREFIX, ModuleSubject, draw, flat, shape_of
 
 __tracebackhide__ = True
@@ -35,10 +34,8 @@ QUERY = (
 class PositionEmbedding(ModuleSubject):
     """A position embedding under test."""
 
-    kind = "position embedding"
     field_of_spec = "pos_embed"
     numbers = ("grid_size", "num_prefix_tokens", "embed_dim", "num_heads", "depth")
-    protocol = protocols.PositionEmbedding
 
     def wrap(self, part: nn.Module) -> nn.Module:
         """Return a module of the part and its table."""
