@@ -16,9 +16,9 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -43,29 +43,20 @@ FRAME = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One problem; `what` is the contribution, or the step that failed."""
-
-    namespace: str
-    what: str
-    cause: str
-    location: str
-
-
-@dataclass(frozen=True)
 class Checked:
     """The result for one plugin; `contributions` is None if the plugin could not be read.
 
-    `untested` says what was left out, and why.
+    Each problem has `namespace`, `what` (the contribution, or the step that failed), `cause` and
+    `location`. `untested` says what was left out, and why.
     """
 
     namespace: str
     distribution: str
     version: str
-    state: Literal["ok", "problems", "disabled"]
+    state: Literal["ok", "problems", "disabled"] = "disabled"
     contributions: int | None = None
     seconds: float = 0.0
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[Mapping[str, str], ...] = ()
     untested: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -86,18 +77,18 @@ def check(names: Sequence[str] = (), *, timeout: float = TIMEOUT) -> Iterator[Ch
         timeout: seconds for one plugin.
     """
     for info in _chosen(names):
-        owner = info.namespace, info.distribution, info.version
-        if info.state == "disabled" and not names:
-            yield Checked(*owner, "disabled")
-        elif info.state in OFF:
-            problem = Problem(info.namespace, "the plugin", info.trouble, place(info))
-            yield Checked(*owner, "problems", problems=(problem,))
-        else:
-            begin = time.monotonic()
-            count, problems, untested = _check(info, timeout)
-            seconds = round(time.monotonic() - begin, 1)
-            state: Literal["ok", "problems"] = "problems" if problems else "ok"
-            yield Checked(*owner, state, count, seconds, problems, untested)
+        result = Checked(info.namespace, info.distribution, info.version)
+        begin = time.monotonic()
+        if info.state not in OFF:
+            result = _check(info, result, timeout)
+        elif info.state != "disabled" or names:
+            problem = _problem(info, "the plugin", info.trouble, place(info))
+            result = replace(result, state="problems", problems=(problem,))
+        yield replace(result, seconds=round(time.monotonic() - begin, 1))
+
+
+def _problem(info: PluginInfo, what: str, cause: str, location: str) -> Mapping[str, str]:
+    return {"namespace": info.namespace, "what": what, "cause": cause, "location": location}
 
 
 def _chosen(names: Sequence[str]) -> list[PluginInfo]:
@@ -117,14 +108,8 @@ def _chosen(names: Sequence[str]) -> list[PluginInfo]:
     return list(found.values())
 
 
-def _check(
-    info: PluginInfo, timeout: float
-) -> tuple[int | None, tuple[Problem, ...], tuple[str, ...]]:
-    """Check a plugin in a new process.
-
-    Returns:
-        The number of contributions, the problems, and what was not tested.
-    """
+def _check(info: PluginInfo, result: Checked, timeout: float) -> Checked:
+    """Check a plugin in a new process."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="vitzoo-check-") as folder:
         file = Path(folder, "notes.jsonl")
@@ -134,18 +119,21 @@ def _check(
     late = code is None or time.monotonic() - begin >= timeout
     last = {key: value for note in notes for key, value in note.items()}
     step = last.get("step", "starting the process")
-    problems = [Problem(info.namespace, **note["problem"]) for note in notes if "problem" in note]
+    problems = [_problem(info, **note["problem"]) for note in notes if "problem" in note]
     if late or code or step != ENDING:
         killed = f"the check took longer than {timeout:g} s and was killed"
-        cause = killed if late else _end(code, output)
         where = _frame(output, info) or last.get("location") or place(info)
-        problems.append(Problem(info.namespace, step, cause, where))
+        problems.append(_problem(info, step, killed if late else _end(code, output), where))
     untested: dict[str, list[str]] = {}
-    for note in notes:
-        if one := note.get("untested"):
-            untested.setdefault(one["why"], []).append(one["what"])
-    left_out = [f"{listed(names, 3)}: {why}" for why, names in untested.items()]
-    return last.get("contributions"), tuple(problems), tuple(left_out)
+    for one in (note["untested"] for note in notes if "untested" in note):
+        untested.setdefault(one["why"], []).append(one["what"])
+    return replace(
+        result,
+        state="problems" if problems else "ok",
+        contributions=last.get("contributions"),
+        problems=tuple(problems),
+        untested=tuple(f"{listed(names, 3)}: {why}" for why, names in untested.items()),
+    )
 
 
 def _run(request: str, timeout: float) -> tuple[int | None, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -71,10 +70,14 @@ def compile_plugin(name: str) -> Compiled:
         raise InvalidOption(
             f"plugin {name!r} has the manifest {manifest} already; name a plugin that is a module"
         )
-    module = _imported(value, name)
     try:
+        module = import_module(value)
         rows = module_rows(module, value, name)
     except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name in (value, name):
+            raise UnknownName(
+                f"there is no plugin and no module {name!r}; is it installed (pip install -e .)?"
+            ) from error
         raise PluginError(f"{value}: {reason_of(error, value.partition('.')[0])}") from error
     try:
         rows = _importable(rows, module)
@@ -83,17 +86,6 @@ def compile_plugin(name: str) -> Compiled:
     except (TypeError, ValueError, RegistryError) as error:
         raise PluginError(f"{value} cannot be written as a manifest: {error}") from error
     return Compiled(module.__package__ or value, name if info else "", text, len(rows))
-
-
-def _imported(value: str, name: str) -> ModuleType:
-    try:
-        return import_module(value)
-    except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and (error.name or "") in (value, name):
-            raise UnknownName(
-                f"there is no plugin and no module {name!r}; is it installed (pip install -e .)?"
-            ) from error
-        raise PluginError(f"{value} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _importable(rows: tuple[tuple[str, Any], ...], module: ModuleType) -> Any:
@@ -183,14 +175,10 @@ def _compare(text: str, rows: list[tuple[str, Any]], value: str) -> None:
         RegistryError: the manifest breaks the schema.
         ValueError: a row differs.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "registry.toml")
-        file.write_text(text, "utf-8")
-        package, sizes = value.partition(".")[0], PluginHost().core.sizes
-        try:
-            back = read_manifest(file, package=package, sizes=sizes, limit=MAX_PLUGIN_MANIFEST)
-        except RegistryError as error:
-            raise RegistryError(str(error).replace(f"{file}: ", "")) from error
+    if len(text) > MAX_PLUGIN_MANIFEST:
+        raise ValueError(f"it has {len(text)} characters, expected {MAX_PLUGIN_MANIFEST} at most")
+    package, sizes = value.partition(".")[0], PluginHost().core.sizes
+    back = read_manifest(Path("the manifest"), data=text.encode(), package=package, sizes=sizes)
     for hook, row in rows:
         again = next(found for found in back.rows(hook) if found.name == row.name)
         for field in dataclasses.fields(row):

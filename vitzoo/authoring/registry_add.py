@@ -50,6 +50,7 @@ from vitzoo.schema.terms import CORE_BUILDER, MAX_MANIFEST
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.obtain import obtain
 from vitzoo.store.progress import progress
+from vitzoo.testing.checks.weights import problems_of
 
 MAIN = "main"  # the name of the weights that `add` writes
 MOST = 16 * 2**30  # bytes of a file at an https address, and at most half of the free space
@@ -142,11 +143,13 @@ def add(
     # Overrides are needed if the checkpoint format has other defaults than the network.
     table["weights"][MAIN] |= differences(trained, found.model.spec)
     text, after, variant = _joined(before, name, table, target, zoo)
+    row = variant.weights[0]
+    for problem, _ in problems_of(variant, row):
+        raise InvalidOption(f"{problem}; state others with --preprocessing or --label-set")
     _check_loads(variant, found, zoo)
     if write:
         with writing_to(target.resolve()) as out:
             out.write(after)
-    row = variant.weights[0]
     return {
         "name": f"{LOCAL}/{name}",
         "file": str(target),
@@ -311,11 +314,6 @@ def _table(found: Measured, stated: Stated, zoo: Registry) -> tuple[dict[str, An
         "source": stated.source,
     }
     if stated.label_set:
-        if SETS[stated.label_set] != spec.num_classes:
-            raise InvalidOption(
-                f"the label set {stated.label_set} has {SETS[stated.label_set]} classes, the "
-                f"weights have {spec.num_classes}; leave --label-set out"
-            )
         entry["label_set"] = stated.label_set
     elif model.labels:
         entry["labels"] = list(model.labels)
@@ -345,11 +343,6 @@ def _preprocessing(found: Measured, stated: Stated, zoo: Registry) -> tuple[Prep
         assumed = any(note.startswith("preprocessing = ") for note in model.load_report.assumed)
         preprocessing = model.preprocessing
         origin = f"that of {model.spec.variant}" if assumed else "the file or its config"
-    if len(preprocessing.mean) != model.spec.in_chans:
-        raise InvalidOption(
-            f"the preprocessing is for {len(preprocessing.mean)} channels, the network has "
-            f"{model.spec.in_chans}; add --preprocessing NAME with one for as many channels"
-        )
     return preprocessing, origin
 
 
