@@ -111,7 +111,7 @@ pin = "confirmed"
 format = "timm"
 license = "apache-2.0"
 source = "made up"
-preprocessing = {{ mean = [0.5], std = [0.5], interpolation = "bicubic" }}
+preprocessing = {{ mean = [0.5, 0.5, 0.5], std = [0.5, 0.5, 0.5], interpolation = "bicubic" }}
 """
 
 

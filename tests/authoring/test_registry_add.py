@@ -259,7 +259,7 @@ REFUSED = {
     "hash-of-a-file": ((*FILE, "--sha256", "0" * 64), 2, ("--sha256", "https")),
     "unknown-labels": ((*FILE, "--label-set", "x"), 2, ("'x'", "imagenet-1k")),
     "other-labels": ((*FILE, "--label-set", "imagenet-1k"), 2, ("imagenet-1k", "1000", "4")),
-    "channels": ((*FILE, "--preprocessing", "vit_b16"), 2, ("3 means", "1 channels", "--preprocessing")),
+    "channels": ((*FILE, "--preprocessing", "vit_b16"), 2, ("3 means", "--preprocessing")),
     "http": (("products", "http://h.example/x.npz"), 2, ("https address",)),
     "password": (
         ("products", "https://u:s3cret@h.example/x.npz"),

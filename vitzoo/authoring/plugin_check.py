@@ -31,7 +31,6 @@ from vitzoo.plugin.package_files import module_file
 from vitzoo.plugin.switches import STRICT
 from vitzoo.text import listed
 
-TIMEOUT = 60.0  # seconds for one plugin
 GRACE = 1.0  # seconds in which a process that is out of time prints its traceback
 TAIL = 64 * 1024  # bytes; the end of its output that is kept
 ENDING = "ending the process"  # the worker's last step
@@ -69,7 +68,7 @@ class Checked:
         return "\n".join([*lines, *(f"  not tested: {what}" for what in self.untested)])
 
 
-def check(names: Sequence[str] = (), *, timeout: float = TIMEOUT) -> Iterator[Checked]:
+def check(names: Sequence[str] = (), *, timeout: float) -> Iterator[Checked]:
     """Import and test everything that plugins contribute, one plugin after another.
 
     Args:

@@ -21,12 +21,13 @@ import click
 
 from vitzoo.authoring.plugin_check import ENDING
 from vitzoo.authoring.plugin_state import place, with_commands
+from vitzoo.authoring.registry_check import problems_of
 from vitzoo.errors import PluginError, VitzooError
 from vitzoo.plugin.commands import import_command
 from vitzoo.plugin.guard import defined_at, raised_at
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import OFF, PluginInfo
-from vitzoo.plugin.origin import named
+from vitzoo.plugin.origin import Named, named
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.rows import CheckpointFormat, Contribution, Variant
 from vitzoo.schema.terms import CORE_BUILDER
@@ -100,42 +101,36 @@ def probe(namespace: str, notes: Notes) -> None:
         what = f"{one.kind} {one.name}"
         target = row.builder if isinstance(row, Variant) else row.target
         with notes.step(what, one.location, info, target):
-            problems, left_out = _use(zoo, namespace, one.kind, one.name, row)
-            for cause in problems:
-                notes.problem(what, cause, one.location)
-            if left_out:
+            if isinstance(row, Variant):
+                for cause in problems_of(zoo.variant(one.name)):
+                    notes.problem(what, cause, one.location)
+            if left_out := _use(zoo, info, one, row):
                 notes.write(untested={"what": what, "why": left_out})
 
 
-def _use(
-    zoo: Registry, namespace: str, kind: str, name: str, row: Contribution | Variant
-) -> tuple[list[str], str]:
-    """Use one contribution; return its problems, and why it was not tested as others are."""
-    target = zoo.host.import_target(namespace, row)
+def _use(zoo: Registry, info: PluginInfo, one: Named, row: Contribution | Variant) -> str:
+    """Import, construct and run one contribution; return why it was not tested as others are.
+
+    Raises:
+        AssertionError, VitzooError: it is wrong.
+    """
+    target = zoo.host.import_target(info.namespace, row)
     if isinstance(row, Variant):
-        return _use_variant(zoo, namespace, name)
-    if isinstance(row, CheckpointFormat):
-        if inspect.isclass(target):
-            one = f"{target.__name__.lower()} = {target.__name__}()"
-            problem = f"its target is the class {target.__name__}, not an object; write `{one}`"
-            return [problem], ""
-    elif not callable(target):
-        return [f"its target is {target!r}, which cannot be called"], ""
+        from vitzoo.testing.checks.variants import VariantSubject, check_params
+
+        if row.builder == CORE_BUILDER or one.name in _one_of_each(zoo, info.namespace):
+            check_params(VariantSubject(one.name))
+            return ""
+        return "a smaller variant of the same builder was built"
+    if isinstance(row, CheckpointFormat) and inspect.isclass(target):
+        name = target.__name__
+        made = f"{name.lower()} = {name}()"
+        raise PluginError(f"its target is the class {name}, not an object; write `{made}`")
+    if not isinstance(row, CheckpointFormat) and not callable(target):
+        raise PluginError(f"its target is {target!r}, which cannot be called")
     from vitzoo.testing.checks import check_registered
 
-    return [], check_registered(kind, name)
-
-
-def _use_variant(zoo: Registry, namespace: str, name: str) -> tuple[list[str], str]:
-    from vitzoo.authoring.registry_check import problems_of
-    from vitzoo.testing.checks.variants import VariantSubject, check_params
-
-    variant = zoo.variant(name)
-    problems = list(problems_of(variant))
-    if variant.builder == CORE_BUILDER or name in _one_of_each(zoo, namespace):
-        check_params(VariantSubject(name))
-        return problems, ""
-    return problems, "a smaller variant of the same builder was built"
+    return check_registered(one.kind, one.name)
 
 
 @cache

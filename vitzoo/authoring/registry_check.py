@@ -45,18 +45,10 @@ def check(file: Path | None = None) -> Report:
     found = list(manifest.variants if manifest else registry().variants.values())
     problems = [str(error) for error in manifest.unusable.values()] if manifest else []
     problems += [problem for variant in found for problem in problems_of(variant, file)]
-    plugins = registry().host.infos
-    absent = {v.name: lost for v in found if (lost := {*v.spec.namespaces} - plugins.keys())}
     if file is None:
         states = registry().plugins()
         problems += [f"plugin {i.namespace!r}: {i.trouble}" for i in states if i.state in TROUBLE]
-    elif absent:
-        spaces = ", ".join(sorted(repr(space) for space in set().union(*absent.values())))
-        problems.append(
-            f"{file}: cannot build {', '.join(absent)}, because no installed plugin has the "
-            f"namespace {spaces}; install the plugin (pip install -e .), then check again"
-        )
-    problems += _miscounted([variant for variant in found if variant.name not in absent])
+    problems += _miscounted(found)
     pins = Counter(row.pin for variant in found for row in variant.weights)
     counts = {"variants": len(found), "weights": pins.total()}
     counts |= {pin: pins[pin] for pin in ("confirmed", "reported", "first-use")}
@@ -103,7 +95,8 @@ def problems_of(variant: Variant, file: Path | None = None) -> Iterator[str]:
     from vitzoo.testing.checks.weights import problems_of as entry_problems  # imports torch
 
     zoo = registry()
-    for field, kind in KIND_OF_FIELD.items():
+    fields = () if variant.builder == CORE_BUILDER else KIND_OF_FIELD.items()  # see `_miscounted`
+    for field, kind in fields:
         part: PartSpec = getattr(variant.spec, field)
         if part.name not in zoo.parts[kind] and "/" not in part.name:
             near = did_you_mean(part.name, zoo.parts[kind])
@@ -133,7 +126,9 @@ def _miscounted(variants: list[Variant]) -> Iterator[str]:
             with torch.device("meta"):
                 model = build(variant.spec, part=registry().part)
         except VitzooError as error:
-            yield f"{variant.name}: cannot be built: {error}"
+            absent = {*variant.spec.namespaces} - registry().host.infos.keys()
+            fix = "; install the plugin (pip install -e .), then check again" if absent else ""
+            yield f"{variant.name}: cannot be built: {error}{fix}"
             continue
         counted: dict[str, float] = {"params": sum(p.numel() for p in model.parameters())}
         if variant.gmacs or variant.activations:
@@ -160,7 +155,7 @@ def _problems_of_file(label: str, row: Weights, path: Path) -> Iterator[str]:
     """Compare a file of a package or of the user with its entry."""
     found = hashed(label, path, follow=True)
     if found.detail:
-        yield f"{label}: {path}: {found.detail}; put the file there, or remove the entry"
+        yield f"{label}: {path}: {found.detail}; put it there, or remove the entry"
     elif (found.size, found.sha256) != (row.size or found.size, row.sha256):
         yield (
             f"{label}: {path} has {found.size} bytes and sha256 {found.sha256}, its entry says "

@@ -13,6 +13,8 @@ from vitzoo.cli.options import PATH, flag, json_option
 from vitzoo.cli.output import echo, print_json, print_rows, say
 from vitzoo.settings import registry_files
 
+EXAMPLE = "--license apache-2.0 (or proprietary) --source 'fine-tuned on our catalogue, run 7'"
+
 
 @click.group("registry")
 def registry_command() -> None:
@@ -134,15 +136,9 @@ def add_command(
       vitzoo registry add cats a.npz --license mit --source "run 7" --file r.toml
       vitzoo registry add cats hf://acme/cats --license mit --source "model card"
     """
-    for option, value, example in (
-        ("--license", license_, "apache-2.0, or proprietary for weights that are not published"),
-        ("--source", origin, "'fine-tuned on our catalogue, run 7'"),
-    ):
+    for option, value in (("--license", license_), ("--source", origin)):
         if not (value.strip() and value.isprintable()):
-            raise click.UsageError(
-                f"{option} is {repr(value) if value else 'missing'}, expected printable text: "
-                f"{option} {example}"
-            )
+            raise click.UsageError(f"{option} is {value!r}, expected printable text: {EXAMPLE}")
     files = registry_files()
     if file is None and not files:
         raise click.UsageError(

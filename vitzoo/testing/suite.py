@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +39,7 @@ from vitzoo.testing.subject import ModuleSubject, Sizes, Subject, require
 
 __tracebackhide__ = True
 Options = Mapping[str, Any]
+Pair = tuple[str, Any]  # test id, subject
 KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
 PARTS = {cls.kind().replace(" ", "_").replace("-", "_"): cls for cls in CHECKS}
 
@@ -180,69 +181,67 @@ class PluginTests:
         subjects = _subjects(type(self), registry())  # type: ignore[arg-type]  # is hashable
         for argument, found in subjects.items():
             if argument in metafunc.fixturenames:
-                nothing = [pytest.param(None, id="none")]
-                params = [pytest.param(subject, id=name) for name, subject in found]
-                metafunc.parametrize(argument, params or nothing)
+                pairs = found or [("none", None)]
+                params = [pytest.param(subject, id=name) for name, subject in pairs]
+                metafunc.parametrize(argument, params)
 
 
 @lru_cache(maxsize=1)  # pytest collects the classes one after the other
-def _subjects(tests: type[PluginTests], zoo: Registry) -> dict[str, list[tuple[str, Any]]]:
+def _subjects(tests: type[PluginTests], zoo: Registry) -> dict[str, Sequence[Pair]]:
     """Return (test id, subject) pairs by the name of the argument that takes them."""
     rows = _variants(tests)
-    found: dict[str, list[tuple[str, Any]]] = {
-        argument: list(_parts(tests, cls, zoo)) for argument, cls in PARTS.items()
-    }
-    found["made"] = [pair for pairs in found.values() for pair in pairs]
-    found["part"] = [pair for pair in found["made"] if isinstance(pair[1], ModuleSubject)]
-    found["checkpoint_format"] = [
-        (label, formats.FormatSubject(None, name, network))
-        for name in _names(tests, formats.KIND, zoo)
-        for label, network in _networks(tests, name)
-    ]
-    found["variant"] = [
-        (label, variants.VariantSubject(row.name, network))
-        for row in rows
-        for label, network in _networks(tests, row.name)
-    ]
+    parts = {argument: list(_parts(tests, cls, zoo)) for argument, cls in PARTS.items()}
+    made = [pair for pairs in parts.values() for pair in pairs]
+    names = _names(tests, formats.KIND, zoo)
+    layouts = _with_networks(tests, names, lambda *args: formats.FormatSubject(None, *args))
+    every = _with_networks(tests, [row.name for row in rows], variants.VariantSubject)
     kinds = variants.one_of_each(tests.namespace) if rows else []
-    found["architecture"] = [pair for pair in found["variant"] if pair[1].name in kinds]
     # Specs of a manifest come from TOML, and a manifest has no hook functions.
     in_python = isinstance(zoo.host.manager.get_plugin(tests.namespace), ModuleType)
-    found["python_variant"] = found["variant"] if in_python else []
-    found["hooks_of"] = [(tests.namespace, tests.namespace)] if in_python else []
     files = [
         (file, (f"{row.name}:{file.name}", weights.WeightsSubject(row.name, file.name)))
         for row in rows
         for file in row.weights
     ]
-    found["row"] = [pair for _, pair in files]
-    found["bundled"] = [pair for file, pair in files if file.bundled]
-    found["hosted"] = list({file.pin: pair for file, pair in reversed(files) if file.repo}.values())
-    return found
+    return {
+        **parts,
+        "made": made,
+        "part": [pair for pair in made if isinstance(pair[1], ModuleSubject)],
+        "checkpoint_format": layouts,
+        "variant": every,
+        "architecture": [pair for pair in every if pair[1].name in kinds],
+        "python_variant": every if in_python else [],
+        "hooks_of": [(tests.namespace, tests.namespace)] if in_python else [],
+        "row": [pair for _, pair in files],
+        "bundled": [pair for file, pair in files if file.bundled],
+        "hosted": [*{file.pin: pair for file, pair in reversed(files) if file.repo}.values()],
+    }
 
 
-def _networks(tests: type[PluginTests], name: str) -> Iterator[tuple[str, Options]]:
-    """Yield (test id, changes to the network) for each entry of the `networks` table."""
-    for number, changes in enumerate(_several(tests.networks.get(name, {})), 1):
-        yield (name if number == 1 else f"{name}-{number}"), changes
+def _with_networks(
+    tests: type[PluginTests], names: Iterable[str], subject: Callable[[str, Options], Any]
+) -> list[Pair]:
+    """Return a subject for each entry of the `networks` table."""
+    return [
+        (name if number == 1 else f"{name}-{number}", subject(name, changes))
+        for name in names
+        for number, changes in enumerate(_several(tests.networks.get(name, {})), 1)
+    ]
 
 
-def _several(given: Options | Sequence[Options]) -> list[Options]:
-    return [given] if isinstance(given, Mapping) else list(given)
+def _several(given: Options | Sequence[Options]) -> Sequence[Options]:
+    return [given] if isinstance(given, Mapping) else given
 
 
-def _parts(
-    tests: type[PluginTests], cls: type[Subject], zoo: Registry
-) -> Iterator[tuple[str, Subject]]:
+def _parts(tests: type[PluginTests], cls: type[Subject], zoo: Registry) -> Iterator[Pair]:
     for name in _names(tests, cls.kind(), zoo):
         full = f"{cls.kind()} {name}"
         several = _several(tests.options.get(full, tests.options.get(name, {})))
         sizes = tests.sizes.get(full, tests.sizes.get(name, Sizes()))
         ambiguous = sum(name in rows for rows in zoo.parts.values()) > 1
         for options in several:
-            said = "-".join(f"{key}={value}" for key, value in options.items())
-            label = full if ambiguous else name
-            label = f"{label}-{said}" if said and len(several) > 1 else label
+            said = [f"{key}={value}" for key, value in options.items() if len(several) > 1]
+            label = "-".join([full if ambiguous else name, *said])
             yield label, cls(None, name, sizes, options)
 
 
