@@ -41,7 +41,7 @@ def test_a_broken_variant(acme, changes, check, words):
 @pytest.mark.parametrize(
     ("body", "check", "words"),
     [
-        ("nn.Linear(3, 5, device='cpu')", VARIANT.check_params, "memory is taken by 0.weight, 0.b"),
+        ("nn.Linear(3, 5, device='cpu')", VARIANT.check_params, "these take memory: 0.weight, 0.b"),
         ("nn.Linear(2, 5)", VARIANT.check_runs, "fails when a small copy of it runs: RuntimeError"),
         ("nn.Flatten(), nn.Linear(3072, 7)", VARIANT.check_runs, "logits (2, 7), expected finite"),
         ("nn.Flatten(), nn.Linear(3072, 5).requires_grad_(False), nn.LayerNorm(5), Idle()",
@@ -121,7 +121,7 @@ def stops_gradients(mlp, x):
             Mlp,
             "forward",
             stops_gradients,
-            "the outputs do not change with those of blocks.0.mlp.fc1",
+            "do not depend on blocks.0.mlp.fc1, blocks.1.mlp.fc1",
         ),
     ],
     ids=["weight", "call", "gradient"],

@@ -59,11 +59,11 @@ def _data(info: PluginInfo, steps: list[str], known: list[Named]) -> dict[str, A
 def _trace(host: PluginHost, key: str, info: PluginInfo, inside: str) -> dict[str, Any]:
     steps = list(info.trace)
     if info.state == "conflict":
-        rivals = [found for found in host.found if found_info(found).namespace == info.namespace]
         steps = [
-            f"{found.owner} in {found.location or 'an unknown folder'} claims the namespace: "
-            f"{found.namespace} = {found.value}"
-            for found in rivals
+            f"{one.owner} in {one.location or 'an unknown folder'} claims the namespace: "
+            f"{one.namespace} = {one.value}"
+            for one in host.found
+            if found_info(one).namespace == info.namespace
         ]
     if key in host.manifests():
         path = host.manifest_path(key)

@@ -16,6 +16,7 @@ from torch import Tensor
 from vitzoo import settings
 from vitzoo.authoring.plugin_compile import section
 from vitzoo.authoring.registry_check import of_user
+from vitzoo.authoring.registry_pin import with_ends_of
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import (
@@ -168,30 +169,30 @@ def _parsed(text: bytes, target: Path, zoo: Registry) -> Manifest:
     return read_manifest(target, data=text, package=None, sizes=zoo.host.core.sizes, base=zoo.base)
 
 
-def _before(target: Path, name: str, zoo: Registry, *, force: bool) -> bytes:
+def _before(target: Path, name: str, zoo: Registry, *, force: bool) -> str:
     """Return the text of the registry file without an entry of this name."""
     if target.exists() and not of_user(target, target.resolve().parent):
         raise RegistryError(
             f"{target} is the manifest of a plugin; name a registry file of yours in --file, or "
             "write the entry into the manifest by hand"
         )
-    text = read_regular(target, MAX_MANIFEST) or f"api = {API}\n".encode()
-    manifest = _parsed(text, target, zoo)
+    data = read_regular(target, MAX_MANIFEST) or f"api = {API}\n".encode()
+    manifest = _parsed(data, target, zoo)
     fix = "choose another name"
     if name in manifest.aliases:
         raise RegistryError(f"{target}: {name!r} is the former name of a variant; {fix}")
     if name not in (*(row.name for row in manifest.variants), *manifest.unusable):
         if zoo.index.listing([f"{LOCAL}/{name}"]):
             raise RegistryError(f"{LOCAL}/{name} is in another file of VITZOO_REGISTRY; {fix}")
-        return text
+        return data.decode()
     if not force:
         fix += ", or replace it with --force"
         raise RegistryError(f"{target} has a variant {name!r} already; {fix}")
     import tomlkit
 
-    document: Any = tomlkit.parse(text.decode())
+    document: Any = tomlkit.parse(data.decode())
     document["variants"].remove(name)
-    return tomlkit.dumps(document).encode()
+    return tomlkit.dumps(document)
 
 
 def _measured(name: str, source: str, stated: Stated, folder: Path, zoo: Registry) -> Measured:
@@ -347,7 +348,7 @@ def _preprocessing(found: Measured, stated: Stated, zoo: Registry) -> tuple[Prep
 
 
 def _joined(
-    before: bytes, name: str, table: dict[str, Any], target: Path, zoo: Registry
+    before: str, name: str, table: dict[str, Any], target: Path, zoo: Registry
 ) -> tuple[str, bytes, Variant]:
     """Return new tables as TOML, the registry file that ends with them, and the read variant."""
     import tomlkit
@@ -355,8 +356,7 @@ def _joined(
     document = tomlkit.document()
     document.append("variants", section({name: table}))
     text = tomlkit.dumps(document).strip() + "\n"
-    end = b"\r\n" if before.count(b"\n") == before.count(b"\r\n") > 0 else b"\n"
-    after = before.rstrip() + 2 * end + text.encode().replace(b"\n", end)
+    after = with_ends_of(before, f"{before.rstrip()}\n\n{text}")
     read = _parsed(after, target, zoo).variants
     return text, after, next(variant for variant in read if variant.name == name)
 

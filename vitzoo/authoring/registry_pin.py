@@ -49,11 +49,14 @@ def pin(file: Path, *, write: bool = True) -> list[Pinned]:
                 table = document["variants"][variant.name]["weights"][row.name]
                 found.append(_pin_row(f"{variant.name}:{row.name}", row, table))
     if write and any(row.state == "pinned" for row in found):
-        after = tomlkit.dumps(document)
-        if before.count("\n") == before.count("\r\n"):  # added lines end in LF
-            after = after.replace("\r\n", "\n").replace("\n", "\r\n")
-        write_atomic(file.resolve(), after.encode())
+        write_atomic(file.resolve(), with_ends_of(before, tomlkit.dumps(document)))
     return found
+
+
+def with_ends_of(before: str, after: str) -> bytes:
+    """Return a text with the line ends of another one; lines that tomlkit adds end in LF."""
+    crlf = before.count("\n") == before.count("\r\n") > 0
+    return (after.replace("\r\n", "\n").replace("\n", "\r\n") if crlf else after).encode()
 
 
 def _pin_row(label: str, row: Weights, table: Any) -> Pinned:

@@ -13,28 +13,18 @@ from contextlib import contextmanager
 from typing import Any
 
 SOCKETS = ("socket.connect", "socket.getaddrinfo", "socket.sendto", "socket.bind")
-EXECUTION = (
-    "exec",
-    "compile",
-    "import",
-    "open",
-    "marshal.loads",
-    "pickle.find_class",
-    "ctypes.dlopen",
-    "os.system",
-    "os.exec",
-    "os.posix_spawn",
-    "os.fork",
-    "subprocess.Popen",
-    *SOCKETS,
-)
+CODE = ("exec", "compile", "import", "marshal.", "pickle.", "ctypes.")
+EXECUTION = (*CODE, "open", "os.", "subprocess.", *SOCKETS)
 _watch = threading.local()
 _installed = threading.Event()
 
 
 @contextmanager
 def watched(names: tuple[str, ...]) -> Iterator[list[str]]:
-    """Give a list of the events with these names in this thread, each with its first argument."""
+    """Give a list of the events in this thread whose names begin with one of these.
+
+    Each event has its first argument.
+    """
     if not _installed.is_set():
         _installed.set()
         sys.addaudithook(_note)
@@ -47,5 +37,5 @@ def watched(names: tuple[str, ...]) -> Iterator[list[str]]:
 
 
 def _note(event: str, args: tuple[Any, ...]) -> None:
-    if event in getattr(_watch, "names", ()):
+    if event.startswith(getattr(_watch, "names", ())):
         _watch.found.append(f"{event} {args[0] if args else ''}".strip()[:200])

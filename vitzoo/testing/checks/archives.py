@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tarfile
+import shutil
 import tomllib
-import zipfile
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,14 +28,14 @@ INSTALL = (
 
 def check_archives(namespace: str, project: Path, folder: Path) -> None:
     """Build sdist and wheel of a project into a folder; fail unless they contain what it needs."""
-    wheel, sdist = _built(project, folder)
+    _build(project, folder)
     for path, name in needed(namespace).items():
-        for kind, archive in (("wheel", wheel), ("sdist", sdist)):
-            held = [data for n, data in archive.items() if f"/{n}".endswith(f"/{name}")]
+        for kind in ("wheel", "sdist"):
+            held = [file.read_bytes() for file in folder.glob(f"{kind}/**/{name}")]
             require(held, f"the {kind} of {project} has no {name}", INCLUDE)
             problem = f"{name} in the {kind} of {project} differs from the installed file {path}"
             require(path.read_bytes() in held, problem, "install the plugin again")
-    points = [data.decode() for n, data in wheel.items() if n.endswith("/entry_points.txt")]
+    points = [file.read_text("utf-8") for file in folder.glob("wheel/*.dist-info/entry_points.txt")]
     named = namespace == CORE or any(f"{namespace} =" in text for text in points)
     problem = f"the wheel of {project} has no entry point {namespace!r}"
     require(named, problem, f"add it to [project.entry-points.{GROUP}] in pyproject.toml")
@@ -81,8 +79,8 @@ def project_of(namespace: str, test: Path) -> Path:
     )
 
 
-def _built(project: Path, folder: Path) -> Iterator[dict[str, bytes]]:
-    """Build without network access; yield the files of the wheel, then those of the sdist."""
+def _build(project: Path, folder: Path) -> None:
+    """Build without network access, and unpack wheel and sdist into folders of that name."""
     problem = "wheel and sdist cannot be built: the package 'build' is not installed"
     require(find_spec("build"), problem, INSTALL)
     done = run_python("-m", "build", "--no-isolation", "--outdir", str(folder), str(project))
@@ -90,8 +88,5 @@ def _built(project: Path, folder: Path) -> Iterator[dict[str, bytes]]:
     problem = f"wheel and sdist of {project} cannot be built:\n{output}"
     require(done.returncode == 0, problem, INSTALL)
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
-    with zipfile.ZipFile(wheel) as archive:
-        yield {name: archive.read(name) for name in archive.namelist()}
-    with tarfile.open(sdist) as tar:
-        files = {member.name: tar.extractfile(member) for member in tar if not member.isdir()}
-        yield {name: file.read() for name, file in files.items() if file}
+    shutil.unpack_archive(wheel, folder / "wheel", "zip")
+    shutil.unpack_archive(sdist, folder / "sdist", "gztar", filter="data")

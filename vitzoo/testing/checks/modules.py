@@ -175,7 +175,7 @@ def check_meta(subject: ModuleSubject) -> None:
         hollow.load_state_dict(real.state_dict(), strict=True, assign=True)
     state = [*hollow.named_parameters(), *hollow.named_buffers()]
     left = [name for name, tensor in state if tensor.is_meta]
-    problem = "the state dict lacks what then stays on meta after loading:"
+    problem = "after loading, these stay on meta, because the state dict lacks them:"
     fix = "compute buffers that are not saved (persistent=False) with device='cpu'"
     subject.require_none(left, problem, fix)
     _require_same_results(subject, hollow, real, "built on meta and loaded", ON_META)
@@ -238,7 +238,7 @@ def shared(one: nn.Module, other: nn.Module) -> list[str]:
 def require_no_memory(subject: Tested, module: nn.Module) -> None:
     """Fail if a module that was built on `meta` has parameters with data."""
     held = [name for name, p in module.named_parameters() if not p.is_meta]
-    subject.require_none(held, "built under torch.device('meta'), memory is taken by", WITHOUT_DATA)
+    subject.require_none(held, "built under torch.device('meta'), these take memory:", WITHOUT_DATA)
 
 
 def _require_same_results(

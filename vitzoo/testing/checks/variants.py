@@ -168,7 +168,7 @@ def check_lora(subject: VariantSubject) -> None:
         found = flat(made.train()(images.repeat(16, 1, 1, 1)))
         torch.autograd.backward([(x * draw(*x.shape)).sum() for x in found])
     idle = [n for n, a in added.items() if a.amount.grad is None or not a.amount.grad.any()]
-    subject.require_none(idle, "the outputs do not change with those of", CALLED)
+    subject.require_none(idle, "the outputs of the network do not depend on", CALLED)
 
 
 class _Added(nn.Module):

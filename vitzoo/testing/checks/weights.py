@@ -115,7 +115,9 @@ def check_served(subject: WeightsSubject) -> None:
     row = subject.row
     right = b"stands in for " + repr(row).encode()
     wrong = bytes([right[0] ^ 1]) + right[1:]
-    file = HubFile(_pinned(row, right), f"{subject.variant}:{subject.name}")
+    pinned = _pinned(row, right)
+    entry = pinned if row.sha256 else replace(pinned, sha256="")  # the Hub states it at first use
+    file = HubFile(entry, f"{subject.variant}:{subject.name}")
     with TemporaryDirectory() as home, listening(Path(home)) as hub, warnings.catch_warnings():
         warnings.simplefilter("ignore", vitzoo.FirstUseWarning)
         hub.add(row.repo, row.file, right, revision=row.revision or SOME_COMMIT)
@@ -136,8 +138,8 @@ def check_served(subject: WeightsSubject) -> None:
 
 
 def _pinned(row: Weights, data: bytes) -> Weights:
-    """Return an entry with the size of a file and, unless it is pinned at first use, its hash."""
-    sha256 = row.sha256 and hashlib.sha256(data).hexdigest()
+    """Return an entry with the size and the hash of a file."""
+    sha256 = hashlib.sha256(data).hexdigest()
     return replace(row, size=len(data), predicted_size=None, sha256=sha256)
 
 
@@ -163,10 +165,7 @@ def stand_in(variant: str, weights: str, file: Path) -> Iterator[None]:
     zoo = registry()
     whole = zoo.variant(variant)
     row = choose(whole, weights)
-    with file.open("rb") as opened:
-        sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
-    size, revision = file.stat().st_size, row.revision or SOME_COMMIT
-    pinned = replace(row, size=size, predicted_size=None, sha256=sha256, revision=revision)
+    pinned = replace(_pinned(row, file.read_bytes()), revision=row.revision or SOME_COMMIT)
     rows = tuple(pinned if known is row else known for known in whole.weights)
     variants = zoo.host.variants  # one entry of it is replaced for a while
     with TemporaryDirectory() as home:
