@@ -133,8 +133,9 @@ def check_input_conv(subject: PatchEmbedder) -> None:
     state = part.state_dict()
     reading = [key for key, t in state.items() if t.dim() == 4 and t.shape[1] == 5]
     if name is None:
-        problem = "there is no input_conv, but the channels of the image are read by"
-        subject.require_none([] if "proj.weight" in reading else reading, problem, KERNEL)
+        if reading and "proj.weight" not in reading:
+            problem = f"{reading[0]} reads the channels of the image, but there is no input_conv"
+            subject.fail(problem, f"add the attribute input_conv = {reading[0]!r}; {KERNEL}")
         return
     subject.require(name in state, f"input_conv is {name!r}, no key of its state dict", KERNEL)
     problem = f"with 5 channels, input_conv names {name!r} of shape {tuple(state[name].shape)}"
