@@ -19,7 +19,6 @@ from vitzoo.plugin.hook_calls import module_rows
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.importing import import_module
 from vitzoo.plugin.package_files import module_file
-from vitzoo.schema.entries import TARGET
 from vitzoo.schema.kinds import HOOKS
 from vitzoo.schema.manifest import API, read_manifest
 from vitzoo.schema.rows import Variant
@@ -108,8 +107,6 @@ def _importable(rows: tuple[tuple[str, Any], ...], module: ModuleType) -> Any:
                 f"{row.name!r} has {shown}, which has no name at the top level of a module in the "
                 "package; give it a name there, `name = ...`, and contribute that"
             )
-        elif not TARGET.fullmatch(path):
-            problems.append(f"{row.name!r} has {path!r}, expected the form 'package.module:Name'")
         else:
             found.append((hook, replace(row, **{field: path})))
     if problems:

@@ -22,6 +22,7 @@ from vitzoo.plugin.importing import search_path
 from vitzoo.plugin.info import CORE, PluginInfo
 from vitzoo.registry.registry import registry
 from vitzoo.schema.kinds import HOOKS
+from vitzoo.schema.rows import Variant
 from vitzoo.testing.checks.variants import count, one_of_each
 from vitzoo.testing.events import SOCKETS, watched
 from vitzoo.testing.subject import require
@@ -53,14 +54,14 @@ print(json.dumps([names, states, code, sorted(sys.modules)]))
 
 def info_of(namespace: str) -> PluginInfo:
     """Load a plugin and return its state; fail if it cannot be used."""
-    states = {row.namespace: row for row in registry().plugins()}
-    near = did_you_mean(namespace, states) or f"; installed: {', '.join(states)}"
-    require(namespace in states, f"no plugin {namespace!r} is installed{near}", INSTALL)
+    host = registry().host
+    near = did_you_mean(namespace, host.infos) or f"; installed: {', '.join(host.infos)}"
+    require(namespace in host.infos, f"no plugin {namespace!r} is installed{near}", INSTALL)
     try:
-        vitzoo.variants(f"{namespace}/*")  # this loads it
+        host.load(namespace)
     except PluginError as error:
         require(False, str(error), "correct this error; `vitzoo plugins` shows all states")
-    return next(row for row in registry().plugins() if row.namespace == namespace)
+    return host.infos[namespace]
 
 
 def check_loads(namespace: str) -> None:
@@ -187,11 +188,12 @@ def use(namespace: str, built: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"names": [], "params": {}, "error": None}
     with watched(SOCKETS) as sockets:
         try:
-            vitzoo.variants(f"{namespace}/*")  # this loads it
+            host = registry().host
+            host.load(namespace)
             found["names"] = [v.name for v in vitzoo.variants(namespace=namespace)]
-            for kind, rows in registry().parts.items():
-                for name in [n for n, (owner, _) in rows.items() if owner == namespace]:
-                    registry().part(kind, name)
+            for _, row in host.rows[namespace]:
+                if not isinstance(row, Variant):
+                    host.import_target(namespace, row)
             known = [name for name in built if name in found["names"]]
             found["params"] = {name: count(create(name, device="meta")) for name in known}
         except Exception as error:  # noqa: BLE001  # the process that waits reports it
