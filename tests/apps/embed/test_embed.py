@@ -24,7 +24,7 @@ from PIL import Image
 import vitzoo
 from helpers import fill, message, refuses, says
 from vitzoo import Predictor, embed
-from vitzoo.apps.embed.embed import Work, bottleneck, shard_of
+from vitzoo.apps.embed.embed import Work, shard_of
 from vitzoo.apps.embed.folder import locked, rows_of_part
 from vitzoo.apps.embed.part_file import Form
 from vitzoo.errors import ImageError, InvalidOption, StoreError, VitzooError
@@ -532,9 +532,9 @@ def test_decoding_runs_beside_the_model(data, predictor, tmp_path, monkeypatch):
 
 
 def test_the_bottleneck_is_named():
-    assert bottleneck(Work(model=2.0, wait=1.0, decode=9.0)) == "model"
-    assert bottleneck(Work(model=1.0, wait=2.0, decode=3.0, read=2.0)) == "decode"
-    assert bottleneck(Work(model=1.0, wait=2.0, decode=3.0, read=4.0)) == "read"
+    assert Work(model=2.0, wait=1.0, decode=9.0).bottleneck == "model"
+    assert Work(model=1.0, wait=2.0, decode=3.0, read=2.0).bottleneck == "decode"
+    assert Work(model=1.0, wait=2.0, decode=3.0, read=4.0).bottleneck == "read"
 
 
 @pytest.mark.parametrize(

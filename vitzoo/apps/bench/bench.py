@@ -17,8 +17,8 @@ from vitzoo.apps.bench.samples import samples
 from vitzoo.apps.bench.turns import Note, measure
 from vitzoo.apps.bench.ways import NETWORK, WAYS, Place, choose_ways
 from vitzoo.apps.bench.worker import Job
+from vitzoo.apps.predict.classes import MOST
 from vitzoo.apps.predict.fingerprint import versions
-from vitzoo.apps.predict.predict import MOST
 from vitzoo.errors import InvalidOption, VitzooError, printable, short_repr
 from vitzoo.factory import check_place, open_network
 from vitzoo.opening import Registered, is_model, locate

@@ -15,35 +15,31 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def progress_bar(name: str, *, with_work: bool = False) -> Iterator[Callable[..., None] | None]:
+def progress_bar(name: str) -> Iterator[Callable[..., None] | None]:
     """Yield a function that shows how many images are done; None if stderr cannot show a bar.
 
-    With `with_work`, the function also takes the work, and shows the rate and the slowest stage.
+    The function may also get the work, and then names the stage for which the others wait.
     """
     from rich import progress
     from rich.console import Console
-
-    from vitzoo.apps.embed.embed import bottleneck
 
     console = Console(stderr=True)
     if not is_terminal(sys.stderr) or console.is_dumb_terminal:
         yield None
         return
-    text, length = progress.TextColumn(name), progress.BarColumn(None if with_work else 40)
-    columns = [text, length, progress.MofNCompleteColumn()]
-    if with_work:
-        text = progress.TextColumn("{task.fields[slowest]}", markup=False)
-        columns += [text, progress.TimeRemainingColumn()]
-    bar = progress.Progress(*columns, console=console, transient=True)
-    task, began = bar.add_task(name, total=None, slowest=""), time.monotonic()
+    rate = progress.TextColumn("{task.fields[rate]}", markup=False)
+    columns = progress.BarColumn(), progress.MofNCompleteColumn(), rate
+    left = progress.TimeRemainingColumn()
+    bar = progress.Progress(name, *columns, left, console=console, transient=True)
+    task, began = bar.add_task(name, total=None, rate=""), time.monotonic()
 
     def show(done: int, total: int, work: Work | None = None) -> None:
+        rate = f"{done / max(time.monotonic() - began, 1e-3):,.0f}/s"
+        rate += f", waits for {work.bottleneck}" if work else ""
         with suppress(*UNWRITABLE):
-            rate = f"{done / max(time.monotonic() - began, 1e-3):,.0f}/s"
-            slowest = "" if work is None else f"{rate}, waits for {bottleneck(work)}"
-            bar.update(task, completed=done, total=total, slowest=slowest)
+            bar.update(task, completed=done, total=total, rate=rate)
             bar.start()
-            if done == total and not with_work:
+            if done == total:
                 bar.stop()
 
     try:

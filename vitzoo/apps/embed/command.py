@@ -130,7 +130,7 @@ def embed_command(
 
     from vitzoo.apps.embed.embed import embed
 
-    with progress_bar("embed", with_work=True) as on_progress:
+    with progress_bar("embed") as on_progress:
         done = embed(
             model,
             sources,

@@ -33,9 +33,9 @@ from vitzoo.apps.embed.part_file import VECTORS, keys_of_errors
 from vitzoo.apps.embed.pipeline import Job, Task, Work
 from vitzoo.apps.embed.sources import Paths, slices
 from vitzoo.apps.embed.workers import compute
+from vitzoo.apps.predict.classes import check_count
 from vitzoo.apps.predict.cores import cores
 from vitzoo.apps.predict.fingerprint import check_unchanged
-from vitzoo.apps.predict.predict import check_count
 from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import InvalidOption, printable, short_repr
 from vitzoo.keywords import check_choice, check_keywords, check_types
@@ -93,7 +93,7 @@ class Embedded:
         shares = ", ".join(f"{stage} {share:.0%}" for stage, share in self.shares.items())
         rate = self.computed / self.seconds
         lines.append(f"computed {self.computed:,} in {self.seconds:,.1f} s ({rate:,.0f} images/s)")
-        lines.append(f"work: {shares}; bottleneck: {bottleneck(self.work)}")
+        lines.append(f"work: {shares}; bottleneck: {self.work.bottleneck}")
         return "\n".join(lines)
 
 
@@ -242,13 +242,6 @@ class Total:
         self.work += work
         if self.on_progress is not None:
             self.on_progress(self.work.images, self.images, self.work)
-
-
-def bottleneck(work: Work) -> str:
-    """Return the stage for which the others wait: `read`, `decode` or `model`."""
-    if work.model >= work.wait:
-        return "model"
-    return "read" if work.read > work.decode else "decode"
 
 
 def shard_of(shard: tuple[int, int] | None, env: Mapping[str, str] = os.environ) -> tuple[int, int]:

@@ -32,6 +32,13 @@ class Work(NamedTuple):
     def __add__(self, other: Work) -> Work:  # type: ignore[override]
         return Work(*map(add, self, other))
 
+    @property
+    def bottleneck(self) -> str:
+        """The stage for which the others wait: `read`, `decode` or `model`."""
+        if self.model >= self.wait:
+            return "model"
+        return "read" if self.read > self.decode else "decode"
+
 
 @dataclass(frozen=True)
 class Job:

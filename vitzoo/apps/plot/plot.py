@@ -19,7 +19,7 @@ from vitzoo.apps.plot.arrays import Arrays, Layers, Patch
 from vitzoo.apps.plot.figures import Seen
 from vitzoo.apps.plot.kinds import check_count, check_kind
 from vitzoo.apps.plot.sheet import Title, image_bytes, own_settings
-from vitzoo.apps.predict.predict import sample_of
+from vitzoo.apps.predict.classes import sample_of
 from vitzoo.errors import InvalidInput, InvalidOption
 from vitzoo.factory import open_network
 from vitzoo.files.access import check_figure, writing_to

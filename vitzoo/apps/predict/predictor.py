@@ -23,6 +23,13 @@ from torch import Tensor, nn
 
 from vitzoo.apps.predict.arithmetic import changed_settings
 from vitzoo.apps.predict.chunk import CHUNK, are_alike, explained, is_aligned, largest_chunk
+from vitzoo.apps.predict.classes import (
+    best_classes,
+    check_classifier,
+    check_count,
+    class_names,
+    sample_of,
+)
 from vitzoo.apps.predict.cores import cores
 from vitzoo.apps.predict.fingerprint import (
     Fingerprint,
@@ -35,13 +42,6 @@ from vitzoo.apps.predict.fingerprint import (
 )
 from vitzoo.apps.predict.one_thread import one_thread
 from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Outputs
-from vitzoo.apps.predict.predict import (
-    best_classes,
-    check_classifier,
-    check_count,
-    class_names,
-    sample_of,
-)
 from vitzoo.errors import (
     ImageError,
     IntegrityError,

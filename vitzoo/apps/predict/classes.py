@@ -1,0 +1,93 @@
+"""The classes of a network: whether it has them, their names, and the most probable of an image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from vitzoo.errors import InvalidOption, short_repr
+from vitzoo.known import network_of
+from vitzoo.registry.registry import variants
+from vitzoo.schema.spec import Spec
+
+MOST = 2**31 - 1  # classes or images that an argument may ask for
+
+
+def check_classifier(model: nn.Module) -> None:
+    """Raise InvalidOption unless a model is a network of vitzoo with a classifier."""
+    network = network_of(model)
+    classes: int = network.num_classes
+    if not classes:
+        raise InvalidOption(
+            f"the model has no classifier, only features{_with_classifier(network)}"
+        )
+    if getattr(getattr(network, "head", None), "embedding", False):
+        raise InvalidOption(
+            f"the model returns an embedding of {classes} numbers, not classes; compare embeddings "
+            "with each other, or pass num_classes= for a new classifier and train it"
+            f"{_with_classifier(network)}"
+        )
+
+
+def check_count(name: str, value: object, most: int = MOST) -> None:
+    """Raise InvalidOption unless a number of classes or images is possible."""
+    if type(value) is not int or not 1 <= value <= most:
+        raise InvalidOption(f"{name} must be from 1 to {most}, got {short_repr(value)}")
+
+
+def class_names(model: Any) -> tuple[str, ...]:
+    """Return the names of a model's classes; without labels they are numbered."""
+    classes: int = model.num_classes
+    labels: tuple[str, ...] = tuple(model.labels)
+    if labels and len(labels) != classes:
+        raise InvalidOption(
+            f"model.labels has {len(labels)} names for {classes} classes; set it to one name per "
+            "class, or to ()"
+        )
+    return labels or tuple(f"class {i}" for i in range(classes))
+
+
+def sample_of(model: nn.Module) -> Tensor:
+    """Return the first parameter of a model; raise InvalidOption if it is on `meta`."""
+    sample = next(model.parameters())
+    if sample.is_meta:
+        raise InvalidOption(
+            "the model is on the device 'meta', which stores no numbers; create it on another "
+            "device, such as 'cpu'"
+        )
+    return sample
+
+
+def best_classes(
+    logits: Tensor, names: Sequence[str], top: int
+) -> list[tuple[tuple[int, str, float], ...]]:
+    """Map (b, k) logits to (index, name, probability) of the best classes of each image."""
+    best = logits.float().softmax(dim=-1).topk(min(top, len(names)))
+    return [
+        tuple((i, names[i], v) for i, v in zip(indices, values, strict=True))
+        for values, indices in zip(*map(Tensor.tolist, best), strict=True)
+    ]
+
+
+def _with_classifier(model: nn.Module) -> str:
+    """Return the end of a message: weights of the same architecture that have a classifier."""
+    spec: Any = getattr(model, "spec", None)
+    every = {variant.name: variant for variant in variants()}
+    own = every.get(spec.variant or "") if spec else None
+    if own is None:
+        return "; pass num_classes= and train the new classifier"
+    found = [
+        f"create({variant.name!r}, weights={row.name!r})"
+        for variant in every.values()
+        for row in variant.weights
+        if row.num_classes
+        and (row.label_set or row.labels)
+        and _trunk(variant.spec) == _trunk(own.spec)
+    ]
+    return f"; these weights have a classifier: {', '.join(found)}" if found else ""
+
+
+def _trunk(spec: Spec) -> tuple[object, ...]:
+    return spec.embed_dim, spec.depth, spec.patch_size, spec.image_size
