@@ -547,7 +547,7 @@ def test_parts_are_whole_chunks_of_limited_size(count, row_bytes, expected):
 
 @pytest.mark.parametrize(("vectors", "size"), [("float32", 4), ("float16", 2)])
 def test_the_size_of_a_row_is_that_of_all_outputs(vectors, size):
-    form = Form({"pooled": (192,), "tokens": (17, 192), "labels": ()}, vectors, "", "")
+    form = Form({}, vectors, {"pooled": [192], "tokens": [17, 192], "labels": []}, "")
     assert form.row_bytes == size * (192 + 17 * 192 + 1)
 
 

@@ -110,10 +110,10 @@ def test_a_manifest_is_compared_with_the_model_and_the_sources(data, tmp_path):
     own = {"inputs": 3, "sha256": sha256}
     other = "has vectors of another model or other settings"
     expected = {
-        "no outputs": (stating(outputs={}), "outputs.pooled is None", "(32,) now"),
-        "another shape": (stating(outputs={"pooled": [16]}), "(16,) in it and (32,) now", other),
-        "a huge shape": (stating(outputs={"pooled": [2**31 - 1] * 50}), "(32,) now", other),
-        "a second": (stating(outputs={"pooled": [32], "a": [1]}), "outputs.a is (1,)", other),
+        "no outputs": (stating(outputs={}), "outputs.pooled is None", "[32] now"),
+        "another shape": (stating(outputs={"pooled": [16]}), "[16] in it and [32] now", other),
+        "a huge shape": (stating(outputs={"pooled": [2**31 - 1] * 50}), "[32] now", other),
+        "a second": (stating(outputs={"pooled": [32], "a": [1]}), "outputs.a is [1]", other),
         "a name": (stating(outputs={"\ud800": [32]}), r"outputs.\ud800", other),
         "8.0": (stating(fingerprint__chunk=[8.0, *chunk[1:]]), "[8.0, 3", "[8, 3", other),
         "null": (stating(fingerprint__settings=None), "fingerprint.settings", other),
@@ -127,7 +127,7 @@ def test_a_manifest_is_compared_with_the_model_and_the_sources(data, tmp_path):
             "4503599627370499 are in it",
             "the sources have 3",
         ),
-        "a long text": (stating(vectors="x" * 10**7), "vectors must be one of float32, float16"),
+        "a long text": (stating(vectors="x" * 10**7), "vectors is 'xxx", "'float32' now", other),
     }
     cases = {name: change for name, (change, *_) in expected.items()}
     for extend in (False, True):

@@ -29,13 +29,14 @@ from vitzoo.apps.embed.folder import (
     remove_leftovers,
     reopen,
 )
-from vitzoo.apps.embed.part_file import VECTORS, keys_of_errors
+from vitzoo.apps.embed.items import Piece
+from vitzoo.apps.embed.part_file import VECTORS, Form, keys_of_errors
 from vitzoo.apps.embed.pipeline import Job, Task, Work
 from vitzoo.apps.embed.sources import Paths, slices
 from vitzoo.apps.embed.workers import compute
 from vitzoo.apps.predict.classes import check_count
 from vitzoo.apps.predict.cores import cores
-from vitzoo.apps.predict.fingerprint import check_unchanged
+from vitzoo.apps.predict.fingerprint import Fingerprint, check_unchanged
 from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import InvalidOption, printable, short_repr
 from vitzoo.keywords import check_choice, check_keywords, check_types
@@ -170,38 +171,30 @@ def embed(
     check_out(folder)
     found = Manifest.read(folder / MANIFEST)
     pieces = find_inputs(found, sources, column)
-    device = device_of_rank(device)
-    options = {"weights": weights, "outputs": outputs, "dtype": dtype, "device": device}
-    predictor = _predictor(model, **options, chunk=chunk)
-    if found is not None and found.chunk:
-        predictor = predictor.with_chunk(found.chunk)
+    options = {"weights": weights, "outputs": outputs, "dtype": dtype}
+    predictor = _predictor(model, **options, device=device_of_rank(device), chunk=chunk)
+    if found is not None and found.form.chunk:
+        predictor = predictor.with_chunk(found.form.chunk)
     fingerprint = predictor.fingerprint()
-    check_unchanged(fingerprint.changes, next(predictor.model.parameters()).device)
-    manifest = agree(folder, predictor, fingerprint.to_data(), vectors, pieces, extend=extend)
+    place = next(predictor.model.parameters()).device
+    check_unchanged(fingerprint.changes, place)
+    form = _form(predictor, fingerprint, vectors)
+    manifest = agree(folder, form, pieces, extend=extend)
+    on_cpu = place.type == "cpu"
     job = Job(
         predictor=predictor,
         fingerprint=fingerprint,
         form=manifest.form,
-        read_ahead=batch_size if _on_cpu(predictor) else max(batch_size, 2 * predictor.chunk),
-        threads=1 if _on_cpu(predictor) else own_cores,
+        read_ahead=batch_size if on_cpu else max(batch_size, 2 * predictor.chunk),
+        threads=1 if on_cpu else own_cores,
     )
-    workers = workers or (own_cores if _on_cpu(predictor) else 1)
+    workers = workers or (own_cores if on_cpu else 1)
     with locked(folder, f"shard-{index}-of-{count}"):
         own = [part for part in manifest.parts() if part.number % count == index]
         remove_leftovers(folder, own)
-        parts = missing_parts(folder, own, manifest.form.fingerprint)
-        inputs = slices(pieces, ((part.start, part.stop) for part in parts))
-        tasks = [Task(folder / part.name, next(inputs)) for part in parts]
+        parts = missing_parts(folder, own, manifest.form)
         total = Total(on_progress, parts)
-        if tasks:
-            reopen(folder)
-        left, before = tasks, -1
-        while left and total.work.images > before:  # who had one of the parts may have ended
-            before = total.work.images
-            compute(job, left, workers, total)
-            missed = {one.name for one in missing_parts(folder, parts, manifest.form.fingerprint)}
-            left = [task for task in left if task.path.name in missed]
-        broken = tuple(itertools.islice(keys_of_errors(task.path for task in tasks), MOST_NAMED))
+        broken = _compute(folder, parts, pieces, job, workers, total)
         manifest, missing = finish(folder)
     return Embedded(
         folder=Path(out),
@@ -213,6 +206,37 @@ def embed(
         work=total.work,
         broken=broken,
     )
+
+
+def _form(predictor: Predictor, fingerprint: Fingerprint, vectors: str) -> Form:
+    report: Any = getattr(predictor.model, "load_report", None)
+    return Form(
+        fingerprint=fingerprint.to_data(),
+        vectors=vectors,
+        outputs={name: list(predictor.shapes.get(name, ())) for name in predictor.outputs},
+        license=report.license if report else "",
+    )
+
+
+def _compute(
+    folder: Path, parts: list[Part], pieces: list[Piece], job: Job, workers: int, total: Total
+) -> tuple[str, ...]:
+    """Write parts until none is missing that no other process writes.
+
+    Returns:
+        the keys of the first inputs with an error.
+    """
+    if parts:
+        reopen(folder)
+    inputs = slices(pieces, ((part.start, part.stop) for part in parts))
+    tasks = [Task(folder / part.name, next(inputs)) for part in parts]
+    left, before = tasks, -1
+    while left and total.work.images > before:  # who had one of the parts may have ended
+        before = total.work.images
+        compute(job, left, workers, total)
+        missed = {part.name for part in missing_parts(folder, parts, job.form)}
+        left = [task for task in left if task.path.name in missed]
+    return tuple(itertools.islice(keys_of_errors(task.path for task in tasks), MOST_NAMED))
 
 
 def _check_apart(folder: Path, sources: Iterable[object]) -> None:
@@ -340,10 +364,6 @@ def _predictor(model: Any, **options: Any) -> Predictor:
             f"model is a Predictor, which has its own {', '.join(given)}; pass them to it instead"
         )
     return model
-
-
-def _on_cpu(predictor: Predictor) -> bool:
-    return next(predictor.model.parameters()).device.type == "cpu"
 
 
 def _cores() -> int:

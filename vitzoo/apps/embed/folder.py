@@ -20,10 +20,9 @@ from filelock import Timeout
 from vitzoo.apps.embed.differences import all_keys, first_difference
 from vitzoo.apps.embed.items import Piece
 from vitzoo.apps.embed.out import MANIFEST as MANIFEST, check_out as check_out
-from vitzoo.apps.embed.part_file import VECTORS, Form, claim, explained, keys_of, state_of
+from vitzoo.apps.embed.part_file import Form, claim, explained, keys_of, state_of
 from vitzoo.apps.embed.sources import Paths, find_pieces, sha256_of, slices
 from vitzoo.apps.embed.table import stored_text
-from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import InvalidOption, StoreError, short_repr
 from vitzoo.files.access import make_folder, read_regular, write_atomic
 from vitzoo.files.strict_json import strict_json
@@ -35,7 +34,6 @@ MAX_MANIFEST = 2**24  # bytes
 PATIENCE = 60.0  # seconds to wait for another process that writes the manifest
 PARTS = 16  # at least so many parts, so that all processes have work
 MIN_ROWS, MAX_ROWS = 64, 1024
-MAX_CHUNK = 4096  # images in a forward pass
 MAX_BYTES = 2**28  # of the vectors in one part
 
 
@@ -66,19 +64,13 @@ class Manifest:
     """What a folder contains, or will contain.
 
     Args:
-        fingerprint: of the predictor, as plain data.
-        outputs: shape of each output for one image, () for `labels`.
-        vectors: type of the stored vectors.
-        license: license of the weights, empty if it is not known.
+        form: columns and metadata of the parts.
         part_rows: number of rows of a part; the last part of a range has fewer.
         inputs: the ranges of inputs.
         errors: number of inputs that could not be read; None until all parts are there.
     """
 
-    fingerprint: Mapping[str, Any]
-    outputs: Mapping[str, tuple[int, ...]]
-    vectors: str
-    license: str
+    form: Form
     part_rows: int
     inputs: tuple[Inputs, ...]
     errors: int | None = None
@@ -87,13 +79,6 @@ class Manifest:
     def count(self) -> int:
         """Number of inputs."""
         return sum(inputs.count for inputs in self.inputs)
-
-    @property
-    def chunk(self) -> int | None:
-        """Number of images in a forward pass; None if it is damaged, which `agree` refuses."""
-        shape = self.fingerprint.get("chunk")
-        size = shape[0] if isinstance(shape, list) and shape else None
-        return size if type(size) is int and 1 <= size <= MAX_CHUNK else None
 
     def parts(self) -> Iterator[Part]:
         """Yield the parts in order."""
@@ -115,17 +100,11 @@ class Manifest:
             "parts": len(list(self.parts())),
             "part_rows": self.part_rows,
             "ranges": [{"inputs": one.count, "sha256": one.sha256} for one in self.inputs],
-            "outputs": {name: list(shape) for name, shape in self.outputs.items()},
-            "vectors": self.vectors,
-            "license": self.license,
-            "fingerprint": self.fingerprint,
+            "outputs": self.form.outputs,
+            "vectors": self.form.vectors,
+            "license": self.form.license,
+            "fingerprint": self.form.fingerprint,
         }
-
-    @property
-    def form(self) -> Form:
-        """Columns and metadata of the parts."""
-        fingerprint = json.dumps(self.fingerprint, sort_keys=True)
-        return Form(self.outputs, self.vectors, fingerprint, self.license)
 
     @classmethod
     def read(cls, path: Path) -> Manifest | None:
@@ -135,32 +114,30 @@ class Manifest:
             StoreError: it is damaged, or from another version of vitzoo.
         """
         try:
-            if (data := read_regular(path, MAX_MANIFEST)) is None:
-                return None
-            table = strict_json(data)
+            data = read_regular(path, MAX_MANIFEST)
         except StoreError as error:
             raise StoreError(f"{error}; remove it, or choose another --out") from error
-        except ValueError as error:
-            raise StoreError(f"{path} is damaged: {error}; choose another --out") from error
-        if not isinstance(table, dict):
-            raise StoreError(f"{path} is damaged: {short_repr(table)}; choose another --out")
-        reader = Reader(table, str(path), StoreError)
+        try:
+            return None if data is None else cls._parsed(strict_json(data))
+        except (StoreError, ValueError) as error:
+            raise StoreError(f"cannot read {path}: {error}; choose another --out") from error
+
+    @classmethod
+    def _parsed(cls, table: object) -> Manifest:
+        reader = Reader(table, "manifest", StoreError)
         if (found := reader.take("format", int)) != FORMAT:
-            raise StoreError(
-                f"{path} has format {short_repr(found)}, expected {FORMAT}; choose another --out"
-            )
-        ranges = []
-        for row in reader.take("ranges", list):
-            one = Reader(row if isinstance(row, dict) else {}, f"{path}: ranges", StoreError)
-            ranges.append(Inputs(one.count("inputs"), one.text("sha256")))
-        outputs = Reader(reader.take("outputs", dict), f"{path}: outputs", StoreError)
-        return cls(
+            raise reader.fail(f"has format {short_repr(found)}, expected {FORMAT}")
+        form = Form(
             fingerprint=reader.take("fingerprint", dict),
-            outputs={name: _shape(outputs, name) for name in outputs.table},
-            vectors=reader.one_of("vectors", VECTORS),
+            vectors=reader.take("vectors", str),
+            outputs=reader.take("outputs", dict),
             license=reader.text("license") if reader.take("license", str) else "",
+        )
+        rows = [Reader(row, "ranges", StoreError) for row in reader.take("ranges", list)]
+        return cls(
+            form,
             part_rows=reader.count("part_rows", most=MAX_ROWS),
-            inputs=tuple(ranges),
+            inputs=tuple(Inputs(row.count("inputs"), row.text("sha256")) for row in rows),
             errors=reader.count("errors", least=0) if reader.take("complete", bool) else None,
         )
 
@@ -208,22 +185,12 @@ def _begins_with(pieces: Sequence[Piece], found: Manifest) -> bool:
     return all(sha256_of(own) == one.sha256 for own, one in zip(ranges, found.inputs, strict=True))
 
 
-def agree(
-    folder: Path,
-    predictor: Predictor,
-    fingerprint: Mapping[str, Any],
-    vectors: str,
-    pieces: Sequence[Piece],
-    *,
-    extend: bool,
-) -> Manifest:
+def agree(folder: Path, form: Form, pieces: Sequence[Piece], *, extend: bool) -> Manifest:
     """Return the manifest of a folder; make both if they are missing.
 
     Args:
         folder: of `embed`.
-        predictor: the model.
-        fingerprint: of the predictor, as plain data.
-        vectors: type of the stored vectors.
+        form: of the model.
         pieces: the inputs.
         extend: whether inputs may be added.
 
@@ -236,11 +203,11 @@ def agree(
         while True:  # other processes do not wait while this one reads all names
             found = Manifest.read(folder / MANIFEST)
             if found is None:
-                agreed = _planned(predictor, fingerprint, vectors, pieces)
+                count = sum(map(len, pieces))
+                rows = rows_of_part(count, form.row_bytes, form.chunk or 1)
+                agreed = Manifest(form, rows, (Inputs(count, sha256_of(pieces)),))
             else:
-                now = {"fingerprint": fingerprint, "vectors": vectors}
-                now["outputs"] = _shapes(predictor)
-                _check_settings(folder, {key: getattr(found, key) for key in now}, now)
+                _check_form(folder, found.form, form)
                 agreed = _with_new_inputs(folder, found, pieces, extend=extend)
             with locked(folder, "manifest", PATIENCE):
                 if Manifest.read(folder / MANIFEST) == found:
@@ -249,34 +216,13 @@ def agree(
                     return agreed
 
 
-def _planned(
-    predictor: Predictor, fingerprint: Mapping[str, Any], vectors: str, pieces: Sequence[Piece]
-) -> Manifest:
-    count, report = sum(map(len, pieces)), getattr(predictor.model, "load_report", None)
-    manifest = Manifest(
-        fingerprint=fingerprint,
-        outputs=_shapes(predictor),
-        vectors=vectors,
-        license=report.license if report else "",
-        part_rows=0,
-        inputs=(Inputs(count, sha256_of(pieces)),),
-    )
-    rows = rows_of_part(count, manifest.form.row_bytes, predictor.chunk)
-    return replace(manifest, part_rows=rows)
-
-
-def _shapes(predictor: Predictor) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each output for one image, () for `labels`."""
-    return {name: predictor.shapes.get(name, ()) for name in predictor.outputs}
-
-
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest, or nothing."""
     text = json.dumps(manifest.to_data(), indent=2, ensure_ascii=True) + "\n"
     write_atomic(folder / MANIFEST, text.encode())
 
 
-def missing_parts(folder: Path, parts: Iterable[Part], fingerprint: str) -> list[Part]:
+def missing_parts(folder: Path, parts: Iterable[Part], form: Form) -> list[Part]:
     """Return those of the parts that are not there, or not whole.
 
     Raises:
@@ -288,7 +234,7 @@ def missing_parts(folder: Path, parts: Iterable[Part], fingerprint: str) -> list
         state = state_of(path)
         if state is None or state[0] != part.stop - part.start:
             missing.append(part)
-        elif state[2] != fingerprint:
+        elif state[2] != form.fingerprint_text:
             raise InvalidOption(
                 f"{path} was written with another model or other settings than {MANIFEST} beside "
                 "it says; remove the file, and run the command again"
@@ -365,15 +311,9 @@ def remove_leftovers(folder: Path, parts: Sequence[Part]) -> None:
                     path.unlink(missing_ok=True)
 
 
-def _shape(outputs: Reader, name: str) -> tuple[int, ...]:
-    shape = outputs.take(name, list)
-    if not all(type(n) is int and 1 <= n < 2**31 for n in shape):
-        raise outputs.fail(f"{name} must be a list of whole numbers, got {short_repr(shape)}")
-    return tuple(shape)
-
-
-def _check_settings(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    before, now = dict(_flat(found)), dict(_flat(wanted))
+def _check_form(folder: Path, found: Form, wanted: Form) -> None:
+    """Raise InvalidOption if a folder has vectors of another form; another license is no matter."""
+    before, now = (dict(_flat(vars(replace(form, license="")))) for form in (found, wanted))
     # 8 is not 8.0 or True: the bytes of the parts would differ
     keys = [k for k in {**before, **now} if repr(before.get(k, ...)) != repr(now.get(k, ...))]
     if keys:

@@ -7,6 +7,7 @@ from the shapes, and no time or host is written.
 from __future__ import annotations
 
 import fcntl
+import json
 import math
 import os
 import struct
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 GROUP = 2**25  # bytes of vectors in one row group, about
 MAX_GROUP = 4096  # rows in one row group
+MAX_CHUNK = 4096  # images in a forward pass
 VECTORS = ("float32", "float16")
 FIXED = ("key", "error", "width", "height", "sha256")
 LOCKS = ".writing.lock"  # of a folder: byte i is locked while a process writes part i
@@ -37,16 +39,28 @@ class Form:
     """What all parts of a folder share.
 
     Args:
-        outputs: shape of each output for one image; () for `labels`.
-        vectors: `float32` or `float16`.
-        fingerprint: JSON of the fingerprint, for the end of each file.
+        fingerprint: of the predictor, as plain data.
+        vectors: type of the stored vectors, `float32` or `float16`.
+        outputs: shape of each output for one image; [] for `labels`.
         license: license of the weights, empty if it is not known.
     """
 
-    outputs: Mapping[str, tuple[int, ...]]
+    fingerprint: Mapping[str, Any]
     vectors: str
-    fingerprint: str
+    outputs: Mapping[str, list[int]]
     license: str
+
+    @property
+    def chunk(self) -> int | None:
+        """Number of images in a forward pass; None if it is damaged, which `agree` refuses."""
+        shape = self.fingerprint.get("chunk")
+        size = shape[0] if isinstance(shape, list) and shape else None
+        return size if type(size) is int and 1 <= size <= MAX_CHUNK else None
+
+    @property
+    def fingerprint_text(self) -> str:
+        """The fingerprint as the end of each file has it."""
+        return json.dumps(self.fingerprint, sort_keys=True)
 
     @property
     def row_bytes(self) -> int:
@@ -56,7 +70,7 @@ class Form:
 
     def schema(self) -> Any:
         """Return the schema of pyarrow."""
-        metadata = {FINGERPRINT: self.fingerprint.encode(), LICENSE: self.license.encode()}
+        metadata = {FINGERPRINT: self.fingerprint_text.encode(), LICENSE: self.license.encode()}
         return schema_of(self.outputs, self.outputs, self.vectors).with_metadata(metadata)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def schema_of(
-    outputs: Iterable[str], shapes: Mapping[str, tuple[int, ...]], vectors: str = "float32"
+    outputs: Iterable[str], shapes: Mapping[str, Sequence[int]], vectors: str = "float32"
 ) -> Any:
     """Return the schema of pyarrow: key, error, width, height, sha256, and a column per output.
 
