@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import pickle
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from types import FunctionType
 from typing import Any
 
@@ -31,37 +32,39 @@ def compute(job: Job, tasks: Sequence[Task], workers: int, note: Note) -> None:
         InvalidOption: other processes cannot have the model.
         VitzooError: a process failed or was killed; finished parts stay.
     """
-    shared = _Shared(tasks, note)
-    processes: list[_Process] = []
+    left, telling = deque(tasks), threading.Lock()
+    processes: list[Process] = []
     pool = ThreadPoolExecutor(workers, "vitzoo-worker")
+
+    def tell(work: Work) -> None:
+        with telling:
+            note(work)
+
+    count = min(workers, len(tasks)) - 1
+    data = _pickled(job) if count > 0 else b""
     try:
-        _start(processes, min(workers, len(tasks)) - 1, job)
-        others = [pool.submit(_attend, process, shared) for process in processes]
+        # after an error, the list has those that are running
+        processes.extend(_started(number, count) for number in range(1, count + 1))
+        others = [pool.submit(_attend, one, data, _taken(left), tell) for one in processes]
         with closing(Pipeline(job)) as own:
-            for task in shared:
-                own.write(task, shared.tell)
+            for task in _taken(left):
+                own.write(task, tell)
                 if any(other.done() and other.exception() for other in others):
                     break
         for other in wait(others, return_when=FIRST_EXCEPTION).done:
             other.result()
     finally:
-        shared.stopped.set()
+        left.clear()
         for process in processes:
             process.end()
         pool.shutdown()
 
 
-def _start(processes: list[_Process], count: int, job: Job) -> None:
-    """Start processes; after an error the list has those that are running."""
-    data = _pickled(job) if count > 0 else b""
-    for number in range(1, count + 1):
-        try:
-            processes.append(_Process(data))
-        except OSError as error:
-            raise VitzooError(
-                f"cannot start worker process {number} of {count}: {error}; pass fewer --workers "
-                "(workers=), or raise the limits of processes and open files (ulimit -u, ulimit -n)"
-            ) from error
+def _taken(left: deque[Task]) -> Iterator[Task]:
+    """Yield tasks and take them from those that are left; several threads may do so."""
+    while left:
+        with suppress(IndexError):  # another thread took the last one
+            yield left.popleft()
 
 
 def _pickled(job: Job) -> bytes:
@@ -87,82 +90,57 @@ class _Pickler(pickle.Pickler):
             )
 
 
-class _Shared:
-    """The tasks that are left, and the listener; for several threads."""
-
-    def __init__(self, tasks: Iterable[Task], note: Note) -> None:
-        self.stopped = threading.Event()
-        self._tasks, self._note, self._lock = iter(tasks), note, threading.Lock()
-
-    def __iter__(self) -> Iterator[Task]:
-        while not self.stopped.is_set():
-            with self._lock:
-                task = next(self._tasks, None)
-            if task is None:
-                return
-            yield task
-
-    def tell(self, work: Work) -> None:
-        with self._lock:
-            self._note(work)
+def _started(number: int, count: int) -> Process:
+    """Start a process, whose unfinished part is lost at its end."""
+    try:
+        return Process(MODULE, {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
+    except OSError as error:
+        raise VitzooError(
+            f"cannot start worker process {number} of {count}: {error}; pass fewer --workers "
+            "(workers=), or raise the limits of processes and open files (ulimit -u, ulimit -n)"
+        ) from error
 
 
-def _attend(process: _Process, shared: _Shared) -> None:
-    for task in shared:
-        process.run(task, shared.tell)
-
-
-class _Process(Process):
-    """An interpreter that computes parts; an unfinished part is lost at its end."""
-
-    def __init__(self, job: bytes) -> None:
-        super().__init__(MODULE, {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
-        self._first: tuple[bytes, ...] = (job,)
-
-    def run(self, task: Task, note: Note) -> None:
-        """Compute one part in the other process."""
-        try:
-            first, self._first = self._first, ()
-            self.send(*first, task)
-            while (answer := self.receive()) is not None:
+def _attend(process: Process, job: bytes, tasks: Iterable[Task], note: Note) -> None:
+    """Compute parts in another process, which gets the job with the first of them."""
+    first: tuple[bytes, ...] = (job,)
+    try:
+        for task in tasks:
+            process.send(*first, task)
+            first = ()
+            while (answer := process.receive()) is not None:
                 if isinstance(answer, Exception):
                     raise answer
                 note(answer)
-        except ProcessEnded as error:
-            raise VitzooError(
-                f"a worker process ended with {error}; run the command again to compute the "
-                "missing parts, with fewer --workers if the memory was full"
-            ) from error
+    except ProcessEnded as error:
+        raise VitzooError(
+            f"a worker process ended with {error}; run the command again to compute the "
+            "missing parts, with fewer --workers if the memory was full"
+        ) from error
 
 
 def main() -> None:
     """Compute the parts that stdin names, until it ends; answers go to stdout."""
     receive, send = channel()
-    pipeline: Pipeline | None = None
-    problem: Exception | None = None
-    try:
-        pipeline = _started(pickle.loads(receive()))  # noqa: S301  # of the first process
-    except Exception as error:  # noqa: BLE001  # the first process raises it
-        fix = (
-            f" in a worker process; {_IMPORTABLE}"
-            if isinstance(error, ImportError | AttributeError)
-            else ""
-        )
-        problem = _portable(error, fix)
-    while True:
+    with suppress(EOFError):
+        job, task = receive(), receive()
         try:
-            task: Task = receive()
-        except EOFError:
-            return
-        try:
-            if pipeline is not None:
-                pipeline.write(task, send)
-            send(problem)
+            pipeline = _pipeline(job)
         except Exception as error:  # noqa: BLE001  # the first process raises it
-            send(_portable(error))
+            send(_portable(error, f" in a worker process; {_IMPORTABLE}"))
+            return
+        while True:
+            try:
+                pipeline.write(task, send)
+            except Exception as error:  # noqa: BLE001  # likewise
+                send(_portable(error))
+                return
+            send(None)
+            task = receive()
 
 
-def _started(job: Job) -> Pipeline:
+def _pipeline(data: bytes) -> Pipeline:
+    job: Job = pickle.loads(data)  # noqa: S301  # of the first process
     expected = job.fingerprint
     apply_settings(expected.versions["float32_matmul_precision"], expected.settings)
     found = job.predictor.fingerprint().sha256
@@ -175,9 +153,11 @@ def _started(job: Job) -> Pipeline:
 
 
 def _portable(error: Exception, fix: str = "") -> Exception:
-    """Return an error that another process can read; one of another library gets a fix."""
+    """Return an error that another process can read; one of a missing class gets a fix."""
     try:
         same: Any = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
     except Exception:  # noqa: BLE001  # of another library
         return VitzooError(f"{type(error).__name__}: {error}")
-    return same if isinstance(same, VitzooError | OSError) else VitzooError(repr(error) + fix)
+    if isinstance(same, VitzooError | OSError):
+        return same
+    return VitzooError(f"{same!r}{fix if isinstance(same, ImportError | AttributeError) else ''}")
