@@ -297,7 +297,7 @@ def computed(monkeypatch):
     start = Predictor._start
 
     def counted(self, images):
-        count.extend(image for image in images if not image.error)
+        count.extend(image for image in images if image.tensor is not None)
         return start(self, images)
 
     monkeypatch.setattr(Predictor, "_start", counted)

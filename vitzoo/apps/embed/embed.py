@@ -180,7 +180,7 @@ def embed(
     check_unchanged(fingerprint.changes, place)
     form = _form(predictor, fingerprint, vectors)
     manifest = agree(folder, form, pieces, extend=extend)
-    on_cpu = place.type == "cpu"
+    on_cpu = _on_cpu(place)
     job = Job(
         predictor=predictor,
         fingerprint=fingerprint,
@@ -364,6 +364,10 @@ def _predictor(model: Any, **options: Any) -> Predictor:
             f"model is a Predictor, which has its own {', '.join(given)}; pass them to it instead"
         )
     return model
+
+
+def _on_cpu(device: torch.device) -> bool:
+    return device.type == "cpu"
 
 
 def _cores() -> int:

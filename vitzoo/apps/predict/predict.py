@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitzoo.apps.predict.batches import batches
 from vitzoo.apps.predict.classes import (
     best_classes,
     check_classifier,
@@ -82,11 +82,11 @@ def predict(
         network.eval()
         files = find_images([Path(path) for path in paths], on_error)
         inputs = _inputs(files, transform(network), on_error)
-        while chunk := list(itertools.islice(inputs, batch_size)):
-            batch = torch.stack([x for _, x in chunk]).to(sample.device, sample.dtype)
+        for batch in batches(inputs, batch_size):
+            images = torch.stack([x for _, x in batch]).to(sample.device, sample.dtype)
             with torch.inference_mode():
-                best = best_classes(network(batch), names, top)
-            yield from (Prediction(file, rows) for (file, _), rows in zip(chunk, best, strict=True))
+                best = best_classes(network(images), names, top)
+            yield from (Prediction(file, rows) for (file, _), rows in zip(batch, best, strict=True))
 
     return predictions()
 

@@ -22,6 +22,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitzoo.apps.predict.arithmetic import changed_settings
+from vitzoo.apps.predict.batches import batches
 from vitzoo.apps.predict.chunk import CHUNK, are_alike, explained, is_aligned, largest_chunk
 from vitzoo.apps.predict.classes import (
     best_classes,
@@ -273,13 +274,12 @@ class Predictor:
             raise InvalidOption(
                 f"images must be a list of images, got one {type(images).__name__}; pass [image]"
             )
-        return self._rows(iter(images))
+        return self._rows(images)
 
-    def _rows(self, remaining: Iterator[Input]) -> Iterator[Row]:
+    def _rows(self, images: Iterable[Input]) -> Iterator[Row]:
         with ThreadPoolExecutor(cores() if self.asynchronous else 1, "vitzoo-decode") as pool:
             decode: Any = pool.map if self.asynchronous else map
-            taken = (itertools.islice(remaining, self.chunk) for _ in itertools.count())
-            groups = itertools.takewhile(bool, (list(decode(self.decode, one)) for one in taken))
+            groups = (list(decode(self.decode, batch)) for batch in batches(images, self.chunk))
             yield from itertools.chain.from_iterable(self.rows_of(groups))
 
     def decode(self, image: Input, name: str = UNNAMED_BYTES) -> Decoded:
@@ -320,10 +320,8 @@ class Predictor:
             InvalidInput: a tensor has another shape.
             InvalidOption: the results depend on the position in a chunk.
         """
-        size = self.chunk if inputs else 1
-        groups = [inputs[start : start + size] for start in range(0, len(inputs), size)]
-        every = self.rows_of([Decoded(tensor) for tensor in group] for group in groups)
-        return [dict(row.outputs) for rows in every for row in rows]
+        groups = batches(map(Decoded, inputs), self.chunk)
+        return [dict(row.outputs) for rows in self.rows_of(groups) for row in rows]
 
     def rows_of(self, groups: Iterable[Sequence[Decoded]]) -> Iterator[list[Row]]:
         """Yield the rows of each group of decoded images, in order.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ import numpy.typing as npt
 
 from vitzoo import settings
 from vitzoo.apps.embed.parquet_rows import open_parquet, rows_at_once
+from vitzoo.apps.embed.part_file import FINGERPRINT
+from vitzoo.apps.predict.batches import batches
 from vitzoo.apps.predict.cores import cores
 from vitzoo.apps.predict.fingerprint import hash_data
+from vitzoo.apps.predict.outputs import POOLED
 from vitzoo.apps.predict.predictor import Decoded, Predictor
 from vitzoo.apps.probe.labelled import ROWS, Image
 from vitzoo.errors import ImageError, printable
@@ -25,10 +29,7 @@ from vitzoo.files.access import make_folder_or_raise, replacing, unwritable
 from vitzoo.files.names import SHA256
 from vitzoo.images.decode import UNNAMED_BYTES, read_bytes
 
-POOLED = "pooled"
-FINGERPRINT = b"vitzoo.fingerprint"  # key in the metadata of a Parquet file, as `embed` writes it
 OF_RESULTS = ("outputs", "labels")  # keys of a fingerprint that do not change the embeddings
-FLOATS = ("float16", "float32", "float64")
 Vector = npt.NDArray[np.float32]
 
 
@@ -85,14 +86,13 @@ class EmbeddingCache:
         from pyarrow import parquet
 
         every = {**self.own, **new}
-        kind = pa.list_(pa.float32(), self.width)
         flat = pa.array(np.concatenate(list(every.values())))
-        metadata = {FINGERPRINT: json.dumps(self.fingerprint).encode()}
-        schema = pa.schema([("sha256", pa.string()), (POOLED, kind)], metadata=metadata)
-        columns = [pa.array(list(every)), pa.FixedSizeListArray.from_arrays(flat, type=kind)]
+        columns = [pa.array(list(every)), pa.FixedSizeListArray.from_arrays(flat, self.width)]
+        table = pa.table(columns, names=["sha256", POOLED])
+        table = table.replace_schema_metadata({FINGERPRINT: json.dumps(self.fingerprint)})
         try:
             with replacing(self.path, lasting=False) as file:
-                parquet.write_table(pa.table(columns, schema=schema), file)
+                parquet.write_table(table, file)
         except OSError as error:
             raise unwritable(self.path.parent, error) from error
 
@@ -103,12 +103,8 @@ class EmbeddingCache:
         """Return the embeddings in a file; none if it is from another network, or is damaged."""
         try:
             with open_parquet(str(path)) as file:
-                schema = file.schema_arrow
-                stated = json.loads((schema.metadata or {}).get(FINGERPRINT, b"{}"))
+                stated = json.loads((file.schema_arrow.metadata or {}).get(FINGERPRINT, b"{}"))
                 if self._identity(stated) != self._identity(self.fingerprint):
-                    return {}
-                kind = schema.field(POOLED).type  # without this column: KeyError
-                if kind.value_type not in FLOATS or kind.list_size != self.width:
                     return {}
                 columns = ["sha256", POOLED]
                 found: dict[str, Vector] = {}
@@ -121,10 +117,13 @@ class EmbeddingCache:
             return {}
 
     def _vectors(self, table: Any) -> dict[str, Vector]:
-        """Return the embeddings in a batch of rows; rows without one are left out."""
+        """Return the embeddings in a batch of rows; rows without one are left out.
+
+        It raises an error for numbers of another type or count.
+        """
         table = table.filter(table[POOLED].is_valid())
         flat = _narrow(table[POOLED].flatten().to_numpy(zero_copy_only=False))
-        vectors = flat.reshape(-1, self.width)
+        vectors = flat.reshape(len(table), self.width)
         whole = np.isfinite(vectors).all(axis=1)  # `embed` writes NaN for images with an error
         hashes = np.array(table["sha256"].cast("string").to_pylist(), dtype=object)
         return dict(zip(hashes[whole].tolist(), vectors[whole], strict=True))
@@ -147,12 +146,11 @@ def embed_images(
         known: embeddings (d,) that are not computed again, by the sha256 of the image's bytes.
         progress: called with the number of images so far, and of all.
     """
-    size = predictor.chunk
-    chunks = [images[start : start + size] for start in range(0, len(images), size)]
     found: list[Embedded] = []
     pool = ThreadPoolExecutor(cores())
     try:
-        for part in pool.map(lambda chunk: list(_chunk(predictor, chunk, known)), chunks):
+        run = partial(_embedded, predictor, known)
+        for part in pool.map(run, batches(images, predictor.chunk)):
             found += part
             if progress:
                 progress(len(found), len(images))
@@ -161,25 +159,20 @@ def embed_images(
     return found
 
 
-def _chunk(
-    predictor: Predictor, images: Sequence[Image], known: dict[str, Vector]
-) -> Iterator[Embedded]:
-    """Yield the embeddings of at most one chunk of images."""
-    ready = [_ready(predictor, image, known) for image in images]
-    decoded = [one for one in ready if isinstance(one, Decoded)]
-    rows = (row for group in predictor.rows_of([decoded]) for row in group)
-    for one in ready:
-        if isinstance(one, Decoded):
-            row = next(rows)
-            vector = None if row.error else _narrow(row.outputs[POOLED])
-            yield Embedded(vector, row.error, row.sha256)
-        else:
-            yield one
+def _embedded(
+    predictor: Predictor, known: dict[str, Vector], images: Sequence[Image]
+) -> list[Embedded]:
+    """Return the embeddings of at most one chunk of images."""
+    (rows,) = predictor.rows_of([[_decoded(predictor, image, known) for image in images]])
+    found = []
+    for row in rows:
+        vector = _narrow(row.outputs[POOLED]) if row.outputs else known.get(row.sha256)
+        found.append(Embedded(None if row.error else vector, row.error, row.sha256))
+    return found
 
 
-def _ready(predictor: Predictor, image: Image, known: dict[str, Vector]) -> Embedded | Decoded:
-    """Return the embedding of an image that is known, or the decoded image; read it once."""
-    name = printable(image) if isinstance(image, Path) else UNNAMED_BYTES
+def _decoded(predictor: Predictor, image: Image, known: dict[str, Vector]) -> Decoded:
+    """Read an image, and decode it if its embedding is not known."""
     try:
         data = read_bytes(image) if isinstance(image, Path) else image
         data = data() if callable(data) else data
@@ -187,8 +180,8 @@ def _ready(predictor: Predictor, image: Image, known: dict[str, Vector]) -> Embe
         return Decoded(None, str(error))
     sha256 = hashlib.sha256(data).hexdigest()
     if sha256 in known:
-        return Embedded(known[sha256], "", sha256)
-    return predictor.decode(data, name)
+        return Decoded(None, sha256=sha256)
+    return predictor.decode(data, printable(image) if isinstance(image, Path) else UNNAMED_BYTES)
 
 
 def _narrow(vectors: npt.NDArray[Any]) -> Vector:

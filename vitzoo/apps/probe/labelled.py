@@ -332,10 +332,6 @@ def _part(value: Any) -> str | None:
 def _image(data: Path, number: int, value: Any) -> tuple[str, Path | bytes]:
     """Return name and place of an image; a missing one has no bytes, and so cannot be read."""
     stated = value.get("path") if isinstance(value, dict) else value
-    inside = value.get("bytes") if isinstance(value, dict) else value
-    name = printable(stated) if isinstance(stated, str) and stated else f"row {number}"
-    if isinstance(inside, bytes):
-        return name, inside
     if isinstance(stated, str) and stated:
-        return name, data.parent / stated
-    return name, b""
+        return printable(stated), data.parent / stated
+    return f"row {number}", b""

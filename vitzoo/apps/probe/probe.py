@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from vitzoo.apps.predict.outputs import POOLED
 from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.apps.probe.classifiers import (
     Array,
@@ -24,7 +25,7 @@ from vitzoo.apps.probe.classifiers import (
     logistic,
     split,
 )
-from vitzoo.apps.probe.embeddings import POOLED, Embedded, EmbeddingCache, embed_images
+from vitzoo.apps.probe.embeddings import Embedded, EmbeddingCache, embed_images
 from vitzoo.apps.probe.labelled import LabelledImage, read_labelled
 from vitzoo.checkpoint.saved import Trunk
 from vitzoo.errors import InvalidOption
@@ -300,10 +301,9 @@ def probe(
     predictor = Predictor(model, weights=weights, outputs=(POOLED,), dtype=dtype, device=device)
     every = _embedded(predictor, images, embeddings, progress)
     pairs = list(zip(images, every, strict=True))
-    readable = [image for image, one in pairs if one.vector is not None]
-    vectors = [one.vector for _, one in pairs if one.vector is not None]
+    readable = [image for image, one in pairs if not one.error]
     train, test = _parts(readable, labelled.classes, source, test_share, seed)
-    features = _features(vectors, predictor)
+    features = _features([one.vector for one in every if one.vector is not None], predictor)
     places = {name: i for i, name in enumerate(labelled.classes)}
     true = np.array([places[image.label] for image in readable], dtype=np.int64)
     classifier = logistic(features[train], true[train], seed=seed)
@@ -311,7 +311,7 @@ def probe(
     count = len(places)
     possible = [k for k in NEIGHBOURS if k <= len(train)]
     nearest = knn(features[train], true[train], features[test], possible, count)
-    hashes = [one.sha256 for _, one in pairs if one.vector is not None]
+    hashes = [one.sha256 for one in every if not one.error]
     trained_on = {hashes[i] for i in train}
     return Probe(
         model=_name(model, predictor.model),
