@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from vitzoo.errors import printable
 
@@ -33,11 +33,3 @@ def first_difference(stored: Sequence[str | None], now: Sequence[str]) -> str:
             "all others, for example at the end of a .txt list"
         )
     return f"Row {row} of it is {old}, in the sources {printable(new)}"
-
-
-def all_keys(parts: Iterable[tuple[int, list[str] | None]]) -> list[str | None]:
-    """Return the keys of parts, each given as its number of rows and its keys if it is there."""
-    found: list[str | None] = []
-    for count, keys in parts:
-        found += keys if keys is not None and len(keys) == count else [None] * count
-    return found

@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import Timeout
 
-from vitzoo.apps.embed.differences import all_keys, first_difference
+from vitzoo.apps.embed.differences import first_difference
 from vitzoo.apps.embed.items import Piece
 from vitzoo.apps.embed.out import MANIFEST as MANIFEST, check_out as check_out
 from vitzoo.apps.embed.part_file import Form, claim, explained, keys_of, state_of
@@ -363,6 +363,9 @@ def _with_new_inputs(
 def _difference(folder: Path, found: Manifest, pieces: Iterable[Piece]) -> str:
     now = [stored_text(key) for piece in pieces for key in piece.names()]
     near = itertools.takewhile(lambda part: part.start <= len(now), found.parts())
-    stored = all_keys((part.stop - part.start, keys_of(folder / part.name)) for part in near)
+    stored: list[str | None] = []
+    for part in near:
+        keys, count = keys_of(folder / part.name) or [], part.stop - part.start
+        stored += keys if len(keys) == count else [None] * count
     more = [None] * (found.count > len(stored))  # keys that are not read
     return first_difference([*stored, *more], now)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vitzoo.apps.embed.table import schema_of, table_of
+from vitzoo.apps.predict.batches import batches
 from vitzoo.errors import StoreError, VitzooError
 from vitzoo.files.access import open_regular, replacing, sync_folder
 
@@ -68,49 +69,15 @@ class Form:
         size = 2 if self.vectors == "float16" else 4
         return size * sum(map(math.prod, self.outputs.values()))
 
+    @property
+    def group_rows(self) -> int:
+        """Number of rows in a row group."""
+        return max(1, min(MAX_GROUP, GROUP // max(self.row_bytes, 1)))
+
     def schema(self) -> Any:
         """Return the schema of pyarrow."""
         metadata = {FINGERPRINT: self.fingerprint_text.encode(), LICENSE: self.license.encode()}
         return schema_of(self.outputs, self.outputs, self.vectors).with_metadata(metadata)
-
-
-class Writer:
-    """Collects rows and writes them in groups of fixed size."""
-
-    def __init__(self, file: Any, form: Form) -> None:
-        from pyarrow import parquet
-
-        self.form, self.schema = form, form.schema()
-        self.group = max(1, min(MAX_GROUP, GROUP // max(form.row_bytes, 1)))
-        self.waiting: list[tuple[str, Row]] = []
-        self.parquet = parquet.ParquetWriter(
-            file,
-            self.schema,
-            version="2.6",
-            compression=dict.fromkeys(FIXED, "zstd") | dict.fromkeys(form.outputs, "none"),
-            use_dictionary=False,
-            write_statistics=["key", "error"],
-            data_page_size=2**20,
-            store_schema=True,
-        )
-
-    def add(self, key: str, row: Row) -> None:
-        """Write one row, sooner or later."""
-        self.waiting.append((key, row))
-        if len(self.waiting) == self.group:
-            self._flush()
-
-    def close(self) -> None:
-        """Write the remaining rows and the end of the file."""
-        if self.waiting:
-            self._flush()
-        self.parquet.close()
-
-    def _flush(self) -> None:
-        keys, rows = zip(*self.waiting, strict=True)
-        self.waiting = []
-        table = table_of(keys, rows, self.schema)
-        self.parquet.write_table(table, row_group_size=len(rows))
 
 
 @contextmanager
@@ -131,26 +98,40 @@ def claim(path: Path) -> Iterator[bool]:
         yield free
 
 
-@contextmanager
-def writing(path: Path, form: Form, rows: int) -> Iterator[Writer | None]:
-    """Open a part, which is at `path` after the block, whole and on disk, or not at all.
+def write_part(path: Path, form: Form, count: int, rows: Iterable[tuple[str, Row]]) -> None:
+    """Write a part, which is then at `path`, whole and on disk, or not at all.
 
-    None: another process writes the part now, or has written its `rows`.
+    Nothing is read and written if another process writes the part now, or has written it.
+
+    Args:
+        path: of the file.
+        form: of all parts.
+        count: number of rows.
+        rows: with their keys.
 
     Raises:
         StoreError: the disk is full, or the folder cannot be written to.
     """
+    from pyarrow.parquet import ParquetWriter
+
+    options: dict[str, Any] = {
+        "version": "2.6",
+        "compression": dict.fromkeys(FIXED, "zstd") | dict.fromkeys(form.outputs, "none"),
+        "use_dictionary": False,
+        "write_statistics": ["key", "error"],
+        "data_page_size": 2**20,
+        "store_schema": True,
+    }
+    schema = form.schema()
     with explained(path.parent), claim(path) as free:
         state = state_of(path)
-        if not free or (state and state[0] == rows):
-            yield None
+        if not free or (state and state[0] == count):
             return
         with replacing(path, lasting=False) as file:
-            writer = Writer(file, form)
-            try:
-                yield writer
-            finally:
-                writer.close()
+            with ParquetWriter(file, schema, **options) as parquet:
+                for group in batches(rows, form.group_rows):
+                    keys, values = zip(*group, strict=True)
+                    parquet.write_table(table_of(keys, values, schema), row_group_size=len(group))
             file.flush()
             os.fsync(file.fileno())
         sync_folder(path.parent)

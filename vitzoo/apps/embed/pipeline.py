@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitzoo.apps.embed.items import Item, Piece
-from vitzoo.apps.embed.part_file import Form, writing
+from vitzoo.apps.embed.part_file import Form, write_part
 from vitzoo.apps.predict.fingerprint import Fingerprint
 from vitzoo.apps.predict.predictor import Decoded, Predictor, Row
 from vitzoo.errors import ImageError
@@ -81,49 +81,39 @@ class Pipeline:
 
     def write(self, task: Task, note: Callable[[Work], object]) -> None:
         """Compute one part and write its file; `note` is called after each forward pass."""
-        rows = sum(map(len, task.pieces))
-        with writing(task.path, self.job.form, rows) as file:
-            if file is None:  # another process has the part
-                return
-            for key, row in self._rows(task.pieces, note):
-                file.add(key, row)
+        rows = self._rows(task.pieces, note)
+        write_part(task.path, self.job.form, sum(map(len, task.pieces)), rows)
 
     def _rows(
         self, pieces: Sequence[Piece], note: Callable[[Work], object]
     ) -> Iterator[tuple[str, Row]]:
-        ahead: deque[tuple[list[str], Work]] = deque()
-        waited = 0.0
+        keys = deque[str]()
+        work = Work()  # since the last note
 
         def groups() -> Iterator[list[Decoded]]:
-            nonlocal waited
-            for keys, images, work in self._groups(i for piece in pieces for i in piece.items()):
-                ahead.append((keys, work))
-                waited += work.wait
+            """Yield the images of one forward pass each."""
+            nonlocal work
+            images: list[Decoded] = []
+            ready, before = 0, time.perf_counter()
+            for key, image, spent in self._decoded(i for piece in pieces for i in piece.items()):
+                keys.append(key)
+                images.append(image)
+                work += spent
+                ready += image.tensor is not None
+                if ready == self._chunk:
+                    work += Work(wait=time.perf_counter() - before)
+                    yield images
+                    images, ready, before = [], 0, time.perf_counter()
+            work += Work(wait=time.perf_counter() - before)
+            if images:
                 yield images
 
         began = time.perf_counter()
         for rows in self.job.predictor.rows_of(groups()):
-            keys, work = ahead.popleft()
-            model = time.perf_counter() - began - waited
+            model = time.perf_counter() - began - work.wait
             note(work + Work(images=len(rows), model=model))
-            yield from zip(keys, rows, strict=True)
-            began, waited = time.perf_counter(), 0.0
-
-    def _groups(self, items: Iterable[Item]) -> Iterator[tuple[list[str], list[Decoded], Work]]:
-        """Yield keys, images and the work on them; in order, for one forward pass each."""
-        keys: list[str] = []
-        images: list[Decoded] = []
-        ready, work, before = 0, Work(), time.perf_counter()
-        for key, image, spent in self._decoded(items):
-            keys.append(key)
-            images.append(image)
-            ready += image.tensor is not None
-            work += spent
-            if ready == self._chunk:
-                yield keys, images, work + Work(wait=time.perf_counter() - before)
-                keys, images, ready, work, before = [], [], 0, Work(), time.perf_counter()
-        if keys:
-            yield keys, images, work + Work(wait=time.perf_counter() - before)
+            yield from ((keys.popleft(), row) for row in rows)
+            began, work = time.perf_counter(), Work()
 
     def _decoded(self, items: Iterable[Item]) -> Iterator[tuple[str, Decoded, Work]]:
         """Read and decode ahead; yield in order."""
