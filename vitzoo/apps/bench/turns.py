@@ -107,21 +107,19 @@ class _Way:
         write = WAYS[self.name].write
         if write is not None and write not in written:
             self._start(job, write=True)
-            self._answer()
             self.end()
             written[write] = self.error
         self.error = written.get(write, "")
-        if not self.error:
-            self._start(job, write=False)
-        for batch in job.batches:
-            if not self.error:
-                self.outputs[batch] = self._answer()
-                self.turns[batch] = []
+        for batch in () if self.error else job.batches:
+            answer = self._ask() if self._process else self._start(job, write=False)
+            if self.error:
+                break
+            self.outputs[batch], self.turns[batch] = answer, []
         self.seconds = time.monotonic() - began
 
     def compare(self, eager: _Way) -> None:
         """End the way if its outputs are no outputs of the network."""
-        for batch, outputs in self.outputs.items() if not self.error else ():
+        for batch, outputs in () if self.error else self.outputs.items():
             found, expected = outputs.values, eager.outputs[batch].values
             if found.shape != expected.shape:
                 shapes = f"{tuple(found.shape)}, expected {tuple(expected.shape)}"
@@ -133,11 +131,8 @@ class _Way:
 
     def take(self, batch: int, seconds: float) -> None:
         """Take a turn, unless the way has failed."""
-        if self._process is None:
-            return
-        self._send((batch, seconds))
-        turn = self._answer()
-        if not self.error:
+        turn = self._ask((batch, seconds)) if self._process else None
+        if turn is not None:
             self.turns[batch].append(turn)
 
     def results(self, eager: _Way, count: int, excluded: Collection[str]) -> Iterator[Measurement]:
@@ -178,40 +173,28 @@ class _Way:
         if process is not None:
             process.end()
 
-    def _start(self, job: Job, *, write: bool) -> None:
+    def _start(self, job: Job, *, write: bool) -> Any:
+        """Start the process, and return its first answer."""
         added = dict.fromkeys(FOLDERS, str(job.place.folder)) | SAFE
         quiet = os.environ.get("VITZOO_DEBUG") != "1"
         self._process = Process(MODULE, added, quiet=quiet, group=True)
-        self._send(dataclasses.replace(job, way=self.name, write=write))
+        return self._ask(dataclasses.replace(job, way=self.name, write=write))
 
-    def _send(self, value: object) -> None:
+    def _ask(self, value: object = None) -> Any:
+        """Send a value, unless it is None, and return the next answer; None after a failure."""
+        process: Any = self._process
         try:
-            if self._process is not None:
-                self._process.send(value)
+            if value is not None:
+                process.send(value)
+            answer = process.receive()
         except ProcessEnded as error:
-            self._fail(_ended(error))
-
-    def _answer(self) -> Any:
-        """Return the next answer of the process, None if it has failed."""
-        if self._process is None:
-            return None
-        try:
-            answer = self._process.receive()
-        except ProcessEnded as error:
-            answer = Failed(_ended(error))
-        if isinstance(answer, Failed):
-            self._fail(answer.cause)
-            return None
-        return answer
-
-    def _fail(self, cause: str) -> None:
-        self.error = cause
+            full = "; the memory was probably full" if "SIGKILL" in str(error) else ""
+            answer = Failed(f"its process ended with {error}{full}")
+        if not isinstance(answer, Failed):
+            return answer
+        self.error = answer.cause
         self.end()
-
-
-def _ended(error: ProcessEnded) -> str:
-    full = "; the memory was probably full" if "SIGKILL" in str(error) else ""
-    return f"its process ended with {error}{full}"
+        return None
 
 
 def _check(eager: _Way) -> None:
