@@ -45,7 +45,7 @@ REFUSED = [
     ("push vit_digits acme/net", 4, "offline"),
     ("link vit_digits full --for timm", 2, "full has other files"),
     ("probe vit_digits gone", 2, "gone: there is no such folder"),
-    ("probe vit_digits taken.png", 2, "taken.png: there is no such folder or table"),
+    ("probe vit_digits taken.png", 2, "taken.png: this file lists no labelled images"),
     ("probe vit_digits full --test-share 2", 2, "--test-share"),
     ("bench vit_digits --ways eager,nope", 2, "nope"),
     ("predict hf://acme taken.png", 2, "hf://owner/repo"),

@@ -278,23 +278,21 @@ def token_colours(
         )
     with evaluating(model):
         outputs = [model.features(image[None], names) for image in images]
-    found: dict[str, list[Array]] = {"colours": [], "scores": [], "components": [], "variance": []}
+    each = []
     for name in names:
-        tokens = np.stack([_numpy(one[name])[0, prefix:] for one in outputs])  # (images, n, d)
-        components, scores, variance = principal_components(
-            tokens.reshape(-1, tokens.shape[-1]), COLOURS
-        )
+        tokens = np.concatenate([_numpy(one[name])[0, prefix:] for one in outputs])
+        components, scores, variance = principal_components(tokens, COLOURS)
         least, most = scores.min(axis=0), scores.max(axis=0)
-        wide = np.where(most > least, most - least, 1.0)
+        colours = (scores - least) / np.where(most > least, most - least, 1.0)
         shape = (len(images), *grid, COLOURS)
-        for key, values in (
-            ("colours", ((scores - least) / wide).reshape(shape)),
-            ("scores", scores.reshape(shape)),
-            ("components", components),
-            ("variance", variance),
-        ):
-            found[key].append(values)
-    return {key: np.stack(values) for key, values in found.items()} | {"layers": np.array(wanted)}
+        each.append({"colours": colours.reshape(shape), "scores": scores.reshape(shape),
+                     "components": components, "variance": variance})  # fmt: skip
+    return stacked(each) | {"layers": np.array(wanted)}
+
+
+def stacked(each: Sequence[Arrays]) -> Arrays:
+    """Stack the arrays of the same names."""
+    return {name: np.stack([one[name] for one in each]) for name in each[0]}
 
 
 def principal_components(rows: Array, count: int) -> tuple[Array, Array, Array]:

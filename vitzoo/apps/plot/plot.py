@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -164,7 +163,7 @@ def _attention(request: Request) -> Made:
 def _rollout(request: Request) -> Made:
     images = request.tensors()
     each = [compute.rollout_of(request.model, image, request.query) for image in images]
-    found = {key: np.stack([one[key] for one in each]) for key in each[0]}
+    found = compute.stacked(each)
     seen = request.seen(images)
     return found, partial(
         draw.rollout, request.title, found["rollout"], seen, request.query, request.whose

@@ -17,7 +17,6 @@ from vitzoo.cli.options import (
     weights_or_file_option,
 )
 from vitzoo.cli.output import on_terminal, print_rows, say
-from vitzoo.errors import InvalidOption
 from vitzoo.opening import check
 
 if TYPE_CHECKING:
@@ -93,8 +92,8 @@ def probe_command(
       vitzoo probe dinov2/vit_s14 birds.csv --label-column species --json
       vitzoo probe vit_b16 flowers/ --confusion f.png --save f.safetensors
     """
+    from vitzoo.apps.probe.labelled import check_data
     from vitzoo.files.access import check_figure, check_target, writing_to
-    from vitzoo.files.names import check_path
     from vitzoo.plugin.requirements import check_extra
 
     if save:
@@ -102,12 +101,7 @@ def probe_command(
     if confusion:
         check_figure(confusion, "--confusion", PICTURES, force=force)
         check_extra("plot", "vitzoo probe --confusion")
-    is_table = data.suffix.lower() in (".csv", ".tsv", ".parquet") and data.is_file()
-    if not is_table and not data.is_dir():
-        raise InvalidOption(
-            f"{data}: there is no such folder or table; expected a folder with a folder for each "
-            "class, or a .csv, .tsv or .parquet file"
-        )
+    check_data(data)
     check(model, options["weights"])
     check_extra("probe", "vitzoo probe")
     from vitzoo.apps.probe.probe import probe

@@ -73,23 +73,28 @@ def read_labelled(
         InvalidOption: there is no such data or column, or an image has no class.
         MissingDependency: pyarrow is needed.
     """
-    if os.path.isdir(data):  # noqa: PTH112  # never raises
-        named = [name for name in (image, label, split) if name is not None]
-        if named:
-            raise InvalidOption(
-                f"{data} is a folder, which has no column {named[0]!r}; leave the names of columns "
-                "out, or name a CSV or Parquet file"
-            )
-        return _folder(data)
-    read = {CSV: _csv, TSV: _csv, PARQUET: _parquet}.get(data.suffix.lower())
-    if read is None or not os.path.isfile(data):  # noqa: PTH113
+    check_data(data)
+    if not os.path.isdir(data):  # noqa: PTH112  # never raises
+        read = _parquet if data.suffix.lower() == PARQUET else _csv
+        return read(data, (image, label, split))
+    if named := [name for name in (image, label, split) if name is not None]:
+        raise InvalidOption(
+            f"{data} is a folder, which has no column {named[0]!r}; leave the names of columns "
+            "out, or name a CSV or Parquet file"
+        )
+    return _folder(data)
+
+
+def check_data(data: Path) -> None:
+    """Raise InvalidOption unless there is such a folder, or a file with a known ending."""
+    is_table = data.suffix.lower() in (CSV, TSV, PARQUET) and os.path.isfile(data)  # noqa: PTH113
+    if not is_table and not os.path.isdir(data):  # noqa: PTH112
         there = os.path.exists(data)  # noqa: PTH110
         what = "this file lists no labelled images" if there else "there is no such folder or file"
         raise InvalidOption(
             f"{data}: {what}; expected a folder with a folder for each class, or a {CSV}, {TSV} or "
             f"{PARQUET} file"
         )
-    return read(data, (image, label, split))
 
 
 def _folder(data: Path) -> LabelledImages:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -64,26 +66,29 @@ class LibraryFolder:
     configs: Mapping[str, Mapping[str, Any]]
     call: str
 
-
-def warn_about_images(library: str, spec: Spec) -> None:
-    """Log a warning if the image processors of a library do not fit a network."""
-    if library == "transformers" and spec.in_chans != 3:
-        log.warning(
-            "the network reads images with %d channel%s, but image processors of transformers "
-            "return 3; prepare images with vitzoo.transform, or write the folder for timm",
-            spec.in_chans,
-            "" if spec.in_chans == 1 else "s",
-        )
+    def write_configs(self, folder: Path) -> None:
+        """Write the configs to a folder."""
+        for file, content in self.configs.items():
+            text = json.dumps(content, indent=2, ensure_ascii=False)
+            (folder / file).write_text(f"{text}\n", encoding="utf-8")
 
 
 def target_of(network: Network, library: str, zoo: Registry) -> LibraryFolder:
-    """Return how a library stores a network.
+    """Return how a library stores a network; warn if its image processors do not fit.
 
     Raises:
         CheckpointError: the library has no such network; the message names the libraries that have.
     """
     found, lacking = _first(network, library, zoo)
+    channels = network.spec.in_chans
     if found is not None:
+        if library == "transformers" and channels != 3:
+            log.warning(
+                "the network reads images with %d channel%s, but image processors of transformers "
+                "return 3; prepare images with vitzoo.transform, or write the folder for timm",
+                channels,
+                "" if channels == 1 else "s",
+            )
         return found
     others = [name for name in LIBRARIES if name != library and _first(network, name, zoo)[0]]
     fix = f"pass one of: {', '.join(others)}" if others else "vitzoo.save writes it for vitzoo"

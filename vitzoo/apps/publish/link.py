@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +10,7 @@ from typing import Any
 
 from vitzoo import settings
 from vitzoo.apps.convert.conversion import Source, convert, network_of, open_source
-from vitzoo.apps.publish.libraries import (
-    LIBRARIES,
-    LibraryFolder,
-    Network,
-    target_of,
-    warn_about_images,
-)
+from vitzoo.apps.publish.libraries import LIBRARIES, LibraryFolder, Network, target_of
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import HashMismatch, InvalidOption, StoreError, UnknownName, short_repr
@@ -91,11 +84,8 @@ def link(
         opened = _opened(name, weights, zoo)
         network = _network(opened)
         target = target_of(network, library, zoo)
-        warn_about_images(library, network.spec)
         copied = _write_weights(opened.checkpoint, target, part / target.weights)
-        for file, content in target.configs.items():
-            text = json.dumps(content, indent=2, ensure_ascii=False)
-            (part / file).write_text(f"{text}\n", encoding="utf-8")
+        target.write_configs(part)
         checkpoint = opened.checkpoint
         about = {"weights": checkpoint.source, "sha256": checkpoint.sha256, "library": library}
         files = write_manifest(part, about)

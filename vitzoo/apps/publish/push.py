@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitzoo.apps.convert.conversion import convert
 from vitzoo.apps.publish.checks import PUSHED, check_push
-from vitzoo.apps.publish.libraries import (
-    MODEL,
-    LibraryFolder,
-    Network,
-    target_of,
-    warn_about_images,
-)
+from vitzoo.apps.publish.libraries import MODEL, LibraryFolder, Network, target_of
 from vitzoo.apps.publish.model_card import Card, Origin, model_card
 from vitzoo.apps.publish.upload import check_upload, upload
 from vitzoo.checkpoint.checkpoint import open_file
@@ -218,14 +211,11 @@ def _write(model: Any, library: str | None, folder: Path, zoo: Registry) -> Libr
     found = _target(network, library, zoo)
     if found is None:
         return None
-    warn_about_images(found.library, network.spec)
     if found.layout.name != "timm":  # the names of the model
         plain = saved.rename(folder / f"plain-{MODEL}")
         convert(plain, found.layout.name, folder / found.weights)
         plain.unlink()
-    for name, content in found.configs.items():
-        text = json.dumps(content, indent=2, ensure_ascii=False)
-        (folder / name).write_text(f"{text}\n", encoding="utf-8")
+    found.write_configs(folder)
     return found
 
 
