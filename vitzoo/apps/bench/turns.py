@@ -9,13 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from vitzoo.apps.bench.results import (
-    Measurement,
-    agreement,
-    interval,
-    is_busy,
-    is_recommended,
-)
+from vitzoo.apps.bench.results import Measurement, agreement, interval, is_busy, is_recommended
 from vitzoo.apps.bench.ways import EAGER, WAYS
 from vitzoo.apps.bench.worker import MODULE, Failed, Job, Outputs, Turn
 from vitzoo.apps.embed.processes import Process, ProcessEnded

@@ -12,10 +12,7 @@ from typing import Any, BinaryIO
 
 from vitzoo.apps.embed import items
 from vitzoo.apps.embed.items import Item, as_text, open_archive
-from vitzoo.errors import (
-    ImageError,
-    printable,
-)
+from vitzoo.errors import ImageError, printable
 from vitzoo.images.find import SUFFIXES
 
 MAX_HEADER = 2**20  # bytes of the headers of one tar member, long names included

@@ -12,13 +12,7 @@ import click
 from click.exceptions import Exit
 
 from vitzoo.cli.completion import complete_names
-from vitzoo.cli.options import (
-    PATH,
-    check_there,
-    device_option,
-    json_option,
-    weights_or_file_option,
-)
+from vitzoo.cli.options import PATH, check_there, device_option, json_option, weights_or_file_option
 from vitzoo.cli.output import on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption
 from vitzoo.opening import check

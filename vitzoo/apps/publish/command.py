@@ -10,12 +10,7 @@ import click
 
 from vitzoo.apps.publish.checks import PUSHED, check_push
 from vitzoo.cli.completion import complete_names
-from vitzoo.cli.options import (
-    PATH,
-    flag,
-    json_option,
-    weights_option,
-)
+from vitzoo.cli.options import PATH, flag, json_option, weights_option
 from vitzoo.cli.output import print_rows, say
 from vitzoo.files.access import check_folder
 from vitzoo.files.folder_manifest import own_files
