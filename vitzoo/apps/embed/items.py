@@ -1,12 +1,13 @@
-"""One image of the sources of `embed`, the protocol of their pieces, and the reading of files."""
+"""One image of the sources of `embed`, the base of their pieces, and the reading of files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Self
 
 from vitzoo.errors import ImageError, printable
 from vitzoo.files.access import open_regular, read_regular
@@ -26,23 +27,36 @@ class Item:
     size: int = 0
 
 
-class Piece(Protocol):
-    """Images of one source that are neighbours in the order of the inputs; it can be pickled."""
+@dataclass(frozen=True)
+class Piece(ABC):
+    """Images of one source that are neighbours in the order of the inputs; it can be pickled.
+
+    Args:
+        path: of the source.
+        entries: what the source says about each image.
+    """
+
+    path: str
+    entries: Sequence[Any]
 
     def __len__(self) -> int:
-        """Return the number of images."""
+        return len(self.entries)
 
-    def part(self, start: int, stop: int) -> Piece:
+    def part(self, start: int, stop: int) -> Self:
         """Return the piece of some of the images."""
+        return replace(self, entries=self.entries[start:stop])
 
+    @abstractmethod
     def items(self) -> Iterator[Item]:
         """Yield the images in order."""
 
+    @abstractmethod
     def names(self) -> Iterator[str]:
         """Yield the key of each image without reading it."""
 
+    @abstractmethod
     def identities(self) -> Iterator[str]:
-        """Yield what identifies each image without reading it."""
+        """Yield what identifies the images without reading them."""
 
 
 def as_text(path: str) -> str:

@@ -8,13 +8,13 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitzoo.apps.embed import items
-from vitzoo.apps.embed.items import Item, as_text, open_archive, read_file
+from vitzoo.apps.embed.items import Item, Piece, as_text, open_archive, read_file
 from vitzoo.errors import (
     ImageError,
     InvalidOption,
@@ -40,13 +40,11 @@ USUAL = ("image", "img", "bytes", "path", "file_name")  # columns with images, t
 
 
 @dataclass(frozen=True)
-class ParquetRows:
+class ParquetRows(Piece):
     """Rows of a Parquet file whose column has the bytes or the paths of images."""
 
-    path: str
+    entries: range
     column: str
-    start: int
-    stop: int
     state: str  # what the end of the file says about its row groups
 
     @classmethod
@@ -68,14 +66,7 @@ class ParquetRows:
             )
         if not rows:
             raise ImageError(f"{printable(path)} has no rows")
-        return cls(path, _column_of(schema, column, printable(path)), 0, rows, state)
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def part(self, start: int, stop: int) -> ParquetRows:
-        """Return the piece of some of the rows."""
-        return replace(self, start=self.start + start, stop=self.start + stop)
+        return cls(path, range(rows), _column_of(schema, column, printable(path)), state)
 
     def items(self) -> Iterator[Item]:
         """Yield the images in order."""
@@ -86,7 +77,7 @@ class ParquetRows:
                 why = f"{shown} has changed since its rows were counted"
         except ImageError as error:
             why = str(error)
-        for row, key in enumerate(self.names(), self.start):
+        for row, key in zip(self.entries, self.names(), strict=True):
             value, problem = (None, why) if why else cursor.value(row)
             load = partial(_load_value, value, problem, folder, f"row {row} of {shown}")
             yield Item(key, load, len(value) if isinstance(value, bytes) else 0)
@@ -95,11 +86,12 @@ class ParquetRows:
     def names(self) -> Iterator[str]:
         """Yield the path of the file with the number of each row."""
         path = as_text(self.path)
-        return (f"{path}/{row}" for row in range(self.start, self.stop))
+        return (f"{path}/{row}" for row in self.entries)
 
     def identities(self) -> Iterator[str]:
         """Yield the file with the state of its row groups, once, and the range of rows."""
-        yield f"{as_text(self.path)} {self.column} {self.start} {self.stop} {self.state}"
+        rows = f"{self.entries.start} {self.entries.stop}"
+        yield f"{as_text(self.path)} {self.column} {rows} {self.state}"
 
 
 class _Cursor:

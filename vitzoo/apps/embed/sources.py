@@ -15,7 +15,6 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -35,29 +34,20 @@ STARS = re.compile(r"(?:^|(?<=/))(?:\*\*(?:/+|$))+")  # `**` as a whole name
 Paths = str | os.PathLike[str]
 
 
-@dataclass(frozen=True)
-class Files:
-    """Image files; `folder` is where relative paths begin, and `keys` are the paths as written."""
+class Files(Piece):
+    """Image files; `path` is where relative paths begin, and `entries` the paths as written."""
 
-    folder: str
-    keys: list[str]
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def part(self, start: int, stop: int) -> Files:
-        """Return the piece of some of the images."""
-        return Files(self.folder, self.keys[start:stop])
+    entries: list[str]
 
     def items(self) -> Iterator[Item]:
         """Yield the images in order."""
-        for key in self.keys:
-            path = os.path.join(self.folder, key)  # noqa: PTH118  # a Path would be slower
+        for key in self.entries:
+            path = os.path.join(self.path, key)  # noqa: PTH118  # a Path would be slower
             yield Item(as_text(key), lambda path=path: read_file(path))  # type: ignore[misc]
 
     def names(self) -> Iterator[str]:
         """Yield the paths as written."""
-        return map(as_text, self.keys)
+        return map(as_text, self.entries)
 
     def identities(self) -> Iterator[str]:
         """Yield the paths as written."""
@@ -127,8 +117,8 @@ class _Counted:
 def _append(pieces: list[Piece], piece: Piece) -> None:
     """Add a piece; neighbouring files of one folder are one piece."""
     last = pieces[-1] if pieces else None
-    if isinstance(last, Files) and isinstance(piece, Files) and last.folder == piece.folder:
-        last.keys.extend(piece.keys)
+    if isinstance(last, Files) and isinstance(piece, Files) and last.path == piece.path:
+        last.entries.extend(piece.entries)
     else:
         pieces.append(piece)
 

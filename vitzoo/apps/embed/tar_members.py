@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, BinaryIO
 
 from vitzoo.apps.embed import items
-from vitzoo.apps.embed.items import Item, as_text, open_archive
+from vitzoo.apps.embed.items import Item, Piece, as_text, open_archive
 from vitzoo.errors import ImageError, printable
 from vitzoo.images.find import SUFFIXES
 
@@ -25,15 +24,11 @@ DIGITS = re.compile(rb"\d+")
 BLOCK = 512
 
 
-@dataclass(frozen=True)
-class TarMembers:
-    """Images in a tar archive. A member is (name, position of its bytes, number of bytes).
+class TarMembers(Piece):
+    """Images in a tar archive. An entry is (name, position of its bytes, number of bytes).
 
     A member that is no file, such as a link, has a negative position.
     """
-
-    path: str
-    members: Sequence[tuple[str, int, int]]
 
     @classmethod
     def find(cls, path: str) -> TarMembers:
@@ -48,26 +43,19 @@ class TarMembers:
             raise ImageError(f"{printable(path)} contains no images ({', '.join(SUFFIXES)})")
         return cls(path, members)
 
-    def __len__(self) -> int:
-        return len(self.members)
-
-    def part(self, start: int, stop: int) -> TarMembers:
-        """Return the piece of some of the images."""
-        return TarMembers(self.path, self.members[start:stop])
-
     def items(self) -> Iterator[Item]:
         """Yield the images in order."""
-        for key, member in zip(self.names(), self.members, strict=True):
+        for key, member in zip(self.names(), self.entries, strict=True):
             yield Item(key, partial(_read_member, self.path, *member))
 
     def names(self) -> Iterator[str]:
         """Yield the path of the archive with the name of each member."""
         path = as_text(self.path)
-        return (f"{path}/{name}" for name, _, _ in self.members)
+        return (f"{path}/{name}" for name, _, _ in self.entries)
 
     def identities(self) -> Iterator[str]:
         """Yield the name, the position and the size of each member."""
-        for key, (_, start, size) in zip(self.names(), self.members, strict=True):
+        for key, (_, start, size) in zip(self.names(), self.entries, strict=True):
             yield f"{key} {start} {size}"
 
 

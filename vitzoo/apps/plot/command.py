@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,13 @@ from vitzoo.cli.output import print_rows, say
 from vitzoo.files.access import check_figure
 from vitzoo.opening import check
 
-RANGE = re.compile(r"(-?\d+)(?:-(\d+))?", re.ASCII)
-
 
 def _indices(value: str) -> list[int]:
     """Read indices from 0: numbers and ranges with commas, such as 0,2-4,-1."""
-    pattern = r"-?\d{1,4}(?:-\d{1,4})?(?:,-?\d{1,4}(?:-\d{1,4})?)*"
     expected = "indices such as 0,2-4 or -1 for the last"
     found: list[int] = []
-    for first, last in RANGE.findall(matched(pattern, value, expected)[0]):
+    for part in value.split(","):
+        first, last = matched(r"(-?\d{1,4})(?:-(\d{1,4}))?", part, expected).groups()
         found += range(int(first), int(last or first) + 1)
     if not found:
         raise click.BadParameter(f"expected {expected}; got {value!r}")

@@ -6,7 +6,6 @@ in float64, and the same seed gives the same result.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ Ints = npt.NDArray[np.int64]
 TEMPERATURE = 0.07
 PLACES = 10  # decimals of similarities and votes; equal images have equal similarities in these
 BLOCK = 2**23  # similarities in memory at a time
-Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 STRENGTHS = tuple(10.0**power for power in range(-4, 3))  # of C, the inverse of the regularisation
 VALIDATION_SHARE = 0.2
 ITERATIONS = 1000
@@ -174,8 +172,7 @@ def interval(correct: int, total: int) -> tuple[float, float]:
     >>> [round(end, 3) for end in interval(95, 100)]
     [0.888, 0.978]
     """
-    share, weight = correct / total, Z**2 / total
-    centre = (share + weight / 2) / (1 + weight)
-    half = Z / (1 + weight) * math.sqrt(share * (1 - share) / total + weight / (4 * total))
-    low, high = centre - half, centre + half
-    return low if correct else 0.0, high if correct < total else 1.0  # not 1e-17 and 1 - 1e-16
+    from scipy.stats import binomtest  # scikit-learn needs it
+
+    low, high = binomtest(correct, total).proportion_ci(method="wilson")
+    return float(low), float(high)
