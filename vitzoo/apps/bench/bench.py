@@ -174,10 +174,10 @@ def _write(network: nn.Module, path: Path) -> None:
     try:
         torch.save(network, path)
     except Exception as error:  # torch raises RuntimeError for a full disk; a part may be a lambda
+        reason = printable(" ".join(str(error).split()), LONGEST)
         raise VitzooError(
-            f"the network cannot be passed to other processes through {path.parent}: "
-            f"{printable(' '.join(str(error).split()), LONGEST)}; its parts must be defined in a "
-            "module, and TMPDIR must name a folder with room for its weights"
+            f"the network cannot be passed to other processes through {path.parent}: {reason}; "
+            "define its parts in a module, and name a folder with room for its weights in TMPDIR"
         ) from error
 
 

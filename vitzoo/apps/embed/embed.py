@@ -46,6 +46,7 @@ from vitzoo.schema.spec import Spec
 MOST = 4096  # workers, or images that are read ahead
 MOST_NAMED = 3  # inputs with an error
 MOST_DIGITS, MOST_SHARDS = 9, 10**9  # of numbers and counts of processes
+FIX = "pass --shard INDEX/COUNT (shard=(index, count))"
 STAGES = ("read", "decode", "model")
 Progress = Callable[[int, int, Work], object]
 
@@ -248,10 +249,8 @@ def _check_apart(folder: Path, sources: Iterable[object]) -> None:
             and os.path.isdir(folder)  # noqa: PTH112
             and folder.samefile(source)
         ):
-            raise InvalidOption(
-                f"--out (out=) is the source {printable(source)}; choose another "
-                "--out, a new folder"
-            )
+            shown = printable(source)
+            raise InvalidOption(f"--out (out=) is the source {shown}; choose another --out")
 
 
 class Total:
@@ -288,8 +287,8 @@ def shard_of(shard: tuple[int, int] | None, env: Mapping[str, str] = os.environ)
     whole = len(found) == 2 and all(type(n) is int for n in found)
     if not whole or not 0 <= found[0] < found[1] <= MOST_SHARDS:
         raise InvalidOption(
-            f"{where} must be an index from 0 and a count that is larger, at most {MOST_SHARDS}, "
-            f"got {short_repr(found)}; pass --shard INDEX/COUNT (shard=(index, count))"
+            f"{where} must be an index from 0 and a larger count, at most {MOST_SHARDS}, got "
+            f"{short_repr(found)}; {FIX}"
         )
     return found[0], found[1]
 
@@ -303,7 +302,7 @@ def _of_slurm(env: Mapping[str, str]) -> tuple[int, ...]:
     if by < 1 or (last - first) // by + 1 != number or (own - first) % by:
         raise InvalidOption(
             f"the array of SLURM has {number} tasks from {first} to {last} in steps of {by}, which "
-            "is no regular range; pass --shard INDEX/COUNT (shard=(index, count))"
+            f"is no regular range; {FIX}"
         )
     return (own - first) // by, number
 
@@ -313,10 +312,8 @@ def _numbers(env: Mapping[str, str], *names: str) -> tuple[int, ...]:
         return tuple(int(env[name]) for name in names)
     except (KeyError, ValueError) as error:
         shown = ", ".join(f"{name}={env.get(name, '')}" for name in names)
-        raise InvalidOption(
-            f"expected whole numbers in {short_repr(shown)}; pass --shard INDEX/COUNT "
-            "(shard=(index, count))"
-        ) from error
+        wrong = f"expected whole numbers in {short_repr(shown)}; {FIX}"
+        raise InvalidOption(wrong) from error
 
 
 def device_of_rank(
@@ -333,9 +330,8 @@ def device_of_rank(
     count = torch.cuda.device_count()
     if 0 < count <= rank:
         raise InvalidOption(
-            f"LOCAL_RANK is {rank}, and this process sees {count} GPU{'s' * (count > 1)}; start at "
-            "most one process for each GPU (torchrun --nproc-per-node), or name the device of this "
-            "process, as --device cuda:0 (device=)"
+            f"LOCAL_RANK is {rank}, and this process sees {count} GPU{'s' * (count > 1)}; start "
+            "one process for each (torchrun --nproc-per-node), or pass --device cuda:0 (device=)"
         )
     return f"cuda:{rank}"
 

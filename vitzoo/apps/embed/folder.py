@@ -344,10 +344,10 @@ def _with_new_inputs(
     """Return the manifest with the inputs that were appended to the sources."""
     count, start = sum(map(len, pieces)), found.count
     if not _begins_with(pieces, found):
+        which = _difference(folder, found, pieces)
         raise InvalidOption(
-            f"{folder} has other inputs: {start} are in it, the sources have {count}. "
-            f"{_difference(folder, found, pieces)}. Name the same sources from the same "
-            "working directory, or choose another --out"
+            f"{folder} has other inputs: {start} are in it, the sources have {count}. {which}. "
+            "Name the same sources from the same working directory, or choose another --out"
         )
     if count == start:
         return found

@@ -159,9 +159,8 @@ def rows_at_once(path: str, group: Any, columns: Iterable[str], most: int = BATC
             every, kept = every + largest[0], kept + largest[1]
     if every > max(MAX_PAGE, LITTLE * kept) or values > MAX_VALUES:
         raise ImageError(
-            f"a row needs pages of {every} bytes and {values} values, of which {kept} bytes are "
-            f"stored; the most is {MAX_PAGE} bytes and {MAX_VALUES} values; write smaller pages or "
-            "smaller images"
+            f"a row needs pages of {every} bytes ({kept} are stored) and {values} values, the most "
+            f"is {MAX_PAGE} bytes and {MAX_VALUES} values; write smaller pages or images"
         )
     return max(min(most, 2 * max(MAX_PAGE, every) // max(every, 1)), 1)
 

@@ -108,8 +108,7 @@ class _Counted:
             one, other = (printable(self.sources[i]) for i in (names[name], number))
             raise InvalidOption(
                 f"two sources name the file {printable(path)}: {one} and {other}; expected each "
-                "file once: remove one of the sources, or list the files in a .txt file, which "
-                "keeps every line"
+                "file once: remove one source, or list the files in a .txt file"
             )
         return False
 

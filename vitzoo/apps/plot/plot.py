@@ -254,9 +254,8 @@ def _network(model: object) -> VisionTransformer:
     network = unwrapped(model) if is_model(model) else open_network(model)
     if not isinstance(network, VisionTransformer):  # which needs no spec here
         raise InvalidOption(
-            "plot reads the attention maps and tokens of a vitzoo.VisionTransformer, got "
-            f"{network_of(network).spec.variant}, a {type(network).__name__}; choose a variant of "
-            "vitzoo's parts"
+            f"plot takes a vitzoo.VisionTransformer, got {network_of(network).spec.variant}, a "
+            f"{type(network).__name__}; choose a variant of vitzoo's parts"
         )
     sample_of(network)
     return network

@@ -25,9 +25,8 @@ def check_classifier(model: nn.Module) -> None:
         )
     if getattr(getattr(network, "head", None), "embedding", False):
         raise InvalidOption(
-            f"the model returns an embedding of {classes} numbers, not classes; compare embeddings "
-            "with each other, or pass num_classes= for a new classifier and train it"
-            f"{_with_classifier(network)}"
+            f"the model returns an embedding of {classes} numbers, not classes; compare them, or "
+            f"pass num_classes= and train the new classifier{_with_classifier(network)}"
         )
 
 

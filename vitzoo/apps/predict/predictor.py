@@ -247,9 +247,9 @@ class Predictor:
         self.__init__(model, weights=weights, outputs=state["outputs"], **options)  # type: ignore[misc]
         if "identity" in state and state["identity"] != (found := self._identity()):
             raise IntegrityError(
-                f"{model} is another network or has other weights here than where the "
-                f"Predictor was pickled: sha256 {found[0]} here, {state['identity'][0]} there; "
-                "make the same file and the same vitzoo available to both processes"
+                f"{model} had other weights or another network when the Predictor was pickled: "
+                f"sha256 {state['identity'][0]}, here {found[0]}; make the same file and the same "
+                "vitzoo available to both processes"
             )
 
     def __call__(self, images: Iterable[Input]) -> list[Row]:

@@ -34,9 +34,8 @@ def check_upload(repo: str) -> str:
     """
     if settings.offline():
         raise errors.Offline(
-            f"{repo}: vitzoo is offline, so nothing is uploaded; unset VITZOO_OFFLINE and "
-            "HF_HUB_OFFLINE, or write the folder alone with --dry-run --folder DIR "
-            "(dry_run=True, folder=DIR)"
+            f"{repo}: vitzoo is offline; unset VITZOO_OFFLINE and HF_HUB_OFFLINE, or write the "
+            "folder alone with --dry-run --folder DIR (dry_run=True, folder=DIR)"
         )
     endpoint = settings.trust_endpoint()
     if not may_see_token(endpoint):

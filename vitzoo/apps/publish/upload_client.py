@@ -89,8 +89,7 @@ class Guard:
         if found.has_redirect_location:
             raise RefusedResponse(
                 f"{self.where} redirected to {printable(found.headers['location'], SHOWN)}, and "
-                "an upload follows no redirect; check the name of the repository and "
-                "VITZOO_TRUST_ENDPOINT"
+                "uploads follow no redirect; check the repository and VITZOO_TRUST_ENDPOINT"
             )
         text = bytearray()
         for piece in found.iter_raw():

@@ -38,6 +38,7 @@ WITHOUT_EFFECT = {  # keys of the config that do not change what is merged
     *("exclude_modules", "layers_pattern", "layers_to_transform"),
     *("ensure_weight_tying", "lora_dropout", "megatron_core", "qalora_group_size"),
 }
+WRITE = "peft_model.save_pretrained(folder) writes an adapter"
 WITH_PEFT = (
     "PEFT can apply it to a model that you made as in training: "
     "peft.PeftModel.from_pretrained(model, folder).merge_and_unload()"
@@ -79,8 +80,7 @@ class Adapter:
             network = self.trained.spec.get("variant", "a network without a name")
             raise CheckpointError(
                 f"{self.folder} was trained on weights of {short_repr(network)} with sha256 "
-                f"{self.base}, {source} has sha256 {sha256}; name the network and the weights= "
-                "that it was trained on"
+                f"{self.base}, {source} has sha256 {sha256}; name the same network and weights="
             )
 
     def described(self, checkpoint: Checkpoint) -> Checkpoint:
@@ -184,8 +184,7 @@ def open_adapter(folder: object) -> Adapter:
         known = isinstance(folder, str | os.PathLike) and not os.path.exists(folder)  # noqa: PTH110
         raise InvalidOption(
             f"adapter must be a folder with {CONFIG} and {TENSORS}, got {describe(folder)}"
-            f"{', which does not exist' if known else ''}; peft_model.save_pretrained(folder) "
-            "writes it"
+            f"{', which does not exist' if known else ''}; {WRITE}"
         )
     path = Path(folder)
     if not (path / TENSORS).exists() and (path / PICKLE).exists():
@@ -200,10 +199,7 @@ def open_adapter(folder: object) -> Adapter:
 
 def _config(path: Path) -> Mapping[str, Any]:
     if (text := read_regular(path, MAX_CONFIG, CheckpointError)) is None:
-        raise CheckpointError(
-            f"cannot read {path}: there is no such file; an adapter is a folder that "
-            "peft_model.save_pretrained(folder) wrote"
-        )
+        raise CheckpointError(f"cannot read {path}: there is no such file; {WRITE}")
     try:
         data = strict_json(text)
     except ValueError as error:
