@@ -400,8 +400,7 @@ def test_texts_of_a_registry_are_shown_as_they_are(model, text):
         license=text, evaluation=text, sha256=text,
     )  # fmt: skip
     card = Card(
-        repo=f"acme/{text}", library="timm", call="c", spec=model.spec, params=1, license=text,
-        sha256=text, named=False, preprocessing=None,
+        repo=f"acme/{text}", library="timm", call="c", model=model, license=text, sha256=text,
         origin=Origin(replace(variant, name=text, paper=text), row, unchanged=True),
         base_model=[text], datasets=[text],
     )  # fmt: skip
@@ -415,7 +414,7 @@ def test_texts_of_a_registry_are_shown_as_they_are(model, text):
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(body)
     inline = [child for token in tokens for child in token.children or ()]
     assert {one.type for one in inline} <= {"text", "text_special", "code_inline", "softbreak"}
-    assert [one.type for one in tokens].count("tr_open") == 7
+    assert [one.type for one in tokens].count("tr_open") == 8
     assert [one.type for one in tokens].count("heading_open") == 3
     assert not {one.type for one in tokens} & {"html_block", "fence", "code_block", "hr", "list"}
     shown = ["".join(c.content for c in one.children or ()) for one in tokens]

@@ -196,29 +196,22 @@ def main() -> None:
     with suppress(OSError):  # if the memory gets full, this process ends, and not the user's
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
     job: Job = receive()
-    try:
-        runner = _ready(job, send)
-        while runner is not None:
-            send(runner.turn(*_request(receive, job)))
-    except Exception as error:  # noqa: BLE001  # the first process tells the user
-        send(Failed(cause_of(error)))
-
-
-def _ready(job: Job, send: Callable[[object], None]) -> Runner | None:
-    """Write the files of a way; or prepare it, and send its outputs for the samples."""
     torch.set_num_threads(job.threads)
     torch.set_float32_matmul_precision(job.precision)
     way = WAYS[job.way]
-    if job.write:
-        if way.write is not None:
+    try:
+        if job.write and way.write is not None:
             way.write(job.place)
-        send(None)
-        return None
-    processor = Processor(job.place.device)
-    runner = Runner(way.open(job.place), job, processor)
-    for batch in job.batches:
-        send(runner.outputs(batch))
-    return runner
+            send(None)
+            return
+        processor = Processor(job.place.device)
+        runner = Runner(way.open(job.place), job, processor)
+        for batch in job.batches:
+            send(runner.outputs(batch))
+        while True:
+            send(runner.turn(*_request(receive, job)))
+    except Exception as error:  # noqa: BLE001  # the first process tells the user
+        send(Failed(cause_of(error)))
 
 
 def _request(receive: Callable[[], Any], job: Job) -> tuple[int, float]:

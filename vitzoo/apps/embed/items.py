@@ -64,6 +64,12 @@ def as_text(path: str) -> str:
     return path if path.isascii() else os.fsencode(path).decode("utf-8", "surrogateescape")
 
 
+def check_size(shown: str, size: int) -> None:
+    """Raise ImageError if an image has more than `MAX_IMAGE` bytes."""
+    if size > MAX_IMAGE:
+        raise ImageError(f"{shown} has {size} bytes, the most that is read is {MAX_IMAGE}")
+
+
 def read_file(path: str) -> bytes:
     """Return the bytes of an image file; raise ImageError if that is not possible."""
     data = read_whole(path, MAX_IMAGE)

@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitzoo.apps.embed import items
-from vitzoo.apps.embed.items import Item, Piece, as_text, open_archive, read_file
+from vitzoo.apps.embed.items import Item, Piece, as_text, check_size, open_archive, read_file
 from vitzoo.errors import (
     ImageError,
     InvalidOption,
@@ -339,8 +338,5 @@ def _load_value(value: Any, problem: str, folder: str, where: str) -> bytes:
         raise ImageError(f"{where} has {short_repr(value)}, expected the bytes of an image")
     if not value:
         raise ImageError(f"{where} has no image: the cell is empty")
-    if len(value) > items.MAX_IMAGE:
-        raise ImageError(
-            f"{where} has {len(value)} bytes, the most that is read is {items.MAX_IMAGE}"
-        )
+    check_size(where, len(value))
     return value

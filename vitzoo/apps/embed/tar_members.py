@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, BinaryIO
 
-from vitzoo.apps.embed import items
-from vitzoo.apps.embed.items import Item, Piece, as_text, open_archive
+from vitzoo.apps.embed.items import Item, Piece, as_text, check_size, open_archive
 from vitzoo.errors import ImageError, printable
 from vitzoo.images.find import SUFFIXES
 
@@ -141,8 +140,7 @@ def _read_member(path: str, name: str, start: int, size: int) -> bytes:
     shown = printable(f"{path}/{name}")
     if start < 0:
         raise ImageError(f"{shown} is a link, a device or sparse, expected a file")
-    if size > items.MAX_IMAGE:
-        raise ImageError(f"{shown} has {size} bytes, the most that is read is {items.MAX_IMAGE}")
+    check_size(shown, size)
     try:
         with open_archive(path) as file:
             data = os.pread(file.fileno(), size, start)

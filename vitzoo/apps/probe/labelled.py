@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,11 @@ from vitzoo.schema.reader import describe
 
 CSV, TSV, PARQUET = ".csv", ".tsv", ".parquet"
 IMAGE, LABEL, SPLIT = ("path", "image", "file_name", "file"), ("label", "class"), ("split",)
-TRAIN, TEST, VALIDATION = ("train", "training"), ("test",), ("val", "valid", "validation")
+PARTS = {
+    "train": ("train", "training"),
+    "validation": ("val", "valid", "validation"),
+    "test": ("test",),
+}
 Image = Path | bytes | Callable[[], bytes]
 MAX_ROWS = 2**24  # of a Parquet file; each takes memory and time
 ROWS = 1024  # of a Parquet file that are in memory at once
@@ -98,29 +103,23 @@ def check_data(data: Path) -> None:
 
 
 def _folder(data: Path) -> LabelledImages:
-    parts = _parts(data)
-    images: list[LabelledImage] = []
-    names: list[str] = []
-    for part, folder in (parts or {"": data}).items():
-        found, classes = _classes(data, folder, part)
-        images += found
-        names += classes
-    return LabelledImages(images, _sorted(names))
+    parts = _parts(data).items()
+    images = [image for part, folder in parts for image in _images(data, folder, part)]
+    return LabelledImages(images, _sorted(image.label for image in images))
 
 
-def _parts(data: Path) -> dict[str, Path] | None:
-    """Return the folders of training, validation and test images; None for folders of classes."""
-    found = {}
-    for part, names in (("train", TRAIN), ("validation", VALIDATION), ("test", TEST)):
-        folder = next((data / name for name in names if (data / name).is_dir()), None)
-        if folder is not None:
-            found[part] = folder
-    if "train" in found and len(found) == 1 and len(_folders(data)) == 1:
+def _parts(data: Path) -> dict[str, Path]:
+    """Return the folders of training, validation and test images; or of all, by no name."""
+    found: dict[str, Path] = {}
+    for part, names in PARTS.items():
+        folders = [data / name for name in names if (data / name).is_dir()]
+        found |= {part: folders[0]} if folders else {}
+    if list(found) == ["train"] and len(_folders(data)) == 1:
         raise InvalidOption(
             f"{data} has {found['train'].name}/ but no folder test or val; add one, or pass "
             f"{found['train']}, which is then split"
         )
-    return found if "train" in found and len(found) > 1 else None
+    return found if "train" in found and len(found) > 1 else {"": data}
 
 
 def _folders(path: Path) -> list[Path]:
@@ -131,15 +130,14 @@ def _folders(path: Path) -> list[Path]:
     return sorted(found, key=lambda inner: inner.name)
 
 
-def _classes(data: Path, folder: Path, part: str) -> tuple[list[LabelledImage], tuple[str, ...]]:
-    """Return the images of a folder with one folder for each class, and the classes."""
+def _images(data: Path, folder: Path, part: str) -> Iterator[LabelledImage]:
+    """Yield the images of a folder with one folder for each class."""
     folders = _folders(folder)
     if not folders:
         raise InvalidOption(
             f"{folder} has no folders; expected one folder of images for each class, named as the "
             "class"
         )
-    images, classes = [], []
     for one in folders:
         paths = sorted(_images_below(one))
         if not paths:
@@ -147,15 +145,12 @@ def _classes(data: Path, folder: Path, part: str) -> tuple[list[LabelledImage], 
                 f"{one} contains no images ({', '.join(SUFFIXES)}); every folder in {folder} is a "
                 "class: remove it, or add its images"
             )
-        classes.append(printable(one.name))
-        images += [
-            LabelledImage(printable(path.relative_to(data)), path, classes[-1], part)
-            for path in paths
-        ]
-    return images, tuple(classes)
+        for path in paths:
+            name = printable(path.relative_to(data))
+            yield LabelledImage(name, path, printable(one.name), part)
 
 
-def _images_below(folder: Path) -> Iterable[Path]:
+def _images_below(folder: Path) -> Iterator[Path]:
     """Yield the image files in a folder and its folders; links to folders are not followed."""
     for place, _, files in os.walk(folder):
         for name in files:
@@ -288,7 +283,7 @@ def _table(
     texts = [_label(data, value) for value in labels]
     _refuse(data, f"no {names[1]}", [text == "" for text in texts])
     places = [_part(value) if names[2] else "" for value in parts]
-    known = f"a {names[2]} that is none of {', '.join(TRAIN + TEST + VALIDATION)}"
+    known = f"a {names[2]} that is none of {', '.join(itertools.chain(*PARTS.values()))}"
     _refuse(data, known, [part is None for part in places])
     found = [
         LabelledImage(*_image(data, number, value), text, part or "")
@@ -330,8 +325,7 @@ def _label(data: Path, value: Any) -> str:
 
 def _part(value: Any) -> str | None:
     text = value.strip().lower() if isinstance(value, str) else ""
-    parts = {"train": TRAIN, "test": TEST, "validation": VALIDATION}
-    return next((part for part, names in parts.items() if text in names), None)
+    return next((part for part, names in PARTS.items() if text in names), None)
 
 
 def _image(data: Path, number: int, value: Any) -> tuple[str, Path | bytes]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from vitzoo import __version__
 from vitzoo.errors import printable
-from vitzoo.schema.rows import Preprocessing, Variant, Weights
-from vitzoo.schema.spec import Spec
+from vitzoo.schema.rows import Variant, Weights
 
 HUB_LICENSES = (  # names of the Hub; any other license is written as `other` with its name
     *("apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "isc", "unlicense", "cc0-1.0"),
@@ -42,12 +42,9 @@ class Card:
         repo: `owner/name`, empty if the folder is not uploaded.
         library: whose calls load the folder: `timm`, `transformers`, or `vitzoo` alone.
         call: the call of that library.
-        spec: the network.
-        params: number of parameters.
+        model: the network.
         license: of the weights.
         sha256: of the weights file.
-        named: whether the classes have names.
-        preprocessing: of the images, if known.
         origin: the registered weights that the model was loaded from.
         base_model: repositories of the Hub that the model was made from.
         datasets: names of data sets on the Hub.
@@ -56,12 +53,9 @@ class Card:
     repo: str
     library: str
     call: str
-    spec: Spec
-    params: int
+    model: Any
     license: str
     sha256: str
-    named: bool
-    preprocessing: Preprocessing | None
     origin: Origin
     base_model: Sequence[str]
     datasets: Sequence[str]
@@ -71,18 +65,18 @@ def model_card(card: Card) -> str:
     """Return the text of the README."""
     from huggingface_hub import ModelCardData
 
-    classifies = card.spec.num_classes > 0
+    spec = card.model.spec
     license_id, license_name = _license(card.license)
     data = ModelCardData(
         license=license_id,
         license_name=license_name,
         library_name=card.library,
-        pipeline_tag="image-classification" if classifies else "image-feature-extraction",
+        pipeline_tag="image-classification" if spec.num_classes else "image-feature-extraction",
         tags=list(dict.fromkeys(["vitzoo", "vision-transformer", card.library])),
         base_model=list(card.base_model) or None,
         datasets=list(card.datasets) or None,
     )
-    name = _markdown(card.repo.rpartition("/")[2] or card.spec.variant or "Vision Transformer")
+    name = _markdown(card.repo.rpartition("/")[2] or spec.variant or "Vision Transformer")
     parts = [f"---\n{data.to_yaml()}\n---", f"# {name}", _summary(card), _table(_facts(card))]
     return "\n\n".join([*parts, *_use(card), *_results(card), *_origin(card.origin)]) + "\n"
 
@@ -97,21 +91,23 @@ def _license(text: str) -> tuple[str, str | None]:
 def _summary(card: Card) -> str:
     name = card.origin.variant.name if card.origin.variant else "local/"
     network = "" if name.startswith("local/") else f", with the network {_code(name)} of vitzoo"
-    task = f"for {card.spec.num_classes} classes" if card.spec.num_classes else "for image features"
+    classes = card.model.spec.num_classes
+    task = f"for {classes} classes" if classes else "for image features"
     return f"A Vision Transformer {task}{network}. Written by vitzoo {__version__}."
 
 
 def _facts(card: Card) -> Mapping[str, object]:
-    spec, images = card.spec, card.preprocessing
+    spec, images = card.model.spec, card.model.preprocessing
+    params = sum(parameter.numel() for parameter in card.model.parameters())
     h, w = spec.image_size
     channels = "1 channel" if spec.in_chans == 1 else f"{spec.in_chans} channels"
     names = f"names in {'model.safetensors' if card.library == 'vitzoo' else 'config.json'}"
     found: dict[str, object] = {
-        "parameters": f"{card.params:,}",
+        "parameters": f"{params:,}",
         "images": f"{h}x{w} px, {channels}, patches of "
         f"{spec.patch_size[0]}x{spec.patch_size[1]} px",
         "blocks, width, heads": f"{spec.depth}, {spec.embed_dim}, {spec.num_heads}",
-        "classes": f"{spec.num_classes} ({names if card.named else 'without names'})"
+        "classes": f"{spec.num_classes} ({names if card.model.labels else 'without names'})"
         if spec.num_classes
         else "none; the outputs are features",
         "license": _markdown(card.license),
