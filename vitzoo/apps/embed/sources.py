@@ -153,11 +153,9 @@ def _checked(source: object) -> str:
 
 
 def _paths_of(source: str, *, former: bool) -> list[str]:
-    """Expand braces and wildcards; a file with such characters in its name is itself."""
-    if os.path.lexists(source):
-        return [source]
+    """Expand braces and wildcards."""
     paths: list[str] = []
-    for name in expand_braces(source):
+    for name in _names_of(source):
         if os.path.lexists(name):
             paths.append(name)
             continue
@@ -169,6 +167,11 @@ def _paths_of(source: str, *, former: bool) -> list[str]:
     return paths
 
 
+def _names_of(source: str) -> list[str]:
+    """Expand braces; a file with braces in its name is itself."""
+    return [source] if os.path.lexists(source) else expand_braces(source)
+
+
 def check_sources(sources: Iterable[str]) -> None:
     """Refuse a source that names nothing, and a folder without images; no file is opened.
 
@@ -176,7 +179,7 @@ def check_sources(sources: Iterable[str]) -> None:
         ImageError: as `find_pieces` raises it.
     """
     for source in sources:
-        for name in [source] if os.path.lexists(source) else expand_braces(source):
+        for name in _names_of(source):
             if os.path.isdir(name):  # noqa: PTH112  # never raises
                 _first_below(name)
             elif not os.path.lexists(name) and (

@@ -82,12 +82,9 @@ def positions(title: Title, arrays: dict[str, Array], what: str) -> Figure:
         norm, label = Normalize(-limit, limit), "bias"
     fine = max(1, round(14 / max(h, w)))  # pixels for each value, so that gaps of one are narrow
     rows, columns = h * fine + 1, w * fine + 1
-    joined = np.full((h * rows, w * columns), np.nan)
-    for y in range(h):
-        for x in range(w):
-            part = np.kron(values[y, x], np.ones((fine, fine)))
-            joined[y * rows : (y + 1) * rows - 1, x * columns : (x + 1) * columns - 1] = part
-    joined = joined[:-1, :-1]
+    maps = values.repeat(fine, axis=2).repeat(fine, axis=3)
+    maps = np.pad(maps, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
+    joined = maps.swapaxes(1, 2).reshape(h * rows, w * columns)[:-1, :-1]
     # A whole number of pixels for each value, as long as the figure stays printable.
     most = max(joined.shape)
     pixels = float(max(1, min(int(8.0 * DPI / most), 12)))
@@ -159,7 +156,7 @@ def attention_distance(title: Title, arrays: dict[str, Array], images: int) -> F
 def attention(title: Title, arrays: dict[str, Array], seen: Seen, query: Any, whose: str) -> Figure:
     """Draw the image, and the attention of each block and head over it."""
     maps, blocks, heads = arrays["attention"], arrays["layers"], arrays["heads"]
-    rows, columns, h, w = maps.shape
+    rows, columns = maps.shape[:2]
     caption = (
         f"Attention of {whose} to each patch of {seen.name}. The colours of a map end at its "
         "maximum, which stands below it."
@@ -179,7 +176,7 @@ def attention(title: Title, arrays: dict[str, Array], seen: Seen, query: Any, wh
             _heat(sheet, (i, j + 1), seen, maps[i, j], (0.0, most))
             sheet.below(i, j + 1, _percent(most))
     if query is not None:
-        sheet.outline(0, 0, (query[1] / w, query[0] / h, 1 / w, 1 / h))
+        sheet.outline(0, 0, query, maps.shape[2:])
     sheet.bar(HEAT, ("0", "maximum"))
     return sheet.figure
 
@@ -198,8 +195,7 @@ def rollout(
         _heat(sheet, (row, column + 1), one, values, (least, most))
         sheet.below(row, column + 1, f"{_percent(least)} to {_percent(most)}")
         if query is not None:
-            h, w = values.shape
-            sheet.outline(row, column, (query[1] / w, query[0] / h, 1 / w, 1 / h))
+            sheet.outline(row, column, query, values.shape)
     sheet.bar(HEAT, ("minimum", "maximum"))
     return sheet.figure
 

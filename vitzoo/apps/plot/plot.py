@@ -317,12 +317,13 @@ def _pixels(model: VisionTransformer, image: Tensor) -> compute.Array:
     row = model.preprocessing
     if row is None and model.spec is not None:
         row = default_preprocessing(model.spec)
-    if row is not None and len(row.mean) == len(shown):
+    known = row is not None and len(row.mean) == len(shown)
+    if row is not None and known:
         mean, std = statistics(row)
         shown = (shown * std + mean).clamp(0, 1)
     if len(shown) != 3:  # several channels in grey
         shown = shown.mean(dim=0, keepdim=True).expand(3, -1, -1)
-    if row is None or len(row.mean) != len(image):
+    if not known:
         least, most = shown.min(), shown.max()
         shown = (shown - least) / (most - least).clamp_min(1e-12)
     grid, patch = compute.grid_of(model, image), compute.patch_size(model, image)

@@ -7,7 +7,7 @@ bytes.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -118,11 +118,8 @@ class Sheet:
     def image(self, row: int, column: int, pixels: Any, **options: Any) -> None:
         """Draw an image (h, w) or (h, w, 3) as a tile; `options` are those of `imshow`."""
         x, y = self._corner(row, column)
-        limits = self.axes.get_xlim(), self.axes.get_ylim()
         options = {"interpolation": "nearest", "aspect": "auto"} | options
         self.axes.imshow(pixels, extent=(x, x + 1, y + self.aspect, y), **options)
-        self.axes.set_xlim(limits[0])
-        self.axes.set_ylim(limits[1])
 
     def below(self, row: int, column: int, text: str) -> None:
         """Write a line below a tile."""
@@ -140,15 +137,15 @@ class Sheet:
         y = self._corner(row, 0)[1] + self.aspect / 2
         self._text(-0.06 / self.tile, y, text, "center", ha="right")
 
-    def outline(self, row: int, column: int, box: tuple[float, float, float, float]) -> None:
-        """Draw a frame in a tile: left, upper, width and height as shares of the tile."""
+    def outline(self, row: int, column: int, patch: Sequence[int], grid: Sequence[int]) -> None:
+        """Draw a frame around a patch (row, column) of a tile with a grid (h, w)."""
         from matplotlib.patches import Rectangle
 
         x, y = self._corner(row, column)
-        left, top, width, height = box
+        width, height = 1 / grid[1], self.aspect / grid[0]
+        place = x + patch[1] * width, y + patch[0] * height
         for color, wide in (("black", 2.4), ("white", 1.0)):
-            place, sides = (x + left, y + top * self.aspect), (width, height * self.aspect)
-            frame = Rectangle(place, *sides, fill=False, edgecolor=color, linewidth=wide)
+            frame = Rectangle(place, width, height, fill=False, edgecolor=color, linewidth=wide)
             self.axes.add_patch(frame)
 
     def bar(self, cmap: str, ends: tuple[str, str]) -> None:
