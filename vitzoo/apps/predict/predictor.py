@@ -7,18 +7,15 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from hashlib import sha256
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from vitzoo.apps.predict.arithmetic import changed_settings
@@ -32,6 +29,7 @@ from vitzoo.apps.predict.classes import (
     sample_of,
 )
 from vitzoo.apps.predict.cores import cores
+from vitzoo.apps.predict.decoding import Decoded, Input, decoded, is_image
 from vitzoo.apps.predict.fingerprint import (
     Fingerprint,
     changes,
@@ -43,25 +41,10 @@ from vitzoo.apps.predict.fingerprint import (
 )
 from vitzoo.apps.predict.one_thread import one_thread
 from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Outputs
-from vitzoo.errors import (
-    ImageError,
-    IntegrityError,
-    InvalidInput,
-    InvalidOption,
-    printable,
-    short_repr,
-)
+from vitzoo.errors import IntegrityError, InvalidInput, InvalidOption, short_repr
 from vitzoo.factory import check_alone, check_place, create
 from vitzoo.files.names import on_hub
-from vitzoo.images.decode import (
-    UNNAMED,
-    UNNAMED_BYTES,
-    decode_bytes,
-    flatten,
-    image_of_array,
-    loaded,
-    read_bytes,
-)
+from vitzoo.images.decode import UNNAMED_BYTES
 from vitzoo.keywords import check_keywords, check_types
 from vitzoo.known import transform
 from vitzoo.network.wrappers import network_of, unwrapped
@@ -71,26 +54,6 @@ from vitzoo.schema.spec import Spec
 CPU = "cpu"
 TOP = 5  # classes in `labels`
 TRAINED = "tensors were changed after they were loaded"
-Input = str | os.PathLike[str] | bytes | np.ndarray | Image.Image
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """An image that is ready for the network, or the reason why it is not.
-
-    Args:
-        tensor: (c, h, w) float32 input, None if there is an error.
-        error: why the image cannot be used; empty if it can.
-        width, height: of the image in px, after its EXIF orientation; 0 with an error.
-        sha256: of the bytes of the file; empty for an array, for a Pillow image, and for a file
-            that cannot be read.
-    """
-
-    tensor: Tensor | None
-    error: str = ""
-    width: int = 0
-    height: int = 0
-    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -208,12 +171,8 @@ class Predictor:
             dtype = usual if {p.dtype for p in network.parameters()} == {usual} else dtype
         self.model: nn.Module = network.eval()
         self._top = TOP if top is None else top
-        self._options: dict[str, Any] = {
-            "top": top,
-            "dtype": dtype,
-            "device": device,
-            "chunk": chunk,
-        }
+        self._options: dict[str, Any] = {"top": top, "dtype": dtype, "device": device}
+        self._options["chunk"] = chunk
         self._transform = transform(self.model)
         self._sample = sample_of(self.model)
         self._network = Outputs(self.model, outputs)
@@ -270,7 +229,7 @@ class Predictor:
         Raises:
             InvalidOption: it is one image, not a list.
         """
-        if _is_image(images):
+        if is_image(images):
             raise InvalidOption(
                 f"images must be a list of images, got one {type(images).__name__}; pass [image]"
             )
@@ -289,24 +248,7 @@ class Predictor:
             image: as for `rows`.
             name: of bytes, in messages.
         """
-        digest = ""
-        try:
-            with ExitStack() as held:
-                if isinstance(image, str | os.PathLike):
-                    name, image = printable(image), read_bytes(image)
-                if isinstance(image, bytes | bytearray | memoryview):
-                    digest = sha256(image).hexdigest()
-                    found = decode_bytes(bytes(image), name, held)
-                else:
-                    name, found = UNNAMED, _pixels(image, held)
-                found = flatten(found, self._transform.mode, name)
-                tensor, size = self._transform.prepare(found), found.size
-                del found  # before another large image
-        except ImageError as error:
-            return Decoded(None, str(error), sha256=digest)
-        except Exception as error:  # noqa: BLE001  # a `__fspath__`, a Pillow image that fails
-            return Decoded(None, f"cannot prepare the image: {short_repr(error)}", sha256=digest)
-        return Decoded(tensor, "", *size, digest)
+        return decoded(image, name, self._transform)
 
     def compute(self, inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
         """Return the outputs for prepared images, each as in `Row`.
@@ -465,20 +407,14 @@ class Predictor:
                 columns[name] = best_classes(tensor, self._names, self._top)
             else:
                 wide = tensor if tensor.dtype == torch.float64 else tensor.float()
-                columns[name] = wide.cpu().numpy()
+                columns[name] = map(np.copy, wide.cpu().numpy())
         outputs = (
-            {n: v[i].copy() if isinstance(v, np.ndarray) else v[i] for n, v in columns.items()}
-            for i in range(used)
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
         )
+        found = [{} if one.tensor is None else next(outputs) for one in started.images]
         return [
-            Row(
-                one.error,
-                one.width,
-                one.height,
-                one.sha256,
-                {} if one.tensor is None else next(outputs),
-            )
-            for one in started.images
+            Row(one.error, one.width, one.height, one.sha256, row)
+            for one, row in zip(started.images, found, strict=True)
         ]
 
 
@@ -518,22 +454,3 @@ def _check_logits(model: nn.Module, *, labels: bool) -> None:
     head: Any = getattr(model, "head", None)
     if labels or not getattr(head, "embedding", False):
         check_classifier(model)
-
-
-def _is_image(images: object) -> bool:
-    """Return whether a value is one image; an array (n, h, w) is a list of images."""
-    if isinstance(images, np.ndarray):
-        return images.ndim == 2 or (images.ndim == 3 and images.shape[2] <= 4)
-    one = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image)
-    return isinstance(images, one)
-
-
-def _pixels(image: object, held: ExitStack) -> Image.Image:
-    if isinstance(image, np.ndarray):
-        return image_of_array(image)
-    if isinstance(image, Image.Image):
-        return loaded(image, held)
-    raise ImageError(
-        "expected a path, the bytes of an image file, a uint8 array or a Pillow image, got "
-        f"{type(image).__name__}"
-    )

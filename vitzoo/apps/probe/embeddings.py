@@ -20,9 +20,10 @@ from vitzoo.apps.embed.parquet_rows import open_parquet, rows_at_once
 from vitzoo.apps.embed.part_file import FINGERPRINT
 from vitzoo.apps.predict.batches import batches
 from vitzoo.apps.predict.cores import cores
+from vitzoo.apps.predict.decoding import Decoded
 from vitzoo.apps.predict.fingerprint import hash_data
 from vitzoo.apps.predict.outputs import POOLED
-from vitzoo.apps.predict.predictor import Decoded, Predictor
+from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.apps.probe.labelled import ROWS, Image
 from vitzoo.errors import ImageError, printable
 from vitzoo.files.access import make_folder_or_raise, replacing, unwritable

@@ -1,0 +1,91 @@
+"""Images of all kinds that a `Predictor` takes, to inputs of its network."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from vitzoo.errors import ImageError, printable, short_repr
+from vitzoo.images.decode import (
+    UNNAMED,
+    decode_bytes,
+    flatten,
+    image_of_array,
+    loaded,
+    read_bytes,
+)
+from vitzoo.images.transform import Transform
+
+Input = str | os.PathLike[str] | bytes | np.ndarray | Image.Image
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An image that is ready for the network, or the reason why it is not.
+
+    Args:
+        tensor: (c, h, w) float32 input, None if there is an error.
+        error: why the image cannot be used; empty if it can.
+        width, height: of the image in px, after its EXIF orientation; 0 with an error.
+        sha256: of the bytes of the file; empty for an array, for a Pillow image, and for a file
+            that cannot be read.
+    """
+
+    tensor: Tensor | None
+    error: str = ""
+    width: int = 0
+    height: int = 0
+    sha256: str = ""
+
+
+def decoded(image: Input, name: str, transform: Transform) -> Decoded:
+    """Prepare an image; it raises no error about an image.
+
+    Args:
+        image: as for `Predictor`.
+        name: of bytes, in messages.
+        transform: of the network.
+    """
+    digest = ""
+    try:
+        with ExitStack() as held:
+            if isinstance(image, str | os.PathLike):
+                name, image = printable(image), read_bytes(image)
+            if isinstance(image, bytes | bytearray | memoryview):
+                digest = sha256(image).hexdigest()
+                found = decode_bytes(bytes(image), name, held)
+            else:
+                name, found = UNNAMED, _pixels(image, held)
+            found = flatten(found, transform.mode, name)
+            tensor, size = transform.prepare(found), found.size
+            del found  # before another large image
+    except ImageError as error:
+        return Decoded(None, str(error), sha256=digest)
+    except Exception as error:  # noqa: BLE001  # a `__fspath__`, a Pillow image that fails
+        return Decoded(None, f"cannot prepare the image: {short_repr(error)}", sha256=digest)
+    return Decoded(tensor, "", *size, digest)
+
+
+def is_image(images: object) -> bool:
+    """Return whether a value is one image; an array (n, h, w) is a list of images."""
+    if isinstance(images, np.ndarray):
+        return images.ndim == 2 or (images.ndim == 3 and images.shape[2] <= 4)
+    one = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image)
+    return isinstance(images, one)
+
+
+def _pixels(image: object, held: ExitStack) -> Image.Image:
+    if isinstance(image, np.ndarray):
+        return image_of_array(image)
+    if isinstance(image, Image.Image):
+        return loaded(image, held)
+    raise ImageError(
+        "expected a path, the bytes of an image file, a uint8 array or a Pillow image, got "
+        f"{type(image).__name__}"
+    )
