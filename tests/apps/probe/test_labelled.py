@@ -212,7 +212,7 @@ def test_whole_numbers_of_any_size_and_sign_are_labels_in_their_order(rows, tabl
 def test_more_rows_than_can_be_held_are_refused_before_they_are_read(rows, monkeypatch):
     monkeypatch.setattr(labelled, "MAX_ROWS", 3)
     path = rows({"image": [b"1"] * 4, "label": [1] * 4})
-    monkeypatch.setattr(labelled, "rows_at_once", None)  # a call raises
+    monkeypatch.setattr(labelled, "read_batches", None)  # a call raises
     with refuses(InvalidOption, "4 rows", "the most is 3", "fewer rows"):
         read_labelled(path)
 

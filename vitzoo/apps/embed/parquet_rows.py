@@ -132,11 +132,19 @@ class _Cursor:
     def _open(self, group: int) -> None:
         self.group, self.problem = group, ""
         self.start = self.stop = self.ends[group - 1] if group else 0
-        rows = rows_at_once(self.path, self.file.metadata.row_group(group), [self.column])
-        self.batches = self.file.iter_batches(rows, row_groups=[group], columns=[self.column])
+        self.batches = read_batches(self.path, self.file, [self.column], [group])
 
 
-def rows_at_once(path: str, group: Any, columns: Iterable[str], most: int = BATCH) -> int:
+def read_batches(
+    path: str, file: Any, columns: list[str], groups: Iterable[int], most: int = BATCH
+) -> Iterator[Any]:
+    """Yield rows of groups, at most `most` at once; raise ImageError for pages too large."""
+    for group in groups:
+        rows = _rows_at_once(path, file.metadata.row_group(group), columns, most)
+        yield from file.iter_batches(rows, row_groups=[group], columns=columns)
+
+
+def _rows_at_once(path: str, group: Any, columns: Iterable[str], most: int) -> int:
     """Return how many rows of a group to read at once; raise ImageError for pages too large.
 
     pyarrow decompresses a page as a whole, each row can repeat its largest value, and it copies the

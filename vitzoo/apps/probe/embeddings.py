@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vitzoo import settings
-from vitzoo.apps.embed.parquet_rows import open_parquet, rows_at_once
+from vitzoo.apps.embed.parquet_rows import open_parquet, read_batches
 from vitzoo.apps.embed.part_file import FINGERPRINT
 from vitzoo.apps.predict.batches import batches
 from vitzoo.apps.predict.cores import cores
@@ -109,10 +109,9 @@ class EmbeddingCache:
                     return {}
                 columns = ["sha256", POOLED]
                 found: dict[str, Vector] = {}
-                for i in range(file.num_row_groups):  # refuses pages that unpack to gigabytes
-                    rows = rows_at_once(str(path), file.metadata.row_group(i), columns, ROWS)
-                    for batch in file.iter_batches(rows, row_groups=[i], columns=columns):
-                        found |= self._vectors(batch)
+                groups = range(file.num_row_groups)
+                for batch in read_batches(str(path), file, columns, groups, ROWS):
+                    found |= self._vectors(batch)
                 return found
         except ImageError:
             return {}

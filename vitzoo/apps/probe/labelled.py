@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitzoo.apps.embed.parquet_rows import kind_of, open_parquet, read_cell, rows_at_once
+from vitzoo.apps.embed.parquet_rows import kind_of, open_parquet, read_batches, read_cell
 from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable, short_repr
 from vitzoo.images.find import SUFFIXES
 from vitzoo.plugin.requirements import check_extra
@@ -188,12 +188,11 @@ def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
             stored = kind_of(schema.field(names[0]).type) == "bytes"
             wanted = [f"{names[0]}{'.path' * stored}", *filter(None, names[1:])]
             cells: dict[str | None, list[Any]] = {}
-            for number in range(file.num_row_groups):
-                most = rows_at_once(str(data), file.metadata.row_group(number), wanted, ROWS)
-                for batch in file.iter_batches(most, row_groups=[number], columns=wanted):
-                    for name, values in batch.to_pydict().items():
-                        _check_lengths(data, name, values)
-                        cells.setdefault(name, []).extend(values)
+            groups = range(file.num_row_groups)
+            for batch in read_batches(str(data), file, wanted, groups, ROWS):
+                for name, values in batch.to_pydict().items():
+                    _check_lengths(data, name, values)
+                    cells.setdefault(name, []).extend(values)
     except ImageError as error:
         where = "" if printable(data) in str(error) else f"{data}: "
         text = ", with text in UTF-8" if isinstance(error.__cause__, UnicodeDecodeError) else ""
