@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption, short_repr
-from vitzoo.known import network_of
+from vitzoo.network.wrappers import network_of
 from vitzoo.registry.registry import variants
 from vitzoo.schema.spec import Spec
 

@@ -94,6 +94,7 @@ def probe_command(
     """
     from vitzoo.apps.probe.labelled import check_data
     from vitzoo.files.access import check_figure, check_target, writing_to
+    from vitzoo.files.names import check_path
     from vitzoo.plugin.requirements import check_extra
 
     if save:
