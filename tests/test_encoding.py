@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from internals import COMMIT
 from plugin_files import FRESH, NET
 from vitzoo.testing import Hub
-from vitzoo.testing.hub import COMMIT
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = [ROOT / "vitzoo", *ROOT.glob("plugins/*/vitzoo_*")]

@@ -11,8 +11,8 @@ import pytest
 
 import vitzoo
 from helpers import refuses
+from internals import check_keywords, check_types
 from vitzoo.errors import InvalidOption, UnknownOption, VitzooError
-from vitzoo.keywords import check_keywords, check_types
 
 
 def resize(image, size=3, /, mode="RGB", *, method: str = "bicubic", crop_pct=1.0):

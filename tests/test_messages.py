@@ -31,18 +31,26 @@ from PIL import Image
 
 import vitzoo
 from helpers import LAZY_MODULE
-from internals import main, read_manifest, registry
+from internals import (
+    COMMIT,
+    Trunk,
+    check_requirements,
+    choose_ways,
+    import_file,
+    main,
+    open_file,
+    read_manifest,
+    registry,
+    relock,
+    remove,
+    reply,
+    save_classifier,
+    serve,
+)
 from plugin_files import write_distribution
 from vitzoo import Predictor, convert, predict
-from vitzoo.apps.bench.ways import choose_ways
-from vitzoo.checkpoint.checkpoint import open_file
-from vitzoo.checkpoint.saved import Trunk
 from vitzoo.errors import FirstUseWarning, VitzooError
-from vitzoo.inventory import import_file, relock, remove
-from vitzoo.plugin.requirements import check_requirements
-from vitzoo.saving import save_classifier
 from vitzoo.testing import Hub, check_head, check_patch_embedder
-from vitzoo.testing.hub import COMMIT, reply, serve
 
 GOLDEN = Path(__file__).with_name("golden") / "messages.toml"
 ROOT = Path(__file__).resolve().parents[1]

@@ -27,6 +27,7 @@ import stored
 import vitzoo
 from create_helpers import refused
 from helpers import SPEC, refuses, says
+from internals import Hub
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
@@ -35,7 +36,6 @@ from vitzoo.errors import (
     UnknownOption,
     WeightsUnavailable,
 )
-from vitzoo.testing.hub import Hub
 
 A, B, UNTRAINED = "A", "B", "untrained"
 

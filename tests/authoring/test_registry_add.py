@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 import vitzoo
 from helpers import fill, says
+from internals import COMMIT
 from vitzoo.testing import Hub
-from vitzoo.testing.hub import COMMIT
 
 EMPTY = "# mine\napi = 1\n"
 GIVEN = ("--license", "proprietary", "--source", "run 7")

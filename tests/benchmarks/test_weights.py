@@ -20,10 +20,8 @@ import torch
 
 import plain_vit
 import vitzoo
+from internals import HubFile, Store, obtain
 from plugin_files import write_distribution
-from vitzoo.store.hub_file import HubFile
-from vitzoo.store.obtain import obtain
-from vitzoo.store.store import Store
 
 pytestmark = pytest.mark.benchmark
 

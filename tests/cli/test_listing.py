@@ -8,10 +8,9 @@ import pytest
 
 import vitzoo
 from helpers import says
-from internals import RESULTS
+from internals import FIELDS, RESULTS
 from plugin_files import FRESH, NET, UNTOUCHABLE
 from terminal import lines, on_terminal
-from vitzoo.registry.listing import FIELDS
 
 pytestmark = pytest.mark.usefixtures("own_home")
 

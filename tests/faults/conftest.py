@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 
+from internals import COMMIT, reply, serve
 from plugin_files import write_distribution
 from vitzoo.testing import Hub
-from vitzoo.testing.hub import COMMIT, reply, serve
 
 REPO = "acme/net"
 FILE = "model.safetensors"

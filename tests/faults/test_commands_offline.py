@@ -19,9 +19,8 @@ import click
 import pytest
 
 import vitzoo
-from internals import cli
+from internals import COMMIT, cli
 from sockets import WATCH
-from vitzoo.testing.hub import COMMIT
 
 # Reads one call after the other, [name, arguments of a command or code], and answers each.
 RUN = """

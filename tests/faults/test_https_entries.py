@@ -12,6 +12,7 @@ import pytest
 
 import vitzoo
 from helpers import refuses, says
+from internals import import_file, reply
 from vitzoo.errors import (
     AccessDenied,
     EntryNotFound,
@@ -25,9 +26,7 @@ from vitzoo.errors import (
     SizeMismatch,
     TransferError,
 )
-from vitzoo.inventory import import_file
 from vitzoo.testing import Hub
-from vitzoo.testing.hub import reply
 
 # A certificate for 127.0.0.1 and its key, for tests only; it is its own authority.
 CERTIFICATE = Path(__file__).with_name("loopback.pem")

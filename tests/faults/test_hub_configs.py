@@ -13,6 +13,7 @@ from transformers import ViTConfig, ViTModel
 
 import vitzoo
 from helpers import close, fill, says
+from internals import relock, reply
 from vitzoo.errors import (
     CheckpointError,
     EntryNotFound,
@@ -23,8 +24,6 @@ from vitzoo.errors import (
     Offline,
     PinError,
 )
-from vitzoo.inventory import relock
-from vitzoo.testing.hub import reply
 
 REPO = "acme/timm"
 NAMES = ["ant", "bee", "cat", "dog", "elk"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import vitzoo
+from internals import Lock, Pin
 from vitzoo.errors import FirstUseWarning, PinError, StoreError
-from vitzoo.store.lockfile import Lock, Pin
 
 
 @pytest.fixture

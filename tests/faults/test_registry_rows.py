@@ -6,11 +6,17 @@ import tracemalloc
 import pytest
 
 from helpers import refuses
-from internals import MAX_MANIFEST, from_address, read_manifest
+from internals import (
+    MAX_MANIFEST,
+    from_address,
+    read_manifest,
+    valid_file,
+    valid_repo,
+    valid_revision,
+)
 from plugin_files import DETAILS, NET
 from tables import check_all
 from vitzoo.errors import InvalidOption, RegistryError, UnknownOption
-from vitzoo.files.names import valid_file, valid_repo, valid_revision
 
 HASH, COMMIT = "ab" * 32, "0123456789abcdef0123456789abcdef01234567"
 HEAD = f"{NET}\n[variants.net.weights.main]\n{DETAILS}"

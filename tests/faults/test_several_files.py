@@ -15,9 +15,8 @@ from filelock import FileLock
 
 import vitzoo
 from helpers import says
+from internals import AT_ONCE, COMMIT, reply, serve
 from terminal import on_terminal
-from vitzoo.inventory import AT_ONCE
-from vitzoo.testing.hub import COMMIT, reply, serve
 
 SIZE = 300_000
 NAMES = "abcdef"

@@ -13,7 +13,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 import vitzoo
 from helpers import says
-from vitzoo.foreign.opened import open_described
+from internals import open_described
 
 PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]
 NAMES = ("ant", "bee", "cat", "dog", "élan")

@@ -12,9 +12,9 @@ from transformers import ViTForImageClassification
 
 import vitzoo
 from helpers import SPEC, close, fill, refuses, same, says, write
+from internals import big_vision, google, vit_jax
 from layouts import FORMATS, vit_config
 from vitzoo.errors import CheckpointError
-from vitzoo.formats.google import big_vision, google, vit_jax
 
 reference = runpy.run_path(str(Path(__file__).parents[1] / "google_reference.py"))
 WEIGHTS = ("own", "scaled")

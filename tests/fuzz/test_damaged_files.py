@@ -24,9 +24,9 @@ from timm.models import save_for_hf
 import vitzoo
 from damage import changed, damaged_json, damaged_tensors
 from helpers import fill, randn
+from internals import write_manifest
 from limited import run_limited
 from vitzoo import embed
-from vitzoo.files.folder_manifest import write_manifest
 
 pytestmark = pytest.mark.fuzz
 

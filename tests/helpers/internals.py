@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
+from vitzoo.apps.bench.ways import choose_ways as choose_ways
+from vitzoo.apps.predict.chunk import are_alike as are_alike
+from vitzoo.apps.site.site import Site as Site, write_site as write_site
+from vitzoo.authoring.plugin_state import place as place
+from vitzoo.checkpoint.checkpoint import open_file as open_file
+from vitzoo.checkpoint.saved import Trunk as Trunk
 from vitzoo.cli.commands import COMMANDS as COMMANDS
 from vitzoo.cli.main import cli as cli, main as main
+from vitzoo.files.folder_manifest import write_manifest as write_manifest
+from vitzoo.files.names import (
+    SAFETENSORS as SAFETENSORS,
+    valid_file as valid_file,
+    valid_repo as valid_repo,
+    valid_revision as valid_revision,
+)
+from vitzoo.foreign.changes import timm_spec as timm_spec
+from vitzoo.foreign.opened import open_described as open_described
+from vitzoo.foreign.overrides import of_entry as of_entry
+from vitzoo.formats.google import big_vision as big_vision, google as google, vit_jax as vit_jax
+from vitzoo.images.transform import MAX_RESIZED as MAX_RESIZED, warn_of_default as warn_of_default
+from vitzoo.inventory import (
+    AT_ONCE as AT_ONCE,
+    import_file as import_file,
+    relock as relock,
+    remove as remove,
+)
+from vitzoo.keywords import check_keywords as check_keywords, check_types as check_types
+from vitzoo.loading.request import changed as changed
+from vitzoo.network.build import make_dynamic as make_dynamic
+from vitzoo.network.summary import cost as cost, summarize as summarize
+from vitzoo.parts.init import WithoutData as WithoutData, layer as layer
+from vitzoo.parts.resample import RESAMPLING as RESAMPLING
+from vitzoo.plugin.info import FIRST_PARTY as FIRST_PARTY, install_command as install_command
+from vitzoo.plugin.package_files import data_file as data_file
+from vitzoo.plugin.requirements import check_requirements as check_requirements
+from vitzoo.registry.label_sets import SETS as SETS
+from vitzoo.registry.listing import FIELDS as FIELDS, MEASUREMENTS as MEASUREMENTS, fields as fields
 from vitzoo.registry.registry import (
     Registry as Registry,
     _registry as _registry,
     registry as registry,
 )
-from vitzoo.schema.addresses import from_address as from_address
+from vitzoo.saving import save_classifier as save_classifier
 from vitzoo.schema.entries import Entries as Entries
 from vitzoo.schema.manifest import Manifest as Manifest, read_manifest as read_manifest
 from vitzoo.schema.reader import Reader as Reader
 from vitzoo.schema.rows import Contribution as Contribution, choose as choose
+from vitzoo.schema.spec import LIMITS as LIMITS
 from vitzoo.schema.tables import table_of as table_of
 from vitzoo.schema.terms import (
     CORE_BUILDER as CORE_BUILDER,
@@ -22,3 +58,10 @@ from vitzoo.schema.terms import (
     MAX_PLUGIN_MANIFEST as MAX_PLUGIN_MANIFEST,
     RESULTS as RESULTS,
 )
+from vitzoo.store.hub_file import HubFile as HubFile, from_address as from_address
+from vitzoo.store.lockfile import Lock as Lock, Pin as Pin
+from vitzoo.store.obtain import obtain as obtain
+from vitzoo.store.stamp import Stamp as Stamp
+from vitzoo.store.store import Store as Store
+from vitzoo.testing.hub import COMMIT as COMMIT, Hub as Hub, reply as reply, serve as serve
+from vitzoo.testing.subject import network as network

@@ -10,7 +10,7 @@ import tomlkit
 from torch import nn
 
 import vitzoo
-from vitzoo.files.names import SAFETENSORS
+from internals import SAFETENSORS
 
 PREPROCESSING = {
     "mean": [0.5, 0.4, 0.3],

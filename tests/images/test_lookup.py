@@ -8,8 +8,8 @@ from safetensors.torch import save_file
 
 import vitzoo
 from helpers import refuses, says
+from internals import warn_of_default
 from vitzoo.errors import InvalidOption
-from vitzoo.images.transform import warn_of_default
 
 ROW = vitzoo.Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.3, 0.2, 0.1), crop_mode="squash")
 DIGITS = vitzoo.describe("vit_digits").default_weights.preprocessing

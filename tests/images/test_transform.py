@@ -8,9 +8,9 @@ from sklearn.datasets import load_sample_images
 
 import vitzoo
 from helpers import refuses
+from internals import MAX_RESIZED
 from vitzoo import Preprocessing, Spec, Transform
 from vitzoo.errors import InvalidOption, UnknownOption
-from vitzoo.images.transform import MAX_RESIZED
 
 PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]  # 640x427 px
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

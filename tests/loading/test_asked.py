@@ -12,11 +12,11 @@ import transformers
 import vitzoo
 from create_helpers import refused
 from helpers import SPEC, close, fill, says, write
+from internals import network
 from load_helpers import CLASSIFIER, PRE_LOGITS
 from tables import check_all
 from vitzoo.errors import CheckpointError
 from vitzoo.testing import PluginTests, Sizes, checkpoint_formats
-from vitzoo.testing.subject import network
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 SIZES = {

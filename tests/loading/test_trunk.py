@@ -11,11 +11,8 @@ from safetensors.torch import load_file, save_file
 
 import vitzoo
 from helpers import randn, refuses, says
-from vitzoo.checkpoint.saved import Trunk
+from internals import Trunk, changed, data_file, save_classifier
 from vitzoo.errors import CheckpointError, HashMismatch, InvalidOption
-from vitzoo.loading.request import changed
-from vitzoo.plugin.package_files import data_file
-from vitzoo.saving import save_classifier
 
 CLASSES = ("cat", "dog", "horse")
 DIGITS = vitzoo.describe("vit_digits").default_weights

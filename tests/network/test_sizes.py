@@ -12,7 +12,7 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL, randn, refuses
-from vitzoo.network.build import make_dynamic
+from internals import make_dynamic
 
 TABLES = {
     "learned": "learned",

@@ -7,7 +7,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import vitzoo
-from vitzoo.network.summary import cost, summarize
+from internals import cost, summarize
 
 # Convolution kernels allocate temporary memory, which is larger than all else in a small network.
 SMALL = {

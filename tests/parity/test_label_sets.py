@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from timm.data import ImageNetInfo
 
+from internals import SETS
 from vitzoo import synsets
-from vitzoo.registry.label_sets import SETS
 
 pytestmark = pytest.mark.parity
 

@@ -13,9 +13,8 @@ import torch
 from timm.models import get_pretrained_cfg
 
 import vitzoo
-from internals import registry
+from internals import SETS, registry
 from vitzoo import PartSpec
-from vitzoo.registry.label_sets import SETS
 from vitzoo.testing import checkpoint_formats, trained_spec
 from vitzoo_timm.native import spec_of
 

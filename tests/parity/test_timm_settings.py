@@ -8,8 +8,7 @@ import timm
 import torch
 
 import vitzoo
-from internals import CORE_BUILDER
-from vitzoo.foreign.changes import timm_spec
+from internals import CORE_BUILDER, timm_spec
 from vitzoo_timm.native import spec_of
 
 pytestmark = pytest.mark.parity  # builds all of them on `meta`

@@ -13,7 +13,7 @@ from torch import nn
 import vitzoo
 from create_helpers import operations
 from helpers import SPEC
-from vitzoo.parts.init import WithoutData, layer
+from internals import WithoutData, layer
 
 FILLED = ("zeros", "ones", "full", "arange", "tensor")  # such as the class token
 FILLS = ("uniform_", "normal_", "fill_", "zero_", "copy_", "erfinv_")

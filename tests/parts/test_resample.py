@@ -6,8 +6,8 @@ import torch
 
 import vitzoo
 from helpers import SMALL as SQUARE, randn
+from internals import RESAMPLING
 from vitzoo.parts import resample_grid
-from vitzoo.parts.resample import RESAMPLING
 
 SMALL = SQUARE | {"image_size": [32, 24]}
 

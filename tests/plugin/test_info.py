@@ -11,9 +11,9 @@ import pytest
 
 import vitzoo
 from helpers import UNTOUCHABLE as ACME, refuses, says
+from internals import FIRST_PARTY, install_command
 from plugin_helpers import MANIFEST, damage, names, state
 from vitzoo.errors import UnknownName
-from vitzoo.plugin.info import FIRST_PARTY, install_command
 
 plugins = importlib.import_module("vitzoo.plugin.host")
 discovery = importlib.import_module("vitzoo.plugin.entry_points")

@@ -9,9 +9,8 @@ import pytest
 
 import vitzoo
 from helpers import LAZY_MODULE as MODULE, refuses, says
-from internals import registry
+from internals import place, registry
 from plugin_helpers import state
-from vitzoo.authoring.plugin_state import place
 from vitzoo.errors import PluginError
 
 pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")

@@ -9,11 +9,10 @@ import pytest
 
 import vitzoo
 from helpers import refuses, says
-from internals import RESULTS, Entries, Reader, read_manifest, table_of
+from internals import MEASUREMENTS, RESULTS, Entries, Reader, fields, read_manifest, table_of
 from plugin_files import FRESH, NET
 from plugin_helpers import state
 from vitzoo.errors import RegistryError
-from vitzoo.registry.listing import MEASUREMENTS, fields
 
 SHARED = """
 [evaluations.ours]

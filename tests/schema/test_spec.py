@@ -14,10 +14,9 @@ import torch
 import vitzoo
 from create_helpers import refused
 from helpers import says
-from internals import Reader
+from internals import LIMITS, Reader
 from vitzoo import BlockSpec, Spec
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownOption
-from vitzoo.schema.spec import LIMITS
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 

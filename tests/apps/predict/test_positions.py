@@ -8,7 +8,7 @@ from torch import nn
 
 import vitzoo
 from helpers import randn, refuses
-from vitzoo.apps.predict.chunk import are_alike
+from internals import are_alike
 from vitzoo.errors import InvalidOption, VitzooError
 
 pytestmark = pytest.mark.usefixtures("_one_thread")

@@ -9,9 +9,7 @@ import pytest
 
 import stored
 import vitzoo
-from internals import Registry
-from vitzoo.store.stamp import Stamp
-from vitzoo.store.store import Store
+from internals import Registry, Stamp, Store
 
 
 class Zoo:

@@ -15,8 +15,7 @@ from transformers import AutoImageProcessor
 import stored
 import vitzoo
 from helpers import close, fill, same
-from internals import registry
-from vitzoo.foreign.overrides import of_entry
+from internals import of_entry, registry
 
 pytestmark = pytest.mark.workflows
 WEIGHTS = ("own", "scaled")

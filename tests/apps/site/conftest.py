@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from internals import Registry, registry
+from internals import Registry, Site, registry, write_site
 from plugin_files import UNTOUCHABLE
 from site_pages import FULL
-from vitzoo.apps.site.site import Site, write_site
 
 
 @pytest.fixture(scope="session")

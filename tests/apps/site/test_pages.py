@@ -6,11 +6,10 @@ import json
 import re
 
 import vitzoo
-from internals import CORE_BUILDER, RESULTS, registry
+from internals import CORE_BUILDER, RESULTS, registry, write_site
 from plugin_files import UNTOUCHABLE
 from site_pages import FULL, Page, entries
 from vitzoo import PartSpec
-from vitzoo.apps.site.site import write_site
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"quoted\" 'quoted' & "
