@@ -7,31 +7,10 @@ import re
 from vitzoo.errors import InvalidOption
 from vitzoo.files.names import valid_file, valid_repo, valid_revision
 from vitzoo.schema.reader import NAME
-from vitzoo.schema.rows import Weights
 
 ADDRESS = re.compile(r"(?:hf-hub:|hf_hub:|hf://|hf:|https://huggingface\.co/)")  # owner/name
 HF_ADDRESS = re.compile(r"hf://(?P<repo>[^@/]+/[^@/]+)(@(?P<revision>[^/]+))?(/(?P<file>.+))?")
 MAIN = "main"  # the revision of an address without one
-
-
-def from_address(address: str) -> Weights:
-    """Return the weights entry of `hf://owner/repo[@revision]/file`; it has no hash.
-
-    Raises:
-        InvalidOption: the address has another form, or names an index of several files.
-    """
-    repo, revision, file = parts_of_address(address)
-    if not file:
-        raise InvalidOption(
-            f"a Hub file is written hf://owner/repo@revision/file, got {address[:300]!r}"
-        )
-    if file.endswith(".index.json"):
-        raise InvalidOption(
-            f"{address} is an index of several files, and each of them needs a hash. Download "
-            f"them (hf download {repo} --revision {revision} --local-dir FOLDER) and pass "
-            "weights='FOLDER/'"
-        )
-    return Weights(address, file=file, repo=repo, revision=revision, pin="first-use", format="")
 
 
 def parts_of_address(address: str) -> tuple[str, str, str]:

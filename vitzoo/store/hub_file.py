@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vitzoo import settings
-from vitzoo.errors import PinError
-from vitzoo.schema.addresses import from_address
+from vitzoo.errors import InvalidOption, PinError
+from vitzoo.schema.addresses import parts_of_address
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 
@@ -110,3 +110,23 @@ class HubFile:
             )
         pin = Pin(entry.revision or "main", entry.size or 0, entry.sha256, "registry")
         return replace(self, pin=pin)
+
+
+def from_address(address: str) -> Weights:
+    """Return the weights entry of `hf://owner/repo[@revision]/file`; it has no hash.
+
+    Raises:
+        InvalidOption: the address has another form, or names an index of several files.
+    """
+    repo, revision, file = parts_of_address(address)
+    if not file:
+        raise InvalidOption(
+            f"a Hub file is written hf://owner/repo@revision/file, got {address[:300]!r}"
+        )
+    if file.endswith(".index.json"):
+        raise InvalidOption(
+            f"{address} is an index of several files, and each of them needs a hash. Download "
+            f"them (hf download {repo} --revision {revision} --local-dir FOLDER) and pass "
+            "weights='FOLDER/'"
+        )
+    return Weights(address, file=file, repo=repo, revision=revision, pin="first-use", format="")
