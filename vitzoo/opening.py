@@ -132,8 +132,11 @@ def registered(name: str, zoo: Registry) -> Registered:
     return Registered(base, variant, choose(variant, weights))
 
 
-def check(name: str, weights: str | None = None) -> None:
+def check(name: str, weights: str | None = None) -> Variant | None:
     """Refuse a network or weights that cannot be meant, before torch is imported.
+
+    Returns:
+        The variant, if the name is registered.
 
     Raises:
         VitzooError: as `create` raises it later for the same arguments.
@@ -141,13 +144,13 @@ def check(name: str, weights: str | None = None) -> None:
     found = locate(name, weights)
     if isinstance(found, Path):
         _check_there(found)
-    if not weights or on_hub(weights):
-        return
     variant = found.variant if isinstance(found, Registered) else None
-    if is_path(weights, variant):
-        _check_there(Path(weights))
-    elif variant:
-        choose(variant, weights)
+    if weights and not on_hub(weights):
+        if is_path(weights, variant):
+            _check_there(Path(weights))
+        elif variant:
+            choose(variant, weights)
+    return variant
 
 
 def resolve(name: object, zoo: Registry, weights: object = None) -> Request:

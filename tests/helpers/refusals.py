@@ -38,6 +38,8 @@ REFUSED = [
     ("predict vit_digits full", 1, "full contains no images"),
     ("embed vit_digits taken.png --out new --shard 1", 2, "INDEX/COUNT"),
     ("embed vit_digits taken.png --out new --shard 5/2", 2, "INDEX/COUNT"),
+    ("embed vit_digits taken.png --out new --output poled", 2, "'pooled'"),
+    ("embed vit_digits taken.png --out new --output blocks.99", 2, "'blocks.99'"),
     ("push vit_digits net --dry-run --folder new", 2, "owner/name"),
     ("push vit_digits acme/net --dry-run", 2, "--folder"),
     ("push vit_digits acme/net --dry-run --folder full", 2, "full has other files"),

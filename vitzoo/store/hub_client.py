@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,29 +10,24 @@ from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpcore2
 import httpx2
-from huggingface_hub import constants, errors as hub_errors
+from huggingface_hub import errors as hub_errors
 from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not in its __all__
     get_session,
     hf_raise_for_status,
 )
 
 from vitzoo import __version__, errors
-from vitzoo.errors import StoreError
-from vitzoo.files.access import read_regular
-from vitzoo.log import log
 from vitzoo.settings import may_see_token
 from vitzoo.store.locks import SLICE, check
+from vitzoo.store.token import user_token
 
 if TYPE_CHECKING:
     from vitzoo.store.hub_file import HubFile
 
-TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")  # what an Authorization header can hold
-MAX_TOKEN = 8192  # bytes of a file with a token
 READ = 1024 * 1024  # bytes that are read from a connection at once
 SHOWN = 200  # characters of a server's text in a message
 ELSEWHERE = "the registry may be out of date, or the endpoint an incomplete mirror"
@@ -146,34 +139,6 @@ def _headers(url: str, *, anonymous: bool) -> dict[str, str]:
     if not anonymous and may_see_token(url) and (token := user_token()):
         headers["authorization"] = f"Bearer {token}"
     return headers
-
-
-def user_token() -> str:
-    """Return the user's Hub token as huggingface_hub stores it, empty if there is none."""
-    if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
-        return ""
-    for place in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
-        if token := os.environ.get(place, "").strip():
-            break
-    else:
-        place = constants.HF_TOKEN_PATH
-        token = _token_in(Path(place))
-    if not token or TOKEN.fullmatch(token):
-        return token
-    log.warning(
-        "the token in %s is ignored: expected at most 4096 printable ASCII characters without "
-        "spaces; log in again with `hf auth login`",
-        place,
-    )
-    return ""
-
-
-def _token_in(path: Path) -> str:
-    try:
-        return (read_regular(path, MAX_TOKEN) or b"").decode(errors="replace").strip()
-    except StoreError as error:
-        log.warning("%s; requests are sent without a token", error)
-        return ""
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:

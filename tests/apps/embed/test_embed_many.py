@@ -23,9 +23,9 @@ from helpers import fill, refuses
 from vitzoo import Predictor, embed
 from vitzoo.apps.embed import folder as folders
 from vitzoo.apps.embed.folder import MANIFEST, MIN_ROWS
-from vitzoo.apps.embed.out import LOCKS
+from vitzoo.apps.embed.out import LOCKS, outputs_of
 from vitzoo.apps.embed.part_file import claim
-from vitzoo.errors import InvalidOption
+from vitzoo.errors import InvalidOption, UnknownOption
 
 SPEC = {
     "image_size": 16,
@@ -341,3 +341,11 @@ def test_the_bytes_of_a_folder_do_not_depend_on_the_locale(data, tmp_path, monke
     )
     assert found.returncode == 0, found.stderr
     assert bytes_of(Path("ascii")) == bytes_of(Path("utf-8"))
+
+
+def test_the_command_knows_the_outputs_of_a_network():
+    """It refuses others before torch is imported; `Predictor` asks the network."""
+    with pytest.raises(UnknownOption) as caught:
+        Predictor("vit_digits", outputs="?")
+    known = outputs_of(vitzoo.describe("vit_digits").spec.depth)
+    assert str(caught.value).endswith(f"known: {', '.join(known)}")

@@ -111,12 +111,12 @@ def embed_command(
       torchrun --nproc-per-node 4 -m vitzoo embed vit_b16 photos/ --out vectors/
     """
     chosen = _shard(shard)
-    from vitzoo.apps.embed.out import check_out
+    from vitzoo.apps.embed.out import check_out, check_outputs
     from vitzoo.apps.embed.sources import check_sources
 
     check_sources(sources)
     check_out(out.absolute())
-    check(model, options["weights"])
+    check_outputs(options["outputs"], check(model, options["weights"]))
     from vitzoo.plugin.requirements import check_extra
 
     check_extra("parquet", "vitzoo embed")

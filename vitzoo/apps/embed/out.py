@@ -1,12 +1,15 @@
-"""Check of the folder that `embed` writes, before anything heavy is imported; torch-free."""
+"""Checks of the folder and the outputs of `embed`, before heavy imports; torch-free."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
-from vitzoo.errors import InvalidOption, StoreError
+from vitzoo.errors import InvalidOption, StoreError, UnknownOption, did_you_mean
+from vitzoo.schema.rows import Variant
+from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo.text import listed
 
 MANIFEST = "_manifest.json"  # pyarrow and Spark ignore files that begin with _
@@ -34,3 +37,21 @@ def check_out(folder: Path) -> None:
             f"{folder} has other files and no {MANIFEST}: {listed(others, 3)}; choose another "
             "--out, a new folder"
         )
+
+
+def check_outputs(names: Iterable[str], variant: Variant | None) -> None:
+    """Raise UnknownOption for an output that a network of vitzoo's builder does not have."""
+    if variant is None or variant.builder != CORE_BUILDER:
+        return
+    known = outputs_of(variant.spec.depth)
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
+            raise UnknownOption(f"{variant.name} has no output {name!r}{hint}")
+
+
+def outputs_of(depth: int) -> list[str]:
+    """Return the outputs of a network of vitzoo's builder with `depth` blocks."""
+    blocks = [f"blocks.{i}" for i in range(depth)]
+    first = ["labels", "logits", "pooled", "patch_embed", "embed"]
+    return [*first, *blocks, "norm", "pool", "pre_logits"]

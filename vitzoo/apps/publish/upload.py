@@ -43,7 +43,7 @@ def check_upload(repo: str) -> str:
             f"{repo}: {endpoint} may not see your token; name its host in VITZOO_TOKEN_HOSTS, or "
             "unset VITZOO_TRUST_ENDPOINT"
         )
-    from vitzoo.store.hub_client import user_token  # imports network libraries
+    from vitzoo.store.token import user_token
 
     if not (token := user_token()):
         raise errors.AuthenticationError(f"{repo}: there is no token for {endpoint}; {LOG_IN}")
