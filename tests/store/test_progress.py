@@ -30,7 +30,7 @@ def test_a_line_for_every_tenth(capsys):
 
 
 def test_no_progress_where_silent(capsys):
-    with progress("net:main", silent=True) as note:
+    with each_progress(silent=True) as show, show("net:main") as note:
         assert note is None
     assert capsys.readouterr().err == ""
 

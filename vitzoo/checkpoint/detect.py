@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from vitzoo.checkpoint.containers import Container, Reading, Tensors
 from vitzoo.errors import CheckpointError, VitzooError
-from vitzoo.formats import Format, Keys
 from vitzoo.plugin.guard import for_file
 from vitzoo.text import escaped, fold, listed
 
 if TYPE_CHECKING:
     from vitzoo.checkpoint.checkpoint import Checkpoint
+    from vitzoo.formats import Format, Keys
     from vitzoo.registry.registry import Registry
 
 OWN_KEYS = "timm"  # the format that does not rename keys

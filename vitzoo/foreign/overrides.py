@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import CheckpointError, UnknownName
 from vitzoo.foreign.changes import changed, timm_spec
-from vitzoo.formats import Format, merged
+from vitzoo.formats.config import merged
 from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
@@ -24,6 +24,7 @@ from vitzoo.schema.terms import CORE_BUILDER
 if TYPE_CHECKING:
     from vitzoo.checkpoint.checkpoint import Checkpoint
     from vitzoo.foreign.stated import Stated
+    from vitzoo.formats import Format
     from vitzoo.registry.registry import Registry
 
 OF_TIMM = "timm"  # the checkpoint format, and the last part of those of plugins

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vitzoo.errors import CheckpointError, MissingDependency, PluginError, printable, short_repr
 from vitzoo.foreign import timm_config
 from vitzoo.foreign.changes import changed, timm_spec
-from vitzoo.formats import Format, merged
-from vitzoo.formats.config import Config, check_config
+from vitzoo.formats.config import Config, check_config, merged
 from vitzoo.formats.transformers import WITH_BIAS
 from vitzoo.plugin.info import FIRST_PARTY, install_command
 from vitzoo.registry.foreign_names import current, known_elsewhere
@@ -22,6 +21,7 @@ from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo.text import escaped, listed
 
 if TYPE_CHECKING:
+    from vitzoo.formats import Format
     from vitzoo.registry.registry import Registry
 
 SETTINGS = ("block", "pool", "patch_embed", "pos_embed", "pre_norm")

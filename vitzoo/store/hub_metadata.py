@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit
 
 import httpx2
@@ -33,8 +33,10 @@ from vitzoo.store.hub_client import (
     session,
     within,
 )
-from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import ABSENT, Pin
+
+if TYPE_CHECKING:
+    from vitzoo.store.hub_file import HubFile
 
 MAX_SMALL = 1024 * 1024  # bytes of a config
 MAX_METADATA = 8 * 1024 * 1024  # bytes; a repository of 10,000 files takes 3 MB

@@ -16,22 +16,21 @@ Show = Callable[[str], AbstractContextManager[Note | None]]
 
 
 @contextmanager
-def progress(name: str, *, silent: bool = False) -> Iterator[Note | None]:
+def progress(name: str) -> Iterator[Note | None]:
     """Yield a function of (bytes so far, bytes in all) that shows a download.
 
     Nothing is shown before the first bytes arrive, or after stderr could not be written.
-
-    Args:
-        name: of the download.
-        silent: yield None instead.
     """
-    with each_progress(silent=silent) as show, show(name) as note:
+    with each_progress() as show, show(name) as note:
         yield note
 
 
 @contextmanager
 def each_progress(*, silent: bool = False) -> Iterator[Show]:
-    """Yield what `progress` is for one download, for several at the same time: a bar for each."""
+    """Yield what `progress` is for one download, for several at the same time: a bar for each.
+
+    If `silent` is true, nothing is shown.
+    """
     if silent:
         yield lambda _: nullcontext()
     elif is_terminal(sys.stderr):
