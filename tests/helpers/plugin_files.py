@@ -61,7 +61,7 @@ DETAILS = """\
 format = "timm"
 license = "MIT"
 source = "made by the test"
-preprocessing = { mean = [0.5], std = [0.5], interpolation = "bicubic" }
+preprocessing = { mean = [0.5, 0.5, 0.5], std = [0.5, 0.5, 0.5], interpolation = "bicubic" }
 """
 ROW = f"""\
 repo = "acme/net"

@@ -184,7 +184,7 @@ def of(**changes):
     [
         ({"format": "acme"}, WEIGHTS.check_row, "there is no checkpoint format 'acme'"),
         ({"label_set": "imagenet-21k"}, WEIGHTS.check_row, "label set 'imagenet-21k' has 21843"),
-        ({"labels": ("cat",)}, WEIGHTS.check_row, "1000 classes, but its list of labels has 1"),
+        ({"labels": ("cat",)}, WEIGHTS.check_row, "1000 classes, but its list has 1 labels"),
         ({"license": " "}, WEIGHTS.check_row, "no license is stated"),
         ({"preprocessing": Preprocessing(mean=(0.5,), std=(0.5,))}, WEIGHTS.check_row, "1 means"),
     ],

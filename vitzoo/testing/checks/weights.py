@@ -79,8 +79,9 @@ def problems_of(variant: Variant, row: Weights) -> Iterator[tuple[str, str]]:
     classes = spec.num_classes if row.num_classes is None else row.num_classes
     named = len(row.labels) if row.labels else SETS.get(row.label_set, classes)
     if named != classes:
-        what = "its list of labels" if row.labels else f"the label set {row.label_set!r}"
-        problem = f"the weights have {classes} classes, but {what} has {named}"
+        other = f"the label set {row.label_set!r} has {named} classes"
+        other = f"its list has {named} labels" if row.labels else other
+        problem = f"the weights have {classes} classes, but {other}"
         yield problem, "correct num_classes, label_set or labels"
     elif row.label_set not in SETS and (near := did_you_mean(row.label_set, SETS)):
         yield f"unknown label set {row.label_set!r}{near}", "use the name of a known label set"
