@@ -818,7 +818,11 @@ def test_the_registry_commands_know_the_users_files(run, net, own):
     assert run("registry", "check", file)[0] == 0
     assert run("--no-plugins", "registry", "check")[0] == 0
     data = own.read_bytes()
-    changes = {"bytes": data + b"x", "sha256": data[:-1] + bytes([data[-1] ^ 1]), "no such file": b""}
+    changes = {
+        "bytes": data + b"x",
+        "sha256": data[:-1] + bytes([data[-1] ^ 1]),
+        "no such file": b"",
+    }
     for what, new in changes.items():
         own.write_bytes(new) if new else own.unlink()
         code, _, err = run("registry", "check", file)
