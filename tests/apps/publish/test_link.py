@@ -252,7 +252,7 @@ def test_tags_without_weights_here():
 def test_a_process_that_is_killed_leaves_no_folder_of_that_name(zoo, small, tmp_path):
     zoo.put(fill(vitzoo.create(small)))
     code = (
-        "import os, vitzoo\nfrom vitzoo.exporting import link as m\n"
+        "import os, vitzoo\nfrom vitzoo.apps.publish import link as m\n"
         "m.write_manifest = lambda *_: os.kill(os.getpid(), 9)\n"
         f"m.link('local/net', {str(tmp_path / 'out')!r}, 'timm')"
     )
