@@ -40,6 +40,10 @@ is printed as one message; `VITZOO_DEBUG=1` adds the traceback.
 | 4 | the network failed, or vitzoo is offline |
 | 130 | interrupted with Ctrl-C |
 
+For an image that cannot be read, `vitzoo predict` and `vitzoo probe` end with 1 after the other
+images. `vitzoo embed` ends with 0, because its folder has a row with the error; `--json` gives the
+number of these rows.
+
 ## Lists
 
 `vitzoo list` prints one line per variant, at every width. On a terminal, the command without a

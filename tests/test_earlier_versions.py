@@ -217,6 +217,10 @@ def test_a_missing_part_is_computed_as_it_was(files, name, part):
             assert [row and row[0]["label"] for row in left] == [
                 row and row[0]["label"] for row in right
             ]
+        elif column == "error":  # with the formats that Pillow reads, in parentheses
+            assert [row and row.split(" (")[0] for row in left] == [
+                row and row.split(" (")[0] for row in right
+            ]
         else:
             assert left == right
 

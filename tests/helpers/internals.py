@@ -37,6 +37,7 @@ from vitzoo.parts.resample import RESAMPLING as RESAMPLING
 from vitzoo.plugin.info import FIRST_PARTY as FIRST_PARTY, install_command as install_command
 from vitzoo.plugin.package_files import data_file as data_file
 from vitzoo.plugin.requirements import check_requirements as check_requirements
+from vitzoo.registry.foreign_names import known_elsewhere as known_elsewhere
 from vitzoo.registry.label_sets import SETS as SETS
 from vitzoo.registry.listing import FIELDS as FIELDS, MEASUREMENTS as MEASUREMENTS, fields as fields
 from vitzoo.registry.registry import (

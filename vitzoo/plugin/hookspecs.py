@@ -11,11 +11,11 @@ import pluggy
 
 from vitzoo.schema.rows import (
     CheckpointFormat,
-    DropPathPolicyEntry,
-    HeadEntry,
-    PatchEmbedderEntry,
-    PoolEntry,
-    PositionEmbeddingEntry,
+    DropPathPolicy,
+    Head,
+    PatchEmbedder,
+    Pool,
+    PositionEmbedding,
     Variant,
 )
 
@@ -24,7 +24,7 @@ hookimpl = pluggy.HookimplMarker("vitzoo")
 
 
 @hookspec
-def vitzoo_patch_embedders() -> Iterable[PatchEmbedderEntry]:  # type: ignore[empty-body]  # a hook spec has no body
+def vitzoo_patch_embedders() -> Iterable[PatchEmbedder]:  # type: ignore[empty-body]  # a hook spec has no body
     """Patch embedders, for `create(..., patch_embed="acme/overlap")`::
 
     @vitzoo.hookimpl
@@ -34,7 +34,7 @@ def vitzoo_patch_embedders() -> Iterable[PatchEmbedderEntry]:  # type: ignore[em
 
 
 @hookspec
-def vitzoo_position_embeddings() -> Iterable[PositionEmbeddingEntry]:  # type: ignore[empty-body]  # a hook spec has no body
+def vitzoo_position_embeddings() -> Iterable[PositionEmbedding]:  # type: ignore[empty-body]  # a hook spec has no body
     """Position embeddings, for `create(..., pos_embed="acme/fourier")`::
 
     @vitzoo.hookimpl
@@ -44,7 +44,7 @@ def vitzoo_position_embeddings() -> Iterable[PositionEmbeddingEntry]:  # type: i
 
 
 @hookspec
-def vitzoo_pools() -> Iterable[PoolEntry]:  # type: ignore[empty-body]  # a hook spec has no body
+def vitzoo_pools() -> Iterable[Pool]:  # type: ignore[empty-body]  # a hook spec has no body
     """Pools, for `create(..., pool="acme/max")`::
 
     @vitzoo.hookimpl
@@ -54,7 +54,7 @@ def vitzoo_pools() -> Iterable[PoolEntry]:  # type: ignore[empty-body]  # a hook
 
 
 @hookspec
-def vitzoo_heads() -> Iterable[HeadEntry]:  # type: ignore[empty-body]  # a hook spec has no body
+def vitzoo_heads() -> Iterable[Head]:  # type: ignore[empty-body]  # a hook spec has no body
     """Heads, for `create(..., head="acme/cosine")`::
 
     @vitzoo.hookimpl
@@ -64,7 +64,7 @@ def vitzoo_heads() -> Iterable[HeadEntry]:  # type: ignore[empty-body]  # a hook
 
 
 @hookspec
-def vitzoo_drop_path_policies() -> Iterable[DropPathPolicyEntry]:  # type: ignore[empty-body]  # a hook spec has no body
+def vitzoo_drop_path_policies() -> Iterable[DropPathPolicy]:  # type: ignore[empty-body]  # a hook spec has no body
     """Drop-path policies, for `create(..., drop_path={"name": "acme/late", "rate": 0.2})`::
 
     @vitzoo.hookimpl

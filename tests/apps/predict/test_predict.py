@@ -152,7 +152,7 @@ def test_one_unreadable_image_does_not_end_the_run(run, saved, photos, form):
     assert code == 1
     first, second = (line for line in err.splitlines() if line.startswith("vitzoo: "))
     says(first, f"{photos}/a.png", "empty", "image file")
-    says(second, f"{photos}/d.png", "pipe", "device", "image file")
+    says(second, f"{photos}/d.png", "named pipe", "image file")
     assert "china.png" in out
     assert "flower.png" in out
     assert "a.png" not in out.replace("china.png", "")

@@ -9,7 +9,7 @@ import pytest
 
 import stored
 import vitzoo
-from internals import Registry, Stamp, Store
+from internals import Stamp, Store, known_elsewhere
 
 
 class Zoo:
@@ -44,12 +44,14 @@ class Zoo:
 
     def tag(self, tag="vit_tiny_patch16_224.augreg_in21k_ft_in1k"):
         """Let a tag of timm mean these weights instead of published ones."""
-        known = Registry.known_elsewhere
         variant = vitzoo.describe(self.name)
         ours = ("timm", variant, variant.weights[0])
-        self._monkeypatch.setattr(
-            Registry, "known_elsewhere", lambda zoo, n: [ours] if n == tag else known(zoo, n)
-        )
+
+        def known(name, zoo):
+            return [ours] if name == tag else known_elsewhere(name, zoo)
+
+        for module in ("apps.publish.link", "foreign.stated", "registry.foreign_names"):
+            self._monkeypatch.setattr(f"vitzoo.{module}.known_elsewhere", known)
         return tag
 
     def flip(self, *, stamped):
