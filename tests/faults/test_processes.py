@@ -201,7 +201,7 @@ os.fchmod = lambda fd, mode: die() if mode == 0o444 else chmod(fd, mode)  # not 
     "before-fsync": "os.fsync = die",
     "before-rename": "from pathlib import Path; Path.replace = die",
     "before-folder-sync": "store.sync_folder = die",
-    "before-stamp": "store.write_atomic = die",
+    "before-stamp": "store.Stamps.write = die",
     "in-stamp": """
 from pathlib import Path
 replace = Path.replace

@@ -37,8 +37,9 @@ def test_conv_and_unfold_agree(patch, channels):
 @pytest.mark.parametrize(("patch", "width"), PUBLISHED)
 def test_conv_and_unfold_agree_at_published_sizes(patch, width):
     conv, unfold = embedders(patch_size=(patch, patch), in_chans=3, embed_dim=width)
-    images = randn(2, 3, 224, 224).clamp(-1, 1)  # the range of pictures; rounding grows with it
-    torch.testing.assert_close(unfold(images), conv(images), rtol=0, atol=1e-5)
+    images = randn(2, 3, 224, 224).clamp(-1, 1)  # the range of pixels; rounding grows with it,
+    atol = 1e-5 * patch / 16  # and with the root of the number of products, 3 * patch**2
+    torch.testing.assert_close(unfold(images), conv(images), rtol=0, atol=atol)
 
 
 @torch.inference_mode()
