@@ -97,6 +97,14 @@ def test_an_unknown_variant_suggests_the_nearest():
         vitzoo.describe("vit_b61")
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [("mean", "pool"), ("learned", "position embedding"), ("mlp", "head")]
+)
+def test_the_name_of_a_part_is_no_variant(name, kind):
+    with refuses(UnknownName, f"'{name}'", f"it is a {kind}", f"vitzoo which {name}"):
+        vitzoo.describe(name)
+
+
 def test_a_variant_unlike_any_other_points_to_the_list():
     with refuses(UnknownName, "'zzzzzz'", "`vitzoo list --all`"):
         vitzoo.describe("zzzzzz")
