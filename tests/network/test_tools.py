@@ -183,8 +183,8 @@ NAMES = (
 
 @pytest.mark.parametrize("option", SHARED)
 def test_names_of_timm_have_the_values_of_timm(option):
-    ours, theirs = SHARED[option]
-    model = make(**ours)
+    options, of_timm = SHARED[option]
+    model = make(**options)
     network = timm.models.VisionTransformer(
         img_size=model.spec.image_size,
         patch_size=model.spec.patch_size,
@@ -192,7 +192,7 @@ def test_names_of_timm_have_the_values_of_timm(option):
         depth=3,
         num_heads=3,
         num_classes=7,
-        **theirs,
+        **of_timm,
     ).eval()
     for name in NAMES:
         assert getattr(model, name) == getattr(network, name), name

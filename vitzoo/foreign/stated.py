@@ -105,11 +105,11 @@ class Stated:
                 f"variant{alone}, or move the config away if it is not of these weights"
             )
         for name in ("image_size", "in_chans"):
-            ours, theirs = getattr(spec, name), getattr(base, name)
-            if ours != theirs and name not in changes:
+            stated, built = getattr(spec, name), getattr(base, name)
+            if stated != built and name not in changes:
                 raise CheckpointError(
-                    f"{source}: its config states {name} = {ours}, the model has {theirs}; pass "
-                    f"{name}={ours} to keep it, or {name}={theirs} to adapt the weights"
+                    f"{source}: its config states {name} = {stated}, the model has {built}; pass "
+                    f"{name}={stated} to keep it, or {name}={built} to adapt the weights"
                 )
         return replace(base, image_size=spec.image_size, in_chans=spec.in_chans)
 

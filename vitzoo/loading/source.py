@@ -311,19 +311,19 @@ def chosen_over(trained: Spec, wanted: Spec) -> tuple[str, ...]:
 def _not_as_authors(trained: Spec, variant: Variant | None, zoo: Registry) -> str:
     """Return how positions are interpolated if the code of the variant's authors does otherwise."""
     part, namespace = trained.pos_embed, f"{variant.maker}/" if variant else "/"
-    own = [name for name in sorted(zoo.parts[FORMAT]) if name.startswith(namespace)]
-    layouts = [zoo.part(FORMAT, name) for name in own]
-    theirs = next((layout.resampling(trained) for layout in layouts if layout.authors), "")
-    if not theirs or part.opaque:
+    names = [name for name in sorted(zoo.parts[FORMAT]) if name.startswith(namespace)]
+    layouts = [zoo.part(FORMAT, name) for name in names]
+    usual = next((layout.resampling(trained) for layout in layouts if layout.authors), "")
+    if not usual or part.opaque:
         return ""
     option = inspect.signature(zoo.part("position embedding", part.name)).parameters.get("resample")
-    method = dict(part.options).get("resample", option.default if option else theirs)
-    if method == theirs:
+    method = dict(part.options).get("resample", option.default if option else usual)
+    if method == usual:
         return ""
-    same = {"name": part.name, **dict(part.options), "resample": theirs}
+    advice = {"name": part.name, **dict(part.options), "resample": usual}
     return (
-        f"pos_embed.resample = {method}, not {theirs} as in the authors' code, which "
-        f"pos_embed={same} gives"
+        f"pos_embed.resample = {method}, not {usual} as in the authors' code, which "
+        f"pos_embed={advice} gives"
     )
 
 

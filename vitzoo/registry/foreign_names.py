@@ -52,8 +52,8 @@ def known_elsewhere(name: str, zoo: Registry) -> list[Match]:
     return []
 
 
-def _means(theirs: str, known: str) -> bool:
-    return theirs.startswith(known) if known.endswith(".") else theirs == known
+def _means(name: str, known: str) -> bool:
+    return name.startswith(known) if known.endswith(".") else name == known
 
 
 def _library(library: str, plain: str, known: str) -> str:
