@@ -38,7 +38,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "vitzoo"))
 
 # Files whose tests share large checkpoints, built distributions or environments.
-SHARING = re.compile(r"parity|install|test_archives|test_files")
+SHARING = re.compile(r"parity|install|test_archives|test_files|test_tools|test_interruptions")
 
 LOCAL_REGISTRY = """\
 api = 1
