@@ -111,7 +111,10 @@ def parity() -> SimpleNamespace:
     return SimpleNamespace(**vars(core) | {"fill": fill})
 
 
-@pytest.fixture(params=("own", "scaled"))
+@pytest.fixture(params=(pytest.param("own", marks=pytest.mark.long), "scaled"))
 def weights(request) -> str:
-    """Each set of weights by name: the reference's own initialisation, and fan-in scaled."""
+    """Each set of weights by name: the reference's own initialisation, and fan-in scaled.
+
+    The tests of whole networks state both themselves, so that both run in CI.
+    """
     return request.param

@@ -68,6 +68,7 @@ def test_python_snippets_run_in_order(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.docs
+@pytest.mark.long
 def test_the_page_about_probing_shows_what_its_commands_print(tmp_path, monkeypatch, capsys):
     """Other processors may predict a few images differently."""
     monkeypatch.chdir(tmp_path)
@@ -402,6 +403,7 @@ def test_the_documented_registry_file_works(tmp_path, monkeypatch):
 
 
 @pytest.mark.docs
+@pytest.mark.long
 def test_the_page_on_exports_works(tmp_path, monkeypatch, run):
     """Every block, in order; the program runs in a process without vitzoo and torch."""
     page = ROOT / "docs" / "exporting.md"

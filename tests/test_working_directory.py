@@ -71,7 +71,7 @@ def folder(tmp_path, of_python):
         (*MODULE, *EMBED),
         (*MODULE, "plugins", "check", "acme"),
         (*MODULE, *CONVERT),
-        pytest.param((*TORCHRUN, "-m", "vitzoo", *EMBED), marks=pytest.mark.workflows),
+        pytest.param((*TORCHRUN, "-m", "vitzoo", *EMBED), marks=pytest.mark.long),
         pytest.param((*TORCHRUN, "--no-python", *VITZOO, *EMBED), marks=pytest.mark.workflows),
     ],
     ids=lambda command: " ".join(map(str, command)).partition("/bin/")[2],

@@ -171,7 +171,8 @@ def test_a_new_project_passes_ruff(tmp_path, namespace):
     tool_passes(project, "ruff", "format", "--no-cache", "--check", ".")
 
 
-@pytest.mark.install  # mypy reads all of torch: 20 s
+@pytest.mark.install
+@pytest.mark.long  # mypy reads all of torch: 20 s
 def test_new_projects_pass_mypy(tmp_path):
     for namespace in ("acme", "my-vit_2"):
         project = write_project(namespace, tmp_path)

@@ -234,7 +234,9 @@ def test_every_command_and_function_is_called(calls, functions):
     assert not missing, f"add calls of {missing} to the fixture `functions`, or remove them"
 
 
-@pytest.mark.parametrize("variable", ["VITZOO_OFFLINE", "HF_HUB_OFFLINE"])
+@pytest.mark.parametrize(
+    "variable", ["VITZOO_OFFLINE", pytest.param("HF_HUB_OFFLINE", marks=pytest.mark.long)]
+)
 def test_offline_no_call_opens_a_socket(calls, functions, process, tmp_path, variable):
     log = tmp_path / "sockets.txt"
     registry = tmp_path / "site" / "faulty" / "registry.toml"

@@ -606,6 +606,7 @@ def read(path):
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_the_largest_images_take_at_most_1_gib(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6

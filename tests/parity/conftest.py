@@ -155,7 +155,7 @@ def twins(request):
     return make_twins(*request.param)
 
 
-@pytest.fixture(params=WEIGHTS)
+@pytest.fixture(params=(pytest.param("own", marks=pytest.mark.long), "scaled"))
 def weights(request):
-    """Each set of weights by name."""
+    """Each set of weights by name; `twins` has both in CI."""
     return request.param

@@ -21,6 +21,7 @@ import transformers
 from torch import nn
 
 import vitzoo
+from kinds import one_of_each_kind
 from vitzoo.testing import trained_spec
 from vitzoo_clip.open_clip import open_clip
 from vitzoo_clip.transformers import transformers_clip, transformers_siglip
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.parity
 
 WHOLE = ("clip/vit_b32", "siglip/vit_b16")  # at full depth
 VARIANTS = {v.name: v for space in ("clip", "siglip") for v in vitzoo.variants(f"{space}/*")}
-NETWORKS = [f"{name} whole" if name in WHOLE else f"{name} 2 blocks" for name in VARIANTS]
+NETWORKS = {f"{n} whole" if n in WHOLE else f"{n} 2 blocks": n for n in VARIANTS}
 TEXT = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -99,7 +100,7 @@ def test_all_of_timms_towers_but_naflex_are_there():
     assert {theirs(name) for name in VARIANTS} == plain
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", one_of_each_kind({name: name for name in VARIANTS}))
 def test_timms_names_mean_these_networks(name):
     with torch.device("meta"):
         reference = timm.create_model(theirs(name), num_classes=VARIANTS[name].spec.num_classes)
@@ -131,7 +132,8 @@ def test_rows_of_timms_files_are_evaluated_as_timm_does(name):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("weights", ["own", "scaled"])
+@pytest.mark.parametrize("network", one_of_each_kind(NETWORKS, [f"{name} whole" for name in WHOLE]))
 def test_tokens_pre_logits_and_logits(parity, network, weights):
     twins = make_twins(parity, network, weights)
     parity.assert_same_network(twins.reference, twins.model, twins.images)

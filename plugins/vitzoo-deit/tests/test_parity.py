@@ -13,6 +13,7 @@ import torch
 import transformers
 
 import vitzoo
+from kinds import one_of_each_kind
 from vitzoo.errors import CheckpointError
 from vitzoo_deit.formats import timm_distilled
 
@@ -34,6 +35,7 @@ NETWORKS = {
     )
     for variant in vitzoo.variants("deit/*")
 }
+IN_CI = one_of_each_kind({key: name for key, (name, *_) in NETWORKS.items()})
 DISTILLED = [network for network in NETWORKS if "distilled" in network]
 CLASSES = {
     "two classifiers": transformers.DeiTForImageClassificationWithTeacher,
@@ -92,7 +94,7 @@ def test_every_variant_is_compared_and_only_the_large_ones_are_cut():
     assert len(DISTILLED) == 4
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", IN_CI)
 def test_timms_names_mean_these_networks(network):
     name, theirs, _ = NETWORKS[network]
     with torch.device("meta"):
@@ -107,7 +109,8 @@ def test_timms_names_mean_these_networks(network):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("weights", ["own", "scaled"])
+@pytest.mark.parametrize("network", IN_CI)
 def test_tokens_pre_logits_and_logits(parity, network, weights):
     twins = make_twins(parity, network, weights)
     parity.assert_same_network(twins.reference, twins.model, twins.images)

@@ -14,6 +14,7 @@ import torch
 import transformers
 
 import vitzoo
+from kinds import one_of_each_kind
 from vitzoo_dino import dinov2, dinov3
 from vitzoo_dino.tokens import forward_features
 
@@ -97,7 +98,7 @@ def make_twins(parity, name, weights, spec=None, **options):
 # timm
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", one_of_each_kind({name: name for name in NAMES}))
 def test_parameters_are_those_of_timm(name):
     variant = vitzoo.describe(name)
     with torch.device("meta"):
@@ -120,7 +121,8 @@ def test_every_network_is_compared_and_only_the_large_ones_are_cut():
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("weights", ["own", "scaled"])
+@pytest.mark.parametrize("network", one_of_each_kind(NETWORKS))
 def test_tokens_and_features(parity, network, weights):
     twins = make_twins(parity, NETWORKS[network], weights)
     parity.assert_same_network(twins.reference, twins.model, twins.images)

@@ -13,6 +13,7 @@ import transformers
 
 import vitzoo
 from helpers import write
+from kinds import one_of_each_kind
 from vitzoo.errors import CheckpointError
 from vitzoo.testing import checkpoint_formats, stand_in
 
@@ -35,6 +36,7 @@ def is_cut(variant):
 NETWORKS = {
     f"{variant.name} {'2 blocks' if is_cut(variant) else 'full'}": variant for variant in VARIANTS
 }
+IN_CI = one_of_each_kind({key: variant.name for key, variant in NETWORKS.items()})
 BEIT, EVA, CLIP = "beit/beit_b16 full", "eva02/vit_s14 full", "eva02/clip_vit_b16 full"
 
 
@@ -79,7 +81,7 @@ def test_every_variant_is_compared_and_only_the_large_ones_are_cut():
     }
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", IN_CI)
 def test_timms_names_mean_these_networks(network):
     variant = NETWORKS[network]
     with torch.device("meta"):
@@ -95,7 +97,8 @@ def test_timms_names_mean_these_networks(network):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("weights", ["own", "scaled"])
+@pytest.mark.parametrize("network", IN_CI)
 def test_tokens_pre_logits_and_logits(parity, network, weights):
     twins = make_twins(parity, network, weights, cut=False)
     parity.assert_same_network(twins.reference, twins.model, twins.images)

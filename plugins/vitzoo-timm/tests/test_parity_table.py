@@ -72,6 +72,7 @@ def compare(parity, model, ours):
     parity.assert_same(ours(images), logits, what="logits at once")
 
 
+@pytest.mark.parametrize("weights", [pytest.param("own", marks=pytest.mark.long), "scaled"])
 @pytest.mark.parametrize("name", NATIVE)
 def test_two_small_blocks(parity, tmp_path, name, weights):
     model = made(parity, name, weights)

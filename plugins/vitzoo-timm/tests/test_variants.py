@@ -21,6 +21,6 @@ def test_every_family_has_a_row():
         assert f'paper = "arXiv:{paper}"' in text, paper
 
 
-@pytest.mark.parity  # builds all of them on `meta`
+@pytest.mark.long  # builds all of them on `meta`
 def test_generating_it_again_gives_the_same():
     assert UPDATE["manifest"]() == UPDATE["MANIFEST"].read_text(), HOW

@@ -422,6 +422,7 @@ def read(path):
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_cells_that_expand_cost_little_memory(tmp_path):
     """Each file has less than 100 KB; the network adds less than 100 MiB."""
 
@@ -469,6 +470,7 @@ MIB = 2**20
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_no_column_costs_more_than_1_gib(tmp_path):
     """All fields of a struct count together, and stored bytes do not allow a larger page."""
 

@@ -649,7 +649,7 @@ def test_workers_end_with_the_process_that_started_them(data, long_list, tmp_pat
 
 @pytest.mark.workflows
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["vit_digits", "vit_ti16"])
+@pytest.mark.parametrize("name", ["vit_digits", pytest.param("vit_ti16", marks=pytest.mark.long)])
 def test_a_vector_depends_on_the_image_alone(data, tmp_path, name, dtype):
     """50 positions, read-ahead sizes and shards: one value, bit for bit."""
     draw = random.Random(3)

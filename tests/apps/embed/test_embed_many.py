@@ -113,7 +113,14 @@ def stopped(data, tmp_path):
 
 
 @pytest.mark.workflows
-@pytest.mark.parametrize("recovery", [[(0, 1)], [(5, 8)], [(i, 8) for i in range(8)]])
+@pytest.mark.parametrize(
+    "recovery",
+    [
+        [(0, 1)],
+        pytest.param([(5, 8)], marks=pytest.mark.long),
+        pytest.param([(i, 8) for i in range(8)], marks=pytest.mark.long),
+    ],
+)
 def test_the_recovery_of_one_shard_leaves_the_running_ones_alone(
     data, predictor, tmp_path, stopped, recovery
 ):

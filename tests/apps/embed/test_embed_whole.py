@@ -78,7 +78,7 @@ def place(tmp_path_factory, images):
     pq.write_table(
         pa.table({"image": list(rest)}), place / "rows.parquet", row_group_size=PARQUET // 3 + 500
     )
-    model = fill(vitzoo.create("vit_ti16", image_size=64))
+    model = fill(vitzoo.create({"variant": "vit_ti16", "depth": 2, "image_size": 64}))
     model.preprocessing = vitzoo.transform("vit_ti16").preprocessing
     vitzoo.save(model, place / "net.safetensors")
     (place / "hook").mkdir()

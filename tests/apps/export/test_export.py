@@ -25,6 +25,7 @@ from vitzoo.testing.checks.variants import VariantSubject
 
 DIGITS = Path(__file__).parents[3] / "docs" / "examples" / "digits"
 KINDS = tuple(targets.TARGETS)
+LONG = {kind: pytest.param(kind, marks=pytest.mark.long) for kind in KINDS}
 # One variant of each family, and what changes it: every head, and parts that export differently.
 NETWORKS = [
     ("vit_ti16", {}),
@@ -184,6 +185,7 @@ def test_a_name_gives_its_weights_labels_and_preprocessing(tmp_path, run):
 
 
 @pytest.mark.workflows
+@pytest.mark.long
 def test_a_network_of_timm_and_one_of_four_channels(tmp_path):
     model = fill(vitzoo.create("timm/pit_ti_224", num_classes=3))
     vitzoo.export(model, "torch", tmp_path / "timm")
@@ -303,6 +305,7 @@ def test_int8_without_numbers_is_refused():
 
 
 @pytest.mark.workflows
+@pytest.mark.long
 def test_large_tensors_are_in_a_second_file(tmp_path, monkeypatch):
     """ONNX files have at most 2 GiB; here the limit is 1,000 bytes."""
     monkeypatch.setattr(targets, "INLINE", 1000)
@@ -374,7 +377,7 @@ for limit in (1, 30_000, size - 1):
 
 
 @pytest.mark.workflows
-@pytest.mark.parametrize("to", KINDS)
+@pytest.mark.parametrize("to", [LONG["onnx"], "torch", LONG["openvino"]])
 def test_a_file_that_the_disk_does_not_take_is_an_error(to, tmp_path):
     """torch ends the process (SIGABRT) if its own writer cannot write."""
     command = [sys.executable, "-c", FULL, to, str(tmp_path / "out")]
@@ -387,6 +390,7 @@ def test_a_file_that_the_disk_does_not_take_is_an_error(to, tmp_path):
 
 
 @pytest.mark.workflows
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["onnx", "openvino"])
 def test_nothing_is_sent_and_nothing_is_written_to_the_home_folder(to, tmp_path, monkeypatch):
     home = tmp_path / "home"

@@ -85,7 +85,9 @@ def single(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize(("flags", "seed"), [(("--scratch",), 0), ((), 1)])
+@pytest.mark.parametrize(
+    ("flags", "seed"), [pytest.param(("--scratch",), 0, marks=pytest.mark.long), ((), 1)]
+)
 def test_one_process_ddp_and_fsdp_give_the_same_losses(flags, seed, single, tmp_path):
     ways = ("ddp", "fsdp")
     runs = {way: start(way, tmp_path / way, *flags, **PLAIN, seed=seed) for way in ways}
@@ -122,6 +124,7 @@ def test_a_killed_run_continues_with_the_same_losses_and_weights(tmp_path):
     assert len({file.read_bytes() for file in files}) == 1
 
 
+@pytest.mark.long
 def test_a_sharded_run_continues_in_one_process(single, tmp_path):
     options = PLAIN | {"seed": 1}
     killed = kill_at(start("fsdp", tmp_path / "killed", **options), 13)

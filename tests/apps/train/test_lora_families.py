@@ -17,6 +17,7 @@ from vitzoo.testing.checks.variants import VariantSubject, one_of_each
 
 pytestmark = pytest.mark.workflows
 FAMILIES = ["core", *sorted({*FIRST_PARTY} - {"mim", "timm"})]  # mim has no variants
+OFTEN = {"core", "beit", "deit", "dinov2", "eva02", "siglip"}  # have all classes of ADAPTED
 ADAPTED = (Attention, AttentionPool, Mlp, PackedSwiGLU, SwiGLU)
 RATES = {"dropout": 0.1, "drop_path": 0.2}
 NARROW = {"width": 32}  # of the ResNets of hybrids
@@ -97,7 +98,10 @@ def check_step(adapted: nn.Module, images: Tensor) -> None:
     assert changed == trained
 
 
-@pytest.mark.parametrize("namespace", FAMILIES)
+@pytest.mark.parametrize(
+    "namespace",
+    [pytest.param(n, marks=() if n in OFTEN else pytest.mark.long) for n in FAMILIES],
+)
 def test_lora_in_every_family(namespace, tmp_path):
     import peft
 

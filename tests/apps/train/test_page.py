@@ -34,6 +34,7 @@ def run_shell(code):
 
 
 @pytest.mark.docs
+@pytest.mark.long  # it trains several networks
 def test_every_block_runs(tmp_path, monkeypatch):
     (tmp_path / "finetune.py").symlink_to(ROOT / "docs" / "examples" / "finetune.py")
     monkeypatch.chdir(tmp_path)
