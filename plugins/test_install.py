@@ -22,7 +22,9 @@ def released(spaces) -> dict[str, int]:
     return {name: row["params"] for rows in frozen for name, row in rows.items()}
 
 
-@pytest.fixture(scope="session", params=["wheel", "editable"])  # so each is made once
+@pytest.fixture(  # each environment is made once
+    scope="session", params=["wheel", pytest.param("editable", marks=pytest.mark.long)]
+)
 def zoo(request, plugins, tmp_path_factory, built, new_environment):
     """An environment with vitzoo and all plugins."""
     environment = new_environment(tmp_path_factory.mktemp(request.param) / "venv")

@@ -72,7 +72,7 @@ def folder(tmp_path, of_python):
         (*MODULE, "plugins", "check", "acme"),
         (*MODULE, *CONVERT),
         pytest.param((*TORCHRUN, "-m", "vitzoo", *EMBED), marks=pytest.mark.long),
-        pytest.param((*TORCHRUN, "--no-python", *VITZOO, *EMBED), marks=pytest.mark.workflows),
+        pytest.param((*TORCHRUN, "--no-python", *VITZOO, *EMBED), marks=pytest.mark.long),
     ],
     ids=lambda command: " ".join(map(str, command)).partition("/bin/")[2],
 )

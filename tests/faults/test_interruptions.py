@@ -231,9 +231,8 @@ def test_a_signal_in_the_middle_of_create_passes_and_create_can_be_repeated(
     assert found == {n: ["as it is", expected] for n in found}
 
 
-@pytest.mark.parametrize(
-    "use", ["find_manifest", pytest.param("find_module", marks=pytest.mark.long)]
-)
+@pytest.mark.long  # a process for each line
+@pytest.mark.parametrize("use", ["find_manifest", "find_module"])
 @pytest.mark.parametrize("file", STATE)
 def test_a_signal_before_any_line_of_the_registry_leaves_no_state(ask, use, file):
     expected, found = ask("find_at_each_line", use, [file], "KeyboardInterrupt")

@@ -147,11 +147,15 @@ def parity():
 
 @pytest.fixture(
     scope="module",
-    params=[(name, weights) for name in TIMM for weights in WEIGHTS],
+    params=[
+        pytest.param((name, weights), marks=pytest.mark.long if weights == "own" and large else ())
+        for name, large in ((name, name not in ("vit_ti16", "vit_s16")) for name in TIMM)
+        for weights in WEIGHTS
+    ],
     ids="-".join,
 )
 def twins(request):
-    """Each variant with each set of weights."""
+    """Each variant with each set of weights; CI has both sets for the small ones."""
     return make_twins(*request.param)
 
 

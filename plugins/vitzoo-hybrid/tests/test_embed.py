@@ -367,6 +367,7 @@ def test_the_stem_is_exported(arithmetic):
 
 
 @pytest.mark.compile
+@pytest.mark.long  # the conformance tests compile every stem
 def test_the_stem_is_compiled_as_one_graph():
     stem = small()
     images = torch.randn(2, 3, 32, 32)

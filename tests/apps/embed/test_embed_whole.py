@@ -1,6 +1,6 @@
 """Many images by two processes, of which one is killed, against one process that is not.
 
-There are 4,000 images, or VITZOO_IMAGES; `.ci/nightly` takes 20,000.
+There are 2,000 images, or VITZOO_IMAGES; `.ci/nightly` takes 20,000.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from vitzoo import Predictor
 
 pytestmark = pytest.mark.workflows
 
-COUNT = int(os.environ.get("VITZOO_IMAGES", "4000"))
+COUNT = int(os.environ.get("VITZOO_IMAGES", "2000"))
 TAR = COUNT // 10  # images in each of 3 archives
 PARQUET = 3 * TAR  # in a file
 FOLDER = COUNT - 3 * TAR - PARQUET
