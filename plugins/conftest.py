@@ -115,6 +115,6 @@ def parity() -> SimpleNamespace:
 def weights(request) -> str:
     """Each set of weights by name: the reference's own initialisation, and fan-in scaled.
 
-    The tests of whole networks state both themselves, so that both run in CI.
+    CI runs `scaled`. The tests of whole networks state both sets, and CI runs both.
     """
     return request.param

@@ -14,6 +14,7 @@ FOLDERS = [
 ]
 
 
+@pytest.mark.workflows
 @pytest.mark.long
 @pytest.mark.parametrize(
     "folders", FOLDERS, ids=lambda folders: "-".join(folders).replace("apps/", "")

@@ -37,6 +37,9 @@ BENCH = ("bench", "vit_digits", "--ways", "eager", "--batch", "1", "--rounds", "
 CONVERT = ("convert", "net.pt", "net.safetensors", "--from-pickle")
 
 
+BY_NIGHT = (pytest.mark.workflows, pytest.mark.long)
+
+
 @pytest.fixture(scope="module")
 def of_python(tmp_path_factory):
     """The modules that `python -m` itself imports; nothing can keep them from the directory."""
@@ -71,8 +74,8 @@ def folder(tmp_path, of_python):
         (*MODULE, *EMBED),
         (*MODULE, "plugins", "check", "acme"),
         (*MODULE, *CONVERT),
-        pytest.param((*TORCHRUN, "-m", "vitzoo", *EMBED), marks=pytest.mark.long),
-        pytest.param((*TORCHRUN, "--no-python", *VITZOO, *EMBED), marks=pytest.mark.long),
+        pytest.param((*TORCHRUN, "-m", "vitzoo", *EMBED), marks=BY_NIGHT),
+        pytest.param((*TORCHRUN, "--no-python", *VITZOO, *EMBED), marks=BY_NIGHT),
     ],
     ids=lambda command: " ".join(map(str, command)).partition("/bin/")[2],
 )

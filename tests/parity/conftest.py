@@ -20,6 +20,7 @@ TIMM = {
     "vit_ti16_384": "vit_tiny_patch16_384",
 }
 WEIGHTS = ("own", "scaled")
+OFTEN = dict.fromkeys(TIMM, ("scaled",)) | dict.fromkeys(("vit_ti16", "vit_s16"), WEIGHTS)  # in CI
 NORMS = (nn.LayerNorm, nn.RMSNorm, timm.layers.RmsNorm)
 LARGE = 224  # px
 TOLERANCE = 5e-5  # times the largest reference value, where that is above 1
@@ -148,18 +149,18 @@ def parity():
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param((name, weights), marks=pytest.mark.long if weights == "own" and large else ())
-        for name, large in ((name, name not in ("vit_ti16", "vit_s16")) for name in TIMM)
+        pytest.param((name, weights), marks=() if weights in often else pytest.mark.long)
+        for name, often in OFTEN.items()
         for weights in WEIGHTS
     ],
     ids="-".join,
 )
 def twins(request):
-    """Each variant with each set of weights; CI has both sets for the small ones."""
+    """Each variant with each set of weights; CI runs those of `OFTEN`."""
     return make_twins(*request.param)
 
 
 @pytest.fixture(params=(pytest.param("own", marks=pytest.mark.long), "scaled"))
 def weights(request):
-    """Each set of weights by name; `twins` has both in CI."""
+    """Each set of weights by name; CI runs `scaled`, and both for the small `twins`."""
     return request.param

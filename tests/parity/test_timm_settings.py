@@ -11,7 +11,7 @@ import vitzoo
 from internals import CORE_BUILDER, timm_spec
 from vitzoo_timm.native import spec_of
 
-pytestmark = pytest.mark.long  # builds all of them on `meta`
+pytestmark = [pytest.mark.parity, pytest.mark.long]  # builds all of them on `meta`
 
 
 @pytest.mark.parametrize("family", ["vit_*", "[!v]*"])

@@ -40,18 +40,18 @@ NETWORKS = {
     "r50_vit_b32 2 blocks": ("hybrid/r50_vit_b32", "vit_large_r50_s32_224", B32),
 }
 IN_TIMM = [
-    (variant.name, theirs)
+    (variant.name, architecture)
     for variant in vitzoo.variants("hybrid/*")
-    for library, theirs in variant.known_as
-    if library == "timm" and not theirs.endswith("_in21k")
+    for library, architecture in variant.known_as
+    if library == "timm" and not architecture.endswith("_in21k")
 ]
 
 
-def make_twins(parity, name, theirs, weights, *, options=None, arithmetic=None):
+def make_twins(parity, name, architecture, weights, *, options=None, arithmetic=None):
     """Return timm's network and ours with the same weights, carried over strictly both ways."""
     torch.manual_seed(1)
     with parity.unfilled(weights):
-        reference = timm.create_model(theirs, num_classes=1000, **(options or {})).eval()
+        reference = timm.create_model(architecture, num_classes=1000, **(options or {})).eval()
     parity.fill(reference, weights)
     stem = vitzoo.describe(name).spec.patch_embed.name
     part = {"name": stem, "arithmetic": arithmetic} if arithmetic else stem
@@ -82,17 +82,17 @@ def assert_same_in_double(twins):
     images = twins.images.double()
     expected = results(twins.reference.double(), images)
     actual = results(twins.model.double(), images)
-    for what, theirs in expected.items():
-        atol = DOUBLE * max(1, theirs.abs().max().item())
+    for what, reference in expected.items():
+        atol = DOUBLE * max(1, reference.abs().max().item())
         torch.testing.assert_close(
-            actual[what], theirs, rtol=0, atol=atol, msg=lambda m, w=what: w + m
+            actual[what], reference, rtol=0, atol=atol, msg=lambda m, w=what: w + m
         )
 
 
-@pytest.mark.parametrize(("name", "theirs"), IN_TIMM)
-def test_state_dicts_have_the_same_keys_and_shapes(name, theirs):
+@pytest.mark.parametrize(("name", "architecture"), IN_TIMM)
+def test_state_dicts_have_the_same_keys_and_shapes(name, architecture):
     with torch.device("meta"):
-        reference = timm.create_model(theirs, num_classes=1000)
+        reference = timm.create_model(architecture, num_classes=1000)
     model = vitzoo.create(name, device="meta")
     expected = {key: tensor.shape for key, tensor in reference.state_dict().items()}
     assert {key: tensor.shape for key, tensor in model.state_dict().items()} == expected
@@ -109,8 +109,8 @@ def test_every_variant_that_timm_has_is_compared():
     "network", one_of_each_kind({key: name for key, (name, *_) in NETWORKS.items()})
 )
 def test_map_tokens_and_logits(parity, network, weights):
-    name, theirs, options = NETWORKS[network]
-    twins = make_twins(parity, name, theirs, weights, options=options)
+    name, architecture, options = NETWORKS[network]
+    twins = make_twins(parity, name, architecture, weights, options=options)
     parity.assert_same(twins.model(twins.images), twins.reference(twins.images), what="logits")
     assert_same_in_double(twins)
 
@@ -120,10 +120,10 @@ def test_the_stages_of_the_paper(parity, weights):
     twins = make_twins(parity, *NETWORKS["r50_vit_b16 full"][:2], weights)
     stages = twins.model.patch_embed.backbone.stages
     assert [len(stage.blocks) for stage in stages] == [3, 4, 9]
-    theirs = results(twins.reference, twins.images)
-    ours = results(twins.model, twins.images)
-    assert ours["map"].shape == theirs["map"].shape == (1, 1024, 14, 14)
-    assert ours["patch tokens"].shape == theirs["patch tokens"].shape == (1, 14 * 14, 768)
+    expected = results(twins.reference, twins.images)
+    actual = results(twins.model, twins.images)
+    assert actual["map"].shape == expected["map"].shape == (1, 1024, 14, 14)
+    assert actual["patch tokens"].shape == expected["patch tokens"].shape == (1, 14 * 14, 768)
 
 
 @pytest.mark.parametrize("in_chans", [1, 5])
@@ -176,9 +176,9 @@ def test_gradients_are_those_of_timm(parity, weights):
     for model in (twins.reference.double(), twins.model.double()):
         model(images).square().sum().backward()
         grads.append({name: p.grad for name, p in model.named_parameters()})
-    for name, theirs in grads[0].items():
-        atol = 1e-8 * max(1, theirs.abs().max().item())
-        torch.testing.assert_close(grads[1][name], theirs, rtol=0, atol=atol)
+    for name, expected in grads[0].items():
+        atol = 1e-8 * max(1, expected.abs().max().item())
+        torch.testing.assert_close(grads[1][name], expected, rtol=0, atol=atol)
 
 
 # The suite proves itself
@@ -186,8 +186,8 @@ def test_gradients_are_those_of_timm(parity, weights):
 
 @torch.inference_mode()
 def test_googles_arithmetic_is_seen_and_is_as_far_as_reported(parity, weights):
-    name, theirs, _ = NETWORKS["r50_vit_b16 full"]
-    twins = make_twins(parity, name, theirs, weights, options=SMALL, arithmetic="google")
+    name, architecture, _ = NETWORKS["r50_vit_b16 full"]
+    twins = make_twins(parity, name, architecture, weights, options=SMALL, arithmetic="google")
     expected, actual = twins.reference(twins.images), twins.model(twins.images)
     difference = (actual - expected).abs().max().item()
     assert 3e-5 < difference < 3e-3  # 3e-4 on the published weights
@@ -205,17 +205,17 @@ def test_half_of_an_arithmetic_is_seen(parity, weights, fact, monkeypatch):
         "standardise": resnet.Arithmetic(resnet.by_deviation, norm_eps=1e-5),
     }
     monkeypatch.setitem(resnet.ARITHMETICS, "timm", mixed[fact])
-    name, theirs, _ = NETWORKS["r26_vit_s32 full"]
+    name, architecture, _ = NETWORKS["r26_vit_s32 full"]
     options = {"depth": 1}
-    twins = make_twins(parity, name, theirs, weights, options=options)
+    twins = make_twins(parity, name, architecture, weights, options=options)
     with pytest.raises(AssertionError):
         assert_same_in_double(twins)
 
 
 @torch.inference_mode()
 def test_symmetric_padding_is_seen(parity, weights, monkeypatch):
-    name, theirs, _ = NETWORKS["r_vit_ti16 full"]
-    twins = make_twins(parity, name, theirs, weights)
+    name, architecture, _ = NETWORKS["r_vit_ti16 full"]
+    twins = make_twins(parity, name, architecture, weights)
     monkeypatch.setattr(twins.model.patch_embed.backbone.conv, "uneven", (3, 2, 3, 2))
     with pytest.raises(AssertionError):
         assert_same_in_double(twins)
@@ -252,8 +252,8 @@ def test_a_file_of_googles_follows_googles_arithmetic(parity, google_file):
     model.double()
     double = {key: array.double() for key, array in arrays.items()}
     tokens, _, logits = FORMULAS["forward"](double, images.double())
-    for ours, theirs in ((model.forward_features, tokens), (model, logits)):
-        torch.testing.assert_close(ours(images.double()), theirs, rtol=0, atol=1e-8)
+    for network, expected in ((model.forward_features, tokens), (model, logits)):
+        torch.testing.assert_close(network(images.double()), expected, rtol=0, atol=1e-8)
 
 
 @torch.inference_mode()

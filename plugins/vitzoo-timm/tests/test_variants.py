@@ -21,6 +21,7 @@ def test_every_family_has_a_row():
         assert f'paper = "arXiv:{paper}"' in text, paper
 
 
+@pytest.mark.parity
 @pytest.mark.long  # builds all of them on `meta`
 def test_generating_it_again_gives_the_same():
     assert UPDATE["manifest"]() == UPDATE["MANIFEST"].read_text(), HOW
