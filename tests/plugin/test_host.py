@@ -66,6 +66,23 @@ def test_threads_that_ask_for_one_plugin_at_once_all_get_it(acme, install, name,
         assert tmp_path.joinpath("runs").read_text() == "1\n"
 
 
+def test_a_module_that_another_thread_has_registered_meanwhile_is_no_error(install, monkeypatch):
+    install("globex-vit", "globex = globex", {"globex.py": MODULE})
+    registry()
+    original = plugins.import_module
+
+    def late(name):
+        monkeypatch.setattr(plugins, "import_module", original)
+        other = threading.Thread(target=vitzoo.describe, args=["globex/net"])
+        other.start()
+        other.join(60)
+        return original(name)
+
+    monkeypatch.setattr(plugins, "import_module", late)
+    monkeypatch.setattr(plugins.PluginHost, "_failed", fails)
+    assert vitzoo.describe("globex/net").name == "globex/net"
+
+
 @pytest.mark.usefixtures("_quick_switching")
 def test_threads_that_ask_for_a_broken_plugin_all_get_its_error(install):
     install("globex-vit", "globex = globex", {"globex.py": "import time\ntime.sleep(0.05)\n1 / 0"})

@@ -59,6 +59,17 @@ def test_a_source_that_cannot_be_parsed_has_no_line(install, text):
     assert where_defined("acme.parts:Name") == f"{root}/acme/parts.py"
 
 
+def test_a_source_that_python_cannot_parse_now_has_no_line(install, monkeypatch):
+    def fails(_):
+        raise SystemError("AST constructor recursion depth mismatch (before=39, after=35)")
+
+    root = install("acme-parts", "acme = acme", {"acme/__init__.py": "Name = 1\n"})
+    with monkeypatch.context() as patch:  # pytest parses sources, too
+        patch.setattr("ast.parse", fails)
+        found = where_defined("acme:Name")
+    assert found == f"{root}/acme/__init__.py"
+
+
 def test_what_is_not_there_has_no_place(tmp_path):
     assert where_defined("nonesuch.parts:Name") == ""
     assert module_file("vitzoo.nonesuch") is None

@@ -185,8 +185,8 @@ class PluginHost:
         module = import_module(found.value)
         if getattr(getattr(module, "__spec__", None), "_initializing", False):
             return None
-        for namespace, other in self.contents.items():
-            if other.plugin is module:
+        for namespace, other in list(self.contents.items()):  # other threads may add some
+            if other.plugin is module and namespace != found.namespace:
                 raise PluginError(
                     f"the plugin {namespace!r} already uses its module {found.value}; use one "
                     "module for each namespace"

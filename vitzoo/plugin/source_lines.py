@@ -49,8 +49,8 @@ def _definition(file: Path, name: str) -> ast.stmt | None:
     """Return the last statement of a module that defines `name`."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return None
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError, SystemError):
+        return None  # Python 3.11 may raise SystemError while other threads parse, too
     found = [node for node in _statements(tree.body) if name in _defined_names(node)]
     return found[-1] if found else None
 
