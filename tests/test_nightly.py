@@ -75,6 +75,31 @@ def test_a_tier_that_fails_is_not_noted_and_the_others_run(nightly, capsys, tmp_
     assert list(json.loads((tmp_path / "nightly.json").read_text())) == ["browser", "thorough"]
 
 
+@pytest.mark.parametrize(
+    ("codes", "last"),
+    [((0,), 0), ((1, 0), 0), ((1, 1), 1), ((2,), 2), ((1, 5), 5)],
+    ids=["passes", "passes alone", "misses twice", "is interrupted", "failed to collect"],
+)
+def test_a_benchmark_that_fails_is_measured_once_more(nightly, monkeypatch, codes, last):
+    runs, left = [], list(codes)
+
+    def run(*arguments, **_):
+        runs.append(arguments)
+        if code := left.pop(0):
+            raise subprocess.CalledProcessError(code, "pytest")
+
+    monkeypatch.setitem(nightly, "pytest", run)
+    if last:
+        with pytest.raises(subprocess.CalledProcessError) as raised:
+            nightly["measure"]("a.py")
+        assert raised.value.returncode == last
+    else:
+        nightly["measure"]("a.py")
+    assert left == []
+    assert all(arguments[:3] == ("-m", "benchmark", "a.py") for arguments in runs)
+    assert ["--last-failed" in arguments for arguments in runs] == [False, True][: len(codes)]
+
+
 def test_names_that_are_wrong(nightly, capsys):
     assert nightly["main"](["brwser"]) == 2
     says(capsys.readouterr().err, "no tier 'brwser'", "lowest, browser, thorough")
