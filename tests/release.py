@@ -70,8 +70,8 @@ def missing(root: Path = ROOT) -> list[str]:
         found.append("CITATION.cff has no repository-code")
     if "https://" not in text(root / "SECURITY.md").partition("## How to report")[2]:
         found.append("SECURITY.md has no address for reports")
-    if "pip install ./plugins" in text(root / "vitzoo" / "plugin" / "info.py"):
-        found.append("install_command in vitzoo/plugin/info.py names folders, not distributions")
+    if "IN_CLONE" in text(root / "vitzoo" / "errors.py"):
+        found.append("the commands of IN_CLONE in vitzoo/errors.py name folders, not distributions")
     return found
 
 

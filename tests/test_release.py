@@ -166,9 +166,9 @@ def repository(tmp_path):
         (copy / "pyproject.toml").write_text(f'[project]\nname = "{name}"\n{urls}')
         (copy / "README.md").write_text("[vitzoo](https://a.example/), [below](#below)\n")
     package = tmp_path / "vitzoo"
-    package.joinpath("plugin").mkdir(parents=True)
+    package.mkdir()
     (package / "__init__.py").write_text('__version__ = "1.2.0"\n')
-    (package / "plugin" / "info.py").write_text('f"pip install {name}"\n')
+    (package / "errors.py").write_text('UPDATE = "pip install --upgrade vitzoo"\n')
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.0 (2027-01-31)\n")
     (tmp_path / "CITATION.cff").write_text(
         "version: 1.2.0\ndate-released: 2027-01-31\nrepository-code: https://a.example/\n"
@@ -193,7 +193,7 @@ def test_nothing_is_missing_from_a_complete_release(repository):
         ("CITATION.cff", "version: 1.2.0", "version: 1.1.0", ["CITATION.cff", "version"]),
         ("CITATION.cff", "repository-code: https", "url: https", ["repository-code"]),
         ("SECURITY.md", "https://a.example/report", "", ["SECURITY.md", "address"]),
-        ("vitzoo/plugin/info.py", "install", "install ./plugins/", ["install_command"]),
+        ("vitzoo/errors.py", "UPDATE", "IN_CLONE", ["IN_CLONE", "vitzoo/errors.py"]),
     ],
 )
 def test_what_is_missing_is_named(repository, file, old, new, said):

@@ -555,4 +555,5 @@ def test_a_folder_of_open_clip(tmp_path):
 def test_a_model_type_names_the_plugin_of_its_family(kind, distribution):
     zoo = SimpleNamespace(parts={"checkpoint format": ()}, host=SimpleNamespace(infos={}))
     (note,) = stated_by({"model_type": kind}, zoo).notes
-    assert note.partition("; pip install ")[2] == distribution
+    assert note.partition("pip install ./plugins/")[2] == distribution
+    assert ("; in a clone of vitzoo's repository: " in note) is bool(distribution)

@@ -34,7 +34,11 @@ from vitzoo.network.build import make_dynamic as make_dynamic
 from vitzoo.network.summary import cost as cost, summarize as summarize
 from vitzoo.parts.init import WithoutData as WithoutData, layer as layer
 from vitzoo.parts.resample import RESAMPLING as RESAMPLING
-from vitzoo.plugin.info import FIRST_PARTY as FIRST_PARTY, install_command as install_command
+from vitzoo.plugin.info import (
+    FIRST_PARTY as FIRST_PARTY,
+    install_command as install_command,
+    renewal as renewal,
+)
 from vitzoo.plugin.package_files import data_file as data_file
 from vitzoo.plugin.requirements import check_requirements as check_requirements
 from vitzoo.registry.foreign_names import known_elsewhere as known_elsewhere

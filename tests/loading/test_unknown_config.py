@@ -154,4 +154,4 @@ def test_a_config_of_open_clip_without_its_plugin(tmp_path, switch):
     vitzoo.convert(tmp_path / "own.safetensors", "torchvision", tmp_path / "net.safetensors")
     (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": {"embed_dim": 5}}))
     report = vitzoo.create(NETWORK, weights=tmp_path / "net.safetensors").load_report
-    assert "open_clip_config.json is read by the plugin clip; pip install ./plugins" in str(report)
+    says(str(report), "open_clip_config.json is read by the plugin clip", "pip install ./plugins")

@@ -11,7 +11,7 @@ import pytest
 
 import vitzoo
 from helpers import UNTOUCHABLE as ACME, refuses, says
-from internals import FIRST_PARTY, install_command
+from internals import FIRST_PARTY, install_command, renewal
 from plugin_helpers import MANIFEST, damage, names, state
 from vitzoo.errors import UnknownName
 
@@ -87,3 +87,10 @@ def test_every_first_party_distribution_has_a_command_and_is_in_the_extra_all():
     for namespace, distribution in FIRST_PARTY.items():
         says(install_command(namespace), f"pip install ./plugins/{distribution}", "clone")
     assert install_command("acme") == ""
+
+
+def test_a_broken_first_party_plugin_is_installed_again_from_its_folder():
+    info = vitzoo.PluginInfo("dinov2", "broken", distribution="vitzoo-dino")
+    fix = renewal(info, "dinov2")
+    says(fix, "pip install ./plugins/vitzoo-dino", "VITZOO_DISABLE_PLUGINS=dinov2")
+    assert "--upgrade" not in fix

@@ -221,26 +221,6 @@ def test_what_is_no_repository_is_not_answered_with_a_call(name):
     assert "hf://" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "distribution"),
-    [("dinov2/vit_b14", "vitzoo-dino"), ("timm/swin_b", "vitzoo-timm"), ("mae/x", "vitzoo-mim")],
-)
-def test_a_first_party_plugin_that_is_not_installed_is_named_with_its_command(
-    monkeypatch, new_registry, run, name, distribution
-):
-    monkeypatch.setattr(sys.modules["vitzoo.plugin.host"], "find_plugins", list)
-    new_registry()
-    namespace = name.partition("/")[0]
-    with refuses(UnknownName, repr(name), f"plugin '{namespace}'", "clone", "repository"):
-        vitzoo.create(name)
-    assert f"pip install ./plugins/{distribution}," in run("show", name)[2]
-    assert "hf://" not in run("which", name)[2]
-    assert f"pip install ./plugins/{distribution}," in run("plugins", "check", namespace)[2]
-    with pytest.raises(UnknownName) as caught:
-        vitzoo.create("vit_b16", head=f"{namespace}/head")
-    assert f"pip install ./plugins/{distribution}," in str(caught.value)
-
-
 def test_no_name_of_another_library_is_a_name_here():
     registered = vitzoo.variants()
     names = {v.name for v in registered}

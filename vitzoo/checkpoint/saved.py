@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from vitzoo.errors import CheckpointError, UnknownName, short_repr
+from vitzoo.errors import UPDATE, CheckpointError, UnknownName, short_repr
 from vitzoo.files.names import SHA256
 from vitzoo.plugin.info import install_command
 from vitzoo.schema.entries import read_preprocessing
@@ -142,7 +142,7 @@ def fix(checkpoint: Checkpoint, part: str) -> str:
 def _fix(namespace: str, stated: Mapping[str, str]) -> str:
     """Return what to install; only first-party distributions become a command."""
     if not namespace:
-        return "pip install --upgrade vitzoo"
+        return UPDATE
     if install := install_command(namespace):
         return install
     if namespace not in stated:
@@ -176,7 +176,7 @@ def parsed(text: str, where: str) -> Saved:
         raise CheckpointError(f"{where}: its vitzoo metadata is not JSON: {error}") from error
     reader = Reader(data, where, CheckpointError)
     if reader.count("api") > API:
-        raise CheckpointError(f"{where} was written by a newer vitzoo; pip install -U vitzoo")
+        raise CheckpointError(f"{where} was written by a newer vitzoo; {UPDATE}")
     spec = reader.take("spec", dict)
     labels = reader.texts("labels")
     preprocessing = None

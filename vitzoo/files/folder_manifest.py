@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitzoo.errors import CheckpointError, StoreError, printable
+from vitzoo.errors import UPDATE, CheckpointError, StoreError, printable
 from vitzoo.files.access import hash_file, open_regular, read_regular
 from vitzoo.files.names import SHA256, valid_file
 from vitzoo.files.strict_json import strict_json
@@ -66,7 +66,7 @@ def read_manifest(folder: Path) -> Files | None:
     if not isinstance(data, dict) or not isinstance(table, dict) or len(table) > MAX_FILES:
         raise CheckpointError(f"{path} must have a table `files` of at most {MAX_FILES} files")
     if type(data.get("api")) is not int or data["api"] > API:
-        raise CheckpointError(f"{path} was written by a newer vitzoo; pip install -U vitzoo")
+        raise CheckpointError(f"{path} was written by a newer vitzoo; {UPDATE}")
     return {name: _entry(path, name, value) for name, value in table.items()}
 
 

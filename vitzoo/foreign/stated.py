@@ -238,7 +238,7 @@ def _plugin_of(kind: str, zoo: Registry) -> str:
     namespace = next((n for n in FIRST_PARTY if re.match(rf"{n}(?![a-z])", kind)), "")
     if not namespace or namespace in zoo.host.infos:
         return ""
-    return f"; pip install {FIRST_PARTY[namespace]}"
+    return f"; {install_command(namespace)}"
 
 
 def _unknown(keys: list[str]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from vitzoo.errors import IN_CLONE
 from vitzoo.plugin.entry_points import Found
 from vitzoo.plugin.switches import NOT
 from vitzoo.schema.record import Record
@@ -22,6 +23,8 @@ FIRST_PARTY = {  # namespaces that only these distributions may use
     **dict.fromkeys(("sbb", "rope_vit"), "vitzoo-sbb"),
     "timm": "vitzoo-timm",
 }
+
+INSTALL_ALL = f"{IN_CLONE}pip install -r plugins/all.txt"
 
 State = Literal[
     "core", "loaded", "lazy", "failed", "disabled", "incompatible", "broken", "conflict"
@@ -80,20 +83,19 @@ def place(namespace: str) -> tuple[int, str]:
     return {CORE: 0, LOCAL: 2}.get(namespace, 1), namespace
 
 
-def install_command(namespace: str) -> str:
+def install_command(namespace: str, *, update: bool = False) -> str:
     """Return how to install the first-party plugin of a namespace, empty for other namespaces.
 
-    The distributions are not on a package index before the first release, where anybody could
-    register their names; see the release checklist in CONTRIBUTING.md.
+    With `update`, the command installs the newest vitzoo, too.
     """
-    if namespace not in FIRST_PARTY:
-        return ""
-    return f"pip install ./plugins/{FIRST_PARTY[namespace]}, in a clone of vitzoo's repository"
+    owner = FIRST_PARTY.get(namespace)
+    pip = "git pull && pip install ." if update else "pip install"
+    return f"{IN_CLONE}{pip} ./plugins/{owner}" if owner else ""
 
 
 def renewal(found: Found | PluginInfo, name: str) -> str:
     """Return the fix for a plugin that cannot be used; `name` is the value that disables it."""
-    return (
-        f"pip install --upgrade {found.distribution}, or pip uninstall {found.distribution}, or "
-        f"{NOT}={name}"
-    )
+    owner = found.distribution
+    own = next((space for space, plugin in FIRST_PARTY.items() if plugin == owner), "")
+    upgrade = install_command(own) or f"pip install --upgrade {owner}"
+    return f"{upgrade}, or pip uninstall {owner}, or {NOT}={name}"
