@@ -58,6 +58,11 @@ def listed(command):
     return {row["namespace"]: row for row in rows}
 
 
+def test_the_core_knows_every_variant_without_the_plugins():
+    tool = runpy.run_path(str(UPDATE.with_name("update_available.py")))
+    assert tool["TABLE"].read_text(encoding="utf-8") == tool["text"](), tool["BY_HAND"]
+
+
 @pytest.mark.parametrize("hook", HOOKS)
 def test_every_hook_is_used_by_a_shipped_plugin(hook, plugins):
     assert any(tables(plugin)[hook] for plugin in plugins)

@@ -52,6 +52,13 @@ def switch(monkeypatch, new_registry):
 
 
 @pytest.fixture
+def core_alone(monkeypatch, new_registry):
+    """Find no plugin, as after `pip install .`."""
+    monkeypatch.setattr(sys.modules["vitzoo.plugin.host"], "find_plugins", list)
+    new_registry()
+
+
+@pytest.fixture
 def _the_core_goes_on_working(request, new_registry):
     """After every test that installs a plugin the core's names, a listing and the states work."""
     yield

@@ -29,7 +29,8 @@ VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 INFO = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
 # Kinds of files in the packages. A new kind is added here on purpose.
 PLUGIN_KINDS = {".py", ".toml", ".typed"}
-CORE_KINDS = PLUGIN_KINDS | {".safetensors", ".txt", ".gz", ".tmpl", ".html", ".css", ".js"}
+CORE_KINDS = PLUGIN_KINDS | {".gz", ".json", ".safetensors", ".txt"}
+CORE_KINDS |= {".css", ".html", ".js", ".tmpl"}
 # Beside the package, in every sdist. hatchling adds .gitignore, by which it chose the files.
 PLUGIN_SDIST = {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
 CORE_SDIST = PLUGIN_SDIST | {

@@ -20,8 +20,21 @@ from vitzoo.cli.output import (
     print_rows,
     say,
 )
+from vitzoo.errors import UnknownName
 from vitzoo.opening import registered
-from vitzoo.registry.foreign_names import QUICK, call, create_call, is_tag, known_elsewhere
+from vitzoo.registry.available import needs
+from vitzoo.registry.foreign_names import (
+    QUICK,
+    Meaning,
+    call,
+    create_call,
+    explain_plugin,
+    is_tag,
+    known_elsewhere,
+    known_in_plugins,
+    plugin_call,
+    unknown_tag,
+)
 from vitzoo.registry.listing import commercial_use
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.addresses import is_repository, repository
@@ -285,12 +298,16 @@ def _call(variant: Variant, weights: Weights | None = None) -> str:
 
 def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
     zoo.index.listing([name])  # imports the module of a lazy plugin
+    own = zoo.named(name)
+    if not own and name not in zoo.aliases and (there := known_in_plugins(name, zoo)):
+        if unknown_tag(name, there[0]):
+            raise UnknownName(explain_plugin(name, there[0]))
+        return [_of_plugin(name, meaning) for meaning in there]
     elsewhere = known_elsewhere(name, zoo)
     tagged = "." in name and all(weights is None for _, _, weights in elsewhere)
     without_entry = tagged and is_tag(name)
     if without_entry:
         say(f"vitzoo: {name!r} has no entry; create reads its config and its weights from the Hub")
-    own = zoo.named(name)
     is_variant = any(isinstance(row, Variant) for _, row in own)
     if elsewhere and not is_variant and (without_entry or not tagged):
         for _, variant, weights in elsewhere:
@@ -313,6 +330,21 @@ def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
     variant, weights = _named(zoo, name)
     known_as = f"{name} (alias)" if name in zoo.aliases else None
     return [_meaning(zoo, variant.namespace, variant, weights, known_as)]
+
+
+def _of_plugin(name: str, meaning: Meaning) -> dict[str, Any]:
+    """Return what is known of a variant whose plugin is not installed; say how to install it."""
+    library, row, weights = meaning
+    say(f"vitzoo: {row['name']} {needs(row)}")
+    known = {
+        "create": plugin_call(name, meaning),
+        "name": row["name"],
+        "kind": "variant",
+        "weights": weights or None,
+        "known_as": f"{name} ({library})" if library else None,
+        "plugin": f"{row['namespace']} ({row['plugin']}, not installed)",
+    }
+    return dict.fromkeys(WHICH) | known
 
 
 def _meaning(

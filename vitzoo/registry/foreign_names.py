@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitzoo.files.strict_toml import loads
 from vitzoo.plugin.info import place
-from vitzoo.registry.listing import HUB, KNOWN_AS
+from vitzoo.registry.available import available, needs
+from vitzoo.registry.listing import HUB, KNOWN_AS, Listed
 from vitzoo.schema.addresses import ADDRESS, repository
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.terms import CORE_BUILDER
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 Match = tuple[str, Variant, Weights | None]
 """The library, the variant with that name, and the weights that the name selects."""
+Meaning = tuple[str, Listed, str]
+"""The library, the row of the variant with that name, and the weights or the tag of the name."""
 
 ENUM = re.compile(r"(ViT_[A-Z]_\d\d)_Weights(\.\w+)?")  # of torchvision
 QUICK = re.compile(r"_quickgelu|-quickgelu$")  # in names of timm, and at the end of open_clip's
@@ -35,21 +38,54 @@ def known_elsewhere(name: str, zoo: Registry) -> list[Match]:
     Hub repository the weights that are stored there. A match of the whole name excludes matches
     of the name without its tag.
     """
-    plain, name = _plain(name), current(name)
     rows = sorted(zoo.index.rows(), key=lambda row: place(row["namespace"]))
-    architecture, _, tag = name.partition(".")
-    files = f"{TIMM}/{architecture}."  # of an architecture without a variant of its own
-    for known in (plain, name, f"{TIMM}/{name}", architecture, files):
+    for meanings in _meanings(name, rows):
         found: list[Match] = []
-        for row in rows:
-            meant = [pair for pair in row[KNOWN_AS] if _means(pair[1], known)]
-            if meant and (variant := zoo.index.variant(row)):
-                wanted = next((own for _, _, own in meant if own), tag)
+        for library, row, wanted in meanings:
+            if variant := zoo.index.variant(row):
                 weights = next((w for w in variant.weights if w.name == wanted), None)
-                found.append((_library(meant[0][0], plain, known), variant, weights))
+                found.append((library, variant, weights))
         if found:  # the names of files, and the networks of other builders, come last
             return sorted(found, key=lambda m: (m[0] == HUB, m[1].builder != CORE_BUILDER))
     return []
+
+
+def known_in_plugins(name: str, zoo: Registry) -> list[Meaning]:
+    """Return the variants that a name means and whose first-party plugins are not installed.
+
+    For vitzoo's name of a variant, or of weights after a colon, the library is empty. There is no
+    answer to a name of another library that means an installed variant as exactly. The weights are
+    those of an entry, or empty.
+    """
+    rows, (base, _, weights) = available(zoo), name.partition(":")
+    for row in rows:
+        if row["name"] == base:
+            return [("", row, weights)] if weights in ("", *_entries(row)) else []
+    if not rows:
+        return []
+    both = zip(_meanings(name, zoo.index.rows()), _meanings(name, rows), strict=True)
+    here, there = next(filter(any, both), ([], []))
+    there.sort(key=lambda meaning: (meaning[0] == HUB, meaning[1]["namespace"] == TIMM))
+    found = [(library, row, tag if tag in _entries(row) else "") for library, row, tag in there]
+    return [] if here else found
+
+
+def _entries(row: Listed) -> list[str]:
+    return [weights for _, _, weights in row[KNOWN_AS] if weights]
+
+
+def _meanings(name: str, rows: Iterable[Listed]) -> Iterator[list[Meaning]]:
+    """Yield the rows that the whole name means, then those of the name without its tag."""
+    plain, name = _plain(name), current(name)
+    architecture, _, tag = name.partition(".")
+    files = f"{TIMM}/{architecture}."  # of an architecture without a variant of its own
+    for known in (plain, name, f"{TIMM}/{name}", architecture, files):
+        found: list[Meaning] = []
+        for row in rows:
+            if meant := [pair for pair in row[KNOWN_AS] if _means(pair[1], known)]:
+                wanted = next((own for _, _, own in meant if own), tag)
+                found.append((_library(meant[0][0], plain, known), row, wanted))
+        yield found
 
 
 def _means(name: str, known: str) -> bool:
@@ -88,7 +124,7 @@ def call(name: str, match: Match) -> str:
     return create_call(address(name, match) or variant.name, block=quick)
 
 
-def address(name: str, match: Match) -> str:
+def address(name: str, match: Match | Meaning) -> str:
     """Return the repository of a tag of timm without an entry, empty for another name."""
     tag = current(name)
     if match[2] or "." not in tag or match[0] not in (TIMM, HUB):
@@ -126,6 +162,38 @@ def explain(name: str, matches: list[Match]) -> str:
         what = "a repository on" if library == HUB else "the name in"
         meanings.setdefault(library, f"{what} {library}; here it is {call(name, match)}")
     return f"unknown variant {name!r}: that is {', and '.join(meanings.values())}"
+
+
+def plugin_call(name: str, meaning: Meaning) -> str:
+    """Return the call of `create` for a name and what it means in a plugin."""
+    _, row, weights = meaning
+    if weights:
+        return create_call(row["name"], weights=weights)
+    quick = QUICK_GELU if QUICK.search(name) else None
+    if place := address(name, meaning):
+        return create_call(place, block=quick)
+    return create_call(row["name"], pretrained=True if _entries(row) else None, block=quick)
+
+
+def unknown_tag(name: str, meaning: Meaning) -> str:
+    """Return the tag in a name for which a plugin has no weights and timm no repository."""
+    known = not address(name, meaning) or is_tag(name)
+    return "" if known else current(name).partition(".")[2]
+
+
+def explain_plugin(name: str, meaning: Meaning) -> str:
+    """Return the message about another library's name of a variant that is not installed."""
+    library, row, _ = meaning
+    if tag := unknown_tag(name, meaning):
+        return (
+            f"unknown variant {name!r}: the weights {tag!r} are not known, only "
+            f"{', '.join(_entries(row)) or 'none'}; its network {row['name']} {needs(row)}"
+        )
+    what = "a repository on" if library == HUB else "the name in"
+    return (
+        f"unknown variant {name!r}: that is {what} {library}; here it is "
+        f"{plugin_call(name, meaning)}, which {needs(row)}"
+    )
 
 
 def hub_call(name: str) -> str:

@@ -198,7 +198,9 @@ class Registry:
                 if info.unreadable
             )
             if install := install_command(namespace):
-                near = f"; {install}"
+                from vitzoo.registry.available import how_to_get
+
+                near = how_to_get(name, self) if what == "variant" else f"; {install}"
             elif what == "variant":
                 from vitzoo.registry import foreign_names
 
@@ -213,6 +215,9 @@ class Registry:
         from vitzoo.registry import foreign_names
         from vitzoo.schema.addresses import is_repository
 
+        there = foreign_names.known_in_plugins(name, self)
+        if there and there[0][0]:  # of another library
+            return foreign_names.explain_plugin(name, there[0])
         if elsewhere := foreign_names.known_elsewhere(name, self):
             return foreign_names.explain(name, elsewhere)
         base, _, weights = name.partition(":")

@@ -1,0 +1,125 @@
+"""Without its plugins, vitzoo knows their variants and names the command that installs them."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+import vitzoo
+from helpers import refuses, says
+from internals import FIRST_PARTY, install_command
+from vitzoo.errors import UnknownName
+from vitzoo.registry import available, foreign_names
+
+DINO = "pip install ./plugins/vitzoo-dino"
+USES = [vitzoo.create, vitzoo.describe, vitzoo.fetch, vitzoo.labels, vitzoo.transform]
+
+
+@pytest.mark.usefixtures("core_alone")
+@pytest.mark.parametrize("use", USES)
+def test_a_variant_of_a_plugin_is_refused_with_the_command_that_installs_it(use):
+    for name in ("dinov2/vit_b14", "dinov2/vit_b14:lvd142m"):
+        with refuses(UnknownName, "dinov2/vit_b14", "plugin 'dinov2'", "clone", DINO):
+            use(name)
+
+
+@pytest.mark.usefixtures("core_alone")
+@pytest.mark.parametrize("command", ["show", "fetch", "summary"])
+def test_a_command_names_the_plugin_and_asks_no_hub(run, command):
+    code, out, err = run(command, "dinov2/vit_b14")
+    assert (code, out) == (1, "")
+    says(err, "'dinov2/vit_b14'", DINO)
+
+
+@pytest.mark.usefixtures("core_alone")
+def test_parts_and_states_of_a_plugin_name_the_command(run):
+    says(run("plugins", "check", "dinov2")[2], "'dinov2'", DINO)
+    with refuses(UnknownName, "'deit/distilled'", "pip install ./plugins/vitzoo-deit"):
+        vitzoo.create("vit_b16", head="deit/distilled")
+
+
+@pytest.mark.usefixtures("core_alone")
+@pytest.mark.parametrize("name", ["dinov2/vit_b15", "timm/swin_b", "mae/x", "mim/net"])
+def test_a_name_that_the_table_lacks_advises_an_update(name):
+    namespace = name.partition("/")[0]
+    update = f"git pull && pip install . ./plugins/{FIRST_PARTY[namespace]}"
+    with refuses(UnknownName, repr(name), f"plugin '{namespace}'", "update", update) as caught:
+        vitzoo.create(name)
+    near = "did you mean 'dinov2/vit_b14'" in str(caught.value)
+    assert near is (name == "dinov2/vit_b15")
+    assert "hf://" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("core_alone")
+@pytest.mark.parametrize(
+    ("theirs", "library", "call"),
+    [
+        ("vit_base_patch14_dinov2", "timm", "'dinov2/vit_b14', pretrained=True"),
+        ("vit_base_patch14_dinov2.lvd142m", "timm", "'dinov2/vit_b14', weights='lvd142m'"),
+        ("timm/vit_base_patch14_dinov2.lvd142m", "the Hub", "weights='lvd142m'"),
+        ("facebook/dinov2-base", "transformers", "weights='facebook_lvd142m'"),
+        ("hf://facebook/dinov2-base", "transformers", "weights='facebook_lvd142m'"),
+        ("vit_base_patch16_224.mae", "timm", "'mae/vit_b16', weights='mae'"),  # and not vit_b16
+    ],
+)
+def test_a_name_of_another_library_is_answered_without_the_plugin(run, theirs, library, call):
+    code, out, err = run("which", theirs, "--json")
+    (row,) = json.loads(out)
+    assert code == 0
+    assert call in row["create"]
+    assert library in row["known_as"]
+    says(err, row["name"], "not installed", install_command(row["name"].partition("/")[0]))
+    if not theirs.startswith("hf://"):
+        with refuses(UnknownName, repr(theirs), library, row["create"], "not installed"):
+            vitzoo.create(theirs)
+
+
+@pytest.mark.usefixtures("core_alone")
+def test_which_answers_for_a_variant_and_its_weights(run):
+    installed = json.loads(run("which", "vit_b16", "--json")[1])[0]
+    for name, weights in (("dinov2/vit_b14", None), ("dinov2/vit_b14:lvd142m", "lvd142m")):
+        code, out, err = run("which", name, "--json")
+        (row,) = json.loads(out)
+        assert (code, list(row)) == (0, list(installed))
+        assert (row["name"], row["kind"], row["weights"]) == ("dinov2/vit_b14", "variant", weights)
+        assert row["plugin"] == "dinov2 (vitzoo-dino, not installed)"
+        says(err, "vitzoo-dino", DINO)
+    code, out, err = run("which", "dinov2/vit_b14:nope")
+    assert (code, out) == (1, "")
+    says(err, "'dinov2/vit_b14'", DINO)
+
+
+@pytest.mark.usefixtures("core_alone")
+def test_a_tag_without_an_entry_is_refused_or_answered_with_its_repository(run, monkeypatch):
+    tag = "vit_base_patch14_dinov2.nope"
+    code, out, err = run("which", tag)
+    assert (code, out) == (1, "")
+    says(err, repr(tag), "dinov2/vit_b14", "lvd142m", "'nope'", DINO)
+    monkeypatch.setattr(foreign_names, "is_tag", lambda name: name == tag)
+    (row,) = json.loads(run("which", tag, "--json")[1])
+    assert (row["name"], row["create"]) == ("dinov2/vit_b14", f"vitzoo.create('hf://timm/{tag}')")
+
+
+@pytest.mark.usefixtures("core_alone")
+def test_what_is_installed_is_answered_first(run):
+    (row,) = json.loads(run("which", "vit_base_patch16_224.augreg_in21k", "--json")[1])
+    assert (row["name"], row["plugin"].partition(" ")[0]) == ("vit_b16", "core")
+    with refuses(UnknownName, "'vit_b16'", "timm"):
+        vitzoo.create("vit_base_patch16_224")
+
+
+def test_only_plugins_that_are_not_installed_are_read(monkeypatch, tmp_path):
+    def zoo(*absent):
+        there = {name: owner for name, owner in FIRST_PARTY.items() if owner not in absent}
+        return SimpleNamespace(host=SimpleNamespace(infos=there))
+
+    rows = available.available(zoo("vitzoo-dino", "vitzoo-sbb"))
+    assert {row["plugin"] for row in rows} == {"vitzoo-dino", "vitzoo-sbb"}
+    assert {"dinov2", "sbb"} < {row["namespace"] for row in rows}
+    monkeypatch.setattr(available, "TABLE", tmp_path / "nothing.json")
+    available._rows.cache_clear()
+    assert available.available(zoo()) == []
+    with pytest.raises(FileNotFoundError):
+        available.available(zoo("vitzoo-dino"))
