@@ -126,6 +126,11 @@ class World:
         """Allow these plugins alone."""
         return self.env(VITZOO_PLUGINS=namespaces)
 
+    def alone(self) -> World:
+        """Find no plugin."""
+        self.patch.setattr(importlib.import_module("vitzoo.plugin.host"), "find_plugins", list)
+        return self.env()
+
     def install(self, name: str, entry_point: str, files: dict[str, str] | None = None) -> World:
         """Write what an installed distribution leaves on disk."""
         write_distribution(self.tmp / "site", name, entry_point, files)
@@ -688,7 +693,13 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "unknown_option": lambda w: w.cli("list", "--jsn"),
         "missing_argument": lambda w: w.cli("show"),
         "unknown_variant": lambda w: w.cli("show", "vit_b61"),
+        "variant_of_a_plugin": lambda w: w.alone().cli("show", "dinov2/vit_b14"),
+        "no_variant_of_a_plugin": lambda w: w.alone().cli("show", "dinov2/vit_b15"),
+        "name_of_timm_for_a_plugin": lambda w: w.alone().cli("show", "vit_base_patch14_dinov2"),
         "no_match": lambda w: w.cli("list", "nothing*"),
+        "no_match_without_plugins": lambda w: w.alone().cli("list", "dinov2/*"),
+        "no_match_in_plugins": lambda w: w.alone().cli("list", "--available", "dinov2"),
+        "field_of_plugins": lambda w: w.alone().cli("list", "--available", "--sort", "top1"),
         "no_match_of_one_pattern": lambda w: w.cli("list", "vit_b16", "vit_b61"),
         "namespace_as_a_pattern": lambda w: w.acme().cli("list", "acme"),
         "condition_malformed": lambda w: w.cli("list", "--where", "params"),

@@ -88,6 +88,7 @@ NOTES = {
 )
 @flag("--all", "everything", help="List the variants of all families on a terminal, too.")
 @flag("--local", "here", help="List only variants with weights on this machine.")
+@flag("--available", help="List the variants of vitzoo's plugins that are not installed.")
 @click.option(
     "--columns",
     metavar="FIELD,FIELD",
@@ -105,6 +106,7 @@ def list_command(
     families: tuple[str, ...],
     everything: bool,
     here: bool,
+    available: bool,
     columns: str | None,
     wide: bool,
     quiet: bool,
@@ -126,6 +128,9 @@ def list_command(
     --local, the exit code is 3 if the registry and the lock file contradict each other about a
     weights file.
 
+    With --available, the list has the variants of vitzoo's own plugins that are not installed, with
+    the name of the plugin. Their other fields are known when the plugin is installed.
+
     \b
     Examples:
       vitzoo list
@@ -137,8 +142,16 @@ def list_command(
       vitzoo list --where 'license=mit or license=apache-2.0' --json
       vitzoo list --where 'pretraining=self-supervised and num_classes=0'
       vitzoo list --local
+      vitzoo list --available 'dinov2/*'
     """
     zoo = registry()
+    if available:
+        from vitzoo.cli.available import check_options, print_available
+
+        check_options({"--pareto": trade_off, "--local": here, "--columns": columns})
+        tests, keys = _tests(conditions)[0], sort_keys(order) if order else []
+        print_available(zoo, patterns, families, tests, keys, quiet=quiet, as_json=as_json)
+        return
     chosen = patterns or families or conditions or order or trade_off or here
     rows, conflicts, used = _selected(zoo, patterns, families, conditions, order, trade_off, here)
     short = on_terminal() and not (chosen or everything or quiet or as_json)
@@ -152,6 +165,10 @@ def list_command(
     print_rows(rows, shown, as_json=as_json, only=only, pretty=PRETTY, fit=fit)
     if short:
         _print_families(zoo)
+    if on_terminal() and not (chosen or quiet or as_json):
+        from vitzoo.cli.available import say_more
+
+        say_more(zoo)
     for conflict in conflicts:
         say(f"vitzoo: {conflict}")
     if conflicts:
@@ -308,8 +325,11 @@ def _no_match(zoo: Registry, patterns: list[str]) -> str:
     spaces = {row["namespace"] for row in rows} - {CORE}
     spaces |= {info.namespace for info in zoo.host.infos.values() if info.state == "lazy"}
     names = [*(f"{space}/*" for space in spaces), *(row["name"] for row in rows)]
+    from vitzoo.cli.available import hint  # only this error needs it
+
     hints = [
-        f"; did you mean '{pattern}/*'?" if pattern in spaces else did_you_mean(pattern, names)
+        hint(zoo, pattern)
+        or (f"; did you mean '{pattern}/*'?" if pattern in spaces else did_you_mean(pattern, names))
         for pattern in patterns
     ]
     found = [f"{p!r}{hint and f' ({hint[2:]})'}" for p, hint in zip(patterns, hints, strict=True)]

@@ -15,7 +15,7 @@ import click
 import vitzoo
 from vitzoo.cli.commands import COMMANDS, own_command, own_commands, restore_help
 from vitzoo.cli.environment import Stream, diverted, set_for_command
-from vitzoo.cli.output import echo, say
+from vitzoo.cli.output import echo, on_terminal, say
 from vitzoo.errors import VitzooError, printable
 from vitzoo.plugin import importing
 
@@ -135,6 +135,11 @@ def cli(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         echo(START % vitzoo.__version__)
+        if on_terminal():
+            from vitzoo.cli.available import say_more
+            from vitzoo.registry.registry import registry
+
+            say_more(registry())
 
 
 def main(args: Sequence[str] | None = None) -> int:
