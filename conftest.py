@@ -220,6 +220,7 @@ class Environment:
             *(sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check"),
             *("install", "--no-index", "--no-deps", "--no-build-isolation", "--ignore-installed"),
             *what,
+            cwd=Path(__file__).parent,  # paths in requirement files
         )
 
     def uninstall(self, name: str) -> None:

@@ -23,18 +23,13 @@ def released(spaces) -> dict[str, int]:
 
 
 @pytest.fixture(  # each environment is made once
-    scope="session", params=["wheel", pytest.param("editable", marks=pytest.mark.long)]
+    scope="session", params=["all", pytest.param("requirements", marks=pytest.mark.long)]
 )
-def zoo(request, plugins, tmp_path_factory, built, new_environment):
-    """An environment with vitzoo and all plugins."""
+def zoo(request, tmp_path_factory, built, new_environment):
+    """An environment with vitzoo and all plugins, which the second file installs editable."""
     environment = new_environment(tmp_path_factory.mktemp(request.param) / "venv")
-    folders = sorted({plugin.folder for plugin in plugins})
-    if request.param == "wheel":
-        wheels = [wheel for folder in (ROOT, *folders) for wheel in built(folder).glob("*.whl")]
-        environment.install(*wheels)
-    else:
-        environment.install(*built(ROOT).glob("*.whl"))
-        environment.install(*(word for folder in folders for word in ("--editable", folder)))
+    core = [] if request.param == "all" else built(ROOT).glob("*.whl")
+    environment.install(*core, "-r", f"plugins/{request.param}.txt")
     return environment
 
 
@@ -87,7 +82,7 @@ if __name__ == "__main__":
     assert json.loads(zoo.call("python", script)) == [names[name] for name in ends]
 
 
-@pytest.mark.parametrize("zoo", ["wheel"], indirect=True)
+@pytest.mark.parametrize("zoo", ["all"], indirect=True)
 def test_a_network_runs_with_what_the_plugin_depends_on(project, plugins, zoo):
     names = released(plugin for plugin in plugins if plugin.folder == project.folder)
     text = project.folder.joinpath("pyproject.toml").read_text()

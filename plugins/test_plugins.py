@@ -42,13 +42,17 @@ def parts(plugin):
     return [f"{plugin.namespace}/{name}" for name in rows]
 
 
-def test_every_folder_is_a_plugin_that_the_readme_installs(plugins):
+@pytest.mark.parametrize(
+    ("file", "line", "core"),
+    [("requirements.txt", "-e plugins/{}", []), ("all.txt", "./plugins/{}", ["."])],
+)
+def test_every_folder_is_a_plugin_that_the_readme_installs(plugins, file, line, core):
     folders = {path.name for path in HERE.iterdir() if path.is_dir() and path.name[0] not in "._"}
-    required = HERE.joinpath("requirements.txt").read_text().splitlines()
+    required = HERE.joinpath(file).read_text().splitlines()
     assert {plugin.folder.name for plugin in plugins} == folders - {"__pycache__"}
-    assert {line for line in required if line[0] != "#"} == {
-        f"-e plugins/{plugin.folder.name}" for plugin in plugins
-    }
+    assert sorted(text for text in required if text[0] != "#") == sorted(
+        [*core, *(line.format(name) for name in {plugin.folder.name for plugin in plugins})]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -183,11 +187,6 @@ def test_names_of_other_libraries_and_of_the_hub(foreign, name, weights, run):
     code, out, _ = run("which", foreign, "--json")
     assert code == 0
     assert (name, weights or None) in [(row["name"], row["weights"]) for row in json.loads(out)]
-
-
-def test_the_extra_all_installs_every_plugin(plugins):
-    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
-    assert set(project["optional-dependencies"]["all"]) == {plugin.name for plugin in plugins}
 
 
 CHECKS = """

@@ -26,7 +26,7 @@ def lowest() -> list[str]:
     """Return `name==version` of each dependency of vitzoo, its extras and its plugins, and BESIDE.
 
     Three extras are left out: `dev` and `docs` have the tools of this repository, which run at the
-    versions of constraints.txt, and `all` has the plugins of this repository.
+    versions of constraints.txt, and `plugins` has the plugins of this repository.
 
     Raises:
         ValueError: a dependency has no lower bound.
@@ -37,7 +37,7 @@ def lowest() -> list[str]:
         extras = project.get("optional-dependencies", {})
         texts = [
             *project["dependencies"],
-            *(t for n, ts in extras.items() if n not in ("all", "dev", "docs") for t in ts),
+            *(t for n, ts in extras.items() if n not in ("dev", "docs", "plugins") for t in ts),
         ]
         for requirement in map(Requirement, texts):
             bounds = [s.version for s in requirement.specifier if s.operator in (">=", "==")]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 import vitzoo
 from helpers import says
@@ -106,9 +107,12 @@ def test_plugins_state_the_same_as_vitzoo():
         assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-def test_the_extra_all_names_every_plugin():
-    names = [project(folder)["name"] for folder in FOLDERS[1:]]
-    assert sorted(project(ROOT)["optional-dependencies"]["all"]) == sorted(names)
+def test_the_extras_of_extras_leave_nothing_out():
+    stated = project(ROOT)["optional-dependencies"]
+    assert stated["plugins"] == [project(folder)["name"] for folder in FOLDERS[1:]]
+    (extras,) = map(Requirement, stated["extras"])
+    assert extras.extras == stated.keys() - {"plugins", "extras", "all", "dev", "docs"}
+    assert stated["all"] == ["vitzoo[plugins,extras]"]
 
 
 # Citation

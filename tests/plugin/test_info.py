@@ -80,10 +80,10 @@ def test_an_entry_point_into_the_core_is_refused(install, value):
     says(state("acme").cause, "acme-parts 1.0", repr(value), "vitzoo")
 
 
-def test_every_first_party_distribution_has_a_command_and_is_in_the_extra_all():
+def test_every_first_party_distribution_has_a_command_and_is_in_the_extra_plugins():
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
-    assert extras["all"] == sorted(set(FIRST_PARTY.values()))
+    assert extras["plugins"] == sorted(set(FIRST_PARTY.values()))
     for namespace, distribution in FIRST_PARTY.items():
         says(install_command(namespace), f"pip install ./plugins/{distribution}", "clone")
     assert install_command("acme") == ""
