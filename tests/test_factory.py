@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from torch import nn
 
 import vitzoo
 from create_helpers import PARTS_BY_NAME, logits, refused
-from helpers import refuses, says
+from helpers import close, refuses, says
 from vitzoo import PartSpec
 from vitzoo.errors import (
     CheckpointError,
@@ -53,6 +55,74 @@ def test_block_options_are_taken_one_by_one(small):
 def test_a_misspelt_argument_is_suggested(small):
     message = refused(UnknownOption, small, num_class=3)
     says(message, "create()", "'num_class'", "'num_classes'")
+
+
+HABITS = [  # arguments of timm and transformers, and what has their meaning here
+    ("drop_path_rate", 0.1, "drop_path=0.1"),
+    ("pos_drop_rate", 0.1, "dropout=0.1"),
+    ("proj_drop_rate", 0.1, "dropout=0.1"),
+    ("global_pool", "token", "pool='class'"),
+    ("global_pool", "avg", "pool='mean'"),
+    ("global_pool", "avg", "pool={'name': 'mean', 'norm_first': False}"),
+    ("global_pool", "map", "pool='attention'"),
+    ("img_size", 64, "image_size=64"),
+    ("dynamic_img_size", True, "dynamic=True"),
+    ("num_labels", 3, "num_classes=3"),
+    ("torch_dtype", torch.float16, "dtype=torch.float16"),
+]
+
+
+@pytest.mark.parametrize(("argument", "value", "fix"), HABITS)
+def test_an_argument_of_another_library_is_answered_with_the_one_here(small, argument, value, fix):
+    says(refused(UnknownOption, small, **{argument: value}), "create()", repr(argument), fix)
+    eval(f"vitzoo.create(small, {fix})", {"vitzoo": vitzoo, "small": small, "torch": torch})
+
+
+@pytest.mark.parametrize(("argument", "value"), [("features_only", True), ("out_indices", [0])])
+def test_features_only_is_answered_with_methods(small, argument, value):
+    text = refused(UnknownOption, small, **{argument: value})
+    says(text, "model.forward_intermediates(images, indices)", "model.features(images, names)")
+    says(refused(UnknownOption, small, global_pool=""), "model.forward_features(images)")
+
+
+def test_checkpoint_path_is_answered_with_weights(small):
+    text = refused(UnknownOption, small, checkpoint_path="own.safetensors")
+    assert text.endswith("; pass weights='own.safetensors'")
+    pickle = refused(UnknownOption, small, checkpoint_path="own.pth")
+    says(pickle, "`vitzoo convert own.pth own.safetensors --from-pickle`")
+
+
+def test_drop_rate_is_answered_with_code_that_does_what_timm_does(small):
+    text = refused(UnknownOption, small, drop_rate=0.5)
+    says(text, "before the head", "dropout=", "positions, attention projection and MLP")
+    model = vitzoo.create(small)
+    torch.nn.init.normal_(model.head.weight)
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    theirs = timm.models.VisionTransformer(**sizes, mlp_ratio=2, num_classes=5, drop_rate=0.5)
+    theirs.load_state_dict(model.state_dict())
+    exec(re.search(r"model\.fc_norm = .*$", text)[0], {"torch": torch, "model": model})
+    assert model.state_dict().keys() == theirs.state_dict().keys()  # it can still be saved
+    images, results = torch.randn(4, 3, 32, 32), []
+    for network in (model.train(), theirs.train()):
+        torch.manual_seed(0)
+        results.append(network(images))
+    close(*results)
+
+
+@pytest.mark.parametrize(
+    ("value", "call"),
+    [
+        ("augreg_in21k", "vitzoo.create('vit_b16:augreg_in21k')"),
+        ("own.safetensors", "vitzoo.create('vit_b16', weights='own.safetensors')"),
+    ],
+)
+def test_weights_as_pretrained_are_answered_with_the_call(value, call):
+    says(refused(InvalidOption, "vit_b16", pretrained=value), "True or False", repr(value), call)
+
+
+def test_a_pool_of_timm_is_answered_with_the_one_here(small):
+    for name, ours in (("avg", "mean"), ("token", "class"), ("map", "attention")):
+        says(refused(UnknownName, small, pool=name), "pool", repr(name), "timm", repr(ours))
 
 
 def test_an_unknown_argument_lists_all(small):

@@ -23,7 +23,7 @@ def resize(image, size=3, /, mode="RGB", *, method: str = "bicubic", crop_pct=1.
 checked = check_keywords()(resize)
 
 
-def belongs_elsewhere(name):
+def belongs_elsewhere(name, _value):
     return f"it is an option of crop={{{name!r}: ...}}" if name == "border" else ""
 
 

@@ -18,6 +18,7 @@ from torch.utils._device import DeviceContext
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.saved import check_plugins
 from vitzoo.errors import InvalidOption, MissingDependency, short_repr
+from vitzoo.files.safetensors import PICKLES, no_pickle
 from vitzoo.keywords import check_keywords
 from vitzoo.loading.adapt import Adaptation
 from vitzoo.loading.load import load
@@ -31,6 +32,7 @@ from vitzoo.network.wrappers import network_of
 from vitzoo.opening import UNTRAINED, is_model, resolve, weights_source
 from vitzoo.parts.init import WithoutData
 from vitzoo.parts.protocols import Blaming
+from vitzoo.registry.foreign_names import POOLS
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import LoadReport
@@ -46,11 +48,38 @@ OF_TIMM = {  # timm's names of block options
     "act_layer": "activation",
     "attn_drop_rate": "attention_dropout",
 }
+EVERYWHERE = "acts after positions, attention projection and MLP"
+ANY_MODEL = (
+    "every model returns the results of its blocks: model.forward_intermediates(images, indices) "
+    "or model.features(images, names)"
+)
+INSTEAD = {  # of arguments of timm and transformers; {} is their value
+    "drop_path_rate": "pass drop_path={}",
+    "drop_rate": f"in timm it is a dropout before the head, and dropout= {EVERYWHERE}; for one "
+    "before the head, where model.fc_norm is nn.Identity(): model.fc_norm = torch.nn.Dropout({})",
+    **dict.fromkeys(("pos_drop_rate", "proj_drop_rate"), f"dropout={{}} {EVERYWHERE}"),
+    **dict.fromkeys(("features_only", "out_indices"), ANY_MODEL),
+    "img_size": "pass image_size={}",
+    "dynamic_img_size": "pass dynamic={}",
+    "num_labels": "pass num_classes={}",
+    "torch_dtype": "pass dtype={}",
+}
 Part = str | Mapping[str, Any] | nn.Module
 
 
-def _hint(name: str) -> str:
+def _hint(name: str, value: object) -> str:
     """Return how to pass a setting that is no argument of `create`, empty if it is unknown."""
+    if name in INSTEAD:
+        return INSTEAD[name].format(short_repr(value))
+    if name == "global_pool":
+        if value == "":
+            return "model.forward_features(images) returns all tokens"
+        after = "; timm's norm acts after this pool: pool={'name': 'mean', 'norm_first': False}"
+        known = POOLS.get(str(value))
+        return f"pass pool={known!r}{after * (value == 'avg')}" if known else "pass pool="
+    if name == "checkpoint_path":
+        path = str(value)
+        return f"pass weights={path!r}" + (f"; {no_pickle(path)}" if path.endswith(PICKLES) else "")
     name = OF_TIMM.get(name, name)
     if name in {field.name for field in fields(BlockSpec)}:
         return f"it is an option of the blocks: block={{{name!r}: ...}}"

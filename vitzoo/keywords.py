@@ -60,7 +60,7 @@ def check_choice(name: str, value: object, known: Iterable[str]) -> None:
 
 
 def check_keywords(
-    hint: Callable[[str], str] = lambda _name: "",
+    hint: Callable[[str, object], str] = lambda _name, _value: "",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function raise `UnknownOption` for a keyword argument that it does not have.
 
@@ -69,8 +69,8 @@ def check_keywords(
     The function keeps its signature for type checkers, `help` and `inspect.signature`.
 
     Args:
-        hint: maps the unknown name to the text of a fix. If the text is empty, the error suggests
-            the arguments with the most similar names, or lists all arguments.
+        hint: maps the unknown name and its value to the text of a fix. If the text is empty, the
+            error suggests the arguments with the most similar names, or lists all arguments.
 
     >>> @check_keywords()
     ... def resize(size: int, *, method: str = "bicubic") -> int:
@@ -89,10 +89,10 @@ def check_keywords(
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            for name in kwargs:
+            for name, value in kwargs.items():
                 if name not in known:
                     nearest = did_you_mean(name, known) or f"; it has: {', '.join(known)}"
-                    fix = f"; {text}" if (text := hint(name)) else nearest
+                    fix = f"; {text}" if (text := hint(name, value)) else nearest
                     raise UnknownOption(f"{called}() has no argument {name!r}{fix}")
             return function(*args, **kwargs)
 

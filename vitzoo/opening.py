@@ -199,7 +199,8 @@ def weights_source(
         pretrained = request.row is not None
     for name, value in (("pretrained", pretrained), ("mmap", mmap)):
         if not isinstance(value, bool):
-            raise InvalidOption(f"{name} must be True or False, got {describe(value)}")
+            fix = _as_weights(request, value) if name == "pretrained" else ""
+            raise InvalidOption(f"{name} must be True or False, got {describe(value)}{fix}")
     if not isinstance(weights, str | os.PathLike | None):
         raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
     saved = read_saved(request.saved) if request.saved else None
@@ -219,6 +220,18 @@ def weights_source(
         )
     weights = request.row.name if request.row else weights
     return _named_source(request, weights, pretrained, zoo, mmap=mmap)
+
+
+def _as_weights(request: Request, value: object) -> str:
+    """Return how to load what was given as `pretrained`, empty if it is no text."""
+    from vitzoo.registry.foreign_names import create_call
+
+    variant = request.variant
+    if not isinstance(value, str) or variant is None:
+        return ""
+    if any(row.name == value for row in variant.weights):
+        return f"; name weights with the variant: {create_call(f'{variant.name}:{value}')}"
+    return f"; weights have an argument of their own: {create_call(variant.name, weights=value)}"
 
 
 def _named_source(

@@ -16,10 +16,10 @@ from vitzoo.formats.config import (
     size,
     whole,
 )
+from vitzoo.registry.foreign_names import POOLS
 from vitzoo.schema.spec import Spec
 
 QUICK = "_quickgelu"  # in the name of an architecture
-POOLS = {"token": "class", "avg": "mean", "map": "attention"}
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
 TOP = ConfigTable(
     applied=dict.fromkeys(("num_classes", "global_pool", "model_args"), read_with),

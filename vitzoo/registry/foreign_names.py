@@ -29,6 +29,7 @@ QUICK = re.compile(r"_quickgelu|-quickgelu$")  # in names of timm, and at the en
 QUICK_GELU = {"activation": "quick_gelu"}
 TIMM = "timm"
 TAGS = Path(__file__).with_name("timm_tags.toml")
+POOLS = {"token": "class", "avg": "mean", "map": "attention"}  # timm's names, and those here
 
 
 def known_elsewhere(name: str, zoo: Registry) -> list[Match]:

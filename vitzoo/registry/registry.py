@@ -137,8 +137,12 @@ class Registry:
         if name in self.host.parts[kind]:
             return self.host.parts[kind][name]
         self._check_namespace_of(name, kind)
+        from vitzoo.registry.foreign_names import POOLS
+
         rows = self.parts[kind]
         near = did_you_mean(name, rows)
+        if kind == "pool" and name in POOLS:
+            near = f"; timm's pool {name!r} is {POOLS[name]!r} here"
         raise UnknownName(f"unknown {kind} {name!r}{near or '; known: ' + ', '.join(sorted(rows))}")
 
     def plugins(self) -> list[PluginInfo]:

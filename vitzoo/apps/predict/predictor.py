@@ -90,7 +90,7 @@ class _Started:
     done: torch.cuda.Event | None = None
 
 
-def _of_create(name: str) -> str:
+def _of_create(name: str, _value: object) -> str:
     """Return the fix for an argument of `create`, which `Predictor` does not have."""
     if name not in signature(create).parameters:
         return ""
