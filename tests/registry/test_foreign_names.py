@@ -145,6 +145,9 @@ def test_a_repository_of_the_authors_is_answered_with_the_network_of_its_tag(rep
         ),
         ("ViT-B-32-quickgelu", "'clip/vit_b32', block={'activation': 'quick_gelu'})"),
         ("vit_base_patch16_224_in21k", "'vit_b16', weights='augreg_in21k')"),
+        ("timm/vit_base_patch16_224", "'vit_b16')"),
+        ("hf-hub:timm/vit_base_patch16_224", "'vit_b16')"),
+        ("timm/vit_base_patch16_224_in21k", "'vit_b16', weights='augreg_in21k')"),
     ],
 )
 def test_names_of_other_libraries(name, expected):
@@ -183,6 +186,11 @@ def test_names_of_other_libraries(name, expected):
 def test_a_tag_without_an_entry_is_answered_with_its_network_and_the_call(name, network, expected):
     with refuses(UnknownName, repr(name), repr(network), "not registered", expected):
         registry().variant(name)
+
+
+def test_a_name_of_timm_behind_its_namespace_is_no_repository():
+    with refuses(UnknownName, "'timm/vit_base_patch16_224'", "the name in timm", "'vit_b16'"):
+        registry().variant("timm/vit_base_patch16_224")
 
 
 def test_the_networks_of_vitzoo_come_before_wrappers():

@@ -78,14 +78,16 @@ def _entries(row: Listed) -> list[str]:
 def _meanings(name: str, rows: Iterable[Listed]) -> Iterator[list[Meaning]]:
     """Yield the rows that the whole name means, then those of the name without its tag."""
     plain, name = _plain(name), current(name)
+    short = plain if "." in plain else plain.removeprefix(f"{TIMM}/")
     architecture, _, tag = name.partition(".")
     files = f"{TIMM}/{architecture}."  # of an architecture without a variant of its own
-    for known in (plain, name, f"{TIMM}/{name}", architecture, files):
+    for known in (plain, short, name, f"{TIMM}/{name}", architecture, files):
         found: list[Meaning] = []
         for row in rows:
             if meant := [pair for pair in row[KNOWN_AS] if _means(pair[1], known)]:
                 wanted = next((own for _, _, own in meant if own), tag)
-                found.append((_library(meant[0][0], plain, known), row, wanted))
+                library = _library(meant[0][0], plain, whole=known in (plain, short))
+                found.append((library, row, wanted))
         yield found
 
 
@@ -93,11 +95,11 @@ def _means(name: str, known: str) -> bool:
     return name.startswith(known) if known.endswith(".") else name == known
 
 
-def _library(library: str, plain: str, known: str) -> str:
+def _library(library: str, plain: str, *, whole: bool) -> str:
     """Return the library that uses a name: timm for a tag whose repository or network is known."""
     if library != HUB and "/" not in plain:
         return library
-    return library if plain == known else HUB if "/" in plain else TIMM
+    return library if whole else HUB if "/" in plain else TIMM
 
 
 def current(name: str) -> str:
@@ -108,7 +110,7 @@ def current(name: str) -> str:
     """
     plain = _plain(name)
     tags = _tables()
-    plain = tags["hub"].get(plain, tags["former"].get(plain, plain))
+    plain = tags["hub"].get(plain, tags["former"].get(plain.removeprefix(f"{TIMM}/"), plain))
     return plain.removeprefix(f"{TIMM}/") if "." in plain else plain
 
 
