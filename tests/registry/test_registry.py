@@ -177,6 +177,7 @@ def test_weights_of_torchvision_are_answered_with_the_network_and_its_weights(we
         ("hf:acme/vit_little", "acme/vit_little"),
         ("timm/vit_little.sbb_in1k", "timm/vit_little.sbb_in1k"),  # also the name of a plugin
         ("nobody/vit_b16", "nobody/vit_b16"),
+        ("facebook/ijepa_vith14_1k", "facebook/ijepa_vith14_1k"),
     ],
 )
 def test_a_repository_that_is_not_registered_is_answered_with_the_call_that_loads_it(
@@ -188,12 +189,15 @@ def test_a_repository_that_is_not_registered_is_answered_with_the_call_that_load
         assert repr(name) in str(caught.value)
         assert f"vitzoo.create('hf://{repo}')" in str(caught.value)
     code, out, err = run("which", name)
-    if name == "nobody/vit_b16":  # or a variant of a plugin that is not installed
-        assert (code, out) == (1, "")
-    else:
-        assert code == 0
-        says(err, repo, "not registered")
-    assert f"vitzoo.create('hf://{repo}')" in out + err
+    assert code == 0
+    says(err, repo, "not registered")
+    assert f"vitzoo.create('hf://{repo}')" in out
+
+
+def test_which_takes_a_misspelt_namespace_for_no_repository(run):
+    code, out, err = run("which", "dinov9/vit_b14")
+    assert (code, out) == (1, "")
+    says(err, "'dinov9/vit_b14'", "'dinov2'")
 
 
 @pytest.mark.parametrize("use", [vitzoo.describe, vitzoo.create, vitzoo.fetch])

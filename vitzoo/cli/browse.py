@@ -32,6 +32,7 @@ from vitzoo.registry.foreign_names import (
     is_tag,
     known_elsewhere,
     known_in_plugins,
+    of_no_plugin,
     plugin_call,
     unknown_tag,
 )
@@ -322,9 +323,12 @@ def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
         ]
     if parts := [pair for pair in own if not isinstance(pair[1], Variant)]:
         return [_meaning(zoo, namespace, row) for namespace, row in parts]
-    if not elsewhere and is_repository(name):
+    if not elsewhere and (is_repository(name) or (not own and of_no_plugin(name, zoo))):
         place = repository(name)
-        say(f"vitzoo: {place} is not registered; create reads its config and its weights")
+        say(
+            f"vitzoo: {place} is not registered; create loads it if its config states a network "
+            "that vitzoo can build"
+        )
         unknown = {"create": create_call(place), "name": place, "kind": "repository of the Hub"}
         return [dict.fromkeys(WHICH) | unknown]
     variant, weights = _named(zoo, name)

@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitzoo.errors import did_you_mean
 from vitzoo.files.strict_toml import loads
-from vitzoo.plugin.info import place
+from vitzoo.plugin.info import FIRST_PARTY, LOCAL, place
 from vitzoo.registry.available import available, needs
 from vitzoo.registry.listing import HUB, KNOWN_AS, Listed
 from vitzoo.schema.addresses import ADDRESS, repository
@@ -28,8 +29,8 @@ ENUM = re.compile(r"(ViT_[A-Z]_\d\d)_Weights(\.\w+)?")  # of torchvision
 QUICK = re.compile(r"_quickgelu|-quickgelu$")  # in names of timm, and at the end of open_clip's
 QUICK_GELU = {"activation": "quick_gelu"}
 TIMM = "timm"
-TAGS = Path(__file__).with_name("timm_tags.toml")
 POOLS = {"token": "class", "avg": "mean", "map": "attention"}  # timm's names, and those here
+TAGS = Path(__file__).with_name("timm_tags.toml")
 
 
 def known_elsewhere(name: str, zoo: Registry) -> list[Match]:
@@ -203,6 +204,12 @@ def hub_call(name: str) -> str:
     """Return how to load the Hub repository that a name may mean, empty if it means none."""
     address = repository(name)
     return address and f"; for a repository of the Hub: {create_call(address)}"
+
+
+def of_no_plugin(name: str, zoo: Registry) -> bool:
+    """Tell whether a name is `owner/name` as on the Hub, and no plugin has a similar namespace."""
+    owner, known = name.partition("/")[0], {*zoo.host.infos, *FIRST_PARTY, LOCAL}
+    return bool(repository(name)) and owner not in known and not did_you_mean(owner, known)
 
 
 def _plain(name: str) -> str:
