@@ -139,6 +139,57 @@ def test_whole_numbers_name_the_fix(model):
         model(PIXELS.long())
 
 
+TYPES = [
+    (torch.float16, torch.float32),
+    (torch.bfloat16, torch.float32),
+    (torch.float32, torch.float16),
+    (torch.float32, torch.float64),
+]
+
+
+@pytest.mark.parametrize(("own", "given"), TYPES, ids=str)
+@pytest.mark.parametrize("embedder", ["conv", "unfold"])
+def test_images_of_another_type_than_the_model(small, randomise, own, given, embedder):
+    model = randomise(vitzoo.create(small, patch_embed=embedder)).to(own)
+    images = IMAGES.to(given)
+    for use in (model, model.forward_features, lambda x: model.features(x, ["embed"])):
+        fixes = f"images.to({own})", f"model.to({given})"
+        with refuses(vitzoo.InvalidInput, f"parameters of {own}", f"images of {given}", *fixes):
+            use(images)
+    assert fixed(model, fixes[0], images=images).dtype == own
+    assert eval(fixes[1], {"torch": torch, "model": model})(images).dtype == given
+
+
+def test_images_on_another_device_than_the_model(model):
+    def fail(*_):  # as a layer on a GPU does; one on the device `meta` takes every tensor
+        raise RuntimeError("Expected all tensors to be on the same device")
+
+    model.patch_embed.register_forward_pre_hook(fail)
+    fixes = "images.to('cpu')", "model.to('meta')"
+    with refuses(vitzoo.InvalidInput, "parameters of 'cpu'", "images of 'meta'", *fixes):
+        model(IMAGES.to("meta"))
+
+
+def test_autocast_converts_images(model):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(IMAGES.bfloat16()).dtype == torch.bfloat16
+        assert model(IMAGES).dtype == torch.bfloat16
+
+
+def test_a_patch_embedder_may_convert_images(model):
+    model.patch_embed.register_forward_pre_hook(lambda _, args: (args[0].float(),))
+    assert model(IMAGES.double()).shape == (2, 5)
+
+
+def test_another_error_of_a_patch_embedder_is_raised_as_it_is(model):
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    model.patch_embed.register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match=r"^out of memory$"):
+        model(IMAGES)
+
+
 def test_nothing_is_explained_as_long_as_images_fit(model, monkeypatch):
     monkeypatch.setattr("vitzoo.network.inputs.explained", None)
     assert model(IMAGES).shape == (2, 5)

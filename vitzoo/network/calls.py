@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Proxy
 
+from vitzoo.errors import InvalidInput
+from vitzoo.network.inputs import misplaced
 from vitzoo.parts.block import Merged
 from vitzoo.parts.protocols import BIAS, TENSOR, call
 from vitzoo.schema.spec import PartSpec
@@ -55,7 +57,21 @@ class Network(nn.Module):
     _plain_head: bool  # whether the head is a module without the attributes of `Head`
 
     def _patches(self, images: Tensor) -> Tensor:
-        """Map (b, c, h, w) images to (b, n, d) patches."""
+        """Map (b, c, h, w) images to (b, n, d) patches.
+
+        Raises:
+            InvalidInput: the images have another type, or are on another device, than the model.
+        """
+        if recorded(images):
+            return self._embedded(images)
+        try:
+            return self._embedded(images)
+        except RuntimeError as error:  # no check before: autocast converts, and a part may
+            if text := misplaced(images, self.patch_embed):
+                raise InvalidInput(text) from error
+            raise
+
+    def _embedded(self, images: Tensor) -> Tensor:
         (rows, columns), d = self.grid_size, self.embed_dim
         return self._run(
             "patch_embed", self.patch_embed, lambda x: (len(x), rows * columns, d), images

@@ -45,6 +45,23 @@ def explained(images: object, channels: int, image_size: tuple[int, int]) -> str
     return f"{wanted}, {got}; {fix}"
 
 
+def misplaced(images: Tensor, part: Any) -> str:
+    """Return the message about images of another type, or on another device, than a module.
+
+    The message is empty if both agree.
+    """
+    weight = next(part.parameters(), images)
+    own, got = ((repr(str(x.device)), str(x.dtype)) for x in (weight, images))
+    differing = [pair for pair in zip(own, got, strict=True) if len(set(pair)) == 2]
+    if not differing:
+        return ""
+    wanted, found = (", ".join(side) for side in zip(*differing, strict=True))
+    return (
+        f"the model has parameters of {wanted}, got images of {found}; pass images.to({wanted}), "
+        f"or change the model: model.to({found})"
+    )
+
+
 def _other_object(images: Any) -> tuple[str, str]:
     kind = type(images)
     if kind.__module__.partition(".")[0] == "PIL":
