@@ -86,7 +86,7 @@ def read_directory(fd: int, source: str) -> dict[str, Member]:
     for name in (entry.orig_filename for entry in entries):
         if name.endswith("data.pkl") or (name.startswith("archive/") and name[-4:] != ".npy"):
             raise CheckpointError(
-                f"{source} is no .npz file (looks like a zip or torch pickle file: "
+                f"{source} is neither safetensors nor .npz (looks like a zip or torch pickle file: "
                 f"{no_pickle(source)})"
             )
     check_count(len(entries), source)
