@@ -199,10 +199,15 @@ def test_gated_or_missing_repository_at_the_trusted_endpoint(net, hub, faults, c
     assert net.strays() == []
 
 
-def test_trusted_endpoint_requires_a_token(hub, faults):
-    hub.api = faults.answer(401)
-    with pytest.raises(AuthenticationError, match=r" 401.*hf auth login"):
-        vitzoo.fetch(ADDRESS)
+@pytest.mark.parametrize("call", [vitzoo.fetch, vitzoo.create])
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, AuthenticationError), (404, RepoNotFound)], ids=["401", "404"]
+)
+def test_a_repository_with_a_wrong_name_is_missing_or_private(hub, faults, call, status, kind):
+    """The Hub answers 401 to a user without a token, and 404 to others."""
+    hub.api = faults.answer(status, {"X-Error-Code": "RepoNotFound"})
+    with refuses(kind, "repository acme/net", "private", "check its name", "`hf auth login`"):
+        call(ADDRESS)
 
 
 def test_file_that_the_trusted_endpoint_does_not_list(hub):

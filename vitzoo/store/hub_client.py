@@ -21,6 +21,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not
 )
 
 from vitzoo import __version__, errors
+from vitzoo.files.names import on_hub
 from vitzoo.settings import may_see_token
 from vitzoo.store.locks import SLICE, check
 from vitzoo.store.token import user_token
@@ -34,7 +35,12 @@ ELSEWHERE = "the registry may be out of date, or the endpoint an incomplete mirr
 UNSET_OFFLINE = (
     "huggingface_hub is offline; unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, then start again"
 )
-LOG_IN = "then log in with `hf auth login` or set HF_TOKEN to a token that may read it"
+LOG_IN = "log in with `hf auth login` or set HF_TOKEN to a token that may read it"
+CONNECTING = (
+    "check the network; a proxy is read from HTTPS_PROXY, the certificates of a company from "
+    "SSL_CERT_FILE"
+)
+NAMED = f"check its name; if it is right, {LOG_IN}"
 Result = TypeVar("Result")
 
 
@@ -207,9 +213,8 @@ def refusal(response: httpx2.Response, file: HubFile, host: str) -> errors.Netwo
         )
     except hub_errors.RepositoryNotFoundError:
         if status == HTTPStatus.NOT_FOUND:
-            return errors.RepoNotFound(
-                f"{file}: {host} has no repository {file.entry.repo}; {ELSEWHERE}"
-            )
+            fix = f", or it is private; {NAMED}" if on_hub(file.label) else f"; {ELSEWHERE}"
+            return errors.RepoNotFound(f"{file}: {host} has no repository {file.entry.repo}{fix}")
     except hub_errors.HfHubHTTPError:
         pass
     denied = status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -244,10 +249,11 @@ def _by_status(
     if gated:
         return errors.GatedRepo(
             f"{what}: access to {file.entry.repo} is gated; accept its terms on {file.page}, "
-            f"{LOG_IN}"
+            f"then {LOG_IN}"
         )
     match response.status_code:
         case HTTPStatus.UNAUTHORIZED:
+            fix = NAMED if on_hub(file.label) else LOG_IN
             return errors.AuthenticationError(
                 f"{what}: the repository does not exist, or needs a token that may read it; log in "
                 "with `hf auth login`"
