@@ -36,6 +36,7 @@ class Limits(NamedTuple):
 
     Args:
         first_byte: seconds until the first byte, for all attempts together.
+        connect: the same after the first failed connection, as long as no host has answered.
         stall: seconds without a byte after which the connection counts as lost.
         min_rate: bytes per second, measured over every `window` seconds.
         attempts: attempts in a row without progress.
@@ -45,6 +46,7 @@ class Limits(NamedTuple):
     """
 
     first_byte: float = 10.0
+    connect: float = 2.0
     stall: float = 10.0
     min_rate: float = 4096.0
     window: float = 30.0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import socket
 import stat
+import traceback
 from pathlib import Path
 
+import httpx2
 import pytest
 
 import vitzoo
@@ -44,8 +47,44 @@ def test_refused_connection_is_an_error(net, clock, monkeypatch, dead_port):
     with refuses(TransferError, *words, "vitzoo import"):
         net.create()
     assert 1 <= len(clock.slept) <= 4
-    assert sum(clock.slept) <= 5
+    assert sum(clock.slept) <= 3
     assert net.strays() == []
+
+
+@pytest.mark.parametrize("first_use", [False, True])
+def test_no_network_is_one_short_error(net, clock, monkeypatch, dead_port, first_use):
+    """Nothing is said of the libraries below, and the message names what people have to set."""
+    for name in ("VITZOO_ENDPOINTS", "VITZOO_TRUST_ENDPOINT"):
+        monkeypatch.setenv(name, f"http://{dead_port}")
+    monkeypatch.delenv("VITZOO_TIMEOUT")
+    if first_use:
+        net.first_use()
+    needed = ("VITZOO_LOCK",) if first_use else (f"{len(net.data)} bytes", "VITZOO_ENDPOINTS")
+    words = ("net:main", dead_port, "HTTPS_PROXY", "SSL_CERT_FILE", "docs/offline.md", *needed)
+    with refuses(TransferError, *words) as caught:
+        net.create()
+    assert sum(clock.slept) <= 3
+    assert "\n" not in str(caught.value)
+    trace = "".join(traceback.format_exception(caught.value))
+    assert (trace.count("Traceback"), trace.count("httpx2/")) == (1, 0)
+
+
+def test_a_host_that_has_answered_gets_all_retries(net, hub, clock, faults, monkeypatch):
+    """A server that restarts refuses connections for some seconds."""
+    module, real = importlib.import_module("vitzoo.store.download"), []
+
+    def refused(*arguments, **options):
+        real.append(arguments)
+        if 1 < len(real) < 5:
+            raise httpx2.ConnectError("[Errno 111] Connection refused")
+        return send(*arguments, **options)
+
+    send = module.send
+    monkeypatch.setattr(module, "send", refused)
+    net.limit(first_byte=10)
+    hub.script.append(faults.cut(len(net.data) // 2))
+    net.assert_right(net.create())
+    assert clock.slept == pytest.approx([0.4, 0.8, 1.6, 3.2])
 
 
 def test_dns_failure_is_an_error(net, clock, monkeypatch):

@@ -32,6 +32,7 @@ from vitzoo.files.names import without_query
 from vitzoo.log import log
 from vitzoo.settings import Limits, has_host
 from vitzoo.store.hub_client import (
+    CONNECTING,
     SHOWN,
     UNSET_OFFLINE,
     body,
@@ -42,6 +43,7 @@ from vitzoo.store.hub_client import (
     retry_after,
     send,
     session,
+    unreachable,
     whole,
     within,
 )
@@ -63,12 +65,16 @@ class _Retry(Exception):
     Args:
         error: the error to raise after the last attempt.
         asked: seconds that the server asks to wait, None if it does not ask.
+        connected: whether a host had answered before.
     """
 
-    def __init__(self, error: NetworkError, asked: float | None = None) -> None:
+    def __init__(
+        self, error: NetworkError, asked: float | None = None, *, connected: bool = True
+    ) -> None:
         super().__init__(str(error))
         self.error = error
         self.asked = asked
+        self.trace = self if connected else None  # without a network, its message tells all
 
 
 def download(
@@ -100,6 +106,8 @@ class _Download:
         self.expected = f"{file.size} bytes" if file.size else f"at most {file.bound} bytes"
         self.first_byte_by = time.monotonic() + limits.first_byte
         self.patience = limits.retry_after
+        self.answered = False  # whether a host has answered
+        self.unreached = False  # whether a connection failed before that
         self.kind = "from an earlier run"
         self.direct = True  # read bodies without the parser of httpx2
         self.other = OTHER_ADDRESS if file.entry.url else OTHER_ENDPOINT
@@ -125,7 +133,7 @@ class _Download:
                     failures, reached = 0, self.partial.size
                 failures += 1
                 if failures >= self.limits.attempts:
-                    raise fault.error from fault
+                    raise fault.error from fault.trace
                 self._pause(fault, 0.2 * 2**failures)
             else:
                 return
@@ -138,7 +146,7 @@ class _Download:
             self.first_byte_by += granted
             seconds = max(seconds, granted) if granted else float("inf")
         if time.monotonic() + seconds > self.first_byte_by:
-            raise fault.error from fault
+            raise fault.error from fault.trace
         log.info("%s; trying again in %.1f s", fault, seconds)
         pause(seconds)
 
@@ -171,8 +179,13 @@ class _Download:
                 f"{self.other}"
             ) from error
         except httpx2.TransportError as error:
-            what = printable(f"{type(error).__name__}: {error}".rstrip(": "), SHOWN)
-            failure = self._transfer(what + proxies())
+            what = printable(f"{type(error).__name__}: {error}".rstrip(": "), SHOWN) + proxies()
+            self.unreached = self.unreached or (unreachable(error) and not self.answered)
+            if self.unreached and not self.answered:
+                until = time.monotonic() + self.limits.connect
+                self.first_byte_by = min(self.first_byte_by, until)
+                raise _Retry(self._no_network(what), connected=False) from error
+            failure = self._transfer(what)
             raise failure if isinstance(error, httpx2.ProxyError) else _Retry(failure) from error
         except OfflineModeIsEnabled as error:
             raise Offline(f"{self.where}: {UNSET_OFFLINE}") from error
@@ -185,6 +198,7 @@ class _Download:
             anonymous = bool(self.file.entry.url)
             request = functools.partial(send, session(), url, timeout, headers, anonymous=anonymous)
             response = within(patience, request)
+            self.answered = True
             if not response.has_redirect_location:
                 return response
             location = response.headers["location"]
@@ -290,9 +304,17 @@ class _Download:
             )
 
     def _transfer(self, what: str) -> TransferError:
-        mirror = "" if self.file.entry.url else "set a mirror in VITZOO_ENDPOINTS, "
         return TransferError(
             f"{self.where}: {what}; {self.partial.size} bytes of the file are kept for "
-            f"the next try; check the network, {mirror}or copy the file to this machine and run "
-            "vitzoo import FILE"
+            f"the next try; check the network, {self._otherwise()}"
         )
+
+    def _no_network(self, what: str) -> TransferError:
+        return TransferError(
+            f"{self.where}: {what}; the file ({self.expected}) is needed once; {CONNECTING}; "
+            f"{self._otherwise()} (docs/offline.md)"
+        )
+
+    def _otherwise(self) -> str:
+        mirror = "" if self.file.entry.url else "set a mirror in VITZOO_ENDPOINTS, "
+        return f"{mirror}or copy the file to this machine and run vitzoo import FILE"

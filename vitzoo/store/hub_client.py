@@ -255,8 +255,7 @@ def _by_status(
         case HTTPStatus.UNAUTHORIZED:
             fix = NAMED if on_hub(file.label) else LOG_IN
             return errors.AuthenticationError(
-                f"{what}: the repository does not exist, or needs a token that may read it; log in "
-                "with `hf auth login`"
+                f"{what}: the repository {file.entry.repo} does not exist, or is private; {fix}"
             )
         case HTTPStatus.FORBIDDEN | HTTPStatus.UNAVAILABLE_FOR_LEGAL_REASONS:
             return errors.AccessDenied(f"{what} and denies access; check the rights of your token")
@@ -298,6 +297,11 @@ def whole(text: str | None) -> int | None:
     """Read a decimal number of at most 15 digits; None if it is anything else."""
     text = (text or "").strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
+def unreachable(error: BaseException) -> bool:
+    """Tell whether no connection was made: refused, no address for the name, or no answer."""
+    return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
 
 
 def proxies() -> str:

@@ -24,6 +24,7 @@ from vitzoo.errors import (
 from vitzoo.files.names import COMMIT, SHA256
 from vitzoo.files.strict_json import strict_json
 from vitzoo.store.hub_client import (
+    CONNECTING,
     SHOWN,
     UNSET_OFFLINE,
     encoding_of,
@@ -31,6 +32,7 @@ from vitzoo.store.hub_client import (
     refusal,
     send,
     session,
+    unreachable,
     within,
 )
 from vitzoo.store.lockfile import ABSENT, Pin
@@ -162,10 +164,12 @@ class _Request:
             self.deadline = time.monotonic() + self.limits.first_byte
             return within(self.limits.first_byte, lambda: self._body(f"{self.endpoint}/{path}"))
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            reason = printable(f"{type(error).__name__}: {error}", SHOWN)
-            raise TransferError(
-                f"{self.where} cannot be reached: {reason}{proxies()}; {FIX}"
-            ) from error
+            reason = printable(f"{type(error).__name__}: {error}", SHOWN) + proxies()
+            alone = unreachable(error)
+            fix = f"{CONNECTING}; {FIX}" if alone else FIX
+            raise TransferError(f"{self.where} cannot be reached: {reason}; {fix}") from (
+                None if alone else error
+            )
         except OfflineModeIsEnabled as error:
             raise Offline(f"{self.where} cannot be reached: {UNSET_OFFLINE}; {FIX}") from error
 
