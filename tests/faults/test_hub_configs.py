@@ -12,7 +12,7 @@ from timm.models import save_for_hf
 from transformers import ViTConfig, ViTModel
 
 import vitzoo
-from helpers import close, fill, says
+from helpers import close, fill, refuses, says
 from internals import relock, reply
 from vitzoo.errors import (
     CheckpointError,
@@ -76,6 +76,16 @@ def test_an_address_alone_is_the_network_of_its_folder(pushed, hub, address):
     assert len(apis(hub)) == 1
     assert vitzoo.labels(address) == tuple(NAMES)
     assert repr(vitzoo.transform(address)) == repr(vitzoo.transform(pushed))
+
+
+@pytest.mark.parametrize("weights", [None, "hf://acme/resnet@main/model.safetensors"])
+def test_another_network_is_refused_before_its_weights_are_fetched(hub, net, weights):
+    hub.add("acme/resnet", "config.json", b'{"model_type": "resnet"}')
+    hub.add("acme/resnet", "model.safetensors", net.data)
+    name = "vit_b16" if weights else "hf://acme/resnet"
+    with refuses(CheckpointError, "hf://acme/resnet", "a ResNet", "expected a Vision Transformer"):
+        vitzoo.create(name, weights=weights)
+    assert {*asked(hub)} == {"config.json"}
 
 
 @torch.inference_mode()

@@ -198,14 +198,14 @@ def test_another_architecture_than_the_variant(tmp_path):
 
 def test_an_unknown_architecture(tmp_path):
     write_timm(tmp_path, "vit_tiny_patch16_224", **TINY)
-    change(tmp_path, architecture="resnet_of_tomorrow")
+    change(tmp_path, architecture="net_of_tomorrow")
     with pytest.raises(CheckpointError) as caught:
         vitzoo.create(tmp_path)
-    says(str(caught.value), "resnet_of_tomorrow", "not known", "create('vit_b16'")
+    says(str(caught.value), "net_of_tomorrow", "not known", "create('vit_b16'")
     named = {"variant": "vit_ti16", **TINY, "image_size": 32}
     del named["img_size"]
     lines = vitzoo.create(named, weights=tmp_path).load_report.assumed
-    assert any("resnet_of_tomorrow" in line for line in lines)
+    assert any("net_of_tomorrow" in line for line in lines)
 
 
 def write_transformers(folder, config, cls, seed=2):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import nn
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
+from vitzoo.checkpoint.others import check_vit
 from vitzoo.checkpoint.saved import Saved, read_network, read_saved
 from vitzoo.errors import CheckpointError, InvalidOption, short_repr
 from vitzoo.files.shard_index import weights_in
@@ -194,7 +195,8 @@ def _from_file(path: Path, place: str, zoo: Registry) -> Request:
     checkpoint = open_described(path)
     if read_saved(checkpoint):
         return _saved(checkpoint, str(path), zoo)
-    request = _described(place, checkpoint.config, checkpoint.notes, zoo)
+    keys = checkpoint.header.tensors
+    request = _described(place, checkpoint.config, checkpoint.notes, zoo, keys)
     return replace(request, labels=checkpoint.labels, preprocessing=checkpoint.preprocessing)
 
 
@@ -218,15 +220,24 @@ def from_hub(address: str, zoo: Registry) -> Request:
 
 
 def _described(
-    place: str, config: Mapping[str, Any], notes: tuple[str, ...], zoo: Registry
+    place: str,
+    config: Mapping[str, Any],
+    notes: tuple[str, ...],
+    zoo: Registry,
+    keys: Iterable[str] = (),
 ) -> Request:
-    """Return the request of weights whose configs describe their network."""
+    """Return the request of weights whose configs describe their network.
+
+    `keys` are the names of the tensors, if the file is there.
+    """
+    check_vit(place, config)
     stated = stated_by(config, zoo)
     if stated is None or not (stated.variant or stated.whole):
+        check_vit(place, {}, keys)
         why = "".join(f"; {note}" for note in (*notes, *(stated.notes if stated else ())))
         raise CheckpointError(
-            f"{place} has no config that states the network of its weights{why}; name the "
-            f"variant: create('vit_b16', weights={place!r})"
+            f"{place} has no config that states the network of its weights{why}; if it is a Vision "
+            f"Transformer, name the variant: create('vit_b16', weights={place!r})"
         )
     return Request(stated.spec(), variant=stated.variant, address=place)
 

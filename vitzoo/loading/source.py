@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_registered
 from vitzoo.checkpoint.detect import OWN_KEYS, format_of, identified
+from vitzoo.checkpoint.others import check_vit
 from vitzoo.checkpoint.saved import Trunk, fix
 from vitzoo.errors import (
     CheckpointError,
@@ -200,8 +201,11 @@ class WeightsFile(WeightsSource):
 
     def trained(self, changes: Mapping[str, Any]) -> Spec:
         base = self.request.base
-        if self.remote and (stated := stated_by(self._hub[0].config, self.zoo)):
-            stated.check(base, str(self.address), changes)  # before the weights are requested
+        if self.remote:  # before the weights come
+            config = self._hub[0].config
+            check_vit(str(self.address), config)
+            if stated := stated_by(config, self.zoo):
+                stated.check(base, str(self.address), changes)
         checkpoint = self._checkpoint
         if checkpoint.spec:
             return self._as_saved(checkpoint.spec, changes)

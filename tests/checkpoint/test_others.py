@@ -1,0 +1,74 @@
+"""Files and folders of networks that are no Vision Transformers: the error says what they are."""
+
+import json
+
+import pytest
+import timm
+import torchvision
+import transformers
+from safetensors.torch import save_file
+
+import vitzoo
+from helpers import refuses
+from vitzoo.errors import CheckpointError
+
+RESNET = {"embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1], "layer_type": "basic"}
+NETWORKS = {
+    "timm's ResNet": (lambda: timm.create_model("resnet18"), "ResNet"),
+    "torchvision's ResNet": (torchvision.models.resnet18, "ResNet"),
+    "transformers' ResNet": (
+        lambda: transformers.ResNetModel(transformers.ResNetConfig(**RESNET)),
+        "ResNet",
+    ),
+    "timm's ConvNeXt": (lambda: timm.create_model("convnext_atto"), "ConvNeXt"),
+    "torchvision's ConvNeXt": (torchvision.models.convnext_tiny, "ConvNeXt"),
+    "timm's EfficientNet": (lambda: timm.create_model("efficientnet_b0"), "EfficientNet"),
+    "torchvision's EfficientNet": (torchvision.models.efficientnet_b0, "EfficientNet"),
+    "torchvision's MobileNet": (torchvision.models.mobilenet_v2, "MobileNet"),
+    "BERT": (
+        lambda: transformers.BertModel(
+            transformers.BertConfig(
+                vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1
+            )
+        ),
+        "language model",
+    ),
+}
+VIT = "Vision Transformer"
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_tensors_tell_another_network(tmp_path, network):
+    make, kind = NETWORKS[network]
+    path = tmp_path / "model.safetensors"
+    save_file({name: tensor.clone() for name, tensor in make().state_dict().items()}, path)
+    for name, options in (("vit_b16", {"weights": path}), (tmp_path, {})):
+        with refuses(CheckpointError, tmp_path, kind, VIT, "`vitzoo list --all`") as caught:
+            vitzoo.create(name, **options)
+        assert "create('vit" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "shown"),
+    [
+        ({"model_type": "resnet"}, "a ResNet (its config states resnet)"),
+        ({"architecture": "wide_resnet50_2"}, "a ResNet (its config states wide_resnet50_2)"),
+        (
+            {"architectures": ["ConvNextForImageClassification"]},
+            "a ConvNeXt (its config states ConvNextForImageClassification)",
+        ),
+    ],
+)
+def test_a_config_tells_another_network(small, tmp_path, config, shown):
+    save_file(vitzoo.create(small).state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with refuses(CheckpointError, tmp_path, shown, VIT, "`vitzoo list --all`"):
+        vitzoo.create(tmp_path)
+
+
+def test_a_model_type_that_nothing_tells_is_named(small, tmp_path):
+    save_file(vitzoo.create(small).state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"model_type": "new_net"}')
+    advice = f"create('vit_b16', weights='{tmp_path}/')"
+    with refuses(CheckpointError, tmp_path, "model_type new_net", "if it is a Vision", advice):
+        vitzoo.create(tmp_path)

@@ -1,0 +1,55 @@
+"""Networks that are no Vision Transformers, by their names in configs and by their tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vitzoo.errors import CheckpointError
+from vitzoo.text import escaped
+
+OTHERS = (  # a network; how its names in configs begin; keys in timm, torchvision, transformers
+    (
+        "a ResNet",
+        "(wide_?|se_?)?res(net|next)|regnet",
+        r"layer1\.0\.conv1\.|encoder\.stages\.0\.layers\.0\.layer\.0\.convolution\.",
+    ),
+    (
+        "a ConvNeXt",
+        "convnext",
+        r"stages\.0\.blocks\.0\.conv_dw\.|stages\.0\.layers\.0\.dwconv\.|features\.1\.0\.layer_scale",
+    ),
+    (
+        "an EfficientNet or a MobileNet",
+        "(tf_)?efficientnet|mobilenet",
+        r"blocks\.0\.0\.conv_dw\.|features\.1\.0\.block\.0\.0\.|features\.1\.conv\.0\.0\.",
+    ),
+    (
+        "a language model",
+        "(distil|ro|al)?bert|gpt|llama|mistral|qwen",
+        r"embeddings\.word_embeddings\.|embed_tokens\.|wte\.",
+    ),
+)
+
+
+def check_vit(source: str, config: Mapping[str, Any], keys: Iterable[str] = ()) -> None:
+    """Raise CheckpointError for a network that is known to be no Vision Transformer.
+
+    Args:
+        source: of the weights, for the message.
+        config: the configs beside the weights.
+        keys: names of the tensors.
+    """
+    stated = (config.get("model_type"), config.get("architecture"), config.get("architectures"))
+    names = [str(name) for one in stated for name in (one if isinstance(one, list) else [one])]
+    for what, name, key in OTHERS:
+        shown = [f"its config states {one}" for one in names if re.match(name, one, re.IGNORECASE)]
+        shown += [
+            f"it has the tensor {one}" for one in keys if re.search(rf"(?:^|\.)(?:{key})", one)
+        ]
+        if shown:
+            raise CheckpointError(
+                f"{source} is {what} ({escaped(shown[0])[:200]}), expected a Vision Transformer; "
+                "`vitzoo list --all` shows the networks that vitzoo can build"
+            )
