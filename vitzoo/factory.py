@@ -182,6 +182,8 @@ def create(
     )
     zoo = registry()
     request = with_adapter(resolve(name, zoo, weights), _opened(adapter), zoo)
+    typed = {} if ready else {"name": name, "weights": weights, **call}
+    request = replace(request, typed=typed)
     wanted = changed(request.spec, request.changes, call)
     source = weights_source(request, weights, pretrained, zoo, mmap=mmap)
     with Blaming(checked_parts(wanted)):
@@ -219,6 +221,7 @@ def create(
                 dtype=dtype,
                 assumed=assumed,
                 check_finite=check_finite,
+                typed=typed,
             )
             report = request.merged(model, report, check_finite=check_finite)
         result: Any = _moved(model, device)

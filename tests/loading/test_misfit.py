@@ -1,8 +1,11 @@
 """Errors about weights that do not fit and about paths given as names, with their fixes."""
 
+import re
+
 import pytest
 import safetensors.torch
 import torch
+import transformers
 from safetensors.torch import save_file
 
 import vitzoo
@@ -27,6 +30,68 @@ def test_other_classes(small, write, head):
     with refuses(CheckpointError, "7 classes", "num_classes=7"):
         vitzoo.create(small | {"head": head}, weights=path)
     vitzoo.create(small | {"head": head}, weights=path, num_classes=7)
+
+
+def pasted(text):
+    """Run the call that a message ends with."""
+    return eval(re.search(r"vitzoo\.create\(.*\)", text)[0])
+
+
+SIZES = {"image_size": 96, "in_chans": 1, "num_classes": 37}
+
+
+@pytest.mark.parametrize("changed", [("image_size",), ("image_size", "num_classes"), tuple(SIZES)])
+@pytest.mark.parametrize(
+    "name", ["vit_ti16", SPEC | {"patch_size": 16, "image_size": 64}], ids=type
+)
+def test_all_other_sizes_are_named_together_with_a_call_that_works(write, name, changed):
+    sizes = {key: SIZES[key] for key in changed}
+    model = vitzoo.create(name, **sizes)
+    path = write(model)
+    text = message(CheckpointError, vitzoo.create, name, weights=path)
+    says(text, "96 px", "pass " + ", ".join(f"{key}={value}" for key, value in sizes.items()))
+    again = pasted(text)
+    assert {*again.load_report.kept} == {*again.state_dict()}
+    assert torch.equal(again.pos_embed, model.pos_embed)
+
+
+def test_the_call_keeps_what_was_typed(small, write):
+    path = write(vitzoo.create(small, num_classes=37, image_size=64))
+    text = message(CheckpointError, vitzoo.create, small, weights=path, drop_path=0.1)
+    assert (
+        pasted(text).spec
+        == vitzoo.create(small | SIZES | {"image_size": 64, "in_chans": 3, "drop_path": 0.1}).spec
+    )
+    pool = vitzoo.parts.ClassPool()
+    text = message(CheckpointError, vitzoo.create, small, weights=path, pool=pool)
+    assert "vitzoo.create(" not in text  # a module cannot be written
+
+
+def test_another_size_without_a_classifier(small, write):
+    path = write(vitzoo.create(small, num_classes=0, image_size=64))
+    text = message(CheckpointError, vitzoo.create, small, weights=path)
+    says(text, "64 px", "no classifier", "pass image_size=64, num_classes=0", "new classifier")
+    assert pasted(text).num_classes == 0
+
+
+def test_a_saved_file_of_another_size_is_answered_with_the_call(tmp_path):
+    model = vitzoo.create("vit_ti16", image_size=64, num_classes=37)
+    path = vitzoo.save(model, tmp_path / "x.safetensors")
+    text = message(CheckpointError, vitzoo.create, "vit_ti16", weights=path)
+    says(text, "64x64 px", "224x224", "pass image_size=64", "image_size=(224, 224)")
+    again = pasted(text.partition("; or ")[0])
+    assert (again.image_size, again.num_classes) == ((64, 64), 37)
+
+
+def test_sizes_of_a_config_are_named_together_with_a_call_that_works(tmp_path):
+    sizes = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3}
+    sizes |= {"intermediate_size": 768, "image_size": 96, "num_labels": 37}
+    config = transformers.ViTConfig(**sizes)
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
+    text = message(CheckpointError, vitzoo.create, "vit_ti16", weights=tmp_path)
+    says(text, "pass image_size=96, num_classes=37", "(224, 224)", "num_classes=1000")
+    model = pasted(text.partition("; to adapt")[0])
+    assert (model.image_size, model.num_classes, model.load_report.resampled) == ((96, 96), 37, ())
 
 
 def test_no_classifier(small, write):

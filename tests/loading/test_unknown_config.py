@@ -90,7 +90,7 @@ def test_another_image_size_is_refused(tmp_path):
     name = {k: NETWORK[k] for k in ("embed_dim", "depth", "num_heads", "mlp_dim", "num_classes")}
     name |= {"variant": "vit_b16"}
     message = refused(CheckpointError, name, weights=tmp_path)
-    says(message, "image_size = (64, 64)", "the model has (224, 224)", "pass image_size=(64, 64)")
+    says(message, "image_size = (64, 64)", "the model has (224, 224)", "pass image_size=64")
     report = vitzoo.create(name, weights=tmp_path, image_size=224).load_report
     assert report.resampled == ("pos_embed",)
 

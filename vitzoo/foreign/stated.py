@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ STRUCTURE = (
     *("embed_dim", "depth", "num_heads", "mlp_dim", "patch_size"),
     *("class_token", "num_registers", "final_norm"),
 )
+ADAPTED = ("image_size", "in_chans")
+"""Keys of a spec in which a model may differ from its weights, besides its head."""
 OF_BLOCKS = ("hidden_act", "layer_norm_eps", "qkv_bias")  # keys of transformers
 WHERE = "config of the weights"
 OPEN_CLIP = "open_clip"  # stands for the model type of an `open_clip_config.json`
@@ -77,13 +79,20 @@ class Stated:
             key: found[key] for key in ("patch_embed", "pos_embed") if key in found
         }
 
-    def check(self, base: Spec, source: str, changes: Mapping[str, Any]) -> Spec:
+    def check(
+        self,
+        base: Spec,
+        source: str,
+        changes: Mapping[str, Any],
+        passing: Callable[[Mapping[str, Any]], str],
+    ) -> Spec:
         """Return the network of the weights over that of the model, in size and channels.
 
         Args:
             base: the network that the user named.
             source: of the weights, for errors.
             changes: those of the user.
+            passing: returns the advice to pass arguments to `create`.
 
         Raises:
             CheckpointError: the configs describe another network.
@@ -104,13 +113,18 @@ class Stated:
                 f"{source}: its config states {found}, the model has {own}. Name the right "
                 f"variant{alone}, or move the config away if it is not of these weights"
             )
-        for name in ("image_size", "in_chans"):
-            stated, built = getattr(spec, name), getattr(base, name)
-            if stated != built and name not in changes:
-                raise CheckpointError(
-                    f"{source}: its config states {name} = {stated}, the model has {built}; pass "
-                    f"{name}={stated} to keep it, or {name}={built} to adapt the weights"
-                )
+        other = _other(spec, base, ADAPTED, changes)
+        if other:
+            whole = self.whole() if self.whole and not self.variant else {}
+            spec = replace(spec, num_classes=whole.get("num_classes", spec.num_classes))
+            pairs = (other | _other(spec, base, ("num_classes",), changes)).items()
+            found = ", ".join(f"{n} = {value}, the model has {own}" for n, (value, own) in pairs)
+            kept = passing({name: value for name, (value, _) in pairs})
+            adapted = ", ".join(f"{name}={own}" for name, (_, own) in pairs)
+            raise CheckpointError(
+                f"{source}: its config states {found}; to keep its sizes, {kept}; to adapt "
+                f"the weights, pass {adapted}"
+            )
         return replace(base, image_size=spec.image_size, in_chans=spec.in_chans)
 
     def unapplied(self, spec: Spec) -> str:
@@ -130,6 +144,14 @@ class Stated:
         if self.others:
             rows.append(f"keys that vitzoo does not know: {printable(listed(self.others), 200)}")
         return f"config.json states {'; '.join(rows)}{fix}" if rows else ""
+
+
+def _other(
+    spec: Spec, base: Spec, names: Iterable[str], changes: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """Return the values in two specs that differ and that the user does not state."""
+    pairs = {name: (getattr(spec, name), getattr(base, name)) for name in names}
+    return {n: pair for n, pair in pairs.items() if pair[0] != pair[1] and n not in changes}
 
 
 def read_configs(config: Config, zoo: Registry, layout: Format | None) -> Stated | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +15,8 @@ from vitzoo import settings
 from vitzoo.checkpoint.containers import Tensors
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import CheckpointError
-from vitzoo.loading.adapt import (
-    CLASSIFIERS,
-    LOADABLE,
-    PRE_LOGITS,
-    Adaptation,
-    Adapted,
-    adapt,
-    fresh_head,
-)
+from vitzoo.loading.adapt import LOADABLE, PRE_LOGITS, Adaptation, Adapted, adapt, fresh_head
+from vitzoo.loading.advice import needed, passing
 from vitzoo.loading.assign import Slots
 from vitzoo.network.model import VisionTransformer
 from vitzoo.plugin.guard import note_of
@@ -36,6 +30,7 @@ if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
 
 MAX_NAMES = 4  # of variants in a message
+FRESH = re.compile(rf"head\.(?!{PRE_LOGITS.removeprefix('head.')})")  # a layer that may be new
 
 
 def load(
@@ -47,16 +42,18 @@ def load(
     dtype: torch.dtype | None = None,
     assumed: tuple[str, ...] = (),
     check_finite: bool = True,
+    typed: Mapping[str, Any] | None = None,
 ) -> LoadReport:
     """Load a checkpoint into a model built on `meta`; change the model only if everything fits.
 
     `dtype` is the floating type of the loaded tensors, as stored if None; `assumed` are settings
-    for the report. Raises CheckpointError with all problems of names, shapes, types and values.
+    for the report; `typed` are the arguments of `create`, for errors. Raises CheckpointError with
+    all problems of names, shapes, types and values.
     """
     checkpoint, slots = identified(checkpoint, zoo), Slots(model)
     layout = format_of(checkpoint, zoo)
     plan = adapt(layout.to_model(checkpoint.skeleton()), model, slots.expected, adaptation)
-    check(plan, slots.expected, checkpoint.source, zoo, note_of(layout))
+    check(plan, slots, checkpoint.source, zoo, note_of(layout), typed=typed or {})
 
     found = checkpoint.tensors()
     raw = found.tensors
@@ -149,12 +146,13 @@ def _numbers_of(spec: Spec) -> tuple[object, ...]:
 
 
 def check(
-    plan: Adapted, expected: Mapping[str, Tensor], source: str, zoo: Registry, note: str = ""
+    plan: Adapted, slots: Slots, source: str, zoo: Registry, note: str, typed: Mapping[str, Any]
 ) -> None:
     """Raise CheckpointError, with all problems, unless adapted tensors without data fit a model.
 
-    `note` is the end of its message.
+    `note` is the end of its message, `typed` are the arguments of `create`.
     """
+    expected = slots.expected
     missing = [n for n in expected if n not in plan.tensors and n not in plan.fresh]
     unexpected = [name for name in plan.tensors if name not in expected]
     both = {name: (t, expected[name]) for name, t in plan.tensors.items() if name in expected}
@@ -167,7 +165,8 @@ def check(
         for name, (found, own) in both.items()
         if found.dtype not in (LOADABLE if own.is_floating_point() else (own.dtype,))
     ]
-    hint = _hint(plan, expected, missing, unexpected, unfit, zoo)
+    hint = "" if unexpected else _arguments(plan, slots, missing, unfit, typed)
+    hint = hint or _hint(plan, expected, missing, unexpected, unfit, zoo)
     raise_if(
         source,
         ("missing", missing),
@@ -178,6 +177,24 @@ def check(
     )
 
 
+def _arguments(
+    plan: Adapted, slots: Slots, missing: list[str], unfit: list[str], typed: Mapping[str, Any]
+) -> str:
+    """Return the end of a message, with arguments that the tensors would fit."""
+    words, arguments = needed(plan.tensors, slots.expected, unfit, slots.model)
+    if unfit and not arguments:
+        return ""
+    fresh = ""
+    if missing:
+        heads = (name.startswith("head.") for name in plan.tensors)
+        if any(heads) or not all(FRESH.match(name) for name in missing):
+            return ""
+        words = " and ".join(filter(None, (words, "no classifier")))
+        arguments |= {"num_classes": 0}
+        fresh = "; another num_classes gives a new classifier"
+    return f"; the file is for {words}: {passing(typed, arguments)}{fresh}" if words else ""
+
+
 def _hint(
     plan: Adapted,
     expected: Mapping[str, Tensor],
@@ -186,22 +203,15 @@ def _hint(
     unfit: list[str],
     zoo: Registry,
 ) -> str:
-    """Return the end of a message, with an argument or a variant that the tensors would fit."""
+    """Return the end of a message, with a head or a variant that the tensors would fit."""
     if not all(name.startswith("head.") for name in (*missing, *unexpected, *unfit)):
         same = _numbers(plan.tensors) == _numbers(expected)
         return "" if same else fitting(plan.tensors, zoo)
-    if unfit and not missing and not unexpected:
-        for name in CLASSIFIERS:
-            shape = tuple(plan.tensors[name].shape) if name in unfit else ()
-            if len(shape) == 2 and shape[1:] == expected[name].shape[1:]:
-                return f"; the file has {shape[0]} classes: pass num_classes={shape[0]}"
     if any(name.startswith(PRE_LOGITS) for name in (*missing, *unfit)):
         return (
             "; pre-logits are newly initialised only for head=: pass head='linear' for a head "
             "without them, or head= with the name of this head"
         )
-    if missing and not unexpected and not any(name.startswith("head.") for name in plan.tensors):
-        return "; the file has no classifier: pass num_classes=, 0 for none or K for a fresh one"
     return ""
 
 

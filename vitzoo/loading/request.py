@@ -77,6 +77,8 @@ class Request:
         on_hub: the configs and the weights file at the address, if it is one on the Hub.
         labels, preprocessing: of the weights, if the file or the configs state them.
         adapter: is merged into the weights.
+        typed: the arguments of the user's call of `create`, for errors; empty if another function
+            was called, or if one of them is a module.
     """
 
     spec: Spec
@@ -89,6 +91,7 @@ class Request:
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
     adapter: Adapter | None = None
+    typed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def base(self) -> Spec:

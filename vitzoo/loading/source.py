@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from vitzoo.files.names import on_hub
 from vitzoo.foreign.opened import at_hub, open_address, open_unregistered
 from vitzoo.foreign.overrides import Overrides, fixed, of_entry, of_file, stated_by
 from vitzoo.formats.timm import HEADS
+from vitzoo.loading.advice import passing
 from vitzoo.loading.request import Request, differences
 from vitzoo.log import log
 from vitzoo.plugin.guard import note_of
@@ -37,6 +38,7 @@ from vitzoo.schema.terms import CORE_BUILDER
 
 if TYPE_CHECKING:
     from vitzoo.foreign.sidecars import Sidecars
+    from vitzoo.foreign.stated import Stated
     from vitzoo.registry.registry import Registry
     from vitzoo.store.hub_file import HubFile
 
@@ -205,7 +207,7 @@ class WeightsFile(WeightsSource):
             config = self._hub[0].config
             check_vit(str(self.address), config)
             if stated := stated_by(config, self.zoo):
-                stated.check(base, str(self.address), changes)
+                self._check(stated, base, str(self.address), changes)
         checkpoint = self._checkpoint
         if checkpoint.spec:
             return self._as_saved(checkpoint.spec, changes)
@@ -214,10 +216,13 @@ class WeightsFile(WeightsSource):
         if heads is not None:
             _check_heads(checkpoint.source, heads, base, note_of(layout))
         if stated := stated_by(checkpoint.config, self.zoo, layout):
-            base = stated.check(base, checkpoint.source, changes)
+            base = self._check(stated, base, checkpoint.source, changes)
         if self._without_pre_logits:
             base = replace(base, head=PartSpec("linear"))
         return self._overrides.apply(base, self.zoo, self.request.variant)
+
+    def _check(self, stated: Stated, base: Spec, source: str, changes: Mapping[str, Any]) -> Spec:
+        return stated.check(base, source, changes, partial(passing, self.request.typed))
 
     def assumed(self, changes: Mapping[str, Any], wanted: Spec) -> tuple[str, ...]:
         # A variant's own builder fixes these settings; nothing is assumed.
@@ -255,10 +260,11 @@ class WeightsFile(WeightsSource):
             )
         if saved.image_size != base.image_size and "image_size" not in changes:
             (h, w), (height, width) = saved.image_size, base.image_size
+            own = passing(self.request.typed, {"image_size": saved.image_size})
             raise CheckpointError(
                 f"{source} was saved from a model for images of {h}x{w} px, the requested model "
-                f"takes {height}x{width}; pass image_size=({h}, {w}), or "
-                f"image_size=({height}, {width}) to interpolate positions"
+                f"takes {height}x{width}; {own}; or pass image_size=({height}, {width}) to "
+                "interpolate positions"
             )
         parts: dict[str, PartSpec] = {name: getattr(saved, name) for name in PARTS_OF_WEIGHTS}
         for name, part in parts.items():

@@ -1,0 +1,82 @@
+"""The arguments of `create` with which a file of another size fits, for messages."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from vitzoo.formats.timm import HEADS
+from vitzoo.network.model import VisionTransformer
+from vitzoo.registry.foreign_names import create_call
+from vitzoo.text import px
+
+KERNEL = "patch_embed.proj.weight"
+WRITABLE = str | int | float | tuple | list | dict | None  # types whose `repr` is code
+
+
+def passing(typed: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+    """Return the advice to pass arguments, with the whole call if it can be written.
+
+    Args:
+        typed: the arguments of the user's call of `create`, with its `name`.
+        arguments: to pass, too.
+    """
+    sizes = {k: v[0] if k == "image_size" and v[0] == v[1] else v for k, v in arguments.items()}
+    advice = "pass " + ", ".join(f"{name}={value!r}" for name, value in sizes.items())
+    call = {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in typed.items()}
+    if not call or not all(isinstance(value, WRITABLE) for value in call.values()):
+        return advice
+    name = call.pop("name")
+    return f"{advice}: {create_call(name, **call | sizes)}"
+
+
+def needed(
+    tensors: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    unfit: Iterable[str],
+    model: nn.Module,
+) -> tuple[str, dict[str, Any]]:
+    """Return what a file is made for, in words and as arguments of `create`.
+
+    Args:
+        tensors, expected: of the file and of the model.
+        unfit: names of the tensors of another shape.
+        model: the network that does not fit.
+
+    Returns:
+        Nothing if arguments do not explain every other shape.
+    """
+    found: dict[str, tuple[str, Any]] = {}
+    for name in unfit:
+        shape, own = tuple(tensors[name].shape), tuple(expected[name].shape)
+        if name.startswith(HEADS) and own == (getattr(model, "num_classes", 0), *shape[1:]):
+            found["num_classes"] = f"{shape[0]} classes", shape[0]
+        elif name == KERNEL and (shape[0], *shape[2:]) == (own[0], *own[2:]):
+            found["in_chans"] = f"{shape[1]}-channel images", shape[1]
+        elif name == "pos_embed" and (size := _image_size(shape, own, model)):
+            found["image_size"] = f"images of {px(size)} px", size
+        else:
+            return "", {}
+    pairs = {
+        name: found[name] for name in ("image_size", "in_chans", "num_classes") if name in found
+    }
+    words = " and ".join(what for what, _ in pairs.values())
+    return words, {name: value for name, (_, value) in pairs.items()}
+
+
+def _image_size(
+    shape: tuple[int, ...], own: tuple[int, ...], model: nn.Module
+) -> tuple[int, int] | None:
+    """Return the (h, w) px of a square grid that a (1, p + n, d) table of positions is for."""
+    if not isinstance(model, VisionTransformer) or len(shape) != 3 or shape[2:] != own[2:]:
+        return None
+    (rows, columns), (height, width) = model.grid_size, model.image_size
+    patches = shape[1] - (own[1] - rows * columns)
+    side = math.isqrt(max(0, patches))
+    if not side or side * side != patches or own[1] < rows * columns:
+        return None
+    return side * (height // rows), side * (width // columns)
