@@ -20,15 +20,57 @@ def acme(install):
     return install("acme-parts", "acme = acme:registry.toml", UNTOUCHABLE)
 
 
+@pytest.mark.parametrize("quiet", [False, True])
 @pytest.mark.parametrize("value", ["acme:registry.toml", "acme.plugin"])
-def test_list_of_a_namespace_suggests_its_pattern(run, install, value):
+def test_list_of_a_namespace_suggests_its_pattern(run, install, value, quiet):
+    """A module plugin has no rows to search in, and -q searches nothing."""
     module = {"acme/plugin.py": "raise ImportError('nobody may import me')"}
     install("acme-parts", f"acme = {value}", UNTOUCHABLE | module)
-    code, out, err = run("list", "acme", "nothing")
+    code, out, err = run("list", "acme", "nothing", *["-q"] * quiet)
     assert (code, out) == (1, "")
-    says(err, "'acme'", "'nothing'", "'acme/*'")
+    says(err, "'acme'", "'nothing'")
+    assert ("'acme/*'" in err) is (quiet or value == "acme.plugin")
     assert "nobody may import me" not in err
-    says(run("list", "core")[2], "'core'", "`vitzoo list --all`")
+
+
+def named(out):
+    """Return the names in a table for a pipe."""
+    return [line.partition("\t")[0] for line in out.splitlines()[1:]]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("core", "namespace=core"),  # the family
+        ("HUGE/14", "namespace=core and summary~huge/14"),
+        ("vit_b_16", "name=vit_b16"),  # the name in torchvision
+        ("digits", "name=vit_digits"),
+    ],
+)
+def test_a_word_that_is_no_name_is_searched(run, monkeypatch, word, expected):
+    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "*")
+    code, out, err = run("list", word)
+    wanted = [variant.name for variant in vitzoo.variants(where=expected)]
+    assert wanted
+    assert (code, named(out)) == (0, wanted)
+    says(err, repr(word), f"{len(wanted)} have it")
+    for option in ("-q", "--json"):  # which scripts read
+        assert run("list", word, option)[:2] == (1, "")
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_word_is_searched_among_plugins_and_beside_patterns(run):
+    code, out, _ = run("list", "acme", "vit_ti16", "--where", "params<1G")
+    assert (code, named(out)) == (0, ["vit_ti16", "acme/net"])
+    code, out, err = run("list", "vit_ti16")
+    assert (code, named(out), err) == (0, ["vit_ti16"], "")  # names and patterns are not searched
+    assert run("list", "*digits")[2] == ""
+
+
+def test_a_word_that_nothing_has_is_an_error_with_the_nearest_names(run):
+    code, out, err = run("list", "vit_b61")
+    assert (code, out) == (1, "")
+    says(err, "'vit_b61'", "did you mean", "'vit_b16'")
 
 
 @pytest.mark.usefixtures("acme")

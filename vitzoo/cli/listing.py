@@ -114,8 +114,10 @@ def list_command(
 ) -> None:
     """List variants: the networks that vitzoo can build by name.
 
-    PATTERN is a shell-style pattern of names; a pattern that matches no name is an error. The
-    former name of a renamed variant finds the variant. Without a choice, a terminal shows the
+    PATTERN is a shell-style pattern of names. A word without *, ? and [ that is no name is searched
+    in names, families, summaries and names of other libraries, but not with -q and --json. A
+    pattern that matches nothing is an error. The former name of a renamed variant finds the
+    variant. Without a choice, a terminal shows the
     variants of the core, and the families of the plugins with the number of their variants; a pipe,
     --json and -q give all variants. A family is the part of a name before the slash.
 
@@ -136,6 +138,7 @@ def list_command(
       vitzoo list
       vitzoo list 'vit_b*' 'vit_l*' --sort params:desc
       vitzoo list 'dinov2/*'
+      vitzoo list swin
       vitzoo list --family clip --columns name,top1,pretraining_data
       vitzoo list --where 'top1>=88' --sort top1:desc
       vitzoo list --where 'params<30M and image_size=224' --pareto params:top1
@@ -152,6 +155,7 @@ def list_command(
         tests, keys = _tests(conditions)[0], sort_keys(order) if order else []
         print_available(zoo, patterns, families, tests, keys, quiet=quiet, as_json=as_json)
         return
+    patterns = patterns if quiet or as_json else _searched(zoo, patterns)
     chosen = patterns or families or conditions or order or trade_off or here
     rows, conflicts, used = _selected(zoo, patterns, families, conditions, order, trade_off, here)
     short = on_terminal() and not (chosen or everything or quiet or as_json)
@@ -173,6 +177,19 @@ def list_command(
         say(f"vitzoo: {conflict}")
     if conflicts:
         raise Exit(PinError.exit_code)
+
+
+def _searched(zoo: Registry, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the patterns; a word that is no name becomes the names that it is found with."""
+    words = [word for word in patterns if not {"*", "?", "["}.intersection(word)]
+    found = {word: zoo.index.search(word) for word in zoo.index.unmatched(words)} if words else {}
+    for word, names in found.items():
+        if names:
+            say(
+                f"vitzoo: no variant is called {word!r}; {len(names)} have it in their name, "
+                "family, summary or name elsewhere"
+            )
+    return tuple(name for pattern in patterns for name in found.get(pattern) or [pattern])
 
 
 def _selected(

@@ -170,6 +170,19 @@ class Index:
         names = [*(row["name"] for row in rows), *whole]
         return [p for p, now in present.items() if not any(fnmatchcase(n, now) for n in names)]
 
+    def search(self, word: str) -> list[str]:
+        """Return the names of variants that have a text in name, family, summary or known names.
+
+        Upper and lower case are the same.
+        """
+        found = []
+        for row in self.rows():
+            elsewhere = (name for _, name, _ in row[KNOWN_AS])
+            texts = (row["name"], row["namespace"], row["summary"], *elsewhere)
+            if word.lower() in "\n".join(texts).lower():
+                found.append(row["name"])
+        return found
+
     def _renamed(self, pattern: str, rows: Iterable[Listed]) -> str:
         """Return the present name if `pattern` is an alias that matches no row."""
         if any(fnmatchcase(row["name"], pattern) for row in rows):
