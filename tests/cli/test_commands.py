@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -120,6 +121,33 @@ def test_an_unknown_command_suggests_those_of_plugins(run):
     code, out, err = run("atend")
     assert (code, out) == (2, "")
     says(err, "'atend'", "'attend'")
+
+
+TRIED = {
+    "create": "vitzoo.create('vit_b16', pretrained=True)",
+    "download": "`vitzoo fetch NAME`",
+    "install": "`vitzoo fetch NAME`",
+    "info": "`vitzoo show NAME`",
+    "search": "`vitzoo list WORD`",
+    "delete": "`vitzoo rm NAME`",
+    "upload": "`vitzoo push MODEL OWNER/REPO`",
+    "classify": "`vitzoo predict MODEL IMAGES`",
+    "train": "docs/fine-tuning.md",
+}
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_a_command_that_people_try_is_answered_with_what_to_type(run, name):
+    code, out, err = run(name, "vit_b16")
+    assert (code, out) == (2, "")
+    says(err, "No such command", repr(name), TRIED[name])
+    for command in re.findall(r"`vitzoo (\w+)", err):
+        assert run(command, "--help")[0] == 0
+
+
+def test_a_plugin_may_have_a_command_that_people_try(run, install):
+    install("acme-vit", f"{GROUP}train = acme.command:attend", FILES)
+    assert run("train", "vit_b16")[:2] == (0, "vit_b16 5\n")
 
 
 def test_a_command_of_vitzoo_takes_precedence(run, install):

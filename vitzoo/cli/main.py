@@ -32,6 +32,20 @@ vitzoo %s: Vision Transformers by name. Type first:
   vitzoo predict vit_digits FOLDER           classify images
   vitzoo COMMAND --help                      all options
 In Python: vitzoo.create('vit_b16', pretrained=True)"""
+INSTEAD = {  # of commands that people try: of other tools, or functions here
+    "create build load": "in Python: vitzoo.create('vit_b16', pretrained=True); `vitzoo summary "
+    "NAME` shows the layers",
+    "train finetune": "docs/fine-tuning.md has a script for it",
+    "download pull get": "`vitzoo fetch NAME` downloads weights",
+    "install": "`vitzoo fetch NAME` downloads weights, and pip installs plugins",
+    "search find models": "`vitzoo list WORD` searches",
+    "info describe": "`vitzoo show NAME` shows a variant",
+    "delete remove uninstall": "`vitzoo rm NAME` deletes weights",
+    "classify infer run": "`vitzoo predict MODEL IMAGES` classifies images",
+    "upload publish": "`vitzoo push MODEL OWNER/REPO` uploads a model",
+    "help": "`vitzoo --help` lists all commands",
+    "version": "`vitzoo --version` prints it",
+}
 
 
 class LazyGroup(click.Group):
@@ -61,6 +75,10 @@ class LazyGroup(click.Group):
         except click.exceptions.NoSuchCommand as error:  # click suggests only imported commands
             names = [*own_commands(), *_of_plugins()]
             name = error.command_name
+            hint = next((text for tried, text in INSTEAD.items() if name in tried.split()), "")
+            if hint:
+                message = f"No such command {name!r}; {hint}."
+                raise click.exceptions.NoSuchCommand(name, message, ctx=ctx) from None
             raise click.exceptions.NoSuchCommand(name, possibilities=names, ctx=ctx) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
