@@ -90,10 +90,10 @@ def test_the_page_about_probing_shows_what_its_commands_print(tmp_path, monkeypa
             assert numbers[0] == pytest.approx(numbers[1], abs=4)
         else:
             assert len(found) > 30, found
-    assert shown == 2
+    assert shown == 1
     says(capsys.readouterr().out, "360 of 360")
     assert {path.name for path in tmp_path.iterdir()} == {
-        "scans", "untrained.safetensors", "digits.safetensors", "confusion.png", "trained.png",
+        "labelled", "classifier.safetensors", "confusion.png", "trained.png",
     }  # fmt: skip
 
 
