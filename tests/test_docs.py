@@ -23,7 +23,7 @@ from vitzoo.formats import Format
 from vitzoo.parts import protocols
 from vitzoo.plugin import hookspecs
 from vitzoo.schema import manifest, reader
-from vitzoo.testing import check_checkpoint_format, check_patch_embedder
+from vitzoo.testing import check_checkpoint_format
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -311,7 +311,7 @@ def documented_plugin(distribution, monkeypatch):
     files = dict(
         re.findall(r"^`(acme_vit/\S+)`[^\n]*\n\n```\w+\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     )
-    assert set(files) == {"acme_vit/registry.toml", "acme_vit/overlap.py", "acme_vit/command.py"}
+    assert set(files) == {"acme_vit/registry.toml", "acme_vit/command.py"}
     files["acme_vit/__init__.py"] = ""
     groups = re.findall(r"^\[project\.entry-points\.(.+)\]\n(.+)$", page, re.MULTILINE)
     points = "\n".join(
@@ -339,14 +339,11 @@ def test_the_documented_command_works(run):
 def test_the_documented_plugin_works():
     import torch
 
-    variant = vitzoo.describe("acme/vit_ti16_overlap")
-    model = vitzoo.create("acme/vit_ti16_overlap", num_classes=10)
+    variant = vitzoo.describe("acme/vit_ti16_gap")
+    model = vitzoo.create("acme/vit_ti16_gap", num_classes=10)
     assert model(torch.zeros(1, 3, 224, 224)).shape == (1, 10)
-    whole = vitzoo.create("acme/vit_ti16_overlap", device="meta")
+    whole = vitzoo.create("acme/vit_ti16_gap", device="meta")
     assert sum(p.numel() for p in whole.parameters()) == variant.params
-    check_patch_embedder("acme/overlap")
-    base = vitzoo.create("vit_b16", patch_embed="acme/overlap", device="meta")
-    assert base.spec.patch_embed.name == "acme/overlap"
 
 
 @pytest.mark.docs
