@@ -47,7 +47,7 @@ def test_every_block_runs(tmp_path, monkeypatch):
             compared += 1
         else:
             printed = run_python(code, scope) if language == "python" else run_shell(code)
-    assert compared == 6
+    assert compared == 5
     assert scope["before"] < 0.1
     assert scope["after"] == pytest.approx(0.93, abs=0.04)
     assert scope["tuned"].labels[:2] == ("digit 0", "digit 1")
