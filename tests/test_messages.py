@@ -644,7 +644,7 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "one_image": lambda _: Predictor(model())("digit.png"),
     },
     "predict": {
-        "images_not_a_list": lambda w: list(predict(model(), str(image(w)))),
+        "no_image_at_all": lambda _: predict(model(), [5]),
         "no_image": lambda w: list(predict(model(), [w.file("broken.png", "x")])),
         "image_missing": lambda _: list(predict(model(), ["nope.jpg"])),
         "top_below_one": lambda w: list(predict(model(), [image(w)], top=0)),

@@ -59,6 +59,10 @@ if TYPE_CHECKING:
     from vitzoo.apps.export.export import export as export
     from vitzoo.apps.plot.plot import plot as plot
     from vitzoo.apps.predict.predict import predict as predict
+    from vitzoo.apps.predict.prediction import (
+        Prediction as Prediction,
+        Predictions as Predictions,
+    )
     from vitzoo.apps.predict.predictor import Predictor as Predictor
     from vitzoo.apps.probe.probe import Probe as Probe, probe as probe
     from vitzoo.apps.publish.link import (
@@ -129,6 +133,7 @@ _NAMES = {
     "apps.export.export": "export",
     "apps.plot.plot": "plot",
     "apps.predict.predict": "predict",
+    "apps.predict.prediction": "Prediction Predictions",
     "apps.predict.predictor": "Predictor",
     "apps.probe.probe": "Probe probe",
     "apps.publish.link": "Linked link timm_overlay",

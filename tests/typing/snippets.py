@@ -292,6 +292,9 @@ def s31_predictor(images: list[bytes], pixels: npt.NDArray[np.uint8]) -> None:
     for row in predictor([*images, pixels, Path("cat.png")]):
         print(row.error or row.outputs["pooled"], row.width, row.sha256)
     print(predictor.shapes["pooled"], predictor.fingerprint().to_data()["weights"])
+    found: vitzoo.Predictions = predictor.predict(pixels)
+    best: list[vitzoo.Prediction] = [one for one in found if not one.error]
+    print(best[0].classes, *vitzoo.predict("vit_b16", Image.new("L", (28, 28))))
     step = vitzoo.ray.Embedder(predictor, column="bytes")
     print(step.predictor.chunk)
 

@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -75,8 +76,30 @@ def test_predict_gives_what_the_model_gives(classifier, photos, batch_size):
 def test_paths_may_be_strings(classifier, photos):
     (found,) = predict(classifier, [str(photos / "china.png")])
     assert found.image == photos / "china.png"
-    with refuses(InvalidOption, "images", "list of paths", str(photos / "china.png")):
-        list(predict(classifier, str(photos / "china.png")))
+
+
+def test_one_image_of_any_kind_needs_no_list(classifier, photos):
+    path, pixels = photos / "china.png", np.asarray(PHOTOS[0])
+    ((_, classes),) = found_by(classifier, [path])
+    for image in (path, str(path)):
+        assert found_by(classifier, image) == [(path, classes)]
+    for image in (path.read_bytes(), PHOTOS[0], pixels):
+        assert found_by(classifier, image) == [(Path("image 0"), classes)]
+    names = [name for name, _ in found_by(classifier, [pixels, photos, PHOTOS[0]])]
+    assert names == [Path("image 0"), path, photos / "flower.png", Path("image 2")]
+    assert len(found_by(classifier, np.stack([pixels, pixels]))) == 2
+
+
+def found_by(classifier, images):
+    return [(one.image, one.classes) for one in predict(classifier, images)]
+
+
+def test_an_image_without_a_name_is_named_by_its_index(classifier):
+    wrong = np.zeros((4, 4), np.float32)
+    with refuses(ImageError, "image 1:", "float32", "expected uint8"):
+        list(predict(classifier, [PHOTOS[0], wrong]))
+    with refuses(ImageError, "image 0 is empty", "expected an image file"):
+        list(predict(classifier, b""))
 
 
 def test_classes_without_names_are_numbered(classifier, photos):

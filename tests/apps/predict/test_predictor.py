@@ -143,6 +143,50 @@ def test_threads_share_a_predictor(digits):
     assert all(same(a, b) for rows in found for a, b in zip(rows, expected, strict=True))
 
 
+# Predictions
+
+
+def test_predictions_are_the_labels_of_the_rows(digits):
+    images = [*FILES, b"no image", np.zeros((8, 8), np.uint8)]
+    rows, found = digits(images), digits.predict(images)
+    assert isinstance(found, list)
+    assert [one.classes for one in found] == [row.outputs.get("labels", ()) for row in rows]
+    assert [one.error for one in found] == [row.error for row in rows]
+    assert [one.image for one in found] == [*FILES, Path("image 3"), Path("image 4")]
+
+
+def test_a_predictor_of_embeddings_predicts_and_stays_what_it_was(digits):
+    predictor = vitzoo.Predictor("vit_digits", chunk=4)
+    assert predictor.predict(FILES) == digits.predict(FILES)
+    assert predictor.outputs == ("pooled",)
+    assert [one.image for one in predictor.predict(DIGITS)] == sorted(DIGITS.glob("*.png"))
+    assert pickle.loads(pickle.dumps(predictor)).predict(FILES[0]) == digits.predict(FILES[:1])
+    assert len(predictor.with_chunk(2).predict(FILES)) == 3
+    with refuses(InvalidOption, "no classifier"):
+        vitzoo.Predictor(vitzoo.create("vit_digits", num_classes=0)).predict(FILES)
+    for wrong in (5, [5]):
+        with refuses(InvalidOption, "Predictor.predict()", "5 (int)"):
+            predictor.predict(wrong)
+
+
+def test_the_repr_of_predictions_has_an_aligned_line_for_each_image():
+    classes = ((7, "cat", 0.875), (2, "d\x1b[2Jog\u202e", 0.0625))
+    found = vitzoo.Predictions(
+        [
+            vitzoo.Prediction(Path("a.png"), classes),
+            vitzoo.Prediction(Path("\u6570\n.png"), classes[1:]),
+            vitzoo.Prediction(Path("image 2"), (), "the image has no pixels"),
+        ]
+    )
+    dog = r"d\x1b[2Jog\u202e"
+    assert repr(found).splitlines() == [
+        f"a.png     cat{' ' * 15} 87.5%  {dog} 6.2%",
+        f"\u6570\\n.png  {dog}    6.2%",
+        f"image 2   {' ' * 26}the image has no pixels",
+    ]
+    assert repr(vitzoo.Predictions()) == "no predictions"
+
+
 # Images
 
 

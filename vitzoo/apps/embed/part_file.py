@@ -23,7 +23,7 @@ from vitzoo.errors import StoreError, VitzooError
 from vitzoo.files.access import open_regular, replacing, sync_folder
 
 if TYPE_CHECKING:
-    from vitzoo.apps.predict.predictor import Row
+    from vitzoo.apps.predict.outputs import Row
 
 GROUP = 2**25  # bytes of vectors in one row group, about
 MAX_GROUP = 4096  # rows in one row group

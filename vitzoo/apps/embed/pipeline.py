@@ -15,7 +15,8 @@ from vitzoo.apps.embed.items import Item, Piece
 from vitzoo.apps.embed.part_file import Form, write_part
 from vitzoo.apps.predict.decoding import Decoded
 from vitzoo.apps.predict.fingerprint import Fingerprint
-from vitzoo.apps.predict.predictor import Predictor, Row
+from vitzoo.apps.predict.outputs import Row
+from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import ImageError
 
 MAX_AHEAD = 2**27  # bytes of images that wait for a thread

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from vitzoo.apps.predict.predictor import Row
+    from vitzoo.apps.predict.outputs import Row
 
 
 def schema_of(

@@ -30,6 +30,13 @@ def check_classifier(model: nn.Module) -> None:
         )
 
 
+def check_logits(model: nn.Module, *, labels: bool) -> None:
+    """Raise InvalidOption unless a model has a classifier; embeddings are logits, but no labels."""
+    head: Any = getattr(model, "head", None)
+    if labels or not getattr(head, "embedding", False):
+        check_classifier(model)
+
+
 def check_count(name: str, value: object, most: int = MOST) -> None:
     """Raise InvalidOption unless a number of classes or images is possible."""
     if type(value) is not int or not 1 <= value <= most:

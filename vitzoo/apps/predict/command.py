@@ -18,7 +18,7 @@ from vitzoo.errors import InvalidOption
 from vitzoo.opening import check
 
 if TYPE_CHECKING:
-    from vitzoo.apps.predict.predict import Prediction
+    from vitzoo.apps.predict.prediction import Prediction
     from vitzoo.errors import ImageError
 
 

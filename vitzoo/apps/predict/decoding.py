@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from vitzoo.errors import ImageError, printable, short_repr
+from vitzoo.errors import ImageError, InvalidOption, printable, short_repr
 from vitzoo.images.decode import (
     UNNAMED,
     decode_bytes,
@@ -20,9 +23,13 @@ from vitzoo.images.decode import (
     loaded,
     read_bytes,
 )
+from vitzoo.images.find import find_images
 from vitzoo.images.transform import Transform
+from vitzoo.keywords import check_types
 
 Input = str | os.PathLike[str] | bytes | np.ndarray | Image.Image
+KINDS = (str, os.PathLike, bytes, bytearray, memoryview, np.ndarray, Image.Image)
+EXPECTED = "a path, the bytes of an image file, a uint8 array or a Pillow image"
 
 
 @dataclass(frozen=True)
@@ -76,8 +83,44 @@ def is_image(images: object) -> bool:
     """Return whether a value is one image; an array (n, h, w) is a list of images."""
     if isinstance(images, np.ndarray):
         return images.ndim == 2 or (images.ndim == 3 and images.shape[2] <= 4)
-    one = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image)
-    return isinstance(images, one)
+    return isinstance(images, KINDS)
+
+
+def as_list(called: str, images: Any) -> list[Input]:
+    """Return one image or several as a list; raise InvalidOption if one is of another kind.
+
+    Args:
+        called: name of the function, for the message.
+        images: its argument.
+    """
+    if is_image(images):
+        return [images]
+    check_types(called, images=(images, "an iterable"))
+    given = list(images)
+    for i, one in enumerate(given):
+        if not isinstance(one, KINDS):
+            raise InvalidOption(
+                f"{called}(): images[{i}] must be {EXPECTED}, got {short_repr(one)} "
+                f"({type(one).__name__})"
+            )
+    return given
+
+
+def named(
+    images: Iterable[Input], on_error: Callable[[ImageError], object] | None = None
+) -> Iterator[tuple[Path, Input]]:
+    """Yield each image with its name: its path, or `image N` for the one at index N.
+
+    A folder is replaced by the image files directly in it. `on_error` gets the error of a folder
+    without images, which is raised otherwise.
+    """
+    for i, image in enumerate(images):
+        if not isinstance(image, str | os.PathLike):
+            yield Path(f"image {i}"), image
+        elif os.path.isdir(image):  # noqa: PTH112  # False for a name that is too long
+            yield from ((file, file) for file in find_images([Path(image)], on_error))
+        else:
+            yield Path(image), image
 
 
 def _pixels(image: object, held: ExitStack) -> Image.Image:
@@ -85,7 +128,4 @@ def _pixels(image: object, held: ExitStack) -> Image.Image:
         return image_of_array(image)
     if isinstance(image, Image.Image):
         return loaded(image, held)
-    raise ImageError(
-        "expected a path, the bytes of an image file, a uint8 array or a Pillow image, got "
-        f"{type(image).__name__}"
-    )
+    raise ImageError(f"expected {EXPECTED}, got {type(image).__name__}")

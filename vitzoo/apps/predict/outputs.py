@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from vitzoo.apps.predict.decoding import Decoded
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean, short_repr
 
 LABELS, LOGITS, POOLED = "labels", "logits", "pooled"
 FEATURES = {LABELS: LOGITS, POOLED: "pool"}  # names of `model.features`
+
+
+@dataclass(frozen=True)
+class Row:
+    """The outputs for one image, or the reason why there are none.
+
+    Args:
+        error, width, height, sha256: as in `Decoded`.
+        outputs: by name, an array of the shape in `Predictor.shapes`; `labels` is a tuple of
+            (index, name, probability). Empty if there is an error.
+    """
+
+    error: str
+    width: int
+    height: int
+    sha256: str
+    outputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Started:
+    """A chunk that is being computed.
+
+    Args:
+        images: the images, also those with an error.
+        used: number of the images without an error.
+        results: (b, ...) each.
+        done: the event after which `results` are there; None if they are.
+    """
+
+    images: Sequence[Decoded]
+    used: int
+    results: Mapping[str, Tensor]
+    done: torch.cuda.Event | None = None
 
 
 class Outputs(nn.Module):

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
@@ -23,13 +23,13 @@ from vitzoo.apps.predict.batches import batches
 from vitzoo.apps.predict.chunk import CHUNK, are_alike, explained, is_aligned, largest_chunk
 from vitzoo.apps.predict.classes import (
     best_classes,
-    check_classifier,
     check_count,
+    check_logits,
     class_names,
     sample_of,
 )
 from vitzoo.apps.predict.cores import cores
-from vitzoo.apps.predict.decoding import Decoded, Input, decoded, is_image
+from vitzoo.apps.predict.decoding import Decoded, Input, as_list, decoded, is_image, named
 from vitzoo.apps.predict.fingerprint import (
     Fingerprint,
     changes,
@@ -40,7 +40,8 @@ from vitzoo.apps.predict.fingerprint import (
     versions,
 )
 from vitzoo.apps.predict.one_thread import one_thread
-from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Outputs
+from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Outputs, Row, Started
+from vitzoo.apps.predict.prediction import Prediction, Predictions
 from vitzoo.errors import IntegrityError, InvalidInput, InvalidOption, short_repr
 from vitzoo.factory import check_alone, check_place, create
 from vitzoo.files.names import on_hub
@@ -54,40 +55,6 @@ from vitzoo.schema.spec import Spec
 CPU = "cpu"
 TOP = 5  # classes in `labels`
 TRAINED = "tensors were changed after they were loaded"
-
-
-@dataclass(frozen=True)
-class Row:
-    """The outputs for one image, or the reason why there are none.
-
-    Args:
-        error, width, height, sha256: as in `Decoded`.
-        outputs: by name, an array of the shape in `Predictor.shapes`; `labels` is a tuple of
-            (index, name, probability). Empty if there is an error.
-    """
-
-    error: str
-    width: int
-    height: int
-    sha256: str
-    outputs: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Started:
-    """A chunk that is being computed.
-
-    Args:
-        images: the images, also those with an error.
-        used: number of the images without an error.
-        results: (b, ...) each.
-        done: the event after which `results` are there; None if they are.
-    """
-
-    images: Sequence[Decoded]
-    used: int
-    results: Mapping[str, Tensor]
-    done: torch.cuda.Event | None = None
 
 
 def _of_create(name: str, _value: object) -> str:
@@ -184,7 +151,7 @@ class Predictor:
             )
         self._names: tuple[str, ...] = ()
         if not {LABELS, LOGITS}.isdisjoint(self.outputs):
-            _check_logits(self.model, labels=LABELS in self.outputs)
+            check_logits(self.model, labels=LABELS in self.outputs)
         if LABELS in self.outputs:
             self._names = class_names(self.model)
 
@@ -241,6 +208,31 @@ class Predictor:
             groups = (list(decode(self.decode, batch)) for batch in batches(images, self.chunk))
             yield from itertools.chain.from_iterable(self.rows_of(groups))
 
+    def predict(self, images: Input | Iterable[Input]) -> Predictions:
+        """Return the most probable classes of images, also if `outputs` has no `labels`.
+
+        Args:
+            images: one image as for `rows`, or several; a folder is replaced by the image files
+                directly in it. An image that cannot be used has its error and no classes.
+
+        Raises:
+            InvalidOption: the model has no classifier, or an image is of another kind.
+            ImageError: a folder contains no images.
+        """
+        every = list(named(as_list("Predictor.predict", images)))
+        rows = self._with_labels.rows(image for _, image in every)
+        return Predictions(
+            Prediction(name, tuple(row.outputs.get(LABELS, ())), row.error)
+            for (name, _), row in zip(every, rows, strict=True)
+        )
+
+    @cached_property
+    def _with_labels(self) -> Predictor:
+        """This Predictor, or one of the same network with the classes as its output."""
+        if LABELS in self.outputs:
+            return self
+        return Predictor(self.model, outputs=LABELS, chunk=self._options["chunk"])
+
     def decode(self, image: Input, name: str = UNNAMED_BYTES) -> Decoded:
         """Prepare an image; several threads may call this. It raises no error about an image.
 
@@ -277,7 +269,7 @@ class Predictor:
         Raises:
             InvalidInput, InvalidOption: as `compute`; or a group does not fit in the memory.
         """
-        waiting: deque[_Started] = deque()
+        waiting: deque[Started] = deque()
         for group in groups:
             with one_thread() as run:
                 waiting.append(run(self._start, group))
@@ -304,7 +296,8 @@ class Predictor:
             return self
         other = object.__new__(type(self))
         vars(other).update({**vars(self), "_options": {**self._options, "chunk": chunk}})
-        vars(other).pop("chunk", None)
+        for cached in ("chunk", "_with_labels"):
+            vars(other).pop(cached, None)
         return other
 
     @cached_property
@@ -368,7 +361,7 @@ class Predictor:
         return found
 
     @torch.inference_mode()
-    def _start(self, images: Sequence[Decoded]) -> _Started:
+    def _start(self, images: Sequence[Decoded]) -> Started:
         """Start the computation of one chunk, and the copy of its results."""
         tensors = [image.tensor for image in images if image.tensor is not None]
         for tensor in tensors:
@@ -378,10 +371,10 @@ class Predictor:
                     f"{self._shape}; prepare images with Predictor.decode"
                 )
         if not tensors:
-            return _Started(images, 0, {})
+            return Started(images, 0, {})
         padded = [*tensors, *[tensors[0]] * (self.chunk - len(tensors))]
         if not self.asynchronous:
-            return _Started(images, len(tensors), self._results(torch.stack(padded)))
+            return Started(images, len(tensors), self._results(torch.stack(padded)))
         pinned = torch.empty(len(padded), *self._shape, dtype=tensors[0].dtype, pin_memory=True)
         results = self._results(torch.stack(padded, out=pinned))
         copies = {  # `labels` stay, because their probabilities are computed there
@@ -389,9 +382,9 @@ class Predictor:
             for name, tensor in results.items()
         }
         done = torch.cuda.current_stream(self._sample.device).record_event()
-        return _Started(images, len(tensors), copies, done)
+        return Started(images, len(tensors), copies, done)
 
-    def _finish(self, started: _Started) -> list[Row]:
+    def _finish(self, started: Started) -> list[Row]:
         """Return the rows of one chunk, when it is computed."""
         used, results = started.used, started.results
         if started.done is not None:
@@ -447,10 +440,3 @@ def _absolute(model: Any, weights: Any) -> tuple[Any, Any]:
     if weights and isinstance(weights, str | os.PathLike) and not on_hub(weights):
         weights = Path(weights).absolute() if is_path(weights, variant) else weights
     return model, weights
-
-
-def _check_logits(model: nn.Module, *, labels: bool) -> None:
-    """Raise InvalidOption unless a model has a classifier; embeddings are logits, but no labels."""
-    head: Any = getattr(model, "head", None)
-    if labels or not getattr(head, "embedding", False):
-        check_classifier(model)

@@ -1,0 +1,46 @@
+"""What `predict` returns: the most probable classes of images, as lines and as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitzoo.errors import printable
+from vitzoo.text import aligned, html_table
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The most probable classes of one image.
+
+    Args:
+        image: path of the file; `image N` for the image at index N that is no file.
+        classes: tuples (index, label, probability), the most probable class first.
+        error: why the image cannot be used; empty if it can.
+    """
+
+    image: Path
+    classes: tuple[tuple[int, str, float], ...]
+    error: str = ""
+
+
+def shown(prediction: Prediction) -> dict[str, str]:
+    """Return the image, its best class and the others, as people read them."""
+    names = ("image", "label", "probability", "next")
+    image, classes = str(prediction.image), prediction.classes
+    if not classes:
+        return dict(zip(names, (image, "", "", prediction.error), strict=True))
+    (_, label, best), *others = classes
+    after = ", ".join(f"{name} {share:.1%}" for _, name, share in others)
+    return dict(zip(names, (image, label, f"{best:6.1%}", after), strict=True))
+
+
+class Predictions(list[Prediction]):
+    """A list of predictions, which is shown as one line for each image."""
+
+    def __repr__(self) -> str:
+        rows = [[printable(text) for text in shown(one).values()] for one in self]
+        return "\n".join(aligned(rows)) or "no predictions"
+
+    def _repr_html_(self) -> str:
+        return html_table([shown(one) for one in self])
