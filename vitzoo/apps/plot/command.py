@@ -83,8 +83,8 @@ def plot_command(
 
     MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
     docs/create.md#which-network. IMAGES are files or folders; subfolders are not searched. The
-    same call writes the same bytes. Printed are names, shapes and ranges of the numbers that are
-    drawn; vitzoo.plot in Python returns the numbers.
+    same call writes the same bytes. Printed is the path of the file; --json adds names, shapes and
+    ranges of the numbers that are drawn. vitzoo.plot in Python returns the numbers.
 
     \b
     KIND is one of:
@@ -126,7 +126,7 @@ def plot_command(
     )
     say(network.load_report.summary())  # type: ignore[union-attr]
     drawn = plot(kind, network, files, **options)
-    say(f"wrote {drawn.save(out, force=force)}")
+    drawn.save(out, force=force)
     rows = [
         {"array": name, "shape": list(array.shape)}
         | {
@@ -135,7 +135,5 @@ def plot_command(
         }
         for name, array in drawn.arrays.items()
     ]
-    shown = [row | {"shape": "x".join(map(str, row["shape"]))} for row in rows]  # type: ignore[arg-type]
-    pretty = dict.fromkeys(("least", "most"), "{:.6g}".format)
     data = {"out": str(out), "kind": kind, "arrays": rows}
-    print_rows(shown, ("array", "shape", *pretty), as_json=as_json, data=data, pretty=pretty)
+    print_rows([data], ("out",), as_json=as_json, only="out", data=data)
