@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, TextIO
 import click
 
 from vitzoo.errors import FirstUseWarning, printable
-from vitzoo.text import is_terminal
+from vitzoo.text import is_terminal, screen_width
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
+DOTS = "..."
 GAP = 2  # spaces between columns
 LEAST_NOTE = 60  # columns; a note on stderr wraps, but is not narrower than this
 Write = Callable[[Any], str]
@@ -206,7 +207,7 @@ def _print_lines(
     columns: list[list[str]], to_the_right: list[bool], fit: Fit, terminal: int
 ) -> None:
     """Print the cells of columns, headings first."""
-    widths = [max(map(_cells, column)) for column in columns]
+    widths = [max(map(screen_width, column)) for column in columns]
     before = sum(widths[:-1]) + GAP * len(widths[:-1])
     for number, row in enumerate(zip(*columns, strict=True)):
         last = [row[-1]]
@@ -214,7 +215,7 @@ def _print_lines(
             last = _wrapped(row[-1], max(MIN_WRAPPED, terminal - before))
         padded: list[str] = []
         for text, width, right in zip((*row[:-1], last[0]), widths, to_the_right, strict=True):
-            space = " " * (width - _cells(text))
+            space = " " * (width - screen_width(text))
             shown = text if number and padded else _bold(text)  # the headings and the first column
             padded.append(space + shown if right else shown + space)
         echo((" " * GAP).join(padded).rstrip())
@@ -224,7 +225,7 @@ def _print_lines(
 
 def _width(cells: Mapping[str, list[str]], shown: Sequence[str], fit: Fit) -> int:
     """Return the least width of a table."""
-    widths = [max(fit.room.get(c, 0), *map(_cells, cells[c])) for c in shown]
+    widths = [max(fit.room.get(c, 0), *map(screen_width, cells[c])) for c in shown]
     last = widths[-1] if fit.one_line else min(widths[-1], MIN_WRAPPED)
     return sum(widths[:-1]) + GAP * len(widths[:-1]) + last
 
@@ -233,17 +234,17 @@ def _wrapped(text: str, width: int) -> list[str]:
     """Break a text into lines; a word that is longer than a line is broken, too."""
     from textwrap import wrap
 
-    wide = _cells(text) > len(text)  # letters that take two columns
+    wide = screen_width(text) > len(text)  # letters that take two columns
     return wrap(text, width // 2 if wide else width, break_on_hyphens=False) or [""]
 
 
-def _cells(text: str) -> int:
-    """Return the number of columns that a text takes on a terminal."""
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
+def cut(text: str, width: int, *, front: bool = False) -> str:
+    """Shorten a text to a number of columns; with `front`, its end stays."""
+    text = _encodable(printable(text))
+    if screen_width(text) <= width:
+        return text
+    kept = max(1, (width - len(DOTS)) // (1 if text.isascii() else 2))
+    return DOTS + text[-kept:] if front else text[:kept] + DOTS
 
 
 def _bold(text: str) -> str:

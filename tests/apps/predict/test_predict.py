@@ -15,6 +15,7 @@ import vitzoo
 from helpers import refuses, says
 from vitzoo import predict
 from vitzoo.errors import ImageError, InvalidOption
+from vitzoo.text import screen_width
 
 PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]
 DIGITS = Path(__file__).parents[3] / "docs" / "examples" / "digits"
@@ -165,6 +166,29 @@ def test_a_terminal_shows_as_many_classes_as_asked(run, monkeypatch):
         heading, row = out.splitlines()
         assert row.count("%") == top
         assert ("next" in heading) == (top > 1)
+
+
+def test_a_terminal_of_80_columns_shows_one_line_for_each_image(run, monkeypatch, photos, saved):
+    monkeypatch.setattr("vitzoo.apps.predict.command.on_terminal", lambda: True)
+    monkeypatch.setattr("vitzoo.cli.output.on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    long = photos / ("a_folder_with_a_long_name_" * 4)
+    long.mkdir()
+    shutil.copy(photos / "china.png", long / "\u6570\u6570\u6570.png")
+    for files, names in (([photos], ["china.png", "flower.png"]), ([long], ["\u6570.png"])):
+        code, out, _ = run("predict", saved, *files)
+        heading, *rows = out.splitlines()
+        assert (code, heading.split()) == (0, ["image", "label", "probability", "next"])
+        assert all(name in row and "%" in row for name, row in zip(names, rows, strict=True))
+        assert max(map(screen_width, [heading, *rows])) <= 80
+    model = vitzoo.create(saved)
+    model.labels = ("a class with a long name " * 9,) * 1000
+    vitzoo.save(model, saved)
+    _, out, _ = run("predict", saved, photos, "--top", 1)
+    heading, *rows = out.splitlines()
+    assert heading.split() == ["image", "label", "probability"]
+    assert [row.count("...") for row in rows] == [2, 2]
+    assert max(map(len, [heading, *rows])) <= 80
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])

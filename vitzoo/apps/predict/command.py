@@ -13,13 +13,16 @@ from click.exceptions import Exit
 
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import PATH, check_there, device_option, json_option, weights_or_file_option
-from vitzoo.cli.output import on_terminal, print_rows, say
+from vitzoo.cli.output import GAP, Fit, cut, on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption
 from vitzoo.opening import check
+from vitzoo.text import screen_width
 
 if TYPE_CHECKING:
     from vitzoo.apps.predict.prediction import Prediction
     from vitzoo.errors import ImageError
+
+LEAST_NEXT = 16  # columns of the further classes, which are left out otherwise
 
 
 @click.command("predict")
@@ -44,9 +47,9 @@ def predict_command(
 ) -> None:
     """Classify images with MODEL.
 
-    The most probable classes of each image are printed. IMAGES are files or folders; subfolders are
-    not searched. For a file that cannot be read, an error is printed; the other images are still
-    classified, and the exit code is 1.
+    The most probable classes of each image are printed: on a terminal in one line, in which long
+    names are cut. IMAGES are files or folders; subfolders are not searched. For a file that cannot
+    be read, an error is printed; the other images are still classified, and the exit code is 1.
 
     MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
     docs/create.md#which-network.
@@ -88,12 +91,13 @@ def _print(predictions: Iterator[Prediction], *, as_json: bool) -> None:
     first = list(itertools.islice(predictions, 1))
     if not first:
         return
-    data = map(_data, itertools.chain(first, predictions))
+    found = itertools.chain(first, predictions)
     if on_terminal() and not as_json:
-        rows = list(map(_one_line, data))
-        columns = ("image", "label", "probability", *(("next",) if rows[0]["next"] else ()))
-        print_rows(rows, columns, pretty={"probability": "{:.1%}".format})
+        from vitzoo.apps.predict.prediction import shown
+
+        _print_lines(list(map(shown, found)))
         return
+    data = map(_data, found)
     ranked = (
         {"image": row["image"], "rank": rank, "label": one["label"]}
         | {"probability": f"{one['probability']:.4f}"}
@@ -104,15 +108,26 @@ def _print(predictions: Iterator[Prediction], *, as_json: bool) -> None:
     print_rows(data if as_json else ranked, columns, as_json=as_json)
 
 
+def _print_lines(rows: list[dict[str, str]]) -> None:
+    """Print one line for each image: long names are cut to the width of the terminal."""
+    from shutil import get_terminal_size
+
+    most = {c: max(screen_width(c), *(screen_width(cut(r[c], 999)) for r in rows)) for c in rows[0]}
+    room = get_terminal_size().columns - most["probability"] - 2 * GAP
+    label = min(most["label"], room // 2)
+    several = any(row["next"] for row in rows) and room - label >= 2 * LEAST_NEXT
+    image = min(most["image"], (room - label) // 2 if several else room - label)
+    widths = {"image": image, "label": label}
+    widths |= {"next": room - label - image - GAP} if several else {}
+    for row in rows:
+        row |= {c: cut(row[c], width, front=c == "image") for c, width in widths.items()}
+    columns = ("image", "label", "probability", *(("next",) if "next" in widths else ()))
+    print_rows(rows, columns, pretty={"probability": str}, fit=Fit(one_line=True))
+
+
 def _data(prediction: Prediction) -> dict[str, Any]:
     classes = [
         {"index": index, "label": label, "probability": probability}
         for index, label, probability in prediction.classes
     ]
     return {"image": str(prediction.image), "classes": classes}
-
-
-def _one_line(row: dict[str, Any]) -> dict[str, Any]:
-    best, *others = row["classes"]
-    after = ", ".join(f"{one['label']} {one['probability']:.1%}" for one in others)
-    return {"image": row["image"], "next": after} | best
