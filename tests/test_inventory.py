@@ -375,7 +375,7 @@ def test_import_of_a_file_that_changes_meanwhile(net, tmp_path, monkeypatch):
     path.write_bytes(net.data)
     real = inventory.hash_file
 
-    def change_after(fd):
+    def change_after(fd, _):
         sha256 = real(fd)
         damage(path)
         return sha256

@@ -32,7 +32,7 @@ from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 from vitzoo.store.locks import ended_by
 from vitzoo.store.obtain import obtain, stored
-from vitzoo.store.progress import Note, Show
+from vitzoo.store.progress import Note, Show, bar
 from vitzoo.store.store import Store
 
 AT_ONCE = 4  # downloads
@@ -215,7 +215,8 @@ def import_file(path: Path) -> list[str]:
     if source is None:
         raise StoreError(f"there is no file {path}")
     with os.fdopen(source, "rb"):
-        sha256, size = hash_file(source), os.fstat(source).st_size
+        with bar(path.name, in_bytes=True) as note:
+            sha256, size = hash_file(source, note), os.fstat(source).st_size
         labels = _labels(registry(), _pins()).get(sha256)
         if not labels:
             raise StoreError(
@@ -365,8 +366,8 @@ def hashed(name: str, path: Path, *, follow: bool = False) -> Verification:
         return Verification(name, "damaged", path, detail=str(error))
     if fd is None:
         return Verification(name, "missing", path, detail="there is no such file")
-    with os.fdopen(fd, "rb"):
-        return Verification(name, "unpinned", path, os.fstat(fd).st_size, hash_file(fd))
+    with os.fdopen(fd, "rb"), bar(name.rpartition("/")[2], in_bytes=True) as note:
+        return Verification(name, "unpinned", path, os.fstat(fd).st_size, hash_file(fd, note))
 
 
 def _files(path: Path) -> list[Path]:

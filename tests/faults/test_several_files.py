@@ -136,13 +136,14 @@ def test_a_bar_for_each_file(files, hub):
     def behave(handler, data):
         reply(handler, 200, {"Content-Length": str(len(data))}, data[: SIZE // 2])
         both.wait()
-        time.sleep(0.5)
+        time.sleep(1)
         handler.wfile.write(data[SIZE // 2 :])
 
     hub.always = behave
     environment = files.net.environment() | {"NO_COLOR": "1"}
     screen = on_terminal("fetch", *names("ab"), columns=120, **environment)
-    bars = r"net:([ab]) [^\n]*150.0/300.0 kB[^\n]*\n[^\n]*net:([ab]) [^\n]*150.0/300.0 kB"
+    line = r"net:([ab]) [^\r\n]*150.0/300.0 kB[^\r\n]*"
+    bars = rf"{line}\r\n[^\r\n]*{line}"
     assert {"a", "b"} in [set(found) for found in re.findall(bars, screen)]
     assert files.right("a", "b")
 

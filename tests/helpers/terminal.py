@@ -1,4 +1,4 @@
-"""A command on a pseudo-terminal: `from terminal import lines, on_terminal`."""
+"""Programs on a pseudo-terminal: `from terminal import lines, on_screen, on_terminal`."""
 
 import fcntl
 import functools
@@ -42,3 +42,20 @@ def on_terminal(*args, columns=100, **env):
 def lines(*args, columns, **env):
     """Return the lines of a command on a terminal, without colors."""
     return on_terminal(*args, columns=columns, NO_COLOR="1", **env).splitlines()
+
+
+def on_screen(code):
+    """Return what Python code writes to stderr, which is a terminal."""
+    master, slave = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=slave, env=environment)
+    os.close(slave)
+    screen = b""
+    try:
+        while chunk := os.read(master, 65536):
+            screen += chunk
+    except OSError:  # the other end is closed
+        pass
+    os.close(master)
+    assert process.wait(60) == 0, screen
+    return screen.decode()

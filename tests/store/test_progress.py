@@ -1,13 +1,12 @@
-"""A download shows on stderr: a line for every tenth, or a bar on a terminal."""
+"""Downloads show lines or bars on stderr; other work that takes long, bars on a terminal."""
 
-import os
-import pty
 import re
-import subprocess
-import sys
+
+import pytest
 
 from helpers import says
-from vitzoo.store.progress import each_progress, progress
+from terminal import on_screen
+from vitzoo.store.progress import bar, each_progress, progress
 
 CODE = """
 from vitzoo.store.progress import progress
@@ -50,24 +49,6 @@ with each_progress() as show, show("net:main") as main, show("net:other") as oth
 """
 
 
-def on_screen(code):
-    """Return what a program writes to a terminal."""
-    master, slave = pty.openpty()
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
-    subprocess.run(
-        [sys.executable, "-c", code], stderr=slave, check=True, timeout=60, env=environment
-    )
-    os.close(slave)
-    screen = b""
-    try:
-        while chunk := os.read(master, 65536):
-            screen += chunk
-    except OSError:  # the other end is closed
-        pass
-    os.close(master)
-    return screen.decode()
-
-
 def test_a_bar_on_a_terminal():
     screen = on_screen(CODE)
     assert "net:main" in screen
@@ -93,3 +74,36 @@ def test_lines_of_several_downloads_name_each(capsys):
     assert len(lines) == 2
     says(lines[0], "net:main: ", "50 %", "10 bytes")
     says(lines[1], "net:other: ", "50 %", "20 bytes")
+
+
+WORK = """
+import time
+from vitzoo.store.progress import bar
+with bar("quick", after=9) as move:
+    move(1, 2)
+with bar("bro\\x1b[2Jken\\n", after=0.1):
+    time.sleep(0.5)
+with bar("net", after=0.1, in_bytes=True) as one, bar("images", after=0.1) as two:
+    time.sleep(0.5)
+    one(10**6, 4 * 10**6)
+    two(3, 1500, ", waits for torch")
+    time.sleep(0.5)
+"""
+
+
+def test_work_that_takes_long_shows_a_bar_until_it_is_done():
+    screen = on_screen(WORK)
+    assert "quick" not in screen
+    assert r"bro\x1b[2Jken\n" in screen
+    assert re.search(r"net [^\n]*1.0/4.0 MB [\d.]+ MB/s", screen)
+    assert re.search(r"images [^\n]*3/1,500[^\n]*, waits for torch", screen)
+    assert screen.rstrip("\r").endswith("\x1b[2K\x1b[?25h")  # the line is erased
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_there_is_no_bar_in_a_pipe_and_on_a_dumb_terminal(monkeypatch, capsys, term):
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr("vitzoo.store.progress.is_terminal", lambda _: term == "dumb")
+    with bar("net", after=0) as move:
+        move(1, 2)
+    assert capsys.readouterr() == ("", "")

@@ -21,6 +21,7 @@ from vitzoo import settings
 from vitzoo.errors import CheckpointError
 from vitzoo.files.access import open_regular
 from vitzoo.files.safetensors import Header, TensorInfo, read_header
+from vitzoo.store.progress import bar
 from vitzoo.store.stamp import Stamp, Stamps
 
 DTYPES = {
@@ -197,13 +198,15 @@ def _read(
     One thread reads a piece and searches it while another one hashes the pieces before it.
     """
     digest, finite, view = hashlib.sha256(), True, memoryview(data)
-    with ThreadPoolExecutor(1) as hashing:
+    name = Path(file.own).name or "weights"
+    with bar(name, in_bytes=True) as note, ThreadPoolExecutor(1) as hashing:
         for start, end, dtype in _pieces(numbers, file.size):
             piece = view[start:end]
             if fill:
                 _fill(file, piece, start)
             hashing.submit(digest.update, piece)
             finite = finite and is_finite(piece, dtype)
+            note(end, file.size)
     return digest.hexdigest(), finite
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -119,19 +119,25 @@ def read_limited(file: BinaryIO, limit: int) -> bytes | None:
     return None if count > limit else b"".join(read)
 
 
-def hash_file(fd: int) -> str:
+def hash_file(fd: int, note: Callable[[int, int], object] | None = None) -> str:
     """Return the sha256 of the open file from its first byte, as hex.
+
+    Args:
+        fd: its descriptor.
+        note: called with (bytes so far, bytes in all).
 
     Raises:
         StoreError: the disk has an error.
     """
     from hashlib import sha256  # costs milliseconds, which `vitzoo show` has not
 
-    digest, position = sha256(), 0
+    digest, position, size = sha256(), 0, os.fstat(fd).st_size
     try:
         while chunk := os.pread(fd, CHUNK, position):
             digest.update(chunk)
             position += len(chunk)
+            if note:
+                note(position, size)
     except OSError as error:
         raise StoreError(f"cannot read the file at byte {position}: {error.strerror}") from error
     return digest.hexdigest()

@@ -30,6 +30,13 @@ def test_all_ways_take_turns_in_every_round_in_both_orders(fakes):
     assert sorted(fakes.ended) == sorted([*ALL, "onnxruntime"])  # one that wrote its files
 
 
+@pytest.mark.usefixtures("fakes")
+def test_the_progress_counts_the_turns():
+    seen = []
+    measure(ALL, JOB, 6, 1.0, None, progress=lambda *numbers: seen.append(numbers))
+    assert seen == [(i, 12) for i in range(1, 13)]
+
+
 def test_ratios_are_taken_within_a_round(fakes):
     """The machine gets ten times slower half-way: the ratio stays, the speeds do not."""
     slow = [10.0 if number >= 9 else 100.0 for number in range(18)]

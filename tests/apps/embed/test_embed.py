@@ -576,7 +576,7 @@ def test_the_summary_on_a_terminal_is_short_and_names_broken_images(
     data, tmp_path, run, monkeypatch
 ):
     monkeypatch.chdir(data)
-    for name in ("command.on_terminal", "command.is_terminal", "bar.is_terminal"):
+    for name in ("command.on_terminal", "command.is_terminal"):
         monkeypatch.setattr(f"vitzoo.apps.embed.{name}", lambda *_: True)
     out = os.path.relpath(tmp_path / "out")
     command = ("embed", "net.safetensors", "photos", "--out", out, "--workers", 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ def bench(
     seconds: float = SECONDS,
     device: str | None = None,
     on_progress: Note | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Benchmark:
     """Measure ways to compute the outputs of a network, and recommend what is clearly faster.
 
@@ -71,6 +72,7 @@ def bench(
         seconds: time of all turns together; a turn runs at least one batch.
         device: of the computation, such as `cuda`. None: that of the model, or the CPU.
         on_progress: called with a line of text when a way is ready and when the rounds begin.
+        progress: called with the number of turns so far, and of all.
 
     Raises:
         InvalidOption: a value is not possible, or the outputs are all zero.
@@ -91,7 +93,8 @@ def bench(
         _write(network, where.folder / NETWORK)
         threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
         job = Job("", where, False, sizes, inputs, threads, precision)
-        rows, waited = measure(names, job, rounds, float(seconds), on_progress, exact=untrained)
+        how = names, job, rounds, float(seconds), on_progress
+        rows, waited = measure(*how, progress=progress, exact=untrained)
     passed = is_model(model)
     named = isinstance(model, str | os.PathLike)
     arguments = "" if passed else _arguments(model, weights, device, untrained=untrained)

@@ -20,6 +20,7 @@ from vitzoo.cli.options import (
 )
 from vitzoo.cli.output import on_terminal, print_json, print_rows, say
 from vitzoo.opening import check
+from vitzoo.store.progress import bar
 
 WAYS = (
     "eager", "compile", "freeze", "bf16", "onnxruntime", "openvino", "torchao", "ort-int8",
@@ -89,7 +90,8 @@ def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options
     check(model, options["weights"])
     from vitzoo.apps.bench.bench import bench
 
-    done = bench(model, images=images or None, on_progress=say, **options)
+    with bar("bench") as move:
+        done = bench(model, images=images or None, on_progress=say, progress=move, **options)
     for line in done.left_out:
         say(f"not measured: {line}")
     if as_json:

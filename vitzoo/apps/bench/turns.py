@@ -27,6 +27,7 @@ def measure(
     seconds: float,
     note: Note | None,
     *,
+    progress: Callable[[int, int], object] | None = None,
     exact: bool = False,
 ) -> tuple[tuple[Measurement, ...], float | None]:
     """Return the results of all ways, and the part of a turn in which they waited for a core.
@@ -36,13 +37,14 @@ def measure(
         job: what all processes have in common.
         rounds, seconds: as in `bench`.
         note: is called with a line when a way is ready, and when the rounds begin.
+        progress: is called with the number of turns so far, and of all.
         exact: recommend no way that computes in fewer bits.
 
     Raises:
         InvalidOption: all outputs of `eager` are zero.
         VitzooError: `eager` failed.
     """
-    tell = note or (lambda _: None)
+    tell, move = note or (lambda _: None), progress or (lambda *_: None)
     ways = [_Way(name) for name in names]
     eager, written = ways[0], dict[Any, str]()
     try:
@@ -55,10 +57,11 @@ def measure(
         tell(f"{rounds} rounds of {len(running)} way{'s' * (len(running) > 1)}")
         turn = seconds / (rounds * len(running) * len(job.batches))
         for number in range(rounds):
-            for batch in job.batches:
+            for place, batch in enumerate(job.batches, 1 + number * len(job.batches)):
                 for way in running[:: -1 if number % 2 else 1]:
                     way.take(batch, turn)
                 _check(eager)
+                move(place, rounds * len(job.batches))
             running = [way for way in running if not way.error]
     finally:
         for way in ways:

@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from vitzoo.apps.embed.bar import progress_bar
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import PATH, device_name, flag, json_option, weights_or_file_option
 from vitzoo.cli.output import on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption
 from vitzoo.opening import check
+from vitzoo.store.progress import bar
 from vitzoo.text import is_terminal
 
 
@@ -124,14 +124,16 @@ def embed_command(
 
     from vitzoo.apps.embed.embed import embed
 
-    with progress_bar("embed") as on_progress:
+    with bar("embed") as move:
         done = embed(
             model,
             sources,
             out,
             dtype=getattr(torch, dtype) if dtype else None,
             shard=chosen,
-            on_progress=on_progress,
+            on_progress=lambda done, total, work: move(
+                done, total, f", waits for {work.bottleneck}" if work else ""
+            ),
             **options,
         )
     for line in str(done).splitlines():

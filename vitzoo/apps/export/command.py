@@ -18,6 +18,7 @@ from vitzoo.cli.options import (
 )
 from vitzoo.cli.output import print_rows, say
 from vitzoo.opening import check
+from vitzoo.store.progress import bar
 
 EXPORTED = ("folder", "files", "to", "output", "difference")
 EXPORTED_INT8 = (*EXPORTED, "cosine", "speed")
@@ -74,7 +75,8 @@ def export_command(
     check_extra(EXTRAS[to], f"vitzoo export --to {to}")
     from vitzoo.apps.export.export import export
 
-    done = export(model, to, folder, int8=int8 or None, **options)
+    with bar("export"):
+        done = export(model, to, folder, int8=int8 or None, **options)
     say(
         f"{model}: wrote {done.folder}; the file, run with batches of "
         f"{', '.join(map(str, done.batches))} images, differs from the network by at most "

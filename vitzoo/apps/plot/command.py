@@ -23,6 +23,7 @@ from vitzoo.cli.options import (
 from vitzoo.cli.output import print_rows, say
 from vitzoo.files.access import check_figure
 from vitzoo.opening import check
+from vitzoo.store.progress import bar
 
 
 def _indices(value: str) -> list[int]:
@@ -125,8 +126,9 @@ def plot_command(
         model, pretrained=not untrained, weights=weights, image_size=image_size, device=device
     )
     say(network.load_report.summary())  # type: ignore[union-attr]
-    drawn = plot(kind, network, files, **options)
-    drawn.save(out, force=force)
+    with bar("plot"):
+        drawn = plot(kind, network, files, **options)
+        drawn.save(out, force=force)
     rows = [
         {"array": name, "shape": list(array.shape)}
         | {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from vitzoo.cli.options import PATH, check_there, device_option, json_option, we
 from vitzoo.cli.output import GAP, Fit, cut, on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption
 from vitzoo.opening import check
+from vitzoo.store.progress import bar
 from vitzoo.text import screen_width
 
 if TYPE_CHECKING:
@@ -81,9 +82,18 @@ def predict_command(
 
     network = create(model, pretrained=True, weights=weights, device=device)
     say(network.load_report.summary())  # type: ignore[union-attr]
-    _print(predict(network, files, top=top, on_error=note), as_json=as_json)
+    found = predict(network, files, top=top, on_error=note)
+    _print(_counted(found, len(files)), as_json=as_json)
     if unreadable:
         raise Exit(1)
+
+
+def _counted(predictions: Iterable[Prediction], total: int) -> Iterator[Prediction]:
+    """Yield predictions, and show their number."""
+    with bar("images") as move:
+        for done, prediction in enumerate(predictions, 1):
+            yield prediction
+            move(done, total)
 
 
 def _print(predictions: Iterator[Prediction], *, as_json: bool) -> None:

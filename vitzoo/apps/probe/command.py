@@ -18,10 +18,10 @@ from vitzoo.cli.options import (
 )
 from vitzoo.cli.output import on_terminal, print_rows, say
 from vitzoo.opening import check
+from vitzoo.store.progress import bar
 
 if TYPE_CHECKING:
     from vitzoo.apps.probe.probe import Probe
-from vitzoo.apps.embed.bar import progress_bar
 
 PICTURES = (".png", ".svg", ".pdf")
 MOST_SHOWN = 5  # unreadable images that are named
@@ -107,7 +107,7 @@ def probe_command(
     check_extra("probe", "vitzoo probe")
     from vitzoo.apps.probe.probe import probe
 
-    with progress_bar("images") as progress:
+    with bar("images") as progress:
         found = probe(model, data, progress=progress, **options)
     _explain(found)
     _print_scores(found, as_json=as_json)
