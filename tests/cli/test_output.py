@@ -197,3 +197,57 @@ def test_a_command_prints_the_place_of_all_other_warnings(run, monkeypatch):
 )
 def test_counts_are_rounded_to_the_next_unit(number, text):
     assert output.count(number) == text
+
+
+# The pager
+
+
+@pytest.fixture
+def pager(tmp_path):
+    """Write a pager: it keeps its settings and what it shows, and then runs a line of the shell."""
+
+    def write(line):
+        script = tmp_path / "pager"
+        script.write_text(f'#!/bin/sh\necho "LESS=$LESS" > {tmp_path}/set\n{line}\n')
+        script.chmod(0o755)
+        return str(script)
+
+    return write
+
+
+def test_all_networks_are_shown_in_a_pager_as_git_does(pager, tmp_path):
+    env = {"PAGER": pager(f"cat > {tmp_path}/page")}
+    screen = on_terminal("list", "--all", columns=80, **env)
+    page = (tmp_path / "page").read_text()
+    assert screen == ""
+    assert page.replace("\n", "\r\n") == on_terminal("list", "--all", columns=80)
+    assert "\x1b[1m" in page
+    assert "hidden at 80 columns" in page.splitlines()[-1]
+    assert (tmp_path / "set").read_text() == "LESS=FRX\n"
+    on_terminal("list", "--all", columns=80, **env, LESS="S")
+    assert (tmp_path / "set").read_text() == "LESS=S\n"
+
+
+def test_a_pager_that_is_quit_early_ends_the_command_quietly(pager):
+    args = ("list", "--all", "--wide")  # more than the buffer of a pipe
+    screen = on_terminal(*args, columns=4000, PAGER=pager("head -c 4; exit 1"))
+    assert screen == "\x1b[1m"
+
+
+def test_a_pager_that_is_not_there_is_not_needed():
+    found = lines("list", "--all", columns=80, PAGER="/no/such/pager -x")
+    assert found == lines("list", "--all", columns=80)
+
+
+@pytest.mark.parametrize("args", [("--all", "-q"), ("--all", "--json"), ("vit_b*",)])
+def test_there_is_no_pager_without_need(pager, tmp_path, args):
+    assert "vit_b16" in on_terminal("list", *args, columns=80, PAGER=pager("cat"))
+    assert not (tmp_path / "set").exists()
+
+
+def test_there_is_no_pager_in_a_pipe_or_on_a_dumb_terminal(pager, tmp_path, run, monkeypatch):
+    env = {"PAGER": pager("cat"), "TERM": "dumb"}
+    assert "vit_b16" in on_terminal("list", "--all", columns=80, **env)
+    monkeypatch.setenv("PAGER", env["PAGER"])
+    assert "vit_b16" in run("list", "--all")[1]
+    assert not (tmp_path / "set").exists()

@@ -23,7 +23,7 @@ def on_terminal(*args, columns=100, **env):
         [sys.executable, "-m", "vitzoo", *args],
         stdout=slave,
         stderr=slave,
-        env=inherited | {"TERM": "xterm-256color"} | env,
+        env=inherited | {"TERM": "xterm-256color", "PAGER": "cat"} | env,
     )
 
     def mark_end():  # a read after the last writer has closed its side may lose what it wrote

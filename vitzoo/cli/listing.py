@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -10,7 +11,7 @@ from click.exceptions import Exit
 
 from vitzoo.cli.completion import complete_families, complete_fields, complete_names
 from vitzoo.cli.options import flag, json_option
-from vitzoo.cli.output import Fit, count, echo, megabytes, on_terminal, print_rows, say
+from vitzoo.cli.output import Fit, count, echo, megabytes, on_terminal, paged, print_rows, say
 from vitzoo.errors import PinError, UnknownName, did_you_mean
 from vitzoo.plugin.info import CORE, LOCAL, TROUBLE
 from vitzoo.registry.listing import (
@@ -119,7 +120,8 @@ def list_command(
     pattern that matches nothing is an error. The former name of a renamed variant finds the
     variant. Without a choice, a terminal shows the
     variants of the core, and the families of the plugins with the number of their variants; a pipe,
-    --json and -q give all variants. A family is the part of a name before the slash.
+    --json and -q give all variants. A family is the part of a name before the slash. On a terminal,
+    --all uses the pager that PAGER names, or less.
 
     Each variant is one line, with the values of its default weights. If --where, --sort or --pareto
     name a field of weights, such as top1 or license, each weights entry is one line. Entries that
@@ -166,7 +168,8 @@ def list_command(
     shown = _columns(columns, used, wide=wide, here=here)
     fit = _fit(shown, LEAVING if columns is None else (), () if wide else used, here)
     only = "name" if quiet else ""
-    print_rows(rows, shown, as_json=as_json, only=only, pretty=PRETTY, fit=fit)
+    with paged() if everything and not (quiet or as_json) else nullcontext():
+        print_rows(rows, shown, as_json=as_json, only=only, pretty=PRETTY, fit=fit)
     if short:
         _print_families(zoo)
     if on_terminal() and not (chosen or quiet or as_json):

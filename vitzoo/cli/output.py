@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple, TextIO
 
@@ -93,6 +95,55 @@ def echo(text: str = "", *, nl: bool = True) -> None:
 def on_terminal() -> bool:
     """Tell whether stdout is a terminal."""
     return is_terminal(data_stream())
+
+
+class _Page(io.StringIO):
+    """Keeps what a pager is going to show; for a table, it is the terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def paged() -> Iterator[None]:
+    """Show the data and the notes of a block in a pager, as git does, if stdout is a terminal.
+
+    The pager is `PAGER`, or `less` with `LESS=FRX`. There is none on a dumb terminal, or if `PAGER`
+    is empty or `cat`.
+    """
+    global _stdout
+    command = os.environ.get("PAGER", "less").split()
+    if not on_terminal() or command in ([], ["cat"]) or os.environ.get("TERM") in (None, "dumb"):
+        yield
+        return
+    page, before = _Page(), (_stdout, sys.stderr)
+    page.encoding = getattr(data_stream(), "encoding", None) or "utf-8"
+    _stdout, sys.stderr = page, page if is_terminal(sys.stderr) else sys.stderr
+    try:
+        yield
+    finally:
+        _stdout, sys.stderr = before
+    _show(page, command)
+
+
+def _show(page: _Page, command: list[str]) -> None:
+    """Run a pager until the user quits it; Ctrl-C is for the pager, and a missing one prints."""
+    import signal
+    import subprocess
+
+    text = page.getvalue()
+    env = {"LESS": "FRX", "LV": "-c", **os.environ}
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        subprocess.run(  # noqa: S603  # the user's command
+            command, input=text.encode(page.encoding), env=env, check=False
+        )
+    except OSError:
+        echo(text, nl=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def print_json(data: Any) -> None:
