@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from vitzoo.errors import printable
-from vitzoo.text import fold
+from vitzoo.text import fold, html_table
 
 FATES = 8  # fields of a report before those that list tensors
 
@@ -61,17 +61,29 @@ class LoadReport:
         return printable(f"{self._source()}{origin}: {fates}")
 
     def __str__(self) -> str:
-        lines = [self._source()]
-        lines += [f"  format {self.format}"] if self.format else []
-        lines += [f"  license {self.license}"] if self.license else []
-        lines += [f"  adapter (sha256 {self.adapter[:12]})"] if self.adapter else []
+        lines = [
+            *self._about(),
+            *(f"{fate} {count}: {names}" for fate, count, names in self._fates()),
+        ]
+        return "\n".join([printable(self._source()), *(f"  {printable(line)}" for line in lines)])
+
+    def _repr_html_(self) -> str:
+        keys = "tensors", "number", "names"
+        rows = [dict(zip(keys, row, strict=True)) for row in self._fates()]
+        return html_table(rows, self._source(), self._about())
+
+    def _about(self) -> list[str]:
+        lines = [f"format {self.format}"] if self.format else []
+        lines += [f"license {self.license}"] if self.license else []
+        lines += [f"adapter (sha256 {self.adapter[:12]})"] if self.adapter else []
         if self.trunk:
-            lines.append(f"  classifier on {self.trunk} (sha256 {self.trunk_sha256[:12]})")
-        for field in dataclasses.fields(self)[FATES:]:
-            names: tuple[str, ...] = getattr(self, field.name)
-            if names:
-                lines.append(f"  {field.name} {len(names)}: {', '.join(fold(names))}")
-        return "\n".join(map(printable, lines))
+            lines.append(f"classifier on {self.trunk} (sha256 {self.trunk_sha256[:12]})")
+        return lines
+
+    def _fates(self) -> list[tuple[str, int, str]]:
+        """Return name, number and tensors of each field that is not empty."""
+        found = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self)[FATES:])
+        return [(name, len(names), ", ".join(fold(names))) for name, names in found if names]
 
     def _source(self) -> str:
         by = " by its stamp" if self.stamped else ""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # `vitzoo list` imports no data class
     from vitzoo.registry.index import Index
     from vitzoo.schema.rows import Contribution, Variant
 
+IN_NOTEBOOKS = ("name", "params", "top1", "image_size", "license", "summary")
+
 
 class Registry:
     """All registered names. A plugin is read when one of its names is used.
@@ -261,10 +263,21 @@ def _registry(*_environment: str | None) -> Registry:
     return Registry(settings.registry_files())
 
 
+class Variants(list["Variant"]):
+    """A list of variants, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        from vitzoo.registry.listing import HEADINGS, fields
+        from vitzoo.text import html_table
+
+        rows = [fields(variant) | {"params": f"{variant.params:,}"} for variant in self]
+        return html_table([{HEADINGS.get(c, c): row[c] for c in IN_NOTEBOOKS} for row in rows])
+
+
 def variants(
     pattern: str | Iterable[str] = "*", *, where: str | None = None, **filters: Any
 ) -> list[Variant]:
-    """Return the variants that match, in the order of the registry.
+    """Return the variants that match, in the order of the registry; a notebook shows a table.
 
     Conditions on fields of weights, such as `top1` or `license`, are tested on each weights entry:
     one entry of the variant must meet all conditions. A variant without weights counts as an entry
@@ -296,7 +309,7 @@ def variants(
     rows = zoo.index.listing(patterns, each_weights=True)
     met_by = {row["name"]: row for row in rows if all(test(row) for test in tests)}
     found = (zoo.index.variant(row) for row in met_by.values())
-    return [variant for variant in found if variant is not None]
+    return Variants(variant for variant in found if variant is not None)
 
 
 def describe(name: str) -> Variant:

@@ -381,6 +381,25 @@ class Variant(Record):
     def __repr__(self) -> str:
         return f"<Variant {self.name}: {self.params:,} parameters, weights: {len(self.weights)}>"
 
+    def _repr_html_(self) -> str:
+        from vitzoo.text import html_table, px
+
+        spec = self.spec
+        sizes = {"px": px(spec.image_size), "patch px": px(spec.patch_size)}
+        numbers = {"width": spec.embed_dim, "depth": spec.depth, "heads": spec.num_heads}
+        network = {"parameters": f"{self.params:,}", "GMACs": self.gmacs, **sizes, **numbers}
+        weights = (
+            {
+                "weights": row.name,
+                "default": "yes" if row.default else "",
+                "pretraining data": row.pretraining_data,
+                "top1": row.top1,
+                "license": row.license_note,
+            }
+            for row in self.weights
+        )
+        return html_table([network], f"{self.name}: {self.summary}") + html_table(weights)
+
     @property
     def maker(self) -> str:
         """The namespace of the plugin that has the builder; that of the base, if there is one."""

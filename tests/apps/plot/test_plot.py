@@ -90,6 +90,13 @@ def test_the_same_call_gives_the_same_file(model, kind, form, tmp_path):
     assert b"<dc:date>" not in files[0]
 
 
+def test_the_repr_is_one_line_without_numbers_and_a_notebook_shows_the_figure(model, tmp_path):
+    plot = vitzoo.plot("attention", model, SEVEN, layers=[-1])
+    shapes = "layers 1, heads 4, attention 1x4x4x4, to_prefix 1x4x1"
+    assert repr(plot) == f"Plot('attention', {shapes})"
+    assert plot._repr_png_() == plot.save(tmp_path / "a.png").read_bytes()
+
+
 @pytest.mark.parametrize(("count", "times"), [(1, 1), (3, 1), (10, 10)])
 def test_each_map_of_tokens_beside_another_image_has_its_label(model, count, times):
     texts = check_texts(vitzoo.plot("tokens", model, torch.rand(count, 1, 28, 28)).figure)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +22,9 @@ from vitzoo.cli.options import (
 from vitzoo.cli.output import on_terminal, print_json, print_rows, say
 from vitzoo.opening import check
 from vitzoo.store.progress import bar
+
+if TYPE_CHECKING:
+    from vitzoo.apps.bench.results import Measurement
 
 WAYS = (
     "eager", "compile", "freeze", "bf16", "onnxruntime", "openvino", "torchao", "ort-int8",
@@ -97,48 +101,25 @@ def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options
     if as_json:
         print_json(done)
         return
-    rows = [asdict(row) for row in done.rows]
-    _print_bench(rows)
+    _print_bench(done.rows)
     say(f"weights: {done.weights}; compared on {done.images}; {done.threads} thread(s)")
     for line in done.advice:
         say(line)
 
 
-def _print_bench(rows: list[dict[str, Any]]) -> None:
+def _print_bench(found: Sequence[Measurement]) -> None:
     """Print the rows; on a terminal with intervals in brackets, and failures below."""
     if not on_terminal():
-        for row in rows:
+        rows = [asdict(row) for row in found]
+        for data in rows:
             for name in ("images_per_second", "ratio"):
-                low, high = row.pop(f"{name}_interval") or (None, None)
-                row |= {f"{name}_low": low, f"{name}_high": high}
+                low, high = data.pop(f"{name}_interval") or (None, None)
+                data |= {f"{name}_low": low, f"{name}_high": high}
         columns = [key for key in rows[0] if key not in BENCH]
         print_rows(rows, (*BENCH, *columns))
         return
-    from vitzoo.apps.bench.results import five_digits
-
-    shown = [
-        {
-            "way": row["way"],
-            "batch": row["batch"],
-            "images/s": _spread(row, "images_per_second"),
-            "x of eager": _spread(row, "ratio"),
-            "MiB": None if row["memory"] is None else round(row["memory"] / 2**20),
-            "cosine": five_digits(row["cosine"]),
-            "top-1": None if row["top1"] is None else f"{row['top1']:.0%}",
-        }
-        for row in rows
-        if not row["error"]
-    ]
+    shown = [row.shown() for row in found if not row.error]
     print_rows(shown, tuple(shown[0]))
-    for row in rows:
-        if row["error"]:
-            say(f"{row['way']} failed: {row['error']}")
-
-
-def _spread(row: dict[str, Any], name: str) -> str:
-    """Write a median with its interval, each with three digits."""
-    median, low, high = (
-        f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
-        for value in (row[name], *row[f"{name}_interval"])
-    )
-    return f"{median} ({low}-{high})"
+    for row in found:
+        if row.error:
+            say(f"{row.way} failed: {row.error}")

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitzoo.apps.export.int8 import LEAST_COSINE
+from vitzoo.text import html_table
 
 LEAST_RATIO = 1.1
 CONFIDENCE = 0.95
@@ -56,6 +57,18 @@ class Measurement:
     recommended: bool = False
     error: str = ""
 
+    def shown(self) -> dict[str, object]:
+        """Return the numbers of a way that has not failed, as people read them."""
+        return {
+            "way": self.way,
+            "batch": self.batch,
+            "images/s": _spread(self.images_per_second, self.images_per_second_interval),
+            "x of eager": _spread(self.ratio, self.ratio_interval),
+            "MiB": None if self.memory is None else round(self.memory / 2**20),
+            "cosine": five_digits(self.cosine or 0),
+            "top-1": None if self.top1 is None else f"{self.top1:.0%}",
+        }
+
 
 @dataclass(frozen=True)
 class Benchmark:
@@ -91,6 +104,12 @@ class Benchmark:
     def __str__(self) -> str:
         return "\n".join(self.advice)
 
+    def _repr_html_(self) -> str:
+        failed = [f"{row.way} failed: {row.error}" for row in self.rows if row.error]
+        about = f"weights: {self.weights}; compared on {self.images}; {self.threads} thread(s)"
+        rows = [row.shown() for row in self.rows if not row.error]
+        return html_table(rows, f"{self.model} on {self.device}", (*failed, about, *self.advice))
+
 
 def interval(values: Sequence[float]) -> tuple[float, tuple[float, float]]:
     """Return the median, and the 95 % interval for the median that numbers are drawn around.
@@ -108,6 +127,15 @@ def interval(values: Sequence[float]) -> tuple[float, tuple[float, float]]:
         tail += math.comb(n, rank) * 2.0**-n
     rank = max(rank, 1)
     return median(ordered), (ordered[rank - 1], ordered[n - rank])
+
+
+def _spread(median: float | None, interval: tuple[float, float] | None) -> str:
+    """Write a median with its interval, each with three digits."""
+    middle, low, high = (
+        f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+        for value in (median or 0, *(interval or (0, 0)))
+    )
+    return f"{middle} ({low}-{high})"
 
 
 def agreement(found: Tensor, expected: Tensor, count: int) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,14 @@ class Plot:
 
     kind: str
     arrays: Arrays
-    draw: Callable[[], Figure] = field(repr=False)
+    draw: Callable[[], Figure]
+
+    def __repr__(self) -> str:
+        shapes = (f"{name} {'x'.join(map(str, a.shape)) or 1}" for name, a in self.arrays.items())
+        return f"Plot({self.kind!r}, {', '.join(shapes)})"
+
+    def _repr_png_(self) -> bytes:
+        return image_bytes(self.figure, "png")
 
     @cached_property
     def figure(self) -> Figure:

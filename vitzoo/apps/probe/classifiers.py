@@ -1,4 +1,4 @@
-"""Classifiers of features: k nearest neighbours and logistic regression.
+"""Classifiers of features, k nearest neighbours and logistic regression, and their scores.
 
 Features are (n, d) arrays, and classes are whole numbers from 0 to k - 1. All results are computed
 in float64, and the same seed gives the same result.
@@ -176,3 +176,74 @@ def interval(correct: int, total: int) -> tuple[float, float]:
 
     low, high = binomtest(correct, total).proportion_ci(method="wilson")
     return float(low), float(high)
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """The result of one classifier on the test images.
+
+    Args:
+        classifier: `k-NN, k=10` or `logistic regression`.
+        predictions: (m,) the predicted class of each test image.
+        confusion: (k, k) numbers of test images by true class (row) and predicted class (column).
+    """
+
+    classifier: str
+    predictions: Ints
+    confusion: Ints
+
+    @classmethod
+    def of(cls, classifier: str, predictions: Ints, true: Ints, count: int) -> Score:
+        """Return the score of predictions."""
+        confusion = np.zeros((count, count), dtype=np.int64)
+        np.add.at(confusion, (true, predictions), 1)
+        return cls(classifier, predictions, confusion)
+
+    @property
+    def correct(self) -> int:
+        """Number of test images with the right class."""
+        return int(self.confusion.trace())
+
+    @property
+    def total(self) -> int:
+        """Number of test images."""
+        return int(self.confusion.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the test images with the right class."""
+        return self.correct / self.total
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the accuracy by Wilson's score."""
+        return interval(self.correct, self.total)
+
+    @property
+    def class_accuracy(self) -> tuple[float | None, ...]:
+        """Share of the test images of each class with the right class; None without images."""
+        totals = self.confusion.sum(axis=1).tolist()
+        right = self.confusion.diagonal().tolist()
+        return tuple(r / n if n else None for r, n in zip(right, totals, strict=True))
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the score as plain data."""
+        low, high = self.interval
+        return {
+            "classifier": self.classifier,
+            "accuracy": self.accuracy,
+            "low": low,
+            "high": high,
+            "correct": self.correct,
+            "total": self.total,
+        }
+
+    def shown(self) -> dict[str, str]:
+        """Return the score as people read it."""
+        low, high = self.interval
+        return {
+            "classifier": self.classifier,
+            "accuracy": f"{self.accuracy:.1%}",
+            "95 % interval": f"{low:.1%} to {high:.1%}",
+            "correct": f"{self.correct:,} of {self.total:,}",
+        }

@@ -147,18 +147,10 @@ def _explain(found: Probe) -> None:
 
 
 def _print_scores(found: Probe, *, as_json: bool) -> None:
-    rows = [score.to_data() for score in found.scores]
     if as_json or not on_terminal():
+        rows = [score.to_data() for score in found.scores]
         columns = ("classifier", "accuracy", "low", "high", "correct", "total")
         print_rows(rows, columns, as_json=as_json, data=found.to_data())
         return
-    shown = [
-        {
-            "classifier": row["classifier"],
-            "accuracy": f"{row['accuracy']:.1%}",
-            "95 % interval": f"{row['low']:.1%} to {row['high']:.1%}",
-            "correct": f"{row['correct']:,} of {row['total']:,}",
-        }
-        for row in rows
-    ]
+    shown = [score.shown() for score in found.scores]
     print_rows(shown, tuple(shown[0]))

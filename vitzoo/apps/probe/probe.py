@@ -20,7 +20,7 @@ from vitzoo.apps.probe.classifiers import (
     Array,
     Ints,
     LinearClassifier,
-    interval,
+    Score,
     knn,
     logistic,
     split,
@@ -42,6 +42,7 @@ from vitzoo.saving import save_classifier
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
+from vitzoo.text import html_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,67 +61,6 @@ class ToSave:
     spec: Spec
     trunk: Trunk
     preprocessing: Preprocessing | None
-
-
-@dataclass(frozen=True, eq=False)
-class Score:
-    """The result of one classifier on the test images.
-
-    Args:
-        classifier: `k-NN, k=10` or `logistic regression`.
-        predictions: (m,) the predicted class of each test image.
-        confusion: (k, k) numbers of test images by true class (row) and predicted class (column).
-    """
-
-    classifier: str
-    predictions: Ints
-    confusion: Ints
-
-    @classmethod
-    def of(cls, classifier: str, predictions: Ints, true: Ints, count: int) -> Score:
-        """Return the score of predictions."""
-        confusion = np.zeros((count, count), dtype=np.int64)
-        np.add.at(confusion, (true, predictions), 1)
-        return cls(classifier, predictions, confusion)
-
-    @property
-    def correct(self) -> int:
-        """Number of test images with the right class."""
-        return int(self.confusion.trace())
-
-    @property
-    def total(self) -> int:
-        """Number of test images."""
-        return int(self.confusion.sum())
-
-    @property
-    def accuracy(self) -> float:
-        """Share of the test images with the right class."""
-        return self.correct / self.total
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the accuracy by Wilson's score."""
-        return interval(self.correct, self.total)
-
-    @property
-    def class_accuracy(self) -> tuple[float | None, ...]:
-        """Share of the test images of each class with the right class; None without images."""
-        totals = self.confusion.sum(axis=1).tolist()
-        right = self.confusion.diagonal().tolist()
-        return tuple(r / n if n else None for r, n in zip(right, totals, strict=True))
-
-    def to_data(self) -> dict[str, Any]:
-        """Return the score as plain data."""
-        low, high = self.interval
-        return {
-            "classifier": self.classifier,
-            "accuracy": self.accuracy,
-            "low": low,
-            "high": high,
-            "correct": self.correct,
-            "total": self.total,
-        }
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -162,6 +102,11 @@ class Probe:
     def __repr__(self) -> str:
         shares = ", ".join(f"{score.classifier}: {score.accuracy:.1%}" for score in self.scores)
         return f"Probe({self.model!r}, {len(self.test)} test images, {shares})"
+
+    def _repr_html_(self) -> str:
+        counts = f"{len(self.train)} training and {len(self.test)} test images"
+        title = f"{self.model}: {counts} of {len(self.classes)} classes"
+        return html_table([score.shown() for score in self.scores], title)
 
     @property
     def C(self) -> float:  # noqa: N802  # scikit-learn's name
