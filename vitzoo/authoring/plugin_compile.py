@@ -152,7 +152,7 @@ def section(tables: dict[str, Table]) -> Any:
 
     sections = tomlkit.table(is_super_table=True)
     for name, data in tables.items():
-        table = tomlkit.table()
+        table = tomlkit.table(is_super_table=data.keys() == {"weights"})
         for key, value in data.items():
             item = value
             if key == "weights":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from click.exceptions import Exit
 
+from vitzoo.authoring.registry_target import Target, manifest_of
 from vitzoo.cli.environment import set_for_command
 from vitzoo.cli.options import PATH, flag, json_option
 from vitzoo.cli.output import echo, print_json, print_rows, say
@@ -97,6 +99,12 @@ def pin_command(file: Path, dry_run: bool, as_json: bool) -> None:
 @click.option(
     "--file", type=PATH, help="Registry file to write; the first of VITZOO_REGISTRY if not given."
 )
+@click.option(
+    "--plugin",
+    type=PATH,
+    metavar="FOLDER",
+    help="Project of a plugin, or its manifest: write there, and copy the file into the package.",
+)
 @click.option("--sha256", default="", metavar="HEX", help="Published hash, for an https address.")
 @click.option(
     "--preprocessing",
@@ -106,7 +114,7 @@ def pin_command(file: Path, dry_run: bool, as_json: bool) -> None:
 )
 @click.option("--label-set", default="", metavar="NAME", help="Names of the classes.")
 @click.option("--summary", default="", metavar="TEXT", help="One line for listings.")
-@flag("--force", help="Replace an entry of the same name.")
+@flag("--force", help="Replace a variant or weights of the same name.")
 @flag("--dry-run", help="Print the new tables, write nothing.")
 @json_option
 def add_command(
@@ -115,41 +123,40 @@ def add_command(
     license_: str,
     origin: str,
     file: Path | None,
+    plugin: Path | None,
     force: bool,
     dry_run: bool,
     as_json: bool,
     **texts: str,
 ) -> None:
-    """Write an entry for your weights to your registry file.
+    """Write an entry for your weights to your registry file, or to a plugin of yours.
 
-    The weights become the default weights of a variant local/NAME. FILE_OR_ADDRESS is a file of
-    vitzoo.save, another safetensors or npz file, hf://owner/repo with or without @revision and
-    /file, or an https address. The command loads the weights, and writes only if they fit: network,
-    number of classes, checkpoint format, preprocessing, size and hash. --license and --source are
-    required. A file that does not state its network needs --variant. An https address needs
-    --sha256: the hash must not come from the host of the file. Comments and the order of entries
-    are kept.
+    NAME is a new variant, local/NAME for its users, and the weights become its default weights.
+    VARIANT:WEIGHTS adds weights to a variant that the file may have. With --plugin, the entry is
+    written to the manifest of a plugin's project, and a file on this machine is copied into the
+    folder `data` of its package, for the wheel.
+
+    FILE_OR_ADDRESS is a file of vitzoo.save, another safetensors or npz file, hf://owner/repo with
+    or without @revision and /file, or an https address. The command loads the weights, and writes
+    only if they fit: network, number of classes, checkpoint format, preprocessing, size and hash.
+    --license and --source are required. A file that does not state its network needs --variant. An
+    https address needs --sha256: the hash must not come from the host of the file. Comments and the
+    order of entries are kept.
 
     \b
     Examples:
       vitzoo registry add cats a.npz --license mit --source "run 7" --dry-run
+      vitzoo registry add cats a.npz --license mit --source "run 7" --plugin acme-vit
       vitzoo registry add cats a.npz --license mit --source "run 7" --file r.toml
       vitzoo registry add cats hf://acme/cats --license mit --source "model card"
     """
     for option, value in (("--license", license_), ("--source", origin)):
         if not (value.strip() and value.isprintable()):
             raise click.UsageError(f"{option} is {value!r}, expected printable text: {EXAMPLE}")
-    files = registry_files()
-    if file is None and not files:
-        raise click.UsageError(
-            "no registry file is known, expected one in VITZOO_REGISTRY or --file: add --file "
-            "vitzoo.toml, or first run export VITZOO_REGISTRY=$HOME/vitzoo.toml"
-        )
-    target = (file or files[0]).absolute()
-    if not target.exists():  # the registry of this process is read without it
-        others = [str(other) for other in files if other != target]
-        set_for_command("VITZOO_REGISTRY", os.pathsep.join(others))
-    from vitzoo.authoring.registry_add import Stated, add
+    known = registry_files()
+    target = _own_file(file, known) if plugin is None else _manifest(plugin, file)
+    from vitzoo.authoring.registry_add import add
+    from vitzoo.authoring.registry_load import Stated
 
     stated = Stated(license=license_, source=origin, **texts)
     added = add(name, source, stated, target, force=force, write=not dry_run)
@@ -160,6 +167,29 @@ def add_command(
     else:
         columns = ("name", "variant", "classes", "format", "dtype", "size", "sha256")
         print_rows([added], (*columns, "preprocessing"))
-        say(f"wrote {target}")
-    if not dry_run and target not in files:
-        say(f"to use it: export VITZOO_REGISTRY={target}")
+        say(" and ".join(filter(None, (f"wrote {target.file}", added["bundled"]))))
+    if not (dry_run or target.package or target.file in known):
+        say(f"to use it: export VITZOO_REGISTRY={target.file}")
+
+
+def _own_file(file: Path | None, files: Sequence[Path]) -> Target:
+    """Return the user's registry file; if it is new, this process reads the registry without it."""
+    if file is None and not files:
+        raise click.UsageError(
+            "no registry file is known, expected one in VITZOO_REGISTRY or --file: add --file "
+            "vitzoo.toml, or first run export VITZOO_REGISTRY=$HOME/vitzoo.toml"
+        )
+    target = Target((file or files[0]).absolute())
+    if not target.file.exists():
+        others = [str(other) for other in files if other != target.file]
+        set_for_command("VITZOO_REGISTRY", os.pathsep.join(others))
+    return target
+
+
+def _manifest(plugin: Path, file: Path | None) -> Target:
+    if file is not None:
+        raise click.UsageError(
+            f"--plugin {plugin} and --file {file} name two files to write, expected one; leave out "
+            "one of the options"
+        )
+    return manifest_of(plugin)

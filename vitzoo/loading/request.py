@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -140,17 +140,13 @@ def with_adapter(request: Request, adapter: Adapter | None, zoo: Registry) -> Re
     """
     if adapter is None:
         return request
-    data, asked = adapter.trained.network(zoo).to_data(), request.spec.to_data()
-    other = [
-        f"{key} = {short_repr(data.get(key))}, not {short_repr(asked.get(key))}"
-        for key in sorted({*data, *asked} - {*OVERRIDDEN, *FREE, "block"})
-        if data.get(key) != asked.get(key)
-    ]
-    if other:
+    trained = adapter.trained.network(zoo)
+    if other := unequal(trained, request.spec, {*OVERRIDDEN, *FREE, "block"}):
         raise CheckpointError(
             f"{adapter.folder} was trained on a network with {', '.join(other)}; name the network "
             "that it was trained on"
         )
+    data = trained.to_data()
     changes = {key: data[key] for key in (*OVERRIDDEN, "block")}
     return replace(request, changes=changes, adapter=adapter)
 
@@ -264,6 +260,16 @@ def _changes(spec: Spec, variant: Variant | None, stated: Mapping[str, Any]) -> 
     changes = {key: data[key] for key in OVERRIDDEN if key in stated or key == "num_classes"}
     block = {key: data["block"][key] for key in stated.get("block", ()) if key in data["block"]}
     return changes | ({"block": block} if block else {})
+
+
+def unequal(spec: Spec, other: Spec, free: Collection[str]) -> list[str]:
+    """Say which fields of two specs differ, such as `depth = 6, not 12`, besides `free` ones."""
+    one, two = spec.to_data(), other.to_data()
+    return [
+        f"{key} = {short_repr(one.get(key))}, not {short_repr(two.get(key))}"
+        for key in sorted({*one, *two} - {*free})
+        if one.get(key) != two.get(key)
+    ]
 
 
 def differences(base: Spec, spec: Spec) -> dict[str, Any]:

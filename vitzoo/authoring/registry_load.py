@@ -1,0 +1,197 @@
+"""Load the weights file that an entry is written for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vitzoo import settings
+from vitzoo.authoring.registry_target import Target
+from vitzoo.checkpoint.checkpoint import Checkpoint
+from vitzoo.checkpoint.detect import format_of, identified
+from vitzoo.errors import CheckpointError, InvalidOption, Offline
+from vitzoo.factory import create
+from vitzoo.files.access import make_folder_or_raise
+from vitzoo.files.names import INDEX, SHA256, not_https, on_hub, valid_https, without_query
+from vitzoo.files.shard_index import weights_in
+from vitzoo.foreign.hub import sidecars_at
+from vitzoo.foreign.opened import open_unregistered
+from vitzoo.loading.adapt import CLASSIFIERS
+from vitzoo.loading.load import fitting
+from vitzoo.registry.registry import Registry
+from vitzoo.schema.rows import Weights
+from vitzoo.schema.terms import CORE_BUILDER
+from vitzoo.store.hub_file import HubFile
+from vitzoo.store.obtain import obtain
+from vitzoo.store.progress import progress
+
+MAIN = "main"  # the usual name of weights
+MOST = 16 * 2**30  # bytes of a file at an https address, and at most half of the free space
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What the user states about a file.
+
+    Args:
+        license: SPDX identifier, or another name of the license.
+        source: who trained the file, and how.
+        variant: name of a registered variant whose network the file has; empty if the file or the
+            config beside it states its network.
+        sha256: of a file at an https address, from its publisher.
+        preprocessing: name of a registered variant, or `variant:weights`, whose preprocessing the
+            file needs; empty for that of the file, of its config or of the variant.
+        label_set: name of the classes and their order.
+        summary: one line for listings.
+    """
+
+    license: str
+    source: str
+    variant: str = ""
+    sha256: str = ""
+    preprocessing: str = ""
+    label_set: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A weights file that was loaded.
+
+    Args:
+        place: the keys of an entry that name the file.
+        checkpoint: the open file.
+        model: the network with these weights, from `create`.
+    """
+
+    place: Mapping[str, Any]
+    checkpoint: Checkpoint
+    model: Any
+
+
+def measured(
+    name: str, weights: str, source: str, stated: Stated, target: Target, zoo: Registry
+) -> Measured:
+    """Load the weights of a source, and say where an entry finds the file.
+
+    Args:
+        name: of the variant.
+        weights: name of the weights.
+        source: as for `registry_add.add`.
+        stated: what the file itself does not state.
+        target: the registry file.
+        zoo: the registry.
+
+    Raises:
+        InvalidOption: a value is not possible, or one is missing that the file does not state.
+        CheckpointError: the file cannot be loaded.
+        WeightsError: one of its kinds; the file cannot be fetched or verified.
+    """
+    if "://" in source and not on_hub(source):
+        with _downloaded(f"{target.namespace}/{name}:{weights}", source, stated) as path:
+            return _loaded(path, without_query(source), {"url": source}, stated, zoo)
+    if stated.sha256:
+        raise InvalidOption("--sha256 is for https addresses; the hash of other files is computed")
+    if on_hub(source):
+        file = sidecars_at(source)[1]
+        place = {"repo": file.entry.repo, "file": file.entry.file}
+        found = _loaded(source, source, place, stated, zoo)
+        return replace(found, place={**place, "revision": file.pinned().pin.commit})
+    path = weights_in(Path(source)).absolute()
+    if path.name.endswith(INDEX):
+        raise InvalidOption(
+            f"{path} names several files, and an entry has one; vitzoo convert writes them to one"
+        )
+    if target.data:
+        there = path.parent.resolve() == target.data.resolve()
+        place = {"file": path.name if there else f"{name}.{weights}{path.suffix}"}
+    else:
+        folder = target.file.parent
+        place = {"path": str(path.relative_to(folder) if path.is_relative_to(folder) else path)}
+    return _loaded(path, str(path), place, stated, zoo)
+
+
+@contextmanager
+def _downloaded(label: str, url: str, stated: Stated) -> Iterator[Path]:
+    """Yield a path at which the verified file of an https address can be opened."""
+    if not valid_https(url):
+        raise InvalidOption(f"the address {not_https(url)}")
+    shown = without_query(url)
+    if not SHA256.fullmatch(stated.sha256):
+        raise InvalidOption(
+            f"{shown} needs --sha256 with the 64 lower-case hex digits that its publisher states, "
+            f"got {stated.sha256!r}. If none is published, download the file, check it as far as "
+            "you can, and pass the output of sha256sum; then only you vouch for the file"
+        )
+    entry = Weights(
+        MAIN, url=url, sha256=stated.sha256, predicted_size=_room(), license=stated.license
+    )
+    try:
+        with progress(shown) as note:
+            fd, _ = obtain(HubFile(entry, label), note)
+    except Offline as error:
+        raise Offline(
+            f"{shown} has to be downloaded, and vitzoo is offline; unset VITZOO_OFFLINE, or add a "
+            "copy of the file by its path"
+        ) from error
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "weights" + Path(shown).suffix)
+            path.symlink_to(f"/proc/self/fd/{fd}")
+            yield path
+    finally:
+        os.close(fd)
+
+
+def _room() -> int:
+    """Return the most bytes that a download of unknown size may have."""
+    home = settings.home()
+    if home is None:
+        return MOST
+    make_folder_or_raise(home)
+    return min(MOST, shutil.disk_usage(home).free // 2)
+
+
+def _loaded(
+    place: str | Path, shown: str, keys: Mapping[str, Any], stated: Stated, zoo: Registry
+) -> Measured:
+    """Load a file with `create`, which checks names, shapes, types and values."""
+    checkpoint = open_unregistered(place, zoo)
+    variant = zoo.variant(stated.variant) if stated.variant else None
+    if variant is None:
+        if not (checkpoint.spec or checkpoint.config):
+            raise InvalidOption(
+                f"{shown} does not state its network; add --variant NAME"
+                f"{fitting(_tensors(checkpoint, zoo), zoo)}, but shapes do not show every setting"
+            )
+        model = create(place)
+    else:
+        core = variant.builder == CORE_BUILDER
+        classes = _classes(_tensors(checkpoint, zoo)) if core else variant.spec.num_classes
+        other = None if classes == variant.spec.num_classes else classes
+        model = create(variant.name, weights=place, num_classes=other)
+    report: Any = model.load_report
+    if prefix := next((n for n in report.assumed if n.startswith("prefix = ")), ""):
+        raise CheckpointError(
+            f"{shown}: the names of its tensors begin with {prefix.removeprefix('prefix = ')!r}, "
+            "expected names without a prefix; vitzoo convert writes such a file"
+        )
+    return Measured(keys, checkpoint, model)
+
+
+def _tensors(checkpoint: Checkpoint, zoo: Registry) -> Mapping[str, Tensor]:
+    """Return the tensors by vitzoo's names, without data."""
+    found = identified(checkpoint, zoo)
+    return format_of(found, zoo).to_model(found.skeleton())
+
+
+def _classes(tensors: Mapping[str, Tensor]) -> int:
+    return next((tensors[name].shape[0] for name in CLASSIFIERS if name in tensors), 0)
