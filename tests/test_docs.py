@@ -335,43 +335,6 @@ def test_the_documented_plugin_works():
 
 
 @pytest.mark.docs
-def test_the_tutorial_works(distribution, monkeypatch, tmp_path, new_registry):
-    page = (ROOT / "docs" / "tutorial.md").read_text()
-    file = r"^`(acme_vit/\S+)`[^\n]*\n\n```\w+\n(.*?)^```"
-    found = re.findall(file, page, re.MULTILINE | re.DOTALL)
-    assert [name for name, _ in found] == ["acme_vit/parts.py", "acme_vit/registry.toml"]
-    scope = {}
-    for block in blocks(ROOT / "docs" / "tutorial.md", "python"):
-        exec(compile(block, "docs/tutorial.md", "exec"), scope)
-    site = distribution(
-        "acme-vit", "acme = acme_vit:registry.toml", dict(found) | {"acme_vit/__init__.py": ""}
-    )
-    monkeypatch.syspath_prepend(site)
-    monkeypatch.chdir(tmp_path)
-    new_registry()
-    later = blocks(ROOT / "docs" / "tutorial.md", "python acme")
-    assert len(later) == 3
-    try:
-        for block in later:
-            exec(compile(block, "docs/tutorial.md", "exec"), scope)
-    finally:
-        for name in ("acme_vit", "acme_vit.parts"):
-            sys.modules.pop(name, None)
-
-
-@pytest.mark.docs
-def test_the_tutorials_row_of_weights_is_one(tmp_path):
-    page = (ROOT / "docs" / "tutorial.md").read_text()
-    (row,) = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    (text,) = [t for t in blocks(ROOT / "docs" / "tutorial.md", "toml") if "[variants" in t]
-    row = row.replace("<40 digits>", "0" * 40).replace("<64 digits>", "0" * 64)
-    (tmp_path / "registry.toml").write_text(text + row)
-    sizes = importlib.import_module("vitzoo.registry.registry").registry().host.core.sizes
-    read = manifest.read_manifest(tmp_path / "registry.toml", package="acme_vit", sizes=sizes)
-    assert read.variants[0].default_weights.name == "v1"
-
-
-@pytest.mark.docs
 def test_the_documented_registry_file_works(tmp_path, monkeypatch):
     texts = blocks(ROOT / "docs" / "registry.md", "toml")
     files = [tmp_path / f"{i}.toml" for i in range(len(texts))]
