@@ -50,3 +50,12 @@ def test_the_page_on_figures_works_and_shows_what_its_commands_draw(run, tmp_pat
             assert found == pytest.approx(eval(value))
     assert (tmp_path / "attention.svg").is_file()
     assert "matplotlib.pyplot" not in sys.modules or scope["plot"].figure.canvas.manager is None
+
+
+def test_one_command_draws_a_network_over_the_photographs_of_scikit_learn(tmp_path):
+    draw = runpy.run_path(str(ROOT / "docs" / "generate_plots.py"))["write_photographs"]
+    draw.__globals__["OTHERS"] = tmp_path / "pictures"
+    assert draw("vit_digits") == 0
+    names = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert names == {"vit_digits_rollout.png", "vit_digits_tokens.png"}
+    assert draw("vit_digits:none") == 1
