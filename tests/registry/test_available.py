@@ -103,11 +103,17 @@ def test_a_tag_without_an_entry_is_refused_or_answered_with_its_repository(run, 
 
 
 @pytest.mark.usefixtures("core_alone")
-def test_what_is_installed_is_answered_first(run):
-    (row,) = json.loads(run("which", "vit_base_patch16_224.augreg_in21k", "--json")[1])
-    assert (row["name"], row["plugin"].partition(" ")[0]) == ("vit_b16", "core")
-    with refuses(UnknownName, "'vit_b16'", "timm"):
-        vitzoo.create("vit_base_patch16_224")
+@pytest.mark.parametrize(
+    ("theirs", "names"),
+    [
+        ("vit_base_patch16_224.augreg_in21k", ["vit_b16"]),
+        ("ViT-B/16", ["vit_b16"]),  # also the name of clip/vit_b16
+        ("eva_large_patch14_196", ["eva/vit_l14_196", "timm/eva_large_patch14_196"]),
+    ],
+)
+def test_what_is_installed_comes_first_and_timms_own_code_last(run, theirs, names):
+    rows = json.loads(run("which", theirs, "--json")[1])
+    assert [row["name"] for row in rows] == names
 
 
 def test_only_plugins_that_are_not_installed_are_read(monkeypatch, tmp_path):

@@ -6,6 +6,7 @@ import re
 import runpy
 from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import timm
@@ -16,7 +17,14 @@ from internals import registry
 from vitzoo.errors import UnknownName
 from vitzoo.files.strict_toml import loads
 from vitzoo.registry import foreign_names
-from vitzoo.registry.foreign_names import HUB, call, explain, known_elsewhere
+from vitzoo.registry.foreign_names import (
+    HUB,
+    call,
+    explain,
+    known_elsewhere,
+    known_in_plugins,
+    plugin_call,
+)
 
 ROOT = Path(__file__).parents[2]
 PAGE = runpy.run_path(str(ROOT / "tests" / "parity_table.py"), run_name="parity_table")
@@ -69,6 +77,20 @@ def test_every_architecture_with_a_name_is_answered_with_it():
         matches = known_elsewhere(architecture, zoo)
         if row.ours() != PAGE["CARRIED"]:
             assert f"`{matches[0][1].name}`" == row.ours(), architecture
+
+
+def test_the_answer_is_the_same_without_the_plugins():
+    zoo = registry()
+    core = [row for row in zoo.index.rows() if row["namespace"] == "core"]
+    index = SimpleNamespace(rows=lambda: core)
+    alone = SimpleNamespace(host=SimpleNamespace(infos={}), index=index)
+    for name in [*REPOSITORIES, *TABLES["hub"], *TABLES["former"]][::9]:
+        here, there = known_elsewhere(name, zoo), known_in_plugins(name, alone)
+        if all(variant.namespace != "core" for _, variant, _ in here):
+            names = [(library, v.name, w.name if w else "") for library, v, w in here]
+            assert [(library, row["name"], w) for library, row, w in there] == names
+            calls = [plugin_call(name, one).replace(", pretrained=True", "") for one in there]
+            assert calls == [call(name, match) for match in here]
 
 
 def test_former_names_are_those_of_timm():

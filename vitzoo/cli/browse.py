@@ -106,10 +106,11 @@ def which_command(name: str, as_json: bool) -> None:
 
     NAME is a variant, VARIANT:WEIGHTS, a part or a checkpoint format. A name of timm, torchvision
     or open_clip, or a Hub repository, is translated to the variant and weights of vitzoo. For a
-    repository that is not registered, the call loads it from the Hub. `plugin` registers the name.
-    `target` is the import path of the class or function that makes the part or network, and
-    `defined` is its source location. `location` is the file that registers the name, with
-    the line number if that file is a manifest. The command does not import that code.
+    repository that is not registered, the call loads it from the Hub. Variants of vitzoo's own
+    plugins are known without the plugins; then stderr says how to install the plugin. `plugin`
+    registers the name. `target` is the import path of the class or function that makes the part or
+    network, and `defined` is its source location. `location` is the file that registers the name,
+    with the line number if that file is a manifest. The command does not import that code.
 
     \b
     Examples:

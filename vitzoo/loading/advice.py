@@ -15,7 +15,7 @@ from vitzoo.registry.foreign_names import create_call
 from vitzoo.text import px
 
 KERNEL = "patch_embed.proj.weight"
-WRITABLE = str | int | float | tuple | list | dict | None  # types whose `repr` is code
+WRITABLE = (str, int, float, tuple, list, dict, type(None))  # types whose `repr` is code
 
 
 def passing(typed: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:

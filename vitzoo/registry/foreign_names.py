@@ -67,7 +67,6 @@ def known_in_plugins(name: str, zoo: Registry) -> list[Meaning]:
         return []
     both = zip(_meanings(name, zoo.index.rows()), _meanings(name, rows), strict=True)
     here, there = next(filter(any, both), ([], []))
-    there.sort(key=lambda meaning: (meaning[0] == HUB, meaning[1]["namespace"] == TIMM))
     found = [(library, row, tag if tag in _entries(row) else "") for library, row, tag in there]
     return [] if here else found
 
