@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import vitzoo
+from vitzoo.schema.terms import PINS
 
 PAGES = Path(__file__).parents[1] / "docs" / "families"
 SECTION = re.compile(r"(<!-- weights: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -85,7 +86,7 @@ def line(variant: vitzoo.Variant, weights: vitzoo.Weights) -> str:
         f"{variant.params / 1e6:.1f} M",
         weights.license,
         "" if weights.top1 is None else f"{weights.top1:.2f}",
-        weights.pin,
+        PINS[weights.pin],
         (weights.repo or "bundled") + (f": `{weights.file}`" if several else ""),
     )
     return "| " + " | ".join(cells) + " |"

@@ -26,8 +26,10 @@ class VitzooError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        text = super().__str__()  # with texts from files
-        return printable(text, MOST_OF_MESSAGE) + "..." * (len(text) > MOST_OF_MESSAGE)
+        """Return the message; each further argument is a line below it."""
+        texts = [str(arg) for arg in self.args]  # with texts from files
+        lines = (printable(t, MOST_OF_MESSAGE) + "..." * (len(t) > MOST_OF_MESSAGE) for t in texts)
+        return "\n  ".join(lines)
 
 
 class UnknownName(VitzooError, LookupError):

@@ -25,9 +25,9 @@ from vitzoo.files.shard_index import read_index, weights_in
 from vitzoo.foreign.hub import files_at, sidecars_at
 from vitzoo.keywords import check_types
 from vitzoo.opening import Registered, locate
+from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.addresses import parts_of_name
-from vitzoo.schema.rows import choose
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 from vitzoo.store.locks import ended_by

@@ -20,10 +20,11 @@ from vitzoo.files.names import INDEX, NPZ, PATHS, SAFETENSORS, on_hub, valid_rep
 from vitzoo.files.shard_index import weights_in
 from vitzoo.files.strict_json import strict_json
 from vitzoo.files.strict_toml import strict_toml
+from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.addresses import is_repository, parts_of_address, parts_of_name
 from vitzoo.schema.reader import NAME, describe
-from vitzoo.schema.rows import Variant, Weights, choose
+from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import Spec
 
 if TYPE_CHECKING:

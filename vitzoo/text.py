@@ -48,6 +48,16 @@ def px(size: tuple[int, int] | None) -> str:
     return str(height) if height == width else f"{height}x{width}"
 
 
+def megabytes(size: int) -> str:
+    """Write a number of bytes in megabytes of 10^6.
+
+    >>> megabytes(346284714), megabytes(825712), megabytes(2529678224)
+    ('346 MB', '0.826 MB', '2530 MB')
+    """
+    value = size / 10**6
+    return f"{value:.0f} MB" if value >= 100 else f"{value:.3g} MB"
+
+
 def is_terminal(stream: Any) -> bool:
     """Tell whether a standard stream, which may be missing or closed, is a terminal."""
     try:

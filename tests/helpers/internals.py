@@ -41,6 +41,7 @@ from vitzoo.plugin.info import (
 )
 from vitzoo.plugin.package_files import data_file as data_file
 from vitzoo.plugin.requirements import check_requirements as check_requirements
+from vitzoo.registry.choice import choose as choose
 from vitzoo.registry.foreign_names import known_elsewhere as known_elsewhere
 from vitzoo.registry.label_sets import SETS as SETS
 from vitzoo.registry.listing import FIELDS as FIELDS, MEASUREMENTS as MEASUREMENTS, fields as fields
@@ -53,7 +54,7 @@ from vitzoo.saving import save_classifier as save_classifier
 from vitzoo.schema.entries import Entries as Entries
 from vitzoo.schema.manifest import Manifest as Manifest, read_manifest as read_manifest
 from vitzoo.schema.reader import Reader as Reader
-from vitzoo.schema.rows import Contribution as Contribution, choose as choose
+from vitzoo.schema.rows import Contribution as Contribution
 from vitzoo.schema.spec import LIMITS as LIMITS
 from vitzoo.schema.tables import table_of as table_of
 from vitzoo.schema.terms import (

@@ -379,8 +379,11 @@ def test_two_defaults_are_refused(problem):
     says(problem(VALID + SECOND), NET, "weights", "default")
 
 
-def test_weights_without_a_default_are_fine(read):
-    (variant,) = read(change("default = true\n", "")).variants
+def test_the_only_weights_are_the_default(read):
+    text = change("default = true\n", "")
+    (variant,) = read(text).variants
+    assert variant.weights[0].default
+    (variant,) = read(text + SECOND.replace("default = true\n", "")).variants
     assert variant.default_weights is None
 
 

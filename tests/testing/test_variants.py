@@ -38,6 +38,17 @@ def test_a_broken_variant(acme, changes, check, words):
     assert words in str(caught.value)
 
 
+def test_several_weights_without_a_default(complaint, acme):
+    main = acme.manifest[acme.manifest.index("[variants.net.weights.main]") :]
+    other = main.replace("weights.main", "weights.other")
+    two = f"{main}\n{other}"
+    acme((main, two))
+    said = complaint(VARIANT.check_default, VARIANT.VariantSubject("acme/net"))
+    says(said, "variant 'acme/net'", "none of its weights", "main, other", "`default = true`")
+    acme((main, main + "\n" + other.replace("pin =", "default = true\npin =")))
+    VARIANT.check_default(VARIANT.VariantSubject("acme/net"))
+
+
 @pytest.mark.parametrize(
     ("body", "check", "words"),
     [

@@ -27,11 +27,12 @@ from vitzoo.loading.load import raise_if
 from vitzoo.loading.request import FREE, OVERRIDDEN, differences, unequal
 from vitzoo.opening import registered
 from vitzoo.plugin.info import LOCAL
+from vitzoo.registry.choice import choose
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.manifest import API, Manifest, read_manifest
 from vitzoo.schema.reader import NAME, NAME_RULE
-from vitzoo.schema.rows import Preprocessing, Variant, Weights, choose
+from vitzoo.schema.rows import Preprocessing, Variant, Weights
 from vitzoo.schema.tables import network_table, plain
 from vitzoo.schema.terms import CORE_BUILDER, MAX_MANIFEST
 from vitzoo.testing.checks.weights import problems_of

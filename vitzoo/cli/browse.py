@@ -29,7 +29,6 @@ from vitzoo.registry.foreign_names import (
     call,
     create_call,
     explain_plugin,
-    is_tag,
     known_elsewhere,
     known_in_plugins,
     of_no_plugin,
@@ -42,7 +41,7 @@ from vitzoo.schema.addresses import is_repository, repository
 from vitzoo.schema.kinds import KINDS, PARTS_OF_WEIGHTS
 from vitzoo.schema.rows import Contribution, Recipe, Throughput, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER, FURTHER_RESULTS, RESULTS
+from vitzoo.schema.terms import CORE_BUILDER, FURTHER_RESULTS, PINS, RESULTS
 from vitzoo.text import px
 
 WEIGHTS_FIT = Fit(
@@ -239,7 +238,7 @@ def _weights_row(weights: Weights, variant: Variant) -> dict[str, Any]:
         "classes": _classes(weights, variant),
         "size": _file_size(weights),
         "license": weights.license_note,
-        "pin": weights.pin,
+        "pin": PINS[weights.pin],
     }
 
 
@@ -263,7 +262,7 @@ def _facts(variant: Variant, weights: Weights) -> dict[str, Any]:
         "file": f"{weights.file} (bundled)" if weights.bundled else weights.place,
         "revision": weights.revision,
         "size": _file_size(weights),
-        "pin": weights.pin,
+        "pin": PINS[weights.pin],
         "sha256": weights.sha256 or "recorded at the first download (trust on first use)",
         "license": use and f"{weights.license_note} ({meaning[use]})",
         "classes": _classes(weights, variant),
@@ -306,20 +305,12 @@ def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
             raise UnknownName(explain_plugin(name, there[0]))
         return [_of_plugin(name, meaning) for meaning in there]
     elsewhere = known_elsewhere(name, zoo)
-    tagged = "." in name and all(weights is None for _, _, weights in elsewhere)
-    without_entry = tagged and is_tag(name)
-    if without_entry:
-        say(f"vitzoo: {name!r} has no entry; create reads its config and its weights from the Hub")
+    without_entry = "." in name and all(weights is None for _, _, weights in elsewhere)
     is_variant = any(isinstance(row, Variant) for _, row in own)
-    if elsewhere and not is_variant and (without_entry or not tagged):
-        for _, variant, weights in elsewhere:
-            if not (weights or without_entry or variant.default_weights) and variant.weights:
-                names = ", ".join(row.name for row in variant.weights)
-                say(f"vitzoo: {variant.name} has no default weights; its weights are {names}")
-        own_call = without_entry or QUICK.search(name)
+    if elsewhere and not is_variant and not without_entry:
         return [
             _meaning(zoo, match[1].namespace, match[1], match[2], f"{name} ({match[0]})")
-            | ({"create": call(name, match)} if own_call else {})
+            | ({"create": call(name, match)} if QUICK.search(name) else {})
             for match in elsewhere
         ]
     if parts := [pair for pair in own if not isinstance(pair[1], Variant)]:

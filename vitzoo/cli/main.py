@@ -15,7 +15,7 @@ import click
 import vitzoo
 from vitzoo.cli.commands import COMMANDS, own_command, own_commands, restore_help
 from vitzoo.cli.environment import Stream, diverted, set_for_command
-from vitzoo.cli.output import echo, on_terminal, say
+from vitzoo.cli.output import echo, on_terminal, say, say_error
 from vitzoo.errors import VitzooError, printable
 from vitzoo.plugin import importing
 
@@ -204,6 +204,6 @@ def _run(args: Sequence[str] | None) -> int:
     except (VitzooError, OSError, MemoryError) as error:
         if os.environ.get("VITZOO_DEBUG") == "1":
             raise
-        say(f"vitzoo: {str(error) or 'there is not enough memory'}")
+        say_error(error)
         return getattr(error, "exit_code", 1)
     return code if isinstance(code, int) else 0

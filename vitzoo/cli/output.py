@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TextIO
 
 import click
 
-from vitzoo.errors import FirstUseWarning, printable
-from vitzoo.text import is_terminal, screen_width
+from vitzoo.errors import FirstUseWarning, VitzooError, printable
+from vitzoo.text import is_terminal, megabytes as megabytes, screen_width
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
 DOTS = "..."
@@ -85,6 +85,14 @@ def data_stream() -> TextIO:
 def say(text: object) -> None:
     """Write a line to stderr, with escaped control characters."""
     click.echo(printable(str(text)), err=True)
+
+
+def say_error(error: BaseException) -> None:
+    """Write the message of an error to stderr."""
+    text = str(error) or "there is not enough memory"
+    lines = text.split("\n") if isinstance(error, VitzooError) else [text]
+    for number, line in enumerate(lines):
+        say(line if number else f"vitzoo: {line}")
 
 
 def echo(text: str = "", *, nl: bool = True) -> None:
@@ -321,16 +329,6 @@ def count(number: int) -> str:
         if number < 999.5 * unit:  # a larger number has four digits after rounding
             return f"{number / unit:.3g}{suffix}"
     return f"{number / 10**12:{'.3g' if number < 999.5e12 else '.0f'}}T"
-
-
-def megabytes(size: int) -> str:
-    """Write a number of bytes in megabytes of 10^6.
-
-    >>> megabytes(346284714), megabytes(825712), megabytes(2529678224)
-    ('346 MB', '0.826 MB', '2530 MB')
-    """
-    value = size / 10**6
-    return f"{value:.0f} MB" if value >= 100 else f"{value:.3g} MB"
 
 
 def _jsonable(value: Any) -> Any:

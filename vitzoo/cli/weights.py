@@ -12,7 +12,7 @@ from click.exceptions import Exit
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.environment import set_for_command, without_plugins
 from vitzoo.cli.options import PATH, flag, json_option, weights_option
-from vitzoo.cli.output import print_rows, say
+from vitzoo.cli.output import print_rows, say, say_error
 from vitzoo.errors import IntegrityError, VitzooError
 from vitzoo.store.progress import each_progress
 
@@ -73,7 +73,7 @@ def fetch_command(names: tuple[str, ...], weights: str | None, quiet: bool, as_j
     failures = list(dict.fromkeys(error for error in found if isinstance(error, VitzooError)))
     if len(failures) > 1:
         for error in failures:
-            say(f"vitzoo: {error}")
+            say_error(error)
         damaged = any(isinstance(error, IntegrityError) for error in failures)
         raise Exit(IntegrityError.exit_code if damaged else failures[0].exit_code)
     for error in failures:

@@ -30,9 +30,10 @@ from vitzoo.loading.advice import passing
 from vitzoo.loading.request import Request, differences
 from vitzoo.log import log
 from vitzoo.plugin.guard import note_of
+from vitzoo.registry.choice import choose
 from vitzoo.schema.addresses import parts_of_name
 from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
-from vitzoo.schema.rows import Variant, Weights, choose
+from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.schema.terms import CORE_BUILDER
 
@@ -156,7 +157,7 @@ class SavedClassifier(WeightsSource):
             variant = self.zoo.variant(name)
             row = choose(variant, weights)
         except (UnknownName, WeightsUnavailable) as error:
-            raise CheckpointError(f"{needs}: {error}; {other}") from error
+            raise CheckpointError(f"{needs}: {error.args[0]}; {other}") from error
         if row.sha256 not in ("", trunk.sha256):
             raise HashMismatch(f"{needs}; the registry has sha256 {row.sha256}; {other}")
         return identified(open_registered(variant, row, self.zoo), self.zoo)

@@ -21,6 +21,7 @@ from vitzoo.schema.rows import (
     Throughput,
     Variant,
     Weights,
+    with_default,
 )
 from vitzoo.schema.spec import Spec
 from vitzoo.schema.tables import are_pairs, table_of
@@ -92,9 +93,10 @@ def check_rows(
         if isinstance(row, Variant):
             _check_objects(row, Reader({}, where))
             entries.variant(row.name, Reader(table_of(row), where))
+            yield row.with_values(weights=with_default(row.weights))
         else:
             entries.contribution(Contribution, row.name, Reader(table_of(row), where))
-        yield row
+            yield row
 
 
 def _is_named(row: Any) -> bool:

@@ -132,12 +132,7 @@ def address(name: str, match: Match | Meaning) -> str:
     tag = current(name)
     if match[2] or "." not in tag or match[0] not in (TIMM, HUB):
         return ""
-    return f"hf://{_tables()['without_entry'].get(tag, f'{TIMM}/{tag}')}"
-
-
-def is_tag(name: str) -> bool:
-    """Tell whether a name means a tag of timm that has no entry."""
-    return current(name) in _tables()["without_entry"]
+    return f"hf://{TIMM}/{tag}"
 
 
 def create_call(name: str, **arguments: object) -> str:
@@ -173,15 +168,12 @@ def plugin_call(name: str, meaning: Meaning) -> str:
     if weights:
         return create_call(row["name"], weights=weights)
     quick = QUICK_GELU if QUICK.search(name) else None
-    if place := address(name, meaning):
-        return create_call(place, block=quick)
     return create_call(row["name"], pretrained=True if _entries(row) else None, block=quick)
 
 
 def unknown_tag(name: str, meaning: Meaning) -> str:
     """Return the tag in a name for which a plugin has no weights and timm no repository."""
-    known = not address(name, meaning) or is_tag(name)
-    return "" if known else current(name).partition(".")[2]
+    return current(name).partition(".")[2] if address(name, meaning) else ""
 
 
 def explain_plugin(name: str, meaning: Meaning) -> str:

@@ -224,6 +224,11 @@ class Registry:
         there = foreign_names.known_in_plugins(name, self)
         if there and there[0][0]:  # of another library
             return foreign_names.explain_plugin(name, there[0])
+        before, _, tag = name.partition(".")
+        owner = self.host.variants.get(before)
+        if owner and any(weights.name == tag for weights in owner.weights):
+            call = foreign_names.create_call(f"{before}:{tag}")
+            return f"unknown variant {name!r}; the name of weights follows a colon: {call}"
         if elsewhere := foreign_names.known_elsewhere(name, self):
             return foreign_names.explain(name, elsewhere)
         base, _, weights = name.partition(":")

@@ -41,6 +41,7 @@ from vitzoo.schema.rows import (
     Variant,
     Weights,
     preprocessing_values,
+    with_default,
 )
 from vitzoo.schema.spec import LIMITS, BlockSpec, Option, PartSpec, Spec
 from vitzoo.schema.terms import CORE_BUILDER
@@ -114,7 +115,7 @@ class Entries(Record):
             params=reader.count("params", start.params if same else REQUIRED),
             throughput=read_throughput(reader, self.measurements) or start.throughput,
             source=self._needed(reader, "source"),
-            weights=tuple(reader.rows("weights", self._weights)),
+            weights=with_default([*reader.rows("weights", self._weights)]),
         )
         _check_variant(row, reader)
         return row

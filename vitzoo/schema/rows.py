@@ -5,11 +5,11 @@ Hooks return these frozen objects, and manifests are read into them. Torch-free.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vitzoo.errors import InvalidOption, WeightsUnavailable, did_you_mean
+from vitzoo.errors import InvalidOption
 from vitzoo.files.names import without_query
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.record import Record
@@ -216,7 +216,8 @@ class Weights(Record):
         evaluation_commit: commit of the repository with these files; empty if it has none.
         recipe: how the publishers fine-tuned the network: to this file if it is fine-tuned, else
             from it; None if not stated.
-        default: whether `pretrained=True` loads these weights.
+        default: whether `pretrained=True` loads these weights; the registry sets it for the only
+            weights of a variant.
     """
 
     name: str = field(kw_only=False)
@@ -419,23 +420,8 @@ class Variant(Record):
         return weights.preprocessing
 
 
-def choose(variant: Variant, name: str | None) -> Weights:
-    """Return the weights called `name`, or the default weights if `name` is None.
-
-    Raises:
-        WeightsUnavailable: the variant has no such weights.
-    """
-    names = [weights.name for weights in variant.weights]
-    for weights in variant.weights:
-        if weights.name == name or (name is None and weights.default):
-            return weights
-    if not names:
-        raise WeightsUnavailable(
-            f"{variant.name} has no published weights that vitzoo knows; create it with "
-            "pretrained=False, or pass a file: weights='model.safetensors'"
-        )
-    listed = f"; choose from: {', '.join(names)}"
-    if name is None:
-        raise WeightsUnavailable(f"{variant.name} has no default weights{listed}")
-    hint = did_you_mean(name, names) or listed
-    raise WeightsUnavailable(f"{variant.name} has no weights {name!r}{hint}")
+def with_default(weights: Sequence[Weights]) -> tuple[Weights, ...]:
+    """Return the weights of a variant; the only entry is the default."""
+    if len(weights) == 1 and not weights[0].default:
+        return (weights[0].with_values(default=True),)
+    return tuple(weights)

@@ -20,4 +20,5 @@ FURTHER_RESULTS = (
     "imagenet_r",
 )
 RESULTS = ("top1", *FURTHER_RESULTS)
+PINS = {"confirmed": "confirmed", "reported": "reported", "first-use": "trust on first use"}
 CORE_BUILDER = "vitzoo.network.build:build"

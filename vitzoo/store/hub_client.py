@@ -205,15 +205,20 @@ def refusal(response: httpx2.Response, file: HubFile, host: str) -> errors.Netwo
         return _by_status(response, file, host, gated=True)
     except hub_errors.RevisionNotFoundError:
         return errors.RevisionNotFound(
-            f"{file}: {host} has no revision {file.revision} of the repository; {ELSEWHERE}"
+            f"{file}: {host} has no revision {file.revision} of the repository; "
+            f"{ELSEWHERE}{file.instead}"
         )
     except hub_errors.RemoteEntryNotFoundError:
         return errors.EntryNotFound(
-            f"{file}: {host} has no such file at revision {file.revision}; {ELSEWHERE}"
+            f"{file}: {host} has no such file at revision {file.revision}; "
+            f"{ELSEWHERE}{file.instead}"
         )
     except hub_errors.RepositoryNotFoundError:
         if status == HTTPStatus.NOT_FOUND:
-            fix = f", or it is private; {NAMED}" if on_hub(file.label) else f"; {ELSEWHERE}"
+            if on_hub(file.label):
+                fix = f", or it is private; {NAMED}"
+            else:
+                fix = f"; {ELSEWHERE}{file.instead}"
             return errors.RepoNotFound(f"{file}: {host} has no repository {file.entry.repo}{fix}")
     except hub_errors.HfHubHTTPError:
         pass
@@ -255,7 +260,8 @@ def _by_status(
         case HTTPStatus.UNAUTHORIZED:
             fix = NAMED if on_hub(file.label) else LOG_IN
             return errors.AuthenticationError(
-                f"{what}: the repository {file.entry.repo} does not exist, or is private; {fix}"
+                f"{what}: the repository {file.entry.repo} does not exist, or is private; "
+                f"{fix}{file.instead}"
             )
         case HTTPStatus.FORBIDDEN | HTTPStatus.UNAVAILABLE_FOR_LEGAL_REASONS:
             return errors.AccessDenied(f"{what} and denies access; check the rights of your token")

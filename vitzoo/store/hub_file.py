@@ -28,6 +28,7 @@ class HubFile:
         pin: commit, size and sha256 of the file; `UNPINNED` until they are known.
         package: the package that a bundled file lies in.
         small: whether it is a config, which need not be stored with LFS.
+        others: the names of the other weights of its variant.
     """
 
     entry: Weights
@@ -35,12 +36,15 @@ class HubFile:
     pin: Pin = UNPINNED
     package: str = "vitzoo"
     small: bool = False
+    others: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, variant: Variant, entry: Weights, zoo: Registry) -> HubFile:
         """Return the file of registered weights."""
         package = zoo.host.package(variant.namespace) if entry.bundled else ""
-        return cls(entry, f"{variant.name}:{entry.name}", package=package)
+        name = f"{variant.name}:{entry.name}"
+        others = tuple(f"{variant.name}:{w.name}" for w in variant.weights if w is not entry)
+        return cls(entry, name, package=package, others=others)
 
     @classmethod
     def at(cls, address: str, *, small: bool = False) -> HubFile:
@@ -80,6 +84,11 @@ class HubFile:
     def page(self) -> str:
         """Where the terms are: the page of the repository on the official Hub, or the address."""
         return f"https://huggingface.co/{self.entry.repo}" if self.entry.repo else self.entry.place
+
+    @property
+    def instead(self) -> str:
+        """The end of a message about a file that does not exist."""
+        return f"; other weights: {', '.join(self.others)}" if self.others else ""
 
     def __str__(self) -> str:
         return f"{self.label}: {self.entry.place}"

@@ -61,6 +61,7 @@ def request_pin(file: HubFile) -> Pin:
     if pin.absent:
         raise EntryNotFound(
             f"{_where(file, settings.trust_endpoint())} lists no such file at this revision"
+            f"{file.instead}"
         )
     return pin
 

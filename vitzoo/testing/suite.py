@@ -165,6 +165,7 @@ class PluginTests:
     test_checkpoint_format_overrides = of("checkpoint_format", formats.check_overrides)
 
     test_variant_params = of("variant", variants.check_params)
+    test_variant_default = of("variant", variants.check_default)
     test_variant_spec = of("python_variant", variants.check_spec)
     test_variant_runs = of("variant", variants.check_runs)
     test_variant_lora = of("architecture", variants.check_lora)

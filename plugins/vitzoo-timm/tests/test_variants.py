@@ -4,6 +4,10 @@ import runpy
 from pathlib import Path
 
 import pytest
+import timm
+
+import vitzoo
+from vitzoo.errors import UnknownName
 
 UPDATE = runpy.run_path(str(Path(__file__).with_name("update_variants.py")))
 HOW = "python plugins/vitzoo-timm/tests/update_variants.py"
@@ -19,6 +23,24 @@ def test_every_family_has_a_row():
     for title, paper in {**UPDATE["PAPERS"], **UPDATE["OTHERS"]}.values():
         assert f'summary = "{title}; ' in text, title
         assert f'paper = "arXiv:{paper}"' in text, paper
+
+
+def test_every_file_of_timm_is_registered():
+    for variant in vitzoo.variants("timm/*"):
+        name = variant.name.removeprefix("timm/")
+        tags = {tag.partition(".")[2] for tag in timm.list_pretrained(f"{name}.*")}
+        assert {row.name for row in variant.weights} == tags, HOW
+        if tags:
+            assert variant.default_weights.name == timm.get_pretrained_cfg(name).tag, HOW
+
+
+@pytest.mark.parametrize("call", [vitzoo.create, vitzoo.describe, vitzoo.fetch])
+def test_a_tag_of_timm_follows_a_colon(call):
+    name = "timm/swin_tiny_patch4_window7_224"
+    with pytest.raises(UnknownName) as caught:
+        call(f"{name}.ms_in22k")
+    expected = f"the name of weights follows a colon: vitzoo.create('{name}:ms_in22k')"
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parity

@@ -4,9 +4,9 @@
 
 They are the architectures of timm among the ViTs that vitzoo has no parts for, as
 `vitzoo_timm.native.spec_of` says, and those of the families of `PAPERS`. Numbers are read from
-timm's modules on `meta`; the published files stand in `WEIGHTS`, and images per second in
-tests/facts of the repository. A test asks whether the files are
-up to date, so a new timm that changes a network is seen.
+timm's modules on `meta`, and weights from timm's configs of pre-trained files; images per second
+and results stand in tests/facts of the repository. A test asks whether the files are up to date, so
+a new timm that changes a network or publishes a file is seen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from typing import Any
 import timm
 import torch
 
+import vitzoo
 from vitzoo.network.summary import cost
+from vitzoo.registry.label_sets import SETS
 from vitzoo_timm.build import parameters
 from vitzoo_timm.look import NotNative
 from vitzoo_timm.native import spec_of
@@ -29,8 +31,10 @@ from vitzoo_timm.native import spec_of
 ROOT = Path(__file__).parents[1]
 MANIFEST = ROOT / "vitzoo_timm" / "registry.toml"
 README = ROOT / "README.md"
-UNFILLED = runpy.run_path(str(ROOT.parents[1] / "tests" / "parity" / "conftest.py"))["unfilled"]
-FIGURES = runpy.run_path(str(ROOT.parents[1] / "tests" / "update_figures.py"))
+TESTS = ROOT.parents[1] / "tests"
+UNFILLED = runpy.run_path(str(TESTS / "parity" / "conftest.py"))["unfilled"]
+FIGURES = runpy.run_path(str(TESTS / "update_figures.py"))
+PREDICTED = runpy.run_path(str(TESTS / "helpers" / "predicted.py"))["predicted_size"]
 TABLE = re.compile(r"(<!-- variants -->\n).*?(<!-- end -->)", re.DOTALL)
 REQUIRES = "timm>=1.0.31,<1.1"
 VITS = ("vit_*", "deit*", "beit*", "eva02*", "aimv2_*")
@@ -69,30 +73,19 @@ OTHERS = {  # among the ViTs
     "vit_*resnet*": ("ViT on a ResNet-D", "2010.11929"),
 }
 POOLS = {"avg": "mean", "map": "attention"}  # the spec of a wrapper has the pool `class`
-PREPROCESSING = (
-    "{ mean = [0.485, 0.456, 0.406], std = [0.229, 0.224, 0.225], interpolation = "
-    '"bicubic", crop_pct = 1.0, crop_mode = "center" }'
-)
-WEIGHTS = {
-    name: {
-        "sa1b": {
-            "default": True,
-            "repo": f"timm/{name}.sa1b",
-            "file": "model.safetensors",
-            "pin": "first-use",
-            "predicted_size": size,
-            "format": "timm",
-            "num_classes": 0,
-            "license": "Apache-2.0",
-            "source": "arXiv:2304.02643; the image encoder, with its neck",
-            "pretraining_data": "SA-1B",
-        }
-    }
-    for name, size in (
-        ("samvit_base_patch16", 358700112),
-        ("samvit_large_patch16", 1233145944),
-        ("samvit_huge_patch16", 2548148184),
-    )
+PREPROCESSING = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
+SPDX = {"apache-2.0": "Apache-2.0", "mit": "MIT", "cc-by-nc-4.0": "CC-BY-NC-4.0"}
+TRAINED = {  # objective and data of the pre-training: the first pattern that fits timm's tag
+    "mae*": ("self-supervised", "ImageNet-1k"),
+    "datacomp1b*": ("image-text", "DataComp-1B"),
+    "apple_mclip2_dfndr2b": ("image-text", "DFNDR-2B"),
+    "apple_mclip*": ("image-text", "DataCompDR-1B"),
+    "v2_webli": ("image-text", "WebLI"),
+    "sa1b": ("", "SA-1B"),
+    "*in12k*": ("supervised", "ImageNet-12k"),
+    "*in22k*": ("supervised", "ImageNet-21k"),
+    "*inw21k": ("supervised", "ImageNet-21k"),
+    "*in1k": ("supervised", "ImageNet-1k"),
 }
 HEAD = """\
 # timm's networks that are not made of vitzoo's parts. Written by tests/update_variants.py.
@@ -195,19 +188,71 @@ def row(name: str, first: dict[type, str]) -> str:
     if pool := POOLS.get(getattr(model, "global_pool", None)):
         values["timm_pool"] = pool  # so that a config with this pool states no change
     lines = [f"[variants.{name}]", *(f"{k} = {toml(v)}" for k, v in values.items())]
-    lines.append(f"known_as = {{ timm = {toml(name)} }}")
-    for weights, facts in WEIGHTS.get(name, {}).items():
-        lines += ["", f"[variants.{name}.weights.{weights}]"]
-        lines += [f"{k} = {toml(v)}" for k, v in facts.items()]
-        lines.append(f"preprocessing = {PREPROCESSING}")
+    lines.append(f"known_as = {toml({'timm': name})}")
+    for tag in tags(name):
+        lines += ["", f"[variants.{name}.weights.{tag}]"]
+        lines += [f"{k} = {toml(v)}" for k, v in weights(name, tag, paper).items()]
     return "\n".join(lines)
+
+
+def tags(name: str) -> list[str]:
+    """Return the tags of an architecture that have a file, timm's default first."""
+    default = timm.get_pretrained_cfg(name)
+    if default is None or not default.has_weights:
+        return []
+    found = [tag.partition(".")[2] for tag in timm.list_pretrained(f"{name}.*")]
+    return sorted(found, key=lambda tag: (tag != default.tag, tag))
+
+
+def weights(name: str, tag: str, paper: str) -> dict[str, Any]:
+    """Return the entry of a file, as timm's config states it."""
+    config = timm.get_pretrained_cfg(f"{name}.{tag}")
+    owner, classes = config.hf_hub_id.partition("/")[0], config.num_classes
+    same = classes == plain(name).num_classes
+    network = plain(name) if same else made(name, num_classes=classes)
+    account = "" if owner in ("timm", "apple") else f"; on the private account {owner}"
+    pretraining, data = trained(config.hf_hub_id, tag)
+    prepared = {key: getattr(config, key) for key in PREPROCESSING}
+    values = {
+        "default": (len(tags(name)) > 1 and tag == tags(name)[0]) or None,
+        "repo": config.hf_hub_id,
+        "file": config.hf_hub_filename or "model.safetensors",
+        "pin": "first-use",
+        "predicted_size": PREDICTED(network.state_dict()),
+        "format": "timm",
+        "num_classes": None if same and classes else classes,
+        "label_set": next((key for key, count in SETS.items() if count == classes), None),
+        "license": SPDX.get(config.license, config.license),
+        "source": f"arXiv:{paper}; timm {timm.__version__} config{account}",
+        "pretraining": pretraining or None,
+        "pretraining_data": data or None,
+        "preprocessing": prepared | {"crop_pct": min(config.crop_pct, 1.0)},  # without padding
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def trained(repo: str, tag: str) -> tuple[str, str]:
+    """Return objective and data of the pre-training; the entry of another plugin may state them."""
+    if repo in elsewhere():
+        return elsewhere()[repo]
+    return next((v for pattern, v in TRAINED.items() if fnmatch.fnmatch(tag, pattern)), ("", ""))
+
+
+@cache
+def elsewhere() -> dict[str, tuple[str, str]]:
+    """Return objective and data of the pre-training by repository, as other plugins state them."""
+    others = (variant for variant in vitzoo.variants() if variant.namespace != "timm")
+    rows = (row for variant in others for row in variant.weights)
+    return {row.repo: (row.pretraining, row.pretraining_data) for row in rows}
 
 
 def toml(value: Any) -> str:
     """Write a value as TOML."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, list):
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {toml(item)}' for key, item in value.items())} }}"
+    if isinstance(value, list | tuple):
         if len(value) == 2 and value[0] == value[1]:  # a square
             return str(value[0])
         return "[" + ", ".join(map(toml, value)) + "]"

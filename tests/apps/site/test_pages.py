@@ -21,7 +21,7 @@ FREE = (  # texts of the plugin
     "net_patch8_32", "arXiv:2010.11929", "arXiv:2010.11929, table 6",
     "table 3 of https://example.org/report.pdf",
 )  # fmt: skip
-LABELS = {"confirmed": "confirmed: ", "reported": "reported: ", "first-use": "first-use: "}
+LABELS = {"confirmed": "confirmed: ", "reported": "reported: ", "first-use": "trust on first use: "}
 
 
 def px(size):

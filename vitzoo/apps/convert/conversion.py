@@ -30,9 +30,10 @@ from vitzoo.keywords import check_types
 from vitzoo.loading.load import fitting
 from vitzoo.opening import Registered, locate
 from vitzoo.plugin.guard import for_file, not_inverse, note_of
+from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.reader import describe
-from vitzoo.schema.rows import Variant, choose
+from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
 from vitzoo.store import obtain
 from vitzoo.store.hub_file import HubFile

@@ -19,10 +19,10 @@ from vitzoo.files.folder_manifest import own_files, write_manifest
 from vitzoo.inventory import verify
 from vitzoo.keywords import check_choice, check_types
 from vitzoo.opening import Registered, locate
-from vitzoo.registry.foreign_names import is_tag, known_elsewhere
+from vitzoo.registry.choice import choose
+from vitzoo.registry.foreign_names import known_elsewhere
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.rows import choose
 from vitzoo.store.store import Store
 
 
@@ -115,9 +115,8 @@ def timm_overlay(tag: str, folder: str | os.PathLike[str] | None = None) -> dict
     zoo = registry()
     match = next((m for m in known_elsewhere(tag, zoo) if m[0] == "timm" and m[2]), None)
     if match is None or "." not in tag:
-        more = "; its weights have no entry" if is_tag(tag) else ""
         raise UnknownName(
-            f"no registered weights have timm's tag {tag!r}{more}; `vitzoo which {tag}` names what "
+            f"no registered weights have timm's tag {tag!r}; `vitzoo which {tag}` names what "
             "is known, and a tag has the form ARCHITECTURE.WEIGHTS"
         )
     _, variant, row = match

@@ -12,7 +12,7 @@ from vitzoo.apps.site.links import file_place
 from vitzoo.errors import printable
 from vitzoo.registry.listing import commercial_use, fields
 from vitzoo.schema.rows import Throughput, Variant, Weights
-from vitzoo.schema.terms import RESULTS
+from vitzoo.schema.terms import PINS as PINS, RESULTS
 
 TEST_SETS = {  # short and full
     "top1": ("Top-1", "ImageNet top-1"),
@@ -29,7 +29,6 @@ TASKS = {
     "features": "Features, no head",
 }
 COMMERCIAL = {"yes": "yes", "read": "read the license", "no": "no"}
-PINS = {"confirmed": "confirmed", "reported": "reported", "first-use": "trust on first use"}
 VARIANT = (
     "name", "summary", "namespace", "params", "gmacs", "image_size", "patch_size", "throughput",
     "known_as", "weights"

@@ -38,6 +38,9 @@ CALLED = (
     "`weight` would not use the adapter"
 )
 REPORT = "report this as an error of vitzoo"
+DEFAULT = (
+    "write `default = true` into the entry that the authors mean by the plain name of the network"
+)
 NETWORKS = "give numbers that fit in the `networks` table of the test class"
 
 
@@ -99,6 +102,14 @@ def check_params(subject: VariantSubject) -> None:
     problem = f"it states params = {stated}, the network has {params}"
     subject.require(params == stated, problem, f"write params = {params}, or correct its sizes")
     require_no_memory(subject, model)
+
+
+def check_default(subject: VariantSubject) -> None:
+    """A variant with weights has a default: `pretrained=True` loads it."""
+    row = subject.row
+    names = ", ".join(weights.name for weights in row.weights)
+    problem = f"pretrained=True is an error, because none of its weights is the default: {names}"
+    subject.require(bool(row.default_weights) or not names, problem, DEFAULT)
 
 
 def check_spec(subject: VariantSubject) -> None:

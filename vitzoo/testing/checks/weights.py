@@ -18,9 +18,10 @@ from vitzoo.formats import Format
 from vitzoo.inventory import import_file, verify
 from vitzoo.loading.request import Request
 from vitzoo.loading.source import RegisteredWeights
+from vitzoo.registry.choice import choose
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import registry
-from vitzoo.schema.rows import Variant, Weights, choose
+from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import Spec
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.obtain import obtain
