@@ -172,10 +172,7 @@ def test_wrong_bytes_for_a_hub_address_are_refused(net, hub, faults, wrong):
     import vitzoo
 
     hub.always = faults.other(wrong)
-    with (
-        pytest.warns(vitzoo.errors.FirstUseWarning),
-        pytest.raises(HashMismatch, match=r"hf://acme/net@main/model\.safetensors"),
-    ):
+    with pytest.raises(HashMismatch, match=r"hf://acme/net@main/model\.safetensors"):
         vitzoo.fetch("hf://acme/net@main/model.safetensors")
     lock = json.loads((net.home / "vitzoo.lock").read_text())["weights"]
     assert all(pin["size"] == 0 for pin in lock.values())  # nothing is trusted that was not seen

@@ -83,13 +83,16 @@ def api_requests(hub):
 # First use.
 
 
-def test_trust_on_first_use_writes_the_lock(fresh, hub):
+def test_trust_on_first_use_writes_the_lock(fresh, hub, caplog):
+    caplog.set_level("INFO")
     with pytest.warns(FirstUseWarning) as warned:
         fresh.assert_right(fresh.create())
     assert len(warned) == 1
     message = str(warned[0].message)
-    says(message, SOURCE, hub.endpoint, f" {len(fresh.data)} bytes", fresh.sha256)
-    assert str(lock_of(fresh)) in message
+    assert message == (
+        f"faulty/net:main: trust on first use, 0.0989 MB, pinned now in {lock_of(fresh)}"
+    )
+    says(caplog.text, SOURCE, hub.endpoint, REVISION, f"{len(fresh.data)} bytes", fresh.sha256)
     assert json.loads(lock_of(fresh).read_text()) == {
         "version": 1,
         "weights": {
@@ -139,7 +142,7 @@ def test_changed_file_on_the_hub_contradicts_the_lock(locked, hub):
 def test_bytes_that_contradict_the_metadata_are_not_locked(fresh, hub, second_hub):
     second_hub.files.update(dict.fromkeys(hub.files, other_bytes(fresh)))
     fresh.monkeypatch.setenv("VITZOO_ENDPOINTS", second_hub.endpoint)
-    with pytest.warns(FirstUseWarning), pytest.raises(HashMismatch):
+    with pytest.raises(HashMismatch):
         fresh.create()
     assert not lock_of(fresh).exists(), "what did not come is not locked"
 
@@ -297,6 +300,22 @@ def test_trusted_endpoint_without_the_file_or_repository(fresh, hub):
     assert not lock_of(fresh).exists()
 
 
+def test_a_missing_repository_is_named_with_the_other_weights(net):
+    row = {"pin": "first-use", "sha256": None, "size": None, "predicted_size": len(net.data)}
+    file = net.register_own(repo="acme/gone", file="model.safetensors", **row)
+    text = file.read_text()
+    other = text[text.index("[variants.net.weights.main]") :].replace("weights.main", "weights.b")
+    other = other.replace("acme/gone", "acme/net").replace("default = true", "default = false")
+    file.write_text(text + other)
+    net.forget()
+    with refuses(RepoNotFound, "local/net:main", "no repository acme/gone", "local/net:b"):
+        net.create()
+    assert not lock_of(net).exists()
+    assert not net.stored.exists()
+    with pytest.warns(FirstUseWarning):
+        net.assert_right(vitzoo.create("local/net:b"))
+
+
 def test_unreachable_trusted_endpoint_is_an_error(fresh, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_TRUST_ENDPOINT", DEAD)
     cause = ("faulty/net:main", SOURCE, DEAD, "ConnectError")
@@ -407,10 +426,7 @@ def test_unwritable_lock_is_an_error(fresh, monkeypatch):
     folder = fresh.root / "file"
     folder.write_text("")
     monkeypatch.setenv("VITZOO_LOCK", str(folder / "vitzoo.lock"))
-    with (
-        pytest.warns(FirstUseWarning),
-        refuses(PinError, f" {folder / 'vitzoo.lock'}", "File exists", "VITZOO_LOCK"),
-    ):
+    with refuses(PinError, f" {folder / 'vitzoo.lock'}", "File exists", "VITZOO_LOCK"):
         fresh.create()
 
 
@@ -535,7 +551,12 @@ def test_a_command_prints_the_first_use_as_one_line(fresh):
     assert "FirstUseWarning" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "trust on first use" in line]
     assert line.startswith("vitzoo: faulty/net:main: ")
-    says(line, fresh.sha256, str(len(fresh.data)), "vitzoo.lock")
+    says(line, "0.0989 MB", "pinned now in", "vitzoo.lock")
+    assert fresh.sha256 not in done.stderr
+    forget_bytes(fresh)
+    lock_of(fresh).unlink()
+    done = subprocess.run([*call, "-v"], env=env, capture_output=True, text=True)
+    says(done.stderr, "trust on first use", fresh.sha256, f"{len(fresh.data)} bytes", REVISION)
 
 
 def test_the_library_warns_with_the_place_of_the_call(fresh):
@@ -544,7 +565,7 @@ def test_the_library_warns_with_the_place_of_the_call(fresh):
         [sys.executable, "-c", code], env=fresh.environment(), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    says(done.stderr, "FirstUseWarning", "trust on first use", fresh.sha256)
+    says(done.stderr, "FirstUseWarning", "trust on first use", "0.0989 MB")
 
 
 # Authority and mirrors.
@@ -553,8 +574,9 @@ def test_the_library_warns_with_the_place_of_the_call(fresh):
 def test_mirror_is_never_asked_for_the_sha256(fresh, hub, second_hub, monkeypatch):
     second_hub.files.update(hub.files)
     monkeypatch.setenv("VITZOO_ENDPOINTS", second_hub.endpoint)
-    with pytest.warns(FirstUseWarning, match=hub.endpoint):
+    with pytest.warns(FirstUseWarning):
         fresh.assert_right(fresh.create())
+    assert f'"{hub.endpoint}"' in lock_of(fresh).read_text()
     assert len(api_requests(hub)) == 1
     assert hub.file_requests() == []
     assert api_requests(second_hub) == []
@@ -565,8 +587,9 @@ def test_hf_endpoint_is_never_asked_for_the_sha256(fresh, hub, second_hub, monke
     second_hub.files.update(hub.files)
     monkeypatch.delenv("VITZOO_ENDPOINTS")
     monkeypatch.setenv("HF_ENDPOINT", second_hub.endpoint)
-    with pytest.warns(FirstUseWarning, match=hub.endpoint):
+    with pytest.warns(FirstUseWarning):
         fresh.assert_right(fresh.create())
+    assert f'"{hub.endpoint}"' in lock_of(fresh).read_text()
     assert api_requests(second_hub) == []
     assert len(second_hub.file_requests()) == 1
 
@@ -701,7 +724,7 @@ def test_lock_written_meanwhile_with_another_sha256_is_kept(fresh, hub, monkeypa
 
     monkeypatch.setattr(obtain, "_bring", lock_first)
     text = f"{SOURCE}.*{'ab' * 32}.*{hub.endpoint}.*{fresh.sha256}"
-    with pytest.warns(FirstUseWarning), pytest.raises(PinError, match=text):
+    with pytest.raises(PinError, match=text):
         fresh.create()
     assert json.loads(lock_of(fresh).read_text())["weights"][SOURCE]["sha256"] == "ab" * 32
 
@@ -775,7 +798,7 @@ def test_lock_update_during_the_first_use(fresh, hub):
         sys.modules[type(hub).__module__].serve(handler, data)
 
     hub.script.append(behave)
-    with pytest.warns(FirstUseWarning), refuses(PinError, SOURCE, fresh.sha256, "lock --update"):
+    with refuses(PinError, SOURCE, fresh.sha256, "lock --update"):
         fresh.create()
     model = fresh.create()
     assert sha256_of(model) == model.load_report.sha256 == hashlib.sha256(new).hexdigest()

@@ -286,8 +286,8 @@ def test_the_hub_serves_what_was_added_and_what_it_is_told():
 
 
 def test_the_fixture_is_a_hub_that_vitzoo_downloads_from(vitzoo_hub):
-    sha256 = vitzoo_hub.add("acme/net", "model.safetensors", b"bytes")
-    with pytest.warns(vitzoo.FirstUseWarning, match=sha256):
+    vitzoo_hub.add("acme/net", "model.safetensors", b"bytes")
+    with pytest.warns(vitzoo.FirstUseWarning, match="pinned now in"):
         path = vitzoo.fetch("hf://acme/net@main/model.safetensors")
     assert path.read_bytes() == b"bytes"
     assert os.environ["VITZOO_HOME"] in str(path)

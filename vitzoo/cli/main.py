@@ -15,6 +15,7 @@ import click
 import vitzoo
 from vitzoo.cli.commands import COMMANDS, own_command, own_commands, restore_help
 from vitzoo.cli.environment import Stream, diverted, set_for_command
+from vitzoo.cli.options import verbose_option
 from vitzoo.cli.output import echo, on_terminal, say, say_error
 from vitzoo.errors import VitzooError, printable
 from vitzoo.plugin import importing
@@ -136,6 +137,7 @@ def _no_plugins(_: click.Context, __: click.Parameter, value: bool) -> None:
     callback=_no_plugins,
     help="Use no plugins, only vitzoo itself.",
 )
+@verbose_option
 @click.pass_context
 def cli(context: click.Context) -> None:
     """A model zoo for Vision Transformers: networks built by name, weights checked by sha256.

@@ -11,7 +11,7 @@ from click.exceptions import Exit
 
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.environment import set_for_command, without_plugins
-from vitzoo.cli.options import PATH, flag, json_option, weights_option
+from vitzoo.cli.options import PATH, flag, json_option, verbose_option, weights_option
 from vitzoo.cli.output import print_rows, say, say_error
 from vitzoo.errors import IntegrityError, VitzooError
 from vitzoo.store.progress import each_progress
@@ -38,6 +38,7 @@ frozen_option = flag(
 @weights_option
 @frozen_option
 @flag("-q", "--quiet", help="Print only the paths of the files.")
+@verbose_option
 @json_option
 def fetch_command(names: tuple[str, ...], weights: str | None, quiet: bool, as_json: bool) -> None:
     """Download the weights of each NAME and check their sha256.

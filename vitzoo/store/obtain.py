@@ -42,7 +42,7 @@ from vitzoo.store.locks import locked
 from vitzoo.store.partial_file import Partial
 from vitzoo.store.progress import Note
 from vitzoo.store.store import Store
-from vitzoo.text import UNWRITABLE
+from vitzoo.text import UNWRITABLE, megabytes
 
 TERMS = "accept the terms on that page, then log in with `hf auth login` or set HF_TOKEN"
 _GUARD = threading.Lock()  # of the two sets below
@@ -80,8 +80,7 @@ def obtain(file: HubFile, note: Note | None = None) -> tuple[int, str]:
     if fd is None:
         fd = _bring(file, note)
     if first_use:
-        Lock(settings.lock_path()).add(file.address, file.pin)
-        log.info("%s: pinned %s to sha256 %s", file.label, file.address, file.pin.sha256)
+        _lock(file)
     return fd, file.pin.sha256
 
 
@@ -127,7 +126,6 @@ def _first_used(file: HubFile) -> HubFile:
         from vitzoo.store.hub_metadata import request_pin  # imports network libraries
 
         file = replace(file, pin=request_pin(file))
-    _warn(file)
     return file
 
 
@@ -155,13 +153,9 @@ def together(files: Sequence[HubFile]) -> list[HubFile]:
 
     known = replace(UNPINNED, commit=commits[0]) if commits else UNPINNED
     pins = dict(zip(new, request_pins([replace(file, pin=known) for file in new]), strict=True))
-    lock = Lock(settings.lock_path())
     for file, pin in pins.items():
-        if not pin.absent and not file.small:
-            continue  # of weights: pinned once their bytes are verified
-        if not pin.absent:
-            _warn(replace(file, pin=pin))
-        lock.add(file.address, pin)
+        if pin.absent or file.small:  # weights are pinned once their bytes are verified
+            _lock(replace(file, pin=pin))
     return [replace(file, pin=pins.get(file, file.pin)) for file in files]
 
 
@@ -191,14 +185,20 @@ def _check_first_use(file: HubFile) -> None:
         )
 
 
-def _warn(file: HubFile) -> None:
-    lock, pin = "no lock file records them", file.pin
-    if path := settings.lock_path():
-        lock = f"the lock file {printable(path)} now requires them"
+def _lock(file: HubFile) -> None:
+    """Write the pin of a file to the lock file; warn unless it says that there is no file."""
+    path, pin = settings.lock_path(), file.pin
+    Lock(path).add(file.address, pin)
+    if pin.absent:
+        return
+    log.info(
+        "%s: pinned %s to commit %s, %d bytes and sha256 %s, as %s states",
+        *(file.label, file.address, pin.commit, pin.size, pin.sha256, pin.endpoint),
+    )
+    where = f"pinned now in {printable(path)}" if path else "not pinned: there is no lock file"
     with contextlib.suppress(*UNWRITABLE):
         warnings.warn(
-            f"{file.label}: trust on first use: {pin.endpoint} states that {file.address} has "
-            f"{pin.size} bytes and sha256 {pin.sha256}; {lock}",
+            f"{file.label}: trust on first use, {megabytes(pin.size)}, {where}",
             FirstUseWarning,
             stacklevel=2,
         )
