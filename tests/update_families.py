@@ -1,4 +1,4 @@
-"""Fills the tables of weights in docs/families/ from the registry.
+"""Fills the tables of docs/families/ and of the plugins' READMEs from the registry.
 
     python tests/update_families.py
 
@@ -6,24 +6,37 @@ What stands between `<!-- weights: NAMESPACE... -->` and `<!-- end -->` becomes 
 namespaces' weights, and a line of the variants that have none; `core` is the core's.
 `<!-- weights: core vit_digits -->` takes the variants that match the patterns after the namespace.
 The weights of a variant are sorted: the default, then by falling top-1, then by name.
+
+`<!-- contents: NAMESPACE... -->` becomes a row for each namespace, and one for each part and
+checkpoint format in it. So the names of networks are on the pages of the families alone.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import re
+import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import vitzoo
 from vitzoo.schema.terms import PINS
 
-PAGES = Path(__file__).parents[1] / "docs" / "families"
-SECTION = re.compile(r"(<!-- weights: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "families"
+SECTION = re.compile(r"(<!-- (weights|contents): ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 COLUMNS = ("variant", "weights", "classes", "px", "params", "license", "top-1", "pin", "file")
 BY_HAND = "python tests/update_families.py"
-MOST = 20  # names in the line of variants without weights; of more it gives the number
+PARTS = {  # tables of a manifest
+    "patch_embedders": "patch embedder",
+    "position_embeddings": "position embedding",
+    "pools": "pool",
+    "heads": "head",
+    "drop_path_policies": "drop-path policy",
+    "checkpoint_formats": "checkpoint format",
+}
 
 
 def chosen(words: list[str]) -> list[vitzoo.Variant]:
@@ -54,8 +67,7 @@ def in_order(weights: tuple[vitzoo.Weights, ...]) -> list[vitzoo.Weights]:
 def without(variants: list[vitzoo.Variant]) -> list[str]:
     """Return the lines under a table that name the variants without weights."""
     found = [f"`{variant.name}`" for variant in variants if not variant.weights]
-    said = ", ".join(found) if len(found) <= MOST else f"{len(found)} others"
-    return ["", f"Without published weights: {said}."] if found else []
+    return ["", f"Without published weights: {', '.join(found)}."] if found else []
 
 
 @cache
@@ -92,17 +104,54 @@ def line(variant: vitzoo.Variant, weights: vitzoo.Weights) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def weights_table(words: list[str]) -> str:
+    """Return the table of the weights of namespaces, or of some variants in them."""
+    variants = chosen(words)
+    head = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    return "\n".join([*head, *rows(variants), *without(variants), ""])
+
+
+def contents_table(spaces: list[str]) -> str:
+    """Return the table of what namespaces contain."""
+    lines = [line for space in spaces for line in (networks(space), *parts(space)) if line]
+    return "\n".join(["| name | what it is |", "|---|---|", *lines, ""])
+
+
+def networks(space: str) -> str:
+    """Write the row of the networks of a namespace; an empty text if it has none."""
+    found = vitzoo.variants(namespace=space)
+    if not found:
+        return ""
+    sizes = [f"{size / 1e6:,.1f} M" for size in sorted({variant.params for variant in found})]
+    licenses = sorted({w.license for variant in found for w in variant.weights})
+    count = f"{len(found)} networks" if len(found) > 1 else "1 network"
+    said = f"{count}, {' to '.join(dict.fromkeys((sizes[0], sizes[-1])))} parameters"
+    stated = f"; licenses of the weights: {', '.join(licenses)}" if licenses else ""
+    return f"| `{space}/*` | {said}{stated} |"
+
+
+def parts(space: str) -> Iterator[str]:
+    """Yield the rows of the parts and checkpoint formats of a namespace."""
+    (location,) = (info.location for info in vitzoo.plugins() if info.namespace == space)
+    manifest = tomllib.loads(Path(location).read_text(encoding="utf-8"))
+    for table, kind in PARTS.items():
+        for name, row in manifest.get(table, {}).items():
+            yield f"| `{space}/{name}` | {kind}: {row['summary']} |"
+
+
+TABLES = {"weights": weights_table, "contents": contents_table}
+
+
 def filled(page: str) -> str:
     """Return a page with its tables written anew."""
+    return SECTION.sub(lambda m: m[1] + TABLES[m[2]](m[3].split()) + m[4], page)
 
-    def table(match: re.Match[str]) -> str:
-        variants = chosen(match[2].split())
-        head = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-        return match[1] + "\n".join([*head, *rows(variants), *without(variants), ""]) + match[3]
 
-    return SECTION.sub(table, page)
+def pages() -> list[Path]:
+    """Return the pages that have tables."""
+    return [*sorted(PAGES.glob("*.md")), *sorted(ROOT.glob("plugins/*/README.md"))]
 
 
 if __name__ == "__main__":
-    for path in sorted(PAGES.glob("*.md")):
+    for path in pages():
         path.write_text(filled(path.read_text()))

@@ -1,7 +1,5 @@
 """The head of two classifiers: what comes out when, resetting, training, compilation, saving."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -252,16 +250,3 @@ def test_every_row_fits_its_variant(variant):
     assert variant.default_weights.preprocessing.crop_pct == (
         1.0 if variant.spec.image_size == (384, 384) or "deit3" in variant.name else 0.9
     )
-
-
-def test_the_readme_states_the_registered_weights():
-    page = Path(__file__).parents[1].joinpath("README.md").read_text()
-    for variant in vitzoo.variants("deit/*"):
-        (row,) = (line for line in page.splitlines() if line.startswith(f"| `{variant.name}` |"))
-        size, stated = (cell.strip() for cell in row.split("|")[2:4])
-        first, *others = stated.split(", ")
-        assert size == f"{variant.params / 1e6:.1f} M"
-        assert first.startswith(f"`{variant.default_weights.name}`")
-        assert {first, *others} == {
-            f"`{w.name}` {w.top1:.2f}" if w.top1 else f"`{w.name}`" for w in variant.weights
-        }

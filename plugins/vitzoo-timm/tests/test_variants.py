@@ -13,7 +13,7 @@ UPDATE = runpy.run_path(str(Path(__file__).with_name("update_variants.py")))
 HOW = "python plugins/vitzoo-timm/tests/update_variants.py"
 
 
-def test_the_readme_lists_the_variants_of_the_manifest():
+def test_the_readme_lists_the_families_of_the_manifest():
     text = UPDATE["MANIFEST"].read_text()
     assert UPDATE["README"].read_text() == UPDATE["page"](text), HOW
 

@@ -1,4 +1,4 @@
-"""Writes the variants of the bridge: registry.toml, and their table in README.md.
+"""Writes the variants of the bridge: registry.toml, and the table of families in README.md.
 
     python plugins/vitzoo-timm/tests/update_variants.py
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import runpy
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ PAPERS = {
     "samvit_*": ("image encoder of SAM", "2304.02643"),
     "swin_s3_*": ("Swin found by AutoFormerV2", "2111.14725"),
     "swinv2_*": ("Swin V2", "2111.09883"),
-    "swin_*": ("Swin", "2103.14030"),
+    "swin_*_window*": ("Swin", "2103.14030"),
     "tnt_*": ("TNT: Transformer in Transformer", "2103.00112"),
     "twins_*": ("Twins", "2104.13840"),
     "visformer_*": ("Visformer", "2104.12533"),
@@ -267,14 +268,16 @@ def manifest() -> str:
 
 
 def table(text: str) -> str:
-    """Return the rows of README.md for the variants of a manifest."""
-    found: dict[str, list[str]] = {}
-    for name, summary in re.findall(
-        r"^\[variants\.(\w+)\]\nsummary = \"(.*?);", text, re.MULTILINE
-    ):
-        found.setdefault(summary, []).append(f"`timm/{name}`")
-    lines = ["| family | variants |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {s} | {', '.join(n)} |" for s, n in found.items()), ""])
+    """Return the rows of README.md: the families of a manifest with patterns of their names."""
+    summaries = re.findall(r"^\[variants\.\w+\]\nsummary = \"(.*?);", text, re.MULTILINE)
+    patterns: dict[str, list[str]] = {}
+    for pattern, (title, _) in {**PAPERS, **OTHERS}.items():
+        patterns.setdefault(title, []).append(f"`timm/{pattern}`")
+    rows = (
+        f"| {title} | {', '.join(patterns[title])} | {count} |"
+        for title, count in Counter(summaries).items()
+    )
+    return "\n".join(["| family | names | networks |", "|---|---|---|", *rows, ""])
 
 
 def page(text: str) -> str:
