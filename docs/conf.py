@@ -2,8 +2,10 @@
 
     sphinx-build -W --keep-going -c docs . build/site
 
-The pages stay readable where only Markdown is shown: what the site adds to them (the navigation of
-the index pages, the reference of the public import paths) is added here while Sphinx reads them.
+The pages stay readable where only Markdown is shown: what the site adds to them (the navigation,
+the reference of the public names, links into the catalogue) is added here while Sphinx reads them.
+The first link of a row in docs/index.md is a page of the sidebar; what the row links besides is one
+level down, below that page.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import posixpath
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, get_origin
@@ -18,6 +21,7 @@ from typing import TYPE_CHECKING, get_origin
 from sphinx.errors import ExtensionError
 
 import vitzoo
+from vitzoo.apps.site.pages import variant_path
 from vitzoo.apps.site.site import write_site
 from vitzoo.plugin.info import FIRST_PARTY
 from vitzoo.registry.registry import registry
@@ -29,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 
 project = "vitzoo"
 version = release = vitzoo.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 root_doc = "docs/index"
 source_suffix = {".md": "markdown"}
 include_patterns = ["*.md", "docs/**", "plugins/*/README.md"]
@@ -44,6 +48,10 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 python_maximum_signature_line_length = 88
+
+copybutton_prompt_text = r">>> |\.\.\. |\$ "  # neither prompts nor outputs are copied
+copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = "\\"
 
 html_theme = "furo"
 html_title = f"vitzoo {version}"
@@ -60,17 +68,64 @@ html_copy_source = False
 html_show_search_summary = False  # the browser would fetch each page, which fails for local files
 html_theme_options = {"top_of_page_buttons": []}
 
-LINK = re.compile(r"\[([^\]]+)\]\(([^)#:]+\.md)\)")
+LINK = re.compile(r"\[([^\]]+)\]\(([^)#:]+)\.md\)")
+ROW = re.compile(r"^\| \[.*\|$", re.MULTILINE)
+NAMES = re.compile(r"^Names of `vitzoo`:(.*?)\.$", re.DOTALL | re.MULTILINE)
+NETWORK = re.compile(r"^\| `([\w/]+)` \|", re.MULTILINE)
+WEIGHTS = re.compile(r"<!-- weights: (.+?) -->")
 CONSTANTS = {"vitzoo": "/docs/plugins", "vitzoo.formats": "/docs/hooks/checkpoint_formats"}
-SECTIONS = ("docs/decisions/README", "docs/api/README")
+SECTIONS = ("docs/decisions/README", "docs/api/README", "docs/maintainers")
+Pages = list[tuple[str, str]]  # titles and names of documents
 
 
-def navigation(page: str, *, caption: str = "") -> str:
-    """Return a hidden table of contents of the pages that a text links to, each once."""
-    titles = {target: title.replace("`", "") for title, target in reversed(LINK.findall(page))}
-    pages = "\n".join(f"{title} <{target}>" for target, title in reversed(titles.items()))
+def linked(text: str, folder: str) -> Pages:
+    """Return the pages that a text in a folder links to, each once."""
+    found = {}
+    for title, target in LINK.findall(text):
+        page = "/" + posixpath.normpath(posixpath.join(folder, target))
+        plain = title.replace("`", "")
+        name = plain.startswith(("vitzoo", "timm"))
+        found.setdefault(page, plain if name else plain[0].upper() + plain[1:])
+    return [(title, page) for page, title in found.items()]
+
+
+def navigation(pages: Pages, *, caption: str = "") -> str:
+    """Return a hidden table of contents."""
     heading = f":caption: {caption}\n" if caption else ""
-    return f"\n```{{toctree}}\n:hidden:\n{heading}\n{pages}\n```\n"
+    lines = "\n".join(f"{title} <{page}>" for title, page in pages)
+    return f"\n```{{toctree}}\n:hidden:\n{heading}\n{lines}\n```\n"
+
+
+def below() -> dict[str, Pages]:
+    """Return the pages one level down, by the name of the page of the sidebar."""
+    index = ROOT.joinpath(f"{root_doc}.md").read_text(encoding="utf-8")
+    rows = [linked(row, "docs") for row in ROW.findall(index)]
+    return {first[1:]: others for (_, first), *others in rows if others}
+
+
+def families() -> dict[str, str]:
+    """Return the page of the family of each namespace, without suffix."""
+    pages = ROOT.glob("docs/families/*.md")
+    return {
+        space: page.relative_to(ROOT).with_suffix("").as_posix()
+        for page in pages
+        for words in WEIGHTS.findall(page.read_text(encoding="utf-8"))
+        for space in words.split()
+    }
+
+
+def with_links(text: str) -> str:
+    """Return the page of a family, its networks linked to their pages in the catalogue."""
+    variants = registry().variants
+
+    def link(match: re.Match[str]) -> str:
+        if match[1] not in variants:
+            return match[0]
+        address = f"../../catalogue/{variant_path(variants[match[1]])}"
+        name = f'<code class="docutils literal notranslate">{match[1]}</code>'
+        return f'| <a class="reference internal" href="{address}">{name}</a> |'
+
+    return NETWORK.sub(link, text)
 
 
 def public_names(module: str) -> list[str]:
@@ -89,19 +144,14 @@ def is_public(value: object, module: str) -> bool:
     return not helper and (module != "vitzoo.errors" or home == module)
 
 
-def reference(module: str) -> str:
-    """Return the directives that document every public name of an import path."""
+def reference(module: str, names: list[str]) -> str:
+    """Return the directives that document names of an import path."""
     path = importlib.import_module(module)
-    lines, elsewhere = [f".. currentmodule:: {module}", ""], []
-    for name in public_names(module):
+    lines = [f".. currentmodule:: {module}", ""]
+    for name in names:
         value = getattr(path, name)
         error = inspect.isclass(value) and issubclass(value, BaseException)
-        if error and module == "vitzoo":
-            elsewhere.append(f"`vitzoo.errors.{name}`")
-        else:
-            lines += [*directive(name, value, error=error, page=CONSTANTS.get(module, "")), ""]
-    if elsewhere:
-        lines += [f"These exceptions of `vitzoo.errors` are here, too: {', '.join(elsewhere)}.", ""]
+        lines += [*directive(name, value, error=error, page=CONSTANTS.get(module, "")), ""]
     return "\n```{eval-rst}\n" + "\n".join(lines) + "```\n"
 
 
@@ -120,30 +170,45 @@ def directive(name: str, value: object, *, error: bool, page: str) -> list[str]:
 
 def complete(_app: Sphinx, docname: str, source: list[str]) -> None:
     """Add to a page what only the site has."""
-    text = source[0]
+    text, folder = source[0], posixpath.dirname(docname)
     if docname == root_doc:
         for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
-            source[0] += navigation(section, caption=section.partition("\n")[0])
+            pages = [linked(row, folder)[0] for row in ROW.findall(section)]
+            source[0] += navigation(pages, caption=section.partition("\n")[0])
     elif docname in SECTIONS:
-        source[0] += navigation(text)
-    elif docname.startswith("docs/api/"):
-        source[0] += reference(docname.rpartition("/")[2])
+        source[0] += navigation(linked(text, folder))
+    elif docname == "README":  # the start page links it
+        source[0] = f"---\norphan: true\n---\n\n{text}"
+    elif folder == "docs/api" and (named := NAMES.search(text)):
+        source[0] += reference("vitzoo", re.findall(r"`(\w+)`", named[1]))
+    elif folder == "docs/api":
+        module = posixpath.basename(docname)
+        source[0] += reference(module, public_names(module))
+    elif folder == "docs/families":
+        source[0] = with_links(text)
+    if docname in BELOW:
+        source[0] += navigation(BELOW[docname])
 
 
 def add_catalogue(app: Sphinx, error: Exception | None) -> None:
-    """Write what `vitzoo site` writes into the folder `catalogue` of the site.
-
-    It shows the first-party plugins alone, whatever else is installed here.
-    """
+    """Write what `vitzoo site` writes into the folder `catalogue` of the site."""
     if error is None and app.builder.format == "html":
-        os.environ.pop("VITZOO_REGISTRY", None)
-        os.environ["VITZOO_PLUGINS"] = ",".join(FIRST_PARTY)
-        catalogue = write_site(registry(), Path(app.outdir) / "catalogue")
+        pages = {space: f"../{page}.html" for space, page in families().items()}
+        out = Path(app.outdir) / "catalogue"
+        catalogue = write_site(registry(), out, docs={"": f"../{root_doc}.html"} | pages)
         if catalogue.failed:
             raise ExtensionError(f"plugins of the catalogue have failed: {catalogue.failed}")
 
 
 def setup(app: Sphinx) -> None:
-    """Sphinx calls this with the application."""
+    """Sphinx calls this with the application.
+
+    The site shows the first-party plugins alone, whatever else is installed here.
+    """
+    os.environ.pop("VITZOO_REGISTRY", None)
+    os.environ["VITZOO_PLUGINS"] = ",".join(FIRST_PARTY)
     app.connect("source-read", complete)
     app.connect("build-finished", add_catalogue)
+
+
+BELOW = below()

@@ -138,10 +138,11 @@ def test_links_lead_somewhere(page):
 
 
 def test_every_page_is_reached_from_the_index():
-    """Directly, or from the page that lists its folder: the site makes its navigation of them."""
+    """Directly, or from a page that lists others: the site makes its navigation of them."""
     index = ROOT / "docs" / "index.md"
     reached = {index}
-    for page in (index, *(ROOT / "docs" / n / "README.md" for n in ("api", "decisions"))):
+    lists = ("api/README.md", "decisions/README.md", "maintainers.md")
+    for page in (index, *(ROOT / "docs" / name for name in lists)):
         links = re.findall(r"\]\(([^)#:]+\.md)\)", page.read_text(encoding="utf-8"))
         reached |= {(page.parent / link).resolve() for link in links}
     assert {*PAGES, *ROOT.glob("plugins/*/README.md")} - reached == set()

@@ -8,6 +8,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -114,11 +115,20 @@ def test_the_first_page_leads_to_the_documentation(site, pages):
 def test_every_page_is_reached_from_the_navigation(site, pages):
     start = pages[site / "docs" / "index.html"]
     reached = {(site / "docs" / urlsplit(link).path).resolve() for link in start.links}
-    for section in ("api", "decisions"):
-        folder = site / "docs" / section
-        reached |= {(folder / urlsplit(link).path) for link in pages[folder / "README.html"].links}
-    wanted = {(site / path.relative_to(ROOT)).with_suffix(".html") for path in PAGES}
-    assert wanted - reached == {site / "docs" / "index.html"}
+    for section in ("api/README", "decisions/README", "families/README", "maintainers"):
+        page = site / "docs" / f"{section}.html"
+        reached |= {(page.parent / urlsplit(link).path).resolve() for link in pages[page].links}
+    wanted = {(site / path.relative_to(ROOT)).with_suffix(".html").resolve() for path in PAGES}
+    assert wanted <= reached
+
+
+def test_the_sidebar_is_short(site):
+    """Other pages are one level down, below a page of the sidebar, and shown on request."""
+    start = site.joinpath("docs", "index.html").read_text(encoding="utf-8")
+    captions = re.findall(r'<span class="caption-text">(.+?)</span>', start)
+    assert captions == ["Start", "Use", "Models", "Extend", "Operate", "Reference"]
+    assert 15 < start.count('<li class="toctree-l1') <= 25
+    assert start.count('<li class="toctree-l2"') > 40
 
 
 def test_every_page_leads_to_the_catalogue_of_all_networks(site, pages):
@@ -131,22 +141,42 @@ def test_every_page_leads_to_the_catalogue_of_all_networks(site, pages):
     assert "local/secret" not in catalogue.read_text(encoding="utf-8")
 
 
-def test_every_public_name_is_in_the_reference(site, pages):
+def test_families_and_the_catalogue_link_each_other(site, pages):
+    families, linked = site / "docs" / "families", 0
+    for variant in vitzoo.variants():
+        path = site / "catalogue" / "networks" / f"{variant.name}.html"
+        targets = {(path.parent / urlsplit(link).path).resolve() for link in pages[path].links}
+        (family,) = [target for target in targets if target.parent == families.resolve()]
+        back = os.path.relpath(path.resolve(), family.parent)
+        named = back in pages[families / family.name].links
+        assert named or not variant.weights, variant.name
+        linked += named
+    assert linked > 200
+    first = pages[site / "catalogue" / "index.html"].links
+    assert "../docs/index.html" in first
+
+
+def test_blocks_have_copy_buttons_without_prompts(site, pages):
+    loaded = pages[site / "docs" / "cli.html"].loaded
+    assert any("copybutton.js" in address for address in loaded)
+    script = site.joinpath("_static", "copybutton.js").read_text(encoding="utf-8")
+    assert r"formatCopyText(text, '>>> |\\.\\.\\. |\\$ ', true, true, true" in script
+
+
+def test_every_public_name_is_once_in_the_reference(site, pages):
     names = runpy.run_path(str(ROOT / "tests" / "test_public.py"))["NAMES"]
     exceptions = names["vitzoo"] & names["vitzoo.errors"]
     names["vitzoo"] -= exceptions | {path.rpartition(".")[2] for path in names} | {"__version__"}
-    for module, public in names.items():
-        page = pages[site / "docs" / "api" / f"{module}.html"]
-        assert {f"{module}.{name}" for name in public} - page.anchors == set()
-    text = (site / "docs" / "api" / "vitzoo.html").read_text(encoding="utf-8")
-    assert all(f"vitzoo.errors.{name}" in text for name in exceptions)
+    wanted = {f"{module}.{name}" for module, public in names.items() for name in public}
+    api = [page.anchors for path, page in pages.items() if path.parent == site / "docs" / "api"]
+    assert Counter(name for anchors in api for name in anchors & wanted) == Counter(wanted)
     methods = ("forward", "features", "set_input_size", "reset_classifier", "num_reg_tokens")
-    anchors = pages[site / "docs" / "api" / "vitzoo.html"].anchors
+    anchors = pages[site / "docs" / "api" / "networks.html"].anchors
     assert {f"vitzoo.VisionTransformer.{name}" for name in methods} <= anchors
 
 
 def test_the_reference_has_the_text_of_the_docstrings(site):
-    text = (site / "docs" / "api" / "vitzoo.html").read_text(encoding="utf-8")
+    text = (site / "docs" / "api" / "networks.html").read_text(encoding="utf-8")
     assert "Create a Vision Transformer with random or trained weights." in text
     assert "number of image channels." in text
 

@@ -72,7 +72,7 @@ def test_the_index_lists_every_page():
 
 def test_the_documentations_index_has_all_pages_in_one_place():
     index = (ROOT / "docs" / "index.md").read_text()
-    families = index.partition("\n## Families\n")[2].partition("\n## ")[0]
+    families = index.partition("\n## Models\n")[2].partition("\n## ")[0]
     for page in PAGES:
         assert index.count(f"](families/{page.name})") == 1
         assert f"](families/{page.name})" in families

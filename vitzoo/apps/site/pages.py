@@ -30,14 +30,17 @@ PARTS = ("patch_embed", "pos_embed", "block", "pool", "head", "drop_path")
 T = TypeVar("T")
 
 
-def index_page(variants: Sequence[Variant], infos: Iterable[PluginInfo], title: str) -> str:
-    """Return the HTML of the index."""
+def index_page(
+    variants: Sequence[Variant], infos: Iterable[PluginInfo], title: str, docs: str = ""
+) -> str:
+    """Return the HTML of the index; `docs` is the address of the documentation, if it has one."""
     spaces = dict.fromkeys(variant.namespace for variant in variants)
     every = [(variant, weights) for variant in variants for weights in variant.weights]
     stated = {name for _, weights in every for name in index.results(weights)}
     return _environment().get_template("index.html").render(
         title=printable(title),
         root="",
+        docs=docs,
         variants=len(variants),
         weights=len(every),
         packages=[_package(info) for info in infos if info.namespace in spaces],
@@ -54,13 +57,14 @@ def index_page(variants: Sequence[Variant], infos: Iterable[PluginInfo], title: 
     )  # fmt: skip
 
 
-def variant_page(variant: Variant, info: PluginInfo, title: str) -> str:
-    """Return the HTML of a variant's page."""
+def variant_page(variant: Variant, info: PluginInfo, title: str, docs: str = "") -> str:
+    """Return the HTML of a variant's page; `docs` is the address of its family's documentation."""
     stated = {name for weights in variant.weights for name in index.results(weights)}
     paper = variant.paper_results
     return _environment().get_template("variant.html").render(
         title=printable(title),
         root="../" * variant_path(variant).count("/"),
+        docs=docs,
         name=variant.name,
         namespace=variant.namespace,
         summary=variant.summary,

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from vitzoo.apps.site import TITLE
 from vitzoo.apps.site.pages import FOLDER, index_page, variant_page, variant_path
@@ -47,7 +48,14 @@ class Site:
     failed: tuple[PluginInfo, ...]
 
 
-def write_site(zoo: Registry, out: Path, *, title: str = TITLE, force: bool = False) -> Site:
+def write_site(
+    zoo: Registry,
+    out: Path,
+    *,
+    title: str = TITLE,
+    force: bool = False,
+    docs: Mapping[str, str] = MappingProxyType({}),
+) -> Site:
     """Write the catalogue of a registry and of all installed plugins.
 
     Args:
@@ -56,6 +64,7 @@ def write_site(zoo: Registry, out: Path, *, title: str = TITLE, force: bool = Fa
             stay as they are.
         title: of the catalogue.
         force: write into a folder with other files, and overwrite those with the same names.
+        docs: addresses of documentation, seen from `out`: by namespace, "" for the first page.
 
     Raises:
         InvalidOption: the folder has files that this function did not write.
@@ -63,7 +72,7 @@ def write_site(zoo: Registry, out: Path, *, title: str = TITLE, force: bool = Fa
     """
     failed = _load_all(zoo)
     variants = list(zoo.variants.values())
-    pages = _pages(zoo, variants, title)
+    pages = _pages(zoo, variants, title, docs)
     try:
         removed, kept = _replace(out, pages, force=force)
     except OSError as error:
@@ -94,7 +103,9 @@ def _load_all(zoo: Registry) -> tuple[PluginInfo, ...]:
     return tuple(info for info in zoo.plugins() if info.state in TROUBLE)
 
 
-def _pages(zoo: Registry, variants: list[Variant], title: str) -> dict[str, bytes]:
+def _pages(
+    zoo: Registry, variants: list[Variant], title: str, docs: Mapping[str, str]
+) -> dict[str, bytes]:
     """Return the files of the site by path, the index last."""
     infos = zoo.host.infos
     files = {
@@ -102,9 +113,11 @@ def _pages(zoo: Registry, variants: list[Variant], title: str) -> dict[str, byte
         for path in sorted(FOLDER.joinpath("assets").iterdir())
     }
     for variant in variants:
-        page = variant_page(variant, infos[variant.namespace], title)
+        about = docs.get(variant.namespace, "")
+        page = variant_page(variant, infos[variant.namespace], title, about)
         files[variant_path(variant)] = page.encode()
-    return files | {INDEX: index_page(variants, infos.values(), title).encode()}
+    first = index_page(variants, infos.values(), title, docs.get("", ""))
+    return files | {INDEX: first.encode()}
 
 
 def _replace(out: Path, pages: Mapping[str, bytes], *, force: bool) -> tuple[int, list[str]]:
