@@ -211,32 +211,26 @@ def written(rows: list[Row]) -> str:
 INTRODUCTION = """\
 # Parity with timm
 
-**What was compared**: the outputs of vitzoo and of timm {version}, for all {total} architectures of timm that are named
+How closely the outputs of vitzoo agree with those of timm {version}, for all {total} architectures of timm that are named
 `vit_*` (with hybrids of ResNet and ViT), `deit*`, `beit*`, `eva02*`, `eva_*`, `flexivit_*` or `aimv2_*`. Both networks
-had the same random weights and the same random images. Every element of the tokens and of the logits was compared.
-
-**How closely they agree**: {native} of the {total} architectures can be built from vitzoo's parts (kind `native`). For these,
-the largest difference is {worst} of the largest value of timm's output; the tolerance is 5e-5. The other {wrapper}
-architectures have a layer for which vitzoo has no part. vitzoo runs timm's own network for them (kind `wrapper`), so
-there is nothing to compare.
-
-**How to repeat it**: run `python tests/parity_table.py --full` in a clone of the repository. It takes half an hour and
-writes this page; do not edit the page by hand. `python tests/parity_table.py 'vit_small*'` compares some architectures.
-In CI, `python -m pytest -m parity plugins/vitzoo-timm/tests/test_parity_table.py` compares all of them at a small size.
+had the same random weights and images, and every element of tokens and logits was compared. The largest difference is
+{worst} of the largest value of timm's output; the tolerance is 5e-5.
 
 | kind | how to create the model | architectures |
 |---|---|---|
 | native, with a name in vitzoo | `vitzoo.create(NAME)` with the name in the second column | {named} |
 | native, without a name | `vitzoo_timm.native.carry_over(timm.create_model(...))` | {carried} |
-| wrapper | `vitzoo.create("timm/NAME")` | {wrapper} |
+| wrapper: timm's own network, because vitzoo lacks a part | `vitzoo.create("timm/NAME")` | {wrapper} |
 | not available | | {no} |
 
 [timm's networks](families/timm.md) explains `carry_over`, which converts a timm model with its tensors, and `timm/NAME`.
 
-A name in vitzoo has the arithmetic of the network's authors. For some names timm's architecture has another one: 20 names
-of SigLIP have the tanh GELU in vitzoo and the exact GELU in timm, and the names of DINOv3 have the pool `class` in vitzoo
-and `mean` in timm. The registry states these differences as `timm_block` and `timm_pool`. A file in timm's format, or a
-folder with timm's config, gives the outputs of timm.
+A name in vitzoo has the arithmetic of the network's authors. Two differ from timm's architecture: 20 names of SigLIP have
+the tanh GELU instead of the exact one, and DINOv3 has the pool `class` instead of `mean`. The registry states this as
+`timm_block` and `timm_pool`. A file in timm's format, or a folder with timm's config, gives the outputs of timm.
+
+`python tests/parity_table.py --full` takes half an hour and writes this page.
+`python -m pytest -m parity plugins/vitzoo-timm/tests/test_parity_table.py` compares all of them at a small size, as CI does.
 
 ## Columns
 
