@@ -269,6 +269,48 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def page_folder(
+    request: pytest.FixtureRequest,
+    shared_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Path]:
+    """The working directory for the examples of a page: one folder for all pages, in any order.
+
+    So no page may write what another page writes. Which page writes what is kept for all processes.
+    """
+    folder = tmp_path_factory.getbasetemp() / "pages"
+    if not folder.exists():
+        folder.mkdir()
+        folder.joinpath("docs").symlink_to(Path(__file__).parent / "docs")
+    monkeypatch.chdir(folder)
+    before = _stamps(folder)
+    yield folder
+    written = {path.parts[0] for path, _ in _stamps(folder) ^ before}
+    _claim(shared_folder / "pages.json", request.node.nodeid, written)
+
+
+def _stamps(folder: Path) -> set[tuple[Path, int]]:
+    """Return each file in a folder with the time of its last change; links are not followed."""
+    return {
+        (path.relative_to(folder), path.lstat().st_mtime_ns)
+        for place, _, names in os.walk(folder)
+        for path in (Path(place, name) for name in names)
+    }
+
+
+def _claim(table: Path, page: str, written: set[str]) -> None:
+    """Note which page writes a name in the folder of all pages."""
+    from filelock import FileLock
+
+    with FileLock(table.with_suffix(".lock")):
+        owners = json.loads(table.read_text("utf-8")) if table.exists() else {}
+        taken = {name: owners[name] for name in written if owners.get(name, page) != page}
+        assert not taken, f"{page} writes what other pages write: {taken}"
+        table.write_text(json.dumps(owners | dict.fromkeys(written, page)), "utf-8")
+
+
 def _build(shared: Path, options: tuple[str, ...], project: Path) -> Path:
     from filelock import FileLock
 

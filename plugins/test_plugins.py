@@ -233,8 +233,8 @@ def test_what_is_frozen_stays_as_it_is_written(plugin, tmp_path):
 
 
 @pytest.mark.docs
-def test_readme_snippets_run_in_order(plugin, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("page_folder")
+def test_readme_snippets_run_in_order(plugin):
     page = plugin.folder / "README.md"
     found = re.findall(EXECUTED, page.read_text(), re.MULTILINE | re.DOTALL)
     assert found

@@ -47,9 +47,9 @@ def test_a_readme_has_the_namespaces_of_its_plugin():
 
 
 @pytest.mark.docs
+@pytest.mark.usefixtures("page_folder")
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_snippets_run_in_order(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_snippets_run_in_order(page):
     found = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     assert found
     scope = {}

@@ -10,11 +10,11 @@ PAGE = Path(__file__).parents[3] / "docs" / "embedding.md"
 
 
 @pytest.mark.docs
-def test_the_page_on_embedding_works(tmp_path, monkeypatch, run):
+@pytest.mark.usefixtures("page_folder")
+def test_the_page_on_embedding_works(run):
     text = PAGE.read_text(encoding="utf-8")
     found = re.findall(r"^```(sh|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(found) == text.count("```") / 2
-    monkeypatch.chdir(tmp_path)
     scope = {}
     for language, code in found:
         if language == "python":

@@ -20,10 +20,8 @@ def pixels(path):
         return np.asarray(image.convert("RGB"), dtype=int)
 
 
-def test_the_page_on_figures_works_and_shows_what_its_commands_draw(run, tmp_path, monkeypatch):
+def test_the_page_on_figures_works_and_shows_what_its_commands_draw(run, page_folder):
     """The pictures have a palette, and other versions of matplotlib smooth letters differently."""
-    (tmp_path / "docs").symlink_to(ROOT / "docs")
-    monkeypatch.chdir(tmp_path)
     tool = runpy.run_path(str(ROOT / "docs" / "generate_plots.py"))
     commands, text = tool["commands"](), PAGE.read_text(encoding="utf-8")
     assert len(commands) == text.count("$ vitzoo ") == 7
@@ -36,7 +34,7 @@ def test_the_page_on_figures_works_and_shows_what_its_commands_draw(run, tmp_pat
         "filters", "positions", "attention-distance", "attention", "rollout", "tokens",
     }  # fmt: skip
     for name in pictures:
-        kept, drawn = pixels(tool["PICTURES"] / name), pixels(tmp_path / name)
+        kept, drawn = pixels(tool["PICTURES"] / name), pixels(page_folder / name)
         assert kept.shape == drawn.shape, f"{name}: run python docs/generate_plots.py"
         changed = (np.abs(kept - drawn).max(axis=2) > 40).mean()
         assert changed < 0.02, f"{name}: run python docs/generate_plots.py"
@@ -48,7 +46,7 @@ def test_the_page_on_figures_works_and_shows_what_its_commands_draw(run, tmp_pat
         for expression, value in values:
             found = eval(expression.partition(" = ")[2] or expression, scope)
             assert found == pytest.approx(eval(value))
-    assert (tmp_path / "attention.svg").is_file()
+    assert (page_folder / "attention.svg").is_file()
     assert "matplotlib.pyplot" not in sys.modules or scope["plot"].figure.canvas.manager is None
 
 

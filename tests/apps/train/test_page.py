@@ -35,9 +35,8 @@ def run_shell(code):
 
 @pytest.mark.docs
 @pytest.mark.long  # it trains several networks
-def test_every_block_runs(tmp_path, monkeypatch):
-    (tmp_path / "finetune.py").symlink_to(ROOT / "docs" / "examples" / "finetune.py")
-    monkeypatch.chdir(tmp_path)
+def test_every_block_runs(page_folder):
+    (page_folder / "finetune.py").symlink_to(ROOT / "docs" / "examples" / "finetune.py")
     scope, printed, compared = {}, "", 0
     for language, code in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
         if language == "text":
