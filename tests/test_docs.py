@@ -118,7 +118,7 @@ def test_the_page_about_trust_counts_the_pins_of_the_registry():
         " ".join((ROOT / "docs" / "trust.md").read_text().split()),
         f"{total} weights files: {hub} on the Hugging Face Hub",
         f"{every['first-use']} of them", f"{every['reported']} are", f"{every['confirmed']} is",
-        f"{sum(core.values())} of the core {core['reported']} are",
+        f"{sum(core.values())} of the core {core['reported']} are reported",
     )  # fmt: skip
 
 

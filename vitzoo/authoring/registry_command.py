@@ -146,7 +146,7 @@ def add_command(
     \b
     Examples:
       vitzoo registry add cats a.npz --license mit --source "run 7" --dry-run
-      vitzoo registry add cats a.npz --license mit --source "run 7" --plugin acme-vit
+      vitzoo registry add cats a.npz --license mit --source "run 7" --plugin acme
       vitzoo registry add cats a.npz --license mit --source "run 7" --file r.toml
       vitzoo registry add cats hf://acme/cats --license mit --source "model card"
     """

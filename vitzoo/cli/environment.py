@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from fcntl import F_DUPFD_CLOEXEC, fcntl
+from functools import partial
 from typing import Any
 
 import click
@@ -130,3 +131,25 @@ def _to_nowhere(descriptor: int) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
+
+
+def _log(context: click.Context, _: click.Parameter, value: bool) -> None:
+    """Write what vitzoo logs to stderr until the command has ended."""
+    if value and not context.resilient_parsing:
+        import logging
+
+        logger, handler = logging.getLogger("vitzoo"), logging.StreamHandler(sys.stderr)
+        context.call_on_close(partial(logger.setLevel, logger.level))
+        context.call_on_close(partial(logger.removeHandler, handler))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+
+
+verbose_option = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_log,
+    help="Say more: sources, hashes, commits.",
+)

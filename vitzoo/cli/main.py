@@ -14,8 +14,7 @@ import click
 
 import vitzoo
 from vitzoo.cli.commands import COMMANDS, own_command, own_commands, restore_help
-from vitzoo.cli.environment import Stream, diverted, set_for_command
-from vitzoo.cli.options import verbose_option
+from vitzoo.cli.environment import Stream, diverted, set_for_command, verbose_option
 from vitzoo.cli.output import echo, on_terminal, say, say_error
 from vitzoo.errors import VitzooError, printable
 from vitzoo.plugin import importing

@@ -14,24 +14,6 @@ from vitzoo.errors import ImageError, printable
 
 PATH = click.Path(path_type=Path)
 flag = partial(click.option, is_flag=True)
-
-
-def _log(context: click.Context, _: click.Parameter, value: bool) -> None:
-    """Write what vitzoo logs to stderr until the command has ended."""
-    if value and not context.resilient_parsing:
-        import logging
-        import sys
-
-        logger, handler = logging.getLogger("vitzoo"), logging.StreamHandler(sys.stderr)
-        context.call_on_close(partial(logger.setLevel, logger.level))
-        context.call_on_close(partial(logger.removeHandler, handler))
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-
-
-verbose_option = flag(
-    "-v", "--verbose", expose_value=False, callback=_log, help="Say more: sources, hashes, commits."
-)
 json_option = flag("--json", "as_json", help="Print JSON.")
 force_option = flag("--force", help="Overwrite the file if it exists.")
 weights_option = click.option(

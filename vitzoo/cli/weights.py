@@ -10,8 +10,8 @@ import click
 from click.exceptions import Exit
 
 from vitzoo.cli.completion import complete_names
-from vitzoo.cli.environment import set_for_command, without_plugins
-from vitzoo.cli.options import PATH, flag, json_option, verbose_option, weights_option
+from vitzoo.cli.environment import set_for_command, verbose_option, without_plugins
+from vitzoo.cli.options import PATH, flag, json_option, weights_option
 from vitzoo.cli.output import print_rows, say, say_error
 from vitzoo.errors import IntegrityError, VitzooError
 from vitzoo.store.progress import each_progress

@@ -217,20 +217,27 @@ class Registry:
         if self.host.switches.hides(name):
             raise PluginError(_switched_off(name))
 
-    def _unknown_variant(self, name: str) -> str:
+    def _explained(self, name: str) -> str:
+        """Return the message about a name of another library, empty for other names."""
         from vitzoo.registry import foreign_names
-        from vitzoo.schema.addresses import is_repository
 
         there = foreign_names.known_in_plugins(name, self)
         if there and there[0][0]:  # of another library
             return foreign_names.explain_plugin(name, there[0])
-        before, _, tag = name.partition(".")
-        owner = self.host.variants.get(before)
+        base, _, tag = name.partition(".")
+        owner = self.host.variants.get(base)
         if owner and any(weights.name == tag for weights in owner.weights):
-            call = foreign_names.create_call(f"{before}:{tag}")
+            call = foreign_names.create_call(f"{base}:{tag}")
             return f"unknown variant {name!r}; the name of weights follows a colon: {call}"
-        if elsewhere := foreign_names.known_elsewhere(name, self):
-            return foreign_names.explain(name, elsewhere)
+        elsewhere = foreign_names.known_elsewhere(name, self)
+        return foreign_names.explain(name, elsewhere) if elsewhere else ""
+
+    def _unknown_variant(self, name: str) -> str:
+        from vitzoo.registry import foreign_names
+        from vitzoo.schema.addresses import is_repository
+
+        if text := self._explained(name):
+            return text
         base, _, weights = name.partition(":")
         self.load_namespace_of(base)
         if kinds := [kind for kind, rows in self.host.parts.items() if name in rows]:

@@ -156,12 +156,12 @@ def test_predictions_are_the_labels_of_the_rows(digits):
 
 
 def test_a_predictor_of_embeddings_predicts_and_stays_what_it_was(digits):
-    predictor = vitzoo.Predictor("vit_digits", chunk=4)
+    predictor = vitzoo.Predictor("vit_digits")
     assert predictor.predict(FILES) == digits.predict(FILES)
     assert predictor.outputs == ("pooled",)
     assert [one.image for one in predictor.predict(DIGITS)] == sorted(DIGITS.glob("*.png"))
     assert pickle.loads(pickle.dumps(predictor)).predict(FILES[0]) == digits.predict(FILES[:1])
-    assert len(predictor.with_chunk(2).predict(FILES)) == 3
+    assert predictor.with_chunk(2)._with_labels.chunk == 2
     with refuses(InvalidOption, "no classifier"):
         vitzoo.Predictor(vitzoo.create("vit_digits", num_classes=0)).predict(FILES)
     for wrong in (5, [5]):
