@@ -170,6 +170,10 @@ class World:
         safetensors.torch.save_file({k: t for k, t in state.items() if t is not None}, path)
         return path
 
+    def one_tensor(self, name: str) -> Path:
+        """Save a file with one tensor."""
+        return self.file("a.safetensors", safetensors.torch.save({name: torch.ones(1)}))
+
     def npz(self, **arrays: Any) -> Path:
         """Save arrays as an npz file."""
         np.savez(self.tmp / "net.npz", **arrays)
@@ -202,6 +206,11 @@ class World:
         """Let every request for a file be answered with a status."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.hub.always = lambda handler, _data: reply(handler, status, named)
+        return self
+
+    def refuses_metadata(self, status: int) -> World:
+        """Let every request for metadata be answered with a status."""
+        self.hub.api = lambda handler, _path: reply(handler, status)
         return self
 
     def sends(self, data: bytes, **headers: str) -> World:
@@ -366,6 +375,8 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "variant_of_no_plugin": lambda _: vitzoo.describe("qqqq/net"),
         "filter_misspelt": lambda _: vitzoo.variants(embed_dims=768),
         "filter_unlike_any": lambda _: vitzoo.variants(zzz=1),
+        "pool_of_timm": lambda _: vitzoo.create(SMALL, pool="avg"),
+        "weights_as_pretrained": lambda _: vitzoo.create("vit_b16", pretrained="augreg_in21k"),
         "part_misspelt": lambda _: vitzoo.create(SMALL, head="liner"),
         "label_set_misspelt": lambda _: vitzoo.labels("imagenet1k"),
         "weights_misspelt": lambda _: vitzoo.create("vit_b16", weights="augreg_in21"),
@@ -388,6 +399,8 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
     },
     "spec": {
         "unknown_option": lambda _: vitzoo.create("vit_ti16", depht=3),
+        "argument_of_timm": lambda _: vitzoo.create("vit_ti16", drop_rate=0.1),
+        "features_only": lambda _: vitzoo.create("vit_ti16", features_only=True),
         "number_of_another_type": lambda _: model(depth="two"),
         "heads_do_not_divide": lambda _: model(num_heads=3),
         "field_missing": lambda _: vitzoo.create({"depth": 2}),
@@ -408,6 +421,7 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
     "model": {
         "image_shape": lambda _: model()(torch.zeros(1, 3, 40, 40)),
         "image_dtype": lambda _: model()(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)),
+        "image_half": lambda _: model()(torch.zeros(1, 3, 32, 32).half()),
         "image_channels_last": lambda _: model()(torch.zeros(1, 32, 32, 3)),
         "image_as_list": lambda _: model()([torch.zeros(3, 32, 32)]),
         "save_after_changes": lambda w: vitzoo.save(changed_model(), w.tmp / "x.safetensors"),
@@ -504,11 +518,13 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "another_type": lambda w: load(w, norm__bias=torch.ones(32, dtype=torch.int64)),
         "not_a_number": lambda w: load(w, norm__bias=torch.full((32,), torch.nan)),
         "other_classes": lambda w: vitzoo.create(SMALL | {"num_classes": 7}, weights=w.tensors()),
-        "unknown_format": lambda w: vitzoo.create(
-            SMALL,
-            weights=safetensors.torch.save_file({"a": torch.ones(1)}, w.tmp / "a.safetensors")
-            or w.tmp / "a.safetensors",
+        "other_sizes": lambda w: vitzoo.create(
+            SMALL | {"num_classes": 7, "image_size": 64}, weights=w.tensors()
         ),
+        "another_network": lambda w: vitzoo.create(
+            SMALL, weights=w.one_tensor("layer1.0.conv1.weight")
+        ),
+        "unknown_format": lambda w: vitzoo.create(SMALL, weights=w.one_tensor("a")),
         "all_zero": lambda w: vitzoo.create(
             SMALL, weights=w.tensors(**{k: torch.zeros_like(v) for k, v in small_state().items()})
         ),
@@ -530,6 +546,9 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "empty": lambda w: vitzoo.create(SMALL, weights=w.file("a.safetensors", b"")),
         "html": lambda w: vitzoo.create(SMALL, weights=w.file("a.safetensors", "<html></html>")),
         "pickle": lambda w: vitzoo.create(SMALL, weights=w.file("a.pt", b"\x80\x04." + b"x" * 20)),
+        "pickle_of_torch": lambda w: vitzoo.create(
+            SMALL, weights=torch.save({"a": torch.ones(1)}, w.tmp / "a.pth") or w.tmp / "a.pth"
+        ),
         "header_too_long": lambda w: vitzoo.create(
             SMALL, weights=w.file("a.safetensors", b"\xff" * 7 + b"\0" + b"{}")
         ),
@@ -561,6 +580,9 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "file_404": lambda w: w.net().answers(404, X_Error_Code="EntryNotFound").create(),
         "revision_404": lambda w: w.net().answers(404, X_Error_Code="RevisionNotFound").create(),
         "repository_404": lambda w: w.net().answers(404, X_Error_Code="RepoNotFound").create(),
+        "repository_of_a_user_401": lambda w: (
+            w.refuses_metadata(401) and vitzoo.create("hf://me/typo")
+        ),
         "too_many_429": lambda w: w.net().answers(429, Retry_After="100000").create(),
         "server_500": lambda w: w.net().answers(500).create(),
         "server_503": lambda w: w.net().answers(503).create(),
@@ -690,6 +712,7 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
     },
     "command_line": {
         "unknown_command": lambda w: w.cli("lst"),
+        "command_of_other_tools": lambda w: w.cli("create", "vit_b16"),
         "unknown_option": lambda w: w.cli("list", "--jsn"),
         "missing_argument": lambda w: w.cli("show"),
         "unknown_variant": lambda w: w.cli("show", "vit_b61"),
@@ -701,7 +724,7 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "no_match_in_plugins": lambda w: w.alone().cli("list", "--available", "dinov2"),
         "field_of_plugins": lambda w: w.alone().cli("list", "--available", "--sort", "top1"),
         "no_match_of_one_pattern": lambda w: w.cli("list", "vit_b16", "vit_b61"),
-        "namespace_as_a_pattern": lambda w: w.acme().cli("list", "acme"),
+        "namespace_as_a_pattern": lambda w: w.acme().cli("list", "acme", "-q"),
         "condition_malformed": lambda w: w.cli("list", "--where", "params"),
         "condition_of_another_type": lambda w: w.cli("list", "--where", "params<big"),
         "condition_of_an_unknown_field": lambda w: w.cli("list", "--where", "parms<1M"),
