@@ -74,6 +74,19 @@ def test_another_size_without_a_classifier(small, write):
     assert pasted(text).num_classes == 0
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (1, 2, 3), (1, 1, 1, 1, 1)])
+@pytest.mark.parametrize(
+    "key", ["head.bias", "head.weight", "patch_embed.proj.weight", "pos_embed"]
+)
+def test_no_argument_makes_a_tensor_of_other_dimensions_fit(small, tmp_path, key, shape):
+    state = vitzoo.create(small).state_dict() | {key: torch.ones(shape)}
+    save_file(state, tmp_path / "x.safetensors")
+    text = message(CheckpointError, vitzoo.create, small, weights=tmp_path)
+    says(text, key, shape)
+    if len(shape) != vitzoo.create(small).state_dict()[key].dim():
+        assert "pass " not in text
+
+
 def test_a_saved_file_of_another_size_is_answered_with_the_call(tmp_path):
     model = vitzoo.create("vit_ti16", image_size=64, num_classes=37)
     path = vitzoo.save(model, tmp_path / "x.safetensors")

@@ -53,6 +53,8 @@ def needed(
     found: dict[str, tuple[str, Any]] = {}
     for name in unfit:
         shape, own = tuple(tensors[name].shape), tuple(expected[name].shape)
+        if len(shape) != len(own):
+            return "", {}
         if name.startswith(HEADS) and own == (getattr(model, "num_classes", 0), *shape[1:]):
             found["num_classes"] = f"{shape[0]} classes", shape[0]
         elif name == KERNEL and (shape[0], *shape[2:]) == (own[0], *own[2:]):
@@ -72,7 +74,7 @@ def _image_size(
     shape: tuple[int, ...], own: tuple[int, ...], model: nn.Module
 ) -> tuple[int, int] | None:
     """Return the (h, w) px of a square grid that a (1, p + n, d) table of positions is for."""
-    if not isinstance(model, VisionTransformer) or len(shape) != 3 or shape[2:] != own[2:]:
+    if not isinstance(model, VisionTransformer) or len(own) != 3 or shape[2:] != own[2:]:
         return None
     (rows, columns), (height, width) = model.grid_size, model.image_size
     patches = shape[1] - (own[1] - rows * columns)
