@@ -32,7 +32,6 @@ from vitzoo.network.wrappers import network_of
 from vitzoo.opening import UNTRAINED, is_model, resolve, weights_source
 from vitzoo.parts.init import WithoutData
 from vitzoo.parts.protocols import Blaming
-from vitzoo.registry.foreign_names import POOLS
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import LoadReport
@@ -40,7 +39,7 @@ from vitzoo.schema.kinds import PARTS
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import BlockSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER
+from vitzoo.schema.terms import CORE_BUILDER, TIMM_POOLS
 
 OF_TIMM = {  # timm's names of block options
     "init_values": "layer_scale",
@@ -75,7 +74,7 @@ def _hint(name: str, value: object) -> str:
         if value == "":
             return "model.forward_features(images) returns all tokens"
         after = "; timm's norm acts after this pool: pool={'name': 'mean', 'norm_first': False}"
-        known = POOLS.get(str(value))
+        known = TIMM_POOLS.get(str(value))
         return f"pass pool={known!r}{after * (value == 'avg')}" if known else "pass pool="
     if name == "checkpoint_path":
         path = str(value)

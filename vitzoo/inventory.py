@@ -246,7 +246,7 @@ def remove(name: str, weights: str | None = None) -> int:
     home = settings.home()
     found = _located(name, weights)
     if isinstance(found, Registered) and (weights or not found.variant.weights):
-        found = replace(found, row=choose(found.variant, weights))
+        found = replace(found, row=choose(found.variant, weights, registry()))
     files = _files_of(found, registry())
     pins = _pins()
     hashes = [file.pinned(pins).pin.sha256 for file in files if not file.entry.bundled]
@@ -269,7 +269,7 @@ def _named(name: str, weights: str | None, zoo: Registry) -> HubFile | None:
     found = _located(name, weights)
     if isinstance(found, str):
         return None
-    return HubFile.of(found.variant, found.row or choose(found.variant, weights), zoo)
+    return HubFile.of(found.variant, found.row or choose(found.variant, weights, zoo), zoo)
 
 
 def _files_of(found: Registered | str, zoo: Registry) -> list[HubFile]:

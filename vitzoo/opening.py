@@ -130,7 +130,7 @@ def registered(name: str, zoo: Registry) -> Registered:
     if weights is None or "://" in name or is_repository(name):
         return Registered(name, zoo.variant(name))
     variant = zoo.variant(base)
-    return Registered(base, variant, choose(variant, weights))
+    return Registered(base, variant, choose(variant, weights, zoo))
 
 
 def check(name: str, weights: str | None = None) -> Variant | None:
@@ -150,7 +150,7 @@ def check(name: str, weights: str | None = None) -> Variant | None:
         if is_path(weights, variant):
             _check_there(Path(weights))
         elif variant:
-            choose(variant, weights)
+            choose(variant, weights, registry())
     return variant
 
 
@@ -270,7 +270,7 @@ def _named_source(
             "a spec that names no variant has no registered weights; pass a file: "
             "weights='model.safetensors'"
         )
-    row = choose(request.variant, weights)  # type: ignore[arg-type]  # a name or None here
+    row = choose(request.variant, weights, zoo)  # type: ignore[arg-type]  # a name or None here
     if request.adapter and row.sha256:  # before a download
         request.adapter.check_base(row.sha256, f"{request.variant.name}:{row.name}")
     return RegisteredWeights(request, request.variant, row, zoo)

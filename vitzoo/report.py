@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from vitzoo.errors import printable
-from vitzoo.text import fold, html_table
+from vitzoo.text import fold
 
 FATES = 8  # fields of a report before those that list tensors
 
@@ -68,6 +68,8 @@ class LoadReport:
         return "\n".join([printable(self._source()), *(f"  {printable(line)}" for line in lines)])
 
     def _repr_html_(self) -> str:
+        from vitzoo.display import html_table
+
         keys = "tensors", "number", "names"
         rows = [dict(zip(keys, row, strict=True)) for row in self._fates()]
         return html_table(rows, self._source(), self._about())

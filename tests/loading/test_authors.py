@@ -59,7 +59,7 @@ def test_registered_weights_name_it_at_another_size_only():
     ):
         variant = zoo.variant(name)
         request = Request(variant.spec, variant=variant)
-        source = RegisteredWeights(request, variant, choose(variant, weights), zoo)
+        source = RegisteredWeights(request, variant, choose(variant, weights, zoo), zoo)
         trained = source.trained({})
         assert source.resampling(trained, trained, {}) == ""
         text = source.resampling(trained, replace(trained, image_size=(112, 112)), {})

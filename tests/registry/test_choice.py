@@ -6,7 +6,7 @@ import pytest
 
 import vitzoo
 from helpers import message, refuses, says
-from internals import choose
+from internals import choose, registry
 from vitzoo import WeightsUnavailable
 
 # No file of these networks was published.
@@ -34,7 +34,7 @@ def test_only_networks_without_a_published_file_are_refused():
     refused = set()
     for variant in ALL:
         try:
-            assert choose(variant, None).default
+            assert choose(variant, None, registry()).default
         except WeightsUnavailable:
             refused.add(variant.name)
     assert refused == WITHOUT

@@ -239,7 +239,7 @@ def _preprocessing(found: Measured, stated: Stated, zoo: Registry) -> tuple[Prep
     model, name = found.model, stated.preprocessing
     if name:
         other = registered(name, zoo)
-        row = other.row or choose(other.variant, None)
+        row = other.row or choose(other.variant, None, zoo)
         preprocessing, origin = row.preprocessing, f"that of {other.name}:{row.name}"
     elif model.preprocessing is None:
         raise InvalidOption(

@@ -21,7 +21,6 @@ from vitzoo import settings
 from vitzoo.errors import CheckpointError
 from vitzoo.files.access import open_regular
 from vitzoo.files.safetensors import Header, TensorInfo, read_header
-from vitzoo.store.progress import bar
 from vitzoo.store.stamp import Stamp, Stamps
 
 DTYPES = {
@@ -197,6 +196,8 @@ def _read(
 
     One thread reads a piece and searches it while another one hashes the pieces before it.
     """
+    from vitzoo.store.progress import bar  # a stamp makes it needless
+
     digest, finite, view = hashlib.sha256(), True, memoryview(data)
     name = Path(file.own).name or "weights"
     with bar(name, in_bytes=True) as note, ThreadPoolExecutor(1) as hashing:

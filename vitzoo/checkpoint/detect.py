@@ -10,7 +10,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.checkpoint.containers import Container, Reading, Tensors
-from vitzoo.checkpoint.others import check_vit
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.plugin.guard import for_file
 from vitzoo.text import escaped, fold, listed
@@ -79,6 +78,8 @@ def identified(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
                 outside=tuple(key for key in keys if not key.startswith(prefix)),
             )
         failed = f"; behind the prefix '{escaped(prefix)}' are keys of {name}: remove it{failed}"
+    from vitzoo.checkpoint.others import check_vit
+
     check_vit(source, checkpoint.config, keys)
     raise CheckpointError(f"{source}: {_unknown(keys, zoo)}{failed}")
 

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, TextIO
 
 import click
 
+from vitzoo.display import screen_width
 from vitzoo.errors import FirstUseWarning, VitzooError, printable
-from vitzoo.text import is_terminal, megabytes as megabytes, screen_width
+from vitzoo.text import is_terminal, megabytes as megabytes
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
 DOTS = "..."

@@ -16,8 +16,8 @@ from vitzoo.formats.config import (
     size,
     whole,
 )
-from vitzoo.registry.foreign_names import POOLS
 from vitzoo.schema.spec import Spec
+from vitzoo.schema.terms import TIMM_POOLS
 
 QUICK = "_quickgelu"  # in the name of an architecture
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
@@ -219,15 +219,15 @@ def _pool(stated: Any, arguments: Config, spec: Spec) -> dict[str, Any]:
     check_config(after in (None, True, False), "fc_norm", "true or false", after, ARGUMENTS_OF)
     if stated is None and after is None:
         return {}
-    names = {ours: timm for timm, ours in POOLS.items()} | {"prefix": "token"}
+    names = {ours: timm for timm, ours in TIMM_POOLS.items()} | {"prefix": "token"}
     own = names.get(spec.pool.name.rpartition("/")[2])
     kind = own if stated is None else stated
-    good = isinstance(kind, str) and kind in POOLS
-    check_config(good, "global_pool", f"one of {', '.join(POOLS)}", stated)
+    good = isinstance(kind, str) and kind in TIMM_POOLS
+    check_config(good, "global_pool", f"one of {', '.join(TIMM_POOLS)}", stated)
     good = kind == "avg" or not after
     check_config(good, "fc_norm", "false for this global_pool", after, ARGUMENTS_OF)
     if kind == own and after is None:
         return {}
     if kind == "avg":
         return {"pool": "mean" if after is False else {"name": "mean", "norm_first": False}}
-    return {"pool": POOLS[str(kind)]}
+    return {"pool": TIMM_POOLS[str(kind)]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,27 +10,9 @@ from torch import Tensor, nn
 
 from vitzoo.formats.timm import HEADS
 from vitzoo.network.model import VisionTransformer
-from vitzoo.registry.foreign_names import create_call
 from vitzoo.text import px
 
 KERNEL = "patch_embed.proj.weight"
-WRITABLE = (str, int, float, tuple, list, dict, type(None))  # types whose `repr` is code
-
-
-def passing(typed: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
-    """Return the advice to pass arguments, with the whole call if it can be written.
-
-    Args:
-        typed: the arguments of the user's call of `create`, with its `name`.
-        arguments: to pass, too.
-    """
-    sizes = {k: v[0] if k == "image_size" and v[0] == v[1] else v for k, v in arguments.items()}
-    advice = "pass " + ", ".join(f"{name}={value!r}" for name, value in sizes.items())
-    call = {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in typed.items()}
-    if not call or not all(isinstance(value, WRITABLE) for value in call.values()):
-        return advice
-    name = call.pop("name")
-    return f"{advice}: {create_call(name, **call | sizes)}"
 
 
 def needed(

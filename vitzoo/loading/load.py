@@ -16,7 +16,6 @@ from vitzoo.checkpoint.containers import Tensors
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import CheckpointError
 from vitzoo.loading.adapt import LOADABLE, PRE_LOGITS, Adaptation, Adapted, adapt, fresh_head
-from vitzoo.loading.advice import needed, passing
 from vitzoo.loading.assign import Slots
 from vitzoo.network.model import VisionTransformer
 from vitzoo.plugin.guard import note_of
@@ -181,6 +180,11 @@ def _arguments(
     plan: Adapted, slots: Slots, missing: list[str], unfit: list[str], typed: Mapping[str, Any]
 ) -> str:
     """Return the end of a message, with arguments that the tensors would fit."""
+    if not (missing or unfit):
+        return ""
+    from vitzoo.loading.advice import needed
+    from vitzoo.registry.foreign_names import passing
+
     words, arguments = needed(plan.tensors, slots.expected, unfit, slots.model)
     if unfit and not arguments:
         return ""

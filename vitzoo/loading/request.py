@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import nn
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
-from vitzoo.checkpoint.others import check_vit
 from vitzoo.checkpoint.saved import Saved, read_network, read_saved
 from vitzoo.errors import CheckpointError, InvalidOption, short_repr
 from vitzoo.files.shard_index import weights_in
@@ -107,6 +106,12 @@ class Request:
         if self.adapter:
             return HEAD_FIELDS
         return HEAD_FIELDS.intersection(self.changes if self.variant else ())
+
+    def passing(self, arguments: Mapping[str, Any]) -> str:
+        """Return the advice to pass arguments of `create`, too."""
+        from vitzoo.registry.foreign_names import passing  # only for errors
+
+        return passing(self.typed, arguments)
 
     def described(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the weights file with the labels and the preprocessing of the adapter, if any."""
@@ -229,6 +234,8 @@ def _described(
 
     `keys` are the names of the tensors, if the file is there.
     """
+    from vitzoo.checkpoint.others import check_vit
+
     check_vit(place, config)
     stated = stated_by(config, zoo)
     if stated is None or not (stated.variant or stated.whole):

@@ -7,13 +7,12 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_registered
 from vitzoo.checkpoint.detect import OWN_KEYS, format_of, identified
-from vitzoo.checkpoint.others import check_vit
 from vitzoo.checkpoint.saved import Trunk, fix
 from vitzoo.errors import (
     CheckpointError,
@@ -26,7 +25,6 @@ from vitzoo.files.names import on_hub
 from vitzoo.foreign.opened import at_hub, open_address, open_unregistered
 from vitzoo.foreign.overrides import Overrides, fixed, of_entry, of_file, stated_by
 from vitzoo.formats.timm import HEADS
-from vitzoo.loading.advice import passing
 from vitzoo.loading.request import Request, differences
 from vitzoo.log import log
 from vitzoo.plugin.guard import note_of
@@ -155,7 +153,7 @@ class SavedClassifier(WeightsSource):
         name, weights = parts_of_name(trunk.weights)
         try:
             variant = self.zoo.variant(name)
-            row = choose(variant, weights)
+            row = choose(variant, weights, self.zoo)
         except (UnknownName, WeightsUnavailable) as error:
             raise CheckpointError(f"{needs}: {error.args[0]}; {other}") from error
         if row.sha256 not in ("", trunk.sha256):
@@ -205,6 +203,8 @@ class WeightsFile(WeightsSource):
     def trained(self, changes: Mapping[str, Any]) -> Spec:
         base = self.request.base
         if self.remote:  # before the weights come
+            from vitzoo.checkpoint.others import check_vit
+
             config = self._hub[0].config
             check_vit(str(self.address), config)
             if stated := stated_by(config, self.zoo):
@@ -223,7 +223,7 @@ class WeightsFile(WeightsSource):
         return self._overrides.apply(base, self.zoo, self.request.variant)
 
     def _check(self, stated: Stated, base: Spec, source: str, changes: Mapping[str, Any]) -> Spec:
-        return stated.check(base, source, changes, partial(passing, self.request.typed))
+        return stated.check(base, source, changes, self.request.passing)
 
     def assumed(self, changes: Mapping[str, Any], wanted: Spec) -> tuple[str, ...]:
         # A variant's own builder fixes these settings; nothing is assumed.
@@ -261,7 +261,7 @@ class WeightsFile(WeightsSource):
             )
         if saved.image_size != base.image_size and "image_size" not in changes:
             (h, w), (height, width) = saved.image_size, base.image_size
-            own = passing(self.request.typed, {"image_size": saved.image_size})
+            own = self.request.passing({"image_size": saved.image_size})
             raise CheckpointError(
                 f"{source} was saved from a model for images of {h}x{w} px, the requested model "
                 f"takes {height}x{width}; {own}; or pass image_size=({height}, {width}) to "

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 from vitzoo.errors import WeightsUnavailable, did_you_mean
 from vitzoo.plugin.info import LOCAL
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.text import megabytes
 
+if TYPE_CHECKING:
+    from vitzoo.registry.registry import Registry
+
 ALTERNATIVES = 3  # networks that a message names
 OWN_FILE = "weights='model.safetensors' or weights='hf://owner/repo@main/model.safetensors'"
 
 
-def choose(variant: Variant, name: str | None) -> Weights:
+def choose(variant: Variant, name: str | None, zoo: Registry) -> Weights:
     """Return the weights called `name`, or the default weights if `name` is None.
 
     Raises:
@@ -23,14 +27,14 @@ def choose(variant: Variant, name: str | None) -> Weights:
     for weights in variant.weights:
         if weights.name == name or (name is None and weights.default):
             return weights
-    raise WeightsUnavailable(*_unavailable(variant, name))
+    raise WeightsUnavailable(*_unavailable(variant, name, zoo))
 
 
-def _unavailable(variant: Variant, name: str | None) -> Iterator[str]:
+def _unavailable(variant: Variant, name: str | None, zoo: Registry) -> Iterator[str]:
     """Yield the lines of the message about weights that a variant does not have."""
     if not variant.weights:
         yield (
-            f"{variant.name} has no published weights{_instead(variant)}; for a file, pass "
+            f"{variant.name} has no published weights{_instead(variant, zoo)}; for a file, pass "
             f"{OWN_FILE}; without weights, pretrained=False"
         )
         return
@@ -52,16 +56,15 @@ def described(weights: Weights) -> str:
     return f"{weights.name}: {', '.join(filter(None, known)) or weights.source}"
 
 
-def _instead(variant: Variant) -> str:
+def _instead(variant: Variant, zoo: Registry) -> str:
     """Return the part of a message that names similar networks with weights."""
-    from vitzoo.registry.registry import registry
 
     def distance(row: Variant) -> tuple[int, int]:
         pairs = zip(row.name, variant.name, strict=False)  # equal letters at the beginning
         same = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
         return -same, abs(row.params - variant.params)
 
-    trained = [row for row in registry().variants.values() if row.default_weights]
+    trained = [row for row in zoo.variants.values() if row.default_weights]
     own = f"/{variant.name.rpartition('/')[2]}"  # the same size in other families
     names = [r.name for r in trained if r.namespace != LOCAL and r.name.endswith(own)][:2]
     family = [row for row in trained if row.namespace == variant.namespace]

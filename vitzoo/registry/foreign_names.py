@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitzoo.errors import did_you_mean
 from vitzoo.files.strict_toml import loads
@@ -29,7 +30,7 @@ ENUM = re.compile(r"(ViT_[A-Z]_\d\d)_Weights(\.\w+)?")  # of torchvision
 QUICK = re.compile(r"_quickgelu|-quickgelu$")  # in names of timm, and at the end of open_clip's
 QUICK_GELU = {"activation": "quick_gelu"}
 TIMM = "timm"
-POOLS = {"token": "class", "avg": "mean", "map": "attention"}  # timm's names, and those here
+WRITABLE = (str, int, float, tuple, list, dict, type(None))  # types whose `repr` is code
 TAGS = Path(__file__).with_name("timm_tags.toml")
 
 
@@ -139,6 +140,22 @@ def create_call(name: str, **arguments: object) -> str:
     """Return the call of `create` with a name and the arguments that are not None."""
     given = [f"{key}={value!r}" for key, value in arguments.items() if value is not None]
     return f"vitzoo.create({', '.join([repr(name), *given])})"
+
+
+def passing(typed: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+    """Return the advice to pass arguments, with the whole call if it can be written.
+
+    Args:
+        typed: the arguments of the user's call of `create`, with its `name`.
+        arguments: to pass, too.
+    """
+    sizes = {k: v[0] if k == "image_size" and v[0] == v[1] else v for k, v in arguments.items()}
+    advice = "pass " + ", ".join(f"{name}={value!r}" for name, value in sizes.items())
+    call = {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in typed.items()}
+    if not call or not all(isinstance(value, WRITABLE) for value in call.values()):
+        return advice
+    name = call.pop("name")
+    return f"{advice}: {create_call(name, **call | sizes)}"
 
 
 def explain(name: str, matches: list[Match]) -> str:

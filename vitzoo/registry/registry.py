@@ -20,6 +20,7 @@ from vitzoo.plugin.host import LOCK, Parts, PluginHost, full_name
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command, place
 from vitzoo.plugin.switches import NOT, VARIABLES
 from vitzoo.schema.reader import describe as describe_value
+from vitzoo.schema.terms import TIMM_POOLS
 
 if TYPE_CHECKING:  # `vitzoo list` imports no data class
     from vitzoo.registry.index import Index
@@ -139,12 +140,10 @@ class Registry:
         if name in self.host.parts[kind]:
             return self.host.parts[kind][name]
         self._check_namespace_of(name, kind)
-        from vitzoo.registry.foreign_names import POOLS
-
         rows = self.parts[kind]
         near = did_you_mean(name, rows)
-        if kind == "pool" and name in POOLS:
-            near = f"; timm's pool {name!r} is {POOLS[name]!r} here"
+        if kind == "pool" and name in TIMM_POOLS:
+            near = f"; timm's pool {name!r} is {TIMM_POOLS[name]!r} here"
         raise UnknownName(f"unknown {kind} {name!r}{near or '; known: ' + ', '.join(sorted(rows))}")
 
     def plugins(self) -> list[PluginInfo]:
@@ -279,8 +278,8 @@ class Variants(list["Variant"]):
     """A list of variants, which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
+        from vitzoo.display import html_table
         from vitzoo.registry.listing import HEADINGS, fields
-        from vitzoo.text import html_table
 
         rows = [fields(variant) | {"params": f"{variant.params:,}"} for variant in self]
         return html_table([{HEADINGS.get(c, c): row[c] for c in IN_NOTEBOOKS} for row in rows])

@@ -383,7 +383,8 @@ class Variant(Record):
         return f"<Variant {self.name}: {self.params:,} parameters, weights: {len(self.weights)}>"
 
     def _repr_html_(self) -> str:
-        from vitzoo.text import html_table, px
+        from vitzoo.display import html_table
+        from vitzoo.text import px
 
         spec = self.spec
         sizes = {"px": px(spec.image_size), "patch px": px(spec.patch_size)}

@@ -21,4 +21,5 @@ FURTHER_RESULTS = (
 )
 RESULTS = ("top1", *FURTHER_RESULTS)
 PINS = {"confirmed": "confirmed", "reported": "reported", "first-use": "trust on first use"}
+TIMM_POOLS = {"token": "class", "avg": "mean", "map": "attention"}  # timm's names, and those here
 CORE_BUILDER = "vitzoo.network.build:build"

@@ -111,7 +111,7 @@ class _Display:
             columns = (
                 text("{task.description}"),
                 BarColumn(),
-                text("{task.fields[text]}"),
+                text("{task.fields[numbers]}"),
                 TimeRemainingColumn(),
             )
             console = Console(stderr=True)
@@ -120,11 +120,11 @@ class _Display:
             )
             shown.start()
             self._shown = shown
-        return self._shown.add_task(printable(name), total=None, text="")
+        return self._shown.add_task(printable(name), total=None, numbers="")
 
     def update(self, number: Any, done: int, total: int, text: str) -> None:
         """Move a bar."""
-        self._shown.update(number, completed=done, total=total, text=text)
+        self._shown.update(number, completed=done, total=total, numbers=text)
 
     def remove(self, number: Any) -> None:
         """Remove a bar, and with the last one the display."""

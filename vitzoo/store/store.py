@@ -31,7 +31,6 @@ from vitzoo.files.access import (
 )
 from vitzoo.files.names import SHA256
 from vitzoo.store.partial_file import Partial, leftovers
-from vitzoo.store.progress import bar
 from vitzoo.store.stamp import GRAIN_NS, Stamp, Stamps
 
 
@@ -169,6 +168,8 @@ class Store:
     def _prove(self, fd: int, path: Path, sha256: str, size: int | None, *, always: bool) -> None:
         now, status = time.time_ns(), os.fstat(fd)
         if always or not self.stamps.find(status, sha256):
+            from vitzoo.store.progress import bar  # a stamp makes it needless
+
             with bar(f"sha256 {sha256[:12]}", in_bytes=True) as note:
                 actual = hash_file(fd, note)
             if actual != sha256:

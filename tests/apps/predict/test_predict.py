@@ -14,8 +14,8 @@ from sklearn.datasets import load_sample_images
 import vitzoo
 from helpers import refuses, says
 from vitzoo import predict
+from vitzoo.display import screen_width
 from vitzoo.errors import ImageError, InvalidOption
-from vitzoo.text import screen_width
 
 PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]
 DIGITS = Path(__file__).parents[3] / "docs" / "examples" / "digits"

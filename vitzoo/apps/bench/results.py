@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitzoo.apps.export.int8 import LEAST_COSINE
-from vitzoo.text import html_table
+from vitzoo.display import html_table
 
 LEAST_RATIO = 1.1
 CONFIDENCE = 0.95

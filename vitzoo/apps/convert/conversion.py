@@ -209,7 +209,7 @@ def open_source(source: str | os.PathLike[str], variant: str | None, zoo: Regist
     named = None if variant is None else zoo.variant(variant)
     found = locate(source, zoo=zoo)
     if isinstance(found, Registered):
-        file = HubFile.of(found.variant, found.row or choose(found.variant, None), zoo)
+        file = HubFile.of(found.variant, found.row or choose(found.variant, None, zoo), zoo)
         return Source(identified(open_hub_file(file), zoo), zoo, found.variant.spec, named)
     if not isinstance(found, str | Path):
         raise InvalidOption(

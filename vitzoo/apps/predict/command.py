@@ -14,10 +14,10 @@ from click.exceptions import Exit
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import PATH, check_there, device_option, json_option, weights_or_file_option
 from vitzoo.cli.output import GAP, Fit, cut, on_terminal, print_rows, say
+from vitzoo.display import screen_width
 from vitzoo.errors import InvalidOption
 from vitzoo.opening import check
 from vitzoo.store.progress import bar
-from vitzoo.text import screen_width
 
 if TYPE_CHECKING:
     from vitzoo.apps.predict.prediction import Prediction

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitzoo.display import aligned, html_table
 from vitzoo.errors import printable
-from vitzoo.text import aligned, html_table
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from vitzoo.apps.probe.classifiers import (
 from vitzoo.apps.probe.embeddings import Embedded, EmbeddingCache, embed_images
 from vitzoo.apps.probe.labelled import LabelledImage, read_labelled
 from vitzoo.checkpoint.saved import Trunk
+from vitzoo.display import html_table
 from vitzoo.errors import InvalidOption
 from vitzoo.files.names import check_path, on_hub
 from vitzoo.keywords import check_keywords, check_types
@@ -42,7 +43,6 @@ from vitzoo.saving import save_classifier
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
-from vitzoo.text import html_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

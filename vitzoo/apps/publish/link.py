@@ -146,7 +146,7 @@ def _opened(name: str, weights: str | None, zoo: Registry) -> Source:
             f"link takes the name of registered weights, got {short_repr(name)}; for another "
             f"network: vitzoo push {given} OWNER/NAME --for LIBRARY --dry-run --folder DIR"
         )
-    row = found.row or choose(found.variant, weights)
+    row = found.row or choose(found.variant, weights, zoo)
     name = f"{found.variant.name}:{row.name}"
     for one in verify(name):  # `open_source` would download a damaged file again
         if one.state == "damaged":

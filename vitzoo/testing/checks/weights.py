@@ -68,7 +68,7 @@ def trained_spec(name: str, weights: str | None = None) -> Spec:
     zoo = registry()
     variant = zoo.variant(name)
     request = Request(variant.spec, variant=variant)
-    return RegisteredWeights(request, variant, choose(variant, weights), zoo).trained({})
+    return RegisteredWeights(request, variant, choose(variant, weights, zoo), zoo).trained({})
 
 
 def problems_of(variant: Variant, row: Weights) -> Iterator[tuple[str, str]]:
@@ -166,7 +166,7 @@ def stand_in(variant: str, weights: str, file: Path) -> Iterator[None]:
     """
     zoo = registry()
     whole = zoo.variant(variant)
-    row = choose(whole, weights)
+    row = choose(whole, weights, zoo)
     pinned = replace(_pinned(row, file.read_bytes()), revision=row.revision or SOME_COMMIT)
     rows = tuple(pinned if known is row else known for known in whole.weights)
     variants = zoo.host.variants  # one entry of it is replaced for a while
