@@ -225,10 +225,11 @@ class Registry:
             return foreign_names.explain_plugin(name, there[0])
         base, _, tag = name.partition(".")
         owner = self.host.variants.get(base)
-        if owner and any(weights.name == tag for weights in owner.weights):
+        elsewhere = foreign_names.known_elsewhere(name, self)
+        first = not elsewhere or elsewhere[0][1] is owner  # or it is a network of vitzoo's parts
+        if owner and first and any(weights.name == tag for weights in owner.weights):
             call = foreign_names.create_call(f"{base}:{tag}")
             return f"unknown variant {name!r}; the name of weights follows a colon: {call}"
-        elsewhere = foreign_names.known_elsewhere(name, self)
         return foreign_names.explain(name, elsewhere) if elsewhere else ""
 
     def _unknown_variant(self, name: str) -> str:

@@ -241,7 +241,7 @@ def test_an_overlay_is_one_copy_that_rm_removes(zoo, small, tmp_path, monkeypatc
 
 @pytest.mark.usefixtures("zoo")
 def test_tags_without_weights_here():
-    for tag in ("vit_base_patch16_224", "vit_relpos_base_patch16_224.sw_in1k", "resnet50.a1_in1k"):
+    for tag in ("vit_base_patch16_224", "resnet50.a1_in1k"):
         with refuses(UnknownName, repr(tag), "vitzoo which"):
             vitzoo.timm_overlay(tag)
     with refuses(Offline, "vit_b16:augreg2_in21k_ft_in1k"):
