@@ -721,7 +721,7 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "name_of_timm_for_a_plugin": lambda w: w.alone().cli("show", "vit_base_patch14_dinov2"),
         "no_match": lambda w: w.cli("list", "nothing*"),
         "no_match_without_plugins": lambda w: w.alone().cli("list", "dinov2/*"),
-        "no_match_in_plugins": lambda w: w.alone().cli("list", "--available", "dinov2"),
+        "no_match_in_plugins": lambda w: w.alone().cli("list", "--available", "dinov22"),
         "field_of_plugins": lambda w: w.alone().cli("list", "--available", "--sort", "top1"),
         "no_match_of_one_pattern": lambda w: w.cli("list", "vit_b16", "vit_b61"),
         "namespace_as_a_pattern": lambda w: w.acme().cli("list", "acme", "-q"),

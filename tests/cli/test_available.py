@@ -61,8 +61,9 @@ def test_available_takes_patterns_families_and_known_fields(run, args):
         (("--pareto", "params:top1"), 2, ("--available", "--where", "--pareto")),
         (("--columns", "name"), 2, ("--available", "--where", "--columns")),
         (("--local",), 2, ("--available", "--where", "--local")),
-        (("dinov2",), 1, ("'dinov2'", "not installed", "did you mean 'dinov2/*'")),
-        (("vit_b16",), 1, ("'vit_b16'", "without --available")),
+        (("dinov22",), 1, ("'dinov22'", "not installed", "did you mean 'dinov2/*'")),
+        (("vit_b99",), 1, ("'vit_b99'", "without --available")),
+        (("-q", "swin"), 1, ("'swin'", "without --available")),
         (("--family", "core"), 1, ("'core/*'", "without --available")),
     ],
 )
@@ -98,13 +99,22 @@ def test_a_choice_and_a_list_for_scripts_count_nothing(run, args):
 
 
 @pytest.mark.usefixtures("core_alone")
+def test_a_word_that_is_no_name_is_searched(run):
+    code, out, err = run("list", "--available", "SwinV2")
+    names = [line.split("\t")[0] for line in out.splitlines()[1:]]
+    assert code == 0
+    assert len(names) > 10
+    assert all("swinv2" in name for name in names)
+
+
+@pytest.mark.usefixtures("core_alone")
 def test_a_pipe_counts_nothing(run):
     assert run("list")[2] == run()[2] == ""
 
 
 @pytest.mark.usefixtures("core_alone")
 def test_a_pattern_of_a_plugin_that_is_not_installed_names_the_list(run):
-    for pattern in ("dinov2/*", "dinov2", "dinov2/vit_b14"):
+    for pattern in ("dinov2/*", "dinov2", "dinov2/vit_b14", "swin"):
         code, out, err = run("list", pattern)
         assert (code, out) == (1, "")
         listed = "dinov2/*" if pattern == "dinov2" else pattern

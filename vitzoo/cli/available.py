@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from vitzoo.cli.output import Fit, count, on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption, UnknownName, did_you_mean
 from vitzoo.plugin.info import INSTALL_ALL, install_command
 from vitzoo.registry.available import available
-from vitzoo.registry.listing import Listed, sort
+from vitzoo.registry.listing import Listed, mentions, sort
 
 if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
@@ -62,11 +62,13 @@ def print_available(
             )
     every = available(zoo)
     own = [f"{family}/*" for family in families]
-    if missing := [one for one in (*patterns, *own) if every and not _matching(every, one)]:
+    words = not (quiet or as_json)
+    missing = [p for p in (*patterns, *own) if every and not _matching(every, p, words=words)]
+    if missing:
         raise UnknownName(_no_match(every, missing[0]))
     rows = [
         {key: row[key] for key in KEYS}
-        for row in _matching(every, *(patterns or own or "*"))
+        for row in _matching(every, *(patterns or own or "*"), words=words)
         if not families or row["namespace"] in families
     ]
     rows = sort([row for row in rows if all(one.test(row) for one in tests)], keys)
@@ -94,14 +96,21 @@ def say_more(zoo: Registry) -> None:
 def hint(zoo: Registry, pattern: str) -> str:
     """Return how to list what a pattern or a namespace means in plugins that are not installed."""
     rows = available(zoo)
-    for one in (pattern, f"{pattern}/*"):
+    for one in (f"{pattern}/*", pattern):
         if number := len(_matching(rows, one)):
             return f"; {number} in plugins that are not installed: vitzoo list --available '{one}'"
     return ""
 
 
-def _matching(rows: Iterable[Listed], *patterns: str) -> list[Listed]:
-    return [row for row in rows if any(fnmatchcase(row["name"], one) for one in patterns)]
+def _matching(rows: Sequence[Listed], *patterns: str, words: bool = True) -> list[Listed]:
+    """Return the rows whose names match; if `words`, also those that mention what is no name."""
+    chosen: set[str] = set()
+    for one in patterns:
+        names = [row["name"] for row in rows if fnmatchcase(row["name"], one)]
+        if not names and words and not {"*", "?", "["}.intersection(one):
+            names = [row["name"] for row in rows if mentions(row, one)]
+        chosen.update(names)
+    return [row for row in rows if row["name"] in chosen]
 
 
 def _no_match(rows: Sequence[Listed], pattern: str) -> str:

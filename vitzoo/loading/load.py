@@ -52,7 +52,7 @@ def load(
     checkpoint, slots = identified(checkpoint, zoo), Slots(model)
     layout = format_of(checkpoint, zoo)
     plan = adapt(layout.to_model(checkpoint.skeleton()), model, slots.expected, adaptation)
-    check(plan, slots, checkpoint.source, zoo, note_of(layout), typed=typed or {})
+    check(plan, slots, checkpoint.source, zoo, note_of(layout), typed or {})
 
     found = checkpoint.tensors()
     raw = found.tensors

@@ -30,6 +30,7 @@ from vitzoo.registry.listing import (
     Listed,
     fields,
     for_each_weights,
+    mentions,
     of_weights,
 )
 from vitzoo.schema.terms import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
@@ -171,17 +172,8 @@ class Index:
         return [p for p, now in present.items() if not any(fnmatchcase(n, now) for n in names)]
 
     def search(self, word: str) -> list[str]:
-        """Return the names of variants that have a text in name, family, summary or known names.
-
-        Upper and lower case are the same.
-        """
-        found = []
-        for row in self.rows():
-            elsewhere = (name for _, name, _ in row[KNOWN_AS])
-            texts = (row["name"], row["namespace"], row["summary"], *elsewhere)
-            if word.lower() in "\n".join(texts).lower():
-                found.append(row["name"])
-        return found
+        """Return the names of variants that mention a word, see `mentions`."""
+        return [row["name"] for row in self.rows() if mentions(row, word)]
 
     def _renamed(self, pattern: str, rows: Iterable[Listed]) -> str:
         """Return the present name if `pattern` is an alias that matches no row."""

@@ -53,6 +53,13 @@ LABEL = "label"  # of the row of a weights entry: `variant`, or `variant:weights
 Listed = dict[str, Any]
 
 
+def mentions(row: Listed, word: str) -> bool:
+    """Tell whether name, family, summary or a name elsewhere has a word, in upper or lower case."""
+    elsewhere = (name for _, name, _ in row[KNOWN_AS])
+    texts = (row["name"], row["namespace"], row["summary"], *elsewhere)
+    return word.lower() in "\n".join(texts).lower()
+
+
 def fields(variant: Variant) -> Listed:
     """Return the values of `FIELDS`, which listings, `--where` and `--sort` use.
 
