@@ -13,9 +13,7 @@ import pytest
 from PIL import Image
 
 import vitzoo
-from vitzoo.apps.bench.results import Measurement
-from vitzoo.apps.probe.classifiers import LinearClassifier, Score
-from vitzoo.display import MOST_ROWS, html_table
+from internals import MOST_ROWS, LinearClassifier, Measurement, Score, html_table
 
 DIGITS = Path(__file__).parents[1] / "docs" / "examples" / "digits"
 HOSTILE = "<script>alert('\"&\u202e\x1b[2J</script>"

@@ -100,7 +100,7 @@ def test_a_choice_and_a_list_for_scripts_count_nothing(run, args):
 
 @pytest.mark.usefixtures("core_alone")
 def test_a_word_that_is_no_name_is_searched(run):
-    code, out, err = run("list", "--available", "SwinV2")
+    code, out, _ = run("list", "--available", "SwinV2")
     names = [line.split("\t")[0] for line in out.splitlines()[1:]]
     assert code == 0
     assert len(names) > 10

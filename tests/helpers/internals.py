@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from vitzoo.apps.bench.results import Measurement as Measurement
 from vitzoo.apps.bench.ways import choose_ways as choose_ways
 from vitzoo.apps.predict.chunk import are_alike as are_alike
+from vitzoo.apps.probe.classifiers import LinearClassifier as LinearClassifier, Score as Score
 from vitzoo.apps.site.site import Site as Site, write_site as write_site
 from vitzoo.authoring.plugin_state import place as place
 from vitzoo.checkpoint.checkpoint import open_file as open_file
 from vitzoo.checkpoint.saved import Trunk as Trunk
 from vitzoo.cli.commands import COMMANDS as COMMANDS
 from vitzoo.cli.main import cli as cli, main as main
+from vitzoo.display import (
+    MOST_ROWS as MOST_ROWS,
+    html_table as html_table,
+    screen_width as screen_width,
+)
 from vitzoo.files.folder_manifest import write_manifest as write_manifest
 from vitzoo.files.names import (
     SAFETENSORS as SAFETENSORS,

@@ -13,8 +13,8 @@ from sklearn.datasets import load_sample_images
 
 import vitzoo
 from helpers import refuses, says
+from internals import screen_width
 from vitzoo import predict
-from vitzoo.display import screen_width
 from vitzoo.errors import ImageError, InvalidOption
 
 PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]
