@@ -24,6 +24,19 @@ log = _Quiet(logging.getLogger("vitzoo"), {})
 
 
 @contextlib.contextmanager
+def shown() -> Iterator[None]:
+    """Write what vitzoo logs from level INFO on to stderr."""
+    logger, handler, before = log.logger, logging.StreamHandler(), log.logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
 def only_errors(name: str) -> Iterator[None]:
     """Let the logger of another library write errors only."""
     logger = logging.getLogger(name)

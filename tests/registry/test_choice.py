@@ -81,5 +81,5 @@ def test_a_wrong_name_of_weights_lists_all_with_data_size_and_accuracy(run):
 def test_several_weights_without_a_default_are_listed():
     rows = tuple(vitzoo.Weights(name, source="us") for name in ("one", "two"))
     variant = vitzoo.Variant("net", "", vitzoo.describe("vit_ti16").spec, 1, weights=rows)
-    text = message(WeightsUnavailable, choose, variant, None)
+    text = message(WeightsUnavailable, choose, variant, None, registry())
     assert text == "net has no default weights; choose from:\n  one: us\n  two: us"

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from fcntl import F_DUPFD_CLOEXEC, fcntl
-from functools import partial
 from typing import Any
 
 import click
@@ -136,13 +135,9 @@ def _to_nowhere(descriptor: int) -> None:
 def _log(context: click.Context, _: click.Parameter, value: bool) -> None:
     """Write what vitzoo logs to stderr until the command has ended."""
     if value and not context.resilient_parsing:
-        import logging
+        from vitzoo.log import shown
 
-        logger, handler = logging.getLogger("vitzoo"), logging.StreamHandler(sys.stderr)
-        context.call_on_close(partial(logger.setLevel, logger.level))
-        context.call_on_close(partial(logger.removeHandler, handler))
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
+        context.with_resource(shown())
 
 
 verbose_option = click.option(
