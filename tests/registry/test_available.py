@@ -54,7 +54,7 @@ def test_a_name_that_the_table_lacks_advises_an_update(name):
 
 @pytest.mark.usefixtures("core_alone")
 @pytest.mark.parametrize(
-    ("theirs", "library", "call"),
+    ("known", "library", "call"),
     [
         ("vit_base_patch14_dinov2", "timm", "'dinov2/vit_b14', pretrained=True"),
         ("vit_base_patch14_dinov2.lvd142m", "timm", "'dinov2/vit_b14', weights='lvd142m'"),
@@ -64,16 +64,16 @@ def test_a_name_that_the_table_lacks_advises_an_update(name):
         ("vit_base_patch16_224.mae", "timm", "'mae/vit_b16', weights='mae'"),  # and not vit_b16
     ],
 )
-def test_a_name_of_another_library_is_answered_without_the_plugin(run, theirs, library, call):
-    code, out, err = run("which", theirs, "--json")
+def test_a_name_of_another_library_is_answered_without_the_plugin(run, known, library, call):
+    code, out, err = run("which", known, "--json")
     (row,) = json.loads(out)
     assert code == 0
     assert call in row["create"]
     assert library in row["known_as"]
     says(err, row["name"], "not installed", install_command(row["name"].partition("/")[0]))
-    if not theirs.startswith("hf://"):
-        with refuses(UnknownName, repr(theirs), library, row["create"], "not installed"):
-            vitzoo.create(theirs)
+    if not known.startswith("hf://"):
+        with refuses(UnknownName, repr(known), library, row["create"], "not installed"):
+            vitzoo.create(known)
 
 
 @pytest.mark.usefixtures("core_alone")
@@ -101,15 +101,15 @@ def test_a_tag_without_an_entry_is_refused(run):
 
 @pytest.mark.usefixtures("core_alone")
 @pytest.mark.parametrize(
-    ("theirs", "names"),
+    ("known", "names"),
     [
         ("vit_base_patch16_224.augreg_in21k", ["vit_b16"]),
         ("ViT-B/16", ["vit_b16"]),  # also the name of clip/vit_b16
         ("eva_large_patch14_196", ["eva/vit_l14_196", "timm/eva_large_patch14_196"]),
     ],
 )
-def test_what_is_installed_comes_first_and_timms_own_code_last(run, theirs, names):
-    rows = json.loads(run("which", theirs, "--json")[1])
+def test_what_is_installed_comes_first_and_timms_own_code_last(run, known, names):
+    rows = json.loads(run("which", known, "--json")[1])
     assert [row["name"] for row in rows] == names
 
 
