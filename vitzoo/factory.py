@@ -39,7 +39,7 @@ from vitzoo.schema.kinds import PARTS
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import BlockSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER, TIMM_POOLS
+from vitzoo.schema.terms import AVG, CORE_BUILDER, TIMM_POOLS
 
 OF_TIMM = {  # timm's names of block options
     "init_values": "layer_scale",
@@ -73,9 +73,10 @@ def _hint(name: str, value: object) -> str:
     if name == "global_pool":
         if value == "":
             return "model.forward_features(images) returns all tokens"
-        after = "; timm's norm acts after this pool: pool={'name': 'mean', 'norm_first': False}"
+        if value == "avg":
+            return f"pass pool={AVG}: timm's norm acts after the mean, that of pool='mean' before"
         known = TIMM_POOLS.get(str(value))
-        return f"pass pool={known!r}{after * (value == 'avg')}" if known else "pass pool="
+        return f"pass pool={known!r}" if known else "pass pool="
     if name == "checkpoint_path":
         path = str(value)
         return f"pass weights={path!r}" + (f"; {no_pickle(path)}" if path.endswith(PICKLES) else "")

@@ -74,6 +74,16 @@ def test_another_size_without_a_classifier(small, write):
     assert pasted(text).num_classes == 0
 
 
+@pytest.mark.parametrize("sizes", [{}, {"num_classes": 37}], ids=["same", "classes"])
+def test_the_norm_after_timms_mean_is_named_with_a_call_that_works(small, write, sizes):
+    model = vitzoo.create(small, pool={"name": "mean", "norm_first": False}, **sizes)
+    text = message(CheckpointError, vitzoo.create, small, weights=write(model))
+    says(text, "normalised (timm's pool 'avg')", "pool={'name': 'mean', 'norm_first': False}")
+    again = pasted(text)
+    assert {*again.load_report.kept} == {*model.state_dict()}
+    assert again.spec.pool == model.spec.pool
+
+
 @pytest.mark.parametrize("shape", [(), (3,), (1, 2, 3), (1, 1, 1, 1, 1)])
 @pytest.mark.parametrize(
     "key", ["head.bias", "head.weight", "patch_embed.proj.weight", "pos_embed"]

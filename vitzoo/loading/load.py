@@ -21,6 +21,7 @@ from vitzoo.network.model import VisionTransformer
 from vitzoo.plugin.guard import note_of
 from vitzoo.report import LoadReport
 from vitzoo.schema.spec import PartSpec, Spec
+from vitzoo.schema.terms import AVG
 from vitzoo.store.stamp import Stamps
 from vitzoo.text import fold, listed
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
 
 MAX_NAMES = 4  # of variants in a message
+NORM, NORM_AFTER = ({f"{norm}.{key}" for key in ("weight", "bias")} for norm in ("norm", "fc_norm"))
 FRESH = re.compile(rf"head\.(?!{PRE_LOGITS.removeprefix('head.')})")  # a layer that may be new
 
 
@@ -164,7 +166,7 @@ def check(
         for name, (found, own) in both.items()
         if found.dtype not in (LOADABLE if own.is_floating_point() else (own.dtype,))
     ]
-    hint = "" if unexpected else _arguments(plan, slots, missing, unfit, typed)
+    hint = _arguments(plan, slots, missing, unexpected, unfit, typed)
     hint = hint or _hint(plan, expected, missing, unexpected, unfit, zoo)
     raise_if(
         source,
@@ -177,10 +179,17 @@ def check(
 
 
 def _arguments(
-    plan: Adapted, slots: Slots, missing: list[str], unfit: list[str], typed: Mapping[str, Any]
+    plan: Adapted,
+    slots: Slots,
+    missing: list[str],
+    unexpected: list[str],
+    unfit: list[str],
+    typed: Mapping[str, Any],
 ) -> str:
     """Return the end of a message, with arguments that the tensors would fit."""
-    if not (missing or unfit):
+    after = set(unexpected) == NORM_AFTER and NORM.issubset(missing)
+    missing = [name for name in missing if not (after and name in NORM)]
+    if (unexpected and not after) or not (missing or unfit or after):
         return ""
     from vitzoo.loading.advice import needed
     from vitzoo.registry.foreign_names import passing
@@ -189,6 +198,9 @@ def _arguments(
     if unfit and not arguments:
         return ""
     fresh = ""
+    if after:
+        words = " and ".join(filter(None, (words, "a mean that is normalised (timm's pool 'avg')")))
+        arguments |= {"pool": AVG}
     if missing:
         heads = (name.startswith("head.") for name in plan.tensors)
         if any(heads) or not all(FRESH.match(name) for name in missing):

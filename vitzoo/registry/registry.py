@@ -20,7 +20,7 @@ from vitzoo.plugin.host import LOCK, Parts, PluginHost, full_name
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command, place
 from vitzoo.plugin.switches import NOT, VARIABLES
 from vitzoo.schema.reader import describe as describe_value
-from vitzoo.schema.terms import TIMM_POOLS
+from vitzoo.schema.terms import AVG, TIMM_POOLS
 
 if TYPE_CHECKING:  # `vitzoo list` imports no data class
     from vitzoo.registry.index import Index
@@ -143,7 +143,8 @@ class Registry:
         rows = self.parts[kind]
         near = did_you_mean(name, rows)
         if kind == "pool" and name in TIMM_POOLS:
-            near = f"; timm's pool {name!r} is {TIMM_POOLS[name]!r} here"
+            same = AVG if name == "avg" else repr(TIMM_POOLS[name])
+            near = f"; timm's pool {name!r} is {same} here"
         raise UnknownName(f"unknown {kind} {name!r}{near or '; known: ' + ', '.join(sorted(rows))}")
 
     def plugins(self) -> list[PluginInfo]:

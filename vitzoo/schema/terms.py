@@ -22,4 +22,5 @@ FURTHER_RESULTS = (
 RESULTS = ("top1", *FURTHER_RESULTS)
 PINS = {"confirmed": "confirmed", "reported": "reported", "first-use": "trust on first use"}
 TIMM_POOLS = {"token": "class", "avg": "mean", "map": "attention"}  # timm's names, and those here
+AVG = {"name": "mean", "norm_first": False}  # timm's "avg" of a ViT: its norm acts after the mean
 CORE_BUILDER = "vitzoo.network.build:build"

@@ -48,6 +48,7 @@ from vitzoo.store.hub_client import (
     within,
 )
 from vitzoo.store.locks import pause
+from vitzoo.text import megabytes
 
 if TYPE_CHECKING:
     from vitzoo.store.hub_file import HubFile
@@ -310,8 +311,10 @@ class _Download:
         )
 
     def _no_network(self, what: str) -> TransferError:
+        most = "" if self.file.size else "at most "
+        size = f"{most}{megabytes(self.file.size or self.file.bound)}"
         return TransferError(
-            f"{self.where}: {what}; the file ({self.expected}) is needed once; {CONNECTING}; "
+            f"{self.where}: {what}; the file ({size}) is needed once; {CONNECTING}; "
             f"{self._otherwise()} (docs/offline.md)"
         )
 

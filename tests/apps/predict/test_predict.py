@@ -156,16 +156,19 @@ def test_the_digits_have_names_too(run):
     assert out.splitlines()[1].split("\t")[1:3] == ["1", "7"]
 
 
-def test_a_terminal_shows_as_many_classes_as_asked(run, monkeypatch):
+def test_a_terminal_shows_as_many_classes_as_asked_in_a_line_each(run, monkeypatch):
     monkeypatch.setattr("vitzoo.apps.predict.command.on_terminal", lambda: True)
     monkeypatch.setattr("vitzoo.cli.output.on_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
     scan = DIGITS / "digit_7_scan_0081.png"
     for top in (1, 2, 8):
         _, out, _ = run("predict", "vit_digits", scan, "--top", top)
-        heading, row = out.splitlines()
-        assert row.count("%") == top
-        assert ("next" in heading) == (top > 1)
+        heading, *rows = out.splitlines()
+        assert heading.split() == ["image", "label", "probability"]
+        assert len({row.split()[1] for row in rows}) == len(rows) == top
+    _, out, _ = run("predict", "vit_digits", scan)
+    heading, row = out.splitlines()
+    assert ("next" in heading, row.count("%")) == (True, 5)
 
 
 def test_a_terminal_of_80_columns_shows_one_line_for_each_image(run, monkeypatch, photos, saved):

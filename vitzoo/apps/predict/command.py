@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from click.exceptions import Exit
 
 from vitzoo.cli.completion import complete_names
@@ -49,8 +51,9 @@ def predict_command(
     """Classify images with MODEL.
 
     The most probable classes of each image are printed: on a terminal in one line, in which long
-    names are cut. IMAGES are files or folders; subfolders are not searched. For a file that cannot
-    be read, an error is printed; the other images are still classified, and the exit code is 1.
+    names are cut, and with --top in a line for each class. IMAGES are files or folders; subfolders
+    are not searched. For a file that cannot be read, an error is printed; the other images are
+    still classified, and the exit code is 1.
 
     MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
     docs/create.md#which-network.
@@ -83,7 +86,8 @@ def predict_command(
     network = create(model, pretrained=True, weights=weights, device=device)
     say(network.load_report.summary())  # type: ignore[union-attr]
     found = predict(network, files, top=top, on_error=note)
-    _print(_counted(found, len(files)), as_json=as_json)
+    given = click.get_current_context().get_parameter_source("top") is ParameterSource.COMMANDLINE
+    _print(_counted(found, len(files)), as_json=as_json, each=given and top > 1)
     if unreadable:
         raise Exit(1)
 
@@ -96,8 +100,11 @@ def _counted(predictions: Iterable[Prediction], total: int) -> Iterator[Predicti
             move(done, total)
 
 
-def _print(predictions: Iterator[Prediction], *, as_json: bool) -> None:
-    """Print predictions one by one; without any prediction, print nothing at all."""
+def _print(predictions: Iterator[Prediction], *, as_json: bool, each: bool) -> None:
+    """Print predictions one by one; without any prediction, print nothing at all.
+
+    If `each`, every class has a line on a terminal, too.
+    """
     first = list(itertools.islice(predictions, 1))
     if not first:
         return
@@ -105,6 +112,8 @@ def _print(predictions: Iterator[Prediction], *, as_json: bool) -> None:
     if on_terminal() and not as_json:
         from vitzoo.apps.predict.prediction import shown
 
+        if each:
+            found = (replace(one, classes=(a_class,)) for one in found for a_class in one.classes)
         _print_lines(list(map(shown, found)))
         return
     data = map(_data, found)
