@@ -88,6 +88,7 @@ def test_trust_on_first_use_writes_the_lock(fresh, hub, caplog):
     with pytest.warns(FirstUseWarning) as warned:
         fresh.assert_right(fresh.create())
     assert len(warned) == 1
+    assert warned[0].filename.endswith("/tests/faults/conftest.py")  # which calls create
     message = str(warned[0].message)
     assert message == (
         f"faulty/net:main: trust on first use, 0.0989 MB, pinned now in {lock_of(fresh)}"

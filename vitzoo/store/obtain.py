@@ -200,8 +200,17 @@ def _lock(file: HubFile) -> None:
         warnings.warn(
             f"{file.label}: trust on first use, {megabytes(pin.size)}, {where}",
             FirstUseWarning,
-            stacklevel=2,
+            stacklevel=_caller_level(),
         )
+
+
+def _caller_level() -> int:
+    """Return the `stacklevel` that names the line of the user's code, not one of vitzoo."""
+    from traceback import extract_stack  # needed once for each file
+
+    package = f"{Path(__file__).parents[1]}{os.sep}"
+    files = [frame.filename for frame in extract_stack()[-2::-1]]  # that of `_lock` first
+    return 2 + max(i for i, file in enumerate(files) if file.startswith(package))
 
 
 def _fetch_command(file: HubFile) -> str:
