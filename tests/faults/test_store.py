@@ -50,7 +50,9 @@ def hashed(monkeypatch):
     import vitzoo.store.store
 
     calls, real = [], vitzoo.files.access.hash_file
-    monkeypatch.setattr(vitzoo.store.store, "hash_file", lambda fd: calls.append(fd) or real(fd))
+    monkeypatch.setattr(
+        vitzoo.store.store, "hash_file", lambda fd, *note: calls.append(fd) or real(fd, *note)
+    )
     return calls
 
 
@@ -510,8 +512,8 @@ def test_file_changed_while_it_is_hashed_gets_no_stamp(warm, monkeypatch):
 
     real = vitzoo.files.access.hash_file
 
-    def change_after(fd):
-        sha256 = real(fd)
+    def change_after(fd, *note):
+        sha256 = real(fd, *note)
         flip(warm.stored)
         time.sleep(0.1)
         return sha256

@@ -393,7 +393,8 @@ def test_a_broken_plugin_names_its_cause_and_the_rest_works(run, case):
     assert error[0] == ("UnknownName" if unknown else "PluginError")
     if case.state[1] in ("broken", "incompatible", "conflict"):
         assert case.distribution in error[1] or case.namespace in ("dino", "core")
-        fix = "VITZOO_DISABLE_PLUGINS" if case.state[1] == "conflict" else "pip install --upgrade"
+        fixes = {"conflict": "VITZOO_DISABLE_PLUGINS", "incompatible": "update vitzoo"}
+        fix = fixes.get(case.state[1], "pip install --upgrade")
         assert fix in error[1]
     assert states[case.distribution] == case.state[1]
     assert set(names) == {*CORE, *LISTED}

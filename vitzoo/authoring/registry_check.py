@@ -25,6 +25,7 @@ from vitzoo.schema.terms import CORE_BUILDER, CORE_MANIFEST, MAX_MANIFEST
 
 HEADER_SLACK = 1024 * 1024  # bytes that the header of a safetensors file may take
 DTYPE_BYTES = (4, 2)
+MAX_HEAD_WIDTH = 2048  # of the networks that plugins build
 
 
 @dataclass(frozen=True)
@@ -170,9 +171,10 @@ def _plausible(variant: Variant, row: Weights, size: int) -> bool:
     Files of some formats also contain tensors that vitzoo ignores, such as a text tower. Of the
     core's formats, only files without a classifier may contain such tensors.
     """
-    zoo, width, own = registry(), variant.spec.embed_dim, variant.spec.num_classes
+    zoo, own = registry(), variant.spec.num_classes
+    width = variant.spec.embed_dim or MAX_HEAD_WIDTH  # 0 of a network with its own builder
     classes = own if row.num_classes is None else row.num_classes
-    trunk = variant.params - own * (width + 1) - 2 * width**2
+    trunk = max(variant.params - own * (width + 1) - 2 * width**2, variant.params // 2)
     most = variant.params + classes * (width + 1) + 2 * width**2
     known = row.format in zoo.parts["checkpoint format"]
     may_ignore = known and ("/" in row.format or row.num_classes == 0)
