@@ -108,7 +108,7 @@ def _print(predictions: Iterator[Prediction], *, as_json: bool, each: bool) -> N
     first = list(itertools.islice(predictions, 1))
     if not first:
         return
-    found = itertools.chain(first, predictions)
+    found: Iterator[Prediction] = itertools.chain(first, predictions)
     if on_terminal() and not as_json:
         from vitzoo.apps.predict.prediction import shown
 
