@@ -98,12 +98,12 @@ def test_drop_rate_is_answered_with_code_that_does_what_timm_does(small):
     model = vitzoo.create(small)
     torch.nn.init.normal_(model.head.weight)
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
-    theirs = timm.models.VisionTransformer(**sizes, mlp_ratio=2, num_classes=5, drop_rate=0.5)
-    theirs.load_state_dict(model.state_dict())
+    reference = timm.models.VisionTransformer(**sizes, mlp_ratio=2, num_classes=5, drop_rate=0.5)
+    reference.load_state_dict(model.state_dict())
     exec(re.search(r"model\.fc_norm = .*$", text)[0], {"torch": torch, "model": model})
-    assert model.state_dict().keys() == theirs.state_dict().keys()  # it can still be saved
+    assert model.state_dict().keys() == reference.state_dict().keys()  # it can still be saved
     images, results = torch.randn(4, 3, 32, 32), []
-    for network in (model.train(), theirs.train()):
+    for network in (model.train(), reference.train()):
         torch.manual_seed(0)
         results.append(network(images))
     close(*results)

@@ -22,20 +22,14 @@ INPUTS = torch.randn(2, 1, 28, 28, generator=torch.Generator().manual_seed(3))
 
 
 @pytest.fixture
-def add(run, tmp_path, monkeypatch, new_registry):
+def add(add_with, tmp_path, monkeypatch):
     """Run `vitzoo registry add` with a license, a source and the registry file `own.toml`."""
     monkeypatch.setenv("VITZOO_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("VITZOO_REGISTRY", str(tmp_path / "own.toml"))
     (tmp_path / "own.toml").write_text(EMPTY)
     monkeypatch.chdir(tmp_path)
 
-    def call(*args, given=GIVEN):
-        new_registry()
-        found = run("registry", "add", *args, *given)
-        new_registry()
-        return found
-
-    return call
+    return lambda *args, given=GIVEN: add_with(*args, *given)
 
 
 @pytest.fixture

@@ -64,16 +64,9 @@ def project(install, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def add(run, new_registry):
+def add(add_with):
     """Run `vitzoo registry add` with a license, a source and the project."""
-
-    def call(*args, given=GIVEN):
-        new_registry()
-        found = run("registry", "add", *args, *given)
-        new_registry()
-        return found
-
-    return call
+    return lambda *args, given=GIVEN: add_with(*args, *given)
 
 
 @pytest.fixture
