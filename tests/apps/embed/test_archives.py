@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +13,7 @@ from PIL import Image
 
 from helpers import message, refuses, says
 from limited import run_limited
-from vitzoo.apps.embed import items, parquet_rows, tar_members
+from vitzoo.apps.embed import items, parquet_pages, tar_members
 from vitzoo.apps.embed.sources import find_pieces, sha256_of, slices
 from vitzoo.errors import ImageError, InvalidOption
 
@@ -534,27 +533,22 @@ def page_header(*, stored, size, values=1, first=b"", wide=False):
         (page_header(stored=100, size=2**30, wide=True), [(2**30, 1)]),
         (page_header(stored=100, size=2, first=b"\x15\x02\x25\x04"), [(100, 1)]),
         (page_header(stored=2**40, size=2), "ends after its column"),
-        (page_header(stored=100, size=2, first=b"\x13\x02"), "type 3"),
+        (page_header(stored=100, size=2, first=b"\x1e\x02"), "type 14"),
     ],
     ids=["plain", "of a wrong type", "twice", "too long", "of an unknown type"],
 )
 def test_sizes_of_pages_are_read_as_pyarrow_reads_them(tmp_path, header, expected):
     """Field numbers may be written in two ways, and fields of a wrong type do not count."""
     (tmp_path / "pages").write_bytes(b"PAR1" + header + bytes(100))
-    chunk = SimpleNamespace(
-        data_page_offset=4,
-        dictionary_page_offset=None,
-        total_compressed_size=len(header) + 100,
-        num_values=1,
-    )
+    numbers = {9: 4, 7: len(header) + 100, 5: 1}
+    chunk = {(number, parquet_pages.INT64): value for number, value in numbers.items()}
     with (tmp_path / "pages").open("rb") as file:
         if isinstance(expected, str):
             with refuses(ImageError, expected):
-                list(parquet_rows._pages(file.fileno(), chunk))
+                list(parquet_pages._pages(file.fileno(), chunk))
         else:
-            assert [
-                (size, n) for size, _, n in parquet_rows._pages(file.fileno(), chunk)
-            ] == expected
+            found = parquet_pages._pages(file.fileno(), chunk)
+            assert [(size, n) for size, _, n in found] == expected
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
@@ -565,14 +559,27 @@ def test_the_pages_of_a_written_file_are_seen(tmp_path, version, rows):
     path = tmp_path / "p.parquet"
     pq.write_table(pa.table(columns), path, data_page_version=version, row_group_size=1000)
     group = pq.read_metadata(path).row_group(0)
-    with path.open("rb") as file:
-        for i in range(2):
-            chunk = group.column(i)
-            found = list(parquet_rows._pages(file.fileno(), chunk))
-            sizes = sum(size for size, _, _ in found)
-            assert all(stored <= size for size, stored, _ in found)
-            assert 0 < chunk.total_uncompressed_size - sizes < 20_000 * len(found)
-            assert sum(values for _, _, values in found) == group.num_rows
+    for i, name in enumerate(columns):
+        chunk = group.column(i)
+        (found,) = parquet_pages.pages_of(str(path), (), 0, [name])
+        sizes = sum(size for size, _, _ in found)
+        assert all(stored <= size for size, stored, _ in found)
+        assert 0 < chunk.total_uncompressed_size - sizes < 20_000 * len(found)
+        assert sum(values for _, _, values in found) == group.num_rows
+
+
+def test_wrong_size_statistics_do_not_end_the_process(tmp_path):
+    """pyarrow ends the process if it is asked for such a column chunk, and reads its pages."""
+    path = tmp_path / "p.parquet"
+    pq.write_table(pa.table({"image": [b"1", None, b"22"]}), path, use_dictionary=False)
+    data = path.read_bytes()
+    right, wrong = b"\x26\x02\x04", b"\x36\x02\x02\x02"  # 1 and 2 cells by level, or 1, 1 and 1
+    assert data.count(right) == 1
+    length = int.from_bytes(data[-8:-4], "little") + 1
+    path.write_bytes(data[:-8].replace(right, wrong) + length.to_bytes(4, "little") + b"PAR1")
+    (found,) = run_limited(READS, [str(path)], seconds=60)
+    assert found.kind == "value", found
+    says(found.text, "histogram size mismatch")
 
 
 def test_a_parquet_file_that_changes_or_vanishes_gives_errors_of_its_rows(parquet):

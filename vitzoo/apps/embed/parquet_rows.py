@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo.apps.embed.items import Item, Piece, as_text, check_size, open_archive, read_file
+from vitzoo.apps.embed.parquet_pages import Page, pages_of
 from vitzoo.errors import (
     ImageError,
     InvalidOption,
@@ -30,11 +31,6 @@ BUFFER = 2**20  # bytes of a Parquet file that are read at once
 MAX_PAGE = 2**27  # bytes of the largest pages of a column, a dictionary twice
 LITTLE = 1.25  # times as many bytes as are stored: larger pages are read, too
 MAX_VALUES = 2**24  # of a page
-USUAL_PAGE_HEADER, MAX_PAGE_HEADER = 2**15, 2**24  # bytes
-PADDING = 100  # bytes by which old versions of parquet-mr state too small columns
-TRUE, FALSE, INT16, INT32, INT64, BINARY, STRUCT = 1, 2, 4, 5, 6, 8, 12  # types of Thrift
-DICTIONARY = 2  # a type of page
-DELTA_BYTE_ARRAY = 7  # an encoding: each value may repeat the one before
 USUAL = ("image", "img", "bytes", "path", "file_name")  # columns with images, the first one found
 
 
@@ -140,91 +136,33 @@ def read_batches(
 ) -> Iterator[Any]:
     """Yield rows of groups, at most `most` at once; raise ImageError for pages too large."""
     for group in groups:
-        rows = _rows_at_once(path, file.metadata.row_group(group), columns, most)
+        rows = _rows_at_once(pages_of(path, _version(path), group, columns), most)
         yield from file.iter_batches(rows, row_groups=[group], columns=columns)
 
 
-def _rows_at_once(path: str, group: Any, columns: Iterable[str], most: int) -> int:
+def _rows_at_once(chunks: Iterable[list[Page]], most: int) -> int:
     """Return how many rows of a group to read at once; raise ImageError for pages too large.
 
     pyarrow decompresses a page as a whole, each row can repeat its largest value, and it copies the
     values of a dictionary. A large page of bytes that compress little, such as images, is read: it
     takes a part of the memory that the file takes on disk.
     """
-    names = tuple(f"{column}." for column in columns)
     every = kept = values = 0
-    with open_archive(path) as file:
-        for chunk in map(group.column, range(group.num_columns)):
-            largest = 0, 0
-            if f"{chunk.path_in_schema}.".startswith(names):
-                for size, stored, count in _pages(file.fileno(), chunk):
-                    values = max(values, count)
-                    if count:
-                        largest = max(largest, (size, stored))
-                    else:  # a dictionary
-                        every, kept = every + 2 * size, kept + 2 * stored
-            every, kept = every + largest[0], kept + largest[1]
+    for pages in chunks:
+        largest = 0, 0
+        for size, stored, count in pages:
+            values = max(values, count)
+            if count:
+                largest = max(largest, (size, stored))
+            else:  # a dictionary
+                every, kept = every + 2 * size, kept + 2 * stored
+        every, kept = every + largest[0], kept + largest[1]
     if every > max(MAX_PAGE, LITTLE * kept) or values > MAX_VALUES:
         raise ImageError(
             f"a row needs pages of {every} bytes ({kept} are stored) and {values} values, the most "
             f"is {MAX_PAGE} bytes and {MAX_VALUES} values; write smaller pages or images"
         )
     return max(min(most, 2 * max(MAX_PAGE, every) // max(every, 1)), 1)
-
-
-def _pages(fd: int, chunk: Any) -> Iterator[tuple[int, int, int]]:
-    """Yield the bytes, the stored bytes and the values of each page, as its header states them.
-
-    A dictionary has no values. Pages whose values repeat each other count twice.
-    """
-    at, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
-    if dictionary and 0 < dictionary < at:
-        at = dictionary
-    stop = at + chunk.total_compressed_size if chunk.num_values else at  # as pyarrow does
-    while at < stop:
-        try:
-            header, size = _struct(os.pread(fd, USUAL_PAGE_HEADER, at), 0)
-        except IndexError:  # it has long statistics
-            header, size = _struct(os.pread(fd, MAX_PAGE_HEADER, at), 0)
-        at += size + header[3]
-        if at > stop + PADDING:
-            raise ImageError("a page ends after its column")
-        counts = [header.get(version, {}).get(1, 0) for version in (5, 8)]  # data pages 1 and 2
-        values = 0 if header.get(1) == DICTIONARY else max(counts)
-        times = 1 + (DELTA_BYTE_ARRAY in (header.get(5, {}).get(2), header.get(8, {}).get(4)))
-        yield times * max(header[2], header[3]), times * header[3], values
-
-
-def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
-    """Return 32-bit integers and structs of a struct in Thrift's compact form, and where it ends.
-
-    The keys are the numbers of the fields. Sizes are not negative.
-    """
-    found: dict[int, Any] = {}
-    number = 0
-    while head := data[at]:
-        step, kind, at = head >> 4, head & 15, at + 1
-        if step:
-            number += step
-        else:
-            number, at = _varint(data, at)
-            number >>= 1
-        if kind == STRUCT:
-            found[number], at = _struct(data, at)
-        elif kind in (INT16, INT32, INT64, BINARY):
-            value, at = _varint(data, at)
-            at += value if kind == BINARY else 0
-            found |= {number: value >> 1} if kind == INT32 else {}
-        elif kind not in (TRUE, FALSE):
-            raise ImageError(f"the header of a page has a field of type {kind}")
-    return found, at + 1
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while data[at] > 127:
-        value, shift, at = value | (data[at] & 127) << shift, shift + 7, at + 1
-    return value | data[at] << shift, at + 1
 
 
 # the cursor of each thread, which the next part of the file goes on with
