@@ -108,6 +108,7 @@ def check_page(out, variant):
         assert found["file"].startswith(f"{row.repo}/{row.file}" if row.repo else row.file)
         assert row.evaluation_source in found.get("evaluation_source", "")
         assert row.evaluation_commit in found.get("evaluation_source", "")
+    assert "first-use" not in [text.strip() for text in page.texts]
     calls = "".join(page.texts).count(f'vitzoo.create("{variant.name}"')
     assert calls == 1 + len(variant.weights)
 

@@ -12,6 +12,8 @@
   const option = (name, value) =>
     [...form.elements[name]?.options ?? []].find((each) => each.value === value);
   const label = (name, value) => option(name, value).textContent;
+  const chipText = (name) => (value) =>
+    form.querySelector(`[name=${name}][value="${value}"]`).nextElementSibling.textContent;
 
   // Columns: the label, how a value is written, whether large values come first, whether shown.
 
@@ -37,7 +39,7 @@
     ...data.keys.weights.filter((key) => option("y", key)).map(plotted("y")),
     ...data.measurements.filter((key) => option("x", key)).map(plotted("x", { write: short })),
     ["license", { label: "License", shown: true }],
-    ["pin", { label: "Pin", shown: true }],
+    ["pin", { label: "Pin", shown: true, write: chipText("pin") }],
     ["task", { label: "Task" }],
     ["pretraining_data", { label: "Pre-training", wide: true }],
   ]);
