@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName, WeightsUnavailable
 from vitzoo.files.access import read_regular
-from vitzoo.files.names import INDEX, NPZ, PATHS, SAFETENSORS, on_hub, valid_repo
+from vitzoo.files.names import INDEX, PATHS, SAFETENSORS, on_hub, valid_repo
 from vitzoo.files.shard_index import weights_in
 from vitzoo.files.strict_json import strict_json
 from vitzoo.files.strict_toml import strict_toml
@@ -318,7 +318,7 @@ def _is_spec(path: Path) -> bool:
 
 def _of_path(path: Path, zoo: Registry) -> Request:
     """Return the request of a spec file, a file of `save`, or weights with a config beside them."""
-    from vitzoo.checkpoint.checkpoint import open_file
+    from vitzoo.foreign.opened import open_described
     from vitzoo.loading.request import from_folder, from_mapping, from_saved, nameless
 
     _check_there(path)
@@ -328,9 +328,7 @@ def _of_path(path: Path, zoo: Registry) -> Request:
         return from_folder(path, zoo)
     if path.suffix == SAFETENSORS:
         return from_saved(path, zoo)
-    if not path.name.endswith((NPZ, INDEX)):
-        open_file(path)  # raises another error if the file contains no weights
-    raise CheckpointError(nameless(path))
+    raise nameless(open_described(path), str(path), zoo)  # or another, without weights
 
 
 def _parse(path: Path) -> Any:

@@ -293,3 +293,16 @@ def test_another_architecture_is_refused_by_its_keys(weights, names):
     message = refused(CheckpointError, "local/net", weights=path)
     first = ", ".join(sorted(names)) or "none"
     says(message, path, first, "timm", "torchvision")
+
+
+def test_the_variant_that_a_plain_file_fits_is_in_the_call(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_file(vitzoo.create("vit_s32", num_classes=3).state_dict(), "plain.safetensors")
+    text = message(CheckpointError, vitzoo.create, "plain.safetensors")
+    says(text, "its tensors fit vit_s32", "create('vit_s32', weights='plain.safetensors')")
+    call = text.partition("variant: ")[2]
+    with refuses(CheckpointError, "num_classes=3"):  # it says what the call lacks
+        eval(call, {"create": vitzoo.create})
+    save_file({"x": torch.ones(1)}, "other.safetensors")
+    with refuses(CheckpointError, "create('vit_b16', weights='other.safetensors')"):
+        vitzoo.create("other.safetensors")

@@ -123,10 +123,15 @@ def _check_values(found: Tensors, checkpoint: Checkpoint) -> None:
 
 def fitting(tensors: Mapping[str, Tensor], zoo: Registry) -> str:
     """Return the end of a message, with the core variants whose shapes the tensors have."""
+    names = fitting_variants(tensors, zoo)
+    return f"; the tensors fit {' or '.join(names[:MAX_NAMES])}" if names else ""
+
+
+def fitting_variants(tensors: Mapping[str, Tensor], zoo: Registry) -> list[str]:
+    """Return the names of the core variants whose shapes the tensors have."""
     numbers = _numbers(tensors)
     variants = zoo.host.core.variants if numbers else ()
-    names = [row.name for row in variants if _numbers_of(row.spec) == numbers]
-    return f"; the tensors fit {' or '.join(names[:MAX_NAMES])}" if names else ""
+    return [row.name for row in variants if _numbers_of(row.spec) == numbers]
 
 
 def _numbers(tensors: Mapping[str, Tensor]) -> tuple[object, ...]:

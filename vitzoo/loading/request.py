@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import nn
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
+from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.saved import Saved, read_network, read_saved
-from vitzoo.errors import CheckpointError, InvalidOption, short_repr
+from vitzoo.errors import CheckpointError, InvalidOption, VitzooError, short_repr
 from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.opened import at_hub, open_described
 from vitzoo.foreign.overrides import stated_by
@@ -178,7 +180,7 @@ def from_saved(path: Path, zoo: Registry) -> Request:
 def _saved(checkpoint: Checkpoint, where: str, zoo: Registry) -> Request:
     saved = read_saved(checkpoint, where)
     if saved is None:
-        raise CheckpointError(nameless(Path(where)))
+        raise nameless(checkpoint, where, zoo)
     spec, variant = read_network(saved.reader(zoo), zoo)
     labels, preprocessing = saved.labels, saved.preprocessing
     found = saved.add_to(checkpoint)
@@ -248,11 +250,18 @@ def _described(
     return Request(stated.spec(), variant=stated.variant, address=place)
 
 
-def nameless(path: Path) -> str:
-    """Return the message about a weights file that does not state its network."""
-    return (
-        f"{path} was not written by vitzoo.save, so it does not state its network; "
-        f"name the variant: create('vit_b16', weights={str(path)!r})"
+def nameless(checkpoint: Checkpoint, where: str, zoo: Registry) -> CheckpointError:
+    """Return the error about a weights file that does not state its network."""
+    from vitzoo.loading.load import fitting_variants
+
+    names: list[str] = []
+    with suppress(VitzooError):  # its own error follows when a variant is named
+        found = identified(checkpoint, zoo)
+        names = fitting_variants(format_of(found, zoo).to_model(found.skeleton()), zoo)
+    fits = f"; its tensors fit {' or '.join(names)}" if names else ""
+    return CheckpointError(
+        f"{where} was not written by vitzoo.save, so it does not state its network{fits}; "
+        f"name the variant: create({[*names, 'vit_b16'][0]!r}, weights={where!r})"
     )
 
 

@@ -581,7 +581,7 @@ def test_the_summary_on_a_terminal_is_short_and_names_broken_images(
     out = os.path.relpath(tmp_path / "out")
     command = ("embed", "net.safetensors", "photos", "--out", out, "--workers", 1)
     for expected in (
-        "errors: 2; complete\nerror: photos/007.png\nerror: photos/100.png\ncomputed 150 in",
+        "errors: 2; complete\nerror: photos/007.png: the data",
         "errors: 2; complete\nnothing was left to compute",
     ):
         code, stdout, stderr = run(*command)
@@ -595,6 +595,8 @@ def test_few_inputs_with_an_error_are_named(data, predictor, tmp_path):
     files.write_text("\n".join([broken] * 5))
     done = embed(predictor, files, tmp_path / "out", workers=1)
     assert (done.errors, done.broken) == (5, (broken,) * 3)
+    assert len(done.reasons) == 3
+    says(str(done), f"error: {broken}: the data is not an image")
     says(str(done), "the column error has all of them")
 
 

@@ -140,7 +140,7 @@ def embed_command(
         say(line)
     data = asdict(done) | {"folder": str(done.folder), "shares": done.shares}
     data["work"] = done.work._asdict()  # a tuple, which JSON would write as a list
-    del data["broken"]  # stderr names them
+    del data["broken"], data["reasons"]  # stderr names them
     if as_json or not (on_terminal() and is_terminal(sys.stderr)):
         columns = ("folder", "inputs", "errors", "missing", "computed")
         print_rows([data], columns, as_json=as_json, data=data)

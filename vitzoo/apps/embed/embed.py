@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from vitzoo.apps.embed.folder import (
     reopen,
 )
 from vitzoo.apps.embed.items import Piece
-from vitzoo.apps.embed.part_file import VECTORS, Form, keys_of_errors
+from vitzoo.apps.embed.part_file import VECTORS, Form, errors_of
 from vitzoo.apps.embed.pipeline import Job, Task, Work
 from vitzoo.apps.embed.sources import Paths, slices
 from vitzoo.apps.embed.workers import compute
@@ -64,6 +65,7 @@ class Embedded:
         seconds: duration of the call.
         work: seconds of work on reading, decoding and the model, over all threads.
         broken: keys of the first inputs with an error that this call read, at most 3.
+        reasons: their errors.
     """
 
     folder: Path
@@ -74,6 +76,7 @@ class Embedded:
     seconds: float
     work: Work
     broken: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
 
     @property
     def shares(self) -> dict[str, float]:
@@ -89,7 +92,8 @@ class Embedded:
         lines = [f"{printable(self.folder)}: inputs: {self.inputs:,}; {state}"]
         if not self.computed:
             return f"{lines[0]}\nnothing was left to compute"
-        lines += [f"error: {printable(key)}" for key in self.broken]
+        named = zip(self.broken, self.reasons, strict=True)
+        lines += [f"error: {printable(key)}: {shorten(printable(why), 50)}" for key, why in named]
         if len(self.broken) == MOST_NAMED:
             lines.append("the column error has all of them")
         shares = ", ".join(f"{stage} {share:.0%}" for stage, share in self.shares.items())
@@ -205,7 +209,8 @@ def embed(
         computed=total.work.images,
         seconds=time.perf_counter() - began,
         work=total.work,
-        broken=broken,
+        broken=tuple(key for key, _ in broken),
+        reasons=tuple(why for _, why in broken),
     )
 
 
@@ -221,11 +226,11 @@ def _form(predictor: Predictor, fingerprint: Fingerprint, vectors: str) -> Form:
 
 def _compute(
     folder: Path, parts: list[Part], pieces: list[Piece], job: Job, workers: int, total: Total
-) -> tuple[str, ...]:
+) -> tuple[tuple[str, str], ...]:
     """Write parts until none is missing that no other process writes.
 
     Returns:
-        the keys of the first inputs with an error.
+        the keys of the first inputs with an error, and their errors.
     """
     if parts:
         reopen(folder)
@@ -237,7 +242,7 @@ def _compute(
         compute(job, left, workers, total)
         missed = {part.name for part in missing_parts(folder, parts, job.form)}
         left = [task for task in left if task.path.name in missed]
-    return tuple(itertools.islice(keys_of_errors(task.path for task in tasks), MOST_NAMED))
+    return tuple(itertools.islice(errors_of(task.path for task in tasks), MOST_NAMED))
 
 
 def _check_apart(folder: Path, sources: Iterable[object]) -> None:

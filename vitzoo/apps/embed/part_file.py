@@ -170,11 +170,11 @@ def keys_of(path: Path) -> list[str] | None:
     return _read(path, lambda file: list(map(str, file.read(["key"])["key"].to_pylist())))
 
 
-def keys_of_errors(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield the keys of the rows with an error, from parts that are whole."""
+def errors_of(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
+    """Yield the keys and errors of the rows with an error, from parts that are whole."""
     for path in paths:
         if (state := state_of(path)) and state[1]:
-            yield from _read(path, _keys_of_errors) or ()
+            yield from _read(path, _errors) or ()
 
 
 def _read(path: Path, read: Callable[[Any], T]) -> T | None:
@@ -202,6 +202,7 @@ def _state(file: Any) -> tuple[int, int, str]:
     return metadata.num_rows, metadata.num_rows - sum(nulls), fingerprint
 
 
-def _keys_of_errors(file: Any) -> list[str]:
+def _errors(file: Any) -> list[tuple[str, str]]:
     table = file.read(["key", "error"])
-    return list(map(str, table.filter(table["error"].is_valid())["key"].to_pylist()))
+    found = table.filter(table["error"].is_valid())
+    return [(str(row["key"]), str(row["error"])) for row in found.to_pylist()]
