@@ -43,3 +43,11 @@ class TestRadio(PluginTests):
 class TestInternVit(PluginTests):
     namespace = "internvit"
     archives = False
+
+
+class TestBlip(PluginTests):
+    namespace = "blip"
+    networks = {
+        "blip/transformers": [{"num_classes": 0}, {"num_classes": 0, "block": {"qkv_bias": False}}]
+    }
+    archives = False

@@ -1,0 +1,85 @@
+"""The image encoders of transformers that this plugin reads, by their folders."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from transformers import (
+    Blip2VisionConfig,
+    Blip2VisionModel,
+    BlipConfig,
+    BlipForImageTextRetrieval,
+    BlipVisionConfig,
+    BlipVisionModel,
+    InstructBlipVisionConfig,
+    InstructBlipVisionModel,
+)
+
+import vitzoo
+from encoders import WEIGHTS, Encoder, compare, compare_size, write
+from helpers import refuses
+from vitzoo.errors import CheckpointError
+
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "patch_size": 8,
+}
+WITH_MLP = SIZES | {"intermediate_size": 48}
+
+
+def _first(out):
+    """Return the class token as BLIP's decoders read it; `pooler_output` has a second norm."""
+    return out.last_hidden_state[:, 0]
+
+
+def _blip(network, config, **options):
+    return Encoder(
+        lambda: network(config(**WITH_MLP, **options)), pooled=_first, other_size=(48, 64)
+    )
+
+
+def _whole_blip():
+    text = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 20}
+    text |= {"num_attention_heads": 2, "bos_token_id": 1, "sep_token_id": 2}
+    return BlipForImageTextRetrieval(BlipConfig(text_config=text, vision_config=dict(WITH_MLP)))
+
+
+ENCODERS = {
+    "blip": _blip(BlipVisionModel, BlipVisionConfig, hidden_act="quick_gelu"),
+    "blip whole": Encoder(
+        _whole_blip, pooled=_first, run=lambda network, images: network.vision_model(images)
+    ),
+    "blip_2": _blip(Blip2VisionModel, Blip2VisionConfig),
+    "blip_2 without biases": _blip(Blip2VisionModel, Blip2VisionConfig, qkv_bias=False),
+    "instructblip": _blip(InstructBlipVisionModel, InstructBlipVisionConfig, layer_norm_eps=1e-4),
+}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_folder_gives_the_numbers_of_the_library(name, weights, tmp_path):
+    compare(ENCODERS[name], weights, tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name, row in ENCODERS.items() if row.other_size])
+def test_the_numbers_at_another_size(name, tmp_path):
+    compare_size(ENCODERS[name], "drawn", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "stated", "words"),
+    [
+        ("blip", {"num_channels": 1}, ("num_channels must be 3", "got 1")),
+        ("blip_2", {"image_size": [32, 64]}, ("image_size must be one number", "[32, 64]")),
+    ],
+)
+def test_what_a_config_may_not_state(name, stated, words, tmp_path):
+    write(ENCODERS[name], "own", tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | stated))
+    with refuses(CheckpointError, *words):
+        vitzoo.create(tmp_path)
