@@ -218,6 +218,7 @@ def test_a_misspelt_option_is_suggested(small, argument, part, parts):
         ),
         ({"block": {"norm_eps": 0}}, ["[block]", "norm_eps", 0, 1, "0.0"]),
         ({"block": {"qkv_bias": 1}}, ["[block]", "qkv_bias", "true", "false", "'qv'", 1]),
+        ({"block": {"qk_norm": "all"}}, ["[block]", "qk_norm", "true", "'all_heads'", "'all'"]),
         ({"block": {"qkv_bias": "kv"}}, ["[block]", "qkv_bias", "true", "false", "'qv'", "'kv'"]),
         ({"block": {"qk_scale": -1}}, ["[block]", "qk_scale", "positive", "-1.0"]),
         ({"block": {"attention_dropout": 1}}, ["[block]", "attention_dropout", 0, 1, "1.0"]),

@@ -66,7 +66,8 @@ def draw(network: nn.Module, weights: str) -> nn.Module:
     """Fill a network; nothing is left at zero, norms included."""
     for name, tensor in network.named_parameters():
         if weights != "own":
-            gain = tensor.dim() == 1 and "norm" in name.lower() and name.endswith("weight")
+            norm = "norm" in name.lower() and name.endswith("weight")
+            gain = tensor.dim() == 1 and (norm or "lambda" in name)
             std = 0.2 if gain else 0.1 if tensor.dim() < 2 else 0.08
             tensor.normal_(float(gain), std)
             if weights == "small" and not gain:

@@ -24,8 +24,8 @@ timm_vit = Format(
     network={
         **free("class_token", "num_registers", "final_norm", "pos_embed.prefix"),
         **free("block.norm", "block.attn_norm", "block.mlp_norm", "block.post_norm"),
-        **free("block.qk_norm", "block.layer_scale", "block.mlp", "patch_embed.norm"),
-        "block.qkv_bias": (True, False),
+        **free("block.layer_scale", "block.mlp", "patch_embed.norm"),
+        **dict.fromkeys(("block.qkv_bias", "block.qk_norm"), (True, False)),
         **dict.fromkeys(
             ("block.proj_bias", "block.mlp_bias"),  # timm has one option for both
             (lambda spec: spec.block.proj_bias == spec.block.mlp_bias,),

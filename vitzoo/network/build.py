@@ -17,7 +17,7 @@ from vitzoo.errors import InvalidOption, UnknownName, UnknownOption, VitzooError
 from vitzoo.network.calls import checked_parts
 from vitzoo.network.model import VisionTransformer
 from vitzoo.parts import protocols
-from vitzoo.parts.attention import Attention
+from vitzoo.parts.attention import AllHeadsNorm, Attention
 from vitzoo.parts.block import (
     NORMS,
     Block,
@@ -221,7 +221,7 @@ def _block(spec: Spec, drop_path: nn.Module) -> nn.Module:
 
 
 def _attention(spec: Spec) -> Attention:
-    options, width = spec.block, spec.embed_dim // spec.num_heads
+    options = spec.block
     return Attention(
         embed_dim=spec.embed_dim,
         num_heads=spec.num_heads,
@@ -229,11 +229,17 @@ def _attention(spec: Spec) -> Attention:
         qk_scale=options.qk_scale,
         attention_dropout=options.attention_dropout,
         dropout=spec.dropout,
-        q_norm=_norm(spec, width) if options.qk_norm else None,
-        k_norm=_norm(spec, width) if options.qk_norm else None,
+        q_norm=_qk_norm(spec),
+        k_norm=_qk_norm(spec),
         norm=_norm(spec) if options.attn_norm else None,
         proj_bias=options.proj_bias,
     )
+
+
+def _qk_norm(spec: Spec) -> nn.Module | None:
+    if spec.block.qk_norm == "all_heads":
+        return layer(AllHeadsNorm, spec.embed_dim, eps=1e-6)
+    return _norm(spec, spec.embed_dim // spec.num_heads) if spec.block.qk_norm else None
 
 
 def _mlp(spec: Spec) -> nn.Module:

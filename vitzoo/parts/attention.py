@@ -22,6 +22,20 @@ queries (b, heads, t, head_dim) of the first t tokens to (b, heads, t, n), where
 be 1."""
 
 
+class AllHeadsNorm(nn.RMSNorm):
+    """RMS norm of queries or keys over the channels of all heads together.
+
+    Shapes: (b, heads, n, head_dim) to the same.
+
+    Source: `InternVLVisionAttention` of transformers.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, heads, n, width = x.shape
+        x = super().forward(x.transpose(1, 2).flatten(2))  # (b, n, d)
+        return x.reshape(b, n, heads, width).transpose(1, 2)
+
+
 class Attention(nn.Module):
     """Multi-head self-attention with one fused query-key-value projection.
 
@@ -34,7 +48,7 @@ class Attention(nn.Module):
         qk_scale: factor of the query-key products, `head_dim ** -0.5` if None.
         attention_dropout: dropout rate of the attention probabilities.
         dropout: dropout rate after the output projection.
-        q_norm, k_norm: norms over head_dim of queries and keys.
+        q_norm, k_norm: norms of queries and keys, (b, heads, n, head_dim).
         norm: norm over d before the output projection.
         proj_bias: whether the output projection has a bias.
 

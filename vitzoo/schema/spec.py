@@ -47,6 +47,7 @@ LIMITED = {
     "parameters": "parameters",
 }
 SIZES = ("embed_dim", "depth", "mlp_dim")
+WORDS = {"qkv_bias": "qv", "qk_norm": "all_heads"}  # values besides true and false
 SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of float32
 IN_FLOAT32 = "must be a number that float32 holds: 0, or 1.2e-38 to 3.4e38 in magnitude"
 T = TypeVar("T")
@@ -109,7 +110,8 @@ class BlockSpec(Record):
         proj_bias: whether the output projection of the attention has a bias.
         qk_scale: factor on query-key products; None is `head_dim ** -0.5`.
         attention_dropout: dropout rate of the attention probabilities.
-        qk_norm: whether queries and keys are normalised.
+        qk_norm: whether queries and keys are normalised, each head alone; `"all_heads"`: by an RMS
+            norm of epsilon 1e-6 over all heads together.
         attn_norm: whether a norm precedes the output projection of the attention.
         layer_scale: initial value of LayerScale, a learned factor per channel of each branch;
             None: no LayerScale.
@@ -129,7 +131,7 @@ class BlockSpec(Record):
     proj_bias: bool = True
     qk_scale: float | None = None
     attention_dropout: float = 0.0
-    qk_norm: bool = False
+    qk_norm: bool | str = False
     attn_norm: bool = False
     layer_scale: float | None = None
     mlp: str = "mlp"
@@ -143,7 +145,8 @@ class BlockSpec(Record):
     def read(cls, reader: Reader, base: BlockSpec) -> BlockSpec:
         """Read a `block` table over the values of `base`."""
         values = _read_fields(reader, base)
-        spec = base.with_values(qkv_bias=_qkv_bias(reader, base.qkv_bias), **values)
+        words = {name: _flag(reader, name, getattr(base, name)) for name in WORDS}
+        spec = base.with_values(**words, **values)
         reader.done()
         if not 0 < spec.norm_eps < 1:
             raise reader.fail(f"norm_eps must lie between 0 and 1, got {spec.norm_eps}")
@@ -247,7 +250,7 @@ class Spec(Record):
 @cache
 def _plain_fields(cls: type[Spec | BlockSpec]) -> dict[str, Any]:
     """Return the default of each field that `_read_fields` reads, by its name."""
-    others = ("variant", "block", "options", "qkv_bias")
+    others = ("variant", "block", "options", *WORDS)
     return {f.name: f.default for f in dataclasses.fields(cls) if f.name not in others}
 
 
@@ -325,11 +328,11 @@ def _part(reader: Reader, key: str, base: PartSpec) -> PartSpec:
     return PartSpec.parse(value, f"{reader.where}: {key}", reader.error)
 
 
-def _qkv_bias(reader: Reader, base: bool | str) -> bool | str:
-    value = reader.take("qkv_bias", object, base)
-    if isinstance(value, bool) or (isinstance(value, str) and value == "qv"):
+def _flag(reader: Reader, name: str, base: bool | str) -> bool | str:
+    value = reader.take(name, object, base)
+    if isinstance(value, bool) or (isinstance(value, str) and value == WORDS[name]):
         return value
-    raise reader.fail(f"qkv_bias must be true, false or 'qv', got {short_repr(value)}")
+    raise reader.fail(f"{name} must be true, false or {WORDS[name]!r}, got {short_repr(value)}")
 
 
 def _drop_path(reader: Reader, key: str, base: PartSpec) -> PartSpec:

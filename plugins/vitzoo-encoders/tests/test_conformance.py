@@ -42,6 +42,13 @@ class TestRadio(PluginTests):
 
 class TestInternVit(PluginTests):
     namespace = "internvit"
+    networks = {
+        "internvit/transformers": [
+            {"num_classes": 0, "block": {"layer_scale": 0.1, "qk_norm": "all_heads"}},
+            {"num_classes": 0, "pos_embed": "none", "block": {"layer_scale": 0.1, "norm": "rms"}}
+            | {"final_norm": False, "pool": "mean"},
+        ]
+    }
     archives = False
 
 

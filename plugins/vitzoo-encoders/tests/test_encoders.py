@@ -14,6 +14,8 @@ from transformers import (
     BlipVisionModel,
     InstructBlipVisionConfig,
     InstructBlipVisionModel,
+    InternVLVisionConfig,
+    InternVLVisionModel,
 )
 
 import vitzoo
@@ -48,6 +50,15 @@ def _whole_blip():
     return BlipForImageTextRetrieval(BlipConfig(text_config=text, vision_config=dict(WITH_MLP)))
 
 
+def _internvl(pooled=None, **options):
+    return Encoder(
+        lambda: InternVLVisionModel(InternVLVisionConfig(**WITH_MLP, **options)),
+        pooled=pooled or (lambda out: out.last_hidden_state[:, 1:].mean(1)),
+        other_size=(48, 64),
+        run_other=lambda network, images: network(images),
+    )
+
+
 ENCODERS = {
     "blip": _blip(BlipVisionModel, BlipVisionConfig, hidden_act="quick_gelu"),
     "blip whole": Encoder(
@@ -56,6 +67,14 @@ ENCODERS = {
     "blip_2": _blip(Blip2VisionModel, Blip2VisionConfig),
     "blip_2 without biases": _blip(Blip2VisionModel, Blip2VisionConfig, qkv_bias=False),
     "instructblip": _blip(InstructBlipVisionModel, InstructBlipVisionConfig, layer_norm_eps=1e-4),
+    "internvl": _internvl(),
+    "internvl 6B": _internvl(
+        use_qk_norm=True, norm_type="rms_norm", hidden_act="quick_gelu", use_mask_token=True
+    ),
+    "internvl class": _internvl(
+        _first, use_mean_pooling=False, attention_bias=True, use_qk_norm=True
+    ),
+    "internvl without positions": _internvl(use_absolute_position_embeddings=False),
 }
 
 
@@ -74,6 +93,11 @@ def test_the_numbers_at_another_size(name, tmp_path):
     ("name", "stated", "words"),
     [
         ("blip", {"num_channels": 1}, ("num_channels must be 3", "got 1")),
+        (
+            "internvl 6B",
+            {"use_mean_pooling": False},
+            ("use_mean_pooling must be true with norm_type rms_norm", "got False"),
+        ),
         ("blip_2", {"image_size": [32, 64]}, ("image_size must be one number", "[32, 64]")),
     ],
 )

@@ -10,8 +10,9 @@ timm_eva = Format(
     marks=("norm_pre.weight", "blocks.0.gamma_1", "blocks.0.attn.qkv.weight"),
     network={
         **free("class_token", "num_registers", "final_norm", "pos_embed.prefix"),
-        **free("block.qk_norm", "block.attn_norm", "block.mlp_norm", "block.post_norm"),
+        **free("block.attn_norm", "block.mlp_norm", "block.post_norm"),
         "block.layer_scale": (lambda spec: spec.block.layer_scale is not None,),
+        "block.qk_norm": (True, False),
         "block.mlp": ("mlp", "swiglu"),
         "pre_norm": (True,),
         "patch_embed.bias": (False,),

@@ -20,6 +20,19 @@ class EncoderFormat(TransformersFormat):
         formats.check_config(isinstance(tower, Mapping), "vision_config", "a table", tower)
         return super().own_config({**tower, "model_type": config.get("model_type")})
 
+    def stated(self, config: Config) -> dict[str, Any]:
+        """Return what a config states; InternVL's final norm is a layer norm in any case."""
+        found, table = super().stated(config), self.own_config(config)
+        good = table.get("norm_type") != "rms_norm" or table.get("use_mean_pooling") is True
+        expected = "true with norm_type rms_norm (else the final norm is of another kind)"
+        formats.check_config(good, "use_mean_pooling", expected, table.get("use_mean_pooling"))
+        return found
+
+
+def _either(key: str, no: Config, yes: Config) -> Callable[[Any], dict[str, Any]]:
+    """Return a function that reads false or true, each with its changes of a spec."""
+    return formats.choice(key, {False: dict(no), True: dict(yes)})
+
 
 def _square(key: str) -> Callable[[Any], dict[str, Any]]:
     """Return a function that reads one number of px, or two equal ones."""
@@ -33,6 +46,7 @@ def _square(key: str) -> Callable[[Any], dict[str, Any]]:
     return square
 
 
+BOTH = (False, True)
 ENCODER = formats.WITH_MLP.but(applied={key: _square(key) for key in ("image_size", "patch_size")})
 BLIP = ENCODER.but(
     fixed={"num_channels": (3,)},
@@ -57,6 +71,43 @@ BLIP_2 = BLIP.but(
         "qkv_bias": True,
     },
 )
+INTERNVL = ENCODER.but(
+    applied={
+        "attention_bias": _either("attention_bias", *({"block": {"qkv_bias": v}} for v in BOTH)),
+        "use_qk_norm": _either(
+            "use_qk_norm", {"block": {"qk_norm": False}}, {"block": {"qk_norm": "all_heads"}}
+        ),
+        "norm_type": formats.choice(
+            "norm_type", {f"{kind}_norm": {"block": {"norm": kind}} for kind in ("layer", "rms")}
+        ),
+        "layer_scale_init_value": formats.positive("layer_scale_init_value", "layer_scale"),
+        "use_absolute_position_embeddings": _either(
+            "use_absolute_position_embeddings", {"pos_embed": "none"}, {}
+        ),
+        "use_mean_pooling": _either(
+            "use_mean_pooling",
+            {"final_norm": True, "pool": "class"},
+            {"final_norm": False, "pool": "mean"},
+        ),
+    },
+    irrelevant={"acts in training only": ("projection_dropout",)},
+    defaults={
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+        "image_size": 448,
+        "patch_size": 14,
+        "layer_norm_eps": 1e-6,
+        "attention_bias": False,
+        "use_qk_norm": False,
+        "norm_type": "layer_norm",
+        "layer_scale_init_value": 0.1,
+        "use_absolute_position_embeddings": True,
+        "use_mean_pooling": True,
+    },
+)
+MLP = {"mlp.fc1.": "mlp.fc1.", "mlp.fc2.": "mlp.fc2."}
 BICUBIC = {"pos_embed": {"resample": "bicubic"}}  # transformers' `interpolate_pos_encoding`
 blip = EncoderFormat(
     "blip/transformers",
@@ -76,8 +127,7 @@ blip = EncoderFormat(
             "self_attn.qkv.": "attn.qkv.",
             "self_attn.projection.": "attn.proj.",
             "layer_norm2.": "norm2.",
-            "mlp.fc1.": "mlp.fc1.",
-            "mlp.fc2.": "mlp.fc2.",
+            **MLP,
         },
         "encoder.layers.{}.",
         prefixes=("vision_model.",),
@@ -88,5 +138,36 @@ blip = EncoderFormat(
         *("vision_proj.*", "visual_projection.*"),
     ),
     defaults={"block": {"activation": "gelu", "norm_eps": 1e-5}, **BICUBIC},
-    network={"block.qkv_bias": (True, False)},
+    network={"block.qkv_bias": BOTH},
+)
+internvl = EncoderFormat(
+    "internvit/transformers",
+    configs={"internvl_vision": INTERNVL},
+    keymap=KeyMap(
+        {**formats.TRANSFORMERS_STEM, "embeddings.position_embeddings": "pos_embed"},
+        {
+            "layernorm_before.": "norm1.",
+            ("attention.q_proj.", "attention.k_proj.", "attention.v_proj."): "attn.qkv.",
+            "attention.q_norm.": "attn.q_norm.",
+            "attention.k_norm.": "attn.k_norm.",
+            "attention.projection_layer.": "attn.proj.",
+            "lambda_1": "ls1.gamma",
+            "layernorm_after.": "norm2.",
+            **MLP,
+            "lambda_2": "ls2.gamma",
+        },
+        "encoder.layer.{}.",
+    ),
+    marks=("encoder.layer.0.attention.projection_layer.weight", "encoder.layer.0.lambda_1"),
+    ignored=("embeddings.mask_token",),
+    defaults={"block": {"activation": "gelu", "norm_eps": 1e-6}, **BICUBIC},
+    network={
+        "block.qkv_bias": BOTH,
+        "block.qk_norm": (False, "all_heads"),
+        "block.norm": ("layer", "rms"),
+        "block.layer_scale": (lambda spec: spec.block.layer_scale is not None,),
+        "final_norm": (False, lambda spec: spec.block.norm == "layer"),
+        "pos_embed": ("learned", "none"),
+        "pool": ("class", "mean"),
+    },
 )

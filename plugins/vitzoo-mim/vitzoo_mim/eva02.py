@@ -43,9 +43,10 @@ timm_eva = Format(
     marks=("patch_embed.proj.weight", "blocks.0.attn.q_proj.weight", "blocks.0.attn.v_proj.weight"),
     excludes=("blocks.0.mlp.w1.weight",),  # of the authors
     network={
-        **free("num_registers", "block.qk_norm", "block.mlp", "block.attn_norm", "block.mlp_norm"),
+        **free("num_registers", "block.mlp", "block.attn_norm", "block.mlp_norm"),
         **free("class_token", "block.post_norm", "pos_embed.prefix"),
         "block.qkv_bias": (False, "qv"),
+        "block.qk_norm": (True, False),
         "pos_embed": ("learned", "rope", "none"),
         "pool": ("class", "mean"),
     },

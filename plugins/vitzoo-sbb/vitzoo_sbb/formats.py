@@ -7,7 +7,8 @@ from vitzoo.formats import Format, KeyMap, Keys, free
 SCALES = {"gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}
 NETWORK = {
     **free("class_token", "num_registers", "pos_embed.prefix", "block.post_norm"),
-    **free("block.qk_norm", "block.attn_norm", "block.mlp_norm"),
+    **free("block.attn_norm", "block.mlp_norm"),
+    "block.qk_norm": (True, False),
     "block.layer_scale": (lambda spec: spec.block.layer_scale is not None,),
     "pos_embed": ("learned", "rope", "rope_mixed", "none"),
     "pool": ("class", "mean"),
@@ -57,8 +58,9 @@ timm_parallel = Format(
     ),
     marks=("blocks.0.in_proj.weight", "blocks.0.attn_out_proj.weight"),
     network={
-        **free("class_token", "num_registers", "pos_embed.prefix", "block.qk_norm"),
+        **free("class_token", "num_registers", "pos_embed.prefix"),
         **free("block.layer_scale", "final_norm"),
+        "block.qk_norm": (True, False),
         "block.parallel": (True,),
         "pos_embed": ("learned", "none"),
         "pool": ("class", "mean"),
