@@ -4,8 +4,8 @@
 
 FILE is this folder's, of the core, or a first-party plugin's with its namespace.
 
-It only ever adds: new variants, new weights of a variant, a default where there was none. What is
-frozen stays as it is written. Where a released name has changed or is gone, it writes nothing and
+It only ever adds: new variants, new weights of a variant, a default or a SHA-256 where there was
+none. What is frozen stays as it is written. Where a released name has changed or is gone, it writes nothing and
 says so; give the change a new name. A row does not state options that `Spec` got after the row was
 frozen. For a new option, add to `ADDED` the value that leaves the released networks as they are.
 """
@@ -74,9 +74,9 @@ def changes(released: dict[str, Any], present: dict[str, Any]) -> list[str]:
         if row["default"] not in (None, now["default"]):
             found.append(f"{name}: default was {row['default']!r}, is {now['default']!r}")
         found += [
-            f"{name}: weights {weights} had sha256 {sha256}, now {now['weights'].get(weights)}"
+            f"{name}: weights {weights} had sha256 {sha256 or None}, now {given}"
             for weights, sha256 in row["weights"].items()
-            if now["weights"].get(weights) != sha256
+            if (given := now["weights"].get(weights)) is None or (sha256 and given != sha256)
         ]
     return found
 

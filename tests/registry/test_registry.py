@@ -263,6 +263,16 @@ def test_the_snapshot_takes_additions(tmp_path):
     assert tool["normal"](json.loads(path.read_text())) == tool["snapshot"]()
 
 
+def test_the_snapshot_takes_a_hash_where_there_was_none(tmp_path):
+    path, frozen = tmp_path / "released.json", (HERE / "released.json").read_text()
+    released = json.loads(frozen)
+    assert released["vit_ti16"]["weights"]["augreg_in21k_ft_in1k"]
+    released["vit_ti16"]["weights"]["augreg_in21k_ft_in1k"] = ""
+    path.write_text(json.dumps(released))
+    assert runpy.run_path(str(HERE / "update_released.py"))["main"](path) == 0
+    assert path.read_text() == frozen
+
+
 def test_what_is_frozen_stays_as_it_is_written(tmp_path):
     path, frozen = tmp_path / "released.json", (HERE / "released.json").read_bytes()
     path.write_bytes(frozen)
@@ -290,6 +300,8 @@ def test_an_option_has_its_frozen_value_where_a_row_does_not_state_it(option, be
         ({"builder": "x:y"}, ("builder", "'x:y'", "'vitzoo.network.build:build'")),
         ({"default": "lost"}, ("default", "'lost'", "'augreg2_in21k_ft_in1k'")),
         ({"weights": {"lost": "ab"}}, ("weights lost", "sha256 ab", "None")),
+        ({"weights": {"lost": ""}}, ("weights lost", "sha256 None, now None")),
+        ({"weights": {"augreg2_in21k_ft_in1k": "ab"}}, ("augreg2_in21k_ft_in1k had sha256 ab",)),
     ],
 )
 def test_the_snapshot_refuses_changes(tmp_path, capsys, change, message):
