@@ -7,6 +7,8 @@ namespaces' weights, and a line of the variants that have none; `core` is the co
 `<!-- weights: core vit_digits -->` takes the variants that match the patterns after the namespace.
 The weights of a variant are sorted: the default, then by falling top-1, then by name.
 
+`<!-- paper: NAMESPACE... -->` becomes the table of the results in papers.
+
 `<!-- contents: NAMESPACE... -->` becomes a row for each namespace, and one for each part and
 checkpoint format in it. So the names of networks are on the pages of the families alone.
 """
@@ -22,11 +24,12 @@ from functools import cache
 from pathlib import Path
 
 import vitzoo
-from vitzoo.schema.terms import PINS
+from vitzoo.schema.terms import PINS, RESULT_SETS
+from vitzoo.text import px
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "families"
-SECTION = re.compile(r"(<!-- (weights|contents): ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+SECTION = re.compile(r"(<!-- (weights|contents|paper): ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 COLUMNS = ("variant", "weights", "classes", "px", "params", "license", "top-1", "pin", "file")
 BY_HAND = "python tests/update_families.py"
 PARTS = {  # tables of a manifest
@@ -139,7 +142,25 @@ def parts(space: str) -> Iterator[str]:
             yield f"| `{space}/{name}` | {kind}: {row['summary']} |"
 
 
-TABLES = {"weights": weights_table, "contents": contents_table}
+def paper_table(words: list[str]) -> str:
+    """Return the table of the results in papers: those of variants, then what they compare with."""
+    named = [(r.model or f"`{v.name}`", r) for v in chosen(words) for r in v.paper_results]
+    ordered = sorted(
+        dict.fromkeys(named), key=lambda pair: (pair[1].source[:25], bool(pair[1].model))
+    )
+    sets = [name for name in RESULT_SETS if any(name in row.cells for _, row in ordered)]
+    columns = ("table", "network", "pre-training", "epochs", "px", *sets, "exaFLOPs", "core-days")
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for name, row in ordered:
+        size = px(row.image_size) if row.image_size else None
+        results = [row.cells.get(key) for key in sets]
+        numbers = [None if n is None else f"{n:,.0f}" for n in (row.exaflops, row.core_days)]
+        cells = (row.source, name, row.pretraining_data, row.epochs, size, *results, *numbers)
+        lines.append("| " + " | ".join("" if cell is None else str(cell) for cell in cells) + " |")
+    return "\n".join([*lines, ""])
+
+
+TABLES = {"weights": weights_table, "contents": contents_table, "paper": paper_table}
 
 
 def filled(page: str) -> str:

@@ -5,9 +5,10 @@
 FILE is this folder's, of the core, or a first-party plugin's with its namespace.
 
 It only ever adds: new variants, new weights of a variant, a default or a SHA-256 where there was
-none. What is frozen stays as it is written. Where a released name has changed or is gone, it writes nothing and
-says so; give the change a new name. A row does not state options that `Spec` got after the row was
-frozen. For a new option, add to `ADDED` the value that leaves the released networks as they are.
+none. What is frozen stays as it is written. Where a released name has changed or is gone, it writes
+nothing and says so; give the change a new name. A row does not state options that `Spec` got after
+the row was frozen. For a new option, add to `ADDED` the value that leaves the released networks as
+they are.
 """
 
 from __future__ import annotations

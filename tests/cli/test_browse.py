@@ -222,6 +222,17 @@ def test_show_names_the_hardware_and_the_source_of_images_per_second(columns):
     assert all(f"{row.source}{row.commit}".replace(" ", "") in text for row in measured)
 
 
+@pytest.mark.parametrize("columns", [60, 160])
+def test_show_prints_results_as_those_of_the_paper(columns):
+    found = lines("show", "vit_h14", columns=columns)
+    start = found.index("results in the paper, of no published file")
+    rows = vitzoo.describe("vit_h14").paper_results
+    for line, row in zip(found[start + 2 :], rows, strict=False):
+        assert line.startswith(row.model or "vit_h14")
+        assert row.cells["imagenet"] in line
+    says(" ".join(found[start:]), *{row.source for row in rows})
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_show_of_one_weights_entry(run, terminal):
     name = "vit_s16:augreg_in21k_ft_in1k"

@@ -41,7 +41,7 @@ from vitzoo.schema.addresses import is_repository, repository
 from vitzoo.schema.kinds import KINDS, PARTS_OF_WEIGHTS
 from vitzoo.schema.rows import Contribution, Recipe, Throughput, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER, FURTHER_RESULTS, PINS, RESULTS
+from vitzoo.schema.terms import CORE_BUILDER, FURTHER_RESULTS, PINS, RESULT_SETS, RESULTS
 from vitzoo.text import px
 
 WEIGHTS_FIT = Fit(
@@ -57,6 +57,10 @@ ALWAYS = (
 )  # fmt: skip
 EVALUATION = ("evaluation_size", "evaluation_source", "evaluation_commit")
 SPEED = "images/s"
+PAPER = (
+    "model", "pretraining_data", "epochs", "image_size", *RESULT_SETS, "exaflops", "core_days",
+    "source",
+)  # fmt: skip
 EXAMPLE = "vit_b16"  # a variant, in calls with a part
 WHICH = (
     "create", "name", "kind", "weights", "known_as", "plugin", "target", "defined", "location"
@@ -204,17 +208,25 @@ def _print_throughput(variant: Variant) -> None:
 
 
 def _print_paper_results(variant: Variant) -> None:
+    """Print the results of papers; a network that is no variant has the name in the paper."""
     if not variant.paper_results:
         return
     echo()
-    results = [
-        {"pretraining_data": row.pretraining_data, "epochs": row.epochs}
-        | dict(row.accuracies)
-        | {"exaflops": row.exaflops, "source": row.source}
+    results: list[dict[str, Any]] = [
+        {"model": row.model or variant.name, "pretraining_data": row.pretraining_data}
+        | {"epochs": row.epochs, "image_size": row.image_size and px(row.image_size)}
+        | row.cells
+        | {"exaflops": row.exaflops, "core_days": row.core_days, "source": row.source}
         for row in variant.paper_results
     ]
-    title = "results in the paper, whose weights were never published"
-    print_rows(results, tuple(results[0]), title=title)
+    present = [key for key in PAPER if any(row.get(key) is not None for row in results)]
+    rows = [{key: row.get(key) for key in present} for row in results]
+    sources = dict.fromkeys(row.source for row in variant.paper_results)
+    notes = {"model": "\n".join(f"source: {source}" for source in sources)}
+    order = ("source", "core_days", *RESULT_SETS[:0:-1], "exaflops", *PAPER[3:0:-1])
+    hide = [key for key in order if key in present]
+    title = "results in the paper, of no published file"
+    print_rows(rows, present, fit=Fit(hide, notes=notes, one_line=True), title=title)
 
 
 def _print_all_weights(variant: Variant) -> None:

@@ -20,6 +20,7 @@ from vitzoo.schema.figures import (
     RESULT_KEYS,
     Evaluation,
     check_results,
+    known_row,
     percentage,
     positive,
     read_recipe,
@@ -44,12 +45,11 @@ from vitzoo.schema.rows import (
     with_default,
 )
 from vitzoo.schema.spec import LIMITS, BlockSpec, Option, PartSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER
+from vitzoo.schema.terms import CORE_BUILDER, RESULT_SETS
 from vitzoo.settings import expanded
 
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim")
-RESULT_SETS = ("imagenet", "imagenet_real", "cifar10", "cifar100", "pets", "flowers")
 PIN_NEEDS = {
     "confirmed": "sha256, size and, on the Hub, revision",
     "reported": "sha256, revision and size or predicted_size",
@@ -74,6 +74,7 @@ class Entries(Record):
         evaluations: sources of results by name, which weights may name.
         measurements: measurements of images per second by name, which variants may name.
         recipes: recipes of fine-tuning by name, which weights may name.
+        comparisons: results of other networks by name, which variants may name.
         folder: of a user's registry file, where relative paths start; None forbids `path`.
         base: returns a registered variant; None forbids to start from one.
     """
@@ -86,6 +87,7 @@ class Entries(Record):
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     measurements: Mapping[str, Throughput] = field(default_factory=dict)
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    comparisons: Mapping[str, tuple[PaperResult, ...]] = field(default_factory=dict)
     folder: Path | None = None
     base: Callable[[str], Variant] | None = None
 
@@ -118,7 +120,11 @@ class Entries(Record):
             weights=with_default([*reader.rows("weights", self._weights)]),
         )
         _check_variant(row, reader)
-        return row
+        if not reader.given("compared_with"):
+            return row
+        name = reader.text("compared_with")
+        others = known_row(reader, "comparisons", name, self.comparisons)
+        return row.with_values(paper_results=row.paper_results + others)
 
     def _start(self, reader: Reader) -> Variant:
         """Return the variant whose values missing keys have."""
@@ -240,22 +246,35 @@ def read_pretraining(reader: Reader, default: tuple[str, str] = ("", "")) -> tup
     return objective, reader.text("pretraining_data", default[1])
 
 
+def read_comparisons(reader: Reader) -> dict[str, tuple[PaperResult, ...]]:
+    """Read the table `comparisons` of a manifest: results of networks that are no variants."""
+    sub = reader.sub("comparisons")
+    return {} if sub is None else {name: _paper_results(sub, name) for name in sub.table}
+
+
 def _paper_results(reader: Reader, key: str) -> tuple[PaperResult, ...]:
     found = []
     for number, table in enumerate(reader.take(key, list), 1):
         row = Reader(table, f"{reader.where} {key} {number}", reader.error)
-        accuracies = ((name, percentage(row, name)) for name in row.given(*RESULT_SETS))
+        data, source = row.text("pretraining_data"), row.text("source")
         found.append(
-            PaperResult(
-                pretraining_data=row.text("pretraining_data"),
-                epochs=row.count("epochs"),
-                accuracies=tuple(accuracies),
-                exaflops=row.take("exaflops", float),
-                source=row.text("source"),
+            PaperResult(data, None, _percentages(row), None, source).with_values(
+                **row.each(OF_PAPER_RESULT)
             )
         )
         row.done()
     return tuple(found)
+
+
+def _percentages(reader: Reader) -> tuple[tuple[str, float], ...]:
+    return tuple((name, percentage(reader, name)) for name in reader.given(*RESULT_SETS))
+
+
+def _deviations(reader: Reader, key: str) -> tuple[tuple[str, float], ...]:
+    sub = Reader(reader.take(key, dict), f"{reader.where}: {key}", reader.error)
+    found = _percentages(sub)
+    sub.done()
+    return found
 
 
 def _known_as(reader: Reader, key: str) -> tuple[tuple[str, str], ...]:
@@ -360,6 +379,13 @@ OF_VARIANT: dict[str, Callable[[Reader, str], Any]] = {  # keys that may be miss
     "known_as": _known_as,
     "timm_block": _block_options,
     "timm_pool": _part_or_options,
+}
+OF_PAPER_RESULT: dict[str, Callable[[Reader, str], Any]] = {  # these, too
+    "epochs": Reader.count,
+    **dict.fromkeys(("exaflops", "core_days"), positive),
+    "model": Reader.text,
+    "image_size": Reader.size,
+    "deviations": _deviations,
 }
 OF_WEIGHTS: dict[str, Callable[[Reader, str], Any]] = {  # these, too
     **dict.fromkeys(("repo", "revision", "sha256", "label_set"), Reader.text),

@@ -1,7 +1,7 @@
 """Reading results of weights, images per second and recipes from a manifest; torch-free.
 
-Three tables at the top of a manifest state once what many entries share: `evaluations` the source
-of results, `measurements` the source of images per second, `recipes` how weights were fine-tuned.
+Tables at the top of a manifest state once what many entries share: `evaluations` the source of
+results, `measurements` the source of images per second, `recipes` how weights were fine-tuned.
 """
 
 from __future__ import annotations

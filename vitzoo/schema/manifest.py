@@ -11,7 +11,7 @@ from typing import Any
 from vitzoo.errors import IncompatibleManifest, PluginError, RegistryError, did_you_mean
 from vitzoo.files.access import read_regular
 from vitzoo.files.strict_toml import loads, strict_toml
-from vitzoo.schema.entries import NUMBERS, Entries, read_pretraining
+from vitzoo.schema.entries import NUMBERS, Entries, read_comparisons, read_pretraining
 from vitzoo.schema.figures import read_evaluations, read_measurements, read_recipes
 from vitzoo.schema.kinds import HOOKS, KINDS, VARIANT_HOOK
 from vitzoo.schema.reader import Reader
@@ -101,6 +101,7 @@ def read_manifest(
         evaluations=read_evaluations(reader),
         measurements=read_measurements(reader),
         recipes=read_recipes(reader),
+        comparisons=read_comparisons(reader),
         pretraining=read_pretraining(reader),
         folder=path.absolute().parent if package is None else None,
         base=base,

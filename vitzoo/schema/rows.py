@@ -285,21 +285,38 @@ class Weights(Record):
 
 @dataclass(frozen=True)
 class PaperResult(Record):
-    """Results that a paper reports for weights that were never published.
+    """Results that a paper reports and that belong to no published file.
 
     Args:
         pretraining_data: data set of the pre-training.
-        epochs: of pre-training.
+        epochs: of pre-training; None if not stated.
         accuracies: (data set, accuracy in percent) pairs after fine-tuning.
-        exaflops: compute of the pre-training.
+        exaflops: compute of the pre-training; None if not stated.
         source: paper and table.
+        model: a network that the paper compares with and that is no variant; empty for the variant.
+        image_size: (h, w) in px of the fine-tuning; None if not stated.
+        deviations: (data set, standard deviation in percent) pairs of several fine-tuning runs.
+        core_days: TPUv3-core-days of the pre-training; None if not stated.
     """
 
     pretraining_data: str
-    epochs: int
+    epochs: int | None
     accuracies: tuple[tuple[str, float], ...]
-    exaflops: float
+    exaflops: float | None
     source: str
+    model: str = ""
+    image_size: tuple[int, int] | None = None
+    deviations: tuple[tuple[str, float], ...] = ()
+    core_days: float | None = None
+
+    @property
+    def cells(self) -> dict[str, str]:
+        """The accuracy in each data set as text, with the standard deviation if it is stated."""
+        spread = dict(self.deviations)
+        return {
+            name: f"{accuracy:.2f}±{spread[name]:.2f}" if name in spread else str(accuracy)
+            for name, accuracy in self.accuracies
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,7 +368,7 @@ class Variant(Record):
         paper: the publication of the architecture.
         source: where the numbers were read.
         weights: published files.
-        paper_results: results of weights that were never published.
+        paper_results: results in papers, of this network and of networks to compare with.
         known_as: (library, name) pairs of the same network in other libraries.
         timm_block, timm_pool: block options and pool of timm's network of that name, where they
             differ.

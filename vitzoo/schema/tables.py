@@ -21,6 +21,7 @@ from vitzoo.schema.terms import CORE_BUILDER
 STATED = ("pin", "format", "preprocessing")  # weights have defaults for these, manifests have not
 PAIRS = (
     "accuracies",
+    "deviations",
     "block",
     "timm_block",
     "timm_pool",
@@ -75,16 +76,17 @@ def plain(value: Any, key: str = "") -> Any:
     if isinstance(value, Recipe):
         return _stated(value)
     if isinstance(value, PaperResult):
-        table = {key: plain(item, key) for key, item in vars(value).items()}
-        return table | table.pop("accuracies")
+        table = _stated(value)
+        return table | table.pop("accuracies", {})
     if key in PAIRS and are_pairs(value):
         return {name: plain(item) for name, item in value if item is not None}
     return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _stated(row: Throughput | Recipe) -> dict[str, Any]:
+def _stated(row: Throughput | Recipe | PaperResult) -> dict[str, Any]:
     """Return the stated values of a row without its name, as tables, lists and scalars."""
-    table = {key: plain(value, key) for key, value in vars(row).items() if value not in (None, "")}
+    stated = {key: value for key, value in vars(row).items() if value not in (None, "", ())}
+    table = {key: plain(value, key) for key, value in stated.items()}
     return {key: value for key, value in table.items() if key != "name"}
 
 

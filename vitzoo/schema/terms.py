@@ -20,6 +20,8 @@ FURTHER_RESULTS = (
     "imagenet_r",
 )
 RESULTS = ("top1", *FURTHER_RESULTS)
+# Data sets of the results in papers; VTAB is the mean of its 19 tasks.
+RESULT_SETS = ("imagenet", "imagenet_real", "cifar10", "cifar100", "pets", "flowers", "vtab")
 PINS = {"confirmed": "confirmed", "reported": "reported", "first-use": "trust on first use"}
 TIMM_POOLS = {"token": "class", "avg": "mean", "map": "attention"}  # timm's names, and those here
 AVG = {"name": "mean", "norm_first": False}  # timm's "avg" of a ViT: its norm acts after the mean

@@ -159,8 +159,8 @@ def test_every_figure_of_a_plugin_is_shown(full, out):
     )
     cells = [re.sub("<.*?>", "", cell) for cell in re.findall("<t[hd].*?>(.*?)</t[hd]>", row)]
     numbers = [str(value) for _, value in paper.accuracies]
-    assert cells == ["Private-3B", "7", *numbers, "224.0", paper.source]
-    assert "never published" in "".join(page.texts)
+    assert cells == ["acme/net", "Private-3B", "7", "", *numbers, "224.0", "", paper.source]
+    assert "belong to no file" in "".join(page.texts)
     best = {field: text for (weights, field), text in page.fields.items() if weights == "best"}
     assert best["commercial"] == "no"
     assert best["overrides"] == "block.activation=quick_gelu, pool=mean"

@@ -78,7 +78,7 @@ def variant_page(variant: Variant, info: PluginInfo, title: str, docs: str = "")
         pins=index.PINS,
         test_sets=_present(index.TEST_SETS, stated),
         paper_sets=list(dict.fromkeys(name for row in paper for name, _ in row.accuracies)),
-        paper_results=[(row, dict(row.accuracies)) for row in paper],
+        paper_results=[(row, row.cells) for row in paper],
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def _environment() -> Environment:
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
     environment.globals["version"] = vitzoo.__version__
-    environment.filters["linked"] = linked
+    environment.filters |= {"linked": linked, "px": px}
     return environment
 
 
