@@ -98,12 +98,31 @@ def test_resampling_of_transformers(size):
 
 
 @pytest.mark.parametrize("new", [(24, 24), (9, 17)])
-def test_bilinear_resampling_of_timm(new):
+@pytest.mark.parametrize("antialias", [False, True])
+def test_bilinear_resampling_of_timm(new, antialias):
     table = torch.randn(1, 1 + 14 * 14, 24, generator=torch.Generator().manual_seed(0))
     expected = resample_abs_pos_embed(
-        table, new_size=list(new), old_size=[14, 14], interpolation="bilinear", antialias=False
+        table, new_size=list(new), old_size=[14, 14], interpolation="bilinear", antialias=antialias
     )
-    assert torch.equal(resample_grid(table, (14, 14), new, "bilinear"), expected)
+    method = "bilinear_antialias" if antialias else "bilinear"
+    assert torch.equal(resample_grid(table, (14, 14), new, method), expected)
+
+
+@pytest.mark.parametrize("old", [5, 14, 25, 26])
+def test_nearest_positions_of_transformers(old):
+    """Rounding errors of its steps included."""
+    from transformers.models.idefics3 import Idefics3VisionConfig
+    from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionEmbeddings
+
+    config = Idefics3VisionConfig(hidden_size=8, image_size=old, patch_size=1, num_channels=1)
+    embeddings = Idefics3VisionEmbeddings(config)
+    torch.nn.init.zeros_(embeddings.patch_embedding.weight)
+    torch.nn.init.zeros_(embeddings.patch_embedding.bias)
+    table = embeddings.position_embedding.weight.detach()[None]
+    for new in [(old, old), (25, 55), (1, old), (22, 3), (49, 1)]:
+        images, all_of_them = torch.zeros(1, 1, *new), torch.ones(1, *new, dtype=torch.bool)
+        expected = embeddings(images, all_of_them)
+        assert torch.equal(resample_grid(table, (old, old), new, "nearest"), expected)
 
 
 def cubic(distance):

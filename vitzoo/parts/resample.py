@@ -16,6 +16,9 @@ RESAMPLING = {  # the comment names the library that uses the method
     "bicubic_offset": {"mode": "bicubic", "align_corners": False},  # Meta's DINO and DINOv2
     "bicubic_corners": {"mode": "bicubic", "align_corners": True},  # torchvision
     "bilinear": {"mode": "bilinear", "align_corners": False},
+    # SigLIP 2 NaFlex and TIPSv2:
+    "bilinear_antialias": {"mode": "bilinear", "antialias": True, "align_corners": False},
+    "nearest": {},  # transformers' Idefics2, Idefics3 and SmolVLM
     "zoom": {"mode": "bilinear", "align_corners": True},  # scipy.ndimage.zoom of order 1: Google
 }
 OFFSET = 0.1  # Meta's code adds this to the new grid before it divides by the old one
@@ -51,7 +54,18 @@ def resample_grid(
 
 def _interpolate(grid: Tensor, size: tuple[int, int], method: str) -> Tensor:
     options: dict[str, Any] = RESAMPLING[method]
+    if method == "nearest":
+        rows, columns = map(_nearest, grid.shape[2:], size)
+        return grid[:, :, rows.to(grid.device)][..., columns.to(grid.device)]
     if method != "bicubic_offset":
         return F.interpolate(grid, size=size, **options)
     scale = [(n + OFFSET) / o for n, o in zip(size, grid.shape[2:], strict=True)]
     return F.interpolate(grid, scale_factor=scale, **options)
+
+
+def _nearest(old: int, new: int) -> Tensor:
+    """Return the old row of each new one, with the float32 steps of transformers."""
+    starts = torch.arange(1 / old, 1.0, 1 / old, device="cpu")  # of all old rows but the first
+    step = 1 / torch.tensor(new, dtype=torch.float32, device="cpu")
+    steps = torch.arange(new, dtype=torch.float32, device="cpu") * step
+    return torch.bucketize(steps.clamp(max=1 - 1e-6), starts, right=True)
