@@ -16,7 +16,6 @@ from torch import Tensor
 from vitzoo import settings
 from vitzoo.authoring.registry_target import Target
 from vitzoo.checkpoint.checkpoint import Checkpoint
-from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import CheckpointError, InvalidOption, Offline
 from vitzoo.factory import create
 from vitzoo.files.access import make_folder_or_raise
@@ -25,7 +24,7 @@ from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.hub import sidecars_at
 from vitzoo.foreign.opened import open_unregistered
 from vitzoo.loading.adapt import CLASSIFIERS
-from vitzoo.loading.load import fitting
+from vitzoo.loading.fitting import fitting, skeleton_of
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.terms import CORE_BUILDER
@@ -168,14 +167,15 @@ def _loaded(
     variant = zoo.variant(stated.variant) if stated.variant else None
     if variant is None:
         if not (checkpoint.spec or checkpoint.config):
+            fits = fitting(skeleton_of(checkpoint, zoo), zoo)
             raise InvalidOption(
-                f"{shown} does not state its network; add --variant NAME"
-                f"{fitting(_tensors(checkpoint, zoo), zoo)}, but shapes do not show every setting"
+                f"{shown} does not state its network; add --variant NAME{fits}, but shapes do not "
+                "show every setting"
             )
         model = create(place)
     else:
         core = variant.builder == CORE_BUILDER
-        classes = _classes(_tensors(checkpoint, zoo)) if core else variant.spec.num_classes
+        classes = _classes(skeleton_of(checkpoint, zoo)) if core else variant.spec.num_classes
         other = None if classes == variant.spec.num_classes else classes
         model = create(variant.name, weights=place, num_classes=other)
     report: Any = model.load_report
@@ -185,12 +185,6 @@ def _loaded(
             "expected names without a prefix; vitzoo convert writes such a file"
         )
     return Measured(keys, checkpoint, model)
-
-
-def _tensors(checkpoint: Checkpoint, zoo: Registry) -> Mapping[str, Tensor]:
-    """Return the tensors by vitzoo's names, without data."""
-    found = identified(checkpoint, zoo)
-    return format_of(found, zoo).to_model(found.skeleton())
 
 
 def _classes(tensors: Mapping[str, Tensor]) -> int:

@@ -20,7 +20,6 @@ from vitzoo.loading.assign import Slots
 from vitzoo.network.model import VisionTransformer
 from vitzoo.plugin.guard import note_of
 from vitzoo.report import LoadReport
-from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.schema.terms import AVG
 from vitzoo.store.stamp import Stamps
 from vitzoo.text import fold, listed
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from vitzoo.checkpoint.checkpoint import Checkpoint
     from vitzoo.registry.registry import Registry
 
-MAX_NAMES = 4  # of variants in a message
 NORM, NORM_AFTER = ({f"{norm}.{key}" for key in ("weight", "bias")} for norm in ("norm", "fc_norm"))
 FRESH = re.compile(rf"head\.(?!{PRE_LOGITS.removeprefix('head.')})")  # a layer that may be new
 
@@ -121,36 +119,6 @@ def _check_values(found: Tensors, checkpoint: Checkpoint) -> None:
         stamps.write(replace(stamp, finite=True))
 
 
-def fitting(tensors: Mapping[str, Tensor], zoo: Registry) -> str:
-    """Return the end of a message, with the core variants whose shapes the tensors have."""
-    names = fitting_variants(tensors, zoo)
-    return f"; the tensors fit {' or '.join(names[:MAX_NAMES])}" if names else ""
-
-
-def fitting_variants(tensors: Mapping[str, Tensor], zoo: Registry) -> list[str]:
-    """Return the names of the core variants whose shapes the tensors have."""
-    numbers = _numbers(tensors)
-    variants = zoo.host.core.variants if numbers else ()
-    return [row.name for row in variants if _numbers_of(row.spec) == numbers]
-
-
-def _numbers(tensors: Mapping[str, Tensor]) -> tuple[object, ...]:
-    """Return depth and main shapes of a network; empty if the tensors do not show them."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    kernel, mlp = shapes.get("patch_embed.proj.weight", ()), shapes.get("blocks.0.mlp.fc1.weight")
-    if len(kernel) != 4 or mlp is None or len(mlp) != 2:
-        return ()
-    depth = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
-    return depth, kernel, mlp, "cls_token" in shapes, shapes.get("pos_embed")
-
-
-def _numbers_of(spec: Spec) -> tuple[object, ...]:
-    (h, w), d = spec.patch_size, spec.embed_dim
-    tokens = spec.image_size[0] // h * (spec.image_size[1] // w) + spec.class_token
-    table = (1, tokens + spec.num_registers, d) if spec.pos_embed == PartSpec("learned") else None
-    return spec.depth, (d, spec.in_chans, h, w), (spec.mlp_dim, d), spec.class_token, table
-
-
 def check(
     plan: Adapted, slots: Slots, source: str, zoo: Registry, note: str, typed: Mapping[str, Any]
 ) -> None:
@@ -226,7 +194,9 @@ def _hint(
 ) -> str:
     """Return the end of a message, with a head or a variant that the tensors would fit."""
     if not all(name.startswith("head.") for name in (*missing, *unexpected, *unfit)):
-        same = _numbers(plan.tensors) == _numbers(expected)
+        from vitzoo.loading.fitting import fitting, main_shapes
+
+        same = main_shapes(plan.tensors) == main_shapes(expected)
         return "" if same else fitting(plan.tensors, zoo)
     if any(name.startswith(PRE_LOGITS) for name in (*missing, *unfit)):
         return (

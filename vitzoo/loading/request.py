@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import nn
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
-from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.saved import Saved, read_network, read_saved
 from vitzoo.errors import CheckpointError, InvalidOption, VitzooError, short_repr
 from vitzoo.files.shard_index import weights_in
@@ -252,12 +251,11 @@ def _described(
 
 def nameless(checkpoint: Checkpoint, where: str, zoo: Registry) -> CheckpointError:
     """Return the error about a weights file that does not state its network."""
-    from vitzoo.loading.load import fitting_variants
+    from vitzoo.loading.fitting import fitting_variants, skeleton_of
 
     names: list[str] = []
     with suppress(VitzooError):  # its own error follows when a variant is named
-        found = identified(checkpoint, zoo)
-        names = fitting_variants(format_of(found, zoo).to_model(found.skeleton()), zoo)
+        names = fitting_variants(skeleton_of(checkpoint, zoo), zoo)
     fits = f"; its tensors fit {' or '.join(names)}" if names else ""
     return CheckpointError(
         f"{where} was not written by vitzoo.save, so it does not state its network{fits}; "

@@ -27,7 +27,7 @@ from vitzoo.foreign import overrides
 from vitzoo.foreign.opened import open_described, open_unregistered
 from vitzoo.formats import Format
 from vitzoo.keywords import check_types
-from vitzoo.loading.load import fitting
+from vitzoo.loading.fitting import fitting
 from vitzoo.opening import Registered, locate
 from vitzoo.plugin.guard import for_file, not_inverse, note_of
 from vitzoo.registry.choice import choose
