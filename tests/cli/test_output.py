@@ -64,7 +64,6 @@ class Screen:
 FIT = output.Fit(
     ("pin", "license", "px"),
     shorter={"license": lambda name: name[:1]},
-    room={"name": 8},
     notes={"pin": "about pins", "license shorter": "about letters"},
     one_line=True,
 )
@@ -113,13 +112,6 @@ def test_a_table_that_does_not_fit_is_printed_as_a_block_for_each_row(monkeypatc
     wanted = ["field", "name", "px", "license", "", "field", "name", "px", "license"]
     assert [line.partition(" ")[0] for line in screen.lines] == wanted
     assert "name     a_long_name" in screen.lines
-
-
-def test_the_choice_of_columns_assumes_room_for_names(monkeypatch):
-    screen = Screen()
-    on(screen, monkeypatch, columns=16)
-    output.print_rows(ROWS[:1], ("name", "px"), fit=output.Fit(("px",), room={"name": 12}))
-    assert screen.lines[0].split() == ["name"]
 
 
 def test_what_the_encoding_lacks_is_escaped_before_widths_are_computed(monkeypatch):

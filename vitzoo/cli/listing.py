@@ -37,7 +37,6 @@ PIPED = (
     "name", "params", "image_size", "num_classes", "top1", "license", "pin", "weights", "summary"
 )  # fmt: skip
 LEAVING = ("pin", "license", "gmacs", "image_size", "top1", "params")  # in this order
-LONGEST_NAME = 41  # a terminal of one width shows the same columns for all names up to this length
 PINS = {"confirmed": "c", "reported": "r", "first-use": "f"}
 PRETTY: dict[str, Any] = {
     "params": count,
@@ -307,7 +306,6 @@ def _fit(
     return Fit(
         [column for column in order if column in columns and column != kept],
         shorter={"license": lambda name: commercial_use(name) or "-"},
-        room={} if here else {"name": LONGEST_NAME},
         notes=NOTES,
         one_line=True,
     )

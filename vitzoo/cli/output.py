@@ -34,7 +34,6 @@ class Fit(NamedTuple):
     Args:
         hide: columns that are left out, the first one first; a note on stderr names them.
         shorter: how to write a column in fewer characters, before it is left out.
-        room: the least width of a column that is assumed when columns are left out.
         notes: lines about shown columns, printed below the table; `COLUMN shorter` explains the
             shorter form.
         one_line: whether every row is one line; otherwise the last column wraps, and a table that
@@ -43,7 +42,6 @@ class Fit(NamedTuple):
 
     hide: Sequence[str] = ()
     shorter: Mapping[str, Write] = NOTHING
-    room: Mapping[str, int] = NOTHING
     notes: Mapping[str, str] = NOTHING
     one_line: bool = False
 
@@ -229,7 +227,7 @@ def _print_table(
         cells[c] += [_encodable(_pretty(row[c], pretty.get(c, str))) for row in rows]
     terminal = get_terminal_size().columns
     shown, notes = _fitted(cells, rows, fit, terminal)
-    if not fit.one_line and len(shown) > 2 and _width(cells, shown, fit) > terminal:
+    if not fit.one_line and len(shown) > 2 and _width(cells, shown, one_line=False) > terminal:
         for i in range(1, len(rows) + 1):
             if i > 1 or title:
                 echo("" if i > 1 else title)
@@ -252,13 +250,13 @@ def _fitted(
     """Return the columns that a terminal shows, and their notes; shorten cells in place."""
     shown, notes = list(cells), dict(fit.notes)
     for column in fit.hide:
-        if _width(cells, shown, fit) <= terminal:
+        if _width(cells, shown, one_line=fit.one_line) <= terminal:
             break
         if column in fit.shorter:
             write = fit.shorter[column]
             cells[column][1:] = [_encodable(_pretty(row[column], write)) for row in rows]
             notes[column] = fit.notes.get(f"{column} shorter", "")
-        if _width(cells, shown, fit) > terminal:
+        if _width(cells, shown, one_line=fit.one_line) > terminal:
             shown.remove(column)
     return shown, [notes[column] for column in shown if notes.get(column)]
 
@@ -283,10 +281,10 @@ def _print_lines(
             echo(" " * before + rest)
 
 
-def _width(cells: Mapping[str, list[str]], shown: Sequence[str], fit: Fit) -> int:
+def _width(cells: Mapping[str, list[str]], shown: Sequence[str], *, one_line: bool) -> int:
     """Return the least width of a table."""
-    widths = [max(fit.room.get(c, 0), *map(screen_width, cells[c])) for c in shown]
-    last = widths[-1] if fit.one_line else min(widths[-1], MIN_WRAPPED)
+    widths = [max(map(screen_width, cells[c])) for c in shown]
+    last = widths[-1] if one_line else min(widths[-1], MIN_WRAPPED)
     return sum(widths[:-1]) + GAP * len(widths[:-1]) + last
 
 
