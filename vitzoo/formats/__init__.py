@@ -43,6 +43,7 @@ from vitzoo.formats.transformers import (
     classes_of as classes_of,
     is_classifier as is_classifier,
     transformers_vit as transformers_vit,
+    with_mlp as with_mlp,
 )
 from vitzoo.formats.unsupported import (
     attention_like_blocks as attention_like_blocks,

@@ -139,6 +139,27 @@ class TransformersFormat(Format):
         return {"num_classes": 0} | ({"head": "tanh"} if pooled else {})
 
 
+def with_mlp(found: Mapping[str, Any], config: Config, gated: str) -> dict[str, Any]:
+    """Return changes with the MLP that `mlp_ratio` and `use_swiglu_ffn` state.
+
+    Args:
+        found: changes of a spec.
+        config: of transformers.
+        gated: kind of the MLP if `use_swiglu_ffn` is true.
+
+    Raises:
+        CheckpointError: a key has no such value.
+    """
+    ratio, packed = config.get("mlp_ratio", 4), config.get("use_swiglu_ffn", False)
+    good = type(ratio) in (int, float) and 0 < ratio < 100
+    check_config(good, "mlp_ratio", "a positive number", ratio)
+    check_config(type(packed) is bool, "use_swiglu_ffn", "true or false", packed)
+    width = int(found.get("embed_dim", 0) * ratio)
+    width = (int(width * 2 / 3) + 7) // 8 * 8 if packed else width
+    block = {"mlp": gated if packed else "mlp"} if "use_swiglu_ffn" in config else {}
+    return merged(found, {"mlp_dim": width} if width else {}, {"block": block} if block else {})
+
+
 def architectures(config: Config) -> list[str]:
     """Return the names of classes that a config of transformers states."""
     names = config.get("architectures")
@@ -177,7 +198,7 @@ transformers_vit = TransformersFormat(
     excludes=(
         "*relative_position_bias_table",  # of a BEiT
         "embeddings.distillation_token",  # of a DeiT, which has another head
-        "encoder.layer.0.layer_scale1.lambda1",  # of a DINOv2
+        "encoder.layer.0.norm1.weight",  # of a DINOv2 or a Pixio
     ),
     ignored=("decoder.mask_token", "decoder.decoder_*"),  # of `ViTMAEForPreTraining`
     defaults={

@@ -93,18 +93,7 @@ class TransformersDinoV2Format(DinoV2Format, TransformersFormat):
 
     def stated(self, config: Config) -> dict[str, Any]:
         """Return what a config states; width and kind of the MLP depend on three keys."""
-        found, table = super().stated(config), self.own_config(config)
-        ratio, gated = table.get("mlp_ratio", 4), table.get("use_swiglu_ffn", False)
-        good = type(ratio) in (int, float) and 0 < ratio < 100
-        formats.check_config(good, "mlp_ratio", "a positive number", ratio)
-        formats.check_config(type(gated) is bool, "use_swiglu_ffn", "true or false", gated)
-        if "embed_dim" in found:
-            width = int(found["embed_dim"] * ratio)
-            found["mlp_dim"] = (int(width * 2 / 3) + 7) // 8 * 8 if gated else width
-        if "use_swiglu_ffn" in table:
-            mlp = {"mlp": "swiglu_packed" if gated else "mlp"}
-            found["block"] = {**found.get("block", {}), **mlp}
-        return found
+        return formats.with_mlp(super().stated(config), self.own_config(config), "swiglu_packed")
 
     def head(self, config: Config) -> dict[str, Any]:
         if formats.is_classifier(config):

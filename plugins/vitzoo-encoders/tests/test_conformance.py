@@ -52,6 +52,17 @@ class TestInternVit(PluginTests):
     archives = False
 
 
+class TestPixio(PluginTests):
+    namespace = "pixio"
+    networks = {
+        "pixio/transformers": [
+            {"num_classes": 0, "pool": "pixio/prefix_mean", "num_registers": number}
+            for number in (0, 3)
+        ]
+    }
+    archives = False
+
+
 class TestBlip(PluginTests):
     namespace = "blip"
     networks = {

@@ -16,6 +16,8 @@ from transformers import (
     InstructBlipVisionModel,
     InternVLVisionConfig,
     InternVLVisionModel,
+    PixioConfig,
+    PixioModel,
 )
 
 import vitzoo
@@ -59,6 +61,14 @@ def _internvl(pooled=None, **options):
     )
 
 
+def _pixio(**options):
+    return Encoder(
+        lambda: PixioModel(PixioConfig(**SIZES, **options)),
+        other_size=(48, 64),
+        run_other=lambda network, images: network(images),
+    )
+
+
 ENCODERS = {
     "blip": _blip(BlipVisionModel, BlipVisionConfig, hidden_act="quick_gelu"),
     "blip whole": Encoder(
@@ -75,6 +85,8 @@ ENCODERS = {
         _first, use_mean_pooling=False, attention_bias=True, use_qk_norm=True
     ),
     "internvl without positions": _internvl(use_absolute_position_embeddings=False),
+    "pixio": _pixio(),
+    "pixio one": _pixio(n_cls_tokens=1, qkv_bias=False, mlp_ratio=3, hidden_act="quick_gelu"),
 }
 
 
@@ -98,6 +110,7 @@ def test_the_numbers_at_another_size(name, tmp_path):
             {"use_mean_pooling": False},
             ("use_mean_pooling must be true with norm_type rms_norm", "got False"),
         ),
+        ("pixio", {"n_cls_tokens": 0}, ("n_cls_tokens must be a whole number from 1", "got 0")),
         ("blip_2", {"image_size": [32, 64]}, ("image_size must be one number", "[32, 64]")),
     ],
 )

@@ -5,14 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from vitzoo import formats
-from vitzoo.formats import Config, KeyMap, TransformersFormat
+from vitzoo.formats import Config, KeyMap, Tensors, TransformersFormat
 
 ONE_SIDE = "one number of px (transformers interpolates positions from a square grid)"
 
 
 class EncoderFormat(TransformersFormat):
-    """An image encoder alone, or as the tower of a whole model."""
+    """An image encoder alone, or as the tower of a whole model.
+
+    A file may have all prefix tokens in one tensor, which `keymap` calls `cls_token`.
+    """
+
+    def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        found = super().to_model(tensors)
+        token = found.get("cls_token")
+        if token is None or token.dim() != 3 or token.shape[1] < 2:
+            return found
+        return found | {"cls_token": token[:, :1], "reg_token": token[:, 1:]}
+
+    def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        if {"cls_token", "reg_token"} <= tensors.keys():
+            tokens = torch.cat((tensors["cls_token"], tensors["reg_token"]), dim=1)
+            tensors = {**formats.without(tensors, ["reg_token"]), "cls_token": tokens}
+        return super().from_model(tensors)
 
     def own_config(self, config: Config) -> Config:
         """Return the config of the encoder, alone or in that of the whole model."""
@@ -26,7 +45,11 @@ class EncoderFormat(TransformersFormat):
         good = table.get("norm_type") != "rms_norm" or table.get("use_mean_pooling") is True
         expected = "true with norm_type rms_norm (else the final norm is of another kind)"
         formats.check_config(good, "use_mean_pooling", expected, table.get("use_mean_pooling"))
-        return found
+        return formats.with_mlp(found, table, "swiglu") if "mlp_ratio" in table else found
+
+
+def _class_tokens(value: Any) -> dict[str, Any]:
+    return {"num_registers": formats.whole("n_cls_tokens", "")(value)[""] - 1}
 
 
 def _either(key: str, no: Config, yes: Config) -> Callable[[Any], dict[str, Any]]:
@@ -47,7 +70,20 @@ def _square(key: str) -> Callable[[Any], dict[str, Any]]:
 
 
 BOTH = (False, True)
-ENCODER = formats.WITH_MLP.but(applied={key: _square(key) for key in ("image_size", "patch_size")})
+SQUARE = {key: _square(key) for key in ("image_size", "patch_size")}
+ENCODER = formats.WITH_MLP.but(applied=SQUARE)
+WITH_RATIO = formats.COMMON.but(
+    applied={**SQUARE, "mlp_ratio": formats.read_with, "qkv_bias": formats.QKV_BIAS},
+    fixed={"head_dim": (None,)},
+    defaults={
+        "hidden_size": 1280,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 16,
+        "layer_norm_eps": 1e-6,
+        "mlp_ratio": 4,
+        "qkv_bias": True,
+    },
+)
 BLIP = ENCODER.but(
     fixed={"num_channels": (3,)},
     irrelevant={
@@ -106,6 +142,11 @@ INTERNVL = ENCODER.but(
         "use_absolute_position_embeddings": True,
         "use_mean_pooling": True,
     },
+)
+PIXIO = WITH_RATIO.but(
+    applied={"n_cls_tokens": _class_tokens},
+    defaults={"n_cls_tokens": 8, "image_size": 256},
+    network={"pool": "pixio/prefix_mean"},
 )
 MLP = {"mlp.fc1.": "mlp.fc1.", "mlp.fc2.": "mlp.fc2."}
 BICUBIC = {"pos_embed": {"resample": "bicubic"}}  # transformers' `interpolate_pos_encoding`
@@ -169,5 +210,28 @@ internvl = EncoderFormat(
         "final_norm": (False, lambda spec: spec.block.norm == "layer"),
         "pos_embed": ("learned", "none"),
         "pool": ("class", "mean"),
+    },
+)
+pixio = EncoderFormat(
+    "pixio/transformers",
+    configs={"pixio": PIXIO},
+    keymap=KeyMap(
+        {**formats.TRANSFORMERS_STEM, "embeddings.position_embeddings": "pos_embed"},
+        {
+            "norm1.": "norm1.",
+            formats.TRANSFORMERS_QKV: "attn.qkv.",
+            "attention.output.dense.": "attn.proj.",
+            "norm2.": "norm2.",
+            "intermediate.dense.": "mlp.fc1.",
+            "output.dense.": "mlp.fc2.",
+        },
+        "encoder.layer.{}.",
+    ),
+    marks=("encoder.layer.0.norm1.weight", "encoder.layer.0.intermediate.dense.weight"),
+    defaults={"block": {"activation": "gelu", "norm_eps": 1e-6}, **BICUBIC},
+    network={
+        **formats.free("num_registers"),
+        "block.qkv_bias": BOTH,
+        "pool": ("pixio/prefix_mean",),
     },
 )
