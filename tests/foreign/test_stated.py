@@ -365,6 +365,10 @@ def test_another_image_size_than_the_variants(tmp_path):
 CLASSES = {
     "vit": transformers.ViTConfig,
     "vit_mae": transformers.ViTMAEConfig,
+    "vit_msn": transformers.ViTMSNConfig,
+    "ijepa": transformers.IJepaConfig,
+    "flava_image_model": transformers.FlavaImageConfig,
+    "dpt": transformers.DPTConfig,
     "deit": transformers.DeiTConfig,
     "dinov2": transformers.Dinov2Config,
     "dinov2_with_registers": transformers.Dinov2WithRegistersConfig,
@@ -382,7 +386,12 @@ def tables():
 
 
 def test_every_model_type_is_compared_with_its_class():
-    whole = {"clip", "siglip", "open_clip"}  # configs of two towers, and one of another library
+    whole = {
+        "clip",
+        "flava",
+        "siglip",
+        "open_clip",
+    }  # configs of two towers, and one of another library
     assert CLASSES.keys() | whole == tables().keys()
 
 

@@ -186,6 +186,11 @@ DINO = COMMON | {
 KINDS = {
     "vit": (transformers.ViTConfig, transformers.ViTModel, VIT),
     "vit logits": (transformers.ViTConfig, transformers.ViTForImageClassification, VIT),
+    "msn logits": (transformers.ViTMSNConfig, transformers.ViTMSNForImageClassification, VIT),
+    "ijepa": (transformers.IJepaConfig, transformers.IJepaModel, VIT),
+    "ijepa logits": (transformers.IJepaConfig, transformers.IJepaForImageClassification, VIT),
+    "flava": (transformers.FlavaImageConfig, transformers.FlavaImageModel, VIT),
+    "dpt": (transformers.DPTConfig, transformers.DPTModel, VIT),
     "deit": (transformers.DeiTConfig, transformers.DeiTForImageClassification, VIT),
     "two": (transformers.DeiTConfig, transformers.DeiTForImageClassificationWithTeacher, VIT),
     "dinov2": (transformers.Dinov2Config, transformers.Dinov2Model, DINO),

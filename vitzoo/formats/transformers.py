@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from vitzoo.formats.base import Format
 from vitzoo.formats.config import (
+    Changes,
     Config,
     ConfigTable,
     check_config,
@@ -112,8 +114,54 @@ DECODER = (
     *("decoder_num_hidden_layers", "decoder_intermediate_size"),
 )
 VIT = WITH_BIAS.but(fixed={"pooler_act": ("tanh",)})
-VIT_MAE = WITH_BIAS.but(irrelevant={"is of the decoder": DECODER})
-POOLED = ("ViTModel", "DeiTModel")  # classes with a tanh layer after the class token
+FLAVA = WITH_BIAS.but(irrelevant={"is of masked image modelling": ("mask_token",)})
+
+
+def _square(value: Any) -> Changes:
+    """Read the image size of a DPT, which reshapes its positions to a square."""
+    found = size("image_size", "image_size")(value)
+    check_config(isinstance(found["image_size"], int), "image_size", "square", value)
+    return found
+
+
+def _own_backbone(key: str, value: Any) -> Changes:
+    """Refuse a DPT on another network; its own ViT interpolates positions bilinearly."""
+    expected = "false or null (of a DPT, vitzoo reads its own ViT; use transformers for another)"
+    check_config(value in (None, False), key, expected, value)
+    return {"pos_embed": {"resample": "bilinear"}}
+
+
+DPT = VIT.but(
+    applied={"image_size": _square}
+    | {key: partial(_own_backbone, key) for key in ("is_hybrid", "backbone", "backbone_config")},
+    irrelevant={
+        "is of neck and head": (
+            *("backbone_out_indices", "readout_type", "reassemble_factors", "neck_hidden_sizes"),
+            *("fusion_hidden_size", "head_in_index", "use_batch_norm_in_fusion_residual"),
+            *("use_bias_in_fusion_residual", "add_projection", "use_auxiliary_head"),
+            *("auxiliary_loss_weight", "semantic_loss_ignore_index", "backbone_featmap_shape"),
+            *("semantic_classifier_dropout", "neck_ignore_stages"),
+            *("use_pretrained_backbone", "use_timm_backbone", "backbone_kwargs"),
+        )
+    },
+    defaults={"image_size": 384, "is_hybrid": False},
+)
+TYPES = {  # by `model_type`
+    "vit": VIT,
+    "vit_mae": WITH_BIAS.but(irrelevant={"is of the decoder": DECODER}),
+    "vit_msn": WITH_BIAS.but(defaults={"layer_norm_eps": 1e-6}),
+    "ijepa": WITH_BIAS.but(
+        irrelevant={"is of a pooler, which a file does not have": ("pooler_act",)},
+        network={"class_token": False, "pool": "mean"},
+    ),
+    "flava": FLAVA,
+    "flava_image_model": FLAVA,
+    "dpt": DPT,
+}
+POOLED = (  # classes with a tanh layer after the class token
+    *("ViTModel", "DeiTModel", "DPTModel"),
+    *("FlavaImageModel", "FlavaModel", "FlavaForPreTraining"),
+)
 CLASSIFIER = "ForImageClassification"  # in the name of a class
 
 
@@ -122,6 +170,14 @@ class TransformersFormat(Format):
     """A format of transformers, in names that `save_pretrained` of releases 4 and 5 writes."""
 
     configs: Mapping[str, ConfigTable] = field(default_factory=lambda: {"vit": VIT})
+
+    def own_config(self, config: Config) -> Config:
+        """Return the part of a config that describes the image network; FLAVA's is nested."""
+        if config.get("model_type") == "flava":
+            towers = (config.get(key) for key in ("image_config_dict", "image_config"))
+            tower = next((one for one in towers if isinstance(one, Mapping)), {})
+            config = {**tower, "model_type": "flava"}
+        return super().own_config(config)
 
     def num_heads(self, config: Config, tensors: Tensors) -> int | None:
         heads = self.own_config(config).get("num_attention_heads")
@@ -191,7 +247,7 @@ transformers_vit = TransformersFormat(
         {**TRANSFORMERS_LAYER, TRANSFORMERS_QKV: "attn.qkv."},
         "encoder.layer.{}.",
         aliases=RELEASE_5,
-        prefixes=("vit.",),
+        prefixes=("vit.", "ijepa.", "dpt.", "flava.image_model.", "image_model.", "flava."),
         bare=("classifier.",),
     ),
     marks=(f"{PATCHES}weight", "encoder.layer.0.attention.attention.query.weight"),
@@ -200,11 +256,18 @@ transformers_vit = TransformersFormat(
         "embeddings.distillation_token",  # of a DeiT, which has another head
         "encoder.layer.0.norm1.weight",  # of a DINOv2 or a Pixio
     ),
-    ignored=("decoder.mask_token", "decoder.decoder_*"),  # of `ViTMAEForPreTraining`
+    ignored=(
+        *("decoder.mask_token", "decoder.decoder_*"),  # of `ViTMAEForPreTraining`
+        *("embeddings.mask_token", "decoder.0.*"),  # of `ViTForMaskedImageModeling`
+        *("neck.*", "head.head.*", "head.projection.*", "auxiliary_head.*"),  # of a DPT
+        *("text_model.*", "multimodal_model.*", "logit_scale", "image_codebook.*"),  # of a FLAVA
+        *("image_projection.*", "text_projection.*", "*_to_mm_projection.*"),
+        *("mim_head.*", "mlm_head.*", "mmm_*_head.*", "itm_head.*"),
+    ),
     defaults={
         "block": {"activation": "gelu", "norm_eps": 1e-12},
         "pos_embed": {"resample": "bicubic"},  # its `interpolate_pos_encoding`
     },
     network={"block.qkv_bias": (True, False)},
-    configs={"vit": VIT, "vit_mae": VIT_MAE},
+    configs=TYPES,
 )
