@@ -21,7 +21,10 @@ SIGLIP = {"class_token": False, "pool": "attention", "num_classes": 0}
 class TestClip(PluginTests):
     namespace = "clip"
     options = {"clip/projection": [{}, {"width": 5}, {"width": 512}]}
-    networks = {"clip/open_clip": CLIP, "clip/transformers": CLIP}
+    networks = {
+        "clip/open_clip": CLIP,
+        "clip/transformers": [CLIP, CLIP | {"pos_embed": "clip/rope_prefix"}],
+    }
 
     @pytest.mark.install
     def test_plugin_archives(self, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_files_of_other_towers_are_not_claimed():
     assert transformers_siglip.matches(siglip)
     assert not transformers_clip.matches(siglip)
     assert not transformers_siglip.matches(clip)
-    assert not transformers_clip.matches([f"clip.{key}" for key in clip])
+    assert not transformers_clip.matches([f"other.{key}" for key in clip])
 
 
 # What is beside the tower
@@ -213,7 +213,7 @@ def test_the_text_tower_is_named_in_the_report(tmp_path):
 def test_an_unknown_key_is_never_left_out(case, tmp_path):
     _, layout, spec = case
     written = layout.from_model(filled(spec).state_dict())
-    for key in ("visual.attn_pool.query", "vision_model.extra", "classifier.weight"):
+    for key in ("visual.attn_pool.query", "vision_model.extra", "extra.weight"):
         tensors = written | {key: torch.ones(2)}
         with pytest.raises(CheckpointError, match=r"1 unexpected"):
             vitzoo.create(spec, weights=write(tmp_path, tensors))

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from vitzoo import formats
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import Config, KeyMap, Names, Tensors, TransformersFormat
+from vitzoo.formats import Config, KeyMap, Keys, Names, Tensors, TransformersFormat
+from vitzoo_clip import types
+from vitzoo_clip.types import ALONE, PREFIX
 
 BIAS = "head.bias"
-PREFIX = "vision_model."
 PROJECTION = "visual_projection.weight"
+CLASSIFIER = "classifier.weight"
+NORM = "post_layernorm."
 TOKEN = "embeddings.class_embedding"
 TABLE = "embeddings.position_embedding.weight"
-MARKS = ("encoder.layers.0.self_attn.q_proj.weight", "post_layernorm.weight", TABLE)
+MARKS = ("encoder.layers.0.self_attn.q_proj.weight", "post_layernorm.weight")
+ANGLE = "class_pos_emb"  # of MLCD, which has no table
 # Parts of a whole model, and a table of 0, 1, 2, ... in older files.
 IGNORED = ("text_model.*", "text_projection.*", "logit_*", "embeddings.position_ids")
 # Leading axes of length 1 that the model has and files do not have, by the end of the key.
 LEADING = {"class_embedding": 2, "positional_embedding": 1, "position_embedding.weight": 1}
-CLIP_CONFIG = formats.WITH_MLP.but(
-    irrelevant={
-        "is of the text tower, or of the whole model": (
-            *("text_config", "text_config_dict", "vision_config_dict", "logit_scale_init_value"),
-        ),
-    },
-    applied={"projection_dim": formats.read_with},
-    defaults={
-        "patch_size": 32,
-        "hidden_act": "quick_gelu",
-        "layer_norm_eps": 1e-5,
-        "projection_dim": 512,
-    },
-    network={"pre_norm": True, "patch_embed": {"name": "conv", "bias": False}},
-)
 SIGLIP_CONFIG = formats.WITH_MLP.but(
     irrelevant={"is of the text tower, or of the whole model": ("text_config",)},
     fixed={"vision_use_head": (True,)},
@@ -58,6 +47,8 @@ CLIP = {
     "pre_layrnorm.": "norm_pre.",  # sic
     "post_layernorm.": "norm.",
     PROJECTION: "head.weight",
+    "classifier.": "head.",
+    ANGLE: "positions.prefix_angles",
 }
 SIGLIP: Names = {
     TABLE: "pos_embed",
@@ -86,7 +77,7 @@ class TowerFormat(TransformersFormat):
     def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
         found = super().to_model(tensors)
         weight = found.get("head.weight")
-        if not self.projects or weight is None or weight.dim() != 2:
+        if not self.projects or BIAS in found or weight is None or weight.dim() != 2:
             return found
         return formats.unique([*found.items(), (BIAS, weight.new_zeros(len(weight)))])
 
@@ -114,11 +105,23 @@ def _leading(key: str) -> int:
     return next((axes for end, axes in LEADING.items() if key.endswith(end)), 0)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TransformersTower(TowerFormat):
-    """The image tower of transformers' CLIP or SigLIP."""
+    """The image tower of transformers' CLIP or SigLIP.
+
+    Args:
+        classifier: the network of the class for image classification, as changes to a spec.
+    """
+
+    classifier: Config = field(default_factory=dict)
 
     def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
         return formats.prefixed(super().from_model(tensors), PREFIX, (PROJECTION,))
+
+    def ignored_keys(self, keys: Keys) -> list[str]:
+        unused = CLASSIFIER in keys and self.classifier.get("final_norm") is False
+        norm = [key for key in keys if unused and NORM in key]
+        return [*super().ignored_keys(keys), *norm]
 
     def own_config(self, config: Config) -> Config:
         """Return the config of the image tower, alone or in that of the whole model."""
@@ -126,19 +129,35 @@ class TransformersTower(TowerFormat):
         naflex = isinstance(kind, str) and kind.startswith("siglip2")
         expected = "siglip (SigLIP 2 NaFlex resamples positions for every image)"
         formats.check_config(not naflex, "model_type", expected, kind)
-        tower = config.get("vision_config", config)
+        usual = self.usual(config)
+        known = str(kind) in self.configs
+        whole = "vision_config" in config or (known and not str(kind).endswith(ALONE))
+        tower = (config.get("vision_config") or {}) if whole else config
         if not isinstance(tower, Mapping):
             return {}
-        if tower is not config and self.projects:
-            tower = {**tower, "projection_dim": config.get("projection_dim", 512)}
-        known = str(kind).removesuffix("_vision_model") in self.configs
-        usual = next(iter(self.configs.values())).defaults
+        older = config.get("vision_config_dict")  # with it, transformers reads nothing else
+        if whole and known and self.projects and isinstance(older, Mapping):
+            tower = {**tower, **usual, **older}
+        if whole and "projection_dim" in usual:
+            width = config.get("projection_dim", usual["projection_dim"])
+            tower = {**tower, "projection_dim": width}
         return {**usual, **tower} if known else tower
 
+    def usual(self, config: Config) -> Config:
+        """Return the values that transformers has for keys that a config leaves out."""
+        table = self.config_table(config)
+        return table.defaults if table else {}
+
+    def stated(self, config: Config) -> dict[str, Any]:
+        found = super().stated(config)
+        return formats.merged(found, self.classifier if formats.is_classifier(config) else {})
+
     def head(self, config: Config) -> dict[str, Any]:
-        """Return the projection, which `CLIPVisionModel` does not have."""
-        alone = formats.architectures(config) == ["CLIPVisionModel"]
-        if not self.projects or alone:
+        """Return the classifier, or the projection, which an image tower alone does not have."""
+        if formats.is_classifier(config):
+            return {"num_classes": formats.classes_of(config)}
+        alone = any(name.endswith("VisionModel") for name in formats.architectures(config))
+        if alone or "projection_dim" not in self.usual(config):
             return {"num_classes": 0}
         width = self.own_config(config).get("projection_dim")
         good = type(width) is int and width > 0
@@ -148,21 +167,29 @@ class TransformersTower(TowerFormat):
 
 transformers_clip = TransformersTower(
     "clip/transformers",
-    configs=dict.fromkeys(("clip", "clip_vision_model"), CLIP_CONFIG),
-    keymap=KeyMap(CLIP, LAYER, "encoder.layers.{}.", prefixes=(PREFIX,)),
-    marks=(*MARKS, TOKEN),
-    ignored=IGNORED,
+    configs=types.TYPES,
+    keymap=KeyMap(
+        *(CLIP, LAYER, "encoder.layers.{}.", types.ALIASES),
+        prefixes=types.PREFIXES,
+    ),
+    marks=(*MARKS, TOKEN, (TABLE, ANGLE)),
+    ignored=(*IGNORED, *types.BESIDE),
+    classifier={"pool": "mean", "final_norm": False},  # it averages the patches before the norm
     defaults={
         "block": {"activation": "quick_gelu", "norm_eps": 1e-5},
         "pos_embed": {"resample": "bicubic"},  # its `interpolate_pos_encoding`
     },
-    network={"pre_norm": (True,), "patch_embed.bias": (False,)},
+    network={
+        "pre_norm": (True,),
+        "patch_embed.bias": (False,),
+        "pos_embed": ("learned", "clip/rope_prefix"),
+    },
 )
 transformers_siglip = TransformersTower(
     "siglip/transformers",
     configs=dict.fromkeys(("siglip", "siglip_vision_model"), SIGLIP_CONFIG),
     keymap=KeyMap(SIGLIP, LAYER, "encoder.layers.{}.", prefixes=(PREFIX,)),
-    marks=MARKS,
+    marks=(*MARKS, TABLE),
     excludes=(TOKEN,),
     ignored=IGNORED,
     defaults={
