@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 
 import vitzoo
-from helpers import SMALL as SQUARE, message, randn, says
+from helpers import SMALL as SQUARE, message, randn, refuses, says
 from positions import alive
+from vitzoo.errors import InvalidOption
 from vitzoo.parts import Learned2dPositions, LearnedPositions, NoPositions, SinCos2dPositions
 from vitzoo.parts.pos_embed import WHERE
 from vitzoo.parts.resample import RESAMPLING
@@ -40,6 +41,14 @@ def test_sincos_2d_takes_another_temperature():
     part = SinCos2dPositions(grid_size=(3, 4), num_prefix_tokens=0, embed_dim=16, temperature=100.0)
     expected = torch.from_numpy(big_vision_sincos_2d(3, 4, 16, 100.0)).float()
     torch.testing.assert_close(part(torch.zeros(1, 12, 16))[0], expected, rtol=0, atol=1e-7)
+
+
+def test_sincos_2d_without_endpoint_divides_by_the_number_of_frequencies():
+    part = SinCos2dPositions(grid_size=(1, 4), num_prefix_tokens=0, embed_dim=8, endpoint=False)
+    x = torch.arange(4.0)[:, None] * torch.tensor([1.0, 0.01])
+    torch.testing.assert_close(part.table[0, :, :4], torch.cat((x.sin(), x.cos()), dim=1))
+    with refuses(InvalidOption, "endpoint", "true or false", "got 1"):
+        SinCos2dPositions(grid_size=(1, 4), num_prefix_tokens=0, embed_dim=8, endpoint=1)
 
 
 def test_sincos_2d_follows_another_grid():

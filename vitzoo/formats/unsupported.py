@@ -18,7 +18,7 @@ Network = Mapping[str, tuple[Any, ...]]
 SETTINGS = ("norm_eps", "activation", "attention_dropout")  # of every library
 DEFAULTS: dict[str, Any] = {"patch_embed.bias": True, "patch_embed.norm": "none"}
 DEFAULTS |= {"pool.norm_first": True, "pool.tokens": 2}
-DEFAULTS |= {"pos_embed.where": "stem", "pos_embed.prefix": True}
+DEFAULTS |= {"pos_embed.where": "stem", "pos_embed.prefix": True, "pos_embed.endpoint": True}
 
 
 def beyond(network: Network, spec: Spec) -> list[str]:
@@ -94,6 +94,7 @@ PAPER: Network = {  # arXiv:2010.11929
     "patch_embed.norm": ("none",),
     "pos_embed": ("learned",),
     "pos_embed.where": ("stem",),
+    "pos_embed.endpoint": (True,),
     "pos_embed.prefix": (True, lambda spec: not spec.class_token and not spec.num_registers),
     "pool": ("class",),
 }

@@ -176,8 +176,8 @@ class NoPositions(nn.Module):
 class SinCos2dPositions(NoPositions):
     """Adds fixed sines and cosines of column x and row y to the patch tokens, before block 0.
 
-    The quarters of the width are sin(x w), cos(x w), sin(y w) and cos(y w). The frequencies w fall
-    geometrically from 1 to 1 / temperature. Prefix tokens have no positions.
+    The quarters of the width are sin(x w), cos(x w), sin(y w) and cos(y w). The d / 4 frequencies w
+    fall geometrically from 1 to 1 / temperature. Prefix tokens have no positions.
 
     Shapes: tokens and result (b, p + n, d).
 
@@ -186,6 +186,8 @@ class SinCos2dPositions(NoPositions):
         num_prefix_tokens: p.
         embed_dim: d, a multiple of 4, at least 8.
         temperature: ratio of the highest to the lowest frequency.
+        endpoint: whether the lowest frequency is 1 / temperature; False: that would be the next one
+            below it, as in AIMv2.
 
     Source: MoCo v3 (arXiv:2104.02057); numbers as `posemb_sincos_2d` of big_vision.
     """
@@ -199,8 +201,11 @@ class SinCos2dPositions(NoPositions):
         num_prefix_tokens: int,
         embed_dim: int,
         temperature: float = 10_000.0,
+        endpoint: bool = True,
     ) -> None:
         super().__init__()
+        if not isinstance(endpoint, bool):
+            raise InvalidOption(f"endpoint must be true or false, got {endpoint!r}")
         if embed_dim % 4 or embed_dim < 8:
             raise InvalidOption(
                 f"sincos_2d needs an embed_dim that is a multiple of 4 and at least 8, "
@@ -211,6 +216,7 @@ class SinCos2dPositions(NoPositions):
         self.num_prefix_tokens = num_prefix_tokens
         self.embed_dim = embed_dim
         self.temperature = temperature
+        self.endpoint = endpoint
         self.register_buffer("table", self._table(grid_size), persistent=False)
 
     def to_grid(self, grid_size: Size) -> None:
@@ -225,7 +231,7 @@ class SinCos2dPositions(NoPositions):
     def _table(self, grid_size: Size) -> Tensor:
         # On the CPU even inside `torch.device("meta")`: a computed table is in no checkpoint.
         quarter = self.embed_dim // 4
-        steps = torch.arange(quarter, dtype=torch.float64, device="cpu") / (quarter - 1)
+        steps = torch.arange(quarter, dtype=torch.float64, device="cpu") / (quarter - self.endpoint)
         frequency = self.temperature**-steps  # (d / 4,)
         y, x = (torch.arange(n, dtype=torch.float64, device="cpu") for n in grid_size)
         y = torch.outer(y.repeat_interleave(grid_size[1]), frequency)  # (n, d / 4)

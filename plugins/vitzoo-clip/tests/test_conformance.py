@@ -15,6 +15,12 @@ CLIP = {
     "patch_embed": {"name": "conv", "bias": False},
     "num_classes": 0,
 }
+AIMV2 = {
+    "class_token": False,
+    "num_classes": 0,
+    "patch_embed": {"name": "conv", "norm": "rms"},
+    "block": {"norm": "rms", "mlp": "swiglu", "qkv_bias": False, "proj_bias": False},
+}
 SIGLIP = {"class_token": False, "pool": "attention", "num_classes": 0}
 
 
@@ -42,4 +48,10 @@ class TestSiglip(PluginTests):
 
 class TestAimv2(PluginTests):
     namespace = "aimv2"
+    networks = {
+        "aimv2/transformers": [
+            AIMV2 | {"pool": "aimv2/query"},
+            AIMV2 | {"pool": "mean", "pos_embed": {"name": "sincos_2d", "endpoint": False}},
+        ]
+    }
     archives = False

@@ -380,6 +380,10 @@ LACKING = {
         {"pos_embed": {"name": "sincos_2d", "temperature": 100.0}},
         LAYOUTS,
     ),
+    "pos_embed = sincos_2d (endpoint = false)": (
+        {"pos_embed": {"name": "sincos_2d", "endpoint": False}},
+        LAYOUTS,
+    ),
     "pos_embed = none": ({"pos_embed": "none"}, ("transformers_vit", "torchvision", "big_vision")),
     "pos_embed = learned (where = layers)": (
         {"pos_embed": {"name": "learned", "where": "layers"}},
