@@ -228,6 +228,16 @@ KINDS = {
             "intermediate_size": st.sampled_from([64, 96]),
         },
     ),
+    "data2vec": (
+        transformers.Data2VecVisionConfig,
+        transformers.Data2VecVisionModel,
+        COMMON
+        | {
+            "use_relative_position_bias": st.booleans(),
+            "use_shared_relative_position_bias": st.booleans(),
+            "use_mean_pooling": st.booleans(),
+        },
+    ),
     "clip": (
         transformers.CLIPVisionConfig,
         transformers.CLIPVisionModelWithProjection,

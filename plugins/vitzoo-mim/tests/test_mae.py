@@ -142,7 +142,7 @@ def test_converting_names_the_decoder(tmp_path):
 
 
 def test_another_networks_decoder_is_not_left_out():
-    assert transformers_vit.ignored_keys(["decoder.0.weight", "decoder.0.bias"]) == []
+    assert transformers_vit.ignored_keys(["decoder.weight", "decoder.layers.0.bias"]) == []
 
 
 def test_timms_name_of_the_file_is_translated():

@@ -6,6 +6,7 @@ The model stacks the positions of all blocks.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from math import isqrt
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from vitzoo import formats
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import Config, Format, KeyMap, Tensors, TransformersFormat, without
+from vitzoo.formats import Config, Format, KeyMap, Keys, Tensors, TransformersFormat, without
 from vitzoo_mim.relative import RelativePositions
 
 TABLE = "relative_position_bias_table"
@@ -88,7 +89,7 @@ class MicrosoftBeitFormat(BeitFormat):
 
 
 class TransformersBeitFormat(BeitFormat, TransformersFormat):
-    """transformers' `BeitModel`, with or without a head."""
+    """transformers' BEiT and data2vec-vision, with or without a head."""
 
     def stated(self, config: Config) -> dict[str, Any]:
         """Return what a config states; the position embedding depends on two keys."""
@@ -112,6 +113,11 @@ class TransformersBeitFormat(BeitFormat, TransformersFormat):
             return found | {"pool": "mean"}
         pooled = found["num_classes"] and self.own_config(config)["use_mean_pooling"]
         return found | {"pool": NORMED_MEAN if pooled else "class"}
+
+    def overrides_in(self, keys: Keys, read: Callable[[str], Tensor]) -> dict[str, Any]:
+        """Return that there is no final norm if there is none, as in a mean without pooler."""
+        normed = self.plain(keys) & {"layernorm.weight", "pooler.layernorm.weight"}
+        return {} if normed else {"final_norm": False, "pool": "mean"}
 
 
 def _is_usual(index: Tensor) -> bool:
@@ -193,7 +199,7 @@ microsoft = MicrosoftBeitFormat(
 )
 transformers_beit = TransformersBeitFormat(
     "beit/transformers",
-    configs={"beit": CONFIG},
+    configs={"beit": CONFIG, "data2vec-vision": CONFIG},
     keymap=KeyMap(
         {
             **formats.TRANSFORMERS_STEM,
@@ -216,7 +222,7 @@ transformers_beit = TransformersBeitFormat(
             "layers.{}.relative_position_bias.": f"encoder.layer.{{}}.{RELATIVE}",
             **formats.RELEASE_5,
         },
-        prefixes=("beit.",),
+        prefixes=("beit.", "data2vec_vision."),
         bare=("classifier.",),
     ),
     marks=(
