@@ -205,12 +205,13 @@ KINDS = {
         transformers.DINOv3ViTModel,
         COMMON
         | {
-            "num_register_tokens": st.sampled_from([1, 4]),
+            "num_register_tokens": st.sampled_from([0, 1, 4]),
             "use_gated_mlp": st.booleans(),
             "query_bias": st.booleans(),
             "key_bias": st.booleans(),
             "value_bias": st.booleans(),
             "proj_bias": st.booleans(),
+            "mlp_bias": st.booleans(),
             "rope_theta": st.sampled_from([100.0, 30.0]),
             "intermediate_size": st.sampled_from([64, 96]),
         },

@@ -27,6 +27,10 @@ V3: dict[str, Any] = {
     "block": {"layer_scale": 0.1, "mlp": "swiglu", "qkv_bias": "qv"},
 }
 V3_WITHOUT_BIASES = V3 | {"block": {"layer_scale": 0.1, "qkv_bias": False}}
+V3_WITHOUT_REGISTERS = V3 | {
+    "num_registers": 0,
+    "block": V3["block"] | {"proj_bias": False, "mlp_bias": False},
+}
 
 
 class TestDino(PluginTests):
@@ -50,6 +54,7 @@ class TestDinoV3(PluginTests):
         name: [V3, V3_WITHOUT_BIASES]
         for name in ("dinov3/timm", "dinov3/meta", "dinov3/transformers")
     }
+    networks["dinov3/transformers"] = [*networks["dinov3/transformers"], V3_WITHOUT_REGISTERS]
     archives = False
 
 

@@ -413,7 +413,7 @@ REFUSED = {
     "dinov2/transformers": ({"pos_embed": {"name": "learned", "prefix": False}}, "prefix = false"),
     "dinov3/timm": ({"pos_embed": {"name": "rope", "temperature": 50.0}}, "temperature = 50.0"),
     "dinov3/meta": ({"pos_embed": "learned"}, "pos_embed = learned"),
-    "dinov3/transformers": ({"num_registers": 0}, "num_registers = 0"),
+    "dinov3/transformers": ({"pos_embed": "none"}, "pos_embed = none"),
 }
 
 

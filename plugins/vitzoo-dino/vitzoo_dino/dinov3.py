@@ -78,10 +78,17 @@ class TimmDinoV3Format(Format):
 
 
 class TransformersDinoV3Format(TransformersFormat):
-    """transformers' `DINOv3ViTModel`."""
+    """transformers' `DINOv3ViTModel`; without registers, its file has a table of 0 registers."""
+
+    def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        found = super().to_model(tensors)
+        return {name: t for name, t in found.items() if name != "reg_token" or t.numel()}
 
     def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
-        return super().from_model(tensors) | mask_token(tensors, self.ignored[0], 3)
+        written, token = super().from_model(tensors), tensors.get("cls_token")
+        if token is not None and "reg_token" not in tensors:
+            written["embeddings.register_tokens"] = token[:, :0]
+        return written | mask_token(tensors, self.ignored[0], 3)
 
     def stated(self, config: Config) -> dict[str, Any]:
         """Return what a config states; a gated MLP and the biases depend on several keys."""
@@ -125,8 +132,11 @@ CONFIG = formats.WITH_MLP.but(
         "layerscale_value": formats.positive("layerscale_value", "layer_scale"),
         **dict.fromkeys(("query_bias", "key_bias", "value_bias"), formats.read_with),
         "use_gated_mlp": formats.read_with,
+        **{
+            key: formats.choice(key, {v: {"block": {key: v}} for v in (True, False)})
+            for key in ("proj_bias", "mlp_bias")
+        },
     },
-    fixed={"proj_bias": (True,), "mlp_bias": (True,)},
     irrelevant={
         "acts on coordinates in training only": (
             *("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale"),
@@ -267,7 +277,11 @@ transformers = TransformersDinoV3Format(
         "layer.0.attention.q_proj.bias": _bias("qv"),
         "layer.0.attention.k_proj.bias": _bias(True),
     },
-    network={**NETWORK, **formats.free("pos_embed.temperature")},
+    network={
+        **NETWORK,
+        **formats.free("num_registers", "block.proj_bias", "block.mlp_bias"),
+        **formats.free("pos_embed.temperature"),
+    },
 )
 meta = MetaDinoV3Format(
     "dinov3/meta",

@@ -1,0 +1,111 @@
+"""The image encoders of transformers that this plugin reads, by their folders."""
+
+import pytest
+import transformers as tf
+
+from create_helpers import refused
+from encoders import WEIGHTS, Encoder, compare, compare_size
+from helpers import says
+from vitzoo.errors import CheckpointError
+
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "patch_size": 8,
+}
+SWIGLU = {"use_gated_mlp": True, "hidden_act": "silu"}
+LARGE = (48, 64)
+
+
+def v2(**options):
+    return tf.Dinov2Config(**SIZES, **options)
+
+
+def registers(**options):
+    return tf.Dinov2WithRegistersConfig(**SIZES, **options)
+
+
+def v3(**options):
+    return tf.DINOv3ViTConfig(**{**SIZES, "intermediate_size": 64, **options})
+
+
+def logits(out):
+    return out.logits
+
+
+def at_any_size(network, images):
+    return network(images)
+
+
+ENCODERS = {
+    "dinov2": Encoder(lambda: tf.Dinov2Model(v2()), other_size=LARGE, run_other=at_any_size),
+    "dinov2, gated": Encoder(lambda: tf.Dinov2Model(v2(use_swiglu_ffn=True, mlp_ratio=3))),
+    "dinov2, classes": Encoder(
+        lambda: tf.Dinov2ForImageClassification(v2(num_labels=5)), tokens=None, pooled=logits
+    ),
+    "dinov2_with_registers": Encoder(
+        lambda: tf.Dinov2WithRegistersModel(registers(num_register_tokens=3)),
+        other_size=LARGE,
+        run_other=at_any_size,
+    ),
+    "dinov2_with_registers, classes": Encoder(
+        lambda: tf.Dinov2WithRegistersForImageClassification(registers()),
+        tokens=None,
+        pooled=logits,
+    ),
+    "dinov3_vit": Encoder(
+        lambda: tf.DINOv3ViTModel(v3(num_register_tokens=4)),
+        other_size=LARGE,
+        run_other=at_any_size,
+    ),
+    "dinov3_vit, no registers": Encoder(
+        lambda: tf.DINOv3ViTModel(v3()), other_size=LARGE, run_other=at_any_size
+    ),
+    "dinov3_vit, gated, no biases": Encoder(
+        lambda: tf.DINOv3ViTModel(
+            v3(**SWIGLU, query_bias=False, value_bias=False, proj_bias=False, mlp_bias=False)
+        )
+    ),
+    "dinov3_vit, other values": Encoder(
+        lambda: tf.DINOv3ViTModel(
+            v3(
+                num_register_tokens=1,
+                rope_theta=50.0,
+                layerscale_value=0.5,
+                key_bias=True,
+                mlp_bias=False,
+                hidden_act="gelu_pytorch_tanh",
+                image_size=[32, 48],
+                patch_size=[8, 16],
+            )
+        ),
+        size=(32, 48),
+    ),
+}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_folder_gives_the_numbers_of_the_library(name, weights, tmp_path):
+    compare(ENCODERS[name], weights, tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name, row in ENCODERS.items() if row.other_size])
+def test_the_numbers_at_another_size(name, tmp_path):
+    compare_size(ENCODERS[name], "drawn", tmp_path)
+
+
+REFUSED = {
+    "one bias": ({"value_bias": False}, ("query_bias", "biases of all, of none", "False")),
+    "gate": ({"use_gated_mlp": True}, ("hidden_act", "silu", "gelu")),
+    "temperature": ({"rope_theta": 0.5}, ("rope_theta", "a number above 1", "0.5")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_dinov3_with_other_arithmetic(name, tmp_path):
+    options, words = REFUSED[name]
+    tf.DINOv3ViTModel(v3(**options)).save_pretrained(tmp_path)
+    says(refused(CheckpointError, tmp_path), *words)
