@@ -27,7 +27,7 @@ BESIDE = (
     # GIT, whose text tower has keys without a prefix of its own
     *("embeddings.LayerNorm.*", "embeddings.word_embeddings.*", "embeddings.position_embeddings.*"),
     *("encoder.layer.*", "visual_projection.visual_projection.*", "output.*"),
-    "img_temporal_embedding.*",
+    "img_temp*_embedding.*",
 )
 OF_THE_WHOLE = {
     "is of the text tower, or of the whole model": (
@@ -47,11 +47,12 @@ def _angles(value: Any) -> dict[str, Any]:
     return {"pos_embed": {"name": "clip/rope_prefix", "temperature": float(theta)}}
 
 
-TOWER = formats.WITH_MLP.but(
+BASE = formats.WITH_MLP.but(
     defaults={"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5},
     network={"pre_norm": True, "patch_embed": {"name": "conv", "bias": False}},
 )
-CLIP = TOWER.but(
+TOWER = BASE.but(irrelevant={"is of a projection, which it does not have": ("projection_dim",)})
+CLIP = BASE.but(
     irrelevant=OF_THE_WHOLE,
     applied={"projection_dim": formats.read_with},
     defaults={"projection_dim": 512},
