@@ -6,8 +6,8 @@ import hashlib
 import mmap
 import os
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ DTYPES = {
     "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+Piece = tuple[int, int, str]  # start, end, and type of numbers; empty for other bytes
 CHUNK = 4 * 1024 * 1024  # stays in the cache between reading, hashing and the search
 BITS = {  # integers of the same width, and the bits of infinity or, where there is none, of NaN
     "F64": ("i8", 0x7FF0_0000_0000_0000), "F32": ("i4", 0x7F80_0000), "F16": ("i2", 0x7C00),
@@ -77,11 +78,13 @@ class Reading:
         verified: its bytes were hashed and cannot change; they are not hashed again.
         stamps: a file of the user's own that has not changed since it was hashed is not hashed
             again.
+        prefix: only tensors whose keys begin with it are read into memory.
     """
 
     mapped: bool = False
     verified: bool = False
     stamps: bool = False
+    prefix: str = ""
 
 
 VERIFIED = Reading(mapped=True, verified=True)
@@ -93,6 +96,7 @@ class Contents:
 
     Args:
         data: the buffer.
+        start: position in the file of its first byte.
         sha256: of the bytes, empty if they were verified before.
         finite: whether the floating-point numbers are known to be finite.
         stamped: whether `sha256` and `finite` are from a stamp.
@@ -100,6 +104,7 @@ class Contents:
     """
 
     data: Any
+    start: int = 0
     sha256: str = ""
     finite: bool = False
     stamped: bool = False
@@ -125,7 +130,7 @@ def open_own(path: Path) -> OpenFile:
 
 
 def contents(file: OpenFile, reading: Reading, numbers: Iterable[TensorInfo]) -> Contents:
-    """Return the bytes of a whole file.
+    """Return the bytes of a whole file, or with a prefix those of some tensors.
 
     Args:
         file: the open file.
@@ -136,22 +141,25 @@ def contents(file: OpenFile, reading: Reading, numbers: Iterable[TensorInfo]) ->
         CheckpointError: the file changed since it was opened, or is larger than the memory.
     """
     status, now = os.fstat(file.fd), time.time_ns()
-    data = _mapped(file) if reading.mapped else _memory(file.size)
+    pieces = [*_pieces(numbers, file.size)]
+    kept = [piece for piece in pieces if piece[2] or reading.mapped or not reading.prefix]
+    start, end = (kept[0][0], kept[-1][1]) if kept else (0, 1)
+    data = _mapped(file) if reading.mapped else _memory(end - start)
     if reading.verified:
         return Contents(data)
     stamped = bool(file.own) and reading.stamps
     stamp = Stamps(settings.home()).find(status) if stamped else None
     if stamp:
         if not reading.mapped:
-            _fill_whole(file, memoryview(data))
+            _fill_kept(file, memoryview(data), kept)
         file.check()
         if stamp.fits(os.fstat(file.fd)):
-            return Contents(data, stamp.sha256, stamp.finite, stamped=True)
-    sha256, finite = _read(file, data, numbers, fill=not reading.mapped)
+            return Contents(data, start, stamp.sha256, stamp.finite, stamped=True)
+    sha256, finite = _read(file, data, pieces, kept, fill=not reading.mapped)
     file.check()
     new = Stamp.of(status, sha256, now)
     keep = stamped and new.fits(os.fstat(file.fd))
-    return Contents(data, sha256, finite, new_stamp=new if keep else None)
+    return Contents(data, start, sha256, finite, new_stamp=new if keep else None)
 
 
 def _mapped(file: OpenFile) -> Any:
@@ -172,11 +180,11 @@ def _memory(size: int) -> Any:
     return mmap.mmap(-1, size, access=mmap.ACCESS_COPY)
 
 
-def _fill_whole(file: OpenFile, view: memoryview) -> None:
-    """Read a whole file in two threads: most of the time is that of making the buffer's pages."""
+def _fill_kept(file: OpenFile, view: memoryview, kept: Sequence[Piece]) -> None:
+    """Read pieces in two threads: most of the time is that of making the buffer's pages."""
     with ThreadPoolExecutor(2) as pool:
-        starts = range(0, file.size, CHUNK)
-        for done in [pool.submit(_fill, file, view[at : at + CHUNK], at) for at in starts]:
+        parts = ((view[start - kept[0][0] : end - kept[0][0]], start) for start, end, _ in kept)
+        for done in [pool.submit(_fill, file, part, start) for part, start in parts]:
             done.result()
 
 
@@ -190,28 +198,38 @@ def _fill(file: OpenFile, target: memoryview, position: int) -> None:
 
 
 def _read(
-    file: OpenFile, data: Any, numbers: Iterable[TensorInfo], *, fill: bool
+    file: OpenFile, data: Any, pieces: Sequence[Piece], kept: Sequence[Piece], *, fill: bool
 ) -> tuple[str, bool]:
     """Read a file in pieces; return its sha256, and whether its numbers are finite.
 
-    One thread reads a piece and searches it while another one hashes the pieces before it.
+    One thread reads a piece and searches it while another one hashes the pieces before it. Of the
+    pieces that are not kept, at most two are in memory.
     """
     from vitzoo.store.progress import bar  # a stamp makes it needless
 
     digest, finite, view = hashlib.sha256(), True, memoryview(data)
+    starts, first = {start for start, _, _ in kept}, kept[0][0] if kept else 0
+    passing = Future[None]()
+    passing.set_result(None)
     name = Path(file.own).name or "weights"
     with bar(name, in_bytes=True) as note, ThreadPoolExecutor(1) as hashing:
-        for start, end, dtype in _pieces(numbers, file.size):
-            piece = view[start:end]
+        for start, end, dtype in pieces:
+            keep = start in starts
+            piece = (
+                view[start - first : end - first] if keep else memoryview(bytearray(end - start))
+            )
             if fill:
                 _fill(file, piece, start)
-            hashing.submit(digest.update, piece)
+            hashed = hashing.submit(digest.update, piece)
+            if not keep:
+                passing.result()
+                passing = hashed
             finite = finite and is_finite(piece, dtype)
             note(end, file.size)
     return digest.hexdigest(), finite
 
 
-def _pieces(numbers: Iterable[TensorInfo], size: int) -> Iterator[tuple[int, int, str]]:
+def _pieces(numbers: Iterable[TensorInfo], size: int) -> Iterator[Piece]:
     """Yield start, end and number type of all pieces of a file; no number is in two pieces."""
     spans = [(0, 0, "")]
     for info in sorted(numbers, key=lambda info: info.start):
@@ -271,13 +289,14 @@ class Container(Protocol):
         ...
 
 
-def view(data: Any, info: TensorInfo) -> Tensor:
-    """Return a tensor in a buffer, without a copy."""
+def view(data: Any, info: TensorInfo, start: int = 0) -> Tensor:
+    """Return a tensor in a buffer without a copy; `start` is the position of its first byte."""
     dtype = DTYPES[info.dtype]
     if info.start == info.end:
         return torch.empty(info.shape, dtype=dtype)
     count = (info.end - info.start) // dtype.itemsize
-    return torch.frombuffer(data, dtype=dtype, count=count, offset=info.start).reshape(info.shape)
+    found = torch.frombuffer(data, dtype=dtype, count=count, offset=info.start - start)
+    return found.reshape(info.shape)
 
 
 class SafetensorsFile:
@@ -289,8 +308,9 @@ class SafetensorsFile:
 
     def read(self, reading: Reading) -> Tensors:
         """Return views of one buffer."""
-        infos = self.header.tensors
+        every = self.header.tensors
+        infos = {name: info for name, info in every.items() if name.startswith(reading.prefix)}
         found = contents(self.file, reading, infos.values())
-        found.keep(finite=found.finite)
-        tensors = {name: view(found.data, info) for name, info in infos.items()}
+        found.keep(finite=found.finite and len(infos) == len(every))
+        tensors = {name: view(found.data, info, found.start) for name, info in infos.items()}
         return Tensors(tensors, found.sha256, found.finite, found.stamped)

@@ -10,17 +10,18 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.checkpoint.containers import Container, Reading, Tensors
+from vitzoo.checkpoint.tower import OWN_KEYS, tower_of
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.plugin.guard import for_file
 from vitzoo.text import escaped, fold, listed
 
 if TYPE_CHECKING:
     from vitzoo.checkpoint.checkpoint import Checkpoint
-    from vitzoo.formats import Format, Keys
+    from vitzoo.formats import Config, Format, Keys
     from vitzoo.registry.registry import Registry
 
-OWN_KEYS = "timm"  # the format that does not rename keys
-PREFIX = r"(?:module|_orig_mod|backbone|model|net|encoder|student|teacher|visual\.trunk|visual)\."
+TOWERS = r"vision_model|vision_tower|vision_encoder|visual\.trunk|visual"  # of larger models
+PREFIX = rf"(?:module|_orig_mod|backbone|model|net|encoder|student|teacher|{TOWERS})\."
 PREFIXES = re.compile(f"(?:{PREFIX}){{1,4}}")  # that are removed, one before the other
 STARTS = re.compile(rf"(?:{PREFIX}|[^.]+\.)((?:{PREFIX}){{,3}})")  # that a network may be behind
 COMPARED = 500  # keys of an unknown file, those of all blocks as one
@@ -36,7 +37,7 @@ class Group:
 
     def read(self, reading: Reading) -> Tensors:
         """Return the tensors of the group, and the sha256 of the whole file."""
-        found = self.whole.read(reading)
+        found = self.whole.read(replace(reading, prefix=self.prefix))
         return found._replace(tensors=_behind(self.prefix, found.tensors))
 
 
@@ -49,7 +50,8 @@ def identified(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
     """Return the file with its format, by its entry or by its keys.
 
     If no format matches the keys, but one matches behind a prefix of `PREFIXES`, the file is
-    returned without the prefix, and without all other keys.
+    returned without the prefix, and without all other keys. So is that of a larger model whose
+    config describes an image tower, with the config of the tower.
 
     Raises:
         CheckpointError: no format matches the keys, several formats of plugins do, or the keys
@@ -57,11 +59,26 @@ def identified(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
     """
     if checkpoint.format is not None:
         return checkpoint
-    keys, source = checkpoint.header.tensors.keys(), checkpoint.source
-    name, failed = _matching(keys, source, zoo)
-    if name:
-        return replace(checkpoint, format=name)
-    groups = _groups(keys, source, zoo)
+    keys, tower = checkpoint.header.tensors.keys(), tower_of(checkpoint.config, zoo)
+    prefix, name = place_of(keys, checkpoint.config, checkpoint.source, zoo)
+    found = replace(checkpoint, format=name, config=tower.config if tower else checkpoint.config)
+    if not prefix:
+        return found
+    outside = tuple(key for key in keys if not key.startswith(prefix))
+    return replace(
+        found, container=Group(checkpoint.container, prefix), prefix=prefix, outside=outside
+    )
+
+
+def place_of(keys: Keys, config: Config, source: str, zoo: Registry) -> tuple[str, str]:
+    """Return the prefix of the keys of the network in a file, and its format; see `identified`."""
+    tower, failed = tower_of(config, zoo), ""
+    groups = tower.groups(keys, zoo) if tower else {}
+    if not groups:
+        tower, (name, failed) = None, _matching(keys, source, zoo)
+        if name:
+            return "", name
+        groups = _groups(keys, source, zoo)
     if len(groups) > 1:
         found = ", ".join(f"'{escaped(prefix)}' ({name})" for prefix, name in groups.items())
         raise CheckpointError(
@@ -69,18 +86,12 @@ def identified(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
             "write the tensors of one prefix to a file of their own"
         )
     for prefix, name in groups.items():
-        if PREFIXES.fullmatch(prefix):
-            return replace(
-                checkpoint,
-                container=Group(checkpoint.container, prefix),
-                format=name,
-                prefix=prefix,
-                outside=tuple(key for key in keys if not key.startswith(prefix)),
-            )
+        if tower or PREFIXES.fullmatch(prefix):
+            return prefix, name
         failed = f"; behind the prefix '{escaped(prefix)}' are keys of {name}: remove it{failed}"
     from vitzoo.checkpoint.others import check_vit
 
-    check_vit(source, checkpoint.config, keys)
+    check_vit(source, config, keys)
     raise CheckpointError(f"{source}: {_unknown(keys, zoo)}{failed}")
 
 

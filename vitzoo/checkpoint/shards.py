@@ -34,15 +34,19 @@ class Shards:
         )
 
     def read(self, reading: Reading) -> Tensors:
-        """Return views of one buffer for each shard, and one sha256.
+        """Return views of one buffer for each shard that is read, and one sha256.
 
-        It is the sha256 of what `sha256sum` prints for the shards in the order of their names.
+        It is the sha256 of what `sha256sum` prints for these shards in the order of their names.
         """
-        found = {name: part.read(reading) for name, part in self.parts.items()}
+        found = {
+            name: part.read(reading)
+            for name, part in self.parts.items()
+            if any(key.startswith(reading.prefix) for key in part.header.tensors)
+        }
         lines = "".join(f"{shard.sha256}  {name}\n" for name, shard in found.items())
         tensors = {name: t for shard in found.values() for name, t in shard.tensors.items()}
         return Tensors(
-            {name: tensors[name] for name in self.header.tensors},
+            {name: tensors[name] for name in self.header.tensors if name in tensors},
             hashlib.sha256(lines.encode()).hexdigest(),
             all(shard.finite for shard in found.values()),
             any(shard.stamped for shard in found.values()),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from vitzoo.errors import CheckpointError, MissingDependency, PluginError, printable, short_repr
+from vitzoo.checkpoint.tower import readers, tower_of
+from vitzoo.errors import CheckpointError, printable, short_repr
 from vitzoo.foreign import timm_config
 from vitzoo.foreign.changes import changed, timm_spec
 from vitzoo.formats.config import Config, check_config, merged
@@ -156,6 +156,8 @@ def _other(
 
 def read_configs(config: Config, zoo: Registry, layout: Format | None) -> Stated | None:
     """Return what the configs of a file state, see `stated_by`."""
+    inside = tower_of(config, zoo)
+    config = inside.config if inside else config
     if not timm_config.is_timm(config) and (tower := timm_config.of_open_clip(config)):
         return _of_timm(tower, zoo)
     own = not {"model_cfg", "vision_cfg"}.isdisjoint(config)
@@ -170,7 +172,12 @@ def read_configs(config: Config, zoo: Registry, layout: Format | None) -> Stated
         return _of_unknown(config, kind, zoo)
     table = reader.config_table(config)
     left = table.unknown(reader.own_config(config)) if table else []
-    return Stated(reader.stated(config), partial(reader.spec_in, config), notes=_unknown(left))
+    headless = {"num_classes": 0} if inside else {}
+
+    def whole() -> Mapping[str, Any]:
+        return merged(reader.spec_in(config), headless)
+
+    return Stated(reader.stated(config), whole, notes=_unknown(left))
 
 
 def _of_unknown(config: Config, kind: str | None, zoo: Registry) -> Stated | None:
@@ -244,15 +251,8 @@ def _reader(kind: str | None, zoo: Registry, layout: Format | None) -> Format | 
     """Return the format that reads configs of a kind; of no kind, that of the file."""
     if layout is not None and layout.configs and (kind is None or kind in layout.configs):
         return layout
-    names = sorted(zoo.parts["checkpoint format"]) if kind else []
-    for name in sorted(names, key=lambda name: "/" in name):  # those of the core first
-        try:
-            found: Format = zoo.part("checkpoint format", name)
-            if kind in found.configs:
-                return found
-        except (PluginError, MissingDependency):
-            continue
-    return None
+    names = readers(kind, zoo)
+    return next((zoo.part("checkpoint format", name) for name in names), None)
 
 
 def _plugin_of(kind: str, zoo: Registry) -> str:

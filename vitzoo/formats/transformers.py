@@ -162,6 +162,8 @@ POOLED = (  # classes with a tanh layer after the class token
     *("ViTModel", "DeiTModel", "DPTModel"),
     *("FlavaImageModel", "FlavaModel", "FlavaForPreTraining"),
 )
+POOLER = "pooler.dense.weight"
+TOWER = "VisionModel"  # stands for the class of an image tower inside a larger model
 CLASSIFIER = "ForImageClassification"  # in the name of a class
 
 
@@ -191,7 +193,8 @@ class TransformersFormat(Format):
         """Return head and number of classes of the class that wrote a config."""
         if is_classifier(config):
             return {"num_classes": classes_of(config)}
-        pooled = any(name in POOLED for name in architectures(config))
+        names = architectures(config)
+        pooled = any(n in POOLED or (n == TOWER and self.keymap.knows(POOLER)) for n in names)
         return {"num_classes": 0} | ({"head": "tanh"} if pooled else {})
 
 

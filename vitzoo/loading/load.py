@@ -115,7 +115,7 @@ def _check_values(found: Tensors, checkpoint: Checkpoint) -> None:
     raise_if(checkpoint.source, ("with NaN or infinite values", odd))
     if floats and not any(t.any() for t in floats.values()):
         raise CheckpointError(f"{checkpoint.source}: every tensor in it is zero")
-    if stamp:
+    if stamp and not checkpoint.outside:  # other tensors of the file were not searched
         stamps.write(replace(stamp, finite=True))
 
 

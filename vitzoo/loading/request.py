@@ -12,6 +12,7 @@ from torch import nn
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
 from vitzoo.checkpoint.saved import Saved, read_network, read_saved
+from vitzoo.checkpoint.tower import tower_of
 from vitzoo.errors import CheckpointError, InvalidOption, VitzooError, short_repr
 from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.opened import at_hub, open_described
@@ -237,7 +238,8 @@ def _described(
     """
     from vitzoo.checkpoint.others import check_vit
 
-    check_vit(place, config)
+    tower = tower_of(config, zoo)
+    check_vit(place, tower.config if tower else config)
     stated = stated_by(config, zoo)
     if stated is None or not (stated.variant or stated.whole):
         check_vit(place, {}, keys)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_registered
-from vitzoo.checkpoint.detect import OWN_KEYS, format_of, identified
+from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.saved import Trunk, fix
+from vitzoo.checkpoint.tower import OWN_KEYS
 from vitzoo.errors import (
     CheckpointError,
     HashMismatch,

@@ -1,0 +1,105 @@
+"""The image tower of a larger model: its config, and the prefix of its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vitzoo.errors import CheckpointError, MissingDependency, PluginError
+from vitzoo.formats.transformers import TOWER
+from vitzoo.text import escaped
+
+if TYPE_CHECKING:
+    from vitzoo.formats import Config, Keys
+    from vitzoo.registry.registry import Registry
+
+FORMAT = "checkpoint format"
+OWN_KEYS = "timm"  # the format that does not rename keys
+DEPTH = 4  # of tables in a config, and of names in a prefix
+
+
+@dataclass(frozen=True)
+class Tower:
+    """An image tower inside a larger model.
+
+    Args:
+        config: of the tower, as if its network were alone.
+        formats: names of the checkpoint formats of its network.
+    """
+
+    config: Config
+    formats: tuple[str, ...]
+
+    def groups(self, keys: Keys, zoo: Registry) -> dict[str, str]:
+        """Return the prefixes behind which keys are those of the tower, each with its format.
+
+        Of nested prefixes it is the longest, because formats ignore other parts of some models.
+        """
+        groups: dict[str, list[str]] = {}
+        for key in keys:
+            for prefix in _prefixes(key):
+                groups.setdefault(prefix, []).append(key.removeprefix(prefix))
+        found: dict[str, str] = {}
+        for prefix in sorted(groups, key=len, reverse=True):
+            if not any(longer.startswith(prefix) for longer in found):
+                names = (n for n in self.formats if zoo.part(FORMAT, n).matches(groups[prefix]))
+                if name := next(names, ""):
+                    found[prefix] = name
+        return found
+
+
+def tower_of(config: Config, zoo: Registry) -> Tower | None:
+    """Return the image tower that a config describes; None if it describes a network alone.
+
+    The config of a tower is a table inside that of the larger model, with a `model_type` that a
+    format reads.
+
+    Raises:
+        CheckpointError: there are several such tables.
+    """
+    nested = [*_nested(config, "", DEPTH)]
+    if not nested or next(readers(config.get("model_type"), zoo), None):
+        return None
+    found: dict[str, Tower] = {}
+    for place, table in nested:
+        of_timm = (OWN_KEYS,) if isinstance(table.get("architecture"), str) else ()
+        names = of_timm or tuple(readers(table["model_type"], zoo))
+        if names and not place.startswith(tuple(f"{outer}." for outer in found)):
+            found[place] = Tower({**table, "architectures": [TOWER]}, names)
+    if len(found) > 1:
+        kinds = dict(nested)
+        rows = [f"{escaped(p)} ({escaped(kinds[p]['model_type'])})" for p in found]
+        raise CheckpointError(
+            f"config.json describes several image towers: {', '.join(rows)}; expected one: write "
+            "the tensors of one tower, and its config, to a folder of their own"
+        )
+    return next(iter(found.values()), None)
+
+
+def readers(kind: object, zoo: Registry) -> Iterator[str]:
+    """Yield the names of the formats that read configs of a model type, those of the core first."""
+    names = sorted(zoo.parts[FORMAT]) if kind else []
+    for name in sorted(names, key=lambda name: "/" in name):
+        with suppress(PluginError, MissingDependency):
+            if kind in zoo.part(FORMAT, name).configs:
+                yield name
+
+
+def _nested(config: Config, before: str, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the tables in a config that state a model type, with their places."""
+    for key, table in config.items() if depth else ():
+        if isinstance(table, Mapping):
+            if isinstance(table.get("model_type"), str):
+                yield f"{before}{key}", table
+            yield from _nested(table, f"{before}{key}.", depth - 1)
+
+
+def _prefixes(key: str) -> Iterator[str]:
+    """Yield the beginnings of a key, up to the number of a block."""
+    parts = key.split(".")[:-1][:DEPTH]
+    for count, part in enumerate(parts, 1):
+        if part.isdigit():
+            return
+        yield ".".join(parts[:count]) + "."
