@@ -142,6 +142,7 @@ def spec(small) -> Spec:
         "head": {"name": "mlp", "hidden_dim": 16},
         "drop_path": {"name": "constant", "rate": 0.1, "mode": "mask"},
         "dropout": 0.1,
+        "init": "trunc_normal",
     }
     return Spec.read(Reader(table, "spec"))
 

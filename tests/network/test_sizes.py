@@ -25,6 +25,7 @@ TABLES = {
 }
 POSITIONS = TABLES | {
     "sincos": "sincos_2d",
+    "sincos_1d": {"name": "sincos_1d", "where": "layers"},
     "rope": "rope",
     "rope by index": {"name": "rope", "coordinates": "index", "reference_grid": 4},
     "rope_mixed": {"name": "rope_mixed", "absolute": True},

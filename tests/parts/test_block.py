@@ -185,8 +185,8 @@ def test_prefix_pool_takes_the_first_tokens(tokens):
             ["num_heads", "pool", "embed_dim", 48, 5],
         ),
         (
-            {"pool": {"name": "attention", "activation": "relu"}},
-            ["activation", "gelu, gelu_tanh, quick_gelu", "'relu'"],
+            {"pool": {"name": "attention", "activation": "swish"}},
+            ["activation", "gelu, gelu_tanh, quick_gelu", "silu", "'swish'"],
         ),
         ({"pool": {"name": "attention", "prefix": 1}}, ["prefix", "true", "false", 1]),
         (

@@ -12,8 +12,9 @@ from torch import nn
 
 import vitzoo
 from create_helpers import operations
-from helpers import SPEC
+from helpers import SPEC, refuses
 from internals import WithoutData, layer
+from vitzoo.parts import LinearHead
 
 FILLED = ("zeros", "ones", "full", "arange", "tensor")  # such as the class token
 FILLS = ("uniform_", "normal_", "fill_", "zero_", "copy_", "erfinv_")
@@ -91,3 +92,52 @@ def test_create_imports_little_beside_torch():
     others = top - set(sys.stdlib_module_names)
     assert {"vitzoo"} <= others <= {"vitzoo", "torch", "pluggy", "filelock", "rtoml", "_rtoml"}
     assert {name for name in modules if name.startswith("torch")} <= {"torch.utils._device"}
+
+
+# The initialisation that a spec names
+
+
+def standard_deviations(spec, **options):
+    torch.manual_seed(0)
+    state = vitzoo.create(WIDE | {"init": "trunc_normal"} | spec, **options).state_dict()
+    return {
+        name: float(tensor.std()) if tensor.numel() > 1 else 0 for name, tensor in state.items()
+    }
+
+
+WIDE = SPEC | {"embed_dim": 96, "num_heads": 3, "depth": 1, "num_classes": 50, "head": "tanh"}
+
+
+def test_a_spec_names_truncated_normals():
+    found = standard_deviations({"num_registers": 3, "block": {"layer_scale": 0.5}})
+    fan_out = (2 / (96 * SPEC["patch_size"] ** 2)) ** 0.5
+    for name, std in found.items():
+        if name in ("cls_token", "reg_token", "pos_embed"):
+            expected = 0.02
+        elif name == "patch_embed.proj.weight":
+            expected = fan_out
+        else:  # biases 0, gains 1
+            expected = 0.01 if name.endswith("weight") and "norm" not in name else 0
+        assert abs(std - expected) <= 0.2 * expected, name
+    state = vitzoo.create(WIDE | {"init": "trunc_normal"}).state_dict()
+    assert (state["blocks.0.norm1.weight"] == 1).all()
+
+
+def test_the_usual_initialisation_stays():
+    torch.manual_seed(3)
+    usual = vitzoo.create(SPEC).state_dict()
+    torch.manual_seed(3)
+    named = vitzoo.create(SPEC | {"init": "vit_jax"}).state_dict()
+    assert all(torch.equal(named[name], tensor) for name, tensor in usual.items())
+
+
+def test_a_part_given_as_an_object_keeps_its_weights():
+    head = LinearHead(in_dim=96, num_classes=50)
+    model = vitzoo.create(WIDE | {"init": "trunc_normal"}, head=head)
+    assert not model.head.weight.any()  # as `LinearHead` draws it
+    assert model.cls_token.any()
+
+
+def test_another_initialisation_is_refused_with_the_known_ones():
+    with refuses(vitzoo.InvalidOption, "init", "vit_jax", "trunc_normal", "'trunc'"):
+        vitzoo.create(SPEC | {"init": "trunc"})

@@ -11,6 +11,8 @@ from helpers import randn
 from vitzoo.parts import Mlp, PackedSwiGLU, QuickGELU, SwiGLU
 from vitzoo.parts.mlp import ACTIVATIONS
 
+SELU, ALPHA = 1.0507009873554805, 1.6732632423543772  # arXiv:1706.02515, appendix A.1
+
 
 def test_quick_gelu_formula():
     x = torch.linspace(-6, 6, 101, dtype=torch.float64)
@@ -27,6 +29,14 @@ def test_quick_gelu_formula():
             lambda x: x * 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
         ),
         ("quick_gelu", lambda x: x * torch.sigmoid(1.702 * x)),
+        ("relu", lambda x: x.clamp(min=0)),
+        ("silu", lambda x: x / (1 + torch.exp(-x))),
+        ("elu", lambda x: torch.where(x > 0, x, torch.exp(x) - 1)),
+        ("selu", lambda x: SELU * torch.where(x > 0, x, ALPHA * (torch.exp(x) - 1))),
+        ("mish", lambda x: x * torch.tanh(torch.log(1 + torch.exp(x)))),
+        ("hardswish", lambda x: x * (x + 3).clamp(0, 6) / 6),
+        ("leaky_relu", lambda x: torch.where(x > 0, x, 0.01 * x)),
+        ("tanh", lambda x: (torch.exp(2 * x) - 1) / (torch.exp(2 * x) + 1)),
     ],
 )
 def test_activations_by_name(name, formula):

@@ -11,7 +11,13 @@ import vitzoo
 from helpers import SMALL as SQUARE, message, randn, refuses, says
 from positions import alive
 from vitzoo.errors import InvalidOption
-from vitzoo.parts import Learned2dPositions, LearnedPositions, NoPositions, SinCos2dPositions
+from vitzoo.parts import (
+    Learned2dPositions,
+    LearnedPositions,
+    NoPositions,
+    SinCos1dPositions,
+    SinCos2dPositions,
+)
 from vitzoo.parts.pos_embed import WHERE
 from vitzoo.parts.resample import RESAMPLING
 
@@ -66,6 +72,58 @@ def test_sincos_2d_leaves_prefix_tokens_alone(prefix):
     result = part(tokens)
     assert torch.equal(result[:, :prefix], tokens[:, :prefix])
     assert torch.equal(result[:, prefix:], tokens[:, prefix:] + part.table)
+
+
+def transformer_sincos(length, dim, temperature=10_000.0):
+    """Section 3.5 of arXiv:1706.03762, number by number."""
+    table = np.zeros((length, dim))
+    for t in range(length):
+        for i in range(dim // 2):
+            angle = t / temperature ** (2 * i / dim)
+            table[t, 2 * i], table[t, 2 * i + 1] = math.sin(angle), math.cos(angle)
+    return torch.from_numpy(table).float()
+
+
+@pytest.mark.parametrize("dim", [2, 10, 48])
+@pytest.mark.parametrize("temperature", [10_000.0, 100])
+def test_sincos_1d_is_that_of_the_first_transformer(dim, temperature):
+    sizes = {"grid_size": (3, 5), "num_prefix_tokens": 2, "embed_dim": dim}
+    tokens, options = randn(2, 17, dim), {"temperature": temperature}
+    table = transformer_sincos(17, dim, temperature)
+    part = SinCos1dPositions(**sizes, **options)
+    torch.testing.assert_close(part(tokens), tokens + table, rtol=0, atol=1e-6)
+    part = SinCos1dPositions(**sizes, **options, prefix=False)
+    added = torch.cat((torch.zeros(2, dim), table[:15]))
+    torch.testing.assert_close(part(tokens), tokens + added, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_sincos_1d_before_the_first_block_or_before_each(where):
+    sizes = {"grid_size": (2, 3), "num_prefix_tokens": 1, "embed_dim": 8}
+    part, tokens = SinCos1dPositions(**sizes, where=where), randn(2, 7, 8)
+    assert torch.equal(part(tokens, None, 0), tokens + part.table)
+    assert torch.equal(part(tokens, None, 1), tokens + (0 if where == "stem" else part.table))
+    part.to_grid((4, 2))
+    fresh = SinCos1dPositions(**(sizes | {"grid_size": (4, 2)}), where=where)
+    assert torch.equal(part.table, fresh.table)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"temperature": 1}, ("temperature", "above 1", "got 1")),
+        ({"prefix": 1}, ("prefix", "true or false", "got 1")),
+        ({"where": "everywhere"}, ("where", "'everywhere'", "layers_shared")),
+    ],
+)
+def test_wrong_options_of_sincos_1d_are_refused(options, said):
+    spec = SMALL | {"pos_embed": {"name": "sincos_1d", **options}}
+    says(message(vitzoo.InvalidOption, vitzoo.create, spec), *said)
+
+
+def test_sincos_1d_needs_an_even_width():
+    spec = SMALL | {"embed_dim": 27, "num_heads": 3, "pos_embed": "sincos_1d"}
+    says(message(vitzoo.InvalidOption, vitzoo.create, spec), "sincos_1d", "even", "27")
 
 
 @pytest.mark.parametrize("dim", [4, 10, 50])
@@ -308,7 +366,8 @@ def test_a_bias_reaches_every_block_and_the_attention_maps():
     assert (model.pos_embed.grad.abs() > 0).all()
 
 
-KINDS = ("learned", "learned_2d", "relative", "sincos_2d", "rope", "rope_mixed", "none")
+FIXED = ("sincos_1d", "sincos_2d", "rope", "none")
+KINDS = ("learned", "learned_2d", "relative", "rope_mixed", *FIXED)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -27,7 +27,7 @@ from vitzoo.parts.block import (
     TokenMerging,
 )
 from vitzoo.parts.drop_path import MODES
-from vitzoo.parts.init import layer
+from vitzoo.parts.init import layer, trunc_normal_
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp, PackedSwiGLU, SwiGLU
 from vitzoo.plugin.guard import Converting
 from vitzoo.schema.kinds import KIND_OF_FIELD
@@ -111,6 +111,8 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
             pre_norm=_norm(spec) if spec.pre_norm else None,
             dropout=spec.dropout,
         )
+    if spec.init == "trunc_normal":
+        trunc_normal_(model, kept=ready.values())
     _check_merging(spec, model)
     model.spec = replace(spec, num_classes=model.num_classes) if "head" in ready else spec
     model.checked_parts = checked_parts(spec)

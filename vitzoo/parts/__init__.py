@@ -53,6 +53,7 @@ from vitzoo.parts.pos_embed import (
     Learned2dPositions as Learned2dPositions,
     LearnedPositions as LearnedPositions,
     NoPositions as NoPositions,
+    SinCos1dPositions as SinCos1dPositions,
     SinCos2dPositions as SinCos2dPositions,
 )
 from vitzoo.parts.protocols import (

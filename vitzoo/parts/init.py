@@ -3,11 +3,14 @@
 Source: google-research/vision_transformer, `vit_jax/models_vit.py`. Projections of attention and
 MLP are Xavier-uniform, with MLP biases of standard deviation 1e-6. Patch and pre-logits layers are
 LeCun-normal as in flax, positions normal(0.02), class token and classifier zero.
+
+`trunc_normal_` draws the weights of a whole network again, as a port to PyTorch does.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, TypeVar, cast
 
 import torch
@@ -16,6 +19,7 @@ from torch.utils._device import DeviceContext
 
 TRUNCATED_STD = 0.87962566103423978  # of a standard normal cut at two standard deviations
 
+FILLED = (nn.Linear, nn.Conv2d, nn.LayerNorm)  # by `trunc_normal_`
 M = TypeVar("M", bound=nn.Module)
 FILLING = {getattr(nn.init, n) for n in dir(nn.init) if n.endswith("_") and not n.startswith("_")}
 FILLING |= {Tensor.fill_, Tensor.normal_, Tensor.uniform_, Tensor.zero_}
@@ -76,6 +80,36 @@ def xavier_uniform_(linear: nn.Linear, *, bias_std: float = 0.0, fused: int = 1)
     nn.init.uniform_(linear.weight, -bound, bound)
     if linear.bias is not None:
         normal_(linear.bias, bias_std)
+
+
+@torch.no_grad()
+def trunc_normal_(model: nn.Module, kept: Iterable[object] = ()) -> None:
+    """Initialise a network from truncated normals.
+
+    Linear layers get std 0.01, convolutions Kaiming's normal by fan out, class token, registers and
+    learned positions std 0.02. Biases become 0, gains of norms 1.
+
+    Args:
+        model: the network.
+        kept: parts whose weights stay.
+
+    Source: `_init_vit_weights` in `vit_model.py`, a port of timm's ViT that many projects copied.
+    """
+    keep = {id(module) for part in kept if isinstance(part, nn.Module) for module in part.modules()}
+    for module in model.modules():
+        if id(module) in keep or not isinstance(module, FILLED):
+            continue
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.01)
+        elif isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        else:
+            nn.init.ones_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    for name in ("cls_token", "reg_token", "pos_embed"):
+        if (tokens := getattr(model, name)) is not None:
+            nn.init.trunc_normal_(tokens, std=0.02)
 
 
 @torch.no_grad()

@@ -25,6 +25,14 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
     "quick_gelu": QuickGELU,
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "elu": nn.ELU,
+    "selu": nn.SELU,
+    "mish": nn.Mish,
+    "hardswish": nn.Hardswish,
+    "leaky_relu": nn.LeakyReLU,
+    "tanh": nn.Tanh,
 }
 
 

@@ -6,6 +6,7 @@ Shapes: `b` batch, `p` prefix tokens (class token and registers), `n` patch toke
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
@@ -15,6 +16,16 @@ from vitzoo.parts.resample import check_method, resample_grid
 
 WHERE = ("stem", "layers", "layers_shared")
 Size = tuple[int, int]
+
+
+def _check_prefix(prefix: object) -> None:
+    if not isinstance(prefix, bool):
+        raise InvalidOption(f"prefix must be true or false, got {prefix!r}")
+
+
+def _check_temperature(temperature: object) -> None:
+    if not isinstance(temperature, int | float) or not 1 < temperature < float("inf"):
+        raise InvalidOption(f"temperature must be a number above 1, got {temperature!r}")
 
 
 class LearnedPositions(nn.Module):
@@ -45,8 +56,7 @@ class LearnedPositions(nn.Module):
         resample: str = "bicubic_antialias",
     ) -> None:
         super().__init__()
-        if not isinstance(prefix, bool):
-            raise InvalidOption(f"prefix must be true or false, got {prefix!r}")
+        _check_prefix(prefix)
         check_choice("where", where, WHERE)
         self.where = where
         self.layers = depth if where == "layers" else 1
@@ -173,6 +183,74 @@ class NoPositions(nn.Module):
         return tokens
 
 
+class SinCos1dPositions(NoPositions):
+    """Adds the fixed sines and cosines of the first transformer to the tokens.
+
+    Token t gets sin(t w) at the even places of the width and cos(t w) at the odd ones, with
+    w = temperature ** (-2 i / d) for pair i. The patches count row by row; at another image size
+    they are counted anew.
+
+    Shapes: tokens and result (b, p + n, d).
+
+    Args:
+        grid_size: (h, w) in patches.
+        num_prefix_tokens: p.
+        embed_dim: d, an even number.
+        temperature: 10,000 in the paper.
+        where: `stem` adds them once, before the first block; `layers` and `layers_shared` before
+            every block.
+        prefix: whether prefix tokens count, so that the class token is t = 0 and the first patch
+            t = p; otherwise only patches have positions, the first of them t = 0.
+
+    Raises:
+        InvalidOption: d is odd, or the temperature is not above 1.
+
+    Source: arXiv:1706.03762, section 3.5.
+    """
+
+    table: Tensor
+
+    def __init__(
+        self,
+        *,
+        grid_size: Size,
+        num_prefix_tokens: int,
+        embed_dim: int,
+        temperature: float = 10_000.0,
+        where: str = "stem",
+        prefix: bool = True,
+    ) -> None:
+        super().__init__()
+        if embed_dim % 2:
+            raise InvalidOption(f"sincos_1d needs an even embed_dim, got {embed_dim}")
+        _check_temperature(temperature)
+        _check_prefix(prefix)
+        check_choice("where", where, WHERE)
+        self.where = where
+        self.skipped = 0 if prefix else num_prefix_tokens
+        self.num_prefix_tokens = num_prefix_tokens
+        self.embed_dim = embed_dim
+        self.temperature = temperature
+        self.register_buffer("table", self._table(grid_size), persistent=False)
+
+    def to_grid(self, grid_size: Size) -> None:
+        self.table = self._table(grid_size).to(self.table)
+
+    def forward(self, tokens: Tensor, table: None = None, layer: int = 0) -> Tensor:
+        if layer and self.where == "stem":
+            return tokens
+        return tokens + self.table
+
+    def _table(self, grid_size: Size) -> Tensor:
+        # On the CPU even inside `torch.device("meta")`: a computed table is in no checkpoint.
+        length = self.num_prefix_tokens - self.skipped + grid_size[0] * grid_size[1]
+        pairs = torch.arange(0, self.embed_dim, 2, dtype=torch.float64, device="cpu")
+        t = torch.arange(length, dtype=torch.float64, device="cpu")
+        angles = torch.outer(t, self.temperature ** (-pairs / self.embed_dim))  # (t, d / 2)
+        table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()  # (t, d)
+        return F.pad(table, (0, 0, self.skipped, 0))[None]  # zeros for tokens without positions
+
+
 class SinCos2dPositions(NoPositions):
     """Adds fixed sines and cosines of column x and row y to the patch tokens, before block 0.
 
@@ -211,8 +289,7 @@ class SinCos2dPositions(NoPositions):
                 f"sincos_2d needs an embed_dim that is a multiple of 4 and at least 8, "
                 f"got {embed_dim}"
             )
-        if not isinstance(temperature, int | float) or not 1 < temperature < float("inf"):
-            raise InvalidOption(f"temperature must be a number above 1, got {temperature!r}")
+        _check_temperature(temperature)
         self.num_prefix_tokens = num_prefix_tokens
         self.embed_dim = embed_dim
         self.temperature = temperature

@@ -22,8 +22,12 @@ from vitzoo.schema.record import Record
 FULL_NAME = re.compile(f"(?:{NAMESPACE.pattern}/)?{NAME.pattern}")
 CHOICES = {
     "norm": ("layer", "rms"),
-    "activation": ("gelu", "gelu_tanh", "quick_gelu"),
+    "activation": (
+        *("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "elu", "selu", "mish", "hardswish"),
+        *("leaky_relu", "tanh"),
+    ),
     "mlp": ("mlp", "swiglu", "swiglu_packed"),
+    "init": ("vit_jax", "trunc_normal"),
 }
 LIMITS = {
     "in_chans": 65_536,
@@ -104,7 +108,8 @@ class BlockSpec(Record):
     Args:
         norm_eps: epsilon of all norms, including the final norm.
         norm: kind of all norms: `layer` or `rms` (no mean, no bias).
-        activation: of the MLP: `gelu` (exact), `gelu_tanh` or `quick_gelu` (x * sigmoid(1.702 x)).
+        activation: of the MLP: `gelu` (exact), `gelu_tanh`, `quick_gelu` (x * sigmoid(1.702 x)),
+            or one of torch's by its name there, such as `relu`.
         qkv_bias: whether the query, key and value projections have biases; `"qv"`: only queries
             and values have them.
         proj_bias: whether the output projection of the attention has a bias.
@@ -179,6 +184,7 @@ class Spec(Record):
         patch_embed, pos_embed, pool, head, drop_path: parts by name.
         block: options of the encoder blocks.
         dropout: rate after the position embedding, the attention projection and the MLP layers.
+        init: initial weights, see `vitzoo.parts.init`: `vit_jax`, or `trunc_normal` of std 0.01.
         options: further settings for the builder of a plugin.
     """
 
@@ -202,6 +208,7 @@ class Spec(Record):
     head: PartSpec = PartSpec("linear")
     drop_path: PartSpec = PartSpec("none")
     dropout: float = 0.0
+    init: str = "vit_jax"
     options: tuple[tuple[str, Option], ...] = ()
 
     @classmethod
@@ -242,8 +249,8 @@ class Spec(Record):
                 data[field.name] = value[0] if value[0] == value[1] else list(value)
             elif field.name == "options":
                 data |= {"options": {k: _plain(v) for k, v in value}} if value else {}
-            elif field.name != "variant":
-                data[field.name] = value
+            elif field.name != "variant" and (field.name, value) != ("init", field.default):
+                data[field.name] = value  # a fingerprint of an earlier version has no `init`
         return data
 
 
