@@ -145,6 +145,29 @@ def unique(pairs: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return tensors
 
 
+def fold_class_position(tensors: Tensors) -> dict[str, Tensor]:
+    """Return tensors of a model with registers, whose table has a row for the class token alone.
+
+    The row is added to the class token. Registers of shape (1, 0, d) are left out.
+    """
+    found = {k: t for k, t in tensors.items() if k != "reg_token" or t.numel()}
+    token, table = found.get("cls_token"), found.get("pos_embed")
+    if "reg_token" not in tensors or token is None or table is None:
+        return found
+    if token.dim() != 3 or table.dim() != 3 or token.shape != table[:, :1].shape:
+        return found
+    return found | {"cls_token": token + table[:, :1], "pos_embed": table[:, 1:]}
+
+
+def unfold_class_position(tensors: Tensors) -> dict[str, Tensor]:
+    """Return the tensors with a row for the class token, which `fold_class_position` removes."""
+    table = tensors.get("pos_embed")
+    if "reg_token" not in tensors or table is None or table.dim() != 3:
+        return dict(tensors)
+    zero = torch.full_like(table[:, :1], -0.0)  # -0.0 + x has the bits of x
+    return {**tensors, "pos_embed": torch.cat((zero, table), dim=1)}
+
+
 def unheld(name: str, keys: Iterable[str]) -> CheckpointError:
     """Return the error for keys of the model that the checkpoint format `name` has no place for."""
     rows = sorted(keys)

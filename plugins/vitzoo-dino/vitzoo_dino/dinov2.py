@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from vitzoo import Spec, formats
@@ -62,21 +61,12 @@ class DinoV2Format(Format):
 
     def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
         """Rename and fuse; with registers, add the row of the class token to that token."""
-        found = super().to_model(tensors)
-        token, table = found.get("cls_token"), found.get("pos_embed")
-        if "reg_token" not in found or token is None or table is None:
-            return found
-        if token.dim() != 3 or table.dim() != 3 or token.shape != table[:, :1].shape:
-            return found
-        return found | {"cls_token": token + table[:, :1], "pos_embed": table[:, 1:]}
+        return formats.fold_class_position(super().to_model(tensors))
 
     def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
         """Rename and split, with a mask token; with registers, add a row for the class token."""
-        table = tensors.get("pos_embed")
-        if "reg_token" in tensors and table is not None and table.dim() == 3:
-            zero = torch.full_like(table[:, :1], -0.0)  # -0.0 + x has the bits of x
-            tensors = {**tensors, "pos_embed": torch.cat((zero, table), dim=1)}
-        return super().from_model(tensors) | mask_token(tensors, self.ignored[0])
+        written = super().from_model(formats.unfold_class_position(tensors))
+        return written | mask_token(tensors, self.ignored[0])
 
 
 class MetaDinoV2Format(DinoV2Format, MetaFormat):
@@ -158,6 +148,7 @@ meta = MetaDinoV2Format(
     keymap=META,
     keymaps={_is_packed: replace(META, layer={**PACKED, **META.layer})},
     marks=("mask_token", "blocks.0.ls1.gamma", "blocks.0.attn.qkv.weight", "pos_embed"),
+    excludes=("blocks.0.mlp.c_fc.weight",),  # of a TIPSv2
     ignored=("mask_token",),
     defaults={"block": BLOCK, "pos_embed": {"resample": "bicubic_offset"}, "pool": "class"},
     defaults_with={"register_tokens": ANTIALIASED},
