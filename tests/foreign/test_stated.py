@@ -377,6 +377,8 @@ def test_every_key_of_a_config_of_transformers_is_on_a_list(kind):
     stated = json.loads(config.to_json_string(use_diff=False))
     assert table.unknown(stated) == []
     stated |= {key: getattr(whole, key) for key in ("projection_dim",) if hasattr(whole, key)}
+    lacking = table.defaults.keys() - stated.keys()  # a value that every such network has
+    stated |= {key: table.fixed[key][0] for key in lacking}
     own = {key: stated[key] for key in table.defaults}
     for key in ("image_size", "patch_size"):  # [14, 14] and 14 are the same
         own |= {key: own[key][0]} if isinstance(own.get(key), list) else {}

@@ -22,6 +22,7 @@ AIMV2 = {
     "block": {"norm": "rms", "mlp": "swiglu", "qkv_bias": False, "proj_bias": False},
 }
 SIGLIP = {"class_token": False, "pool": "attention", "num_classes": 0}
+MEAN = SIGLIP | {"pool": "mean"}
 
 
 class TestClip(PluginTests):
@@ -39,7 +40,7 @@ class TestClip(PluginTests):
 
 class TestSiglip(PluginTests):
     namespace = "siglip"
-    networks = {"siglip/transformers": SIGLIP}
+    networks = {"siglip/transformers": [SIGLIP, MEAN, MEAN | {"num_classes": 3}]}
 
     @pytest.mark.install
     def test_plugin_archives(self, tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ import vitzoo
 from kinds import one_of_each_kind
 from vitzoo.testing import trained_spec
 from vitzoo_clip.open_clip import open_clip
-from vitzoo_clip.transformers import transformers_clip, transformers_siglip
+from vitzoo_clip.siglip import transformers_siglip
+from vitzoo_clip.transformers import transformers_clip
 
 pytestmark = pytest.mark.parity
 

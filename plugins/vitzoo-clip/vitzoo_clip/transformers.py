@@ -1,4 +1,4 @@
-"""The names of transformers' CLIP and SigLIP: whole models, and their image towers alone."""
+"""The names of transformers' CLIP, which SigLIP shares: whole models, and image towers alone."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ BIAS = "head.bias"
 PROJECTION = "visual_projection.weight"
 CLASSIFIER = "classifier.weight"
 NORM = "post_layernorm."
+CROPPED = "siglip/cropped"
 TOKEN = "embeddings.class_embedding"
 TABLE = "embeddings.position_embedding.weight"
 MARKS = ("encoder.layers.0.self_attn.q_proj.weight", "post_layernorm.weight")
@@ -26,12 +27,6 @@ ANGLE = "class_pos_emb"  # of MLCD, which has no table
 IGNORED = ("text_model.*", "text_projection.*", "logit_*", "embeddings.position_ids")
 # Leading axes of length 1 that the model has and files do not have, by the end of the key.
 LEADING = {"class_embedding": 2, "positional_embedding": 1, "position_embedding.weight": 1}
-SIGLIP_CONFIG = formats.WITH_MLP.but(
-    irrelevant={"is of the text tower, or of the whole model": ("text_config",)},
-    fixed={"vision_use_head": (True,)},
-    defaults={"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
-    network={"class_token": False, "pool": "attention", "num_classes": 0},
-)
 LAYER: Names = {
     "layer_norm1.": "norm1.",
     ("self_attn.q_proj.", "self_attn.k_proj.", "self_attn.v_proj."): "attn.qkv.",
@@ -49,18 +44,6 @@ CLIP = {
     PROJECTION: "head.weight",
     "classifier.": "head.",
     ANGLE: "positions.prefix_angles",
-}
-SIGLIP: Names = {
-    TABLE: "pos_embed",
-    "embeddings.patch_embedding.": "patch_embed.proj.",
-    "post_layernorm.": "norm.",
-    "head.probe": "attn_pool.latent",
-    "head.attention.out_proj.": "attn_pool.proj.",
-    "head.layernorm.": "attn_pool.norm.",
-    "head.mlp.fc1.": "attn_pool.mlp.fc1.",
-    "head.mlp.fc2.": "attn_pool.mlp.fc2.",
-    "head.attention.in_proj_weight": ("attn_pool.q.weight", *["attn_pool.kv.weight"] * 2),
-    "head.attention.in_proj_bias": ("attn_pool.q.bias", *["attn_pool.kv.bias"] * 2),
 }
 
 
@@ -116,7 +99,7 @@ class TransformersTower(TowerFormat):
     classifier: Config = field(default_factory=dict)
 
     def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
-        return formats.prefixed(super().from_model(tensors), PREFIX, (PROJECTION,))
+        return formats.prefixed(super().from_model(tensors), PREFIX, (PROJECTION, "classifier."))
 
     def ignored_keys(self, keys: Keys) -> list[str]:
         unused = CLASSIFIER in keys and self.classifier.get("final_norm") is False
@@ -125,11 +108,7 @@ class TransformersTower(TowerFormat):
 
     def own_config(self, config: Config) -> Config:
         """Return the config of the image tower, alone or in that of the whole model."""
-        kind = config.get("model_type")
-        naflex = isinstance(kind, str) and kind.startswith("siglip2")
-        expected = "siglip (SigLIP 2 NaFlex resamples positions for every image)"
-        formats.check_config(not naflex, "model_type", expected, kind)
-        usual = self.usual(config)
+        kind, usual = config.get("model_type"), self.usual(config)
         known = str(kind) in self.configs
         whole = "vision_config" in config or (known and not str(kind).endswith(ALONE))
         tower = (config.get("vision_config") or {}) if whole else config
@@ -149,8 +128,13 @@ class TransformersTower(TowerFormat):
         return table.defaults if table else {}
 
     def stated(self, config: Config) -> dict[str, Any]:
-        found = super().stated(config)
-        return formats.merged(found, self.classifier if formats.is_classifier(config) else {})
+        """Return what a config states; pixels beyond the last whole patch are ignored."""
+        found, table = super().stated(config), self.config_table(config)
+        found = formats.merged(found, self.classifier if formats.is_classifier(config) else {})
+        side, patch = found.get("image_size"), found.get("patch_size")
+        if table is None or type(side) is not int or type(patch) is not int or not side % patch:
+            return found
+        return found | {"patch_embed": {**table.network.get("patch_embed", {}), "name": CROPPED}}
 
     def head(self, config: Config) -> dict[str, Any]:
         """Return the classifier, or the projection, which an image tower alone does not have."""
@@ -184,18 +168,4 @@ transformers_clip = TransformersTower(
         "patch_embed.bias": (False,),
         "pos_embed": ("learned", "clip/rope_prefix"),
     },
-)
-transformers_siglip = TransformersTower(
-    "siglip/transformers",
-    configs=dict.fromkeys(("siglip", "siglip_vision_model"), SIGLIP_CONFIG),
-    keymap=KeyMap(SIGLIP, LAYER, "encoder.layers.{}.", prefixes=(PREFIX,)),
-    marks=(*MARKS, TABLE),
-    excludes=(TOKEN,),
-    ignored=IGNORED,
-    defaults={
-        "block": {"activation": "gelu_tanh", "norm_eps": 1e-6},
-        "pos_embed": {"resample": "bicubic"},
-    },
-    network={"class_token": (False,), "pool": (formats.attention_like_blocks,)},
-    projects=False,
 )

@@ -8,7 +8,7 @@ from typing import Any
 from vitzoo import formats
 from vitzoo.formats import Config, ConfigTable
 
-ALONE = "_vision_model"  # at the end of the type of an image tower alone
+ALONE = ("_vision_model", "_vision")  # at the end of the type of an image tower alone
 PREFIX = "vision_model."
 # Before the keys of the tower, and before keys of other parts.
 PREFIXES = (
