@@ -19,6 +19,12 @@ LANG = {
     "pool": "mean",
     "block": {"layer_scale": 0.1},
 }
+TIPS = {
+    "num_classes": 0,
+    "num_registers": 1,
+    "pos_embed": {"name": "learned", "prefix": False},
+    "block": {"layer_scale": 1.0},
+}
 
 
 class TestPe(PluginTests):
@@ -33,6 +39,7 @@ class TestPe(PluginTests):
 class TestTipsV2(PluginTests):
     namespace = "tipsv2"
     archives = False
+    networks = {"tipsv2/transformers": TIPS}
 
 
 class TestRadio(PluginTests):
