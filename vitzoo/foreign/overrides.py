@@ -102,7 +102,8 @@ def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = Non
     stated = stated_by(checkpoint.config, zoo, layout)
     if stated is None:
         return Overrides(default, shown)
-    return Overrides(default, merged(stated.settings(), shown), stated)
+    seen = stated.shown(layout.to_model(checkpoint.skeleton()))
+    return Overrides(default, merged(stated.settings(), seen, shown), stated)
 
 
 def stated_by(

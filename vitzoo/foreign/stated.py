@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.checkpoint.tower import readers, tower_of
@@ -21,6 +22,8 @@ from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo.text import escaped, listed
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from vitzoo.formats import Format
     from vitzoo.registry.registry import Registry
 
@@ -48,6 +51,7 @@ class Stated:
         notes: for the load report.
         unread: keys of a config of an unknown kind, under the names that transformers gives them.
         others: its keys under other names.
+        shown: returns what the tensors of a file, under the keys of the model, show beyond them.
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -56,6 +60,7 @@ class Stated:
     notes: tuple[str, ...] = ()
     unread: Config = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
+    shown: Callable[[Mapping[str, Tensor]], dict[str, Any]] = lambda _: {}
 
     def spec(self) -> Spec:
         """Return the network.
@@ -209,7 +214,7 @@ def _common(key: str, value: Any) -> Mapping[str, Any]:
 
 def _of_timm(config: Config, zoo: Registry) -> Stated:
     name, tag = timm_config.architecture_of(config)
-    notes = _unknown(timm_config.unknown_keys(config))
+    notes = (*_unknown(timm_config.unknown_keys(config)), *timm_config.notes_on(config))
     quick = _quick(config)
     if quick:
         notes = (*notes, "block.activation = quick_gelu, as open_clip_config.json states")
@@ -226,7 +231,10 @@ def _of_timm(config: Config, zoo: Registry) -> Stated:
     pool = timm_spec(found).pool.name
     expected = f"that of timm's {name}, which {found.name} wraps (here it is called {pool!r})"
     check_config(not fixed, "global_pool", expected, config.get("global_pool"))
-    return Stated(changes, None, found, notes)
+    stated = Stated(changes, None, found, notes)
+    if found.builder != CORE_BUILDER:
+        return stated
+    return replace(stated, shown=partial(timm_config.shown, config, stated.spec()))
 
 
 def _quick(config: Config) -> dict[str, Any]:
@@ -237,8 +245,13 @@ def _quick(config: Config) -> dict[str, Any]:
 
 
 def _variant(name: str, zoo: Registry) -> Variant | None:
-    matches = known_elsewhere(name, zoo)
-    return next((v for _, v, _ in matches if ("timm", name) in v.known_as), None)
+    """Return the variant of timm's name; an architecture may have only names with a tag."""
+    matches = [variant for _, variant, _ in known_elsewhere(name, zoo)]
+    exact = next((v for v in matches if ("timm", name) in v.known_as), None)
+    if exact or "." in name:
+        return exact
+    tagged = ((v, *pair) for v in matches for pair in v.known_as)
+    return next((v for v, lib, n in tagged if lib == "timm" and n.startswith(f"{name}.")), None)
 
 
 def _kind(config: Config) -> str | None:

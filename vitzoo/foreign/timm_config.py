@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitzoo.formats.config import (
+    Changes,
     Config,
     ConfigTable,
     check_config,
@@ -19,10 +20,23 @@ from vitzoo.formats.config import (
 from vitzoo.schema.spec import Spec
 from vitzoo.schema.terms import TIMM_POOLS
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 QUICK = "_quickgelu"  # in the name of an architecture
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
+LAYERS = {None: Changes(), "SwiGLUPacked": {"mlp": "swiglu_packed"}}  # by timm's names
+SILU = ("silu", "swish")  # the activation of the gates of vitzoo, as timm calls it
+EVA = "eva"  # its `mlp_ratio` is that of the width after the gate
+OPEN_CLIP = "open_clip_config.json"
+PROJECTIONS = ("linear", "mlp")
+HEAD, RESET = "projection of open_clip", "pool of open_clip"  # keys that no config of timm has
+UNPOOLED = (
+    "global_pool = '' in the config, so timm returns all tokens, as model.forward_features(images) "
+    "does; model(images) returns one vector of them: pass pool= for another"
+)
 TOP = ConfigTable(
-    applied=dict.fromkeys(("num_classes", "global_pool", "model_args"), read_with),
+    applied=dict.fromkeys(("num_classes", "global_pool", "model_args", "init_values"), read_with),
     irrelevant={
         "read as the name of the network, its labels and preprocessing": (
             *("architecture", "pretrained_cfg", "label_names", "label_descriptions"),
@@ -33,10 +47,11 @@ TOP = ConfigTable(
             *("torch_dtype", "dtype", "do_pooling", "problem_type", "_name_or_path"),
             *("id2label", "label2id", "num_labels"),
         ),
+        "of open_clip": (HEAD, RESET),
     },
 )
 PRETRAINED = ConfigTable(
-    applied=dict.fromkeys(("input_size", "num_classes"), read_with),
+    applied=dict.fromkeys(("input_size", "num_classes", "init_values"), read_with),
     fixed={"label_offset": (None, 0)},
     irrelevant={
         "read as the labels and preprocessing": (
@@ -68,6 +83,7 @@ PROJ_BIAS = {v: {"block": {"proj_bias": v, "mlp_bias": v}} for v in (True, False
 PRE_NORM = {  # a norm follows patches without a bias
     v: {"pre_norm": v, "patch_embed": {"name": "conv", "bias": not v}} for v in (True, False)
 }
+POSITIONS: dict[str, Changes] = {"learn": {}} | {key: {"pos_embed": "none"} for key in ("", "none")}
 _layer_scale = positive("init_values", "layer_scale", file=ARGUMENTS_OF)
 ARGUMENTS = ConfigTable(
     applied={
@@ -86,19 +102,16 @@ ARGUMENTS = ConfigTable(
         "qk_norm": _flag("qk_norm", "block.qk_norm"),
         "scale_attn_norm": _flag("scale_attn_norm", "block.attn_norm"),
         "scale_mlp_norm": _flag("scale_mlp_norm", "block.mlp_norm"),
-        "init_values": lambda value: {} if value is None else _layer_scale(value),
-        "act_layer": choice(
-            "act_layer",
-            {k: {"block": {"activation": v}} for k, v in ACTIVATIONS.items()},
-            file=ARGUMENTS_OF,
-        ),
-        **dict.fromkeys(("mlp_ratio", "global_pool", "fc_norm"), read_with),
+        "init_values": lambda value: _layer_scale(value) if value else {},
+        "pos_embed": choice("pos_embed", POSITIONS, file=ARGUMENTS_OF),
+        **dict.fromkeys(("mlp_ratio", "mlp_layer", "act_layer"), read_with),
+        **dict.fromkeys(("global_pool", "fc_norm"), read_with),
     },
     fixed={
         "pool_include_prefix": (False,),
         "features_only": (False, None),
         **dict.fromkeys(("norm_layer", "embed_norm_layer", "embed_layer", "block_fn"), (None,)),
-        **dict.fromkeys(("attn_layer", "mlp_layer", "out_indices"), (None,)),
+        **dict.fromkeys(("attn_layer", "out_indices"), (None,)),
         "use_naflex": (False, None),
     },
     irrelevant={
@@ -124,6 +137,9 @@ def is_timm(config: Config) -> bool:
 def of_open_clip(config: Config) -> Config | None:
     """Return timm's config of the image tower that an `open_clip_config.json` takes from timm.
 
+    Its keys `HEAD` and `RESET` state the projection after the tower, which then keeps the norm of
+    its own pool.
+
     Raises:
         CheckpointError: the tower has a projection that the model does not have.
 
@@ -134,13 +150,17 @@ def of_open_clip(config: Config) -> Config | None:
     name = tower.get("timm_model_name") if isinstance(tower, Mapping) else None
     if not isinstance(name, str) or not isinstance(tower, Mapping):
         return None
-    file, projection = "open_clip_config.json", tower.get("timm_proj")
-    good = projection in (None, "", "none")
-    check_config(good, "timm_proj", "'none' or '' (timm's own classifier)", projection, file)
+    pool, projection = tower.get("timm_pool", "avg"), tower.get("timm_proj", "linear")
+    good = projection in (None, "", "none", *PROJECTIONS)
+    check_config(good, "timm_proj", "'linear', 'mlp', 'none' or ''", projection, OPEN_CLIP)
     count = 0 if projection == "none" else model.get("embed_dim", 0)
     found: dict[str, Any] = {"architecture": name, "num_classes": count}
-    if tower.get("timm_pool"):
-        found["global_pool"] = tower["timm_pool"]
+    if projection not in PROJECTIONS:
+        found["global_pool"] = pool
+    else:
+        width = {"hidden_dim": 2 * count} if projection == "mlp" and type(count) is int else {}
+        found |= {HEAD: {"name": projection, **width}, RESET: True}
+        found |= {"global_pool": pool} if pool else {}  # else that of the architecture
     if "image_size" in tower:
         found["model_args"] = {"img_size": tower["image_size"]}
     return found
@@ -175,18 +195,61 @@ def changes_of(config: Config, spec: Spec) -> dict[str, Any]:
     )
     check_config(not unknown, f"model_args: {', '.join(unknown)[:200]}", expected, unknown)
     quick = {"block": {"activation": "quick_gelu"}} if QUICK in config["architecture"] else {}
-    found = merged(_input(inner, spec), quick, ARGUMENTS.read(arguments))
-    if (count := config.get("num_classes", inner.get("num_classes"))) is not None:
-        found |= whole("num_classes", "num_classes", least=0)(count)
+    found = merged(_input(inner, spec), quick, ARGUMENTS.read(arguments), _mlp(arguments, spec))
+    count = config.get("num_classes", inner.get("num_classes"))
+    if count is not None:
+        found = whole("num_classes", "num_classes", least=0)(count) | found
     width = found.get("embed_dim", spec.embed_dim)
     if "mlp_ratio" in arguments:
         ratio = arguments["mlp_ratio"]
         good = type(ratio) in (int, float) and 0 < ratio < 1000
         check_config(good, "mlp_ratio", "a positive number", ratio, ARGUMENTS_OF)
-        found["mlp_dim"] = int(width * ratio)
+        packed = found.get("block", {}).get("mlp", spec.block.mlp) == "swiglu_packed"
+        halved = packed and not config["architecture"].startswith(EVA)
+        found["mlp_dim"] = int(width * ratio) // (2 if halved else 1)
     elif width != spec.embed_dim and spec.embed_dim:
         found["mlp_dim"] = int(width * spec.mlp_dim / spec.embed_dim)
-    return found | _pool(config.get("global_pool"), arguments, spec)
+    found |= _pool(config, arguments, spec, class_token=found.get("class_token", spec.class_token))
+    return found | ({"head": config[HEAD]} if HEAD in config else {})
+
+
+def shown(config: Config, spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return what the tensors of a file show beyond its config, as changes of a spec.
+
+    They show whether a part exists, and its width. They do not show the activation of a gate.
+
+    Args:
+        config: of timm.
+        spec: the network that the config states.
+        tensors: of the file under the keys of the model, with or without data.
+    """
+    shape = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+    found: dict[str, Any] = {"block": {}}
+    if "blocks.0.ls1.gamma" in shape and spec.block.layer_scale is None:
+        inner = config.get("pretrained_cfg")
+        levels = (config, inner if isinstance(inner, Mapping) else {})
+        stated = next((level["init_values"] for level in levels if level.get("init_values")), 1e-5)
+        found = _layer_scale(stated)
+    if "blocks.0.attn.q_norm.weight" in shape:
+        found["block"]["qk_norm"] = True
+    if spec.class_token and "pos_embed" in shape and "cls_token" not in shape:
+        found["class_token"] = False
+    registers, table = shape.get("reg_token", ()), shape.get("pos_embed", ())
+    if not spec.num_registers and len(registers) == len(table) == 3:
+        (height, width), (h, w) = spec.image_size, spec.patch_size
+        found["num_registers"] = registers[1]
+        found["pos_embed"] = {"prefix": table[1] != (height // h) * (width // w)}
+    first, last = (shape.get(f"blocks.0.mlp.{name}.weight", ()) for name in ("fc1", "fc2"))
+    if len(first) == len(last) == 2 and first[0] == 2 * last[1]:
+        found["mlp_dim"] = last[1]
+    return found
+
+
+def notes_on(config: Config) -> list[str]:
+    """Return what the load report says about a config besides its unknown keys."""
+    arguments = config.get("model_args")
+    own = arguments.get("global_pool") if isinstance(arguments, Mapping) else None
+    return [UNPOOLED] if "" in (own, config.get("global_pool") if own is None else own) else []
 
 
 def unknown_keys(config: Config) -> list[str]:
@@ -210,10 +273,26 @@ def _input(inner: Config, spec: Spec) -> dict[str, Any]:
     return {"in_chans": shape[0], **sides}
 
 
-def _pool(stated: Any, arguments: Config, spec: Spec) -> dict[str, Any]:
+def _mlp(arguments: Config, spec: Spec) -> dict[str, Any]:
+    """Return the MLP and its activation; the gates of the model have the activation SiLU."""
+    layer, act = arguments.get("mlp_layer"), arguments.get("act_layer")
+    found = choice("mlp_layer", LAYERS, file=ARGUMENTS_OF)(layer)
+    if found.get("mlp", spec.block.mlp) != "mlp":
+        own = act is None and spec.block.mlp != "mlp"  # of the architecture
+        expected = "'silu', the activation of the gate in vitzoo"
+        check_config(own or act in SILU, "act_layer", expected, act, ARGUMENTS_OF)
+    elif act is not None:
+        names = {name: {"activation": own} for name, own in ACTIVATIONS.items()}
+        found |= choice("act_layer", names, file=ARGUMENTS_OF)(act)
+    return {"block": found} if found else {}
+
+
+def _pool(config: Config, arguments: Config, spec: Spec, *, class_token: Any) -> dict[str, Any]:
     """Return the pool, if a config states another than that of the architecture."""
+    stated = config.get("global_pool")
     given = arguments.get("global_pool", stated)
-    check_config(stated in (None, given), "global_pool", f"{given!r}, as in model_args", stated)
+    one = given == "" or stated in (None, given)
+    check_config(one, "global_pool", f"{given!r}, as in model_args", stated)
     stated = given
     after = arguments.get("fc_norm")
     check_config(after in (None, True, False), "fc_norm", "true or false", after, ARGUMENTS_OF)
@@ -222,12 +301,17 @@ def _pool(stated: Any, arguments: Config, spec: Spec) -> dict[str, Any]:
     names = {ours: timm for timm, ours in TIMM_POOLS.items()} | {"prefix": "token"}
     own = names.get(spec.pool.name.rpartition("/")[2])
     kind = own if stated is None else stated
-    good = isinstance(kind, str) and kind in TIMM_POOLS
+    good = isinstance(kind, str) and kind in ("", *TIMM_POOLS)
     check_config(good, "global_pool", f"one of {', '.join(TIMM_POOLS)}", stated)
     good = kind == "avg" or not after
     check_config(good, "fc_norm", "false for this global_pool", after, ARGUMENTS_OF)
+    if kind == "":
+        return {"pool": "class" if class_token else "mean"}
     if kind == own and after is None:
         return {}
+    if kind == "avg" and config.get(RESET):  # the norm stays where the architecture has it
+        return {"pool": "mean"}
+    check_config(not config.get(RESET), "timm_pool", f"{own!r} or 'avg'", kind, OPEN_CLIP)
     if kind == "avg":
         return {"pool": "mean" if after is False else {"name": "mean", "norm_first": False}}
     return {"pool": TIMM_POOLS[str(kind)]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from vitzoo.network.model import VisionTransformer
 from vitzoo.text import px
 
 KERNEL = "patch_embed.proj.weight"
+FIRST = re.compile(r"blocks\.\d+\.mlp\.fc1\.(weight|bias)")  # gate and values in one matrix
+GATED = "an MLP with a gate, whose activation no config states (in vitzoo it is SiLU)"
 
 
 def needed(
@@ -40,13 +43,14 @@ def needed(
             found["num_classes"] = f"{shape[0]} classes", shape[0]
         elif name == KERNEL and (shape[0], *shape[2:]) == (own[0], *own[2:]):
             found["in_chans"] = f"{shape[1]}-channel images", shape[1]
+        elif FIRST.fullmatch(name) and shape == (2 * own[0], *own[1:]):
+            found["block"] = GATED, {"mlp": "swiglu_packed"}
         elif name == "pos_embed" and (size := _image_size(shape, own, model)):
             found["image_size"] = f"images of {px(size)} px", size
         else:
             return "", {}
-    pairs = {
-        name: found[name] for name in ("image_size", "in_chans", "num_classes") if name in found
-    }
+    names = ("block", "image_size", "in_chans", "num_classes")
+    pairs = {name: found[name] for name in names if name in found}
     words = " and ".join(what for what, _ in pairs.values())
     return words, {name: value for name, (_, value) in pairs.items()}
 

@@ -30,6 +30,7 @@ class TestClip(PluginTests):
     options = {"clip/projection": [{}, {"width": 5}, {"width": 512}]}
     networks = {
         "clip/open_clip": CLIP,
+        "clip/open_clip_timm": {"num_classes": 5},
         "clip/transformers": [CLIP, CLIP | {"pos_embed": "clip/rope_prefix"}],
     }
 

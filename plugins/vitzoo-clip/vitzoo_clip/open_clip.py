@@ -10,6 +10,7 @@ from torch import Tensor
 from vitzoo.formats import (
     Config,
     ConfigTable,
+    Format,
     KeyMap,
     Tensors,
     check_config,
@@ -18,6 +19,7 @@ from vitzoo.formats import (
     positive,
     read_with,
     size,
+    timm_vit,
     whole,
 )
 from vitzoo_clip.transformers import TowerFormat, transformers_clip
@@ -85,6 +87,19 @@ class OpenClipFormat(TowerFormat):
         width, each = tower.get("width", 768), tower.get("head_width", 64)
         whole = type(width) is type(each) is int and 0 < each <= width
         return width // each if whole else None
+
+
+class TimmTowerFormat(Format):
+    """A tower of timm in a model of open_clip, with the projection of open_clip after it."""
+
+    def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Return the tensors under the keys of the model; a projection has a bias, often zero."""
+        found = super().to_model(tensors)
+        for layer in ("head", "head.fc"):
+            weight = found.get(f"{layer}.weight")
+            if weight is not None and weight.dim() == 2:
+                found.setdefault(f"{layer}.bias", weight.new_zeros(len(weight)))
+        return found
 
 
 def _tables(config: Config) -> tuple[Config, Config | None]:
@@ -192,4 +207,24 @@ open_clip = OpenClipFormat(
     defaults={"block": {"activation": "gelu", "norm_eps": 1e-5}},
     defaults_with={key: {"block": {"activation": "quick_gelu"}} for key in OPENAI},
     network={"pre_norm": (True,), "patch_embed.bias": (False,), "pool": ("class", "mean")},
+)
+open_clip_timm = TimmTowerFormat(
+    "clip/open_clip_timm",
+    keymap=KeyMap(
+        {
+            "visual.head.proj.": "head.",
+            "visual.head.mlp.fc1.": "head.pre_logits.",
+            "visual.head.mlp.fc2.": "head.fc.",
+        },
+        prefixes=("visual.trunk.",),
+        bare=("visual.head.",),
+        others=True,
+    ),
+    marks=(
+        "blocks.0.attn.qkv.weight",
+        ("visual.head.proj.weight", "visual.head.mlp.fc2.weight"),
+    ),
+    excludes=timm_vit.excludes,
+    ignored=open_clip.ignored,
+    network=timm_vit.network,
 )
