@@ -14,6 +14,7 @@ from plugin_files import GLOBEX, UNTOUCHABLE
 from terminal import lines
 from vitzoo import PartSpec, Weights, describe
 from vitzoo.cli.browse import _overrides
+from vitzoo.testing import Hub
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -275,6 +276,37 @@ def test_which_says_first_what_to_type(run, name, call):
     assert json.loads(run("which", name, "--json")[1])[0]["create"] == call
     if name.startswith("vit_base"):
         assert lines("which", name, columns=60)[0] == call
+
+
+def test_which_knows_repositories_without_a_request(run, monkeypatch):
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    code, out, err = run("which", "hf-hub:mahmoodlab/UNI", "--json")
+    (row,) = json.loads(out)
+    assert code == 0
+    assert row["license"] == "CC-BY-NC-ND-4.0 (gated)"
+    says(row["documented"], "timm.create_model('hf-hub:MahmoodLab/UNI'", "init_values=1e-05")
+    says(err, "https://huggingface.co/MahmoodLab/UNI", "gated", "accept the terms", "HF_TOKEN")
+    code, out, err = run("which", "facebook/ijepa_vith14_1k")
+    says(out, "hf://facebook/ijepa_vith14_1k", "AutoModel.from_pretrained(")
+    assert err == ""
+
+
+def test_which_shows_the_file_in_the_store(run, small, tmp_path, monkeypatch):
+    file = tmp_path / "model.safetensors"
+    vitzoo.save(vitzoo.create(small), file)
+    with Hub() as hub:
+        for name, value in hub.environment(tmp_path / "home").items():
+            monkeypatch.setenv(name, value)
+        sha256 = hub.add(
+            "acme/Net", "model.safetensors", (tmp_path / "model.safetensors").read_bytes()
+        )
+        with pytest.warns(vitzoo.FirstUseWarning):
+            vitzoo.create("hf://acme/Net")
+        before = len(hub.requests)
+        (row,) = json.loads(run("which", "acme/Net", "--json")[1])
+        assert len(hub.requests) == before
+    assert Path(row["stored"]).name == sha256
+    assert row["license"] is row["documented"] is None
 
 
 def test_show_of_a_file_names_the_command_for_files(run, tmp_path, monkeypatch):

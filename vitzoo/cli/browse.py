@@ -63,7 +63,8 @@ PAPER = (
 )  # fmt: skip
 EXAMPLE = "vit_b16"  # a variant, in calls with a part
 WHICH = (
-    "create", "name", "kind", "weights", "known_as", "plugin", "target", "defined", "location"
+    "create", "name", "kind", "weights", "known_as", "plugin", "target", "defined", "location",
+    "license", "documented", "stored",
 )  # fmt: skip
 
 
@@ -109,11 +110,13 @@ def which_command(name: str, as_json: bool) -> None:
 
     NAME is a variant, VARIANT:WEIGHTS, a part or a checkpoint format. A name of timm, torchvision
     or open_clip, or a Hub repository, is translated to the variant and weights of vitzoo. For a
-    repository that is not registered, the call loads it from the Hub. Variants of vitzoo's own
-    plugins are known without the plugins; then stderr says how to install the plugin. `plugin`
-    registers the name. `target` is the import path of the class or function that makes the part or
-    network, and `defined` is its source location. `location` is the file that registers the name,
-    with the line number if that file is a manifest. The command does not import that code.
+    repository that is not registered, the call loads it from the Hub; of a well-known one, the
+    license and the call that its authors document are known, too. `stored` is its file in the
+    store. Variants of vitzoo's own plugins are known without the plugins; then stderr says how to
+    install the plugin. `plugin` registers the name. `target` is the import path of the class or
+    function that makes the part or network, and `defined` is its source location. `location` is the
+    file that registers the name, with the line number if that file is a manifest. The command does
+    not import that code, and sends no request.
 
     \b
     Examples:
@@ -121,6 +124,7 @@ def which_command(name: str, as_json: bool) -> None:
       vitzoo which vit_base_patch16_224.augreg_in21k
       vitzoo which vit_l_16
       vitzoo which facebook/dinov2-base
+      vitzoo which MahmoodLab/UNI2-h
     """
     rows = _meanings(registry(), name)
     if as_json or not on_terminal():
@@ -328,16 +332,36 @@ def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
     if parts := [pair for pair in own if not isinstance(pair[1], Variant)]:
         return [_meaning(zoo, namespace, row) for namespace, row in parts]
     if not elsewhere and (is_repository(name) or (not own and of_no_plugin(name, zoo))):
-        place = repository(name)
-        say(
-            f"vitzoo: {place} is not registered; create loads it if its config states a network "
-            "that vitzoo can build"
-        )
-        unknown = {"create": create_call(place), "name": place, "kind": "repository of the Hub"}
-        return [dict.fromkeys(WHICH) | unknown]
+        return [_of_repository(repository(name))]
     variant, weights = _named(zoo, name)
     known_as = f"{name} (alias)" if name in zoo.aliases else None
     return [_meaning(zoo, variant.namespace, variant, weights, known_as)]
+
+
+def _of_repository(address: str) -> dict[str, Any]:
+    """Return what table and store know about a repository without an entry; sends no request."""
+    from vitzoo.foreign.hub import files_at
+    from vitzoo.registry.repositories import known
+    from vitzoo.store.obtain import TERMS, stored
+
+    row = known(address.removeprefix("hf://"))
+    if row is None:
+        say(
+            f"vitzoo: {address} is not registered; create loads it if its config states a network "
+            "that vitzoo can build"
+        )
+    elif row.gated:
+        say(f"vitzoo: https://huggingface.co/{row.name}: access is gated: {TERMS}")
+    paths = (stored(file.pinned()) for file in files_at(address) if not file.small)
+    found = {
+        "create": create_call(address),
+        "name": address,
+        "kind": "repository of the Hub",
+        "license": row and (row.license_note or None),
+        "documented": row and row.documented,
+        "stored": next((str(path) for path in paths if path), None),
+    }
+    return dict.fromkeys(WHICH) | found
 
 
 def _of_plugin(name: str, meaning: Meaning) -> dict[str, Any]:
@@ -370,8 +394,9 @@ def _meaning(
     release = f"{info.distribution} {info.version}".strip()
     plugin = f"{namespace} ({release})" if release else namespace
     found |= {"plugin": plugin, "weights": weights and weights.name, "known_as": known_as}
+    found["license"] = weights and (weights.license_note or None)
     found["create"] = _call(row, weights) if isinstance(row, Variant) else _call_with(row, found)
-    return {key: found[key] for key in WHICH}
+    return {key: found.get(key) for key in WHICH}
 
 
 def _call_with(row: Contribution, found: dict[str, Any]) -> str:
