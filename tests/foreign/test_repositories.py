@@ -27,6 +27,7 @@ from vitzoo.testing import Hub
 SIZES = {"depth": 2, "embed_dim": 48, "num_heads": 3}
 CLASSES = {"SwiGLUPacked": timm.layers.SwiGLUPacked, "silu": torch.nn.SiLU}
 ONE_AURENT = "1aurent/vit_{}.kaiko_ai_towards_large_pathology_fms"
+FLASH = "prov-gigapath/prov-gigapath-flash"
 BIOMEDCLIP = "microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
 
 
@@ -68,7 +69,7 @@ BY_ADDRESS = {  # the documented call states the gate
     "bioptimus/H0-mini": Timm(
         GATED | {"mlp_ratio": 5.33334, "reg_tokens": 4, "global_pool": ""}, UNPOOLED, OPTIMUS
     ),
-    "prov-gigapath/prov-gigapath-flash": Timm({}, TOKEN, pretrained("gigapath_flash")),
+    FLASH: Timm({}, TOKEN, pretrained("gigapath_flash")),
 }
 OF_TIMM = {
     "MahmoodLab/UNI": Timm({}, TOKEN | {"init_values": 1e-5}, pretrained("uni_mass100k")),
@@ -132,6 +133,11 @@ def test_an_address_gives_the_numbers_of_the_documented_call(repo, tmp_path, mon
             model = vitzoo.create(f"hf://{repo}").eval()
         same(model, network)
         assert any("mlp_layer" in note and repo in note for note in model.load_report.assumed)
+
+
+def test_a_folder_with_an_architecture_of_its_authors(tmp_path):
+    network = write_timm(FLASH, tmp_path, "drawn")
+    same(vitzoo.create(tmp_path).eval(), network)
 
 
 def clip_of(**vision: Any) -> dict[str, Any]:

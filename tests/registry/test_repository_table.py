@@ -45,13 +45,22 @@ def test_the_documented_call():
 
 def test_a_config_counts_before_the_documented_arguments():
     config = {"architecture": "x", "model_args": {"act_layer": "gelu", "depth": 2}}
-    found, (note,) = completed(VIRCHOW, config)
+    found, (note,) = completed(config, VIRCHOW)
     own = {"mlp_layer": "SwiGLUPacked", "act_layer": "gelu", "depth": 2}
     assert found == config | {"model_args": own}
     assert note == f"mlp_layer = SwiGLUPacked, as the documented call of {VIRCHOW} states"
     wrong = {"architecture": "x", "model_args": 5}  # is refused with its value
-    others = (("acme/net", config), (VIRCHOW, {"model_type": "vit"}), (VIRCHOW, wrong))
+    others = (
+        ("acme/net", config),
+        ("", config),
+        (VIRCHOW, {"model_type": "vit"}),
+        (VIRCHOW, wrong),
+    )
     for repo, same in others:
-        assert completed(repo, same) == (same, ())
+        assert completed(same, repo) == (same, ())
+
+
+def test_an_architecture_of_a_repository_alone_names_it():
     flash = known("prov-gigapath/prov-gigapath-flash")
-    assert completed(flash.name, {"architecture": flash.named})[0]["architecture"] == flash.type
+    found, _ = completed({"architecture": flash.named}, "")
+    assert found == {"architecture": flash.type, "model_args": flash.arguments}

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from vitzoo.errors import EntryNotFound
 from vitzoo.foreign.sidecars import SIDECARS, Sidecars, read_sidecars
-from vitzoo.registry.repositories import completed
 from vitzoo.schema.addresses import parts_of_address
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.obtain import read_small, together
@@ -17,8 +14,7 @@ WEIGHTS_FILES = ("model.safetensors", "open_clip_model.safetensors")
 def sidecars_at(address: str) -> tuple[Sidecars, HubFile]:
     """Return the sidecars of an address on the Hub, and its weights file with its pin.
 
-    An address without a file means `model.safetensors`, or else open_clip's file. To a config of
-    timm, the arguments are added that only the documented call of the repository states.
+    An address without a file means `model.safetensors`, or else open_clip's file.
 
     Args:
         address: `hf://owner/repo`, with or without `@revision` and `/file`.
@@ -38,9 +34,8 @@ def sidecars_at(address: str) -> tuple[Sidecars, HubFile]:
             f"hf://{first.entry.repo}@{first.entry.revision}/FILE"
         )
     small = {one.entry.file.rpartition("/")[2]: one for one in found if one.small}
-    sidecars = read_sidecars(lambda name: read_small(small[name]))
-    config, note = completed(there[0].entry.repo, sidecars.config)
-    return replace(sidecars, config=config, notes=(*sidecars.notes, *note)), there[0]
+    repo = there[0].entry.repo
+    return read_sidecars(lambda name: read_small(small[name]), repo), there[0]
 
 
 def files_at(address: str) -> list[HubFile]:

@@ -51,8 +51,13 @@ def sidecars_beside(path: Path) -> Sidecars:
     return read_sidecars(lambda name: read_regular(folder / name, MAX_SIDECAR))
 
 
-def read_sidecars(read: Callable[[str], bytes | None]) -> Sidecars:
-    """Return the sidecars; `read` returns the bytes of one by name, None if there is none."""
+def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sidecars:
+    """Return the sidecars.
+
+    Args:
+        read: returns the bytes of one by name, None if there is none.
+        repo: the repository on the Hub. Arguments that only its documented call states are added.
+    """
     tables: dict[str, Mapping[str, Any]] = {}
     files, notes = [], []
     for name in SIDECARS:
@@ -67,8 +72,9 @@ def read_sidecars(read: Callable[[str], bytes | None]) -> Sidecars:
     if not tables:
         return Sidecars(notes=tuple(notes), files=tuple(files))
     from vitzoo.foreign.preprocessing import labels_in, of_open_clip, of_timm, read_processor
+    from vitzoo.registry.repositories import completed
 
-    config = {**tables.get(OPEN_CLIP, {}), **tables.get(CONFIG, {})}
+    config, added = completed({**tables.get(OPEN_CLIP, {}), **tables.get(CONFIG, {})}, repo)
     preprocessing = None
     for name, find in ((PROCESSOR, read_processor), (CONFIG, of_timm), (OPEN_CLIP, of_open_clip)):
         try:
@@ -76,7 +82,7 @@ def read_sidecars(read: Callable[[str], bytes | None]) -> Sidecars:
         except InvalidOption as error:
             notes.append(f"{name} is not used: {printable(str(error), 200)}")
     labels, note = labels_in(config)
-    return Sidecars(config, labels, preprocessing, (*notes, *note), tuple(files))
+    return Sidecars(config, labels, preprocessing, (*notes, *note, *added), tuple(files))
 
 
 def _table(text: bytes) -> Mapping[str, Any]:

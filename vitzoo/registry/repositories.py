@@ -57,12 +57,20 @@ def known(repo: str) -> Repository | None:
     return repositories().get(repo.lower())
 
 
-def completed(repo: str, config: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """Return a config of timm with the documented arguments that it lacks, and a note on them."""
-    row, stated = known(repo), config.get("model_args", {})
-    if row is None or "architecture" not in config or not isinstance(stated, Mapping):
+def completed(config: Mapping[str, Any], repo: str) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Return a config of timm with the documented arguments that it lacks, and a note on them.
+
+    Args:
+        config: of timm; another one is returned as it is.
+        repo: the repository, empty for a folder. Its config may still name the architecture.
+    """
+    name, stated = config.get("architecture"), config.get("model_args", {})
+    if not isinstance(name, str) or not isinstance(stated, Mapping):
         return config, ()
-    named = {"architecture": row.type} if config["architecture"] == row.named else {}
+    row = known(repo) or next((r for r in repositories().values() if r.named == name), None)
+    if row is None:
+        return config, ()
+    named = {"architecture": row.type} if name == row.named else {}
     added = {key: value for key, value in row.arguments.items() if key not in stated}
     arguments = {"model_args": {**added, **stated}} if added else {}
     values = ", ".join(f"{key} = {value}" for key, value in added.items())
