@@ -16,9 +16,11 @@ import os
 import posixpath
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, get_origin
+from typing import TYPE_CHECKING, Any, get_origin
 
+from docutils import nodes
 from sphinx.errors import ExtensionError
+from torch import nn
 
 import vitzoo
 from vitzoo.apps.site.pages import variant_path
@@ -72,6 +74,8 @@ LINK = re.compile(r"\[([^\]]+)\]\(([^)#:]+)\.md\)")
 ROW = re.compile(r"^\| \[.*\|$", re.MULTILINE)
 NAMES = re.compile(r"^Names of `vitzoo`:(.*?)\.$", re.DOTALL | re.MULTILINE)
 NETWORK = re.compile(r"^\| `([\w/]+)` \|", re.MULTILINE)
+ADDRESS = re.compile(r"`?docs/([\w/-]+)\.md(#[\w-]+)?`?")
+WITH_TITLE = re.compile(r"\[([^\]]+)\]\(([\w/-]*)(?:\.md)?(#[\w-]+)?\)")
 WEIGHTS = re.compile(r"<!-- weights: (.+?) -->")
 CONSTANTS = {"vitzoo": "/docs/plugins", "vitzoo.formats": "/docs/hooks/checkpoint_formats"}
 SECTIONS = ("docs/decisions/README", "docs/api/README", "docs/maintainers")
@@ -190,6 +194,50 @@ def complete(_app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] += navigation(BELOW[docname])
 
 
+def polish(
+    _app: Sphinx, _what: str, _name: str, value: object, _options: object, lines: list[str]
+) -> None:
+    """Link the pages that a docstring names, and remove what Python and torch say of any value."""
+    if get_origin(value) or value is Any:  # an alias of a type
+        lines.clear()
+    if lines and (inspect.getdoc(nn.Module.forward) or "").startswith(lines[0]):
+        lines.clear()
+    text = ADDRESS.sub(
+        lambda m: f"`docs/{m[1]}.md <../{m[1]}.html{m[2] or ''}>`__", "\n".join(lines)
+    )
+    # Such a link is relative to docs/testing.md, which has the docstrings of the tests.
+    title = lambda m: f"`{' '.join(m[1].split())} <../{m[2] or 'testing'}.html{m[3] or ''}>`__"  # noqa: E731
+    lines[:] = WITH_TITLE.sub(title, text).split("\n")
+
+
+def signature(
+    _app: Sphinx, _what: str, _name: str, _value: object, _options: object, given: str, result: str
+) -> tuple[str, str] | None:
+    """Return a signature that Sphinx can parse, an empty one if it says nothing."""
+    if not given:
+        return None
+    anything = given in ("(*args, **kwargs)", "(*args: ~typing.Any, **kwargs: ~typing.Any)")
+    return "" if anything else given.replace("<factory>", "..."), result
+
+
+def skip(
+    _app: Sphinx, _what: str, name: str, value: object, _skipped: bool, _options: object
+) -> bool | None:
+    """Leave out fields of named tuples, which the parameters describe, and methods of torch."""
+    field = (inspect.getdoc(value) or "").startswith("Alias for field number")
+    return True if field or name == "extra_repr" else None
+
+
+def size_tables(_app: Sphinx, tree: nodes.document) -> None:
+    """Mark cells by the length of their text: site.css keeps their columns readable."""
+    for entry in tree.findall(nodes.entry):
+        length = len(entry.astext())
+        entry["classes"].append("short" if length <= 12 else "middle" if length <= 30 else "long")
+        for code in entry.findall(nodes.literal):
+            if len(code.astext()) > 45:
+                code["classes"].append("long")
+
+
 def add_catalogue(app: Sphinx, error: Exception | None) -> None:
     """Write what `vitzoo site` writes into the folder `catalogue` of the site."""
     if error is None and app.builder.format == "html":
@@ -208,6 +256,10 @@ def setup(app: Sphinx) -> None:
     os.environ.pop("VITZOO_REGISTRY", None)
     os.environ["VITZOO_PLUGINS"] = ",".join(FIRST_PARTY)
     app.connect("source-read", complete)
+    app.connect("doctree-read", size_tables)
+    app.connect("autodoc-process-docstring", polish, priority=400)  # before napoleon
+    app.connect("autodoc-process-signature", signature)
+    app.connect("autodoc-skip-member", skip)
     app.connect("build-finished", add_catalogue)
 
 

@@ -181,6 +181,24 @@ def test_the_reference_has_the_text_of_the_docstrings(site):
     assert "number of image channels." in text
 
 
+def test_the_reference_has_no_texts_of_python_or_torch_and_no_marks_of_other_syntax(site):
+    """A property whose docstring has a colon would get the first part of it as its type."""
+    for path in sorted((site / "docs" / "api").glob("*.html")):
+        text = re.sub(r"<[^>]+>", "", path.read_text(encoding="utf-8"))
+        wrong = r"&lt;factory&gt;|Define the computation|generic container|Alias for field|\w\]\(\w"
+        assert re.findall(wrong, text) == [], path.name
+        for kind in re.findall(r"^Type:\n(.+)$", text, re.MULTILINE):
+            assert re.search(r"\w \w", kind) is None, (path.name, kind)
+
+
+def test_options_keep_their_hyphens_and_cells_are_sized(site):
+    page = (site / "docs" / "benchmarks.html").read_text(encoding="utf-8")
+    assert "vitzoo plot filters vit_digits --out" in re.sub(r"<[^>]+>", "", page)
+    assert page.count("<h3>Time of a refusal") == 1
+    errors = (site / "docs" / "errors.html").read_text(encoding="utf-8")
+    assert errors.count('<td class="long">') > 20
+
+
 def test_links_inside_the_site_lead_somewhere(site, pages):
     wrong, followed = [], 0
     for path, page in pages.items():

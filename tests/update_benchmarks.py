@@ -24,7 +24,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +84,7 @@ FIVE = {
         "`timm.list_models()`",
     ),
 }
+COMMAND = re.compile(r"^\| (vitzoo [^,|]*[^,| ])")  # in which `--` is no dash
 BLOCK = re.compile(r"(<!-- benchmarks: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 HEADER = """
 ### {topic}
@@ -118,8 +118,10 @@ def _figures(data: Data) -> str:
     text = f"The run held {sum(promised)} of {len(promised)} promises.\n"
     missed = [f"{row['title']} ({row['side']})" for row in data["rows"] if row["held"] is False]
     text += f"Not held: {'; '.join(missed)}.\n" if missed else ""
-    for topic, rows in groupby(data["rows"], key=lambda row: row["topic"]):
-        text += HEADER.format(topic=topic) + "".join(f"| {_line(row)} |\n" for row in rows)
+    for topic in dict.fromkeys(row["topic"] for row in data["rows"]):
+        rows = [row for row in data["rows"] if row["topic"] == topic]
+        lines = [COMMAND.sub(r"| `\1`", f"| {_line(row)} |\n") for row in rows]
+        text += HEADER.format(topic=topic) + "".join(lines)
     return text
 
 

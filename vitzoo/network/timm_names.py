@@ -63,14 +63,14 @@ class TimmNames(Network):
 
     @property
     def dynamic_img_size(self) -> bool:
-        """False: the network takes images of one size."""
+        """False for a network that takes images of one size."""
         if self.dynamic:
             raise AttributeError(name="dynamic_img_size")
         return False
 
     @property
     def global_pool(self) -> str:
-        """Kind of the pool: `token`, `avg` or `map`."""
+        """Kind of the pool, which is `token`, `avg` or `map`."""
         if type(self._pool) not in POOLS:
             raise AttributeError(name="global_pool")
         return POOLS[type(self._pool)]

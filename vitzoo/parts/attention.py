@@ -59,7 +59,7 @@ class Attention(nn.Module):
     Raises:
         InvalidOption: num_heads does not divide embed_dim.
 
-    Source: arXiv:2010.11929, appendix A; compared with timm's `Attention` and `EvaAttention`.
+    Source: arXiv:2010.11929, appendix A; compared with `timm.layers.Attention` and `EvaAttention`.
     """
 
     fused_attn = True

@@ -181,7 +181,7 @@ class TokenMerging(nn.Module):
 
     Args:
         count: number of tokens that are merged into others.
-        num_prefix_tokens: p.
+        num_prefix_tokens: number p of prefix tokens.
 
     Raises:
         InvalidOption: `count` is no whole number of at least 1.

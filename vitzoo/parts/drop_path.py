@@ -48,7 +48,7 @@ class MaskDropPath(nn.Module):
     Args:
         rate: share of samples whose branch is dropped, in [0, 1).
 
-    Source: arXiv:1603.09382; each sample is drawn and scaled as in timm's `DropPath`.
+    Source: arXiv:1603.09382; each sample is drawn and scaled as in `timm.layers.DropPath`.
     """
 
     def __init__(self, *, rate: float = 0.0) -> None:

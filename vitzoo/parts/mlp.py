@@ -88,7 +88,7 @@ class SwiGLU(nn.Module):
         norm: norm over the hidden width, before the last layer.
         bias: whether the layers have biases.
 
-    Source: arXiv:2002.05202, equation 6; layers named as in EVA-02 and timm's `SwiGLU`.
+    Source: arXiv:2002.05202, equation 6; layers named as in EVA-02 and `timm.layers.SwiGLU`.
     """
 
     def __init__(

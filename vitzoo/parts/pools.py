@@ -87,7 +87,7 @@ class PrefixPool(nn.Module):
     Shapes: (b, p + n, d) to (b, t, d).
 
     Args:
-        num_prefix_tokens: p.
+        num_prefix_tokens: number p of prefix tokens.
         tokens: t, from 1 to p; p if None.
 
     Source: the class and the distillation token of DeiT, arXiv:2012.12877, section 4.

@@ -261,7 +261,7 @@ class SinCos2dPositions(NoPositions):
 
     Args:
         grid_size: (h, w) in patches.
-        num_prefix_tokens: p.
+        num_prefix_tokens: number p of prefix tokens.
         embed_dim: d, a multiple of 4, at least 8.
         temperature: ratio of the highest to the lowest frequency.
         endpoint: whether the lowest frequency is 1 / temperature; False: that would be the next one

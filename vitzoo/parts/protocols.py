@@ -168,7 +168,7 @@ class Pool(Protocol):
 
         Args:
             tokens: p prefix tokens, then n patch tokens, row by row.
-            num_prefix_tokens: p.
+            num_prefix_tokens: number p of prefix tokens.
             grid_size: (h, w) in patches, h * w = n; `set_input_size` changes it.
         """
 

@@ -279,7 +279,7 @@ class Weights(Record):
 
     @property
     def has_terms(self) -> bool:
-        """Whether users have to read terms: the license is not permissive, or access is gated."""
+        """Whether users have to read terms, as the license is not permissive or access gated."""
         return self.gated or bool(self.license and self.license.lower() not in PERMISSIVE)
 
 

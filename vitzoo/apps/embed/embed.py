@@ -80,7 +80,7 @@ class Embedded:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of each stage in the work: `read`, `decode` and `model`."""
+        """Share of each stage (`read`, `decode`, `model`) in the work."""
         spent = {stage: getattr(self.work, stage) for stage in STAGES}
         return {stage: seconds / (sum(spent.values()) or 1) for stage, seconds in spent.items()}
 

@@ -315,7 +315,7 @@ class Predictor:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of each array for one image, such as {"pooled": (768,)}; without `labels`.
+        """Shape of each output array for one image, (768,) for example; without `labels`.
 
         The first use computes the outputs of one image.
         """

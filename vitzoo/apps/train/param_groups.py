@@ -36,7 +36,7 @@ def param_groups(
         weight_decay: of matrices and kernels.
 
     Returns:
-        Groups with `params`, `lr`, `weight_decay` and `layer`: 0 is the first layer, the last one
+        Groups with `params`, `lr`, `weight_decay` and `layer`. Layer 0 is the first, the last one
         has the head. Schedulers of torch scale the rate of each group.
 
     Raises:
