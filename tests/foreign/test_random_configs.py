@@ -1,0 +1,75 @@
+"""Random configs of image encoders: equal to the library, or refused by a sentence.
+
+`VITZOO_FUZZ_SEED` draws other configs, `VITZOO_CONFIG_CASES` another number of them (nightly).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitzoo
+from drawn_configs import TYPES, Case, cases
+from encoders import TOLERANCE
+from vitzoo.errors import VitzooError
+
+SEED = int(os.environ.get("VITZOO_FUZZ_SEED", "1"))
+CASES = int(os.environ.get("VITZOO_CONFIG_CASES", "300"))
+# Of these types at least one config must be equal.
+READ = (
+    *("vit", "deit", "vit_mae", "beit", "dinov2", "dinov2_with_registers", "dinov3_vit"),
+    *("clip_vision_model", "clip", "siglip_vision_model", "siglip"),
+)
+EQUAL = 1 / 3  # share of the configs of these types that must be equal
+PARTS = 4  # each test draws configs of a part of the types
+
+
+@torch.no_grad()
+def outcome(case: Case, folder: Path) -> str:
+    """Return `equal`, `refused`, or what is wrong."""
+    case.network.save_pretrained(folder)  # type: ignore[operator]
+    try:
+        model = vitzoo.create(folder).eval()
+    except VitzooError as error:
+        lines = str(error).splitlines()
+        return "refused" if len(lines) == 1 else f"wrong: an error of {len(lines)} lines: {error}"
+    except Exception as error:  # noqa: BLE001  # the finding
+        return f"wrong: {type(error).__name__}: {error}"
+    try:
+        actual = model.forward_features(case.images), model(case.images)
+    except (VitzooError, RuntimeError, ValueError) as error:
+        return f"wrong: images of the config: {error}"
+    for what, ours, theirs in zip(("tokens", "output"), actual, case.outputs, strict=True):
+        if theirs is None:
+            continue
+        if ours.shape != theirs.shape:
+            return f"wrong: {what} {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
+        difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+        if not difference <= TOLERANCE:
+            return f"wrong: {what} differ by {difference:.2g} of the largest element"
+    return "equal"
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_configs_give_equal_numbers_or_an_error(part, tmp_path):
+    names = sorted(TYPES, key=lambda name: (name not in READ, name))[part::PARTS]
+    read = [name for name in names if name in READ]
+    counts: Counter[tuple[str, str]] = Counter()
+    wrong = []
+    for number, case in enumerate(cases(SEED, CASES // PARTS, names)):
+        folder = tmp_path / str(number)
+        found = outcome(case, folder)
+        for path in folder.iterdir():
+            path.unlink()
+        counts[case.type, found.partition(":")[0]] += 1
+        if found.startswith("wrong"):
+            wrong.append(f"{case}: {found}")
+    assert not wrong, "\n".join(wrong)
+    equal = {name: counts[name, "equal"] for name in read}
+    total = sum(counts[name, what] for name in read for what in ("equal", "refused"))
+    assert min(equal.values()) > 0, equal
+    assert sum(equal.values()) >= EQUAL * total, counts
