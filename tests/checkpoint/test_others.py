@@ -1,4 +1,4 @@
-"""Files and folders of networks that are no Vision Transformers: the error says what they are."""
+"""Files and folders of networks that vitzoo does not compute: the error says what they are."""
 
 import json
 
@@ -64,6 +64,37 @@ def test_a_config_tells_another_network(small, tmp_path, config, shown):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with refuses(CheckpointError, tmp_path, shown, VIT, "`vitzoo list --all`"):
         vitzoo.create(tmp_path)
+
+
+TYPES = {
+    "yolos": ("YolosConfig", "detection tokens", "deit/*"),
+    "vitdet": ("VitDetConfig", "windows", "mae/*"),
+    "sam": ("SamConfig", "windows", "timm/samvit_*"),
+    "sam_vision_model": ("SamVisionConfig", "windows", "timm/samvit_*"),
+    "sam2_vision_model": ("Sam2VisionConfig", "windows", "timm/hieradet_*"),
+    "sam3_vision_model": ("Sam3VisionConfig", "windows", "timm/samvit_*"),
+    "eomt": ("EomtConfig", "queries", "dinov2/*"),
+    "eomt_dinov3": ("EomtDinov3Config", "queries", "dinov3/*"),
+    "hiera": ("HieraConfig", "stages", "timm/hiera_*"),
+    "swin": ("SwinConfig", "shifted windows", "timm/swin_*"),
+    "swinv2": ("Swinv2Config", "shifted windows", "timm/swinv2_*"),
+}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_model_type_with_other_arithmetic_says_why(small, tmp_path, kind):
+    name, *words = TYPES[kind]
+    save_file(vitzoo.create(small).state_dict(), tmp_path / "model.safetensors")
+    getattr(transformers, name)().save_pretrained(tmp_path)
+    with refuses(CheckpointError, tmp_path, f"model_type {kind}", *words, "or transformers"):
+        vitzoo.create(tmp_path)
+
+
+def test_so_does_its_folder_as_weights_of_a_name(tmp_path):
+    config = transformers.SwinConfig(embed_dim=8, depths=[1], num_heads=[1])
+    transformers.SwinModel(config).save_pretrained(tmp_path)
+    with refuses(CheckpointError, tmp_path, "model_type swin", "shifted windows", "timm/swin_*"):
+        vitzoo.create("vit_b16", weights=tmp_path)
 
 
 def test_a_model_type_that_nothing_tells_is_named(small, tmp_path):

@@ -1,4 +1,4 @@
-"""Networks that are no Vision Transformers, by their names in configs and by their tensors."""
+"""Networks that vitzoo does not compute, by their names in configs and by their tensors."""
 
 from __future__ import annotations
 
@@ -32,9 +32,25 @@ OTHERS = (  # a network; how its names in configs begin; keys in timm, torchvisi
     ),
 )
 
+ARITHMETIC = (  # model types of transformers; what vitzoo's blocks lack; what to use
+    ("yolos", "detection tokens, and positions again after each block", "deit/*"),
+    ("vitdet", "attention within windows, and decomposed relative positions", "mae/*"),
+    ("sam2", "attention within windows, in stages of several widths", "timm/hieradet_*"),
+    ("sam3", "attention within windows, with rotary positions", "timm/samvit_*"),
+    (
+        "sam(?![a-z])",
+        "attention within windows, and decomposed relative positions",
+        "timm/samvit_*",
+    ),
+    ("eomt", "queries that join the tokens in the last blocks", "dinov2/* or dinov3/*"),
+    ("hiera", "stages of several widths", "timm/hiera_*"),
+    ("swin2sr|swinv2", "shifted windows, in stages of several widths", "timm/swinv2_*"),
+    ("swin|maskformer-swin", "shifted windows, in stages of several widths", "timm/swin_*"),
+)
+
 
 def check_vit(source: str, config: Mapping[str, Any], keys: Iterable[str] = ()) -> None:
-    """Raise CheckpointError for a network that is known to be no Vision Transformer.
+    """Raise CheckpointError for a network that is known to be none that vitzoo computes.
 
     Args:
         source: of the weights, for the message.
@@ -43,6 +59,14 @@ def check_vit(source: str, config: Mapping[str, Any], keys: Iterable[str] = ()) 
     """
     stated = (config.get("model_type"), config.get("architecture"), config.get("architectures"))
     names = [str(name) for one in stated for name in (one if isinstance(one, list) else [one])]
+    kind = str(config.get("model_type"))
+    for pattern, what, instead in ARITHMETIC:
+        if re.match(pattern, kind):
+            raise CheckpointError(
+                f"{source}: networks of the model_type {escaped(kind)[:100]} have {what}, which "
+                f"vitzoo does not compute; expected a plain Vision Transformer: use {instead} of "
+                "`vitzoo list --all` with its own weights, or transformers"
+            )
     for what, name, key in OTHERS:
         shown = [f"its config states {one}" for one in names if re.match(name, one, re.IGNORECASE)]
         shown += [
