@@ -27,6 +27,16 @@ TIPS = {
 }
 
 
+RADIO = {
+    "num_classes": 0,
+    "final_norm": False,
+    "patch_embed": {"name": "radio/normalised", "bias": False},
+    "pos_embed": {"name": "radio/cropped", "side": 8},
+    "pool": "radio/summary",
+    "head": "radio/summary",
+}
+
+
 class TestPe(PluginTests):
     namespace = "pe"
     networks = {"pe/timm": [LANG, LANG | {"class_token": False}]}
@@ -44,6 +54,16 @@ class TestTipsV2(PluginTests):
 
 class TestRadio(PluginTests):
     namespace = "radio"
+    options = {
+        "radio/cropped": [{"side": 3}, {"side": 9}],
+        "head radio/summary": [{}, {"tokens": 2}],
+    }
+    networks = {
+        "radio/transformers": [
+            RADIO | {"block": {"layer_scale": 0.1}, "num_registers": 3},
+            RADIO | {"block": {"layer_scale": 0.1, "mlp": "swiglu"}},
+        ]
+    }
     archives = False
 
 

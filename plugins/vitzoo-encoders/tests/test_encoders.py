@@ -18,6 +18,8 @@ from transformers import (
     InternVLVisionModel,
     PixioConfig,
     PixioModel,
+    RadioConfig,
+    RadioModel,
 )
 
 import vitzoo
@@ -69,6 +71,29 @@ def _pixio(**options):
     )
 
 
+def _radio(**options):
+    options = {"max_img_size": 64, "num_cls_tokens": 3, "num_registers": 2} | options
+    return Encoder(
+        lambda: RadioModel(RadioConfig(**SIZES, **options)),
+        pooled=lambda out: out.summary,
+        other_size=(48, 64),
+        run_other=lambda network, images: network(images),
+    )
+
+
+RADIO_GATED = {
+    "use_swiglu_ffn": True,
+    "mlp_ratio": 3.0,
+    "qkv_bias": False,
+    "layer_norm_eps": 1e-5,
+    "layerscale_value": 0.1,
+    "max_img_size": 20,
+    "num_registers": 0,
+    "summary_idxs": [2],
+    "norm_mean": [0.1, 0.2, 0.3],
+    "norm_std": [8.0, 9.0, 10.0],
+    "video_temporal_patch_size": 2,
+}
 ENCODERS = {
     "blip": _blip(BlipVisionModel, BlipVisionConfig, hidden_act="quick_gelu"),
     "blip whole": Encoder(
@@ -85,6 +110,8 @@ ENCODERS = {
         _first, use_mean_pooling=False, attention_bias=True, use_qk_norm=True
     ),
     "internvl without positions": _internvl(use_absolute_position_embeddings=False),
+    "radio": _radio(),
+    "radio gated": _radio(**RADIO_GATED),
     "pixio": _pixio(),
     "pixio one": _pixio(n_cls_tokens=1, qkv_bias=False, mlp_ratio=3, hidden_act="quick_gelu"),
 }
@@ -111,6 +138,11 @@ def test_the_numbers_at_another_size(name, tmp_path):
             ("use_mean_pooling must be true with norm_type rms_norm", "got False"),
         ),
         ("pixio", {"n_cls_tokens": 0}, ("n_cls_tokens must be a whole number from 1", "got 0")),
+        (
+            "radio",
+            {"summary_idxs": [3]},
+            ("summary_idxs", "indices of class tokens, 0 to 2", "[3]"),
+        ),
         ("blip_2", {"image_size": [32, 64]}, ("image_size must be one number", "[32, 64]")),
     ],
 )

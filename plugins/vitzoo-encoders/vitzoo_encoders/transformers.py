@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitzoo import formats
-from vitzoo.formats import Config, KeyMap, Tensors, TransformersFormat
+from vitzoo.formats import Config, KeyMap, Keys, Tensors, TransformersFormat
 
+TOKENS = "radio_model.model.patch_generator.cls_token.token"
+SUMMARY = "radio_model.summary_idxs"
 ONE_SIDE = "one number of px (transformers interpolates positions from a square grid)"
 
 
@@ -46,6 +50,64 @@ class EncoderFormat(TransformersFormat):
         expected = "true with norm_type rms_norm (else the final norm is of another kind)"
         formats.check_config(good, "use_mean_pooling", expected, table.get("use_mean_pooling"))
         return formats.with_mlp(found, table, "swiglu") if "mlp_ratio" in table else found
+
+
+class RadioFormat(EncoderFormat):
+    """transformers' C-RADIO, whose patch projection is a matrix."""
+
+    def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        found = super().to_model(tensors)
+        kernel, mean = (found.get(f"patch_embed.{name}") for name in ("proj.weight", "mean"))
+        if kernel is not None and mean is not None and kernel.dim() == 2 and len(mean):
+            side = math.isqrt(kernel.shape[1] // len(mean))
+            if len(mean) * side**2 == kernel.shape[1]:
+                found["patch_embed.proj.weight"] = kernel.reshape(-1, len(mean), side, side)
+        for name in [name for name in found if name.endswith(".norm1.weight")]:
+            for scale in ("ls1", "ls2"):  # of 1, which published files leave out
+                key = name.replace("norm1.weight", f"{scale}.gamma")
+                found.setdefault(key, torch.ones_like(found[name]))
+        return found
+
+    def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        kernel = {k: t.flatten(1) for k, t in tensors.items() if k == "patch_embed.proj.weight"}
+        return super().from_model({**tensors, **kernel})
+
+    def read_axes(self, key: str, tensor: Tensor) -> Tensor | None:
+        return tensor[None] if key == TOKENS and tensor.dim() == 2 else tensor
+
+    def write_axes(self, key: str, tensor: Tensor) -> Tensor | None:
+        return tensor[0] if key == TOKENS and tensor.dim() == 3 else tensor
+
+    def overrides_in(self, keys: Keys, read: Callable[[str], Tensor]) -> dict[str, Any]:
+        """Return which class tokens are the output."""
+        return _summary(read(SUMMARY).tolist()) if SUMMARY in keys else {}
+
+    def stated(self, config: Config) -> dict[str, Any]:
+        """Return what a config states; prefix tokens, positions and pixels have two keys each."""
+        found, table = super().stated(config), {**RADIO.defaults, **self.own_config(config)}
+        classes, indices = table["num_cls_tokens"], table["summary_idxs"] or [0, 1]
+        first = formats.whole("num_cls_tokens", "")(classes)[""]
+        others = formats.whole("num_registers", "", least=0)(table["num_registers"])[""]
+        good = isinstance(indices, list) and all(i in range(first) for i in indices)
+        expected = f"indices of class tokens, 0 to {first - 1}"
+        formats.check_config(good, "summary_idxs", expected, indices)
+        largest = formats.whole("max_img_size", "")(table["max_img_size"])[""]
+        side = largest // found.get("patch_size", 16)
+        pixels = {"mean": table["norm_mean"], "std": table["norm_std"]}
+        changes = {
+            "num_registers": first + others - 1,
+            "patch_embed": {"name": "radio/normalised", "bias": False, **pixels},
+            "pos_embed": {"name": "radio/cropped", "side": side},
+            "pool": {"name": "radio/summary"},
+            "head": {"name": "radio/summary"},
+        }
+        for name, options in _summary(indices).items():
+            changes[name] |= options
+        return formats.merged(found, changes)
+
+
+def _summary(indices: list[int]) -> dict[str, Any]:
+    return {"pool": {"indices": indices}, "head": {"tokens": len(indices)}}
 
 
 def _class_tokens(value: Any) -> dict[str, Any]:
@@ -148,6 +210,29 @@ PIXIO = WITH_RATIO.but(
     defaults={"n_cls_tokens": 8, "image_size": 256},
     network={"pool": "pixio/prefix_mean"},
 )
+RADIO = WITH_RATIO.but(
+    applied={
+        "layerscale_value": formats.positive("layerscale_value", "layer_scale"),
+        **dict.fromkeys(("use_swiglu_ffn", "max_img_size", "summary_idxs"), formats.read_with),
+        **dict.fromkeys(("num_cls_tokens", "num_registers"), formats.read_with),
+        **dict.fromkeys(("norm_mean", "norm_std"), formats.read_with),
+    },
+    irrelevant={
+        "follows from other keys": ("patch_dim", "video_patch_dim"),
+        "is of videos": ("video_temporal_patch_size",),
+    },
+    defaults={
+        "layerscale_value": 1.0,
+        "use_swiglu_ffn": False,
+        "max_img_size": 2048,
+        "num_cls_tokens": 3,
+        "num_registers": 7,
+        "summary_idxs": [0, 1],
+        "norm_mean": [0.48145466, 0.4578275, 0.40821073],
+        "norm_std": [0.26862954, 0.26130258, 0.27577711],
+    },
+    network={"final_norm": False},
+)
 MLP = {"mlp.fc1.": "mlp.fc1.", "mlp.fc2.": "mlp.fc2."}
 BICUBIC = {"pos_embed": {"resample": "bicubic"}}  # transformers' `interpolate_pos_encoding`
 blip = EncoderFormat(
@@ -233,5 +318,43 @@ pixio = EncoderFormat(
         **formats.free("num_registers"),
         "block.qkv_bias": BOTH,
         "pool": ("pixio/prefix_mean",),
+    },
+)
+RADIO_MAP = KeyMap(
+    {
+        TOKENS: "cls_token",
+        "radio_model.model.patch_generator.pos_embed": "pos_embed",
+        "radio_model.model.patch_generator.embedder.weight": "patch_embed.proj.weight",
+        "radio_model.input_conditioner.norm_mean": "patch_embed.mean",
+        "radio_model.input_conditioner.norm_std": "patch_embed.std",
+    },
+    {
+        **{name: name for name in ("norm1.", "attn.qkv.", "attn.proj.", "norm2.")},
+        **MLP,
+        "layer_scale1.lambda1": "ls1.gamma",
+        "layer_scale2.lambda1": "ls2.gamma",
+    },
+    "radio_model.model.blocks.{}.",
+)
+GATED = {"mlp.gate_proj.": "mlp.fc1_g.", "mlp.up_proj.": "mlp.fc1_x.", "mlp.down_proj.": "mlp.fc2."}
+RADIO_GATED = replace(RADIO_MAP, layer={**GATED, **RADIO_MAP.layer})
+radio = RadioFormat(
+    "radio/transformers",
+    configs={"radio": RADIO},
+    keymap=RADIO_MAP,
+    keymaps={"mlp.gate_proj.": RADIO_GATED, "mlp.fc1_g.": RADIO_GATED},
+    marks=(TOKENS, "radio_model.model.blocks.0.attn.qkv.weight"),
+    ignored=(SUMMARY, "radio_model.model.patch_generator.video_embedder.*"),
+    defaults={"block": {"activation": "gelu", "norm_eps": 1e-6}},
+    network={
+        **formats.free("num_registers"),
+        "block.qkv_bias": BOTH,
+        "block.layer_scale": (lambda spec: spec.block.layer_scale is not None,),
+        "block.mlp": ("mlp", "swiglu"),
+        "final_norm": (False,),
+        "patch_embed": ("radio/normalised",),
+        "patch_embed.bias": (False,),
+        "pos_embed": ("radio/cropped",),
+        "pool": ("radio/summary",),
     },
 )
