@@ -7,7 +7,8 @@ from typing import Any
 
 from vitzoo import Spec, formats
 from vitzoo.formats import Config, ConfigTable, KeyMap
-from vitzoo_clip.transformers import IGNORED, PREFIX, PROJECTION, TowerFormat
+from vitzoo_clip.transformers import IGNORED, PROJECTION, TowerFormat
+from vitzoo_clip.types import PREFIX
 
 QUERY = "aimv2/query"
 NATIVE = {"name": "sincos_2d", "endpoint": False}

@@ -17,7 +17,8 @@ from torch import Tensor
 from vitzoo import formats
 from vitzoo.formats import Config, KeyMap, Keys, Names, Tensors
 from vitzoo.parts import resample_grid
-from vitzoo_clip.transformers import IGNORED, LAYER, MARKS, PREFIX, TABLE, TOKEN, TransformersTower
+from vitzoo_clip.transformers import IGNORED, LAYER, MARKS, TABLE, TOKEN, TransformersTower
+from vitzoo_clip.types import PREFIX
 
 CLASSIFIER = "classifier.weight"
 CHANNELS = (3, 1, 2, 5, 6, 7)  # without a square factor, so that the width of a patch shows them
