@@ -1,4 +1,4 @@
-"""Writes the table of repositories into docs/other-libraries.md.
+"""Writes the tables of repositories (docs/other-libraries.md) and model types (docs/formats.md).
 
 python tests/update_repositories.py
 """
@@ -8,10 +8,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from vitzoo.registry.registry import registry
 from vitzoo.registry.repositories import Repository, repositories
 
-PAGE = Path(__file__).parents[1] / "docs" / "other-libraries.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, FORMATS = DOCS / "other-libraries.md", DOCS / "formats.md"
 TABLE = re.compile(r"(<!-- repositories -->\n).*(<!-- end -->)", re.DOTALL)
+TYPES = re.compile(r"(<!-- types -->\n).*(<!-- end -->)", re.DOTALL)
 HEAD = "| repository | library | type | license | also passed | compared |\n" + "|---" * 6 + "|\n"
 
 
@@ -28,5 +31,16 @@ def filled(page: str) -> str:
     return TABLE.sub(lambda match: match[1] + table + match[2], page)
 
 
+def with_types(page: str) -> str:
+    """Return the page with the model types of transformers that each format reads."""
+    zoo, lines = registry(), ["| format | `model_type` |\n", "|---|---|\n"]
+    for name in sorted(zoo.parts["checkpoint format"], key=lambda name: ("/" in name, name)):
+        kinds = sorted(zoo.part("checkpoint format", name).configs.keys() - {"open_clip"})
+        if kinds:
+            lines.append(f"| `{name}` | {', '.join(f'`{kind}`' for kind in kinds)} |\n")
+    return TYPES.sub(lambda match: match[1] + "".join(lines) + match[2], page)
+
+
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, fill in ((PAGE, filled), (FORMATS, with_types)):
+        path.write_text(fill(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -19,6 +19,8 @@ VIRCHOW = "paige-ai/Virchow"
 def test_the_page_has_the_table():
     page = UPDATE["PAGE"].read_text(encoding="utf-8")
     assert page == UPDATE["filled"](page), "python tests/update_repositories.py"
+    formats = UPDATE["FORMATS"].read_text(encoding="utf-8")
+    assert formats == UPDATE["with_types"](formats), "python tests/update_repositories.py"
     assert UPDATE["filled"](page.replace("CC-BY-NC-ND-4.0 (gated)", "MIT", 1)) == page
 
 
