@@ -117,6 +117,9 @@ ENCODERS = {
         )
         for name in ("OwlViT", "Owlv2")
     },
+    "CLIP tower, 3 x 3 patches of 8 px in 29 px": replace(
+        row(partial(tower, "CLIP", image_size=29)), size=(29, 29), other_size=(45, 31)
+    ),
     "Git": row(partial(whole, "GitModel", "Git"), "image_encoder"),
     "Git for text": row(partial(whole, "GitForCausalLM", "Git"), "git.image_encoder"),
     "Kosmos2": row(partial(whole, "Kosmos2Model", "Kosmos2", KOSMOS), "vision_model"),

@@ -12,9 +12,8 @@ ALONE = ("_vision_model", "_vision")  # at the end of the type of an image tower
 PREFIX = "vision_model."
 # Before the keys of the tower, and before keys of other parts.
 PREFIXES = (
-    *("vision_model.model.", PREFIX, "model."),  # Kosmos-2, CLIP, the tower of Kosmos-2
+    PREFIX,
     *("clip.vision_model.", "clip."),  # CLIPSeg with a decoder
-    *("git.image_encoder.vision_model.", "image_encoder.vision_model.", "git."),
     *("owlvit.vision_model.", "owlvit.", "owlv2.vision_model.", "owlv2."),
 )
 PARTS = ("layer_norm1.", "self_attn.", "layer_norm2.", "mlp.")
@@ -22,12 +21,8 @@ ALIASES = {"pre_layernorm.": "pre_layrnorm."} | {  # of OWL-ViT; of AltCLIP's wh
     f"encoder.layer.{{}}.{part}": f"encoder.layers.{{}}.{part}" for part in PARTS
 }
 BESIDE = (
-    *("decoder.*", "image_to_text_projection.*"),  # CLIPSeg, Kosmos-2
+    "decoder.*",  # CLIPSeg
     *("class_head.*", "box_*", "objectness_head.*", "layer_norm.*"),  # OWL-ViT
-    # GIT, whose text tower has keys without a prefix of its own
-    *("embeddings.LayerNorm.*", "embeddings.word_embeddings.*", "embeddings.position_embeddings.*"),
-    *("encoder.layer.*", "visual_projection.visual_projection.*", "output.*"),
-    "img_temp*_embedding.*",
 )
 OF_THE_WHOLE = {
     "is of the text tower, or of the whole model": (
@@ -74,8 +69,8 @@ TYPES: dict[str, ConfigTable] = {  # by `model_type`
     "owlvit_vision_model": TOWER.but(defaults=OWL),
     "owlv2": CLIP.but(defaults=OWL2),
     "owlv2_vision_model": TOWER.but(defaults=OWL2),
-    **dict.fromkeys(("git", "git_vision_model"), TOWER.but(defaults={"patch_size": 16})),
-    **dict.fromkeys(("kosmos-2", "kosmos_2_vision_model"), TOWER.but(defaults=KOSMOS)),
+    "git_vision_model": TOWER.but(defaults={"patch_size": 16}),
+    "kosmos_2_vision_model": TOWER.but(defaults=KOSMOS),
     "mlcd_vision_model": TOWER.but(
         applied={"rope_parameters": _angles},
         fixed={"num_key_value_groups": (1,), "rope_theta": (None, 1e4, 10_000)},
