@@ -143,6 +143,7 @@ def test_the_numbers_at_another_size(name, tmp_path):
             {"summary_idxs": [3]},
             ("summary_idxs", "indices of class tokens, 0 to 2", "[3]"),
         ),
+        ("radio", {"summary_idxs": []}, ("summary_idxs", "indices of class tokens", "got []")),
         ("blip_2", {"image_size": [32, 64]}, ("image_size must be one number", "[32, 64]")),
     ],
 )

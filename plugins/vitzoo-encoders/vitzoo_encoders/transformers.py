@@ -85,10 +85,12 @@ class RadioFormat(EncoderFormat):
     def stated(self, config: Config) -> dict[str, Any]:
         """Return what a config states; prefix tokens, positions and pixels have two keys each."""
         found, table = super().stated(config), {**RADIO.defaults, **self.own_config(config)}
-        classes, indices = table["num_cls_tokens"], table["summary_idxs"] or [0, 1]
+        classes, indices = table["num_cls_tokens"], table["summary_idxs"]
+        indices = [0, 1] if indices is None else indices
         first = formats.whole("num_cls_tokens", "")(classes)[""]
         others = formats.whole("num_registers", "", least=0)(table["num_registers"])[""]
-        good = isinstance(indices, list) and all(i in range(first) for i in indices)
+        good = isinstance(indices, list) and bool(indices)
+        good = good and all(i in range(first) for i in indices)
         expected = f"indices of class tokens, 0 to {first - 1}"
         formats.check_config(good, "summary_idxs", expected, indices)
         largest = formats.whole("max_img_size", "")(table["max_img_size"])[""]
