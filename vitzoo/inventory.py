@@ -21,13 +21,13 @@ from vitzoo.errors import (
 from vitzoo.files.access import hash_file, open_regular
 from vitzoo.files.folder_manifest import MANIFEST, read_manifest
 from vitzoo.files.names import INDEX
-from vitzoo.files.shard_index import read_index, weights_in
-from vitzoo.foreign.hub import files_at, sidecars_at
+from vitzoo.files.shard_index import SHARD, read_index, weights_in
+from vitzoo.foreign.hub import SHARDED, files_at, shards_of, sidecars_at
 from vitzoo.keywords import check_types
 from vitzoo.opening import Registered, locate
 from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.addresses import parts_of_name
+from vitzoo.schema.addresses import parts_of_address, parts_of_name
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 from vitzoo.store.locks import ended_by
@@ -75,7 +75,8 @@ def fetch(name: str, weights: str | None = None, note: Note | None = None) -> Pa
         WeightsError: one of its kinds.
     """
     check_types("fetch", name=(name, "text"), weights=(weights, "text or None"))
-    return _fetched(_checked(name, weights) or sidecars_at(name)[1], note)
+    file = _checked(name, weights)
+    return _fetched([file] if file else _at_hub(name), note)
 
 
 def fetch_each(names: Sequence[str], weights: str | None, show: Show) -> list[Path | VitzooError]:
@@ -102,10 +103,11 @@ def fetch_each(names: Sequence[str], weights: str | None, show: Show) -> list[Pa
             try:
                 with show(name) as note:
                     file = files[name]
+                    needed = [file] if file else []
                     if file is None:
                         with asking:  # addresses of one repository share configs, and their pins
-                            file = sidecars_at(name)[1]
-                    found[name] = _fetched(file, note)
+                            needed = _at_hub(name)
+                    found[name] = _fetched(needed, note)
             except VitzooError as error:
                 found[name] = error
 
@@ -144,9 +146,18 @@ def _checked(name: str, weights: str | None) -> HubFile | None:
     return file
 
 
-def _fetched(file: HubFile, note: Note | None) -> Path:
-    fd, sha256 = obtain(file, note)
-    os.close(fd)
+def _at_hub(address: str) -> list[HubFile]:
+    """Return the weights file at an address; before an index, the files that it needs."""
+    sidecars, file = sidecars_at(address)
+    shards = shards_of(file, sidecars.config, registry()) if file.is_index else []
+    return [*shards, file]
+
+
+def _fetched(files: Sequence[HubFile], note: Note | None) -> Path:
+    """Fetch files, and return the path of the last one."""
+    for file in files:
+        fd, sha256 = obtain(file, note)
+        os.close(fd)
     path = stored(replace(file, pin=replace(file.pin, sha256=sha256)))
     if path is None:
         raise StoreError(f"{file.label} vanished from the store; fetch it again")
@@ -173,7 +184,7 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
     found = locate(name_or_path, zoo=zoo)
     if isinstance(found, Path):
         return _verify_path(found, zoo, pins)
-    return [_verify(file, pins) for file in _files_of(_located(name_or_path), zoo)]
+    return [_verify(file, pins) for file in _files_of(_located(name_or_path), zoo, pins)]
 
 
 def local() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
@@ -247,8 +258,8 @@ def remove(name: str, weights: str | None = None) -> int:
     found = _located(name, weights)
     if isinstance(found, Registered) and (weights or not found.variant.weights):
         found = replace(found, row=choose(found.variant, weights, registry()))
-    files = _files_of(found, registry())
     pins = _pins()
+    files = _files_of(found, registry(), pins)
     hashes = [file.pinned(pins).pin.sha256 for file in files if not file.entry.bundled]
     return sum(Store(home).remove(sha256) for sha256 in hashes if sha256) if home else 0
 
@@ -272,12 +283,22 @@ def _named(name: str, weights: str | None, zoo: Registry) -> HubFile | None:
     return HubFile.of(found.variant, found.row or choose(found.variant, weights, zoo), zoo)
 
 
-def _files_of(found: Registered | str, zoo: Registry) -> list[HubFile]:
-    """Return the file at an address, the named file of a variant, or all of its files."""
+def _files_of(found: Registered | str, zoo: Registry, pins: Pins) -> list[HubFile]:
+    """Return the files at an address, the named file of a variant, or all of its files."""
     if isinstance(found, str):
-        return [HubFile.at(found)]
+        return [HubFile.at(address) for address in _locked_at(found, pins()) or [found]]
     rows = (found.row,) if found.row else found.variant.weights
     return [HubFile.of(found.variant, row, zoo) for row in rows]
+
+
+def _locked_at(address: str, pins: Mapping[str, Pin]) -> list[str]:
+    """Return the files of the lock that an address without a file, or of an index, means."""
+    repo, revision, file = parts_of_address(address)
+    parent, slash, name = file.rpartition("/")
+    if name and not name.endswith(INDEX):
+        return []
+    folder = f"hf://{repo}@{revision}/{parent}{slash}"
+    return [a for a, pin in pins.items() if a.startswith(folder) and not pin.absent]
 
 
 def _registered(zoo: Registry) -> Iterator[HubFile]:
@@ -427,8 +448,15 @@ def relock(name: str, weights: str | None = None) -> None:
         )
     from vitzoo.store.hub_metadata import request_pin, request_pins  # imports network libraries
 
-    pins = request_pins(files)
-    if all(pin.absent for file, pin in zip(files, pins, strict=True) if not file.small):
+    known = lock.pins()
+    if file is None and not parts_of_address(name)[2]:
+        files.append(files[0].beside(SHARDED))
+    there = {one.address for one in files}
+    shards = [] if file else [a for a in _locked_at(name, known) if SHARD.search(a)]
+    files += [HubFile.at(address) for address in shards if address not in there]
+    pins = dict(zip(files, request_pins(files), strict=True))
+    if all(pin.absent for one, pin in pins.items() if one.is_index or not one.small):
         request_pin(files[0])  # raises the error about a missing file
-    for file, pin in zip(files, pins, strict=True):
-        lock.add(file.address, pin, replace=True)
+    for one, pin in pins.items():
+        if not (one.is_index and pin.absent and one.address not in known):
+            lock.add(one.address, pin, replace=True)

@@ -14,7 +14,7 @@ import vitzoo
 from helpers import refuses
 from vitzoo import verify
 from vitzoo.checkpoint.checkpoint import open_file
-from vitzoo.errors import CheckpointError, InvalidOption
+from vitzoo.errors import CheckpointError
 from vitzoo.files.shard_index import MAX_INDEX, MAX_SHARDS
 from vitzoo.foreign.opened import open_described
 from vitzoo.inventory import import_file
@@ -345,16 +345,6 @@ def test_weights_that_do_not_name_their_network(folder, name):
     np.savez(folder / "net.npz", kernel=np.zeros(1))
     with pytest.raises(CheckpointError, match=rf"{name} .*vitzoo\.save.*weights="):
         vitzoo.create(folder / name)
-
-
-@pytest.mark.parametrize(
-    "use", [lambda a: vitzoo.create("vit_b16", weights=a), vitzoo.fetch, verify]
-)
-def test_an_index_on_the_hub(use):
-    address = f"hf://owner/repo@main/{INDEX}"
-    text = rf"{INDEX}.*index.*hf download owner/repo --revision main --local-dir FOLDER"
-    with pytest.raises(InvalidOption, match=text):
-        use(address)
 
 
 # Verify and import.

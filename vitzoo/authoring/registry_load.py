@@ -101,14 +101,12 @@ def measured(
         raise InvalidOption("--sha256 is for https addresses; the hash of other files is computed")
     if on_hub(source):
         file = sidecars_at(source)[1]
+        _check_one(source, file.name)
         place = {"repo": file.entry.repo, "file": file.entry.file}
         found = _loaded(source, source, place, stated, zoo)
         return replace(found, place={**place, "revision": file.pinned().pin.commit})
     path = weights_in(Path(source)).absolute()
-    if path.name.endswith(INDEX):
-        raise InvalidOption(
-            f"{path} names several files, and an entry has one; vitzoo convert writes them to one"
-        )
+    _check_one(str(path), path.name)
     if target.data:
         there = path.parent.resolve() == target.data.resolve()
         place = {"file": path.name if there else f"{name}.{weights}{path.suffix}"}
@@ -116,6 +114,14 @@ def measured(
         folder = target.file.parent
         place = {"path": str(path.relative_to(folder) if path.is_relative_to(folder) else path)}
     return _loaded(path, str(path), place, stated, zoo)
+
+
+def _check_one(place: str, name: str) -> None:
+    """Raise InvalidOption for the index of several files."""
+    if name.endswith(INDEX):
+        raise InvalidOption(
+            f"{place} names several files, and an entry has one; vitzoo convert writes them to one"
+        )
 
 
 @contextmanager

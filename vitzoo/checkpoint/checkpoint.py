@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,7 +141,7 @@ def open_file(path: Path) -> Checkpoint:
         return Checkpoint(source, _container(file, source))
     from vitzoo.checkpoint.shards import Shards
 
-    return Checkpoint(source, Shards(file, path))
+    return Checkpoint(source, Shards.beside(path, file))
 
 
 def open_registered(variant: Variant, row: Weights, zoo: Registry) -> Checkpoint:
@@ -153,21 +153,39 @@ def open_registered(variant: Variant, row: Weights, zoo: Registry) -> Checkpoint
 
 def open_hub_file(file: HubFile) -> Checkpoint:
     """Open a verified file; download it if necessary."""
-    from vitzoo.store import obtain
-    from vitzoo.store.progress import progress
-
-    with progress(file.label) as note:
-        fd, sha256 = obtain.obtain(file, note)
+    opened, sha256 = _obtained(file)
     entry = file.entry
     return Checkpoint(
         file.label,
-        _container(OpenFile(fd), file.label),
+        _container(opened, file.label),
         sha256=sha256,
         row=entry,
         labels=entry.labels,
         preprocessing=entry.preprocessing,
         format=entry.format or None,
     )
+
+
+def open_hub_shards(index: HubFile, shards: Sequence[HubFile]) -> Checkpoint:
+    """Open some verified files of a verified index; download them if necessary."""
+    from vitzoo.checkpoint.shards import Shards, combined
+
+    found = {shard.name: _obtained(shard) for shard in shards}
+    parts = {n: SafetensorsFile(part, f"{index.label}: {n}") for n, (part, _) in found.items()}
+    container = Shards(_obtained(index)[0], index.label, parts, parts.__getitem__)
+    sha256 = combined({name: sha256 for name, (_, sha256) in found.items()})
+    return Checkpoint(
+        index.label, container, sha256=sha256, row=index.entry, outside=container.elsewhere
+    )
+
+
+def _obtained(file: HubFile) -> tuple[OpenFile, str]:
+    from vitzoo.store import obtain
+    from vitzoo.store.progress import progress
+
+    with progress(file.label) as note:
+        fd, sha256 = obtain.obtain(file, note)
+    return OpenFile(fd), sha256
 
 
 def _container(file: OpenFile, source: str) -> Container:

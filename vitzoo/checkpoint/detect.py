@@ -64,7 +64,7 @@ def identified(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
     found = replace(checkpoint, format=name, config=tower.config if tower else checkpoint.config)
     if not prefix:
         return found
-    outside = tuple(key for key in keys if not key.startswith(prefix))
+    outside = (*(key for key in keys if not key.startswith(prefix)), *checkpoint.outside)
     return replace(
         found, container=Group(checkpoint.container, prefix), prefix=prefix, outside=outside
     )

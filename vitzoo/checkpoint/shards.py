@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from vitzoo.checkpoint.containers import OpenFile, Reading, SafetensorsFile, Tensors, open_own
@@ -13,25 +14,40 @@ from vitzoo.files.shard_index import read_index
 
 
 class Shards:
-    """The safetensors files that an index names, all open at once.
+    """The safetensors files that an index names, or some of them, all open at once.
 
     Args:
         file: the index, open for reading.
-        path: of the index; the shards are beside it.
+        source: its name for messages.
+        names: of the files to open; None means all of them.
+        opened: returns the open file of a name.
     """
 
-    def __init__(self, file: OpenFile, path: Path) -> None:
+    def __init__(
+        self,
+        file: OpenFile,
+        source: str,
+        names: Iterable[str] | None,
+        opened: Callable[[str], SafetensorsFile],
+    ) -> None:
         self.file = file
-        weight_map = read_index(file.fd, str(path))
+        weight_map = read_index(file.fd, source)
         self.parts: dict[str, SafetensorsFile] = {}
-        for name in sorted(set(weight_map.values())):
-            self.parts[name] = _open(path, name)
+        for name in sorted(set(weight_map.values() if names is None else names)):
+            self.parts[name] = opened(name)
             count = sum(len(part.header.tensors) for part in self.parts.values())
-            check_count(count, f"{path} with its shards")
-        _check_union(weight_map, self.parts, str(path))
+            check_count(count, f"{source} with its shards")
+        _check_union(weight_map, self.parts, source)
+        here = {name: shard for name, shard in weight_map.items() if shard in self.parts}
+        self.elsewhere = tuple(name for name in weight_map if name not in here)
         self.header = Header(
-            {name: self.parts[shard].header.tensors[name] for name, shard in weight_map.items()}, {}
+            {name: self.parts[shard].header.tensors[name] for name, shard in here.items()}, {}
         )
+
+    @classmethod
+    def beside(cls, path: Path, file: OpenFile) -> Shards:
+        """Open all shards beside the index at a path."""
+        return cls(file, str(path), None, partial(_open, path))
 
     def read(self, reading: Reading) -> Tensors:
         """Return views of one buffer for each shard that is read, and one sha256.
@@ -43,14 +59,19 @@ class Shards:
             for name, part in self.parts.items()
             if any(key.startswith(reading.prefix) for key in part.header.tensors)
         }
-        lines = "".join(f"{shard.sha256}  {name}\n" for name, shard in found.items())
         tensors = {name: t for shard in found.values() for name, t in shard.tensors.items()}
         return Tensors(
             {name: tensors[name] for name in self.header.tensors if name in tensors},
-            hashlib.sha256(lines.encode()).hexdigest(),
+            combined({name: shard.sha256 for name, shard in found.items()}),
             all(shard.finite for shard in found.values()),
             any(shard.stamped for shard in found.values()),
         )
+
+
+def combined(hashes: Mapping[str, str]) -> str:
+    """Return the one sha256 of files by name; empty if they were verified before."""
+    lines = "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(hashes.items()))
+    return hashlib.sha256(lines.encode()).hexdigest() if all(hashes.values()) else ""
 
 
 def _open(index: Path, name: str) -> SafetensorsFile:
@@ -65,8 +86,8 @@ def _open(index: Path, name: str) -> SafetensorsFile:
 def _check_union(
     weight_map: Mapping[str, str], parts: Mapping[str, SafetensorsFile], source: str
 ) -> None:
-    """Refuse an index that disagrees with its shards: tensors missing, twice, or elsewhere."""
-    places: dict[str, list[str]] = {name: [] for name in weight_map}
+    """Refuse an index that disagrees with open shards: tensors missing, twice, or elsewhere."""
+    places: dict[str, list[str]] = {name: [] for name, s in weight_map.items() if s in parts}
     for shard, part in parts.items():
         for name in part.header.tensors:
             places.setdefault(name, []).append(shard)

@@ -7,8 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitzoo.checkpoint.checkpoint import Checkpoint, open_file, open_hub_file
+from vitzoo.checkpoint.checkpoint import (
+    Checkpoint,
+    open_file,
+    open_hub_file,
+    open_hub_shards,
+)
 from vitzoo.checkpoint.saved import described
+from vitzoo.checkpoint.tower import tower_of
 from vitzoo.files.names import on_hub
 from vitzoo.foreign.sidecars import Sidecars, sidecars_beside
 
@@ -39,6 +45,13 @@ def at_hub(address: str) -> tuple[Sidecars, HubFile]:
 def open_address(found: tuple[Sidecars, HubFile], zoo: Registry) -> Checkpoint:
     """Open the weights file of an address on the Hub, with its sidecars."""
     sidecars, file = found
+    from vitzoo.foreign.hub import announce, shards_of
+
+    if file.is_index:
+        shards = shards_of(file, sidecars.config, zoo)
+        return _beside(open_hub_shards(file, shards), sidecars)
+    if tower_of(sidecars.config, zoo):
+        announce([file], "the file has a larger model, and is needed whole to verify its tower")
     return described(_beside(open_hub_file(file), sidecars), zoo)
 
 

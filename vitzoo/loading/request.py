@@ -216,7 +216,7 @@ def from_hub(address: str, zoo: Registry) -> Request:
         WeightsError: a file is missing, or could not be verified.
     """
     sidecars, file = at_hub(address)
-    if not sidecars.config:
+    if not sidecars.config and not file.is_index:
         checkpoint = open_hub_file(file)
         if read_saved(checkpoint):
             return _saved(checkpoint, address, zoo)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vitzoo import settings
 from vitzoo.errors import InvalidOption, PinError
+from vitzoo.files.names import INDEX
 from vitzoo.schema.addresses import parts_of_address
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
@@ -64,6 +65,16 @@ class HubFile:
     def name(self) -> str:
         """The name of the file without folders."""
         return (self.entry.file or self.entry.place).rpartition("/")[2]
+
+    @property
+    def is_index(self) -> bool:
+        """Whether it is the index of weights in several files."""
+        return self.entry.file.endswith(INDEX)
+
+    def beside(self, name: str) -> HubFile:
+        """Return another file in its folder on the Hub."""
+        address = self.address.removesuffix(self.name) + name
+        return HubFile.at(address, small=name.endswith(INDEX))
 
     @property
     def revision(self) -> str:
@@ -125,17 +136,11 @@ def from_address(address: str) -> Weights:
     """Return the weights entry of `hf://owner/repo[@revision]/file`; it has no hash.
 
     Raises:
-        InvalidOption: the address has another form, or names an index of several files.
+        InvalidOption: the address has another form.
     """
     repo, revision, file = parts_of_address(address)
     if not file:
         raise InvalidOption(
             f"a Hub file is written hf://owner/repo@revision/file, got {address[:300]!r}"
-        )
-    if file.endswith(".index.json"):
-        raise InvalidOption(
-            f"{address} is an index of several files, and each of them needs a hash. Download "
-            f"them (hf download {repo} --revision {revision} --local-dir FOLDER) and pass "
-            "weights='FOLDER/'"
         )
     return Weights(address, file=file, repo=repo, revision=revision, pin="first-use", format="")

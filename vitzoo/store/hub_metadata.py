@@ -22,6 +22,7 @@ from vitzoo.errors import (
     printable,
 )
 from vitzoo.files.names import COMMIT, SHA256
+from vitzoo.files.shard_index import MAX_INDEX
 from vitzoo.files.strict_json import strict_json
 from vitzoo.store.hub_client import (
     CONNECTING,
@@ -105,6 +106,7 @@ class _Request:
         self.deadline = float("inf")
         self.where = _where(file, endpoint)
         self.most = MAX_METADATA
+        self.small = MAX_INDEX if file.is_index else MAX_SMALL
 
     def metadata(self) -> tuple[object, dict[str, Mapping[str, Any]]]:
         """Return the commit of the revision, and what is stated about its files."""
@@ -135,8 +137,8 @@ class _Request:
         stated = isinstance(sha256, str) and SHA256.fullmatch(sha256)
         if not stated or type(size) is not int or size <= 0:
             raise self._unusable()
-        if self.file.small and size > MAX_SMALL:
-            raise PinError(f"{self.where} has {size} bytes, a config at most {MAX_SMALL}")
+        if self.file.small and size > self.small:
+            raise PinError(f"{self.where} has {size} bytes, a config at most {self.small}")
         return Pin(commit, size, str(sha256), self.endpoint)
 
     def _unusable(self) -> PinError:
@@ -147,7 +149,7 @@ class _Request:
 
     def _small(self, commit: str, sibling: Mapping[str, Any]) -> Pin:
         """Return the pin of a config from its bytes, which must have the stated git hash."""
-        self.most = MAX_SMALL
+        self.most = self.small
         file = quote(self.file.entry.file)
         data = self._answer(f"{self.file.entry.repo}/resolve/{commit}/{file}")
         blob = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
