@@ -10,6 +10,7 @@ import pytest
 
 import vitzoo
 from helpers import refuses
+from internals import reply
 from vitzoo import Weights
 from vitzoo.errors import AuthenticationError, GatedRepo, Offline, PluginError, ServerError
 
@@ -128,6 +129,32 @@ def test_gated_repository_at_the_trusted_endpoint(net, hub, faults):
         net.create()
     hub.api = None
     net.assert_right(net.create())
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize(
+    ("card", "license"),
+    [
+        ({"license": "cc-by-nc-nd-4.0"}, "(license cc-by-nc-nd-4.0)"),
+        ({"license": "other", "license_name": "dinov3-license"}, "(license dinov3-license)"),
+        ({"license": ["a", "b"], "license_name": "x\n\x1b[0m"}, ""),
+        (None, ""),
+        (["license"], ""),
+    ],
+)
+def test_an_address_of_a_gated_repository(net, hub, faults, status, card, license):  # noqa: A002
+    """The Hub states license and gate to everyone, and refuses the first file."""
+    data = hub.files["acme/net", "model.safetensors"]
+    lfs = {"size": len(data), "sha256": net.sha256}
+    files = [{"rfilename": "model.safetensors", "lfs": lfs}, {"rfilename": "config.json"}]
+    info = {"sha": "f" * 40, "siblings": files, "cardData": card, "gated": "manual"}
+    hub.api = lambda handler, _: reply(handler, 200, {}, json.dumps(info).encode())
+    hub.always = faults.answer(status)
+    words = "hf://acme/net@main/config.json", f"answered {status}", "gated", "a token is needed"
+    with refuses(GatedRepo, *words, f"accept its terms {license}".strip(), PAGE, *LOG_IN) as caught:
+        vitzoo.create("hf://acme/net")
+    assert ("license" in str(caught.value)) == bool(license)
+    assert "\n" not in str(caught.value)
 
 
 def test_401_without_gate_is_an_authentication_error(net, hub, faults):

@@ -252,9 +252,10 @@ def _by_status(
 ) -> errors.NetworkError:
     what = f"{file}: {host} answered {response.status_code}"
     if gated:
+        license = f"(license {file.entry.license}) " if file.entry.license else ""  # noqa: A001
         return errors.GatedRepo(
-            f"{what}: access to {file.entry.repo} is gated; accept its terms on {file.page}, "
-            f"then {LOG_IN}"
+            f"{what}: access to {file.entry.repo} is gated, so a token is needed; accept its terms "
+            f"{license}on {file.page} with the account of the token, then {LOG_IN}"
         )
     match response.status_code:
         case HTTPStatus.UNAUTHORIZED:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -41,6 +43,7 @@ from vitzoo.store.lockfile import ABSENT, Pin
 if TYPE_CHECKING:
     from vitzoo.store.hub_file import HubFile
 
+LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
 MAX_SMALL = 1024 * 1024  # bytes of a config
 MAX_METADATA = 8 * 1024 * 1024  # bytes; a repository of 10,000 files takes 3 MB
 FIX = (
@@ -84,13 +87,14 @@ def request_pins(files: Sequence[HubFile]) -> list[Pin]:
             "vitzoo is offline; with a network, unset VITZOO_OFFLINE, HF_HUB_OFFLINE and "
             "TRANSFORMERS_OFFLINE"
         )
-    commit, siblings = _Request(file, endpoint).metadata()
+    commit, siblings, terms = _Request(file, endpoint).metadata()
     if len(revision) == 40 and commit != revision:
         raise PinError(
             f"{file.address}: {endpoint} answered with commit {commit}; try again, or find out "
             "who changed the repository"
         )
-    return [_Request(one, endpoint).pin(commit, siblings) for one in files]
+    known = [replace(one, entry=replace(one.entry, **terms)) for one in files]  # for errors
+    return [_Request(one, endpoint).pin(commit, siblings) for one in known]
 
 
 def _where(file: HubFile, endpoint: str) -> str:
@@ -108,19 +112,28 @@ class _Request:
         self.most = MAX_METADATA
         self.small = MAX_INDEX if file.is_index else MAX_SMALL
 
-    def metadata(self) -> tuple[object, dict[str, Mapping[str, Any]]]:
-        """Return the commit of the revision, and what is stated about its files."""
+    def metadata(self) -> tuple[object, dict[str, Mapping[str, Any]], dict[str, Any]]:
+        """Return the commit of the revision, what is stated about its files, and the terms."""
         repo, revision = self.file.entry.repo, quote(self.file.revision, safe="")
         try:
             answer = self._answer(f"api/models/{repo}/revision/{revision}?blobs=true")
             metadata = strict_json(answer)
             files = {sibling["rfilename"]: sibling for sibling in metadata["siblings"]}
-            return metadata.get("sha"), files
+            return metadata.get("sha"), files, self._terms(metadata)
         except (ValueError, TypeError, LookupError) as error:
             raise RefusedResponse(
                 f"{self.where} did not answer as a Hub does ({type(error).__name__}); a login page "
                 f"or a proxy may have answered; {FIX}"
             ) from error
+
+    def _terms(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return license and gate of the repository, as an entry states them, or else the Hub."""
+        entry, card = self.file.entry, metadata.get("cardData")
+        card = card if isinstance(card, dict) else {}
+        rows = [card.get(key) for key in ("license_name", "license")]
+        named = (row for row in rows if isinstance(row, str) and LICENSE.fullmatch(row))
+        gated = entry.gated or metadata.get("gated") in (True, "auto", "manual")
+        return {"license": entry.license or next(named, ""), "gated": gated}
 
     def pin(self, commit: object, siblings: Mapping[str, Mapping[str, Any]]) -> Pin:
         """Return the pin of the file, `ABSENT` if the commit does not have it."""
