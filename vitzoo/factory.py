@@ -81,7 +81,7 @@ def _hint(name: str, value: object) -> str:
         path = str(value)
         return f"pass weights={path!r}" + (f"; {no_pickle(path)}" if path.endswith(PICKLES) else "")
     name = OF_TIMM.get(name, name)
-    if name in {field.name for field in fields(BlockSpec)}:
+    if name in {"norm_first", *(field.name for field in fields(BlockSpec))}:
         return f"it is an option of the blocks: block={{{name!r}: ...}}"
     if name in {field.name for field in fields(Spec)} - {"variant", "options"}:
         return f"it is a key of a spec: create({{'variant': ..., {name!r}: ...}})"

@@ -37,7 +37,7 @@ def every_layout():
 
 def test_each_layout_is_claimed_by_its_format_alone():
     found = list(every_layout())
-    assert len(found) == 12
+    assert len(found) == 14
     for name, keys in found:
         assert [n for n, layout in FORMATS.items() if layout.matches(keys)] == [name]
         assert not any(layout.matches([]) for layout in FORMATS.values())
@@ -72,7 +72,7 @@ def test_the_registry_has_these_formats():
         assert layout.name == name
         query = {"Transformer/encoderblock_0/x/query/kernel": torch.ones(6, 3, 2)}
         stated = layout.num_heads({"num_attention_heads": 3}, query)
-        assert stated == (None if name in ("timm", "torchvision") else 3)
+        assert stated == (None if name in ("timm", "torchvision", "port", "torch_encoder") else 3)
 
 
 @pytest.mark.parametrize(("one", "other"), list(itertools.permutations(FORMATS, 2)))
@@ -121,15 +121,19 @@ def test_odd_shapes(tmp_path, name, shape):
         for key in layout.from_model({n: state[n] for n in (victim, "head.weight")}):
             path = write(tmp_path / "odd.safetensors", file | {key: torch.ones(shape)})
             with pytest.raises(CheckpointError, match=r"does not fit the model|attention heads"):
-                vitzoo.create(SPEC, weights=path)
+                vitzoo.create(SPEC, weights=path, block=STATED)
 
 
+STATED = {"norm_first": True, "activation": "gelu", "norm_eps": 1e-6}  # for torch_encoder
 QKV = {f"blocks.{i}.attn.qkv.{kind}" for i in (0, 1) for kind in ("weight", "bias")}
+TABLES = {"cls_token", "pos_embed"}
 HEADED = QKV | {f"blocks.{i}.attn.proj.weight" for i in (0, 1)}  # written head by head
 REFUSED = {  # what a layout cannot write, by the shape; it writes every other tensor
     "transformers_vit": {(): QKV, (0,): set(), (3,): set(), (3, 5): set(), (2,) * 6: QKV},
     "torchvision": {(): set(), (0,): set(), (3,): set(), (3, 5): set(), (2,) * 6: set()},
     "google": {(): HEADED, (0,): set(), (3,): HEADED, (3, 5): HEADED, (2,) * 6: QKV},
+    "port": {(): set(), (0,): set(), (3,): set(), (3, 5): set(), (2,) * 6: set()},
+    "torch_encoder": {(): TABLES, (0,): TABLES, (3,): TABLES, (3, 5): TABLES, (2,) * 6: set()},
 }
 REFUSED["big_vision"] = {  # its table has no row of the class token to leave out
     shape: names | {"pos_embed"} for shape, names in REFUSED["google"].items()

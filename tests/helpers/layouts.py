@@ -5,6 +5,7 @@ from transformers import ViTConfig
 
 from vitzoo.formats import transformers_vit
 from vitzoo.formats.google import big_vision, google, vit_jax
+from vitzoo.formats.ports import port, torch_encoder
 from vitzoo.formats.timm import timm_vit
 from vitzoo.formats.torchvision import torchvision as torchvision_format
 
@@ -12,6 +13,8 @@ FORMATS = {
     "timm": timm_vit,
     "transformers_vit": transformers_vit,
     "torchvision": torchvision_format,
+    "port": port,
+    "torch_encoder": torch_encoder,
     "google": google,
     "vit_jax": vit_jax,
     "big_vision": big_vision,

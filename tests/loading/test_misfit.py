@@ -283,7 +283,9 @@ def test_all_that_is_wrong_is_said_at_once(weights):
     says(message, "1 with another shape", "norm.weight", "(33,)", "(32,)")
 
 
-@pytest.mark.parametrize("names", [["conv1.weight", "layer1.0.bn1.weight", "fc.bias"], []])
+@pytest.mark.parametrize(
+    "names", [["conv1.weight", "layer1.0.bn1.weight", "layer1.0.bn1.bias"], []]
+)
 def test_another_architecture_is_refused_by_its_keys(weights, names):
     def change(tensors):
         tensors.clear()

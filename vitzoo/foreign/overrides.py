@@ -8,7 +8,7 @@ source replaces an earlier one. A file written by `vitzoo.save` states all setti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +38,26 @@ class Overrides:
         default: defaults of the checkpoint format.
         stated: overrides that the configs beside the file or the registry entry state.
         beside: what the configs state, None if they state nothing.
+        layout: the checkpoint format.
     """
 
     default: Mapping[str, Any] = field(default_factory=dict)
     stated: Mapping[str, Any] = field(default_factory=dict)
     beside: Stated | None = None
+    layout: Format | None = None
+
+    def check(self, source: str, block: Collection[str]) -> None:
+        """Raise CheckpointError for options that no tensor shows, and that are not in `block`."""
+        asks = self.layout.asks if self.layout else {}
+        missing = [key for key in asks if key not in {*block, *self.stated.get("block", {})}]
+        if missing:
+            options = ", ".join(f"'{key}': ..." for key in missing)
+            usual = ", ".join(f"{key} = {asks[key]}" for key in missing)
+            raise CheckpointError(
+                f"{source} has the checkpoint format {self.layout and self.layout.name}, in which "
+                f"no tensor shows {', '.join(missing)}; state how the network was built: "
+                f"block={{{options}}} of create (torch's defaults: {usual})"
+            )
 
     def apply(self, spec: Spec, zoo: Registry, variant: Variant | None = None) -> Spec:
         """Return the spec with the overrides.
@@ -80,7 +95,8 @@ def of_row(row: Weights) -> dict[str, Any]:
 
 def of_entry(row: Weights, zoo: Registry) -> Overrides:
     """Return the overrides of registered weights, without their file."""
-    return Overrides(zoo.part("checkpoint format", row.format).overrides({}, ()), of_row(row))
+    layout: Format = zoo.part("checkpoint format", row.format)
+    return Overrides(layout.overrides({}, ()), of_row(row), layout=layout)
 
 
 def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = None) -> Overrides:
@@ -98,12 +114,12 @@ def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = Non
         default = merged(default, _in_timm(variant, default))
     shown = _asked(layout, "overrides_in", zoo, keys, checkpoint.tensor)
     if checkpoint.row and registered:
-        return Overrides(default, merged(shown, of_row(checkpoint.row)))
+        return Overrides(default, merged(shown, of_row(checkpoint.row)), layout=layout)
     stated = stated_by(checkpoint.config, zoo, layout)
     if stated is None:
-        return Overrides(default, shown)
+        return Overrides(default, shown, layout=layout)
     seen = stated.shown(layout.to_model(checkpoint.skeleton()))
-    return Overrides(default, merged(stated.settings(), seen, shown), stated)
+    return Overrides(default, merged(stated.settings(), seen, shown), stated, layout)
 
 
 def stated_by(

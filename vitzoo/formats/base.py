@@ -47,6 +47,8 @@ class Format:
         network: table of the values that the library's network computes, see
             `vitzoo.formats.unsupported`; None if it computes every spec.
         authors: whether the format is that of the authors of the networks in its namespace.
+        asks: block options that no file shows and that have no usual value, with the library's
+            defaults, for an error: the call or the spec must state them.
         suffix: ending of written files, `.safetensors` or `.npz`.
         by_head: whether `from_model` needs the number of attention heads.
         heads: number of attention heads, see `with_heads`.
@@ -66,6 +68,7 @@ class Format:
     defaults_with: Mapping[str, Config] = field(default_factory=dict)
     network: unsupported.Network | None = None
     authors: bool = False
+    asks: Mapping[str, str] = field(default_factory=dict)
     suffix: str = SAFETENSORS
     by_head: bool = False
     heads: int | None = None

@@ -20,6 +20,7 @@ timm_vit = Format(
         "blocks.0.mlp.w12.weight",  # of the authors' EVA-02
         "mask_token",  # of Meta's own files
         "*relative_position_bias_table",  # of BEiT
+        "pos_embedding.pos_embedding",  # of a port
     ),
     network={
         **free("class_token", "num_registers", "final_norm", "pos_embed.prefix"),

@@ -139,7 +139,8 @@ def check(
         for name, (found, own) in both.items()
         if found.dtype not in (LOADABLE if own.is_floating_point() else (own.dtype,))
     ]
-    hint = _arguments(plan, slots, missing, unexpected, unfit, typed)
+    hint = _odd_stem({name: both[name] for name in unfit})
+    hint = hint or _arguments(plan, slots, missing, unexpected, unfit, typed)
     hint = hint or _hint(plan, expected, missing, unexpected, unfit, zoo)
     raise_if(
         source,
@@ -182,6 +183,25 @@ def _arguments(
         arguments |= {"num_classes": 0}
         fresh = "; another num_classes gives a new classifier"
     return f"; the file is for {words}: {passing(typed, arguments)}{fresh}" if words else ""
+
+
+def _odd_stem(unfit: Mapping[str, tuple[Tensor, Tensor]]) -> str:
+    """Return the end of a message about tokens with a batch dimension, or a matrix of patches."""
+    shapes = {name: [tuple(tensor.shape) for tensor in pair] for name, pair in unfit.items()}
+    for name in ("pos_embed", "cls_token"):
+        found, own = shapes.get(name, [(), ()])
+        if len(found) == len(own) == 3 and found[::2] != own[::2] and found[2] == own[2]:
+            return (
+                f"; {name} has a batch dimension of {found[0]}, expected {own[0]}, the same for "
+                f"every image: train and save it with the shape {own}"
+            )
+    kernel, own = shapes.get("patch_embed.proj.weight", [(), ()])
+    if len(kernel) == 2 and len(own) == 4 and kernel[1] == own[1] * own[2] * own[3]:
+        return (
+            "; a linear layer reads flattened patches, and its shape does not show their order; "
+            f"for that of nn.Unfold, store weight.reshape{own}"
+        )
+    return ""
 
 
 def _hint(

@@ -78,6 +78,7 @@ class Request:
         on_hub: the configs and the weights file at the address, if it is one on the Hub.
         labels, preprocessing: of the weights, if the file or the configs state them.
         adapter: is merged into the weights.
+        stated_block: the options of the blocks that a user's spec states.
         typed: the arguments of the user's call of `create`, for errors; empty if another function
             was called, or if one of them is a module.
     """
@@ -92,6 +93,7 @@ class Request:
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
     adapter: Adapter | None = None
+    stated_block: frozenset[str] = frozenset()
     typed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -162,8 +164,9 @@ def from_mapping(data: object, source: str, zoo: Registry) -> Request:
     """Return the request of a user's spec: a mapping from `source`, or a complete `Spec`."""
     reader = Reader(data.to_data() if isinstance(data, Spec) else data, source, InvalidOption)
     spec, variant = read_network(reader, zoo)
+    block = frozenset(reader.table.get("block", ()))
     stated = {} if isinstance(data, Spec) else reader.table  # a `Spec` states every field
-    return Request(spec, _changes(spec, variant, stated), variant)
+    return Request(spec, _changes(spec, variant, stated), variant, stated_block=block)
 
 
 def from_saved(path: Path, zoo: Registry) -> Request:

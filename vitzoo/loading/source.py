@@ -23,6 +23,7 @@ from vitzoo.errors import (
     short_repr,
 )
 from vitzoo.files.names import on_hub
+from vitzoo.foreign.changes import changed
 from vitzoo.foreign.opened import at_hub, open_address, open_unregistered
 from vitzoo.foreign.overrides import Overrides, fixed, of_entry, of_file, stated_by
 from vitzoo.formats.timm import HEADS
@@ -89,7 +90,10 @@ class RegisteredWeights(WeightsSource):
     zoo: Registry
 
     def trained(self, changes: Mapping[str, Any]) -> Spec:
-        return of_entry(self.row, self.zoo).apply(self.request.base, self.zoo, self.variant)
+        found = of_entry(self.row, self.zoo)
+        stated = {*changes.get("block", {}), *self.request.stated_block}
+        found.check(f"{self.variant.name}:{self.row.name}", stated)
+        return found.apply(self.request.base, self.zoo, self.variant)
 
     def _resampling(self, trained: Spec) -> str:
         return _not_as_authors(trained, self.variant, self.zoo)
@@ -213,7 +217,10 @@ class WeightsFile(WeightsSource):
         checkpoint = self._checkpoint
         if checkpoint.spec:
             return self._as_saved(checkpoint.spec, changes)
-        layout = format_of(checkpoint, self.zoo)
+        layout, block = format_of(checkpoint, self.zoo), changes.get("block", {})
+        self._overrides.check(checkpoint.source, {*block, *self.request.stated_block})
+        if asked := {key: block[key] for key in layout.asks if key in block}:
+            base = changed(base, {"block": asked})  # they are the weights' own
         heads = layout.num_heads(checkpoint.config, checkpoint.skeleton())
         if heads is not None:
             _check_heads(checkpoint.source, heads, base, note_of(layout))

@@ -301,7 +301,7 @@ def _block_options(reader: Reader, key: str = "block") -> tuple[tuple[str, Optio
     if sub is None:
         return ()
     block = BlockSpec.read(sub, BlockSpec())
-    return tuple((key, getattr(block, key)) for key in sub.table)
+    return tuple((key, getattr(block, key, True)) for key in sub.table)  # norm_first is true
 
 
 def _part_or_options(reader: Reader, key: str) -> PartFact:

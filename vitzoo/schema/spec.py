@@ -127,6 +127,8 @@ class BlockSpec(Record):
         parallel: whether attention and MLP read the same tokens, and their outputs are added.
         post_norm: whether the norms act on the outputs of the branches instead of their inputs.
         merge: number of patch tokens that each block merges into similar ones; 0: none.
+
+    `read` also takes torch's `norm_first`, which must be true.
     """
 
     norm_eps: float = 1e-6
@@ -152,6 +154,14 @@ class BlockSpec(Record):
         values = _read_fields(reader, base)
         words = {name: _flag(reader, name, getattr(base, name)) for name in WORDS}
         spec = base.with_values(**words, **values)
+        first = reader.take("norm_first", bool, None)
+        if first is False or (first and spec.post_norm):
+            raise reader.fail(
+                f"norm_first must be true, without post_norm, got {first} with post_norm = "
+                f"{spec.post_norm}: vitzoo's norms act before attention and MLP, or with post_norm "
+                "on their outputs, and never on the sum with the input, as in torch's "
+                "norm_first=False"
+            )
         reader.done()
         if not 0 < spec.norm_eps < 1:
             raise reader.fail(f"norm_eps must lie between 0 and 1, got {spec.norm_eps}")

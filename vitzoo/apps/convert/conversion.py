@@ -124,6 +124,7 @@ def convert(
     opened = open_source(source, variant, zoo)
     checkpoint = opened.checkpoint
     before = checkpoint.format or ""
+    overrides.of_file(checkpoint, zoo).check(checkpoint.source, ())
     reading, writing = _heads(opened, format_of(checkpoint, zoo), layout, num_heads)
     skeleton = reading.to_model(checkpoint.skeleton())
     some = f"{checkpoint.source} has the checkpoint format {before}, except for some tensors"
