@@ -77,6 +77,16 @@ def test_timm_there_and_back(tmp_path, images):
 
 
 @torch.no_grad()
+def test_the_names_of_a_port(tmp_path, images):
+    network = timms()
+    state = network.state_dict()
+    state["pos_embedding.pos_embedding"] = state.pop("pos_embed")
+    model = vitzoo.create(SPEC, weights=write(tmp_path / "port.safetensors", state)).eval()
+    close(model(images), network(images))
+    assert model.load_report.format == "deit/timm_distilled"
+
+
+@torch.no_grad()
 def test_timm_without_classifiers(tmp_path, images):
     network = timms(num_classes=0)
     path = write(tmp_path / "deit.safetensors", network.state_dict())

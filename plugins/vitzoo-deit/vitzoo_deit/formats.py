@@ -50,7 +50,9 @@ TWO_CLASSIFIERS = {"pool": {"name": "prefix", "tokens": 2}, "head": "deit/distil
 timm_distilled = Format(
     "deit/timm_distilled",
     keymap=KeyMap(
-        {"dist_token": "reg_token", "head.": "head.cls.", "head_dist.": "head.dist."}, others=True
+        {"dist_token": "reg_token", "head.": "head.cls.", "head_dist.": "head.dist."},
+        aliases={"pos_embedding.pos_embedding": "pos_embed"},  # of a port, see vitzoo's `port`
+        others=True,
     ),
     marks=("dist_token", *timm_vit.marks),
     network={**(timm_vit.network or {}), **DISTILLED},
