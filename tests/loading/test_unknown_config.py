@@ -36,13 +36,15 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("weights", ["own", "scaled"])
 @torch.inference_mode()
-def test_the_settings_of_vit_msn(tmp_path, caplog, images, weights):
+def test_the_settings_of_an_unknown_type(tmp_path, caplog, images, weights):
     config = transformers.ViTMSNConfig(**SIZES, layer_norm_eps=1e-3, hidden_act="gelu_new")
     reference = fill(transformers.ViTMSNModel(config), weights)
     reference.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "vit_new"}))
     model = vitzoo.create(NETWORK, weights=tmp_path).eval()
     text = warnings_of(caplog)[-1]  # after one of transformers
-    says(text, "vit_msn is not known", "layer_norm_eps = 0.001, the model has norm_eps = 1e-12")
+    says(text, "vit_new is not known", "layer_norm_eps = 0.001, the model has norm_eps = 1e-12")
     says(text, "hidden_act = 'gelu_new', the model has activation = 'gelu'")
     fix = {"activation": "gelu_tanh", "norm_eps": 1e-3}
     says(text, f"block={fix}")
