@@ -28,6 +28,7 @@ FLAVA = {
     "projection_dim": 8,
 }
 NECK = {"neck_hidden_sizes": [8] * 4, "fusion_hidden_size": 8, "backbone_out_indices": [0, 0, 1, 1]}
+TIMM = {"img_size": 64, "depth": 2, "embed_dim": 48, "num_heads": 2}
 NOISE = torch.arange(16.0).expand(2, 16)  # keeps the order of MAE's patches
 LARGE = (48, 64)
 
@@ -46,6 +47,11 @@ def logits(out):
 
 def dpt(**options):
     return tf.DPTConfig(**SIZES | NECK | options)
+
+
+def timm(name="vit_tiny_patch16_224", arguments=None, **options):
+    arguments = TIMM | (arguments or {})
+    return tf.TimmWrapperConfig(architecture=name, model_args=arguments, **options)
 
 
 ENCODERS = {
@@ -105,6 +111,22 @@ ENCODERS = {
         lambda: tf.DPTForSemanticSegmentation(dpt()),
         pooled=first,
         run=lambda network, images: network.dpt(images),
+    ),
+    "timm_wrapper": Encoder(
+        lambda: tf.TimmWrapperModel(timm(arguments={"global_pool": "avg"})), size=(64, 64)
+    ),
+    "timm_wrapper, no pool": Encoder(
+        lambda: tf.TimmWrapperModel(timm("vit_base_patch32_clip_224.openai", do_pooling=False)),
+        pooled=None,
+        size=(64, 64),
+    ),
+    "timm_wrapper, classes": Encoder(  # of the keys of timm, transformers uses the two of `timm`
+        lambda: tf.TimmWrapperForImageClassification(
+            timm(global_pool="avg", pretrained_cfg={"input_size": [3, 32, 32]}, num_labels=5)
+        ),
+        tokens=None,
+        pooled=logits,
+        size=(64, 64),
     ),
 }
 

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from vitzoo.formats import Config, Format, Keys
     from vitzoo.registry.registry import Registry
 
+WRAPPED = "timm_model."  # the prefix that transformers' TimmWrapper writes
 TOWERS = r"vision_model|vision_tower|vision_encoder|visual\.trunk|visual"  # of larger models
-PREFIX = rf"(?:module|_orig_mod|backbone|model|net|encoder|student|teacher|{TOWERS})\."
+PREFIX = (
+    r"(?:module|_orig_mod|backbone|model|timm_model|net|encoder|student|teacher"
+    rf"|{TOWERS})\."
+)
 PREFIXES = re.compile(f"(?:{PREFIX}){{1,4}}")  # that are removed, one before the other
 STARTS = re.compile(rf"(?:{PREFIX}|[^.]+\.)((?:{PREFIX}){{,3}})")  # that a network may be behind
 COMPARED = 500  # keys of an unknown file, those of all blocks as one
@@ -61,13 +65,8 @@ def identified(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
         return checkpoint
     keys, tower = checkpoint.header.tensors.keys(), tower_of(checkpoint.config, zoo)
     prefix, name = place_of(keys, checkpoint.config, checkpoint.source, zoo)
-    found = replace(checkpoint, format=name, config=tower.config if tower else checkpoint.config)
-    if not prefix:
-        return found
-    outside = (*(key for key in keys if not key.startswith(prefix)), *checkpoint.outside)
-    return replace(
-        found, container=Group(checkpoint.container, prefix), prefix=prefix, outside=outside
-    )
+    config = tower.config if tower else checkpoint.config
+    return _without(prefix, replace(checkpoint, config=config), name)
 
 
 def place_of(keys: Keys, config: Config, source: str, zoo: Registry) -> tuple[str, str]:
@@ -93,6 +92,28 @@ def place_of(keys: Keys, config: Config, source: str, zoo: Registry) -> tuple[st
 
     check_vit(source, config, keys)
     raise CheckpointError(f"{source}: {_unknown(keys, zoo)}{failed}")
+
+
+def of_own_builder(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the file of a network that a plugin builds, in the names of that network."""
+    wrapped = any(key.startswith(WRAPPED) for key in checkpoint.header.tensors)
+    return _without(WRAPPED if wrapped else "", checkpoint, OWN_KEYS)
+
+
+def _without(prefix: str, checkpoint: Checkpoint, name: str) -> Checkpoint:
+    """Return the file in a format, without a prefix and without all other keys."""
+    if not prefix:
+        return replace(checkpoint, format=name)
+    return replace(
+        checkpoint,
+        container=Group(checkpoint.container, prefix),
+        format=name,
+        prefix=prefix,
+        outside=(
+            *(key for key in checkpoint.header.tensors if not key.startswith(prefix)),
+            *checkpoint.outside,
+        ),
+    )
 
 
 def _matching(keys: Keys, source: str, zoo: Registry) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from vitzoo.formats.config import (
     size,
     whole,
 )
+from vitzoo.formats.transformers import architectures
 from vitzoo.schema.spec import Spec
 from vitzoo.schema.terms import TIMM_POOLS
 
@@ -134,6 +135,16 @@ def is_timm(config: Config) -> bool:
     return isinstance(config.get("architecture"), str) and kind == "timm_wrapper"
 
 
+def _of_wrapper(config: Config) -> Config:
+    """Return the keys that transformers' TimmWrapper passes to timm, of a config that it wrote."""
+    if "model_type" not in config:
+        return config
+    found = {"architecture": config["architecture"], "model_args": config.get("model_args") or {}}
+    if "TimmWrapperModel" in architectures(config):
+        return found | {"num_classes": 0}
+    return found | {key: config[key] for key in ("num_classes",) if key in config}
+
+
 def of_open_clip(config: Config) -> Config | None:
     """Return timm's config of the image tower that an `open_clip_config.json` takes from timm.
 
@@ -183,6 +194,7 @@ def changes_of(config: Config, spec: Spec) -> dict[str, Any]:
     Raises:
         CheckpointError: a key states what the model cannot do, or an argument is not known.
     """
+    config = _of_wrapper(config)
     inner = config.get("pretrained_cfg", {})
     arguments = config.get("model_args", {})
     check_config(isinstance(inner, Mapping), "pretrained_cfg", "a table", inner)

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_registered
-from vitzoo.checkpoint.detect import format_of, identified
+from vitzoo.checkpoint.detect import format_of, identified, of_own_builder
 from vitzoo.checkpoint.saved import Trunk, fix
-from vitzoo.checkpoint.tower import OWN_KEYS
 from vitzoo.errors import (
     CheckpointError,
     HashMismatch,
@@ -186,7 +185,7 @@ class WeightsFile(WeightsSource):
             checkpoint = open_unregistered(self.address, self.zoo)
         variant = self.request.variant
         if checkpoint.format is None and variant and variant.builder != CORE_BUILDER:
-            return replace(checkpoint, format=OWN_KEYS)  # formats know only vitzoo's networks
+            return of_own_builder(checkpoint)  # formats know only vitzoo's networks
         return identified(checkpoint, self.zoo)
 
     @cached_property

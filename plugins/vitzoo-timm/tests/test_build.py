@@ -8,6 +8,7 @@ import pytest
 import safetensors.torch
 import timm
 import torch
+import transformers
 from timm.models import save_for_hf
 
 import vitzoo
@@ -92,6 +93,17 @@ def test_the_folder_of_a_wrapped_network(tmp_path, name):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(CheckpointError, match=f"global_pool must be .*{name}.*'{other}'"):
         vitzoo.create(f"{tmp_path}/")
+
+
+def test_the_folder_of_a_wrapped_network_of_transformers(tmp_path):
+    config = transformers.TimmWrapperConfig(architecture="pit_ti_224", num_labels=5)
+    theirs = transformers.TimmWrapperForImageClassification(config).eval()
+    theirs.save_pretrained(tmp_path)
+    ours = vitzoo.create(tmp_path).eval()
+    x = images(ours)
+    with torch.inference_mode():
+        close(ours(x), theirs(x).logits)
+    assert "prefix = timm_model." in ours.load_report.assumed
 
 
 def test_counters_of_batch_norm_keep_their_type(tmp_path):
