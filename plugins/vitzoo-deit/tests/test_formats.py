@@ -9,7 +9,6 @@ from transformers import (
     DeiTConfig,
     DeiTForImageClassification,
     DeiTForImageClassificationWithTeacher,
-    DeiTForMaskedImageModeling,
     DeiTModel,
 )
 
@@ -205,12 +204,6 @@ def test_facts_come_from_the_config(tmp_path):
     model = vitzoo.create(SPEC, weights=path)
     assert (model.spec.block.norm_eps, model.spec.block.activation) == (1e-12, "gelu")
     assert model.load_report.assumed[:2] == ("norm_eps = 1e-12", "activation = gelu")
-
-
-def test_masked_image_modelling_is_refused_by_name(tmp_path):
-    path, _ = saved(tmp_path, DeiTForMaskedImageModeling(config()))
-    with pytest.raises(CheckpointError, match=r"3 unexpected: decoder.*embeddings\.mask_token"):
-        vitzoo.create(SPEC, weights=path, num_classes=0)
 
 
 def test_transformers_has_no_place_for_layer_scale():

@@ -89,6 +89,7 @@ transformers_deit = TransformersDeitFormat(
         bare=(*CLASSIFIERS, "classifier."),
     ),
     marks=(TOKEN, *transformers_vit.marks),
+    ignored=("embeddings.mask_token", "decoder.0.*"),  # of `DeiTForMaskedImageModeling`
     defaults=transformers_vit.defaults,
     # `DeiTForImageClassification` has one classifier, which reads the class token alone.
     defaults_with={"classifier.weight": {"pool": "class", "head": "linear"}},
