@@ -258,6 +258,7 @@ transformers_vit = TransformersFormat(
         "*relative_position_bias_table",  # of a BEiT
         "embeddings.distillation_token",  # of a DeiT, which has another head
         "encoder.layer.0.norm1.weight",  # of a DINOv2 or a Pixio
+        "encoder.layer.0.mlp.fc1.weight",  # of a ViTPose
     ),
     ignored=(
         *("decoder.mask_token", "decoder.decoder_*"),  # of `ViTMAEForPreTraining`

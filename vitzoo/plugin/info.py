@@ -19,7 +19,9 @@ FIRST_PARTY = {  # namespaces that only these distributions may use
     **dict.fromkeys(("dino", "dinov2", "dinov3", "lingbot"), "vitzoo-dino"),
     **dict.fromkeys(("clip", "siglip", "aimv2"), "vitzoo-clip"),
     **dict.fromkeys(("mim", "mae", "beit", "eva", "eva02", "flexivit"), "vitzoo-mim"),
-    **dict.fromkeys(("pe", "tipsv2", "radio", "internvit", "blip", "pixio"), "vitzoo-encoders"),
+    **dict.fromkeys(
+        ("pe", "tipsv2", "radio", "internvit", "blip", "pixio", "vitpose"), "vitzoo-encoders"
+    ),
     **dict.fromkeys(("sbb", "rope_vit"), "vitzoo-sbb"),
     "timm": "vitzoo-timm",
 }

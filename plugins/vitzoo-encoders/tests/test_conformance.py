@@ -90,6 +90,19 @@ class TestPixio(PluginTests):
     archives = False
 
 
+class TestVitPose(PluginTests):
+    namespace = "vitpose"
+    networks = {
+        "vitpose/transformers": {
+            "num_classes": 0,
+            "class_token": False,
+            "pool": "mean",
+            "patch_embed": "vitpose/padded",
+        }
+    }
+    archives = False
+
+
 class TestBlip(PluginTests):
     namespace = "blip"
     networks = {

@@ -20,6 +20,10 @@ from transformers import (
     PixioModel,
     RadioConfig,
     RadioModel,
+    VitPoseBackbone,
+    VitPoseBackboneConfig,
+    VitPoseConfig,
+    VitPoseForPoseEstimation,
 )
 
 import vitzoo
@@ -81,6 +85,20 @@ def _radio(**options):
     )
 
 
+def _vitpose(**options):
+    return VitPoseBackboneConfig(**SIZES | {"image_size": (32, 48)} | options)
+
+
+def _vitpose_row(network, run):
+    return Encoder(
+        network,
+        tokens=lambda out: out.feature_maps[-1],
+        pooled=lambda out: out.feature_maps[-1].mean(1),
+        run=run,
+        size=(32, 48),
+    )
+
+
 RADIO_GATED = {
     "use_swiglu_ffn": True,
     "mlp_ratio": 3.0,
@@ -112,6 +130,16 @@ ENCODERS = {
     "internvl without positions": _internvl(use_absolute_position_embeddings=False),
     "radio": _radio(),
     "radio gated": _radio(**RADIO_GATED),
+    "vitpose": _vitpose_row(
+        lambda: VitPoseBackbone(_vitpose(qkv_bias=False, mlp_ratio=3, layer_norm_eps=1e-6)),
+        lambda network, images: network(images),
+    ),
+    "vitpose whole": _vitpose_row(
+        lambda: VitPoseForPoseEstimation(
+            VitPoseConfig(backbone_config=_vitpose(layer_norm_eps=1e-5))
+        ),
+        lambda network, images: network.backbone(images),
+    ),
     "pixio": _pixio(),
     "pixio one": _pixio(n_cls_tokens=1, qkv_bias=False, mlp_ratio=3, hidden_act="quick_gelu"),
 }
@@ -143,6 +171,7 @@ def test_the_numbers_at_another_size(name, tmp_path):
             {"summary_idxs": [3]},
             ("summary_idxs", "indices of class tokens, 0 to 2", "[3]"),
         ),
+        ("vitpose", {"num_experts": 2}, ("num_experts must be 1", "got 2")),
         ("radio", {"summary_idxs": []}, ("summary_idxs", "indices of class tokens", "got []")),
         ("blip_2", {"image_size": [32, 64]}, ("image_size must be one number", "[32, 64]")),
     ],

@@ -11,6 +11,7 @@ import vitzoo
 from encoders import Encoder, close, write
 from helpers import refuses
 from vitzoo.errors import InvalidInput, InvalidOption
+from vitzoo_encoders.patches import PaddedPatchEmbed
 from vitzoo_encoders.pools import PrefixMeanPool
 from vitzoo_encoders.radio import (
     CroppedPositions,
@@ -48,6 +49,7 @@ def test_the_file_names_the_class_tokens(tmp_path):
     [
         (NormalisedPatchEmbed, {"mean": (1.0, 2.0)}, ("mean", "3", (1.0, 2.0))),
         (NormalisedPatchEmbed, {"std": (0.0,)}, ("std not 0", (0.0,))),
+        (PaddedPatchEmbed, {"padding": 4}, ("padding", "half", (8, 8), "got 4")),
         (CroppedPositions, {"side": 0}, ("side", "1 to 1024", "got 0")),
         (SummaryPool, {"indices": ()}, ("indices", "2 prefix tokens", ())),
         (SummaryPool, {"indices": (2,)}, ("indices", "counted from 0", (2,))),
@@ -58,6 +60,7 @@ def test_the_file_names_the_class_tokens(tmp_path):
 def test_an_option_that_is_none(part, options, words):
     numbers = {
         NormalisedPatchEmbed: {"patch_size": (8, 8), "in_chans": 3, "embed_dim": 4},
+        PaddedPatchEmbed: {"patch_size": (8, 8), "in_chans": 3, "embed_dim": 4},
         CroppedPositions: {"grid_size": (2, 2), "num_prefix_tokens": 1, "embed_dim": 4},
         SummaryPool: {"num_prefix_tokens": 2},
         SummaryHead: {"in_dim": 4, "num_classes": 0},

@@ -39,7 +39,7 @@ class EncoderFormat(TransformersFormat):
 
     def own_config(self, config: Config) -> Config:
         """Return the config of the encoder, alone or in that of the whole model."""
-        tower = config.get("vision_config", config)
+        tower = config.get("vision_config", config.get("backbone_config", config))
         formats.check_config(isinstance(tower, Mapping), "vision_config", "a table", tower)
         return super().own_config({**tower, "model_type": config.get("model_type")})
 
@@ -106,6 +106,25 @@ class RadioFormat(EncoderFormat):
         for name, options in _summary(indices).items():
             changes[name] |= options
         return formats.merged(found, changes)
+
+
+class VitPoseFormat(EncoderFormat):
+    """transformers' ViTPose, which adds the position of a class token to every patch."""
+
+    def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        found = super().to_model(tensors)
+        table = found.get("pos_embed")
+        if table is None or table.dim() != 3:
+            return found
+        return found | {"pos_embed": table[:, 1:] + table[:, :1]}
+
+    def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Rename and split; the position of the class token is zero."""
+        table = tensors.get("pos_embed")
+        if table is not None and table.dim() == 3:
+            zero = torch.full_like(table[:, :1], -0.0)  # -0.0 + x has the bits of x
+            tensors = {**tensors, "pos_embed": torch.cat((zero, table), dim=1)}
+        return super().from_model(tensors)
 
 
 def _summary(indices: list[int]) -> dict[str, Any]:
@@ -235,6 +254,23 @@ RADIO = WITH_RATIO.but(
     },
     network={"final_norm": False},
 )
+VITPOSE = WITH_RATIO.but(
+    applied={key: formats.COMMON.applied[key] for key in SQUARE},
+    fixed={"num_experts": (1,)},
+    irrelevant={
+        "is of the experts": ("part_features",),
+        "is of the whole model": (
+            *("backbone", "backbone_kwargs", "use_pretrained_backbone", "use_timm_backbone"),
+            *("scale_factor", "use_simple_decoder"),
+        ),
+    },
+    defaults={
+        **formats.COMMON.defaults,
+        "image_size": [256, 192],
+        "mlp_ratio": 4,
+    },
+    network={"class_token": False, "pool": "mean", "patch_embed": "vitpose/padded"},
+)
 MLP = {"mlp.fc1.": "mlp.fc1.", "mlp.fc2.": "mlp.fc2."}
 BICUBIC = {"pos_embed": {"resample": "bicubic"}}  # transformers' `interpolate_pos_encoding`
 blip = EncoderFormat(
@@ -358,5 +394,34 @@ radio = RadioFormat(
         "patch_embed.bias": (False,),
         "pos_embed": ("radio/cropped",),
         "pool": ("radio/summary",),
+    },
+)
+vitpose = VitPoseFormat(
+    "vitpose/transformers",
+    configs=dict.fromkeys(("vitpose_backbone", "vitpose"), VITPOSE),
+    keymap=KeyMap(
+        {**formats.TRANSFORMERS_STEM, "embeddings.position_embeddings": "pos_embed"},
+        {
+            "layernorm_before.": "norm1.",
+            formats.TRANSFORMERS_QKV: "attn.qkv.",
+            "attention.output.dense.": "attn.proj.",
+            "layernorm_after.": "norm2.",
+            **MLP,
+        },
+        "encoder.layer.{}.",
+        prefixes=("backbone.",),
+    ),
+    marks=(
+        *("encoder.layer.0.layernorm_before.weight", "encoder.layer.0.mlp.fc1.weight"),
+        "encoder.layer.0.attention.attention.query.weight",
+    ),
+    ignored=("head.*",),
+    defaults={"block": {"activation": "gelu", "norm_eps": 1e-12}, "patch_embed": "vitpose/padded"},
+    network={
+        "block.qkv_bias": BOTH,
+        "class_token": (False,),
+        "patch_embed": ("vitpose/padded",),
+        "patch_embed.padding": (None, 2),
+        "pool": ("mean",),
     },
 )
