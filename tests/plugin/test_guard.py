@@ -108,7 +108,7 @@ RETURNING = [  # method and body, what was returned, and what was expected
         "'norm_epz'",
         "did you mean 'norm_eps'",
     ),
-    ("overrides(self, config, keys): return {'pool': 'gap'}", "pool 'gap'", "known: attention"),
+    ("overrides(self, config, keys): return {'pool': 'gap'}", "pool 'gap'", "class_mean"),
     ("overrides_in(self, keys, read): pass", "None", "dict[str, typing.Any]"),
     (
         "overrides_in(self, keys, read): return {'pool': {'name': 'globex/gap'}}",
