@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import vitzoo
-from drawn_configs import TYPES, Case, cases
+from drawn_configs import Case, cases
+from encoder_types import TYPES
 from encoders import TOLERANCE
 from vitzoo.errors import VitzooError
 
@@ -21,8 +22,14 @@ SEED = int(os.environ.get("VITZOO_FUZZ_SEED", "1"))
 CASES = int(os.environ.get("VITZOO_CONFIG_CASES", "300"))
 # Of these types at least one config must be equal.
 READ = (
-    *("vit", "deit", "vit_mae", "beit", "dinov2", "dinov2_with_registers", "dinov3_vit"),
-    *("clip_vision_model", "clip", "siglip_vision_model", "siglip"),
+    *("vit", "deit", "vit_mae", "vit_msn", "ijepa", "flava_image_model", "dpt"),
+    *("beit", "data2vec-vision", "dinov2", "dinov2_with_registers", "dinov3_vit", "pixio"),
+    *("clip_vision_model", "clip", "clip, classes", "siglip_vision_model", "siglip"),
+    *("metaclip_2_vision_model", "metaclip_2", "chinese_clip_vision_model", "chinese_clip"),
+    *("altclip_vision_model", "altclip", "clipseg_vision_model", "clipseg", "mlcd_vision_model"),
+    *("owlvit_vision_model", "owlvit", "owlv2_vision_model", "owlv2", "git_vision_model"),
+    *("kosmos_2_vision_model", "aimv2_vision_model", "aimv2", "internvl_vision"),
+    *("blip_vision_model", "blip_2_vision_model", "instructblip_vision_model"),
 )
 EQUAL = 1 / 3  # share of the configs of these types that must be equal
 PARTS = 4  # each test draws configs of a part of the types
