@@ -162,7 +162,7 @@ REFUSED = {
         ["global_pool", "token, avg", "avgmax"],
     ),
     "two pools": ({"global_pool": "avg"}, ["global_pool", "'token'", "model_args", "'avg'"]),
-    "an activation": ({"model_args": {"act_layer": "silu"}}, ["act_layer", "gelu_tanh", "silu"]),
+    "an activation": ({"model_args": {"act_layer": "prelu"}}, ["act_layer", "gelu_tanh", "prelu"]),
     "a count": ({"num_classes": "ten"}, ["num_classes", "whole number", "ten"]),
     "a shape": ({"pretrained_cfg": {"input_size": [3]}}, ["input_size", "channels", "[3]"]),
     "arguments": ({"model_args": 5}, ["model_args", "a table", "5"]),

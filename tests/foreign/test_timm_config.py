@@ -38,6 +38,7 @@ def config_of(architecture=S16, top=(), inner=(), **arguments):
     return stated | ({"pretrained_cfg": dict(inner)} if inner else {})
 
 
+ACTIVATIONS = ("relu", "silu", "swish", "elu", "selu", "mish", "hard_swish", "leaky_relu", "tanh")
 READ = {  # the config, and arguments of timm that it does not state
     "a packed gate of the architecture": (config_of(GIANT, mlp_ratio=5.33334), {}),
     "its width": (config_of(GIANT, mlp_ratio=2.75), {}),
@@ -57,6 +58,7 @@ READ = {  # the config, and arguments of timm that it does not state
     "no positions": (config_of(pos_embed="none"), {}),
     "norms": (config_of(qk_norm=True, scale_attn_norm=True, scale_mlp_norm=True), {}),
     "classes in the arguments": (config_of(top={"num_classes": 9}, num_classes=4), {}),
+    **{name: (config_of(act_layer=name), {}) for name in ACTIVATIONS},
 }
 
 

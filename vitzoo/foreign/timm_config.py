@@ -18,14 +18,15 @@ from vitzoo.formats.config import (
     whole,
 )
 from vitzoo.formats.transformers import architectures
-from vitzoo.schema.spec import Spec
+from vitzoo.schema.spec import CHOICES, Spec
 from vitzoo.schema.terms import TIMM_POOLS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 QUICK = "_quickgelu"  # in the name of an architecture
-ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
+ACTIVATIONS = {name: name for name in CHOICES["activation"] if name != "hardswish"}
+ACTIVATIONS |= {"swish": "silu", "hard_swish": "hardswish"}  # timm's names
 LAYERS = {None: Changes(), "SwiGLUPacked": {"mlp": "swiglu_packed"}}  # by timm's names
 SILU = ("silu", "swish")  # the activation of the gates of vitzoo, as timm calls it
 EVA = "eva"  # its `mlp_ratio` is that of the width after the gate
