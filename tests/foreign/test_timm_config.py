@@ -53,6 +53,7 @@ READ = {  # the config, and arguments of timm that it does not state
     "registers": (config_of(reg_tokens=4, no_embed_class=True, dynamic_img_size=True), {}),
     "registers in no key": (config_of(), {"reg_tokens": 4}),
     "without positions, in no key": (config_of(), {"reg_tokens": 4, "no_embed_class": True}),
+    "registers alone, in no key": (config_of(pos_embed="none"), {"reg_tokens": 2}),
     "no class token": (config_of(class_token=False, global_pool="avg", fc_norm=False), {}),
     "no class token, in no key": (config_of(global_pool="avg"), {"class_token": False}),
     "no positions": (config_of(pos_embed="none"), {}),

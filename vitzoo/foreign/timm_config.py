@@ -248,10 +248,11 @@ def shown(config: Config, spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str
     if spec.class_token and "pos_embed" in shape and "cls_token" not in shape:
         found["class_token"] = False
     registers, table = shape.get("reg_token", ()), shape.get("pos_embed", ())
-    if not spec.num_registers and len(registers) == len(table) == 3:
-        (height, width), (h, w) = spec.image_size, spec.patch_size
+    if not spec.num_registers and len(registers) == 3:
         found["num_registers"] = registers[1]
-        found["pos_embed"] = {"prefix": table[1] != (height // h) * (width // w)}
+        (height, width), (h, w) = spec.image_size, spec.patch_size
+        if len(table) == 3:
+            found["pos_embed"] = {"prefix": table[1] != (height // h) * (width // w)}
     first, last = (shape.get(f"blocks.0.mlp.{name}.weight", ()) for name in ("fc1", "fc2"))
     if len(first) == len(last) == 2 and first[0] == 2 * last[1]:
         found["mlp_dim"] = last[1]
