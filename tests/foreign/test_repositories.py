@@ -21,7 +21,7 @@ from open_clip.timm_model import TimmModel
 
 import vitzoo
 from encoders import WEIGHTS, Encoder, close, compare, draw
-from vitzoo.registry.repositories import known, repositories
+from internals import known, repositories
 from vitzoo.testing import Hub
 
 SIZES = {"depth": 2, "embed_dim": 48, "num_heads": 3}

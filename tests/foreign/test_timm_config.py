@@ -11,9 +11,8 @@ from timm.layers import SwiGLUPacked
 import vitzoo
 from encoders import close, draw
 from helpers import says
-from internals import registry
+from internals import registry, stated_by
 from vitzoo.errors import CheckpointError, InvalidOption
-from vitzoo.foreign.overrides import stated_by
 from vitzoo.formats import timm_vit
 
 S16, GIANT = "vit_small_patch16_224", "vit_giant_patch14_dinov2"

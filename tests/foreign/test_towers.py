@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 import vitzoo
 from encoders import Encoder, compare, draw
 from helpers import refuses
+from internals import Reading, SafetensorsFile, open_own
 from limited import run_limited
-from vitzoo.checkpoint.containers import Reading, SafetensorsFile, open_own
 from vitzoo.errors import CheckpointError
 
 SIZES = {

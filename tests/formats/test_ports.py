@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import vitzoo
 from helpers import SPEC, close, fill, refuses, same, write
+from internals import port, torch_encoder
 from vitzoo.errors import CheckpointError, InvalidOption
-from vitzoo.formats.ports import port, torch_encoder
 
 WEIGHTS = ("own", "scaled")
 STATED = {"norm_first": True, "activation": "relu", "norm_eps": 1e-5}

@@ -9,6 +9,11 @@ from vitzoo.apps.probe.classifiers import LinearClassifier as LinearClassifier, 
 from vitzoo.apps.site.site import Site as Site, write_site as write_site
 from vitzoo.authoring.plugin_state import place as place
 from vitzoo.checkpoint.checkpoint import open_file as open_file
+from vitzoo.checkpoint.containers import (
+    Reading as Reading,
+    SafetensorsFile as SafetensorsFile,
+    open_own as open_own,
+)
 from vitzoo.checkpoint.saved import Trunk as Trunk
 from vitzoo.cli.commands import COMMANDS as COMMANDS
 from vitzoo.cli.main import cli as cli, main as main
@@ -26,8 +31,9 @@ from vitzoo.files.names import (
 )
 from vitzoo.foreign.changes import timm_spec as timm_spec
 from vitzoo.foreign.opened import open_described as open_described
-from vitzoo.foreign.overrides import of_entry as of_entry
+from vitzoo.foreign.overrides import of_entry as of_entry, stated_by as stated_by
 from vitzoo.formats.google import big_vision as big_vision, google as google, vit_jax as vit_jax
+from vitzoo.formats.ports import port as port, torch_encoder as torch_encoder
 from vitzoo.images.transform import MAX_RESIZED as MAX_RESIZED, warn_of_default as warn_of_default
 from vitzoo.inventory import (
     AT_ONCE as AT_ONCE,
@@ -56,6 +62,12 @@ from vitzoo.registry.registry import (
     Registry as Registry,
     _registry as _registry,
     registry as registry,
+)
+from vitzoo.registry.repositories import (
+    Repository as Repository,
+    completed as completed,
+    known as known,
+    repositories as repositories,
 )
 from vitzoo.saving import save_classifier as save_classifier
 from vitzoo.schema.entries import Entries as Entries

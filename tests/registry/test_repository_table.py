@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vitzoo.files.names import valid_repo
-from vitzoo.registry.repositories import completed, known, repositories
+from internals import completed, known, repositories, valid_repo
 
 ROOT = Path(__file__).parents[2]
 UPDATE = runpy.run_path(str(ROOT / "tests" / "update_repositories.py"))

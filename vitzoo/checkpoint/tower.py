@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.errors import CheckpointError, MissingDependency, PluginError
-from vitzoo.formats.transformers import TOWER
+from vitzoo.schema.terms import TOWER
 from vitzoo.text import escaped
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from vitzoo.formats.config import (
     whole,
 )
 from vitzoo.formats.keymap import KeyMap, Tensors
+from vitzoo.schema.terms import TOWER
 
 PATCHES = "embeddings.patch_embeddings.projection."
 RELEASE_5 = {  # names of release 5, to those of release 4
@@ -163,7 +164,6 @@ POOLED = (  # classes with a tanh layer after the class token
     *("FlavaImageModel", "FlavaModel", "FlavaForPreTraining"),
 )
 POOLER = "pooler.dense.weight"
-TOWER = "VisionModel"  # stands for the class of an image tower inside a larger model
 CLASSIFIER = "ForImageClassification"  # in the name of a class
 
 

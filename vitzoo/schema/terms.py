@@ -25,4 +25,7 @@ RESULT_SETS = ("imagenet", "imagenet_real", "cifar10", "cifar100", "pets", "flow
 PINS = {"confirmed": "confirmed", "reported": "reported", "first-use": "trust on first use"}
 TIMM_POOLS = {"token": "class", "avg": "mean", "map": "attention"}  # timm's names, and those here
 AVG = {"name": "mean", "norm_first": False}  # timm's "avg" of a ViT: its norm acts after the mean
+TOWER = (
+    "VisionModel"  # stands for the class of an image tower inside a larger model of transformers
+)
 CORE_BUILDER = "vitzoo.network.build:build"
