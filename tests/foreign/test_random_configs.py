@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 import vitzoo
 from drawn_configs import Case, cases
-from encoder_types import TYPES
+from encoder_types import TYPES, Outputs
 from encoders import TOLERANCE
 from vitzoo.errors import VitzooError
 
@@ -24,7 +25,7 @@ CASES = int(os.environ.get("VITZOO_CONFIG_CASES", "300"))
 READ = (
     *("vit", "deit", "vit_mae", "vit_msn", "ijepa", "flava_image_model", "dpt"),
     *("beit", "data2vec-vision", "dinov2", "dinov2_with_registers", "dinov3_vit", "pixio"),
-    *("clip_vision_model", "clip", "clip, classes", "siglip_vision_model", "siglip"),
+    *("radio", "clip_vision_model", "clip", "clip, classes", "siglip_vision_model", "siglip"),
     *("metaclip_2_vision_model", "metaclip_2", "chinese_clip_vision_model", "chinese_clip"),
     *("altclip_vision_model", "altclip", "clipseg_vision_model", "clipseg", "mlcd_vision_model"),
     *("owlvit_vision_model", "owlvit", "owlv2_vision_model", "owlv2", "git_vision_model"),
@@ -47,18 +48,26 @@ def outcome(case: Case, folder: Path) -> str:
     except Exception as error:  # noqa: BLE001  # the finding
         return f"wrong: {type(error).__name__}: {error}"
     try:
-        actual = model.forward_features(case.images), model(case.images)
+        found = different(model, case.images, case.outputs)
+        if found:
+            found = different(model.double(), *case.doubled())
     except (VitzooError, RuntimeError, ValueError) as error:
         return f"wrong: images of the config: {error}"
-    for what, ours, theirs in zip(("tokens", "output"), actual, case.outputs, strict=True):
+    return f"wrong: {found}" if found else "equal"
+
+
+def different(model: vitzoo.VisionTransformer, images: Tensor, outputs: Outputs) -> str:
+    """Return what is not equal, empty if all is."""
+    actual = model.forward_features(images), model(images)
+    for what, ours, theirs in zip(("tokens", "output"), actual, outputs, strict=True):
         if theirs is None:
             continue
         if ours.shape != theirs.shape:
-            return f"wrong: {what} {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
+            return f"{what} {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
         difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
         if not difference <= TOLERANCE:
-            return f"wrong: {what} differ by {difference:.2g} of the largest element"
-    return "equal"
+            return f"{what} differ by {difference:.2g} of the largest element"
+    return ""
 
 
 @pytest.mark.parametrize("part", range(PARTS))

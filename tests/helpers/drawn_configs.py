@@ -54,6 +54,11 @@ class Case:
     images: Tensor
     outputs: Outputs
 
+    def doubled(self) -> tuple[Tensor, Outputs]:
+        """Return images and outputs in float64, without what rounding in float32 adds."""
+        images = self.images.double()
+        return images, TYPES[self.type].networks[self.name](self.network.double(), images)
+
     def __str__(self) -> str:
         return f"{self.type} ({self.name}, {self.weights} weights, {dict(self.keys)})"
 

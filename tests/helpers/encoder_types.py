@@ -145,6 +145,11 @@ def first(network: nn.Module, images: Tensor) -> Outputs:
     return tokens, tokens[:, 0]
 
 
+def tokens(network: nn.Module, images: Tensor) -> Outputs:
+    """Return the tokens of Janus, whose pooled output is a patch after a second norm."""
+    return network(images).last_hidden_state, None
+
+
 def logits(network: nn.Module, images: Tensor) -> Outputs:
     """Return the logits."""
     return None, network(images).logits
@@ -374,7 +379,7 @@ TYPES = {
     "idefics2_vision": Type("Idefics2VisionConfig", {"Idefics2VisionTransformer": given}, MLP),
     "idefics3_vision": Type("Idefics3VisionConfig", {"Idefics3VisionTransformer": given}, MLP),
     "smolvlm_vision": Type("SmolVLMVisionConfig", {"SmolVLMVisionTransformer": given}, MLP),
-    "janus_vision_model": Type("JanusVisionConfig", {"JanusVisionModel": given}, JANUS),
+    "janus_vision_model": Type("JanusVisionConfig", {"JanusVisionModel": tokens}, JANUS),
     "aimv2_vision_model": Type("Aimv2VisionConfig", {"Aimv2VisionModel": given}, AIMV2),
     "aimv2": _both("Aimv2", embeds, TEXT),
     "internvl_vision": Type("InternVLVisionConfig", {"InternVLVisionModel": internvl}, INTERNVL),
