@@ -147,8 +147,8 @@ def _convolution(matrix: Tensor) -> Tensor:
 def _check_positions(image: Any, patch: Any) -> None:
     """Refuse a size at which transformers rounds two patches to one position."""
     side = image // patch
-    table = torch.arange(float(side * side), device="cpu").view(1, -1, 1)
-    same = torch.equal(resample_grid(table, (side, side), (side, side), "nearest"), table)
+    table = torch.arange(float(side), device="cpu").view(1, -1, 1)
+    same = not side or torch.equal(resample_grid(table, (1, side), (1, side), "nearest"), table)
     expected = (
         f"of another grid than {side}x{side} patches, at which transformers rounds two patches to "
         "one position"

@@ -111,9 +111,8 @@ class TransformersTower(TowerFormat):
         kind, usual = config.get("model_type"), self.usual(config)
         known = str(kind) in self.configs
         whole = "vision_config" in config or (known and not str(kind).endswith(ALONE))
-        tower = (config.get("vision_config") or {}) if whole else config
-        if not isinstance(tower, Mapping):
-            return {}
+        tower = config.get("vision_config") if whole else config
+        tower = tower if isinstance(tower, Mapping) else {}
         older = config.get("vision_config_dict")  # with it, transformers reads nothing else
         if whole and known and self.projects and isinstance(older, Mapping):
             tower = {**tower, **usual, **older}
