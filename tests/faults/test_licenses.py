@@ -157,6 +157,16 @@ def test_an_address_of_a_gated_repository(net, hub, faults, status, card, licens
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_well_known_gated_repository(net, hub, faults, status):
+    """Its license is known even if the Hub states nothing."""
+    assert net.hub is hub
+    hub.api = faults.answer(status)
+    page = "https://huggingface.co/MahmoodLab/UNI"
+    with refuses(GatedRepo, "(license CC-BY-NC-ND-4.0)", page, "a token is needed", *LOG_IN):
+        vitzoo.create("hf://MahmoodLab/UNI")
+
+
 def test_401_without_gate_is_an_authentication_error(net, hub, faults):
     hub.always = faults.answer(401)
     net.fails(AuthenticationError, " 401", "hf auth login")

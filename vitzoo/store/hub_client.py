@@ -22,6 +22,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not
 
 from vitzoo import __version__, errors
 from vitzoo.files.names import on_hub
+from vitzoo.registry.repositories import known
 from vitzoo.settings import may_see_token
 from vitzoo.store.locks import SLICE, check
 from vitzoo.store.token import user_token
@@ -223,7 +224,9 @@ def refusal(response: httpx2.Response, file: HubFile, host: str) -> errors.Netwo
     except hub_errors.HfHubHTTPError:
         pass
     denied = status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-    return _by_status(response, file, host, gated=denied and file.entry.gated)
+    well_known = known(file.entry.repo)
+    gated = file.entry.gated or (well_known is not None and well_known.gated)
+    return _by_status(response, file, host, gated=denied and gated)
 
 
 def _at_address(response: httpx2.Response, file: HubFile, host: str) -> errors.NetworkError:
@@ -252,7 +255,9 @@ def _by_status(
 ) -> errors.NetworkError:
     what = f"{file}: {host} answered {response.status_code}"
     if gated:
-        license = f"(license {file.entry.license}) " if file.entry.license else ""  # noqa: A001
+        well_known = known(file.entry.repo)
+        stated = file.entry.license or (well_known.license if well_known else "")
+        license = f"(license {stated}) " if stated else ""  # noqa: A001
         return errors.GatedRepo(
             f"{what}: access to {file.entry.repo} is gated, so a token is needed; accept its terms "
             f"{license}on {file.page} with the account of the token, then {LOG_IN}"
