@@ -1,6 +1,6 @@
-"""Generated networks and configs: equal to the library that wrote them, or refused.
+"""Generated networks and configs of timm: equal to timm, or refused.
 
-A library builds a network from generated options, draws its weights and writes weights and config.
+timm builds a network from generated options, draws its weights and writes weights and config.
 Then `create` of the folder gives the outputs of that network, every element, or raises an error.
 `SEED` draws the same `EXAMPLES` networks in every run.
 """
@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import timm
 import torch
-import transformers
 from hypothesis import HealthCheck, given, seed, settings, strategies as st
 from timm.models import save_for_hf
 
@@ -160,144 +159,6 @@ def remove(folder):
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
             pathlib.Path(path).unlink()
-
-
-SIZES = {"num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 2}
-COMMON: dict[str, Any] = {
-    "hidden_act": st.sampled_from(["gelu", "gelu_new", "quick_gelu", "gelu_pytorch_tanh", "silu"]),
-    "layer_norm_eps": st.sampled_from([1e-12, 1e-6, 1e-2]),
-    "image_size": st.sampled_from([32, 48]),
-    "num_channels": st.sampled_from([1, 3]),
-    "num_attention_heads": st.sampled_from([1, 2, 3]),
-    "patch_size": st.sampled_from([8, 16]),
-    "attention_probs_dropout_prob": st.sampled_from([0.0, 0.3]),
-}
-VIT = COMMON | {
-    "qkv_bias": st.booleans(),
-    "intermediate_size": st.sampled_from([64, 96]),
-    "pooler_act": st.sampled_from(["tanh", "gelu"]),
-}
-DINO = COMMON | {
-    "mlp_ratio": st.sampled_from([2, 4]),
-    "use_swiglu_ffn": st.booleans(),
-    "qkv_bias": st.booleans(),
-    "layerscale_value": st.sampled_from([1.0, 0.1]),
-}
-KINDS = {
-    "vit": (transformers.ViTConfig, transformers.ViTModel, VIT),
-    "vit logits": (transformers.ViTConfig, transformers.ViTForImageClassification, VIT),
-    "msn logits": (transformers.ViTMSNConfig, transformers.ViTMSNForImageClassification, VIT),
-    "ijepa": (transformers.IJepaConfig, transformers.IJepaModel, VIT),
-    "ijepa logits": (transformers.IJepaConfig, transformers.IJepaForImageClassification, VIT),
-    "flava": (transformers.FlavaImageConfig, transformers.FlavaImageModel, VIT),
-    "dpt": (transformers.DPTConfig, transformers.DPTModel, VIT),
-    "deit": (transformers.DeiTConfig, transformers.DeiTForImageClassification, VIT),
-    "two": (transformers.DeiTConfig, transformers.DeiTForImageClassificationWithTeacher, VIT),
-    "dinov2": (transformers.Dinov2Config, transformers.Dinov2Model, DINO),
-    "dinov2 logits": (transformers.Dinov2Config, transformers.Dinov2ForImageClassification, DINO),
-    "registers": (
-        transformers.Dinov2WithRegistersConfig,
-        transformers.Dinov2WithRegistersModel,
-        DINO | {"num_register_tokens": st.sampled_from([1, 4])},
-    ),
-    "dinov3": (
-        transformers.DINOv3ViTConfig,
-        transformers.DINOv3ViTModel,
-        COMMON
-        | {
-            "num_register_tokens": st.sampled_from([0, 1, 4]),
-            "use_gated_mlp": st.booleans(),
-            "query_bias": st.booleans(),
-            "key_bias": st.booleans(),
-            "value_bias": st.booleans(),
-            "proj_bias": st.booleans(),
-            "mlp_bias": st.booleans(),
-            "rope_theta": st.sampled_from([100.0, 30.0]),
-            "intermediate_size": st.sampled_from([64, 96]),
-        },
-    ),
-    "beit": (
-        transformers.BeitConfig,
-        transformers.BeitForImageClassification,
-        COMMON
-        | {
-            "use_relative_position_bias": st.booleans(),
-            "use_shared_relative_position_bias": st.booleans(),
-            "use_absolute_position_embeddings": st.booleans(),
-            "use_mean_pooling": st.booleans(),
-            "layer_scale_init_value": st.sampled_from([0.0, 0.1]),
-            "intermediate_size": st.sampled_from([64, 96]),
-        },
-    ),
-    "data2vec": (
-        transformers.Data2VecVisionConfig,
-        transformers.Data2VecVisionModel,
-        COMMON
-        | {
-            "use_relative_position_bias": st.booleans(),
-            "use_shared_relative_position_bias": st.booleans(),
-            "use_mean_pooling": st.booleans(),
-        },
-    ),
-    "clip": (
-        transformers.CLIPVisionConfig,
-        transformers.CLIPVisionModelWithProjection,
-        COMMON | {"projection_dim": st.sampled_from([7, 16])},
-    ),
-    "siglip": (
-        transformers.SiglipVisionConfig,
-        transformers.SiglipVisionModel,
-        COMMON | {"vision_use_head": st.booleans()},
-    ),
-}
-
-
-@st.composite
-def configs(draw):
-    """Draw a class of transformers and up to four keys of its config."""
-    kind = draw(st.sampled_from(sorted(KINDS)))
-    keys = draw(st.lists(st.sampled_from(sorted(KINDS[kind][2])), max_size=4, unique=True))
-    usual = {"image_size": 32, "patch_size": 8, "num_labels": 5}
-    return kind, SIZES | usual | {key: draw(KINDS[kind][2][key]) for key in keys}
-
-
-def output(result):
-    """Return the logits, the embedding or the tokens of a result of transformers."""
-    for name in ("logits", "image_embeds", "last_hidden_state"):
-        found = getattr(result, name, None)
-        if found is not None:
-            return found
-    raise AssertionError(result.keys())
-
-
-def test_networks_of_transformers(tmp_path_factory):
-    counts = Counter()
-
-    @seed(SEED)
-    @GENERATED
-    @given(configs(), st.integers(0, 9))
-    def check(drawn, weights):
-        kind, options = drawn
-        config, cls, _ = KINDS[kind]
-        torch.manual_seed(weights)
-        try:
-            theirs = noisy(cls(config(**options)), weights)
-        except (TypeError, ValueError, RuntimeError, KeyError):
-            counts["transformers refuses"] += 1
-            return
-        folder = tmp_path_factory.mktemp("transformers")
-        theirs.save_pretrained(folder)
-
-        def expected(images):
-            result = theirs(images)
-            pooled = kind == "siglip" and result.pooler_output is not None
-            return result.pooler_output if pooled else output(result)
-
-        counts[outcome(f"{folder}/", expected, (kind, options))] += 1
-        remove(folder)
-
-    check()
-    assert counts["loaded"] >= ACCEPTED * sum(counts.values()), counts
 
 
 KEYS = ("num_classes", "global_pool", "model_args", "pretrained_cfg", "architecture", "label_names")
