@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,12 +100,13 @@ class Checkpoint:
         data = bytearray(os.pread(self.file.fd, info.end - info.start, info.start))
         return view(data, replace(info, start=0, end=len(data)))
 
-    def tensors(self, *, always: bool = False) -> Tensors:
+    def tensors(self, *, always: bool = False, ignored: Collection[str] = ()) -> Tensors:
         """Return the tensors by the keys of the file, and the sha256 of their bytes.
 
         A verified file is mapped. A file of the user's own is read into memory, or mapped if
         `mapped` is true; it is hashed unless it is unchanged since it was hashed. With `always`, or
-        with `VITZOO_VERIFY=tensors`, a verified file is read into memory and hashed, too.
+        with `VITZOO_VERIFY=tensors`, a verified file is read into memory and hashed, too. Tensors
+        with a key in `ignored` are only hashed.
 
         Raises:
             HashMismatch: the bytes have changed since they were verified.
@@ -114,7 +115,8 @@ class Checkpoint:
         mode = settings.verify_mode()
         verified = bool(self.sha256) and not always and mode != "tensors"
         stamps = not always and mode == "stamp"
-        found = self.container.read(Reading(self.mapped or verified, verified, stamps))
+        keys = frozenset(self.header.tensors.keys() - set(ignored)) if ignored else None
+        found = self.container.read(Reading(self.mapped or verified, verified, stamps, keys))
         if self.sha256 and found.sha256 not in ("", self.sha256):
             raise HashMismatch(
                 f"{self.source}: the bytes read have sha256 {found.sha256}, expected "

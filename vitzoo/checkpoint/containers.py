@@ -78,13 +78,13 @@ class Reading:
         verified: its bytes were hashed and cannot change; they are not hashed again.
         stamps: a file of the user's own that has not changed since it was hashed is not hashed
             again.
-        prefix: only tensors whose keys begin with it are read into memory.
+        keys: only tensors with these keys are read into memory; None: all.
     """
 
     mapped: bool = False
     verified: bool = False
     stamps: bool = False
-    prefix: str = ""
+    keys: frozenset[str] | None = None
 
 
 VERIFIED = Reading(mapped=True, verified=True)
@@ -130,7 +130,7 @@ def open_own(path: Path) -> OpenFile:
 
 
 def contents(file: OpenFile, reading: Reading, numbers: Iterable[TensorInfo]) -> Contents:
-    """Return the bytes of a whole file, or with a prefix those of some tensors.
+    """Return the bytes of a whole file, or those of some tensors.
 
     Args:
         file: the open file.
@@ -142,7 +142,7 @@ def contents(file: OpenFile, reading: Reading, numbers: Iterable[TensorInfo]) ->
     """
     status, now = os.fstat(file.fd), time.time_ns()
     pieces = [*_pieces(numbers, file.size)]
-    kept = [piece for piece in pieces if piece[2] or reading.mapped or not reading.prefix]
+    kept = [piece for piece in pieces if piece[2] or reading.mapped or reading.keys is None]
     start, end = (kept[0][0], kept[-1][1]) if kept else (0, 1)
     data = _mapped(file) if reading.mapped else _memory(end - start)
     if reading.verified:
@@ -309,7 +309,8 @@ class SafetensorsFile:
     def read(self, reading: Reading) -> Tensors:
         """Return views of one buffer."""
         every = self.header.tensors
-        infos = {name: info for name, info in every.items() if name.startswith(reading.prefix)}
+        keys = every.keys() if reading.keys is None else reading.keys
+        infos = {name: info for name, info in every.items() if name in keys}
         found = contents(self.file, reading, infos.values())
         found.keep(finite=found.finite and len(infos) == len(every))
         tensors = {name: view(found.data, info, found.start) for name, info in infos.items()}

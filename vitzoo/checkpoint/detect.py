@@ -41,7 +41,9 @@ class Group:
 
     def read(self, reading: Reading) -> Tensors:
         """Return the tensors of the group, and the sha256 of the whole file."""
-        found = self.whole.read(replace(reading, prefix=self.prefix))
+        keys = self.header.tensors if reading.keys is None else reading.keys
+        own = frozenset(self.prefix + key for key in keys)
+        found = self.whole.read(replace(reading, keys=own))
         return found._replace(tensors=_behind(self.prefix, found.tensors))
 
 

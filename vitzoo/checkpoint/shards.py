@@ -57,7 +57,7 @@ class Shards:
         found = {
             name: part.read(reading)
             for name, part in self.parts.items()
-            if any(key.startswith(reading.prefix) for key in part.header.tensors)
+            if reading.keys is None or not reading.keys.isdisjoint(part.header.tensors)
         }
         tensors = {name: t for shard in found.values() for name, t in shard.tensors.items()}
         return Tensors(

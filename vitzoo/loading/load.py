@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo import settings
-from vitzoo.checkpoint.containers import Tensors
+from vitzoo.checkpoint.containers import DTYPES, Tensors
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import CheckpointError
 from vitzoo.loading.adapt import LOADABLE, PRE_LOGITS, Adaptation, Adapted, adapt, fresh_head
@@ -54,11 +54,12 @@ def load(
     plan = adapt(layout.to_model(checkpoint.skeleton()), model, slots.expected, adaptation)
     check(plan, slots, checkpoint.source, zoo, note_of(layout), typed or {})
 
-    found = checkpoint.tensors()
-    raw = found.tensors
+    infos = checkpoint.header.tensors
+    ignored = layout.ignored_keys(infos)  # a format may check numbers such as indices
+    found = checkpoint.tensors(ignored=[n for n in ignored if DTYPES[infos[n].dtype] in LOADABLE])
     if check_finite:
         _check_values(found, checkpoint)
-    tensors = {name: t.contiguous() for name, t in layout.to_model(raw).items()}
+    tensors = {name: t.contiguous() for name, t in layout.to_model(found.tensors).items()}
     adapted = adapt(tensors, model, slots.expected, adaptation)
     converted = _assign(slots, adapted, dtype)
     if isinstance(model, VisionTransformer):
@@ -79,7 +80,7 @@ def load(
         resampled=tuple(adapted.resampled),
         converted=(*adapted.rebuilt, *(n for n in converted if n not in adapted.rebuilt)),
         reinitialised=tuple(adapted.fresh),
-        dropped=(*adapted.dropped, *layout.ignored_keys(raw), *checkpoint.outside),
+        dropped=(*adapted.dropped, *ignored, *checkpoint.outside),
         assumed=(*assumed, *resampling, *prefix, *checkpoint.notes),
     )
 
