@@ -116,7 +116,7 @@ ENCODERS = {
         lambda: tf.TimmWrapperModel(timm(arguments={"global_pool": "avg"})), size=(64, 64)
     ),
     "timm_wrapper, no pool": Encoder(
-        lambda: tf.TimmWrapperModel(timm("vit_base_patch32_clip_224.openai", do_pooling=False)),
+        lambda: tf.TimmWrapperModel(timm("vit_small_patch32_224", do_pooling=False)),
         pooled=None,
         size=(64, 64),
     ),
